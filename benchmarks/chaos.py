@@ -39,7 +39,6 @@ import yaml
 from benchmarks.machine import show
 from elmo.io.location import Location
 from elmo.io.records import read_record, sha256
-from pipeline.cluster.head import accepts_connections
 from pipeline.cluster.job import STORED
 from pipeline.cluster.storage import Pointer
 
@@ -56,6 +55,14 @@ BUCKET = "s3://chaos"
 PIECE = re.compile(r"(.*/)?(work|data|models)/.*\.(arrow|parquet|json)")
 RESULT = re.compile(r"weights\.safetensors|.*\.arrow|.*-[0-9]{5}-.*")
 WORDS = "a cat sat on the mat while an old dog slept near my open door and rain fell".split()
+
+
+def accepts_connections(address: str) -> bool:
+    """Tell whether something accepts TCP connections at `address`, which is HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
+        return True
+    return False
 
 
 @dataclass

@@ -106,7 +106,10 @@ def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, s
     kept = Location(f"{url}/project")
     job = os.environ.get(JOB, f"process {os.getpid()}")
     if other := _taken(kept, job):
-        print(f"error: {url}: {other} is at work here; wait for it, or elmo stop it", flush=True)
+        print(
+            f"error: {url}: {other} is at work here; wait for it, or stop it (ray job stop)",
+            flush=True,
+        )
         return 1
     _init(home, variables)
     kept.get_all(kept.tree().keys() - {LEASE}, home)

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster, through its Jobs API: submit, list, follow and stop them.
+"""Jobs on a Ray cluster, through its Jobs API: submit one and follow it; the rest is Ray's.
 
 A job is sent little: the code of `elmo` and `elmo_pipeline`, the project's files, and the
 environment variables of an allow-list. Data and results stay in the cluster's storage.
@@ -13,13 +13,15 @@ import re
 import secrets
 import shlex
 import shutil
+import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import elmo
 from elmo.errors import ElmoError, NotFound, did_you_mean
@@ -53,9 +55,7 @@ OWN = (
     on_cluster.PROJECT,
 )  # variables of one machine or job
 STOP_SECONDS = 600  # for a checkpoint to be saved; Ray's own default is 3
-_ANSWER = 30.0  # seconds in which the cluster must answer a request
-_LOST_AFTER = 60.0  # seconds without a log line after which the cluster is asked for the job
-_PATIENCE = 3600.0  # seconds that a connection may be lost
+_ANSWER = 30.0  # seconds in which the cluster must take a connection
 
 
 def submit(
@@ -118,15 +118,16 @@ def submit(
         # on its nodes; there the variables of the last job are deleted.
         pack(package, sent | {on_cluster.JOB: job}, code=not checkout, params=params)
         client = connect(address)
-        with _answers(client):
-            _send(
-                client,
-                job,
-                working_dir=package,
-                what=command or " ".join(["elmo run", *stages]),
+        with answers(client.get_address()):
+            client.submit_job(
                 entrypoint=shlex.join(["exec", "python", "elmo_job.py", folder or "-", *run]),
+                submission_id=job,
+                runtime_env=_runtime_env(package),
             )
-    say(f"submitted {job} to {client.address}; sent of the environment: {', '.join(sent) or '-'}")
+    where = without_credentials(client.get_address())
+    say(f"submitted {job} to {where}; sent of the environment: {', '.join(sent) or '-'}")
+    for line in commands_of(client, job):
+        say(f"  {line}")
     return client, job
 
 
@@ -191,23 +192,17 @@ def pack(package: Path, sent: dict[str, str], *, code: bool, params: Path) -> No
             raise NotFound(f"{path}: no such file; submit from the project's folder")
 
 
-def _send(client: Any, job: str, *, working_dir: Path, what: str, entrypoint: str) -> None:
-    """Submit; a connection lost while it is answered does not submit twice."""
+def _runtime_env(package: Path) -> dict[str, Any]:
+    """Return what Ray sets up for the job; a stop leaves it time to save a checkpoint."""
     variables = {
         "RAY_JOB_STOP_SIGNAL": "SIGINT",  # DVC waits for its stage on this one
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
     }
-    runtime = {
-        "working_dir": str(working_dir),
+    return {
+        "working_dir": str(package),
         "env_vars": variables,
         "worker_process_setup_hook": "elmo_job.set_environment",
     }
-    try:
-        client.submit_job(
-            entrypoint=entrypoint, submission_id=job, runtime_env=runtime, metadata={"what": what}
-        )
-    except OSError:
-        _patiently(client, lambda: client.get_job_info(job))
 
 
 def connect(address: str | None) -> Any:
@@ -228,47 +223,39 @@ def connect(address: str | None) -> Any:
     if token.exists() or {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
-        from ray.exceptions import AuthenticationError
         from ray.job_submission import JobSubmissionClient
     except ModuleNotFoundError as error:
         install = "pip install 'elmo-pipeline[cluster]'"
         raise ElmoError(f"{error.name} is missing; run: {install}") from None
     for module in ("modules.dashboard_sdk", "modules.job.sdk"):
         logging.getLogger(f"ray.dashboard.{module}").setLevel(logging.WARNING)
-    logging.getLogger("ray._private.runtime_env.packaging").setLevel(logging.WARNING)
-
-    class Client(JobSubmissionClient):
-        """With a limit on how long an answer takes: a cluster out of reach must not hang."""
-
-        address = property(lambda self: without_credentials(self._address))
-
-        def _do_request(self, *arguments: Any, **options: Any) -> Any:
-            try:
-                return super()._do_request(*arguments, **({"timeout": _ANSWER} | options))
-            except AuthenticationError:
-                raise ElmoError(
-                    f"{address} refuses this token; RAY_AUTH_TOKEN, or the file that "
-                    "RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token, must hold the cluster's"
-                ) from None
-
-    with _answers(address):
-        return Client(address)
+    with answers(address):
+        parts = urlsplit(address)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        socket.create_connection((parts.hostname or "", port), timeout=_ANSWER).close()
+        return JobSubmissionClient(address)
 
 
 @contextmanager
-def _answers(client: Any) -> Iterator[None]:
-    """Say in one line what went wrong with a request."""
-    address = getattr(client, "address", client)
+def answers(address: str, *, lost: str = "") -> Iterator[None]:
+    """Say in one line what went wrong with a request to the Jobs API at `address`.
+
+    `lost` is what to do where a connection that there was is lost.
+    """
+    from ray.exceptions import AuthenticationError
+
+    where = without_credentials(address)
     try:
         yield
-    except ElmoError:
-        raise
+    except AuthenticationError:
+        raise ElmoError(
+            f"{where} refuses this token; RAY_AUTH_TOKEN, or the file that RAY_AUTH_TOKEN_PATH "
+            "names, or ~/.ray/auth_token, must hold the cluster's"
+        ) from None
     except OSError as error:  # those of requests are
-        raise ElmoError(f"no Ray Jobs API answers at {address}: {_line(error)}") from None
-    except (RuntimeError, ValueError) as error:  # as Ray raises them, a refused token too
-        if unknown := re.search(r"Job (\S+) does not exist", str(error)):
-            raise NotFound(f"{address}: has no job {unknown[1]}; elmo jobs lists them") from None
-        raise ElmoError(f"the Ray Jobs API at {address}: {_line(error)}") from None
+        raise ElmoError(f"no Ray Jobs API answers at {where}: {_line(error)}{lost}") from None
+    except (RuntimeError, ValueError) as error:  # as Ray raises them
+        raise ElmoError(f"the Ray Jobs API at {where}: {_line(error)}{lost}") from None
 
 
 def _line(error: Exception) -> str:
@@ -276,139 +263,39 @@ def _line(error: Exception) -> str:
     return text if len(text) < 400 else text[:400] + "…"
 
 
-def jobs(address: str | None) -> list[dict[str, str]]:
-    """Return the submitted jobs, newest last: of each its id, status, start, duration and command.
-
-    They are texts under "job", "status", "start", "duration" and "what". `address` is as in
-    `connect`.
-    """
-    client = connect(address)
-    with _answers(client):
-        listed = [info for info in client.list_jobs() if info.submission_id]
-    found = []
-    for info in sorted(listed, key=lambda info: info.start_time or 0):
-        began = (info.start_time or 0) / 1000
-        seconds = ((info.end_time or time.time() * 1000) / 1000 - began) if began else 0
-        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(began)) if began else "-"
-        what = (info.metadata or {}).get("what", info.entrypoint)
-        row = (info.submission_id, info.status.value, day, f"{seconds:.0f} s", what)
-        names = ("job", "status", "start", "duration", "what")
-        found.append(dict(zip(names, map(str, row), strict=True)))
-    return found
-
-
-def lines(listed: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the table of `jobs` as lines with aligned columns."""
-    rows = [tuple(one.values()) for one in listed]
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)] + [0]
-    return ["  ".join(map(str.ljust, row, widths)) for row in rows]
-
-
-def stop(address: str | None, job: str, *, say: Callable[[str], None]) -> int:
-    """Ask a job to save a checkpoint and stop, wait until it has, and return 0, the exit code.
-
-    `address` is as in `connect`, `job` the job's id; `say` gets lines about it.
-    """
-    client = connect(address)
-    with _answers(client):
-        if not client.stop_job(job):
-            say(f"{job} had ended: {client.get_job_info(job).status.value}")
-            return 0
-    say(f"stopping {job}: what trains saves a checkpoint first, within {STOP_SECONDS} s")
-    while not (info := _patiently(client, lambda: client.get_job_info(job))).status.is_terminal():
-        time.sleep(1)
-    say(f"{job}: {info.status.value}; submit the same again to go on")
-    return 0
+def commands_of(client: Any, job: str) -> list[str]:
+    """Return Ray's own commands for a job, ready to paste: its log, its end, the list of jobs."""
+    ray = "RAY_AUTH_MODE=token ray" if os.environ.get("RAY_AUTH_MODE") == "token" else "ray"
+    address = f"--address {without_credentials(client.get_address())}"
+    return [
+        f"{ray} job logs --follow {job} {address}",
+        f"{ray} job stop {job} {address}  # what trains saves a checkpoint, in {STOP_SECONDS} s",
+        f"{ray} job list {address}",
+    ]
 
 
 def follow(client: Any, job: str) -> int:
-    """Print a job's log until it ends, reconnecting where needed; return its exit code.
+    """Print a job's log until it ends; return its exit code.
 
-    `client` is what `connect` returns, `job` the job's id.
+    `client` is what `connect` returns, `job` the job's id. Raises `ElmoError` if the connection is
+    lost; the job does not depend on it.
     """
-    log = _Log()
-    with _answers(client):
-        while True:
-            try:
-                asyncio.run(_tail(client, job, log))
-            except Exception as error:  # the next question tells whether this was the end
-                if isinstance(error, ElmoError):
-                    raise
-            info = _patiently(client, lambda: client.get_job_info(job))
-            if info.status.is_terminal():
-                break
+    lost = f"; {job} may go on: {commands_of(client, job)[0]}"
+    with answers(client.get_address(), lost=lost):
+        asyncio.run(_print_log(client, job))
+        while not (info := client.get_job_info(job)).status.is_terminal():
             time.sleep(1)
-        log.start()
-        log.add(_patiently(client, lambda: client.get_job_logs(job)))
     status = info.status.value
     if status == "SUCCEEDED":
         return 0
     if info.driver_exit_code is None and info.message and status == "FAILED":
         print(f"error: {_line(RuntimeError(info.message))}", file=sys.stderr)
     code = info.driver_exit_code or 1
-    print(f"{job}: {status}, exit code {code}; see also: elmo jobs", file=sys.stderr, flush=True)
+    print(f"{job}: {status}, exit code {code}", file=sys.stderr, flush=True)
     return int(code)
 
 
-class _Log:
-    """A log that is read again from its start after a lost connection, printed once."""
-
-    def __init__(self) -> None:
-        self.printed = self.read = 0
-
-    def start(self) -> None:
-        """Reading begins anew."""
-        self.read = 0
-
-    def add(self, text: str) -> None:
-        """Print what of this text was not printed yet."""
-        new = text[max(0, self.printed - self.read) :]
-        self.read += len(text)
-        self.printed = max(self.printed, self.read)
-        sys.stdout.write(new)
+async def _print_log(client: Any, job: str) -> None:
+    async for text in client.tail_job_logs(job):
+        sys.stdout.write(text)
         sys.stdout.flush()
-
-
-async def _tail(client: Any, job: str, log: _Log) -> None:
-    """Print the log as it grows. Where it is silent for long, check that the cluster answers."""
-    log.start()
-    stream = client.tail_job_logs(job).__aiter__()
-    while True:
-        piece = asyncio.ensure_future(stream.__anext__())
-        while not (await asyncio.wait({piece}, timeout=_LOST_AFTER))[0]:
-            try:
-                await asyncio.to_thread(client.get_job_info, job)
-            except BaseException:
-                piece.cancel()
-                raise
-        try:
-            log.add(piece.result())
-        except StopAsyncIteration:
-            return
-
-
-def _patiently(client: Any, ask: Callable[[], Any]) -> Any:
-    """Return what the cluster answers, though the connection may be lost for an hour meanwhile."""
-    began, pause, announced = time.monotonic(), 1.0, 0.0
-    while True:
-        try:
-            return ask()
-        except (OSError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "status code 5" not in str(error):
-                raise
-            lost = time.monotonic() - began
-            if lost > _PATIENCE:
-                raise ElmoError(
-                    f"{client.address} did not answer for {lost / 60:.0f} min: {_line(error)}; "
-                    "the job may go on: elmo attach shows it when the cluster answers again"
-                ) from None
-            if lost >= announced:
-                print(
-                    f"  {client.address} does not answer; asking again ({lost:.0f} s). If only the "
-                    "connection is lost the job goes on; if the head is gone, submit it again",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                announced = lost + 30
-        time.sleep(pause)
-        pause = min(2 * pause, 15)

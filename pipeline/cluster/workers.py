@@ -7,6 +7,7 @@ it is needed.
 import json
 import logging
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -24,7 +25,7 @@ from elmo.io.location import Location, scratch
 from .. import PACKAGE
 from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say, show_activity
-from . import free_cores, head, pool, restarts
+from . import free_cores, pool, restarts
 from .in_process import results_here
 
 Item = TypeVar("Item")
@@ -79,8 +80,7 @@ def session() -> Iterator[Any]:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminated)  # Ray has set its own
     try:
-        with head.watch_head(ray):
-            yield ray
+        yield ray
     finally:
         ray.shutdown()
 
@@ -380,5 +380,7 @@ def _set_up() -> None:
     own = _QUIET if elsewhere() else _QUIET | _ON_THIS_MACHINE
     for name, value in own.items():
         os.environ.setdefault(name, value)
-    if not elsewhere():
-        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    if not elsewhere() and "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        # Ray would otherwise write one into the user's home, for all clusters and good.
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

@@ -46,7 +46,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         convert.dump,
         convert.dump_tokens,
     ],
-    "On a cluster": [jobs.submit, jobs.jobs, jobs.attach, jobs.stop, jobs.unused],
+    "On a cluster": [jobs.submit, jobs.unused],
     "Settings": [project.preset, project.schema],
 }
 

@@ -1,4 +1,4 @@
-"""The commands for jobs on a Ray cluster: submit, jobs, attach, stop, unused."""
+"""The commands for a cluster: submit, and unused for what jobs left at a URL."""
 
 import json
 import sys
@@ -9,15 +9,12 @@ import click
 
 from .options import JSON, PARAMS
 
-ADDRESS = click.option(
-    "--address",
-    help="The cluster's Jobs API, as http://HEAD:8265; else RAY_API_SERVER_ADDRESS.",
-)
-
 
 @click.command()
 @click.argument("stages", nargs=-1)
-@ADDRESS
+@click.option(
+    "--address", help="The cluster's Jobs API, as http://HEAD:8265; else RAY_API_SERVER_ADDRESS."
+)
 @click.option("--folder", help="The folder of the cluster's shared storage to work in.")
 @click.option("--checkout", is_flag=True, help="The folder is a checkout: use its code and params.")
 @click.option("--command", help="A command line to run instead of stages.")
@@ -39,7 +36,8 @@ def submit(
     """Run STAGES and what they need (default: all) on a Ray cluster, as `dvc repro` there.
 
     The code and params of this folder are sent, and variables of an allow-list (of S3, Azure,
-    Google and MLflow). The exit code is the job's. Interrupting leaves the job running.
+    Google and MLflow). The exit code is the job's. Interrupting leaves the job running; Ray's own
+    commands for it (`ray job logs`, `ray job stop`) are printed.
 
     \b
     Example: elmo submit pretrain --address http://head:8265 --folder /shared/elmo
@@ -61,52 +59,6 @@ def submit(
         if code == 0 and command is None:
             _bring_back(folder)
         sys.exit(code)
-
-
-@click.command()
-@ADDRESS
-@JSON
-def jobs(address: str | None, as_json: bool) -> None:
-    """List the jobs of a Ray cluster: id, status, start, duration, what each runs.
-
-    \b
-    Example: elmo jobs --address http://head:8265
-    """
-    from ..cluster import submit as cluster_jobs
-
-    listed = cluster_jobs.jobs(address)
-    for line in map(json.dumps, listed) if as_json else cluster_jobs.lines(listed):
-        click.echo(line)
-    if not listed and not as_json:
-        click.echo("no jobs")
-
-
-@click.command()
-@click.argument("job")
-@ADDRESS
-def attach(job: str, address: str | None) -> None:
-    """Show the log of JOB from its start until it ends; the exit code is the job's.
-
-    \b
-    Example: elmo attach raysubmit_a1b2c3 --address http://head:8265
-    """
-    from ..cluster import submit as cluster_jobs
-
-    sys.exit(_followed(cluster_jobs.connect(address), job))
-
-
-@click.command()
-@click.argument("job")
-@ADDRESS
-def stop(job: str, address: str | None) -> None:
-    """Ask JOB to save a checkpoint and end, and wait until it has.
-
-    \b
-    Example: elmo stop raysubmit_a1b2c3 --address http://head:8265
-    """
-    from ..cluster import submit as cluster_jobs
-
-    sys.exit(cluster_jobs.stop(address, job, say=_say))
 
 
 @click.command()
@@ -156,7 +108,7 @@ def _followed(client: Any, job: str) -> int:
     try:
         return cluster_jobs.follow(client, job)
     except KeyboardInterrupt:
-        _say(f"\n{job} continues: elmo attach {job} shows it again, elmo stop {job} ends it")
+        _say("\n".join([f"\n{job} continues:", *cluster_jobs.commands_of(client, job)]))
         sys.exit(130)
 
 
