@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +27,16 @@ def sample(cases: Mapping[str, Value], count: int) -> dict[str, Value]:
     names = list(cases)
     count = min(count, len(names))
     return {name: cases[name] for name in (names[k * len(names) // count] for k in range(count))}
+
+
+def paired(*cases: Iterable[Value]) -> list[tuple[Value, ...]]:
+    """Each case of each kind at least once: the kinds side by side, shorter ones again and again.
+
+    For what one piece of code does, whichever command calls it.
+    """
+    kinds = [list(kind) for kind in cases]
+    most = max(map(len, kinds))
+    return [tuple(kind[k % len(kind)] for kind in kinds) for k in range(most)]
 
 
 def listing(folder: Path, *, work: bool = False) -> dict[str, str]:
@@ -89,8 +99,6 @@ def folders(kind: str, others: Mapping[str, str]) -> dict[str, Callable[[Path], 
         "absent": shutil.rmtree,
         "empty": instead(Path.mkdir),
         "a file": instead(lambda path: path.write_text(kind)),
-        "a pipe": instead(os.mkfifo),
-        "a loop": instead(lambda path: path.symlink_to(path.name)),
         **{what: instead(copy(name)) for what, name in others.items()},
     }
 
@@ -101,10 +109,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "emptied": lambda path: path.write_bytes(b""),
     "half": lambda path: os.truncate(path, path.stat().st_size // 2),
     "folder": _instead(Path.mkdir),
-    "pipe": _instead(os.mkfifo),
-    "loop": _instead(lambda path: path.symlink_to(path.name)),
     "dangling": _instead(lambda path: path.symlink_to("nowhere")),
     "not UTF-8": lambda path: path.write_bytes(b'{"a": "\xff\xfe"}\n'),
-    "deep": lambda path: path.write_bytes(b"[" * 200_000),
-    "huge": lambda path: os.truncate(path, 1 << 40),  # sparse: takes no room
 }

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from elmo.io.records import digest, sha256
 from tests.hostile.commands import COMMANDS
-from tests.hostile.harness import DAMAGE, folders, refused
+from tests.hostile.harness import DAMAGE, folders, paired, refused
 
 pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
 READERS = ("embed", "perplexity", "export", "finetune", "features")
@@ -74,38 +74,24 @@ TENSORS: dict[str, Callable[[Tensors], object]] = {
     "no number in the encoder": at("bilm.encoder", fill(float("nan"))),
     "no number in the softmax": at("softmax.bias", fill(float("nan"))),
     "endless": at("bilm.lstm", fill(float("inf"))),
-    "endless below": at("softmax.weight", fill(float("-inf"))),
     "whole numbers": at("bilm.lstm", lambda tensor: tensor.int()),
-    "truth values": at("bilm.lstm", lambda tensor: tensor > 0),
-    "half the bits": at("bilm.lstm", lambda tensor: tensor.bfloat16()),
-    "twice the bits": at("softmax.weight", lambda tensor: tensor.double()),
     "bfloat16": at("bilm.encoder", lambda tensor: tensor.bfloat16()),
-    "one row less": at("bilm.lstm", lambda tensor: tensor[:-1]),
     "one column less": at("bilm.lstm.weight", lambda tensor: tensor[..., :-1]),
     "transposed": at("softmax.weight", lambda tensor: tensor.T),
-    "flat": at("bilm.lstm.weight", lambda tensor: tensor.reshape(-1)),
     "empty": at("bilm.encoder", lambda tensor: tensor[:0]),
-    "a number alone": at("softmax.bias", lambda tensor: tensor.sum()),
     "one tensor more": named("bilm.lstm.weight.9"),
-    "a tensor of no module": named("optimizer.step"),
-    "a tensor more of the softmax": named("softmax.more"),
-    "a name that is a path": named("../x"),
     "no LSTM": without("bilm.lstm"),
     "no encoder": without("bilm.encoder"),
     "one tensor less": without("bilm.lstm.weight.0"),
     "half a softmax": without("softmax.bias"),
-    "the other half": without("softmax.weight"),
     "nothing": without(""),
-    "a word too few": lambda t: [at(n, lambda x: x[:-1])(t) for n in ("softmax.w", "softmax.b")],
     "a word too many": lambda t: [
         at(n, lambda x: torch.cat([x, x[:1]]))(t) for n in ("softmax.w", "softmax.b")
     ],
-    "a softmax of another width": at("softmax.weight", lambda x: torch.cat([x, x], 1)),
 }
 
 
-@pytest.mark.parametrize("what", TENSORS)
-@pytest.mark.parametrize("command", ["embed", "perplexity", "finetune"])
+@pytest.mark.parametrize(("command", "what"), paired(["embed", "perplexity", "finetune"], TENSORS))
 def test_tensors_that_do_not_fit(case: Path, command: str, what: str) -> None:
     tensors = load_file(case / WEIGHTS)
     TENSORS[what](tensors)
@@ -131,31 +117,25 @@ ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 FILES: dict[str, bytes] = {
     "pickle": pickle.dumps(Bomb()),
     "a header beyond the file": header(b"{}", size=1 << 40),
-    "a header of no length": header(b"", size=0),
     "no JSON": header(b"{]"),
-    "a list": header([1]),
     "offsets beyond the file": header({"a": ONE | {"data_offsets": [0, 1 << 40]}}, bytes(8)),
-    "offsets that fall": header({"a": ONE | {"data_offsets": [8, 0]}}, bytes(8)),
     "offsets that overlap": header({"a": ONE, "b": ONE}, bytes(8)),
     "a shape of another size": header({"a": ONE | {"shape": [1 << 40]}}, bytes(8)),
-    "a shape below 0": header({"a": ONE | {"shape": [-2]}}, bytes(8)),
     "no such type": header({"a": ONE | {"dtype": "F99"}}, bytes(8)),
     "more bytes than tensors": header({"a": ONE}, bytes(80)),
     "a tensor twice": header(b'{"a": %s, "a": %s}' % ((json.dumps(ONE).encode(),) * 2), bytes(8)),
 }
 
 
-@pytest.mark.parametrize("what", FILES)
-@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize(("command", "what"), paired(READERS, FILES))
 def test_files_that_hold_no_tensors(case: Path, command: str, what: str) -> None:
     (case / WEIGHTS).write_bytes(FILES[what])
     sign(case / "model")
     refused(*COMMANDS[command], cwd=case, names=WEIGHTS)
 
 
-# What is huge is hashed to its end before it is read.
 @pytest.mark.parametrize("name", ["weights.safetensors", "training.json", "counts.txt"])
-@pytest.mark.parametrize("what", [name for name in DAMAGE if name != "huge"])
+@pytest.mark.parametrize("what", DAMAGE)
 def test_damaged_files(case: Path, name: str, what: str) -> None:
     DAMAGE[what](case / "model" / name)
     for command in ("embed", "finetune", "features"):
@@ -181,12 +161,10 @@ WORDS: dict[str, tuple[str, bytes]] = {
         b'{"kind": "unicode", "max_characters": 50, "symbols": ["a"]}',
     ),
     "training that is a list": ("training.json", b"[]"),
-    "training that is no JSON": ("training.json", b"{"),
 }
 
 
-@pytest.mark.parametrize("what", WORDS)
-@pytest.mark.parametrize("command", ["embed", "finetune"])
+@pytest.mark.parametrize(("command", "what"), paired(["embed", "finetune"], WORDS))
 def test_words_that_do_not_fit(case: Path, command: str, what: str) -> None:
     name, data = WORDS[what]
     (case / "model" / name).write_bytes(data)
@@ -212,8 +190,9 @@ def test_a_lineage_that_is_none_is_not_registered(case: Path, lineage: dict[str,
 FOLDERS = folders("model", {"shards": "task", "a store": "store", "a vocabulary": "vocab"})
 
 
-@pytest.mark.parametrize("what", FOLDERS)
-@pytest.mark.parametrize("command", [*READERS, "append", "register", "neighbors", "dump-tokens"])
+@pytest.mark.parametrize(
+    ("command", "what"), paired([*READERS, "register", "neighbors", "dump-tokens"], FOLDERS)
+)
 def test_folders_that_are_no_model(case: Path, command: str, what: str) -> None:
     FOLDERS[what](case / "model")
     refused(*COMMANDS[command], cwd=case, names="model")

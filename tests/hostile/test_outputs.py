@@ -1,6 +1,5 @@
 """Outputs that are not ours, or can't be made: refused before work, and left as they are."""
 
-import os
 import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from tests.hostile.commands import COMMANDS
-from tests.hostile.harness import listing, refused
+from tests.hostile.harness import listing, paired, refused
 from tests.pipeline.command_line import elmo
 
 pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
@@ -38,8 +37,6 @@ THEIRS: dict[str, Callable[[Path], object]] = {
     "a link to a file": linked_file,
     "a link to a folder": linked_folder,
     "a dangling link": lambda path: path.symlink_to("nowhere"),
-    "a loop": lambda path: path.symlink_to(path.name),
-    "a pipe": os.mkfifo,
 }
 # Each output of each command.
 OUTPUTS = {
@@ -80,13 +77,11 @@ def test_what_is_not_ours_stays(case: Path, command: str, output: str, what: str
 # Where no file can be made: an output NAME/x below one of these.
 NOWHERE: dict[str, Callable[[Path], object]] = {
     "below a file": lambda path: path.write_text("a file"),
-    "below a loop": lambda path: path.symlink_to(path.name),
     "below a dangling link": lambda path: path.symlink_to("no/where"),
 }
 
 
-@pytest.mark.parametrize("what", NOWHERE)
-@pytest.mark.parametrize("command", OUTPUTS)
+@pytest.mark.parametrize(("command", "what"), paired(OUTPUTS, NOWHERE))
 def test_nowhere_to_write(case: Path, command: str, what: str) -> None:
     prepare(case, command)
     NOWHERE[what](case / "at")
@@ -164,10 +159,7 @@ def test_what_another_stage_has_written_stays(case: Path, command: str, other: s
 
 
 def test_devices_that_are_not_there(case: Path) -> None:
-    for device in ("tpu", "meta", "cpu:x", ""):
-        refused(*COMMANDS["embed"], "--device", device, cwd=case, names="--device")
-        task = ["task", "predict", "model", "--input", "in.txt", "--device", device]
-        refused(*task, cwd=case, names="--device")
+    refused(*COMMANDS["embed"], "--device", "tpu", cwd=case, names="--device")
     if not torch.cuda.is_available():
         refused(*COMMANDS["append"], "--gpu", cwd=case, names="no CUDA device")
 
@@ -253,9 +245,6 @@ def test_a_task_replaces_nothing_of_theirs(task_case: Path, output: str, what: s
 def test_a_task_looks_for_a_place_before_work(task_case: Path, output: str) -> None:
     words = [f"text.txt/{word}" if word == output else word for word in TASK]
     refused(*words, cwd=task_case, names=f"text.txt/{output}")
-    if output != "o":
-        words = [f"/proc/{word}" if word == output else word for word in TASK]
-        assert "/." not in refused(*words, cwd=task_case, names=f"/proc/{output}")
 
 
 def test_a_task_replaces_its_own(task_case: Path) -> None:
@@ -264,9 +253,7 @@ def test_a_task_replaces_its_own(task_case: Path) -> None:
         assert code == 0, error
 
 
-@pytest.mark.parametrize(
-    "output", ["words", "words/m.json", "/proc/m.json"], ids=["output", "in output", "proc"]
-)
+@pytest.mark.parametrize("output", ["words", "words/m.json"])
 def test_figures_go_to_a_file_of_their_own(case: Path, output: str) -> None:
     words = [output if word == "metrics.json" else word for word in COMMANDS["vocab"]]
     assert "/." not in refused(*words, cwd=case, names=output)

@@ -1,7 +1,6 @@
 """Settings that are out of range, mistyped, repeated or no YAML."""
 
 from dataclasses import fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import yaml
 from pipeline.settings.cluster import Cluster, environment_variable
 from pipeline.settings.params import Params
 from tests.hostile.commands import COMMANDS
-from tests.hostile.harness import DAMAGE, refused, sample
+from tests.hostile.harness import DAMAGE, paired, refused, sample
 from tests.hostile.schemas import altered, breakages
 from tests.pipeline.command_line import ROOT
 
@@ -25,10 +24,8 @@ PARAMS = {
     for name, breakage in breakages(Params).items()
     if not name.startswith("finetune.training.")
 }
-BY_CLUSTER = sample(breakages(Cluster), 40)
+BY_CLUSTER = sample(breakages(Cluster), 20)
 TEXTS = {
-    "bomb": "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
-    + "".join(f"{b}: &{b} [{', '.join(['*' + a] * 10)}]\n" for a, b in pairwise("abcdefghi")),
     "a Python object": "corpus: !!python/object/apply:os.system ['touch owned']\n",
     "a date": "corpus: 2001-01-01\n",
     "two documents": "a: 1\n---\nb: 2\n",
@@ -37,13 +34,8 @@ TEXTS = {
     "a key twice": "corpus: {}\ncorpus: {}\n",
     "merged keys": "corpus: &c {}\ntokenize: {<<: *c}\n",
     "a key that is a list": "? [a, b]\n: 1\n",
-    "control characters": "corpus: \x00\x01\n",
     "a tab": "corpus:\n\tgeneral: []\n",
-    "an endless number": "corpus: {column: " + "9" * 6000 + "}\n",
     "an open quote": 'corpus: "\n',
-    "an alias without anchor": "corpus: *nothing\n",
-    "an anchor in itself": "corpus: &c {general: [*c]}\n",
-    "a long line": "x" * (2 << 20),
 }
 
 
@@ -56,7 +48,7 @@ def broken(folder: Path, value: Any) -> None:
     (folder / "broken.yaml").write_text(text)
 
 
-@pytest.mark.parametrize("what", sample(PARAMS, 160))
+@pytest.mark.parametrize("what", sample(PARAMS, 60))
 def test_params_out_of_their_schema(tmp_path: Path, what: str) -> None:
     broken(tmp_path, altered(SETTINGS, PARAMS[what]))
     refused(*CORPUS, cwd=tmp_path, names="broken.yaml")
@@ -77,8 +69,7 @@ def test_files_that_are_no_settings(tmp_path: Path, what: str) -> None:
     refused(*CORPUS, cwd=tmp_path, names="broken.yaml")
 
 
-# A shell hands over what it makes as a pipe: settings are read from it as from any other file.
-@pytest.mark.parametrize("what", [name for name in DAMAGE if name != "pipe"])
+@pytest.mark.parametrize("what", DAMAGE)
 def test_damaged_files_of_settings(tmp_path: Path, what: str) -> None:
     broken(tmp_path, SETTINGS)
     DAMAGE[what](tmp_path / "broken.yaml")
@@ -88,22 +79,15 @@ def test_damaged_files_of_settings(tmp_path: Path, what: str) -> None:
 TEXTUAL = ("address", "storage", "tracking_uri", "gpu")
 
 
-@pytest.mark.parametrize("name", [name for name in CLUSTER if name not in TEXTUAL])
-@pytest.mark.parametrize("value", ["-1", "many", "nan", "1e999", "a b"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    paired([name for name in CLUSTER if name not in TEXTUAL], ["-1", "many", "nan", "1e999"]),
+)
 def test_variables_out_of_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(environment_variable(name), value)
     refused("append", "store", "shards", "model", cwd=tmp_path, names=environment_variable(name))
-
-
-def test_half_a_character(case: Path) -> None:
-    words = [*COMMANDS["corpus"], "-S", r'corpus.column="\uD800"']
-    assert "corpus.column has half a character" in refused(*words, cwd=case, names="-S corpus")
-    path = case / "params.yaml"
-    path.write_text(path.read_text().replace("column: text", r'column: "\uD800"'))
-    line = refused(*COMMANDS["corpus"], cwd=case, names="params.yaml:")
-    assert "corpus.column has half a character" in line
 
 
 def test_a_control_character_names_the_setting(case: Path) -> None:

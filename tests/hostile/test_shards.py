@@ -15,22 +15,20 @@ import pytest
 from elmo.data.shards import SCHEMA
 from elmo.io.records import sha256
 from tests.hostile.commands import COMMANDS
-from tests.hostile.harness import DAMAGE, refused
+from tests.hostile.harness import DAMAGE, paired, refused
 
 pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
 READERS = ("vocab", "features", "pretrain", "finetune")
 FILE = "task/train-00000.arrow"
 
 
-@pytest.mark.parametrize("what", DAMAGE)
-@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize(("command", "what"), paired(READERS, DAMAGE))
 def test_damaged_shards(case: Path, command: str, what: str) -> None:
     DAMAGE[what](case / FILE)
     refused(*COMMANDS[command], cwd=case, names=FILE)
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("command", ["vocab", "features"])
+@pytest.mark.parametrize(("command", "seed"), paired(["vocab", "features"], range(8)))
 def test_a_flipped_bit(case: Path, command: str, seed: int) -> None:
     draw = random.Random(seed)
     data = bytearray((case / FILE).read_bytes())
@@ -109,8 +107,7 @@ SIGNED: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", SIGNED)
-@pytest.mark.parametrize("command", ["vocab", "features"])
+@pytest.mark.parametrize(("command", "what"), paired(["vocab", "features"], SIGNED))
 def test_shards_signed_again(case: Path, command: str, what: str) -> None:
     SIGNED[what](case / FILE)
     sign(case / "task", {"sentences": 2, "tokens": 3, "types": 2})
@@ -152,9 +149,7 @@ WORDS: dict[str, tuple[str, bytes]] = {
     "a count that is none": ("counts.txt", b"many\n" * 9),
     "a count below 0": ("counts.txt", b"-1\n" * 9),
     "a fraction": ("counts.txt", b"1.5\n" * 9),
-    "an endless count": ("counts.txt", b"9" * 5000 + b"\n"),
     "a count too few": ("counts.txt", b"1\n" * 8),
-    "Arabic digits": ("counts.txt", "٣\n".encode() * 9),
 }
 
 
@@ -166,11 +161,10 @@ def test_words_that_are_none(case: Path, what: str) -> None:
     assert not (case / "work").exists()
 
 
-# Counts may be absent. What is huge is hashed to its end before it is read.
 @pytest.mark.parametrize("name", ["words.txt", "counts.txt", "characters.json"])
-@pytest.mark.parametrize("what", [name for name in DAMAGE if name != "huge"])
+@pytest.mark.parametrize("what", DAMAGE)
 def test_a_damaged_vocabulary(case: Path, name: str, what: str) -> None:
-    if name == "counts.txt" and what in ("absent", "dangling", "loop"):
+    if name == "counts.txt" and what in ("absent", "dangling"):
         pytest.skip("counts may be absent")
     DAMAGE[what](case / "vocab" / name)
     refused(*COMMANDS["pretrain"], cwd=case, names=f"vocab/{name}")

@@ -83,89 +83,46 @@ def line(record: Any) -> bytes:
 
 PLAIN = GOOD.encode()
 UMLAUTS = GOOD.replace("words", "Wörter")
-KANJI = GOOD.replace("words", "日本語")
 PARQUET = table(text=GOOD.splitlines())
 JSONL = b"".join(line({"text": text}) for text in GOOD.splitlines())
 FILES: dict[str, tuple[str, bytes]] = {
     "UTF-16 with a mark": ("in.txt", GOOD.encode("utf-16")),
     "UTF-16 without": ("in.txt", GOOD.encode("utf-16-le")),
-    "UTF-32": ("in.txt", GOOD.encode("utf-32")),
     "latin-1": ("in.txt", UMLAUTS.encode("latin-1")),
-    "Shift JIS": ("in.txt", KANJI.encode("shift-jis")),
-    "EUC": ("in.txt", KANJI.encode("euc-jp")),
-    "GB 18030": ("in.txt", KANJI.encode("gb18030")),
     "Windows quotes": ("in.txt", PLAIN + b"\x93quoted\x94\n"),
-    "EBCDIC": ("in.txt", GOOD.encode("cp500")),
-    "half a character": ("in.txt", (KANJI + "日").encode()[:-1]),
-    "half a character at a line's end": ("in.txt", b"a \xe6\x97\nb\n"),
-    "two bytes for one": ("in.txt", b"a \xc0\xaf b\n"),
-    "a surrogate": ("in.txt", b"a \xed\xa0\x80 b\n"),
-    "five bytes": ("in.txt", b"a \xf8\x88\x80\x80\x80 b\n"),
-    "beyond Unicode": ("in.txt", b"a \xf5\x80\x80\x80 b\n"),
-    "one byte, late": ("in.txt", PLAIN * 100 + b"\xff\n" + PLAIN),
-    "zero at first": ("in.txt", b"\0" + PLAIN),
     "zero late": ("in.txt", PLAIN * 100 + b"a\0b\n"),
     "zeros alone": ("in.txt", bytes(1000)),
     "white space alone": ("in.txt", b" \t\r\n\n \n"),
-    "a mark alone": ("in.txt", b"\xef\xbb\xbf"),
     "no byte": ("in.txt", b""),
     "an endless line": ("in.txt", b"word " * (4 << 20)),
     "an endless word": ("in.txt", PLAIN + b"x" * (17 << 20)),
     "a picture": ("in.txt", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))),
-    "a program": ("in.txt", b"\x7fELF\x02\x01\x01" + bytes(64)),
     "one document": ("in.txt", b"All in one document.\n"),
     "records in a list": ("in.jsonl", json.dumps([{"text": "a"}], indent=1).encode()),
     "records on several lines": ("in.jsonl", json.dumps({"text": "a"}, indent=1).encode()),
-    "two records on a line": ("in.jsonl", b'{"text": "a"} {"text": "b"}\n'),
     "half a record": ("in.jsonl", JSONL[:-9]),
     "no JSON": ("in.jsonl", PLAIN),
-    "a number": ("in.jsonl", b"7\n"),
-    "null": ("in.jsonl", b"null\n"),
     "text alone": ("in.jsonl", b'"text"\n'),
     "another field": ("in.jsonl", line({"body": "a"})),
-    "no field": ("in.jsonl", b"{}\n"),
     "late another field": ("in.jsonl", JSONL * 50 + line({"body": "a"})),
     "a field of numbers": ("in.jsonl", line({"text": 7})),
-    "a field of lists": ("in.jsonl", line({"text": ["a", "b"]})),
-    "no number": ("in.jsonl", b'{"text": NaN}\n'),
-    "an endless number": ("in.jsonl", b'{"text": "a", "n": ' + b"9" * 6000 + b"}\n"),
-    "half a pair": ("in.jsonl", b'{"text": "\\ud800"}\n'),
-    "deep": ("in.jsonl", b'{"text": "a", "b": ' + b"[" * 200_000 + b"]" * 200_000 + b"}\n"),
-    "a zero in JSON": ("in.jsonl", b'{"text": "a\0b"}\n'),
-    "JSON in UTF-16": ("in.jsonl", JSONL.decode().encode("utf-16")),
     "JSON in latin-1": ("in.jsonl", '{"text": "Wörter"}\n'.encode("latin-1")),
     "an endless record": ("in.jsonl", line({"text": "x" * (17 << 20)})),
-    "single quotes": ("in.jsonl", b"{'text': 'a'}\n"),
-    "a comma too many": ("in.jsonl", b'{"text": "a",}\n'),
     "no Parquet": ("in.parquet", PLAIN),
-    "no byte of Parquet": ("in.parquet", b""),
     "half a Parquet": ("in.parquet", PARQUET[: len(PARQUET) // 2]),
     "Parquet without its end": ("in.parquet", PARQUET[:-8]),
-    "Parquet without its head": ("in.parquet", bytes(200) + PARQUET[200:]),
-    "only the marks": ("in.parquet", b"PAR1PAR1"),
-    "a footer too long": ("in.parquet", b"PAR1" + b"\xff\xff\xff\x7f" + b"PAR1"),
     "no rows": ("in.parquet", table(text=pa.array([], pa.string()))),
     "rows without text": ("in.parquet", table(text=pa.array([None] * 9, pa.string()))),
     "no such column": ("in.parquet", table(body=["a"])),
     "a column of numbers": ("in.parquet", table(text=[1, 2])),
-    "a column of bytes": ("in.parquet", table(text=[b"\xff", b"a"])),
-    "a column of lists": ("in.parquet", table(text=[["a"], ["b"]])),
     "two columns of one name": ("in.parquet", twice()),
     "an endless value": ("in.parquet", table(text=["x" * (17 << 20)])),
     "half a gzip": ("in.txt.gz", gzip.compress(PLAIN)[:-20]),
     "no gzip": ("in.txt.gz", PLAIN),
-    "no byte of gzip": ("in.txt.gz", b""),
-    "gzip of nothing": ("in.txt.gz", gzip.compress(b"")),
-    "gzip of latin-1": ("in.txt.gz", gzip.compress(UMLAUTS.encode("latin-1"))),
-    "gzip of zeros": ("in.txt.gz", gzip.compress(bytes(1 << 20))),
     "gzip and garbage": ("in.txt.gz", gzip.compress(PLAIN) + b"garbage"),
-    "gzip with another sum": ("in.txt.gz", gzip.compress(PLAIN)[:-8] + bytes(8)),
     "half an xz": ("in.txt.xz", lzma.compress(PLAIN)[:-20]),
     "no xz": ("in.txt.xz", PLAIN),
     "half a zst": ("in.txt.zst", zst(PLAIN)[:-5]),
-    "no zst": ("in.txt.zst", PLAIN),
-    "gzip named xz": ("in.txt.xz", gzip.compress(PLAIN)),
-    "half a gzip of JSON": ("in.jsonl.gz", gzip.compress(JSONL)[:-9]),
     "a table of another column": ("in.csv", b"review,n\na,1\n"),
     "a table of semicolons": ("in.csv", b"text;n\na;1\n"),
     "a mark that is never closed": ("in.csv", b'n,text\n1,a\n2,"b\n3,c\n'),
@@ -174,15 +131,11 @@ FILES: dict[str, tuple[str, bytes]] = {
     "a header of two names alike": ("in.csv", b"text,text\na,b\n"),
     "a header alone": ("in.csv", b"text,n\n"),
     "a table in latin-1": ("in.csv", "text,n\n\u00fc,1\n".encode("latin-1")),
-    "a table of zeros": ("in.tsv", b"text\tn\na\0\t1\n"),
-    "a row without tabs": ("in.tsv", b"text\tn\na\n"),
     "half a gzip of a table": ("in.csv.gz", gzip.compress(b"text,n\n" + b"a,1\n" * 99)[:-9]),
     "one JSON": ("in.json", b'{"text": "a"}'),
     "a spreadsheet": ("in.xlsx", b"PK\3\4" + bytes(30)),
     "an archive": ("in.zip", b"PK\3\4" + bytes(30)),
-    "another archive": ("in.tar", bytes(1024)),
     "bzip2": ("in.txt.bz2", b"BZh9"),
-    "Arrow": ("in.arrow", b"ARROW1\0\0"),
 }
 
 
@@ -191,11 +144,6 @@ def test_files_that_are_no_text(tmp_path: Path, what: str) -> None:
     name, data = FILES[what]
     (tmp_path / name).write_bytes(data)
     refused_text(tmp_path, name)
-
-
-def linked(folder: Path) -> None:
-    (folder / "texts").mkdir()
-    (folder / "texts" / "a.txt").symlink_to("a.txt")
 
 
 def other_kinds(folder: Path) -> None:
@@ -209,46 +157,25 @@ def unnamable(folder: Path) -> None:
     (folder / "texts" / os.fsdecode(b"\xff.txt")).write_bytes(PLAIN)
 
 
-def in_unnamable(folder: Path) -> None:
-    below = folder / "texts" / os.fsdecode(b"\xe9")
-    below.mkdir(parents=True)
-    (below / "a.txt").write_bytes(PLAIN)
-
-
 def hidden(folder: Path) -> None:
     (folder / "texts" / ".git").mkdir(parents=True)
     (folder / "texts" / ".git" / "a.txt").write_bytes(PLAIN)
-
-
-def piped(folder: Path) -> None:
-    os.mkfifo(folder / "texts")
 
 
 # What is made, and the name in the settings.
 NAMES: dict[str, tuple[Callable[[Path], object], str]] = {
     "nowhere": (lambda folder: None, "no/such.txt"),
     "empty name": (lambda folder: None, ""),
-    "blank name": (lambda folder: None, "  "),
-    "a zero in the name": (lambda folder: None, "a\0b.txt"),
     "a long name": (lambda folder: None, "x" * 300),
     "a line end in the name": (lambda folder: None, "no\nsuch.txt"),
     "glob of nothing": (lambda folder: None, "*.md"),
-    "an open bracket": (lambda folder: None, "[a.txt"),
     "no such protocol": (lambda folder: None, "nothing://texts/a.txt"),
     "no such file of a URL": (lambda folder: None, "file:///no/such/texts.txt"),
-    "nothing in memory": (lambda folder: None, "memory://texts/a.txt"),
-    "a device": (lambda folder: None, "/dev/zero"),
     "a folder that is empty": (lambda folder: (folder / "texts").mkdir(), "texts"),
-    "a folder of a loop": (linked, "texts"),
     "a folder of other kinds": (other_kinds, "texts"),
     "a folder of hidden files": (hidden, "texts"),
     "a file whose name is not UTF-8": (unnamable, "texts"),
-    "a glob of it": (unnamable, "texts/*"),
-    "a folder whose name is not UTF-8": (in_unnamable, "texts"),
-    "a pipe": (piped, "texts"),
-    "a loop": (lambda folder: (folder / "texts").symlink_to("texts"), "texts"),
     "a dangling link": (lambda folder: (folder / "texts").symlink_to("gone"), "texts"),
-    "the settings themselves": (lambda folder: None, "."),
 }
 
 
@@ -278,8 +205,7 @@ def collected(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# A pipe has no bytes, and the digest of none was not recorded; a huge file is read to its end.
-@pytest.mark.parametrize("what", [name for name in DAMAGE if name != "huge"])
+@pytest.mark.parametrize("what", DAMAGE)
 def test_text_that_has_changed_since(collected: Path, what: str) -> None:
     DAMAGE[what](collected / "in.txt")
     refused(*TOKENIZE, cwd=collected, names="in.txt")
@@ -309,7 +235,7 @@ def test_a_corpus_that_says_what_it_can_not(collected: Path, what: str) -> None:
     refused(*TOKENIZE, cwd=collected, names="corpus/manifest.json")
 
 
-@pytest.mark.parametrize("name", ["../in.txt", "/etc/hostname", "general/../../in.txt", "task/a"])
+@pytest.mark.parametrize("name", ["../in.txt", "/etc/hostname", "general/../../in.txt"])
 def test_a_corpus_that_leaves_its_folder(collected: Path, name: str) -> None:
     path = collected / "corpus" / "manifest.json"
     value = json.loads(path.read_text())
@@ -365,7 +291,7 @@ def test_a_byte_order_mark_before_labelled_data_is_no_part_of_it(case: Path, kin
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("letters", ["\u0085", "\u2028", "\n", '"', ": "], ids=ascii)
+@pytest.mark.parametrize("letters", ["\u2028", "\n", '"', ": "], ids=ascii)
 def test_a_project_of_a_file_with_an_odd_name(case: Path, letters: str) -> None:
     name = f"a{letters}b.txt"
     (case / name).write_text(GOOD, encoding="utf-8")

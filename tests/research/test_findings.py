@@ -1,7 +1,6 @@
 """What is measured on toy data whose answer is known, and what a page shows of it."""
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -253,23 +252,6 @@ def test_a_weight_below_0_is_refused(folder: Path) -> None:
     files = ["--train", folder / "train.conll", "--test", folder / "test.conll"]
     with pytest.raises(ElmoError, match="--l2 must be a number of at least 0"):
         measure(folder, "probe", "--model", folder / "model", *files, "--l2", -1)
-
-
-def test_pipes_are_refused(folder: Path, tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    (tmp_path / "queries").write_text("he has a [gift]\n")
-    model = ["--model", folder / "model"]
-    for words in (
-        ["senses", *model, "--train", pipe],
-        ["senses", *model, "--train", pipe, "--train-gold", folder / "semcor.tsv"],
-        ["neighbors", folder / "store", pipe, *model],
-        ["neighbors", folder / "store", tmp_path / "queries", *model, "--vectors", pipe],
-    ):
-        with pytest.raises(ElmoError, match="is a pipe or a device; a file is needed"):
-            measure(folder, *words)
-    with pytest.raises(ElmoError, match="is a pipe or a device; a file is needed"):
-        page.redraw(tmp_path, pipe)
 
 
 def test_intervals() -> None:

@@ -1,15 +1,12 @@
 """Each node is asked before a stage works: what it answers, and how a line names it."""
 
-import contextlib
 import http.server
 import threading
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from elmo.errors import ElmoError
 from elmo.io.location import Location
 from pipeline.cluster import preflight
 from pipeline.cluster.node import check_node
@@ -109,75 +106,3 @@ def test_a_tracking_server_that_answers(tmp_path: Path) -> None:
         assert check_node(wanted(tmp_path, tracking_uri=with_login)) == []
         server.shutdown()
     assert logins == [None, "Basic bWU6aHVudGVyQDI="]  # me:hunter@2
-
-
-@pytest.mark.ray
-def test_nodes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second node of a real cluster, which shares this machine; what is asked can't be met."""
-    from ray.cluster_utils import Cluster
-
-    from pipeline.cluster import workers
-
-    options = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    whole = Cluster(initialize_head=True, head_node_args=options | {"num_cpus": 0})
-    try:
-        monkeypatch.setenv("RAY_ADDRESS", whole.address)
-        with workers.session() as ray:
-            assert preflight.check_nodes(ray, [Location(tmp_path / "out")], tracking_uri=None) == 0
-            whole.add_node(num_cpus=1, object_store_memory=80 << 20)
-            whole.wait_for_nodes()
-            assert (
-                preflight.check_nodes(ray, [Location(tmp_path / "out")], tracking_uri="sqlite:///x")
-                == 1
-            )
-            monkeypatch.setattr(preflight, "LEAST_FREE", 10**18)
-            with pytest.raises(ElmoError, match=r"^node \S+ \([\d.]+\): .* MB free in"):
-                preflight.check_nodes(ray, [Location(tmp_path / "out")], tracking_uri=None)
-        assert list(tmp_path.iterdir()) == []
-    finally:
-        whole.shutdown()
-
-
-@pytest.mark.ray
-def test_a_check_whose_process_dies_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tracking server, asked the first time, kills the process that asks."""
-    from ray.cluster_utils import Cluster
-
-    from pipeline.cluster import workers
-
-    killed: list[int] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    if not killed and process.cmdline()[:1] == ["ray::check_node"]:
-                        process.kill()
-                        killed.append(process.pid)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    options = {"object_store_memory": 80 << 20, "include_dashboard": False}
-    whole = Cluster(initialize_head=True, head_node_args=options | {"num_cpus": 0})
-    try:
-        whole.add_node(num_cpus=1, object_store_memory=80 << 20)
-        whole.wait_for_nodes()
-        monkeypatch.setenv("RAY_ADDRESS", whole.address)
-        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            uri = f"http://127.0.0.1:{server.server_port}"
-            with workers.session() as ray:
-                assert (
-                    preflight.check_nodes(ray, [Location(tmp_path / "out")], tracking_uri=uri) == 1
-                )
-            server.shutdown()
-        assert killed
-    finally:
-        whole.shutdown()

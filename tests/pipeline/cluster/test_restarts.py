@@ -77,7 +77,7 @@ def test_silence_says_what_it_waits_for(three: Location) -> None:
     assert why_silent(begun=True) == "it evaluates or saves, or the machine is busy"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one_session() -> Iterator[None]:
     with cluster.session():
         yield

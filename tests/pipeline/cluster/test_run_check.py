@@ -1,14 +1,19 @@
 """What a cluster lacks for a run, said before its first stage, in one answer."""
 
+import contextlib
+import http.server
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
 from elmo.errors import ElmoError
-from pipeline.cluster import preflight, run_check
+from elmo.io.location import Location
+from pipeline.cluster import preflight, run_check, workers
 from pipeline.settings import params as settings
 from pipeline.settings.cluster import Cluster
 
@@ -99,6 +104,46 @@ def test_what_training_waits_for_is_said_and_what_it_can_not_get_is_refused(
         ElmoError, match=r"^training takes \d+\.\d GB of memory or more, and no node"
     ):
         run_check.check_run(cluster, STAGES)
+
+
+@pytest.mark.ray
+def test_a_node_is_named(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = [Location(Path("out").absolute())]
+    before = list(Path().iterdir())
+    with workers.session() as ray:
+        assert preflight.check_nodes(ray, out, tracking_uri="sqlite:///x") == 1
+        monkeypatch.setattr(preflight, "LEAST_FREE", 10**18)
+        with pytest.raises(ElmoError, match=r"^node \S+ \([\d.]+\): .* MB free in"):
+            preflight.check_nodes(ray, out, tracking_uri=None)
+    assert list(Path().iterdir()) == before
+
+
+@pytest.mark.ray
+def test_a_check_whose_process_dies_is_made_again(cluster: Cluster) -> None:
+    """The tracking server, asked the first time, kills the process that asks."""
+    killed: list[int] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if not killed and process.cmdline()[:1] == ["ray::check_node"]:
+                        process.kill()
+                        killed.append(process.pid)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{server.server_port}"
+        with workers.session() as ray:
+            out = [Location(Path("out").absolute())]
+            assert preflight.check_nodes(ray, out, tracking_uri=uri) == 1
+        server.shutdown()
+    assert killed
 
 
 def test_the_memory_of_training_is_that_of_two_checkpoints(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Every refusal of params.yaml: the line, the key, and what it must be."""
 
-import os
 from dataclasses import is_dataclass
-from itertools import pairwise
 from pathlib import Path
 from types import UnionType
 from typing import Union, get_args, get_origin
@@ -152,11 +150,6 @@ def test_a_whole_number_is_a_float_and_null_may_be_one(tmp_path: Path) -> None:
     assert load(changed_params).pretrain.network.cell_clip is None
 
 
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{new}: &{new} [{', '.join(['*' + old] * 10)}]\n" for old, new in pairwise("abcdefghi")
-)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -164,13 +157,9 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         (b'a:\n  column: "b\n  c: 1\nd: "x"\n', "a block mapping that begins on line 2)"),
         (b"corpus: {}\nvocab: 1\ncorpus: {}\n", ":3: corpus is given twice; delete one"),
         (b"corpus:\n  column: a\n  general: []\n  column: b\n", ":4: corpus.column is given twice"),
-        (BOMB.encode(), ": has more than 10,000 values, its aliases followed"),
         (b"corpus:\n  column: a\0b\n", ":2: not valid YAML (special characters are not allowed)"),
         ("corpus:\n  column: é\n".encode("latin-1"), ":2: not UTF-8; save the file as UTF-8"),
-        (b"[" * 5000, ": nested too deeply"),
         (b"", ":1: corpus is missing"),
-        (b"corpus: &c {general: *c}\n", "has more than 10,000 values"),
-        (b"x" * (2 << 20), ": is larger than 1,048,576 bytes"),
         (b"? [a]\n: b\n", ":1: a list or section is no setting"),
     ],
 )
@@ -188,9 +177,7 @@ def test_a_broken_file_is_one_line(tmp_path: Path, text: bytes, message: str) ->
     [
         ("2020-01-01", "must be one line of text, found datetime.date(2020, 1, 1)"),
         ("2020-13-45", "can't be read (month must be in 1..12"),
-        ("1" * 5000, "can't be read (Exceeds the limit"),
         ("!!python/object:os.system x", "has the tag"),
-        ("!!binary =", "must be one line of text, found b''"),
     ],
 )
 def test_what_yaml_makes_of_a_value_is_refused(tmp_path: Path, value: str, message: str) -> None:
@@ -205,8 +192,5 @@ def test_what_yaml_makes_of_a_value_is_refused(tmp_path: Path, value: str, messa
 def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match=r"absent\.yaml: no such file"):
         load(tmp_path / "absent.yaml")
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ElmoError, match="is a pipe or a device; a file is needed"):
-        load(tmp_path / "pipe")
     with pytest.raises(ElmoError, match="is a folder; a file is needed"):
         load(tmp_path)

@@ -1,6 +1,5 @@
 """Presets name what differs and nothing else, and leave the rest of params.yaml alone."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -41,12 +40,6 @@ def test_a_preset_of_another_size_leaves_how_text_is_cut(project: Path, name: st
     after = params.load(project).tokenize
     assert (after.tokenizer, after.sentences, after.documents) == ("unicode", "split", "auto")
     assert (before.tokenizer, before.sentences, before.documents) == ("unicode", "split", "auto")
-
-
-def test_params_that_are_a_pipe_are_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "params.yaml")
-    with pytest.raises(ElmoError, match="params.yaml: is a pipe or a device"):
-        preset.apply_preset("small", tmp_path / "params.yaml")
 
 
 def test_comments_and_the_users_own_values_stay(project: Path) -> None:
