@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from elmo.tasks.examples import distinct_sentences
+from elmo.tasks.examples import distinct_sentences, text_groups
 from elmo.tasks.formats.fields import ExampleSet
 from elmo.tasks.metrics import (
     Tally,
@@ -47,10 +47,13 @@ def evaluate_seeds(
         chunk = labelled.examples[start : start + CHUNK]
         for task, predicted in zip(tasks, predictions, strict=True):
             predicted += [prediction for _, prediction in task.predict(chunk)]
-    return [
+    tallies = [
         task.model.tally(labelled.examples, predicted)
         for task, predicted in zip(tasks, predictions, strict=True)
     ]
+    for tally in tallies:
+        tally.groups = text_groups(labelled.examples)
+    return tallies
 
 
 def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -70,7 +73,7 @@ def gain_of(ours: Sequence[Tally], theirs: Sequence[Tally]) -> dict[str, float |
     """Return the mean gain of `ours` over `theirs` in the first score, with 95 % intervals.
 
     Both have a tally for each seed. One interval is over seeds (Student's t; None for one seed),
-    which tells of training; one over units of the test file (paired bootstrap).
+    which tells of training; one over texts of the test file (paired bootstrap).
     """
     scores = [[main_score(tally.scores()) for tally in one] for one in (ours, theirs)]
     gains = [a - b for a, b in zip(*scores, strict=True)]
@@ -96,3 +99,13 @@ def best_by_epoch(folder: Path) -> list[list[float]]:
             curve.append(best)
         curves.append(curve)
     return curves
+
+
+def seeds_still_improving(folder: Path) -> list[int]:
+    """Return the seeds of a trained task whose best epoch is the last that `epochs` allows."""
+    record = read_task(folder)
+    return [
+        seed
+        for seed in record.seeds
+        if record.scores[str(seed)].get("epoch") == record.settings.epochs
+    ]

@@ -133,7 +133,7 @@ class CoreferenceModel(nn.Module):
         x_BTW = self.lexical_dropout(text.x_BTW)
         h_BTD = self.dropout(self.lstm(x_BTW, text.mask_BT))
         if text.elmo_BTD is not None:
-            h_BTD = torch.cat([h_BTD, text.elmo_BTD], -1)
+            h_BTD = torch.cat([h_BTD, self.dropout(text.elmo_BTD)], -1)
         h_ND = h_BTD[text.mask_BT]
         words_BTW = text.words_BTW if self.inputs.words_width else text.x_BTW
         words_NW = self.lexical_dropout(words_BTW)[text.mask_BT]

@@ -187,6 +187,14 @@ def distinct_sentences(examples: Sequence[Example]) -> list[Tokens]:
     return list(dict.fromkeys(s for example in examples for s in example.sentences if s))
 
 
+def text_groups(examples: Sequence[Example]) -> list[int]:
+    """Return a number for each example, equal for those that share a text: the questions on a
+    paragraph, the hypotheses of a premise, the predicates of a sentence."""
+    numbers: dict[object, int] = {}
+    texts = [e.tokens_of if isinstance(e, Document) else e.sentences[0] for e in examples]
+    return [numbers.setdefault(text, len(numbers)) for text in texts]
+
+
 def learnable_examples(examples: Sequence[Example]) -> list[Example]:
     """Return the examples that can be trained on: those with text and labels.
 

@@ -57,7 +57,7 @@ KINDS: Mapping[str, TaskKind] = {
             "text": tagging.from_text,
         },
         fields=("word", "tag", "text", "tokens", "tags", "names"),
-        defaults=TaskSettings(l2=0.1, elmo_dropout=0.0, dropout=0.5, epochs=40, patience=10),
+        defaults=TaskSettings(l2=0.1, elmo_dropout=0.0, dropout=0.5, patience=10),
         examples=({"text": "He has a gift"}, {"tokens": ["He", "has", "a", "gift"]}),
     ),
     "classification": TaskKind(

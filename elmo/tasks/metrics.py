@@ -4,7 +4,8 @@ Each metric counts something per test unit (a sentence, pair, question, predicat
 the scores follow from the sums, so a `Tally` can be scored on any sample of the units. Spans are
 half-open.
 
-Shapes: U test units, C counts of one, N counts of all tallies side by side.
+Shapes: U test units, or texts with all their units, C counts of one, N counts of all tallies side
+by side.
 """
 
 import math
@@ -32,11 +33,13 @@ class Tally(msgspec.Struct, forbid_unknown_fields=True):
     """The counts of a metric for each test unit: a sentence, pair, question, predicate or document.
 
     `counts` has a row per unit, whose columns depend on the `metric`. The scores follow from the
-    rows' sum, so any sample of the units can be scored.
+    rows' sum, so any sample of the units can be scored. `groups`, if given, has the number of each
+    unit's text: units that share a text are drawn together.
     """
 
     metric: Metric
     counts: Sequence[tuple[float, ...]]
+    groups: Sequence[int] = ()
 
     def scores(self) -> Scores:
         """Return the scores over all units by name, the metric's main score first."""
@@ -51,12 +54,16 @@ def paired_bootstrap(ours: Sequence[Tally], theirs: Sequence[Tally]) -> tuple[fl
     """Return the 95 % interval of the main score of `ours` minus that of `theirs`, by paired
     bootstrap.
 
-    Each side has one tally per seed, all over the same test units. Each draw resamples the units
-    with replacement and averages the scores over seeds. The random seed is fixed, so the result is
-    reproducible.
+    Each side has one tally per seed, all over the same test units. Each draw resamples the texts
+    with replacement, each with all its units, and averages the scores over seeds. The random seed
+    is fixed, so the result is reproducible.
     """
     tallies = [*ours, *theirs]
     together_UN = np.concatenate([tally.array() for tally in tallies], 1)
+    if groups := tallies[0].groups:
+        by_text_UN = np.zeros((max(groups) + 1, together_UN.shape[1]))
+        np.add.at(by_text_UN, np.array(groups), together_UN)
+        together_UN = by_text_UN
     units, width = len(together_UN), together_UN.shape[1] // len(tallies)
     of_sums = _SCORES[tallies[0].metric]
     random = np.random.default_rng(0)

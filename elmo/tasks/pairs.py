@@ -106,7 +106,7 @@ class PairsModel(nn.Module):
         text = self.inputs(sentences, vectors)
         h_BTD = self.encoder(self.shared_dropout(text.x_BTW), text.mask_BT)
         if text.elmo_BTD is not None:
-            h_BTD = torch.cat([h_BTD, text.elmo_BTD], -1)
+            h_BTD = torch.cat([h_BTD, self.shared_dropout(text.elmo_BTD)], -1)
         return h_BTD, text.mask_BT
 
 

@@ -58,7 +58,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     gradient_norm: Size = 5.0
     average: Share = 0.0  # of the moving average of weights that is evaluated; 0: none
     batch_size: SmallPositive = 32
-    epochs: SmallPositive = 30
+    epochs: SmallPositive = 100
     patience: SmallPositive = 5
     answer_tokens: SmallPositive = 17
     span_tokens: SmallPositive = 10

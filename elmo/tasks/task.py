@@ -17,6 +17,7 @@ from typing import Annotated, Any, cast
 import msgspec
 import torch
 from msgspec import Meta
+from torch import Tensor
 
 from elmo.data.texts import list_items
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
@@ -144,10 +145,12 @@ class Task:
             if name == "words.json" or name.startswith(f"{trained}/"):
                 check_sha256(folder / name, expected)
         words = WordTable(read_record(folder / "words.json", list[str]), None)
-        model = _network(record, words, folder / "model", device)
         path = folder / trained / "weights.safetensors"
+        weights = load_weights(path, device=device)
+        _check_shapes(record, words, weights, path)
+        model = _network(record, words, folder / "model", device)
         try:
-            cast(torch.nn.Module, model).load_state_dict(load_weights(path, device=device))
+            cast(torch.nn.Module, model).load_state_dict(weights)
         except RuntimeError as error:
             what = first_line(error)
             raise Mismatch(f"{path}: does not fit task.json ({what}); train again") from None
@@ -267,8 +270,9 @@ def train_task(
     sentences = distinct_sentences([*train.examples, *dev.examples])
     vectors, shape = _vectors(settings, sentences, model, store, work, device)
     record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
-    folders = {seed: work / _fingerprint(record, words, seed) for seed in seeds}
-
+    source = vectors.store.digest if isinstance(vectors, StoredVectors) else ""
+    read_from = [source, torch.device(device).type]
+    folders = {seed: work / _fingerprint(record, words, seed, read_from) for seed in seeds}
     training = SeedTraining(
         network=partial(_untrained, record, words, model, device),
         train=learned,
@@ -459,6 +463,27 @@ def _vectors(
     return vectors, BiLMSource(name, len(vectors.store.layers), vectors.store.dim)
 
 
+def _check_shapes(
+    record: TaskRecord, words: WordTable, weights: Mapping[str, Tensor], path: Path
+) -> None:
+    """Raise `Mismatch` if the network of `record` is not that of the `weights`, which were read
+    from `path`; its memory is not taken to find out."""
+    with torch.device("meta"):
+        network = _network(record, words, None, "meta")
+    expected = {k: v.shape for k, v in cast(torch.nn.Module, network).state_dict().items()}
+    found = {name: tensor.shape for name, tensor in weights.items()}
+    of_bilm = ("inputs.bilm.", "inputs.own_mixes.") if record.settings.elmo == "tuned" else ()
+    for name in sorted(expected.keys() | found.keys()):
+        if name.startswith(of_bilm):
+            continue  # what the model's folder holds is checked when that is loaded
+        if expected.get(name) != found.get(name):
+            shapes = [list(one[name]) if name in one else "missing" for one in (found, expected)]
+            raise Mismatch(
+                f"{path}: does not fit task.json ({name} is {shapes[0]}, by task.json "
+                f"{shapes[1]}); train again"
+            )
+
+
 def _untrained(
     record: TaskRecord, words: WordTable, model: Path | None, device: str, *, seed: int
 ) -> TaskModel:
@@ -472,8 +497,7 @@ def _network(record: TaskRecord, words: WordTable, model: Path | None, device: s
     """Build the untrained network; the caller seeds torch."""
     shape = record.bilm
     tuned = None
-    if shape is not None:
-        assert model is not None
+    if shape is not None and model is not None:
         if model_digest(model) != shape.digest:
             raise ElmoError(
                 f"{model}: is not the model the task was trained with ({shape.digest[:12]}…)"
@@ -504,8 +528,9 @@ def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> dic
     return {name: best[name] for name in best if name not in ("loss", "lr")}
 
 
-def _fingerprint(record: TaskRecord, words: WordTable, seed: int) -> str:
-    """Return a digest of everything that a seed's result depends on, to name its checkpoints."""
+def _fingerprint(record: TaskRecord, words: WordTable, seed: int, read_from: Sequence[str]) -> str:
+    """Return a digest of everything that a seed's result depends on, to name its checkpoints;
+    `read_from` names the store of vectors and the kind of device."""
     vectors = None if words.vectors is None else hashlib.sha256(words.vectors.tobytes()).hexdigest()
     made_from = [
         RESULTS_VERSION,
@@ -516,6 +541,7 @@ def _fingerprint(record: TaskRecord, words: WordTable, seed: int) -> str:
         record.data,
         [words.words, vectors],
         seed,
+        *read_from,
     ]
     return digest(made_from)[:16]
 

@@ -194,7 +194,7 @@ def batches_with_vectors(
 
     def reading() -> Iterator[tuple[Sequence[Any], Vectors]]:
         for batch in batches:
-            sentences = list(dict.fromkeys(s for example in batch for s in example.sentences))
+            sentences = list(dict.fromkeys(s for example in batch for s in example.sentences if s))
             read = dict(zip(sentences, vectors(sentences), strict=True))
             yield batch, partial(_found, read)
 

@@ -171,6 +171,7 @@ def train(
     if tracked is not None:
         uri = f"; in MLflow {tracked.log_model(out, best_seed(record))}"
         tracked.forget_resumable(range(seeds))
+    task_training.say_unfinished(out)
     figures = mean_over_seeds(list(record.scores.values()))
     print_done(f"task train: {out}: {task_training.scores_text(figures)} on dev{uri}")
 

@@ -55,6 +55,18 @@ def read_labelled(
     }
 
 
+def say_unfinished(folder: Path, *, name: str = "") -> None:
+    """Say which seeds of the trained task in `folder` had their best epoch at the end; the lines
+    begin with `name`, the folder by default."""
+    from elmo.tasks.comparison import seeds_still_improving
+    from elmo.tasks.task import read_task
+
+    if seeds := seeds_still_improving(folder):
+        which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        epochs = read_task(folder).settings.epochs
+        say(f"{name or folder}: {which}: still improving at epoch {epochs}, the last; raise epochs")
+
+
 def say_remark(labelled: "ExampleSet", *, path: Path) -> None:
     """Say what the reader of the file `path` found odd about it, if anything."""
     if labelled.remark:

@@ -32,6 +32,7 @@ from .task_training import (
     TrainProgress,
     read_labelled,
     say_remark,
+    say_unfinished,
     scores_text,
     train_variant,
     warn_unknown_labels,
@@ -237,6 +238,7 @@ def _train(
             device=device,
             report=TrainProgress(tracked.run_opener(stack), name=arm, show=show),
         )
+    say_unfinished(out, name=f"{tracked.task}, {ARMS[out.name]}")
     bar.reach(before + seeds * tracked.settings.epochs, f"{arm}on the test file")
     tallies = evaluate_seeds(out, data["test"], device=device, work=out.parent.parent)
     for seed, tally in enumerate(tallies):

@@ -160,6 +160,27 @@ def test_the_bootstrap_draws_test_units_and_averages_seeds() -> None:
     assert low == 0.0 < 1 / units < high
 
 
+def test_units_that_share_a_text_are_drawn_together() -> None:
+    """As if each text were one unit; alone, three copies of each would look like more evidence."""
+    draw = np.random.default_rng(1)
+    ours, theirs = draw.integers(2, size=(2, 30)).astype(float)
+
+    def interval(copies: int, groups: bool) -> float:
+        tallies = [
+            Tally(
+                "accuracy",
+                [(right, 1.0) for right in side for _ in range(copies)],
+                [k for k in range(len(side)) for _ in range(copies)] if groups else (),
+            )
+            for side in (ours, theirs)
+        ]
+        low, high = paired_bootstrap(tallies[:1], tallies[1:])
+        return high - low
+
+    assert interval(3, groups=True) == pytest.approx(interval(1, groups=False))
+    assert interval(3, groups=False) == pytest.approx(interval(1, groups=False) / 3**0.5, rel=0.1)
+
+
 def test_equal_answers_gain_nothing_in_any_draw() -> None:
     gold = [[Span(0, 2, "PER")], [Span(1, 2, "LOC")], []]
     tally = tally_span_f1(gold, [gold[0], [], [Span(0, 1, "ORG")]])

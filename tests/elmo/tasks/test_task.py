@@ -24,6 +24,7 @@ from elmo.store.build import build
 from elmo.store.layout import Mix
 from elmo.tasks import kinds, train
 from elmo.tasks import task as tasks
+from elmo.tasks.comparison import evaluate_seeds, seeds_still_improving
 from elmo.tasks.examples import (
     Classified,
     Document,
@@ -569,11 +570,12 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
         Task.load(folder).evaluate(ExampleSet(examples("tagging", 2), {}, "plain"))
     with pytest.raises(ElmoError, match="no such file"):
         Task.load(tmp_path)
-    wide = {"settings": read_json(folder / "task.json")["settings"] | {"hidden": 9}}
-    sealed(folder, wide)
+    settings = read_json(folder / "task.json")["settings"]
+    sealed(folder, {"settings": settings | {"hidden": 9}})
     with pytest.raises(ElmoError, match="does not fit task.json"):
         Task.load(folder)
-    sealed(folder, {"bilm": read_json(folder / "task.json")["bilm"] | {"digest": "0" * 64}})
+    other = read_json(folder / "task.json")["bilm"] | {"digest": "0" * 64}
+    sealed(folder, {"settings": settings, "bilm": other})
     with pytest.raises(ElmoError, match="is not the model the task was trained with"):
         Task.load(folder)
     with pytest.raises(ElmoError, match="pass a model, or leave ELMo out"):
@@ -645,3 +647,52 @@ def test_a_model_may_be_one_that_is_installed_or_lies_at_a_url(
         assert Task.load(out).record.bilm is not None
         files = {path.name for path in tiny_model_folder.iterdir()}
         assert {path.name for path in (out / "model").iterdir()} == files
+
+
+def test_examples_that_share_a_text_are_one_group(tmp_path: Path) -> None:
+    out = trained("pairs", tmp_path, None, changes={"elmo": "none", "epochs": 1}, count=8)
+    pairs = [replace(one, hypothesis=("the", k)) for one in examples("pairs", 3, 2) for k in "ab"]
+    (tally,) = evaluate_seeds(out, ExampleSet(list(pairs), {}))
+    assert tally.groups == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_question_without_words_does_not_end_training(
+    tmp_path: Path, tiny_model_folder: Path
+) -> None:
+    dev = labelled("questions", 6, 1)
+    dev.examples[2] = replace(dev.examples[2], question=())  # type: ignore[call-arg]
+    changes = {"elmo": "frozen", "epochs": 2}
+    data = labelled("questions", 12), dev
+    out = taught("questions", *data, tmp_path, tiny_model_folder, changes=changes)
+    assert len(tasks.read_curve(out, 0)) == 2
+    assert Task.load(out).evaluate(dev)["exact_match"] <= 5 / 6
+
+
+def test_a_task_that_asks_for_more_memory_than_it_has_weights_is_refused(tmp_path: Path) -> None:
+    """The network of the edited record would take hundreds of gigabytes."""
+    for kind in KINDS:
+        out = trained(kind, tmp_path / kind, None, changes={"elmo": "none", "epochs": 1}, count=8)
+        record = read_json(out / "task.json")
+        record["settings"]["hidden"] = 1 << 15
+        record["settings"]["depth"] = 64
+        record["digest"] = record_digest(record)
+        write_json(out / "task.json", record)
+        with pytest.raises(ElmoError, match="does not fit task.json .* by task.json"):
+            Task.load(out)
+
+
+def test_pairs_drop_elmo_at_the_output_too() -> None:
+    settings = settings_of("pairs", dropout=0.999, elmo_output=True)
+    pairs = examples("pairs", 4)
+    model: Any = network("pairs", settings, pairs)
+    torch.manual_seed(0)
+    h_BTD, _ = model._encode([pair.premise for pair in pairs], word_vectors)  # type: ignore[union-attr]
+    assert (h_BTD[..., -DIM:] == 0).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_training_that_was_still_improving_is_known(tmp_path: Path, epochs: int) -> None:
+    """Where the rate is 0 the first epoch is the best; alone, it is the last as well."""
+    changes = {"epochs": epochs, "lr": 0.0}
+    out = taught("classification", *[labelled("classification", 9)] * 2, tmp_path, changes=changes)
+    assert seeds_still_improving(out) == ([0] if epochs == 1 else [])
