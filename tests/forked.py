@@ -20,7 +20,6 @@ _PRELOADED = [
     "pipeline.commands.cli",
     "pipeline.stages.finetune",
     "pipeline.stages.register",
-    "elmo.store.search",
     "elmo.train.perplexity",
     "pipeline.stages.training",
     "pipeline.cluster.workers",

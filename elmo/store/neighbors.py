@@ -122,11 +122,9 @@ def neighbors(
     return nearest.neighbors()
 
 
-def random_cosine(
-    store: FeatureStore, layer: int | str | None = None, *, of_sentences: bool = False
-) -> float:
+def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
     """Return the mean cosine of unrelated tokens of the store, for judging the cosines of
-    neighbours; or, if `of_sentences`, that of unrelated sentences, by the means of their tokens.
+    neighbours.
 
     One token of each of up to 300 sentences is read; the result is NaN if fewer than two have
     tokens. `layer` is a layer's number or name (default: the mean of the stored layers).
@@ -140,8 +138,7 @@ def random_cosine(
     for k in range(0, len(store), len(store) // _SENTENCES + 1):
         vectors_LTD = store[k]
         if count := vectors_LTD.shape[1]:
-            mean_TD = vectors_LTD[chosen].mean(0)
-            vectors.append(mean_TD.mean(0) if of_sentences else mean_TD[k % count])
+            vectors.append(vectors_LTD[chosen].mean(0)[k % count])
     if len(vectors) < 2:
         return float("nan")
     unit_ND = np.stack([one / max(float(np.linalg.norm(one)), 1e-12) for one in vectors])

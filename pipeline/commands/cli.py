@@ -27,7 +27,6 @@ SECTIONS: dict[str, list[click.Command]] = {
         models.embed,
         models.perplexity,
         store_queries.neighbors,
-        store_queries.search,
         task.task,
     ],
     "Care for a store": [

@@ -175,7 +175,7 @@ def perplexity(
 ) -> None:
     """Print the perplexity of a text, each sentence read alone, under the full softmax.
 
-    The model's own tokenizer cuts each line.
+    The model's own tokenizer cuts each line. The mean is over all tokens and each sentence's end.
 
     \b
     Example: elmo perplexity models/finetune --input text.txt
@@ -206,9 +206,11 @@ def perplexity(
         click.echo(json.dumps(finite))
         return
     unknown = unknown_words_remark(result["unk_rate"]) or f", {result['unk_rate']:.2%} unknown"
+    ends = f"{result['sentences']:,.0f} sentence end{'s' * (result['sentences'] != 1)}"
     click.echo(
         f"perplexity {result['average']:.2f} (forward {result['forward']:.2f}, "
-        f"backward {result['backward']:.2f}) over {result['tokens']:,.0f} tokens{unknown}"
+        f"backward {result['backward']:.2f}) over {result['tokens']:,.0f} tokens and "
+        f"{ends}{unknown}"
     )
 
 

@@ -1,9 +1,9 @@
-"""Asking a store: neighbors of a token, sentences near a text."""
+"""Asking a store: the neighbours of a token."""
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,23 +16,18 @@ if TYPE_CHECKING:
     from elmo.io.location import Location
     from elmo.model.embedder import Embedder
     from elmo.store import FeatureStore
-
-LAYER = click.option("--layer", help="A layer of the store; default: the mean of all.")
-CLEAREST = click.option(
-    "--layer",
-    help="A layer of the store, or average; default: the one that tells tokens apart best.",
-)
-STORE_MODEL = click.option(
-    "--model", type=PATH, help="The store's model; default: looked for in models/."
-)
+    from elmo.store.neighbors import Neighbor
 
 
 @click.command()
 @click.argument("store", type=FOLDER)
 @click.argument("text")
-@STORE_MODEL
+@click.option("--model", type=PATH, help="The store's model; default: looked for in models/.")
 @click.option("-k", "count", default=10, show_default=True, help="How many neighbours to print.")
-@CLEAREST
+@click.option(
+    "--layer",
+    help="A layer of the store, or average; default: the one that tells tokens apart best.",
+)
 @click.option("--same-word", is_flag=True, help="Only other occurrences of the word.")
 @PRETOKENIZED
 @JSON
@@ -64,68 +59,28 @@ def neighbors(
     found = nearest(opened, embedder, tokens, index, k=count, layer=chosen, same_word=same_word)
     if same_word and not found:
         raise ElmoError(f"{store}: has no other {tokens[index]!r}; leave out --same-word")
-    _print_hits([(one, one.marked()) for one in found], opened, chosen, as_json, of="tokens")
+    _print_neighbors(found, opened, chosen, as_json)
 
 
-@click.command()
-@click.argument("store", type=FOLDER)
-@click.argument("text")
-@STORE_MODEL
-@click.option("-k", "count", default=10, show_default=True, help="How many sentences to print.")
-@LAYER
-@PRETOKENIZED
-@JSON
-@DEVICE
-def search(
-    store: "Location",
-    text: str,
-    model: Path | None,
-    count: int,
-    layer: str | None,
-    pretokenized: bool,
-    as_json: bool,
-    device: str,
+def _print_neighbors(
+    found: "list[Neighbor]", store: "FeatureStore", layer: int | str | None, as_json: bool
 ) -> None:
-    """Print the sentences of STORE nearest to TEXT, by the mean vector of their tokens.
-
-    Prints the cosine, the number and the tokens of each; all of the store is compared.
-
-    \b
-    Example: elmo search data/features "returns an array of the given shape" -k 3
-    """
-    from elmo.store.search import search as nearest
-
-    opened, embedder = _opened(store, model, device)
-    sentences = [text.split()] if pretokenized else embedder.tokenize(text)
-    chosen = _layer(layer)
-    found = nearest(opened, embedder, sentences, k=count, layer=chosen)
-    _print_hits([(one, " ".join(one.tokens)) for one in found], opened, chosen, as_json)
-
-
-def _print_hits(
-    hits: list[tuple[Any, str]],
-    store: "FeatureStore",
-    layer: int | str | None,
-    as_json: bool,
-    *,
-    of: Literal["tokens", "sentences"] = "sentences",
-) -> None:
-    """Print tokens or sentences of a store, each with its text, and what two random ones have."""
+    """Print tokens of a store, each in its sentence, and the cosine of two random ones."""
     from elmo.store.neighbors import layer_choice, random_cosine
 
     names = layer_choice(store, layer)
-    random = random_cosine(store, layer, of_sentences=of == "sentences")
+    random = random_cosine(store, layer)
     if as_json:
         also = {"layers": names, "random_cosine": random if random == random else None}
-        for hit, _ in hits:
-            click.echo(json.dumps(asdict(hit) | also, ensure_ascii=False))
+        for one in found:
+            click.echo(json.dumps(asdict(one) | also, ensure_ascii=False))
         return
-    for hit, shown in hits:
-        click.echo(f"{hit.cosine:.3f}  {hit.sentence_id:>7}  {shown}")
+    for one in found:
+        click.echo(f"{one.cosine:.3f}  {one.sentence_id:>7}  {one.marked()}")
     # At the end: where standard output can't be written, its error is the only message.
     compared = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
     other = "; --layer chooses another" if len(store.layers) > 1 else ""
-    say(f"{compared}: two random {of} of the store have {random:.3f}{other}")
+    say(f"{compared}: two random tokens of the store have {random:.3f}{other}")
 
 
 def _opened(store: "Location", model: Path | None, device: str) -> "tuple[FeatureStore, Embedder]":

@@ -175,10 +175,6 @@ def test_random_tokens_and_the_layer_that_tells_them_apart(
         pairs = [a @ b for i, a in enumerate(unit) for b in unit[:i]]
         by_layer[layer] = float(np.mean(pairs))
         assert random_cosine(store, layer) == pytest.approx(by_layer[layer], abs=1e-5)
-    means = [vectors.mean((0, 1)) for k in range(len(store)) if (vectors := store[k]).size]
-    unit = [one / np.linalg.norm(one) for one in means]
-    pairs = [a @ b for i, a in enumerate(unit) for b in unit[:i]]
-    assert random_cosine(store, of_sentences=True) == pytest.approx(np.mean(pairs), abs=1e-5)
     assert clearest_layer(store) == min(by_layer, key=lambda layer: by_layer[layer])
     average = make(tmp_path / "average", shards, tiny_model_folder, "average")
     assert clearest_layer(average) is None and -1 <= random_cosine(average) <= 1

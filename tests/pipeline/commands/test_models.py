@@ -260,26 +260,23 @@ def store(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "store"
 
 
-@pytest.mark.parametrize("command", ["neighbors", "search"])
-def test_hits_stand_beside_what_random_pairs_have(command: str, model: Path, store: Path) -> None:
+def test_neighbors_stand_beside_what_random_pairs_have(model: Path, store: Path) -> None:
     """The layer that is compared is named; with --json, all of it is in each object."""
     opened = FeatureStore(store)
-    clearest = clearest_layer(opened)
-    tokens = command == "neighbors"
-    query = "a new [gift]" if tokens else "a gift"
-    words = (command, store, query, "--model", model, "-k", "2")
-    layer, named = (clearest, f"layer {clearest}") if tokens else (None, "mean of 3 layers")
-    random = random_cosine(opened, layer, of_sentences=not tokens)
-    of = "tokens" if tokens else "sentences"
+    layer = clearest_layer(opened)
+    words = ("neighbors", store, "a new [gift]", "--model", model, "-k", "2")
+    random = random_cosine(opened, layer)
     code, out, error = elmo(*words)
     assert (code, out.count("\n")) == (0, 2)
-    line = f"  {named}: two random {of} of the store have {random:.3f}; --layer chooses another\n"
-    assert error == line
+    assert error == (
+        f"  layer {layer}: two random tokens of the store have {random:.3f}; "
+        "--layer chooses another\n"
+    )
     code, out, error = elmo(*words, "--json")
     assert (code, error) == (0, "")
-    layers = [f"layer_{layer}"] if tokens else ["layer_0", "layer_1", "layer_2"]
     for one in map(json.loads, out.splitlines()):
-        assert one["random_cosine"] == pytest.approx(random) and one["layers"] == layers
+        assert one["random_cosine"] == pytest.approx(random)
+        assert one["layers"] == [f"layer_{layer}"]
     _, _, error = elmo(*words, "--layer", "average")
     assert error.startswith("  mean of 3 layers: two random")
 
@@ -287,8 +284,12 @@ def test_hits_stand_beside_what_random_pairs_have(command: str, model: Path, sto
 def test_a_perplexity_that_unknown_words_flatter_says_so(model: Path) -> None:
     words = ("perplexity", model, "--input", "-")
     _, out, _ = elmo(*words, stdin=b"he has a zzyzx\n")
-    assert out.endswith(" tokens, flattered: 25% of the tokens are unknown words\n")
-    assert elmo(*words, stdin=b"he has a gift\n")[1].endswith(" tokens, 0.00% unknown\n")
+    assert out.endswith(
+        " tokens and 1 sentence end, flattered: 25% of the tokens are unknown words\n"
+    )
+    assert elmo(*words, stdin=b"he has a gift\n")[1].endswith(
+        " 4 tokens and 1 sentence end, 0.00% unknown\n"
+    )
     code, out, _ = elmo(*words, "--sentences", "--json", stdin=b"he has\na gift\n")
     assert code == 0
     assert [json.loads(line)["tokens"] for line in out.splitlines()] == [
