@@ -1,16 +1,18 @@
 """Splitting of text into sentences and tokens, by libraries that are imported only when needed.
 
 A tokenizer never loses or changes a character other than white space: its tokens, joined, are the
-text without white space. The tokenize stage relies on that to account for every byte. No
+text without white space, or that text in the tokenizer's Unicode form. The tokenize stage relies on
+that to account for every byte. No
 sentence is cut for its length here: training and embedding read long ones in windows
 (`elmo.data.stream`, `elmo.model.batches`).
 
 Shards and models record how their text was split as a `Tokenization`; a `TextTokenizer` splits
 other text in the same way. To add a tokenizer, write a function in this file and add its record to
-`TOKENIZERS`.
+`TOKENIZERS`. One that is changed keeps what it did for the models that record it: `former`.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +23,18 @@ import msgspec
 
 from elmo.errors import ElmoError, Mismatch
 
-WORD_PATTERN = r"\p{Han}|\d+(?:[.,]\d+)*|[\w&&[^\p{Han}]]+(?:['’][\w&&[^\p{Han}]]+)*|[^\s\w]"
+_FORMER_PATTERN = r"\p{Han}|\d+(?:[.,]\d+)*|[\w&&[^\p{Han}]]+(?:['’][\w&&[^\p{Han}]]+)*|[^\s\w]"
+# What UAX 29 never divides from the character before it: marks, modifiers of emoji, and format
+# characters, such as the joiners and the soft hyphen, but for the zero-width space.
+_EXTEND = r"[\p{M}\p{Cf}\x{1F3FB}-\x{1F3FF}&&[^\x{200B}]]*"
+_LETTERS = r"[\w&&[^\p{Han}]][\w\p{M}\p{Cf}\x{1F3FB}-\x{1F3FF}&&[^\p{Han}\x{200B}]]*"
+WORD_PATTERN = (
+    rf"\p{{Han}}{_EXTEND}"
+    rf"|(?:\d{_EXTEND})+(?:[.,](?:\d{_EXTEND})+)*"
+    rf"|{_LETTERS}(?:['’]{_LETTERS})*"
+    rf"|[\x{{1F1E6}}-\x{{1F1FF}}]{{2}}{_EXTEND}"  # a flag
+    rf"|[^\s\w]{_EXTEND}(?:(?<=\x{{200D}})\p{{Extended_Pictographic}}{_EXTEND})*"
+)
 _MAY_END = re.compile(r"[.!?…:;。！？][^\w\s]*\s*\S")
 _FULL_STOP = re.compile(r"(?<=[。！？])(?![。！？」』）])")
 
@@ -34,7 +47,8 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     `name` is a tokenizer's name, or `none` for token lists that a program supplied; `pattern` is
     the regular expression of a token, for a tokenizer that has one. `libraries` are the versions of
     the packages that split words, `splitter` those that split sentences. `sentences` is `line`
-    (each line is one sentence) or `split` (lines were split into sentences).
+    (each line is one sentence) or `split` (lines were split into sentences). `form` is the Unicode
+    form that text is brought into first; empty: none.
     """
 
     name: str
@@ -42,6 +56,7 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     pattern: str = ""
     sentences: Literal["line", "split"] = "line"
     splitter: dict[str, str] = {}
+    form: Literal["", "NFC"] = ""
 
     def __str__(self) -> str:
         """Return the tokenizer's name and library versions, for messages."""
@@ -51,10 +66,11 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     def same_tokens(self, other: "Tokenization") -> bool:
         """Tell whether both give the same tokens for a sentence; how sentences are split is
         ignored."""
-        return (self.name, self.libraries, self.pattern) == (
+        return (self.name, self.libraries, self.pattern, self.form) == (
             other.name,
             other.libraries,
             other.pattern,
+            other.form,
         )
 
     def check_shards(self, other: "Tokenization", *, model: object, shards: object) -> None:
@@ -66,7 +82,8 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         if other.name != NO_TOKENIZER.name and not self.same_tokens(other):
             raise Mismatch(
                 f"{shards}: was tokenized by {other}, and the model {model} reads tokens of "
-                f"{self}; tokenize the text anew with that one, or choose another model"
+                f"{self}, or of an earlier version of it; tokenize the text anew with that one, or "
+                "choose another model"
             )
 
 
@@ -77,21 +94,23 @@ NO_TOKENIZER = Tokenization("none")  # of token lists that a program supplied
 class TokenizerKind:
     """A tokenizer that can be chosen; the command line's help and checks follow from this record.
 
-    `text` is what text it suits. `make` loads it and returns a function from texts to token lists;
-    it needs the libraries `packages`, which the extra `extra` installs and whose versions a model
-    records. `apart` says that text between white space is tokenized independently of its
-    neighbours, so that equal stretches are tokenized once; `whole` is a regular expression of
-    stretches that are one token. `pattern` is the regular expression of a token, if that defines
-    the tokenizer.
+    `text` is what text it suits. `make` loads it and returns a function from texts to token lists,
+    given the pattern; it needs the libraries `packages`, which the extra `extra` installs and whose
+    versions a model records. `apart` says that text between white space is tokenized independently
+    of its neighbours, so that equal stretches are tokenized once; `whole` is a regular expression
+    of stretches that are one token. `pattern` is the regular expression of a token, if that defines
+    the tokenizer, and `form` the Unicode form of its text; `former` are those of earlier versions.
     """
 
     text: str
-    make: Callable[[], SplitTexts]
+    make: Callable[[str], SplitTexts]
     packages: tuple[str, ...] = ()
     extra: str = ""
     apart: bool = False
     whole: str = ""
     pattern: str = ""
+    form: Literal["", "NFC"] = ""
+    former: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,12 +146,7 @@ class TextTokenizer:
             )
         self.tokenization = tokenization
         _check_versions(tokenization.libraries, tokenization.name)
-        self._tokenizer = load_tokenizer(tokenization.name)
-        if self._tokenizer.kind.pattern != tokenization.pattern:
-            raise ElmoError(
-                f"the model's tokenizer {tokenization.name} cuts words by another pattern than "
-                "this version does; install the version of this package that trained the model"
-            )
+        self._tokenizer = load_recorded(tokenization)
         self._sentences: Callable[[str], list[str]] | None = None
         if tokenization.sentences == "split":
             _check_versions(tokenization.splitter, "split")
@@ -165,9 +179,37 @@ def load_tokenizer(name: str) -> Tokenizer:
     its packages are not installed."""
     if name not in TOKENIZERS:
         raise ElmoError(f"tokenizer: no {name!r}; there are {', '.join(TOKENIZERS)}")
+    return _load(name, TOKENIZERS[name].pattern, TOKENIZERS[name].form)
+
+
+def load_recorded(tokenization: Tokenization) -> Tokenizer:
+    """Load the tokenizer that shards or a model record, in the version of it that they record."""
+    kind = TOKENIZERS[tokenization.name]
+    version = (tokenization.pattern, tokenization.form)
+    if version not in ((kind.pattern, kind.form), *kind.former):
+        raise ElmoError(
+            f"the model's tokenizer {tokenization.name} cuts words by another pattern than "
+            "this version does; install the version of this package that trained the model"
+        )
+    return _load(tokenization.name, *version)
+
+
+def _load(name: str, pattern: str, form: str) -> Tokenizer:
     kind = TOKENIZERS[name]
     with _from_extra(kind.extra, f"tokenizer {name}"):
-        return Tokenizer(name, kind, kind.make(), _versions(*kind.packages))
+        split = kind.make(pattern)
+        libraries = _versions(*kind.packages)
+    if not form:
+        return Tokenizer(name, kind, split, libraries)
+    return Tokenizer(name, kind, lambda texts: split([*map(compose, texts)]), libraries)
+
+
+def compose(text: str) -> str:
+    """Return a text in the Unicode form NFC, unless it is longer so: few characters are."""
+    if unicodedata.is_normalized("NFC", text):
+        return text
+    composed = unicodedata.normalize("NFC", text)
+    return composed if len(composed.encode()) <= len(text.encode()) else text
 
 
 def installed_tokenization(name: str, sentences: Literal["line", "split"] = "line") -> Tokenization:
@@ -175,7 +217,8 @@ def installed_tokenization(name: str, sentences: Literal["line", "split"] = "lin
     sentences by `sentences`: `line` (one per line) or `split` (by the sentence splitter)."""
     chosen = load_tokenizer(name)
     splitter = sentence_splitter()[1] if sentences == "split" else {}
-    return Tokenization(name, chosen.libraries, chosen.kind.pattern, sentences, splitter)
+    kind = chosen.kind
+    return Tokenization(name, chosen.libraries, kind.pattern, sentences, splitter, kind.form)
 
 
 def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
@@ -208,14 +251,14 @@ def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
     return split, _versions("syntok")
 
 
-def _whitespace() -> SplitTexts:
+def _whitespace(_: str) -> SplitTexts:
     return lambda texts: [text.split() for text in texts]
 
 
-def _unicode() -> SplitTexts:
+def _unicode(pattern: str) -> SplitTexts:
     library = import_module("tokenizers")
-    pattern = library.Regex(WORD_PATTERN)
-    splitter = library.pre_tokenizers.Split(pattern, behavior="removed", invert=True)
+    words = library.Regex(pattern)
+    splitter = library.pre_tokenizers.Split(words, behavior="removed", invert=True)
 
     def split(texts: Sequence[str]) -> list[list[str]]:
         return [[token for token, _ in splitter.pre_tokenize_str(text)] for text in texts]
@@ -223,7 +266,7 @@ def _unicode() -> SplitTexts:
     return split
 
 
-def _korean() -> SplitTexts:
+def _korean(_: str) -> SplitTexts:
     kiwi = import_module("kiwipiepy").Kiwi(num_workers=1)
 
     def split(texts: Sequence[str]) -> list[list[str]]:
@@ -236,7 +279,7 @@ def _korean() -> SplitTexts:
     return split
 
 
-def _japanese() -> SplitTexts:
+def _japanese(_: str) -> SplitTexts:
     import_module("unidic_lite")  # the dictionary that MeCab finds
     tagger = import_module("fugashi").Tagger("-Owakati")
 
@@ -261,18 +304,23 @@ TOKENIZERS: Mapping[str, TokenizerKind] = {
         apart=True,
         whole="[A-Za-z]+",
         pattern=WORD_PATTERN,
+        former=((_FORMER_PATTERN, ""),),
     ),
     "korean": TokenizerKind(  # morphemes that share a syllable stay one token
         text="Korean: morphemes by Kiwi",
         make=_korean,
         packages=("kiwipiepy", "kiwipiepy_model"),
         extra="korean",
+        form="NFC",
+        former=(("", ""),),
     ),
     "japanese": TokenizerKind(
         text="Japanese: words by MeCab and UniDic",
         make=_japanese,
         packages=("fugashi", "unidic-lite"),
         extra="japanese",
+        form="NFC",
+        former=(("", ""),),
     ),
 }
 

@@ -89,9 +89,9 @@ def check_sha256(path: Path, expected: str) -> None:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256, in hex, of a value's canonical JSON: with sorted keys and without
-    spaces."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    """Return the SHA-256, in hex, of a value's canonical JSON: with sorted keys, without spaces,
+    and null for numbers that are not finite, as `json_bytes` writes it."""
+    text = json.dumps(_finite(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 

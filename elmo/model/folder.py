@@ -7,7 +7,7 @@ The files are `config.json` (the model's shape, its tokenizer and the SHA-256 of
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -118,7 +118,9 @@ def save_model(
         write_training(new, training)
         names = (*_PIECES, _OPTIONAL) if (new / _OPTIONAL).exists() else _PIECES
         pieces |= {name: sha256(new / name) for name in names if name not in pieces}
-        return write_config(new, bilm.config, tokenizer, pieces=pieces)
+        digest = write_config(new, bilm.config, tokenizer, pieces=pieces)
+        _check(new)  # what would not load is not written
+        return digest
 
 
 def _in(precision: WeightPrecision, name: str, weights: Tensor) -> Tensor:
@@ -169,6 +171,14 @@ def load_model(folder: Folder, *, device: str | torch.device = "cpu") -> Model:
 
 
 def _load(folder: Path, *, device: str | torch.device) -> Model:
+    model, names = _check(folder)
+    weights = load_weights(folder / WEIGHTS, names, device=device)
+    model.bilm.load_state_dict(_with_prefix("bilm.", weights), assign=True)
+    return replace(model, softmax=dict(_with_prefix("softmax.", weights)) or None)
+
+
+def _check(folder: Path) -> tuple[Model, list[str]]:
+    """Read a model folder but for the weights, and check that these fit; return their names too."""
     record = read_config(folder)
     config = ModelShape.from_dict(record.model, source=folder / CONFIG)
     _check_pieces(folder, record)
@@ -188,20 +198,17 @@ def _load(folder: Path, *, device: str | torch.device) -> Model:
     for name in shapes:
         if not name.startswith(("bilm.", "softmax.")):
             raise ElmoError(f"{path}: {name} is no part of the model that config.json describes")
-    weights = load_weights(path, list(shapes), device=device)
-    bilm.load_state_dict(_with_prefix("bilm.", weights), assign=True)
-    softmax = dict(_with_prefix("softmax.", weights)) or None
-    training = read_training(folder)
-    return Model(
+    model = Model(
         bilm,
         vocabulary,
         characters,
-        softmax,
-        training,
+        None,
+        read_training(folder),
         record.digest,
         record.tokenizer,
         "float16" if are_half(path) else "float32",
     )
+    return model, list(shapes)
 
 
 def _check_pieces(folder: Path, record: ModelConfig) -> None:

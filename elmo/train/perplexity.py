@@ -338,10 +338,9 @@ def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
 
 def _unigram(vocabulary: Vocabulary) -> np.ndarray:
     """Return log p of each word by its count, for forward targets (no `<S>`) and backward (no
-    `</S>`)."""
+    `</S>`); of these two, which may stand in the text itself, that of one occurrence."""
     if vocabulary.counts is None:
         return np.full((2, len(vocabulary)), np.nan)
     counts_SV = np.tile(np.maximum(np.array(vocabulary.counts, np.float64), 1), (2, 1))
     counts_SV[0, vocabulary.bos] = counts_SV[1, vocabulary.eos] = 0
-    with np.errstate(divide="ignore"):
-        return np.log(counts_SV / counts_SV.sum(1, keepdims=True))
+    return np.log(np.maximum(counts_SV, 1) / counts_SV.sum(1, keepdims=True))

@@ -5,7 +5,6 @@ What loads torch is imported in the command that needs it: `elmo --help` does wi
 
 import json
 import os
-import stat
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
@@ -40,6 +39,9 @@ if TYPE_CHECKING:
 LineSentences = list[list[str]]  # the sentences of a line, each a list of tokens
 
 INPUT = click.option("--input", "source", type=TEXT, required=True, help="Text; - is stdin.")
+COLUMN = click.option(
+    "--column", default="text", show_default=True, help="The column or field of its text."
+)
 
 
 @click.command()
@@ -79,6 +81,7 @@ INPUT = click.option("--input", "source", type=TEXT, required=True, help="Text; 
 )
 @OVERWRITE
 @DEVICE
+@COLUMN
 def embed(
     model: Path,
     source: BinaryIO,
@@ -91,8 +94,11 @@ def embed(
     precision: "RequestedOfEmbedding",
     overwrite: bool,
     device: str,
+    column: str,
 ) -> None:
     """Embed each line into an array (layers, tokens, dim); the model's own tokenizer cuts it.
+
+    The text may be in any format of a corpus, also compressed; of records, each is a line.
 
     \b
     Example: elmo embed models/finetune --input text.txt --output vectors.npz
@@ -110,8 +116,8 @@ def embed(
         embedder = Embedder.load(model, device=device, precision=products)
         chosen = _layers(layers, embedder)
         tokenize = None if pretokenized else embedder.model.text_tokenizer()
-        progress = Progress("embed", _kilobytes(source), unit="kB")
-        lines = _lines(source, tokenize, tokens=MOST_TOKENS, progress=progress)
+        progress = Progress("embed", None, unit="kB")
+        lines = _lines(source, tokenize, column=column, tokens=MOST_TOKENS, progress=progress)
         with progress:
             count = _write_vectors(
                 out, embedder, lines, batch_size, layers=chosen, state=state, dtype=dtype
@@ -170,8 +176,15 @@ def _layers(layers: str, embedder: "Embedder") -> list[int]:
 @JSON
 @click.option("--sentences", is_flag=True, help="Print the scores of each line instead.")
 @DEVICE
+@COLUMN
 def perplexity(
-    model: Path, source: BinaryIO, pretokenized: bool, as_json: bool, sentences: bool, device: str
+    model: Path,
+    source: BinaryIO,
+    pretokenized: bool,
+    as_json: bool,
+    sentences: bool,
+    device: str,
+    column: str,
 ) -> None:
     """Print the perplexity of a text, each sentence read alone, under the full softmax.
 
@@ -185,7 +198,9 @@ def perplexity(
 
     loaded = load_model(model, device=device)
     tokenize = None if pretokenized else loaded.text_tokenizer()
-    lines = _lines(source, tokenize, tokens=LONGEST_LINE)  # scored piece by piece: no bound
+    lines = _lines(
+        source, tokenize, column=column, tokens=LONGEST_LINE
+    )  # scored piece by piece: no bound
     if sentences:
         evaluator = evaluation.evaluator_of(loaded)
         for block in evaluation.token_blocks(lines, lambda line: sum(map(len, line))):
@@ -214,43 +229,28 @@ def perplexity(
     )
 
 
-def _kilobytes(source: BinaryIO) -> float | None:
-    """The size of a file; None of a pipe."""
-    try:
-        status = os.fstat(source.fileno())
-    except OSError:
-        return None
-    return status.st_size / 1000 if stat.S_ISREG(status.st_mode) else None
-
-
 def _lines(
     source: BinaryIO,
     tokenize: "TextTokenizer | None",
     *,
+    column: str,
     tokens: int,
     progress: Progress | None = None,
 ) -> Iterator[LineSentences]:
-    """The sentences of each line, or one of its tokens between spaces where `tokenize` is None.
+    """The sentences of each line or record, those of tokens between spaces without `tokenize`.
 
     `ElmoError` names a line that is not UTF-8 or too long, or a text without any token.
     """
     name = getattr(source, "name", "-")
-    number = total = 0
-    while line := source.readline(LONGEST_LINE + 1):
-        number += 1
+    total = 0
+    for number, text in _texts(source, name, column):
         if progress is not None:
-            progress.advance(len(line) / 1000)
-        if len(line) > LONGEST_LINE:
-            raise ElmoError(
-                f"{name}:{number}: the line has more than {LONGEST_LINE:,} bytes; cut it into "
-                "sentences, one on each line"
-            )
-        try:
-            text = line.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise not_utf8_error(name, number, line, error.start) from None
-        text = text.removeprefix("\ufeff") if number == 1 else text
-        sentences = [[t for t in text.split(" ") if t]] if tokenize is None else tokenize(text)
+            progress.advance(len(text) / 1000)
+        if tokenize is None:
+            lines = (line.removesuffix("\r") for line in text.split("\n"))
+            sentences = [[t for t in line.split(" ") if t] for line in lines]
+        else:
+            sentences = tokenize(text)
         if (count := sum(map(len, sentences))) > tokens:
             raise ElmoError(
                 f"{name}:{number}: the line has {count:,} tokens, at most {tokens:,} are "
@@ -260,3 +260,28 @@ def _lines(
         yield sentences
     if not total:
         raise ElmoError(f"{name}: no sentences; the text is empty or blank")
+
+
+def _texts(source: BinaryIO, name: str, column: str) -> Iterator[tuple[int, str]]:
+    """The lines or records of a file in a format of the corpus, or the lines of a pipe."""
+    if os.path.isfile(name):
+        from ..text.text_blocks import read_texts
+
+        try:
+            yield from read_texts(Path(name), column)
+        except ElmoError as error:
+            raise ElmoError(str(error).replace("set corpus.column", "pass --column")) from None
+        return
+    number = 0
+    while line := source.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise ElmoError(
+                f"{name}:{number}: the line has more than {LONGEST_LINE:,} bytes; cut it into "
+                "sentences, one on each line"
+            )
+        try:
+            text = line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise not_utf8_error(name, number, line, error.start) from None
+        yield number, text.removeprefix("\ufeff") if number == 1 else text

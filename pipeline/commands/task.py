@@ -204,8 +204,10 @@ def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
     from elmo.data.tokenizer import installed_tokenization
     from elmo.model.config import read_config
 
-    if tokenizer is None and model is not None:
-        return read_config(model).tokenizer
+    if model is not None:
+        recorded = read_config(model).tokenizer
+        if tokenizer in (None, recorded.name):
+            return recorded
     return installed_tokenization(tokenizer or "unicode")
 
 

@@ -26,11 +26,12 @@ from elmo.data.manifest import (
     write_manifest,
 )
 from elmo.data.shards import FILE_PATTERN
-from elmo.data.tokenizer import TextTokenizer, installed_tokenization
+from elmo.data.tokenizer import TextTokenizer, Tokenization, installed_tokenization
 from elmo.errors import BadSettings, ElmoError
 from elmo.io.folders import link_or_copy, output_location
 from elmo.io.location import Location
 from elmo.io.outputs import check_folder
+from elmo.model.config import read_config
 
 from ..cluster import workers
 from ..settings.cluster import Cluster
@@ -38,7 +39,7 @@ from ..settings.params import Params, TokenizeSettings
 from ..terminal.progress import human_size, say
 from ..text import accounting, quality
 from ..text.held_out import LEAST_HELD_OUT, choose_sides
-from ..text.input_files import InputFile, check_inputs
+from ..text.input_files import InputFile, check_inputs, raise_all
 from ..text.pieces import piece_bytes, plan_pieces
 from ..text.shard_builder import (
     PIECES,
@@ -48,7 +49,7 @@ from ..text.shard_builder import (
     encode_result,
     number_pieces,
     read_finished,
-    tokenize_piece,
+    try_piece,
     whole_results,
 )
 from ..text.work_folder import discard_pieces, work_folder
@@ -80,19 +81,30 @@ def _run(params: Params, *, cluster: Cluster, text: str, out: Location, **given:
         _check_queries(params)
     addresses = (*params.corpus.general, *params.corpus.domain)
     own: dict[str, Any] = given | {"text": text, "out": out, "cluster": cluster}
-    figures = run(params=params.tokenize, given=addresses, **own)
+    tokenization = _tokenization(params)
+    figures = run(params=params.tokenize, tokenization=tokenization, given=addresses, **own)
     if text == "domain" and (home := out.absolute().local):
         warn_of_large_store(int(figures["tokens"]), params=params, home=home)
     return figures
+
+
+def _tokenization(params: Params) -> Tokenization:
+    """Return how text is cut: as for the model that is fine-tuned, in its version, if it is so."""
+    how = params.tokenize
+    tokenization = installed_tokenization(how.tokenizer, how.sentences)
+    if params.pretrain.model:
+        recorded = read_config(params.pretrain.model).tokenizer
+        if recorded.name == tokenization.name:
+            pattern, form = recorded.pattern, recorded.form
+            return msgspec.structs.replace(tokenization, pattern=pattern, form=form)
+    return tokenization
 
 
 def _check_queries(params: Params) -> None:
     """Refuse a query of the report whose brackets hold no token, before what takes hours."""
     from elmo.store.neighbors import parse_query
 
-    tokenize = TextTokenizer(
-        installed_tokenization(params.tokenize.tokenizer, params.tokenize.sentences)
-    )
+    tokenize = TextTokenizer(_tokenization(params))
     for query in params.report.neighbors_of:
         try:
             parse_query(query, tokenize=tokenize)
@@ -109,6 +121,7 @@ def run(
     work: Location,
     cluster: Cluster,
     given: Sequence[str] = (),
+    tokenization: Tokenization | None = None,
 ) -> dict[str, float]:
     """Write the shards of a corpus folder's text to `out`; return the counts, such as `tokens`.
 
@@ -126,6 +139,7 @@ def run(
         out,
         params,
         column=texts[text].column,
+        tokenization=tokenization,
         work=work,
         cluster=cluster,
         # A file of both texts must fall to the same sides in both.
@@ -152,15 +166,17 @@ def tokenize(
     work: Location,
     cluster: Cluster,
     alone: bool = True,
+    tokenization: Tokenization | None = None,
 ) -> dict[str, float]:
     """Write the shards of `inputs` to `out`, and return the counts; on an error, write none.
 
     `column` is the column or field that holds the text of records. Finished pieces wait in `work`
     until all are done; the next run resumes from them. Those that `out` has already are taken from
-    there. `alone` is set unless another text has some of the files and not others.
+    there. `alone` is set unless another text has some of the files and not others. `tokenization`
+    is a version of the tokenizer; default: the present one.
     """
     check_folder(out, ours=_OURS, also=_ALSO, kind="shards")
-    tokenizer = installed_tokenization(params.tokenizer, params.sentences)
+    tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
     params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
@@ -236,8 +252,9 @@ def _results(
     new = [piece for piece in pieces if piece.digest not in before]
     known = {**before, **{result.piece: result for result in read_finished(new)}}
     missing = [piece for piece in pieces if piece.digest not in known]
-    done = workers.tasks(tokenize_piece, missing, cluster=cluster, label="tokenize")
-    known.update((result.piece, result) for result in done)
+    done = [*workers.tasks(try_piece, missing, cluster=cluster, label="tokenize")]
+    raise_all(one for one in done if isinstance(one, ElmoError))
+    known.update((one.piece, one) for one in done if isinstance(one, PieceResult))
     return [known[piece.digest] for piece in pieces]
 
 

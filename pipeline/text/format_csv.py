@@ -1,24 +1,24 @@
-"""The CSV and TSV formats: the text is one column, which the header line names."""
+"""The CSV and TSV formats: the text is one column, by its name in the header or by its number."""
 
 import codecs
 from collections.abc import Iterator
+from itertools import chain
 
 from elmo.data.tables import read_table
 from elmo.errors import ElmoError
 
-from . import format_plain_text
 from .accounting import Accounting
-from .input_files import InputFile
+from .input_files import InputFile, read_head
 from .reader import Records, join_records
 from .spans import FileSpan, whole_file
-from .utf8_lines import abbreviate_names, check_utf8, raw_blocks
+from .utf8_lines import abbreviate_names, check_no_nul, check_utf8, raw_blocks
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
 def check_head(input_: InputFile, column: str) -> None:
     """Raise `ElmoError` for a file whose head is binary or no table, or that lacks the column."""
-    format_plain_text.check_head(input_, column)
+    check_no_nul(input_, read_head(input_), 0)
     for span in whole_file(input_, 0):
         next(blocks(span, 1 << 16, column, "line", Accounting()), None)
 
@@ -37,14 +37,17 @@ def blocks(
 ) -> Iterator[tuple[bytes, Records]]:
     """Yield the texts of a file's records in blocks, with the number of every line's record.
 
-    The texts are those of the column that the header names `column`. A block is UTF-8 of about
+    The texts are those of the column that the header names `column`; without such a header, of the
+    column with that number, from 1. A block is UTF-8 of about
     `size` bytes, each line ended by a newline; records count from 0. All bytes that are read, and
     those that are no text, are counted in `accounting`. `documents` has no effect in this format.
     """
     lines = _TableLines(span, size)
     records = read_table(lines, delimiter=_DELIMITERS[span.input.format], source=span.input.url)
-    _, names = next(records, (0, []))
-    index = _column_index(span.input, names, column) if names else 0
+    first_line = next(records, (0, []))
+    if column.isascii() and column.isdecimal() and column not in first_line[1]:
+        records = chain([first_line], records)  # there is no header
+    index = _column_index(span.input, first_line[1], column) if first_line[1] else 0
     texts: list[bytes] = []
     first, length = 0, 0
     for _, fields in records:
@@ -91,12 +94,14 @@ class _TableLines:
 
 
 def _column_index(input_: InputFile, names: list[str], column: str) -> int:
-    """The index of a column among those that a header names."""
+    """The index of a column among those that a header names, or of the column with this number."""
     if names.count(column) == 1:
         return names.index(column)
     if column in names:
         raise ElmoError(f"{input_.url}: its header names {column!r} twice; rename one")
+    if column.isascii() and column.isdecimal() and 0 < int(column) <= len(names):
+        return int(column) - 1
     raise ElmoError(
         f"{input_.url}: its first line, the header, has no column {column!r}, found "
-        f"{abbreviate_names(names)}; set corpus.column"
+        f"{abbreviate_names(names)}; set corpus.column, without a header to the column's number"
     )

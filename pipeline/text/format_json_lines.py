@@ -1,21 +1,28 @@
-"""The JSON lines format: the text is one field of each record."""
+"""The JSON lines format: the text is one field of each record, or of a record within it."""
 
 import json
+import re
 from collections.abc import Iterator
+from typing import Any
 
 from elmo.errors import ElmoError
 
-from . import format_plain_text
 from .accounting import Accounting
-from .input_files import InputFile
+from .input_files import InputFile, read_head
 from .reader import Records, join_records
 from .spans import FileSpan, line_spans
-from .utf8_lines import abbreviate_names, check_utf8, line_number, raw_blocks
+from .utf8_lines import abbreviate_names, check_no_nul, check_utf8, line_number, raw_blocks
 
 
 def check_head(input_: InputFile, column: str) -> None:
     """Raise `ElmoError` for a binary file, or one whose first records lack the field `column`."""
-    format_plain_text.check_head(input_, column)
+    head = read_head(input_)
+    check_no_nul(input_, head, 0)
+    if whole := re.match(rb"(?:\xef\xbb\xbf)?\s*(?:(\[)|\{\s*\n)", head):
+        what, remedy = ("a JSON array", ".[]") if whole[1] else ("JSON over several lines", ".")
+        raise ElmoError(
+            f"{input_.url}: is {what}, not one record per line; make lines of it: jq -c '{remedy}'"
+        )
     span = FileSpan(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
     for _ in blocks(span, 1 << 16, column, "line", Accounting()):
         break
@@ -70,15 +77,25 @@ def _field(line: bytes, column: str) -> bytes:
         raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not isinstance(record, dict) or column not in record:
+    try:
+        text = _value(record, column)
+    except (KeyError, TypeError):
         fields = (
             f", found {abbreviate_names(record)}" if isinstance(record, dict) and record else ""
         )
-        raise ValueError(f"no field {column!r} in this record{fields}; set corpus.column")
-    text = record[column]
+        message = f"no field {column!r} in this record{fields}; set corpus.column"
+        raise ValueError(message) from None
     if text is not None and not isinstance(text, str):
         raise ValueError(f"field {column!r} must be a string, found {type(text).__name__}")
     try:
         return (text or "").encode("utf-8")
     except UnicodeEncodeError:
         raise ValueError(f"field {column!r} holds half a surrogate pair, no character") from None
+
+
+def _value(record: Any, column: str) -> Any:
+    """The field of a record that is named so, or that lies in others: `data.text` in `data`."""
+    if not isinstance(record, dict) or column in record or "." not in column:
+        return record[column]
+    name, _, inner = column.partition(".")
+    return _value(record[name], inner)

@@ -56,7 +56,10 @@ def blocks(
                 batch = next(batches, None)
                 if batch is None:
                     break
-                values = batch.column(0).cast(pa.large_binary())
+                values = batch.column(0)
+                for name in _path(file.schema_arrow, column)[1:]:
+                    values = pc.struct_field(values, name)
+                values = values.cast(pa.large_binary())
             longest = pc.max(pc.binary_length(values)).as_py() or 0
             if longest > LONGEST_LINE:
                 raise ElmoError(
@@ -85,19 +88,27 @@ def _check_column(input_: InputFile, file: Any, column: str) -> None:
 
     with catch_read_errors(input_.url, "not a whole Parquet file"):
         schema = file.schema_arrow
-    if column not in schema.names:
+    names = schema.names
+    if names.count(column) > 1:
         raise ElmoError(
-            f"{input_.url}: no column {column!r}, found {abbreviate_names(schema.names)}; "
-            "set corpus.column"
+            f"{input_.url}: has {names.count(column)} columns {column!r}; rename all but one"
         )
-    if schema.names.count(column) > 1:
-        raise ElmoError(
-            f"{input_.url}: has {schema.names.count(column)} columns {column!r}; rename all but one"
-        )
-    type_ = schema.field(column).type
+    type_ = pa.struct(list(schema))
+    for name in _path(schema, column):
+        if not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:
+            raise ElmoError(
+                f"{input_.url}: no column {column!r}, found {abbreviate_names(names)}; "
+                "set corpus.column"
+            )
+        type_ = type_.field(name).type
     type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
     if not (pa.types.is_string(type_) or pa.types.is_large_string(type_)):
         raise ElmoError(f"{input_.url}: column {column!r} must hold strings, found {type_}")
+
+
+def _path(schema: Any, column: str) -> list[str]:
+    """The name of a column, or those of the columns that it lies in, `data.text` in `data`."""
+    return [column] if column in schema.names else column.split(".")
 
 
 def _open(input_: InputFile) -> Any:

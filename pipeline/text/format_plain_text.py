@@ -3,8 +3,11 @@
 import codecs
 from collections.abc import Iterator
 
+from elmo.errors import ElmoError
+
 from .accounting import Accounting
-from .input_files import InputFile, open_input, read_bytes
+from .input_files import InputFile, read_head
+from .other_formats import recognize
 from .spans import FileSpan
 from .spans import line_spans as spans
 from .utf8_lines import check_no_nul, check_utf8, raw_blocks
@@ -13,9 +16,15 @@ __all__ = ["blocks", "check_head", "spans"]
 
 
 def check_head(input_: InputFile, column: str) -> None:
-    """Raise `ElmoError` for a file whose head is binary; `column` has no effect in this format."""
-    with open_input(input_.url, compression=input_.compression) as file:
-        check_no_nul(input_, read_bytes(input_, file, 1 << 16), 0)
+    """Raise `ElmoError` for a file that is no plain text, as far as its head tells.
+
+    `column` has no effect in this format.
+    """
+    head = read_head(input_)
+    if (found := recognize(head)) is not None:
+        what, remedy = found
+        raise ElmoError(f"{input_.url}: is {what}, not plain text; {remedy}")
+    check_no_nul(input_, head, 0)
 
 
 def blocks(

@@ -8,8 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-# Arrow's name of each compression, by the ending of a file's name.
-COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
+# The name of each compression, by the ending of a file's name.
+COMPRESSIONS: Mapping[str, str] = {
+    ".gz": "gzip",
+    ".bz2": "bz2",
+    ".zst": "zstd",
+    ".xz": "xz",
+}
 
 
 @dataclass(frozen=True)

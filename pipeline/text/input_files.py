@@ -1,12 +1,14 @@
 """Input files given by name, folder, glob or URL: finding, digesting and opening them."""
 
+import bz2
 import glob
 import hashlib
 import lzma
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from msgspec import Struct, structs
 
@@ -24,13 +26,17 @@ from .file_digests import FileState, digest_files, state_at_url, state_of
 from .formats import BY_ENDING, COMPRESSIONS
 
 _TABLE = "write it as CSV, JSON lines (.jsonl) or Parquet and name its column in corpus.column"
-_PACKED = "unpack it, or compress it as gz, zst or xz"
+_PACKED = "unpack it, or compress it as gz, bz2, zst or xz"
 _NOT_TEXT = {
-    ".json": "if it holds one record per line name it .jsonl, else write it so",
+    ".json": "if it holds one record per line name it .jsonl, else make lines of it: jq -c '.[]'",
     **dict.fromkeys((".xlsx", ".ods", ".arrow", ".feather", ".avro", ".orc"), _TABLE),
-    **dict.fromkeys((".zip", ".tar", ".tgz", ".bz2", ".lz4", ".7z", ".rar"), _PACKED),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".lz4", ".7z", ".rar"), _PACKED),
 }
+_NAMED = 20  # files, at most, that one message names
 _ENTRY = 200  # bytes of a file in a manifest, about, without its name and URL
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class InputFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +54,7 @@ class InputFile(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def compression(self) -> str | None:
-        """Return `gzip`, `zstd`, `xz` or None, by the ending of the name."""
+        """Return `gzip`, `bz2`, `zstd`, `xz` or None, by the ending of the name."""
         return COMPRESSIONS.get(_suffixes(self.url)[-1])
 
     @property
@@ -84,7 +90,7 @@ def find_inputs(patterns: Sequence[str], where: str = "in params.yaml") -> list[
             f"{patterns[0]}: {len(files):,} files are too many for a manifest (about {listed:,} "
             f"bytes, of at most {most:,}); join them into fewer"
         )
-    states = in_parallel(lambda file: file[2] or state_of(file[1]), files.values())
+    states = for_each(lambda file: file[2] or state_of(file[1]), files.values())
     urls = [url for _, url, _ in files.values()]
     sums = digest_files(list(zip(urls, states, strict=True)), _read)
     inputs = [
@@ -94,6 +100,31 @@ def find_inputs(patterns: Sequence[str], where: str = "in params.yaml") -> list[
     if not any(input_.bytes for input_ in inputs):
         raise ElmoError(f"{patterns[0]}: is empty; name files with text {where}")
     return inputs
+
+
+def for_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Call `function` with each item in parallel threads; raise the errors of all as one."""
+
+    def attempt(item: Item) -> Result | ElmoError:
+        try:
+            return function(item)
+        except ElmoError as error:
+            return error
+
+    done = in_parallel(attempt, items)
+    raise_all(one for one in done if isinstance(one, ElmoError))
+    return cast(list[Result], done)
+
+
+def raise_all(errors: Iterable[ElmoError]) -> None:
+    """Raise the errors of several files as one, which names 20 of them; without any do nothing."""
+    found = list(errors)
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        more = f"; and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+        listed = "; ".join(str(error) for error in found[:_NAMED])
+        raise ElmoError(f"{len(found):,} files cannot be read: {listed}{more}")
 
 
 def check_inputs(inputs: Sequence[InputFile]) -> list[InputFile]:
@@ -133,8 +164,7 @@ def _changed(input_: InputFile) -> ElmoError:
 def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
     """Open a local path or fsspec URL for reading bytes; raise `ElmoError` if there is none.
 
-    The bytes are decompressed as `compression` says (gzip, zstd, xz); with None they are read as
-    they are.
+    The bytes are decompressed as `compression` says (gzip, bz2, zstd, xz); with None they are not.
     """
     with catch_read_errors(url):
         if "://" not in url:
@@ -142,12 +172,52 @@ def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
         file = _fsspec().open(url, "rb").open() if "://" in url else Path(url).open("rb")
         if compression is None:
             return file
-        if compression == "xz":
-            return cast(BinaryIO, lzma.open(file))
+        if compression in ("xz", "bz2"):
+            return cast(BinaryIO, (lzma if compression == "xz" else bz2).open(file))
+        if compression == "zstd":
+            return cast(BinaryIO, BufferedReader(_ZstdReader(file), 1 << 20))
         import pyarrow as pa
 
-        # Unlike Python's own, Arrow's decompressor reads all frames and notices a cut one.
+        # Unlike Python's own, Arrow's decompressor passes over what follows the last frame.
         return cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(file, "r"), compression))
+
+
+class _ZstdReader(RawIOBase):
+    """All frames of a zstd file, whatever their windows; `EOFError` where the last one is cut."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        import zstandard
+
+        self._file = file
+        self._library = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+        self._frame = self._library.decompressobj()
+        self._packed = self._text = b""
+        self._in_frame = False
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer with text, and return how many bytes that are; 0 at the end."""
+        while not self._text:
+            self._packed = self._packed or self._file.read(1 << 16)
+            if not self._packed:
+                if self._in_frame:
+                    raise EOFError("its last frame is cut")
+                return 0
+            self._text = self._frame.decompress(self._packed)
+            self._packed, self._in_frame = self._frame.unused_data, not self._frame.eof
+            if self._frame.eof:
+                self._frame = self._library.decompressobj()
+        count = min(len(buffer), len(self._text))
+        buffer[:count], self._text = self._text[:count], self._text[count:]
+        return count
+
+    def close(self) -> None:
+        """Close the file too."""
+        self._file.close()
+        super().close()
 
 
 def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:
@@ -160,6 +230,12 @@ def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:
         else "cannot be read",
     ):
         return file.read(size)
+
+
+def read_head(input_: InputFile) -> bytes:
+    """Return the first 64 KiB of a file, decompressed."""
+    with open_input(input_.url, compression=input_.compression) as file:
+        return read_bytes(input_, file, 1 << 16)
 
 
 def _expand(pattern: str, where: str) -> list[tuple[str, str, FileState | None]]:
@@ -190,8 +266,8 @@ def _expand(pattern: str, where: str) -> list[tuple[str, str, FileState | None]]
         base = Path(pattern)
         whole_folder = base.is_dir()
         if whole_folder:
-            files = [p for p in base.rglob("*") if p.is_file()]
-            found = [(p.relative_to(base).as_posix(), str(p), None) for p in files]
+            files = [Path(at, name) for at in _folders(base) for name in os.listdir(at)]
+            found = [(p.relative_to(base).as_posix(), str(p), None) for p in files if p.is_file()]
         else:
             names = [pattern] if base.exists() else glob.glob(pattern, recursive=True)
             found = [(Path(p).name, p, None) for p in names if Path(p).is_file()]
@@ -201,9 +277,24 @@ def _expand(pattern: str, where: str) -> list[tuple[str, str, FileState | None]]
             raise NotFound(f"{pattern}: is a folder without text files; name another {where}")
         near = "" if "://" in pattern or glob.has_magic(pattern) else similar_path(Path(pattern))
         raise NotFound(f"{pattern}: no such file or folder of text{near}; name one {where}")
-    for _, url, _ in found:
-        _check_name(url, whole_folder)
+    for_each(lambda one: _check_name(one[1], whole_folder), found)
     return sorted(found, key=lambda one: one[1])
+
+
+def _folders(base: Path) -> Iterator[str]:
+    """Yield a folder and all below it, also by links, each once; hidden ones are left out."""
+
+    def failed(error: OSError) -> None:
+        raise error
+
+    seen = set()
+    for at, folders, _ in os.walk(base, followlinks=True, onerror=failed):
+        if (real := os.path.realpath(at)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield at
 
 
 def _below(folder: str, path: str, whole_folder: bool) -> str:

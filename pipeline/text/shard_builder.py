@@ -19,7 +19,8 @@ from msgspec import DecodeError, Struct, json, to_builtins
 from elmo.data.arrays import Int64s
 from elmo.data.manifest import SPLITS, ShardEntry, Split
 from elmo.data.shards import describe_shard, shard_name, write_shard
-from elmo.data.tokenizer import Tokenization, Tokenizer, load_tokenizer, sentence_splitter
+from elmo.data.tokenizer import Tokenization, Tokenizer, load_recorded, sentence_splitter
+from elmo.errors import ElmoError
 from elmo.io.location import Location, in_parallel
 from elmo.io.records import Sha256, digest
 
@@ -144,11 +145,19 @@ def whole_results(
     ]
 
 
+def try_piece(piece: Piece) -> PieceResult | ElmoError:
+    """Tokenize one piece of the corpus; return the error, so that others are found too."""
+    try:
+        return tokenize_piece(piece)
+    except ElmoError as error:
+        return error
+
+
 def tokenize_piece(piece: Piece) -> PieceResult:
     """Tokenize one piece of the corpus, write its shards, and return its result."""
     split = sentence_splitter()[0] if piece.params.sentences == "split" else None
     accounting, quality, documents = Accounting(), QualityCounts(), Documents()
-    builder = _Builder(piece, load_tokenizer(piece.params.tokenizer), accounting, quality)
+    builder = _Builder(piece, load_recorded(piece.tokenizer), accounting, quality)
     is_heldout = False  # the document that goes on in the next block
     for span in piece.spans:
         rule = document_rule(piece.sides.documents, span.input.format)

@@ -6,13 +6,16 @@ and for newlines that are in a block but not in the file.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
 
 from elmo.errors import ElmoError
-from elmo.io.location import in_parallel
 
 from .accounting import Accounting
 from .formats import FORMATS
-from .input_files import InputFile
+from .input_files import InputFile, for_each
 from .reader import Records, load_reader
 from .spans import FileSpan, whole_file
 from .utf8_lines import block_end
@@ -32,17 +35,41 @@ class TextBlock:
 
 
 def check_texts(inputs: Sequence[InputFile], column: str, where: str = "in params.yaml") -> None:
-    """Read the heads of files; raise `ElmoError` if one is binary or lacks the column, or none has
-    text.
+    """Read the heads of files; raise `ElmoError` that names those that are binary or lack the
+    column, or if none has text.
 
     `where` names the source of the list in messages, as in `find_inputs`.
     """
     files = [input_ for input_ in inputs if input_.bytes]
-    in_parallel(lambda one: load_reader(one).check_head(one, column), files)
+    for_each(lambda one: load_reader(one).check_head(one, column), files)
     if not any(_has_text(one, column) for one in files):
         has_column = FORMATS[files[0].format].documents == "line"
         what = f"no text in column {column!r}" if has_column else "has no text"
         raise ElmoError(f"{files[0].url}: {what}; name files with text {where}")
+
+
+def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
+    """Yield the texts of one file with their numbers, from 1: the lines of plain text, or records.
+
+    Raises `ElmoError` for a file that is no text.
+    """
+    input_ = InputFile(path.name, str(path), path.stat().st_size, "0" * 64)
+    if input_.bytes:
+        load_reader(input_).check_head(input_, column)
+    (span,) = whole_file(input_, 0)
+    number = 0
+    for block in read_blocks(
+        span, column=column, documents="line", size=1 << 20, accounting=Accounting()
+    ):
+        lines = block.text.decode("utf-8").split("\n")[:-1]
+        if block.records is None:
+            yield from enumerate(lines, number + 1)
+            number += len(lines)
+            continue
+        begins = np.flatnonzero(np.diff(block.records, prepend=-1))
+        for begin, end in pairwise([*begins.tolist(), len(lines)]):
+            number += 1
+            yield number, "\n".join(lines[begin:end])
 
 
 def _has_text(input_: InputFile, column: str) -> bool:

@@ -17,6 +17,7 @@ from elmo.data.tokenizer import (
     NO_TOKENIZER,
     TextTokenizer,
     Tokenization,
+    compose,
     load_tokenizer,
     sentence_splitter,
 )
@@ -399,12 +400,19 @@ def text_of(request: ReadRequest, record: Mapping[str, Any]) -> str | None:
 
 
 def token_offsets(text: str, tokens: Sequence[str]) -> tuple[Range, ...]:
-    """Return the character range in `text` of each of the tokens it was split into."""
-    offsets, start = [], 0
+    """Return the character range in `text` of each of the tokens it was split into.
+
+    The tokens may be in another Unicode form than the text.
+    """
+    offsets, stop = [], 0
     for token in tokens:
-        start = text.index(token, start)
-        offsets.append((start, start + len(token)))
-        start += len(token)
+        start = text.find(token, stop)
+        if start < 0 or text[stop:start].strip():
+            start = stop + len(text[stop:]) - len(text[stop:].lstrip())
+        stop = start + len(token)
+        while stop < len(text) and text[start:stop] != token != compose(text[start:stop]):
+            stop += 1
+        offsets.append((start, stop))
     return tuple(offsets)
 
 

@@ -1,9 +1,11 @@
 """How text is cut is a part of a model: the same there and here, or refused with the remedy."""
 
 import sys
+import unicodedata
 from importlib import metadata
 from typing import Any
 
+import msgspec
 import pytest
 
 from elmo.data.tokenizer import (
@@ -11,6 +13,7 @@ from elmo.data.tokenizer import (
     TOKENIZERS,
     TextTokenizer,
     Tokenization,
+    compose,
     installed_tokenization,
     load_tokenizer,
 )
@@ -48,6 +51,74 @@ def test_a_missing_library_is_one_line_that_says_what_installs_it(
         monkeypatch.setitem(sys.modules, package.replace("-", "_"), None)  # import refuses these
     with pytest.raises(ElmoError, match=rf"^tokenizer {name} needs .*\[{kind.extra}\]'$"):
         load_tokenizer(name)
+
+
+CLUSTERS = {  # by UAX 29: what stays whole, and what is divided
+    "zero-width non-joiners": ("می‌خواهم کتاب‌ها را بخوانم .", 5),
+    "zero-width joiners": ("क्‍ष है", 2),
+    "soft hyphens": ("hy\xadphen\xadated text", 2),
+    "a zero-width space divides": ("a\u200bb", 3),
+    "word joiner": ("can\u2060not", 1),
+    "flags": ("🇩🇪🇫🇷 🇰🇷", 3),
+    "half a flag": ("🇩🇪🇫", 2),
+    "flag of tags": ("🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f!", 2),
+    "a family": ("👨‍👩‍👧‍👦👍🏽ok", 3),
+    "a heart on fire": ("❤️‍🔥❤️", 2),
+    "keycaps": ("1️⃣2", 1),
+    "marks of ideographs": ("葛\U000e0100飾", 2),
+    "decomposed letters": ("e\u0301te\u0301 n'est", 2),
+    "numbers": ("3.14, 1,000 4.", 5),
+}
+
+
+@pytest.mark.parametrize("what", CLUSTERS)
+def test_unicode_words_follow_uax_29(what: str) -> None:
+    pytest.importorskip("tokenizers")
+    text, count = CLUSTERS[what]
+    (tokens,) = TextTokenizer(installed_tokenization("unicode"))(text)
+    assert len(tokens) == count, tokens
+    assert "".join(tokens) == "".join(text.split())
+
+
+FORMER = r"\p{Han}|\d+(?:[.,]\d+)*|[\w&&[^\p{Han}]]+(?:['’][\w&&[^\p{Han}]]+)*|[^\s\w]"
+
+
+def test_a_model_of_an_earlier_version_cuts_text_as_it_did() -> None:
+    pytest.importorskip("tokenizers")
+    now = installed_tokenization("unicode")
+    earlier = msgspec.structs.replace(now, pattern=FORMER)
+    assert TextTokenizer(earlier)("می‌خواهم 🇩🇪") == [["می", "\u200c", "خواهم", "🇩", "🇪"]]
+    assert TextTokenizer(now)("می‌خواهم 🇩🇪") == [["می‌خواهم", "🇩🇪"]]
+    assert TextTokenizer(earlier)(TEXT) == TextTokenizer(now)(TEXT)
+    assert not earlier.same_tokens(now)
+    with pytest.raises(ElmoError, match="install the version of this package that trained"):
+        TextTokenizer(msgspec.structs.replace(now, pattern=r"\w"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("korean", "연기가 정말 좋았다! 또 보고 싶다."),
+        ("japanese", "ガラスのパイプだった。ゴジラが、東京へ。"),
+    ],
+)
+@pytest.mark.slow
+def test_decomposed_text_is_cut_as_composed(name: str, text: str) -> None:
+    needed(name)
+    decomposed = unicodedata.normalize("NFD", text)
+    assert decomposed != text
+    tokenize = TextTokenizer(installed_tokenization(name))
+    assert tokenize(decomposed) == tokenize(text)
+    earlier = msgspec.structs.replace(installed_tokenization(name), form="")
+    assert TextTokenizer(earlier)(text) == tokenize(text)
+    assert "".join(t for s in TextTokenizer(earlier)(decomposed) for t in s) != "".join(
+        text.split()
+    )
+    from elmo.tasks.formats.fields import token_offsets
+
+    (tokens,) = tokenize(decomposed.split(" ")[0])
+    ranges = token_offsets(decomposed, tokens)
+    assert [compose(decomposed[a:b]) for a, b in ranges] == tokens
 
 
 def test_sentences_are_cut_as_described() -> None:

@@ -42,6 +42,23 @@ def test_saved_and_loaded_gives_the_same_vectors(tiny_model: Model, tmp_path: Pa
     np.testing.assert_array_equal(ours, reference)
 
 
+def test_a_record_with_a_number_that_is_not_finite_loads(
+    tiny_model: Model, tmp_path: Path
+) -> None:
+    figures = {"perplexity": {"unigram": float("inf"), "average": float("nan"), "words": 3}}
+    save(tmp_path / "model", tiny_model, training=figures)
+    found = load_model(tmp_path / "model").training
+    assert found == {"perplexity": {"unigram": None, "average": None, "words": 3}}
+
+
+def test_what_would_not_load_is_not_written(tiny_model: Model, tmp_path: Path) -> None:
+    words = Vocabulary([*tiny_model.vocabulary.words, "more"])
+    softmax = {"weight": torch.randn(len(words) + 2, 4), "bias": torch.randn(len(words) + 2)}
+    with pytest.raises(ElmoError, match="softmax"):
+        save(tmp_path / "model", tiny_model, vocabulary=words, softmax=softmax)
+    assert not (tmp_path / "model").exists()
+
+
 def test_the_digest_names_the_model_not_its_history(tiny_model: Model, tmp_path: Path) -> None:
     digests = [
         save(

@@ -53,6 +53,11 @@ def test_a_long_line_in_pieces_has_the_same_scores(
     np.testing.assert_allclose(sentence_scores(tiny_model, lines), whole_scores, rtol=1e-6)
 
 
+def test_marks_of_sentences_in_the_text_have_a_finite_perplexity(tiny_model: Model) -> None:
+    found = perplexity(tiny_model, [["<S>", "a", "gift", "</S>"], ["a", "</S>", "<S>"]])
+    assert all(np.isfinite(value) for value in vars(found).values())
+
+
 def test_memory_does_not_grow_with_a_line(
     tiny_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

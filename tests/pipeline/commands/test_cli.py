@@ -1,5 +1,8 @@
 """Exit code and whole output of the commands, good and bad."""
 
+import bz2
+import gzip
+import json
 import os
 import re
 import signal
@@ -12,6 +15,8 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import CliRunner
@@ -33,6 +38,40 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli") / "model"
     save_tiny_model(folder, tokenizer=installed_tokenization("unicode"))
     return folder
+
+
+@pytest.mark.parametrize("name", ["t.txt.gz", "t.jsonl", "t.csv", "t.tsv.bz2", "t.parquet"])
+def test_embed_takes_the_formats_of_a_corpus(model: Path, tmp_path: Path, name: str) -> None:
+    texts = ["the cat sat", "", "on the mat"]
+    if name == "t.parquet":
+        pq.write_table(pa.table({"review": texts}), tmp_path / name)
+    elif name == "t.jsonl":
+        records = [json.dumps({"review": text}) for text in texts]
+        (tmp_path / name).write_text("\n".join(records))
+    else:
+        header = "" if "txt" in name else "review,n\n" if "csv" in name else "n\treview\n"
+        form = "{}\n" if "txt" in name else "{},1\n" if "csv" in name else "1\t{}\n"
+        data = (header + "".join(map(form.format, texts))).encode()
+        pack = {".gz": gzip.compress, ".bz2": bz2.compress}.get(Path(name).suffix, bytes)
+        (tmp_path / name).write_bytes(pack(data))
+    out = tmp_path / "out.npz"
+    words = ("embed", model, "--input", tmp_path / name, "--output", out)
+    code, _, errors = elmo(*words, "--column", "review")
+    assert (code, errors) == (0, "")
+    vectors = np.load(out)
+    assert [vectors[str(k)].shape[1] for k in range(len(vectors))] == [3, 0, 3]
+    if "txt" not in name:
+        code, _, errors = elmo(*words, "--overwrite")
+        assert code == 1 and "'text'" in errors and "pass --column" in errors
+
+
+def test_text_of_another_format_is_not_embedded(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "wiki_00").write_text('{"text": "a mill"}\n' * 3)
+    words = ("--input", tmp_path / "wiki_00")
+    for command in (("embed", model, "--output", tmp_path / "o.npz"), ("perplexity", model)):
+        code, _, errors = elmo(*command, *words)
+        assert code == 1 and "wiki_00: is JSON lines, not plain text" in errors
+    assert not (tmp_path / "o.npz").exists()
 
 
 def test_embed_from_stdin_keeps_blank_lines(model: Path, tmp_path: Path) -> None:

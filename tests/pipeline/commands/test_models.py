@@ -47,7 +47,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def embed(model: Path, data: bytes, out: Path, **changes: Any) -> list[np.ndarray]:
     options = dict(pretokenized=False, batch_size=8, state="reset", layers="all", dtype="float32")
-    options |= dict(precision="float32", overwrite=False, device="cpu")
+    options |= dict(precision="float32", overwrite=False, device="cpu", column="text")
     command = models.embed.callback
     assert command is not None
     command(model=model, source=io.BytesIO(data), output=out, **(options | changes))

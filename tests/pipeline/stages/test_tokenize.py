@@ -1,5 +1,6 @@
 """tokenize: nothing lost, nothing moved, every byte accounted for, every bad file named."""
 
+import bz2
 import gzip
 import json
 import lzma
@@ -7,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+import unicodedata
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -192,13 +194,15 @@ def test_pieces_of_a_large_file_join_up_to_the_whole(tmp_path: Path) -> None:
     assert small.manifest.counts == large.manifest.counts
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz"])
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".zst", ".xz"])
 def test_a_compressed_file_is_the_text_in_it(tmp_path: Path, ending: str) -> None:
     path, text = long_text(tmp_path)
     packed = tmp_path / f"text.txt{ending}"
     data = path.read_bytes()
     if ending == ".xz":
         packed.write_bytes(lzma.compress(data))
+    elif ending == ".bz2":
+        packed.write_bytes(b"".join(map(bz2.compress, _halves(data))))
     elif ending == ".gz":
         packed.write_bytes(gzip.compress(data[:9000]) + gzip.compress(data[9000:]))
     else:
@@ -241,6 +245,21 @@ def test_parquet_gives_its_column_whatever_its_row_groups(tmp_path: Path) -> Non
     assert len(shards.entries()) > 5
     whole = sum(len(t.encode()) for t in texts if t)
     assert accounted(shards) == shards.manifest.counts.bytes == whole
+
+
+@pytest.mark.parametrize("name", ["d.jsonl", "d.parquet"])
+def test_a_field_within_another_is_named_by_both(tmp_path: Path, name: str) -> None:
+    records = [{"id": k, "data": {"text": f"mill {k}", "n": k}} for k in range(9)]
+    if name == "d.jsonl":
+        text_file(tmp_path, [json.dumps(record) for record in records], name)
+    else:
+        pq.write_table(pa.Table.from_pylist(records), tmp_path / name)
+    shards = make(tmp_path / "out", tmp_path / name, column="data.text")
+    assert in_order(shards) == [["mill", str(k)] for k in range(9)]
+    assert accounted(shards) == shards.manifest.counts.bytes
+    for column in ("data.body", "data", "data.text.x", "other.text"):
+        with pytest.raises(ElmoError, match=rf"{re.escape(name)}:?.* {re.escape(repr(column))}"):
+            make(tmp_path / "none", tmp_path / name, column=column)
 
 
 def test_a_dictionary_column_is_text_too(tmp_path: Path) -> None:
@@ -541,10 +560,10 @@ def test_a_bad_record_is_named_by_its_line(tmp_path: Path, kind: str) -> None:
         make(tmp_path / "out", tmp_path / "d.jsonl")
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz"])
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".zst", ".xz"])
 def test_a_truncated_or_mislabelled_file_is_named(tmp_path: Path, ending: str) -> None:
     data = random.Random(0).randbytes(40_000).hex().encode()
-    pack = {".gz": gzip.compress, ".xz": lzma.compress}
+    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
     packed = pack.get(ending, lambda d: pa.compress(d, "zstd", asbytes=True))(data)
     path = tmp_path / f"t.txt{ending}"
     for bad in (packed[: len(packed) // 2], data):
@@ -596,6 +615,14 @@ def test_a_line_or_record_over_the_limit_is_named(
     for module in (utf8_lines, format_parquet):
         monkeypatch.setattr(module, "LONGEST_LINE", 4000)
     assert len(in_order(make(tmp_path / "out", path))) == 3
+
+
+def test_all_files_with_bad_text_are_named_at_once(tmp_path: Path) -> None:
+    for k in range(6):
+        (tmp_path / f"{k}.txt").write_bytes(b"fine\n" * 3 + (b"na\xefve\n" if k % 2 else b""))
+    with pytest.raises(ElmoError, match="3 files cannot be read: ") as error:
+        make(tmp_path / "out", *sorted(tmp_path.glob("*.txt")))
+    assert all(f"{k}.txt:4: byte 3" in str(error.value) for k in (1, 3, 5))
 
 
 def test_a_missing_file_folder_or_protocol_is_named(tmp_path: Path) -> None:
@@ -952,8 +979,12 @@ def test_korean_and_japanese_tokens_are_the_text_cut(
     tmp_path: Path, name: str, module: str
 ) -> None:
     pytest.importorskip(module, reason=f"the extra {name} is not installed")
-    lines = ["나는 밥을 먹었다. 정말 좋았어요!", "", "吾輩は猫である。 名前はまだ無い。", "a b"]
+    lines = ["나는 밥을 먹었다. 정말 좋았어요!", "", "吾輩は猫である。 ガラスの名前。", "a b"]
     shards = make(tmp_path / "out", text_file(tmp_path, lines), tokenizer=name)
+    decomposed = [unicodedata.normalize("NFD", line) for line in lines]
+    again = make(tmp_path / "again", text_file(tmp_path, decomposed, "nfd.txt"), tokenizer=name)
+    assert in_order(again) == in_order(shards) and accounted(again) == again.manifest.counts.bytes
+    assert again.manifest.counts.dropped["tokenizer"].bytes > 40  # which composing saves
     found = in_order(shards)
     assert ["".join(row) for row in found] == ["".join(line.split()) for line in lines]
     assert len(found[0 if name == "korean" else 2]) > 6

@@ -96,3 +96,15 @@ def test_what_is_no_csv_is_named_by_its_line(tmp_path: Path, data: bytes, said: 
 def test_a_header_alone_holds_no_text(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(b"n,text")
     assert read(tmp_path / "in.csv") == (b"", [], 6)
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.csv"])
+def test_a_column_of_a_table_without_header_has_a_number(tmp_path: Path, name: str) -> None:
+    mark = "\t" if name == "t.tsv" else ","
+    (tmp_path / name).write_text("".join(f"{k}{mark}mill {k}\n" for k in range(4)))
+    text, records, _ = read(tmp_path / name, column="2")
+    assert text == b"mill 0\nmill 1\nmill 2\nmill 3\n" and records == [0, 1, 2, 3]
+    with pytest.raises(ElmoError, match=r"has no column '3', .* to the column's number"):
+        read(tmp_path / name, column="3")
+    (tmp_path / name).write_text(f"1{mark}2\na{mark}b\n")
+    assert read(tmp_path / name, column="2")[0] == b"b\n"  # a name in the header goes first

@@ -60,7 +60,7 @@ def test_a_file_in_a_folder_that_may_be_no_text_is_named(tmp_path: Path, name: s
         ("t.arrow.gz", "write it as CSV"),
         ("t.json", "name it .jsonl"),
         ("t.tar.gz", "unpack it"),
-        ("t.txt.bz2", "unpack it"),
+        ("t.7z", "unpack it"),
     ],
 )
 def test_tables_and_archives_are_refused_wherever_they_are_named(
@@ -75,6 +75,40 @@ def test_tables_and_archives_are_refused_wherever_they_are_named(
 def test_hidden_folders_are_left_out(tmp_path: Path) -> None:
     files(tmp_path, "a.txt", ".git/config", "sub/.cache/x.txt")
     assert [found.name for found in find_inputs([str(tmp_path)])] == ["a.txt"]
+
+
+def test_a_linked_folder_is_read_once_and_hidden_ones_are_not(tmp_path: Path) -> None:
+    files(tmp_path / "far", "b.txt", "sub/c.txt")
+    (files(tmp_path / "in", "a.txt") / "link").symlink_to(tmp_path / "far")
+    (tmp_path / "far/back").symlink_to(tmp_path / "in")
+    (tmp_path / "in/.hidden").symlink_to(tmp_path / "far")
+    names = [found.name for found in find_inputs([str(tmp_path / "in")])]
+    assert names == ["a.txt", "link/b.txt", "link/sub/c.txt"]
+
+
+def test_all_files_of_a_folder_that_are_no_text_are_named_at_once(tmp_path: Path) -> None:
+    files(tmp_path, "a.txt", "b.pdf", "sub/c.docx", "d.zip")
+    with pytest.raises(ElmoError, match="3 files cannot be read: ") as error:
+        find_inputs([str(tmp_path)])
+    assert all(name in str(error.value) for name in ("b.pdf", "c.docx", "d.zip"))
+
+
+def test_zstd_with_a_long_window_and_several_frames_is_read(tmp_path: Path) -> None:
+    import zstandard
+
+    text = "".join(f"line {k} of it\n" for k in range(20_000)).encode()
+    parts = []
+    for data in (text[:100_000], text[100_000:]):
+        how = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)
+        compressor = zstandard.ZstdCompressor(compression_params=how).compressobj()
+        parts.append(compressor.compress(data) + compressor.flush())
+    path = tmp_path / "t.txt.zst"
+    path.write_bytes(b"".join(parts))
+    with open_input(str(path), compression="zstd") as file:
+        assert file.read() == text
+    path.write_bytes(b"".join(parts)[:-9])
+    with open_input(str(path), compression="zstd") as file, pytest.raises(EOFError):
+        file.read()
 
 
 def test_a_name_that_is_not_utf8_is_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""Files that are no plain text, recognized by what is in them, each with the tool for it."""
+
+import re
+
+_RECORDS = "rename it .jsonl and name the field of its text in corpus.column"
+_TABLE = "rename it .tsv or .csv and name the column of its text in corpus.column"
+_MARKUP = "take the text out of it: trafilatura (web pages), wikiextractor --json (Wikipedia)"
+_PANDOC = "turn it into text: pandoc --to plain"
+_LINES = 200  # that are looked at
+_MOST = 1 << 14  # bytes of a text that its beginning is recognized by
+
+# The first bytes of a file, what it is then, and what to do.
+_SIGNATURES = (
+    (rb"%PDF-", "a PDF file", "take the text out of it: pdftotext"),
+    (rb"\{\\rtf|\xd0\xcf\x11\xe0", "a file of a word processor", "save it as text"),
+    (rb"%!PS", "a PostScript file", "take the text out of it: ps2ascii"),
+    (rb"PK\x03\x04", "an archive or a file of an office program", "unpack it, or save it as text"),
+    (rb"\x1f\x8b", "compressed with gzip", "give it the ending .gz"),
+    (rb"BZh[1-9]1AY", "compressed with bzip2", "give it the ending .bz2"),
+    (rb"\xfd7zXZ\x00", "compressed with xz", "give it the ending .xz"),
+    (rb"\x28\xb5\x2f\xfd", "compressed with zstd", "give it the ending .zst"),
+    (rb"PAR1", "a Parquet file", "give it the ending .parquet"),
+    (rb"ARROW1|Obj\x01|ORC|\x89HDF|SQLite format", "a file of tables", "save it as CSV"),
+    (rb"\x89PNG|GIF8|\xff\xd8\xff|RIFF|II\*\x00|MM\x00\*|\x7fELF", "no text", "name text files"),
+    (rb"\xff\xfe|\xfe\xff", "UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8"),
+)
+# How a text begins after white space, what it is then, and what to do.
+_BEGINNINGS = (
+    (r"\[\s*[\{\[]|\[\s*\"[^\n\"]*\"\s*[,\]]", "a JSON array", "make lines of it: jq -c '.[]'"),
+    (r"\{[^\n]*\}\s*\n\s*\{\s*\"", "JSON lines", _RECORDS),
+    (r"\{\s*\"[^\"\n]*\"\s*:", "JSON", f"make lines of it (jq -c .), {_RECORDS}"),
+    (r"(<!--.*?-->\s*)*<(!doctype|html|head|body|\?xml|mediawiki|tei|svg|rss)\b", "", _MARKUP),
+    (r"(%[^\n]*\s+)*\\(documentclass|documentstyle|begin\{|usepackage)", "TeX", _PANDOC),
+    (r"@(article|book|inproceedings|misc|string|phdthesis)\s*\{", "BibTeX", "name text files"),
+    (r"From \S+ +(mon|tue|wed|thu|fri|sat|sun) ", "a mailbox", "take the bodies out of it"),
+    (r"(return-path|received|message-id|mime-version):\s", "an e-mail", "take its body out of it"),
+    (r"WEBVTT|1\r?\n\d\d:\d\d:\d\d[,.]\d{3} --> ", "subtitles", "cut off their numbers and times"),
+    (r"#!\s*/", "a program", "name text files"),
+)
+# How lines look, the share of such lines from which it is that, what it is, and what to do.
+_TAG = r"</(?!s>)[a-z]|<(p|br|div|span|li|ul|tr|td|table|h\d)\b[^<>]*>|<\w+\s+[\w:-]+="
+_TIME = (
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d/\w{3}/\d{4}[: ]|\w{3} [ \d]\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d"
+)
+_MOST_LINES = (
+    (r"\s*\{.*\}\s*,?\s*$", 0.5, "JSON lines", _RECORDS),
+    (rf".*?({_TAG})|\s*<!--", 0.5, "", _MARKUP),
+    (r"\s*(\\[a-z]+\*?[\{\[]|\\item\b|%)", 0.3, "TeX", _PANDOC),
+    (r"(msgid|msgstr|#[:,.]) ", 0.5, "a PO file of translations", "take its texts out of it"),
+    (rf"[\[(<]?({_TIME})|\d+\.\d+\.\d+\.\d+ \S+ \S+ \[", 0.5, "a log", "cut off its times"),
+    (r"\d+\t[^\t]*$", 0.8, "a table", _TABLE),
+    (r"\s*\"[^\"]*\"(,(\"[^\"]*\"|[\d.]*))+\s*$", 0.8, "a table", _TABLE),
+    (r"\S+( \S+){0,3} ([BIESLU][-_]\S+|O)\s*$", 0.8, "a labelled file", "it is for `elmo task`"),
+)
+
+
+def recognize(head: bytes) -> tuple[str, str] | None:
+    """Return what a file is, by its first bytes, and what to do; None for plain text."""
+    for signature, what, remedy in _SIGNATURES:
+        if re.match(signature, head):
+            return what, remedy
+    text = head.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
+    for beginning, what, remedy in _BEGINNINGS:
+        if re.match(beginning, text[:_MOST], re.IGNORECASE | re.DOTALL):
+            return what or "HTML or XML", remedy
+    lines = [line for line in text.split("\n")[:_LINES] if line.strip()]
+    for line, share, what, remedy in _MOST_LINES:
+        pattern = re.compile(line, re.IGNORECASE if not what else 0)
+        if sum(bool(pattern.match(one[:2000])) for one in lines) > share * max(len(lines), 2):
+            return what or "HTML or XML", remedy
+    return ("a table, such as CoNLL-U", _TABLE) if _is_table(lines) else None
+
+
+def _is_table(lines: list[str]) -> bool:
+    """Tell whether most lines have the same number of tabs, two or more."""
+    counts = [line.count("\t") for line in lines if not line.startswith("#")]
+    commonest = max(set(counts), key=counts.count, default=0)
+    return commonest > 1 and len(counts) > 2 and counts.count(commonest) > 0.7 * len(counts)
