@@ -61,10 +61,23 @@ _LONG = 200_000_000  # bytes of a compressed file, which one core reads for half
 _OURS = ("manifest.json",)
 _ALSO = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
 _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
+_REMARKS = {  # by the name of a figure: from which share of the sentences it is said, and how
+    "not_text_sentences": (
+        0.2,
+        "{:,} sentences hardly look like text (most tokens have no letter)",
+    ),
+    "duplicate_share": (0.2, "about {:,} sentences repeat others"),
+    "wrapped_lines": (
+        0.2,
+        "{:,} lines end within a sentence: join those of a paragraph first, for example with awk "
+        """-v RS= '{{$1=$1; print $0 "\\n"}}'""",
+    ),
+    "decomposed_tokens": (0.05, "{:,} tokens are decomposed: compose the text with uconv -x nfc"),
+}
 
 STAGE = Stage(
     name="tokenize",
-    version=3,
+    version=4,
     help="Cut the general or the domain text of CORPUS into sentences of tokens, as Arrow shards.",
     inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "domain"))),
     outputs=(OUT,),
@@ -149,12 +162,15 @@ def run(
 
 def summary(figures: dict[str, float]) -> str:
     """Return the line that the stage prints, from the counts of `run`: what the shards hold."""
-    held = figures["heldout_tokens"]
-    few = f"; only {held:,} tokens are held out, {_FEW_HELD_OUT}" if held < LEAST_HELD_OUT else ""
-    return (
-        f"{figures['tokens']:,} tokens in {figures['sentences']:,} sentences, "
-        f"{figures['shards']} shards{few}"
-    )
+    held, sentences = figures["heldout_tokens"], figures["sentences"]
+    said = [f"{figures['tokens']:,} tokens in {sentences:,} sentences, {figures['shards']} shards"]
+    if held < LEAST_HELD_OUT:
+        said.append(f"only {held:,} tokens are held out, {_FEW_HELD_OUT}")
+    for name, (share, remark) in _REMARKS.items():
+        count = figures.get(name, 0) * (sentences if name == "duplicate_share" else 1)
+        if count > share * sentences:
+            said.append(remark.format(round(count)))
+    return "; ".join(said)
 
 
 def tokenize(

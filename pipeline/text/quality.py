@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from unicodedata import is_normalized
 
 import numpy as np
 import numpy.typing as npt
@@ -45,11 +46,13 @@ class QualityFigures(Struct, frozen=True, forbid_unknown_fields=True):
 
     `longest` are its longest tokens, at most ten, each after its number of bytes. `hashes` are the
     hashes of a sample of its sentences, end to end, each of 8 bytes, little-endian: those that
-    `interval` divides. `long_tokens` counts tokens, `not_text` sentences, and `scripts` sentences
-    by the name of a script.
+    `interval` divides. `long_tokens` and `decomposed` count tokens, `not_text` sentences, `wrapped`
+    lines, and `scripts` sentences by the name of a script.
     """
 
     sentences: Count
+    decomposed: Count
+    wrapped: Count
     long_tokens: Count
     not_text: Count
     scripts: dict[str, Count]
@@ -63,18 +66,27 @@ class QualityCounts:
     """Counts that show problems of a text.
 
     `not_text` are sentences with hardly a letter, `long_tokens` tokens over 48 bytes, `scripts` the
-    sentences by their main script; `longest` are the ten longest tokens, each after its number of
+    sentences by their main script,
+    `decomposed` tokens that are not in the Unicode form NFC, `wrapped` lines that end within a
+    sentence; `longest` are the ten longest tokens, each after its number of
     bytes. `hashes` are of a sample of sentences, from which duplicates are estimated: those that
     `interval` divides, so that the same sentences are in the samples of all pieces.
     """
 
     sentences: int = 0
+    decomposed: int = 0
+    wrapped: int = 0
     long_tokens: int = 0
     not_text: int = 0
     scripts: Counter[str] = field(default_factory=Counter)
     longest: list[tuple[int, str]] = field(default_factory=list)
     interval: int = 1
     hashes: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+
+    def add_lines(self, text: bytes) -> None:
+        """Count the lines of plain text that end within a sentence, by the letters around it."""
+        lines = pa.array([text], pa.binary()).cast(pa.string())
+        self.wrapped += pc.count_substring_regex(lines, r"\p{Ll}[,;]?\r?\n\p{Ll}")[0].as_py()
 
     def add(
         self,
@@ -90,6 +102,7 @@ class QualityCounts:
         """
         sizes = pc.binary_length(types).to_numpy()
         self.long_tokens += int((sizes > _LIMIT)[ids].sum())
+        self.decomposed += int(_are_decomposed(types)[ids].sum())
         least = np.sort(sizes)[-_LONGEST:][0] if len(types) else 0
         long = np.flatnonzero(sizes >= least).tolist()
         self.longest = _longest([*self.longest, *((int(sizes[i]), types[i].as_py()) for i in long)])
@@ -116,6 +129,8 @@ class QualityCounts:
         """Return the counts as a record, to be written to a file and merged."""
         return QualityFigures(
             self.sentences,
+            self.decomposed,
+            self.wrapped,
             self.long_tokens,
             self.not_text,
             dict(self.scripts),
@@ -137,6 +152,8 @@ def summarize(reports: Sequence[QualityFigures]) -> TextQuality:
         "duplicate_share": round(repeated / len(hashes), 6) if len(hashes) else 0.0,
         "duplicates_sampled": len(hashes),
         "long_tokens": sum(report.long_tokens for report in reports),
+        "decomposed_tokens": sum(report.decomposed for report in reports),
+        "wrapped_lines": sum(report.wrapped for report in reports),
         "longest_tokens": [{"bytes": size, "token": token[:60]} for size, token in longest],
         "not_text_sentences": sum(report.not_text for report in reports),
         "odd_script_sentences": sum(scripts.values()) - max(scripts.values(), default=0),
@@ -150,6 +167,15 @@ def _sampled(hashes: Hashes, interval: int) -> Hashes:
 
 def _longest(tokens: list[tuple[int, str]]) -> list[tuple[int, str]]:
     return sorted(set(tokens), key=lambda pair: (-pair[0], pair[1]))[:_LONGEST]
+
+
+def _are_decomposed(types: pa.StringArray) -> npt.NDArray[np.bool_]:
+    """Tell of each type whether it is not in the Unicode form NFC."""
+    decomposed = ~pc.string_is_ascii(types).to_numpy(zero_copy_only=False)
+    others = np.flatnonzero(decomposed)
+    texts = types.take(pa.array(others)).to_pylist()
+    decomposed[others] = [not is_normalized("NFC", text) for text in texts]
+    return decomposed
 
 
 def _scripts(types: pa.StringArray) -> npt.NDArray[np.int8]:

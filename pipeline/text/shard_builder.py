@@ -182,6 +182,8 @@ def tokenize_piece(piece: Piece) -> PieceResult:
                 accounting.train_documents += int((found.hashes != 0).sum() - heldout[1:].sum())
             is_heldout = bool(heldout[-1])
             builder.add(block.text, lines, rows, ids, heldout[found.number], split)
+            if split is not None and block.records is None:
+                quality.add_lines(block.text)
         check_unchanged(span.input)
     builder.write()
     result = PieceResult(piece.digest, tuple(builder.shards), accounting, quality.figures())

@@ -42,9 +42,7 @@ def test_saved_and_loaded_gives_the_same_vectors(tiny_model: Model, tmp_path: Pa
     np.testing.assert_array_equal(ours, reference)
 
 
-def test_a_record_with_a_number_that_is_not_finite_loads(
-    tiny_model: Model, tmp_path: Path
-) -> None:
+def test_a_record_with_a_number_that_is_not_finite_loads(tiny_model: Model, tmp_path: Path) -> None:
     figures = {"perplexity": {"unigram": float("inf"), "average": float("nan"), "words": 3}}
     save(tmp_path / "model", tiny_model, training=figures)
     found = load_model(tmp_path / "model").training

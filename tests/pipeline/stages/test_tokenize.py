@@ -999,6 +999,27 @@ def test_little_held_out_text_is_said() -> None:
     assert tokenize.summary(figures | {"heldout_tokens": 2_000}) == said
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Clerks slept in the\nold mill, which had been\nbuilt in 1700.\n\n" * 30, "end within"),
+        ("| 1 | 2 |\n---\nsome words\n" * 30, "60 sentences hardly look like text"),
+        ("the same line\n" * 30 + "another line\n", "29 sentences repeat others"),
+        (unicodedata.normalize("NFD", "연기가 정말 좋았다.\n"), "3 tokens are decomposed"),
+        ("".join(f"Sentence {k} of text.\n" for k in range(9)) + "Another, and\nits end.\n", ""),
+    ],
+)
+def test_what_is_odd_about_a_text_is_said(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "t.txt").write_text(text)
+    how = params(sentences="split")
+    places = {"work": Location(tmp_path / "runs"), "cluster": CLUSTER, "column": "text"}
+    inputs = find_inputs([str(tmp_path / "t.txt")])
+    figures = tokenize.tokenize(inputs, Location(tmp_path / "out"), how, **places)
+    line = tokenize.summary(figures | {"heldout_tokens": 9999})
+    assert said in line if said else ";" not in line
+    assert "\n" not in line
+
+
 def test_a_query_of_the_report_that_is_no_token_is_refused_before_anything_is_cut(
     tmp_path: Path,
 ) -> None:
