@@ -22,13 +22,6 @@ INNER = re.compile(
 )
 
 
-def sample(cases: Mapping[str, Value], count: int) -> dict[str, Value]:
-    """Up to `count` of the cases, evenly spread."""
-    names = list(cases)
-    count = min(count, len(names))
-    return {name: cases[name] for name in (names[k * len(names) // count] for k in range(count))}
-
-
 def paired(*cases: Iterable[Value]) -> list[tuple[Value, ...]]:
     """Each case of each kind at least once: the kinds side by side, shorter ones again and again.
 

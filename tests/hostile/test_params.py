@@ -8,23 +8,12 @@ import pytest
 import yaml
 
 from pipeline.settings.cluster import Cluster, environment_variable
-from pipeline.settings.params import Params
 from tests.hostile.commands import COMMANDS
-from tests.hostile.harness import DAMAGE, paired, refused, sample
-from tests.hostile.schemas import altered, breakages
+from tests.hostile.harness import DAMAGE, paired, refused
 from tests.pipeline.command_line import ROOT
 
 SETTINGS = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-NUMBERS = [field.name for field in fields(Cluster) if isinstance(field.default, int | float)]
-NUMBERS.remove("gpu")
-CLUSTER = {field.name: field.default for field in fields(Cluster)}
-# The two sections of training are of one type.
-PARAMS = {
-    name: breakage
-    for name, breakage in breakages(Params).items()
-    if not name.startswith("finetune.training.")
-}
-BY_CLUSTER = sample(breakages(Cluster), 20)
+CLUSTER = [field.name for field in fields(Cluster)]
 TEXTS = {
     "a Python object": "corpus: !!python/object/apply:os.system ['touch owned']\n",
     "a date": "corpus: 2001-01-01\n",
@@ -40,27 +29,11 @@ TEXTS = {
 
 
 CORPUS = ["corpus", "out", "--work", "work", "--params", "broken.yaml"]
-APPEND = ["append", "store", "shards", "model", "--cluster", "broken.yaml"]
 
 
 def broken(folder: Path, value: Any) -> None:
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     (folder / "broken.yaml").write_text(text)
-
-
-@pytest.mark.parametrize("what", sample(PARAMS, 60))
-def test_params_out_of_their_schema(tmp_path: Path, what: str) -> None:
-    broken(tmp_path, altered(SETTINGS, PARAMS[what]))
-    refused(*CORPUS, cwd=tmp_path, names="broken.yaml")
-
-
-@pytest.mark.parametrize("what", BY_CLUSTER)
-def test_cluster_out_of_its_schema(
-    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    broken(tmp_path, altered(CLUSTER, BY_CLUSTER[what]))
-    refused(*APPEND, cwd=tmp_path, names="broken.yaml")
 
 
 @pytest.mark.parametrize("what", TEXTS)

@@ -1,70 +1,12 @@
 """Wrong usage of every command, made from the commands' own declarations: one line, exit code 1."""
 
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
-from pipeline.commands.cli import cli
 from tests.hostile.commands import COMMANDS
-from tests.hostile.harness import INNER, listing, paired, refused, sample
+from tests.hostile.harness import INNER, listing, paired, refused
 from tests.pipeline.command_line import elmo
-
-
-def commands(
-    group: click.Group, prefix: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], object]]:
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from commands(command, (*prefix, name))
-        else:
-            yield (*prefix, name), command
-
-
-def wrong() -> Iterator[tuple[str, list[str]]]:
-    for name, command in commands(cli, ()):
-        assert isinstance(command, click.Command)
-        label = " ".join(name)
-        if name != ("run",):  # it hands its options to DVC
-            yield f"{label} with an unknown option", [*name, "--unheard-of"]
-        needed = [p for p in command.params if isinstance(p, click.Argument) and p.nargs == 1]
-        if any(p.required for p in needed):
-            yield f"{label} without arguments", [*name]
-        given = ["x" if not isinstance(p.type, click.Choice) else p.type.choices[0] for p in needed]
-        given = [
-            "1" if isinstance(p.type, click.types.IntParamType) else g
-            for p, g in zip(needed, given, strict=True)
-        ]
-        if all(p.nargs == 1 for p in command.params if isinstance(p, click.Argument)):
-            yield f"{label} with one argument more", [*name, *given, "one-more"]
-        for param in command.params:
-            if not isinstance(param, click.Option) or param.is_flag:
-                continue
-            yield f"{label} {param.opts[0]} without a value", [*name, *given, param.opts[0]]
-            if isinstance(
-                param.type, click.Choice | click.types.IntParamType | click.types.FloatParamType
-            ):
-                yield (
-                    f"{label} {param.opts[0]} of no such value",
-                    [
-                        *name,
-                        *given,
-                        param.opts[0],
-                        "neither",
-                    ],
-                )
-
-
-USAGE = sample(dict(wrong()), 30)
-
-
-@pytest.mark.parametrize("what", USAGE)
-def test_wrong_usage(tmp_path: Path, what: str) -> None:
-    line = refused(*USAGE[what], cwd=tmp_path)
-    assert re.search(r"[.?)] See (elmo|python) .*--help$", line), line
-
 
 # In range for the command line's reader, and for nobody else.
 EMBED = ["embed", "model", "--input", "in.txt", "--output", "o.npz"]
