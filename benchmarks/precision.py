@@ -112,7 +112,7 @@ def _errors(exact: FeatureStore, other: FeatureStore) -> dict[str, Any]:
 
 
 def _bytes(store: FeatureStore) -> float:
-    counts = store.manifest.counts
+    counts = store.counts
     return counts.bytes / counts.tokens
 
 

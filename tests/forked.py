@@ -13,7 +13,7 @@ _PRELOADED = [
     "tests.hostile.processes",
     "elmo.store.build",
     "elmo.store.dump",
-    "elmo.store.maintenance",
+    "elmo.store.verify",
     "elmo.interop.files_of_2018",
     "mlflow.pyfunc",
     "mlflow.tracking",

@@ -1,5 +1,6 @@
 """Folders that are written completely or not at all, locally or at a URL."""
 
+import ctypes
 import os
 import shutil
 import tempfile
@@ -13,6 +14,8 @@ from elmo.io.atomic import hidden_folder, hidden_name
 from elmo.io.location import Location, in_parallel, scratch
 from elmo.io.outputs import check_folder
 
+_HERE = -100  # AT_FDCWD: paths are relative to the current folder
+_RENAME_EXCHANGE = 2
 _LOOK = 2.0  # seconds between two looks at a URL for a file that tells something
 
 
@@ -22,10 +25,11 @@ def new_folder(
 ) -> Iterator[Path]:
     """Yield an empty local folder that becomes `out` on success and is deleted on failure.
 
-    An existing `out` is replaced in the end. It is refused before work starts unless it is empty or
-    has all files `ours`, beside them only files that the regular expression `also` matches, and the
-    `kind`, if given, in its `manifest.json`. At a URL, where nothing is replaced, all files are
-    uploaded in the end, the first of `ours` last, so that readers see all or nothing.
+    An existing `out` is replaced in the end, on Linux in one step. It is refused before work starts
+    unless it is empty or has all files `ours`, beside them only files that the regular expression
+    `also` matches, and the `kind`, if given, in its `manifest.json`. At a URL, where nothing is
+    replaced, all files are uploaded in the end, the first of `ours` last, so that readers see all
+    or nothing.
     """
     check_folder(out, ours=ours, also=also, kind=kind)
     if out.local is None:
@@ -36,11 +40,25 @@ def new_folder(
     with hidden_folder(out.local) as new:
         yield new
         check_folder(out, ours=ours, also=also, kind=kind)
-        old = hidden_name(out.local)
-        if out.local.exists():
+        if not out.local.exists():
+            os.rename(new, out.local)
+        elif not _exchange(new, out.local):
+            old = hidden_name(out.local)
             os.rename(out.local, old)
-        os.rename(new, out.local)
-        shutil.rmtree(old, ignore_errors=True)
+            os.rename(new, out.local)
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two paths in one step, so that neither name is ever missing; return false if the
+    system or the file system cannot."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # of Linux; not in `os`
+    return bool(
+        rename
+        and not rename(
+            _HERE, os.fsencode(one), _HERE, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE)
+        )
+    )
 
 
 def _put_all(folder: Path, out: Location, *, last: Sequence[str]) -> None:

@@ -18,13 +18,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from elmo.errors import ElmoError, NotFound, altered_error, missing_error, reason_of
-from elmo.io.locks import FILE_MODE, delete_abandoned, folder_lock, locked_file
+from elmo.io.locks import FILE_MODE, delete_abandoned, locked_file
 from elmo.io.records import (
     Record,
     check_json_size,
@@ -37,7 +37,6 @@ from elmo.io.remote import THREADS, Remote
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{16}")
-_MARKER = re.compile(r"\.writing-[0-9a-f]{16}")
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
 
@@ -398,47 +397,9 @@ class Location:
             self.get(file, new)
             yield new
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Mark the folder as being written for the duration of the context. Write files that no
-        manifest names yet within it: `elmo.store.maintenance.prune` then keeps them.
-
-        While the mark is set, `being_written` is true in every process. At a URL there is no mark;
-        the age of files decides there. Files of dead writers are deleted first. It waits while
-        another process is in `undisturbed`.
-        """
-        self.sweep()
-        with ExitStack() as stack:
-            if self.local is not None:
-                stack.enter_context(locked_file(self.local, ".writing-"))
-                stack.enter_context(folder_lock(self.local, exclusive=False))
-            yield
-
-    @contextmanager
-    def undisturbed(self) -> Iterator[bool]:
-        """Yield whether no process is in `writing`; if so, none can enter it during this context.
-
-        Enter it to delete files that no manifest names: where it yields true, no live writer needs
-        them. At a URL, or if the folder is missing, it yields false.
-        """
-        if self.local is None or not self.local.is_dir():
-            yield False
-            return
-        with folder_lock(self.local, exclusive=True) as held:
-            yield not self.being_written() if held is None else held
-
-    def being_written(self) -> bool:
-        """Tell whether a live process is in `writing` of this folder; false at a URL. Marks of dead
-        processes are deleted."""
-        if self.local is None:
-            return False
-        marks = [name for name in self.names() if _MARKER.fullmatch(name)]
-        return any([not delete_abandoned(self.local / mark) for mark in marks])
-
     def sweep(self) -> list[str]:
         """Delete the temporary files of dead writers in this folder or, for a URL, in the user's
         folder for temporary files; return their names."""
-        self.being_written()  # deletes the marks of dead ones
         folder = self.local if self.local is not None else scratch()
         names = [name for name in Location(folder).names() if _TEMPORARY.fullmatch(name)]
         return [name for name in names if delete_abandoned(folder / name)]

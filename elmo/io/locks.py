@@ -1,4 +1,4 @@
-"""The locks of processes that write: on a work folder, on temporary files, on a folder itself.
+"""The locks of processes that write: on a work folder, and on temporary files.
 
 The operating system releases a lock when its process ends, however it ends.
 """
@@ -20,16 +20,14 @@ FILE_MODE = 0o644  # of new files, less the umask: readable by the group
 _ABANDONED = 24 * 3600.0  # seconds after which a file whose lock tells nothing has no writer
 
 
-def take_lock(file: int, *, shared: bool = False, wait: bool = True) -> bool | None:
+def take_lock(file: int, *, wait: bool = True) -> bool | None:
     """Lock an open file or folder, given by its descriptor, until it is closed or the process ends.
 
-    The lock is exclusive unless `shared`. With `wait=False`, a lock that another process holds is
+    With `wait=False`, a lock that another process holds is
     not waited for. Return whether it was acquired, or None if the file system has no locks.
     """
     try:
-        fcntl.flock(
-            file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
-        )
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:
@@ -96,20 +94,6 @@ def locked_file(folder: Path, prefix: str) -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-@contextmanager
-def folder_lock(folder: Path, *, exclusive: bool) -> Iterator[bool | None]:
-    """Lock a folder itself, not a file in it, shared or exclusive; yield whether the lock was
-    acquired, or None if the file system has no locks.
-
-    A shared lock is waited for, an exclusive one is not.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield take_lock(descriptor, shared=not exclusive, wait=not exclusive)
-    finally:
         os.close(descriptor)
 
 

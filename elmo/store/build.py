@@ -1,14 +1,14 @@
 """Building a store from the shards of a corpus: each range of sentences becomes one part.
 
 The content of a part depends on the model, the range, the settings and the kind of device, not on
-the process that embeds it. Interrupted work therefore resumes from existing parts whose footers
-have the required fingerprint.
+the process that embeds it, and its name follows from them. So interrupted work resumes from the
+parts that are there, and a new store takes over those of the store that it replaces.
 
 Shapes: N distinct tokens, P projection.
 """
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, Lock
@@ -19,9 +19,12 @@ import torch
 
 from elmo.data.manifest import ShardEntry
 from elmo.data.shards import Shards
-from elmo.errors import ElmoError, Mismatch
+from elmo.errors import ElmoError
+from elmo.io.atomic import check_writable
+from elmo.io.folders import link_or_copy, new_folder
 from elmo.io.location import Folder, Location
-from elmo.io.outputs import check_parent
+from elmo.io.locks import work_folder_lock
+from elmo.io.outputs import check_folder
 from elmo.io.records import digest
 from elmo.model.config import CONFIG, model_location, read_config, read_training
 from elmo.model.embedder import Embedder, Segment
@@ -36,6 +39,7 @@ from elmo.store.layout import (
 )
 from elmo.store.manifest import (
     INNER_FOLDER,
+    MANIFEST,
     STORE_FILE,
     ModelEntry,
     ParamsEntry,
@@ -44,42 +48,36 @@ from elmo.store.manifest import (
     StoreManifest,
     StoreSource,
     check_size,
-    files_of,
+    encode_manifest,
     new_manifest,
-    next_part_number,
-    publish,
+    paths_of,
     read_manifest,
-    sizes_of,
-    versions,
 )
-from elmo.store.reader import check_layout, open_parquet
 from elmo.store.writer import (
     Origin,
     Rows,
     find_part,
-    is_whole,
+    take_part,
     write_part,
 )
 
 PART_TOKENS = 1 << 18  # about how many tokens a part has at most: what a kill costs
-_LARGER_SHARDS = "tokenize the text again with a larger tokenize.shard_bytes"
 MOST_PARTS = 1 << 14  # parts a corpus is divided into, beside those that its shards make
+_OURS: dict[str, Any] = {"ours": (INNER_FOLDER,), "also": STORE_FILE}
 
 
 @dataclass(frozen=True)
 class EmbedJob:
-    """A job: embed rows `start` to `stop - 1` of a shard as part `number` of the store.
+    """A job: embed rows `start` to `stop - 1` of a shard as the part that `origin` describes.
 
-    `first_sentence_id` and `first_document_id` are added to the ids that the shard gives.
+    `earlier` is a part of the replaced store that has these vectors (None: there is none).
     """
 
-    number: int
     shard: ShardEntry
     start: int
     stop: int
-    first_sentence_id: int
-    first_document_id: int
     origin: Origin
+    earlier: PartEntry | None
 
 
 class Stopped(Exception):
@@ -87,38 +85,41 @@ class Stopped(Exception):
 
 
 class ShardEmbedder:
-    """A callable that embeds one job and returns the manifest entry of its part.
+    """A callable that makes the part of one job and returns its manifest entry.
 
-    Parts are written to the first of `locations`; complete parts in any of them are reused. Several
-    threads may call it; after `stop()` their calls raise `Stopped` within seconds.
+    The part is embedded unless it is in the folder `out` already, or in the store `earlier`.
+    Several threads may call it; after `stop()` their calls raise `Stopped` within seconds.
     """
 
     def __init__(
         self,
         model: Location,
         shards: Location,
-        locations: Sequence[Location],
+        out: Location,
+        earlier: Location | None,
         layout: Layout,
         precision: str,
         device: str,
     ) -> None:
         keep_freed_memory()
         self.shards = Shards(shards)
-        self.locations, self.layout = locations, layout
+        self.out, self.earlier, self.layout = out, earlier, layout
         self._loading = (model, device, precision)
         self._embedder: Embedder | None = None
         self._lock, self._stopped = Lock(), Event()
-        self._names = [location.names() for location in locations]
 
     def __call__(self, job: EmbedJob) -> PartEntry:
-        """Write the job's part unless it exists already; return its manifest entry.
+        """Make the job's part unless it exists already; return its manifest entry.
 
         One thread computes it, since the number of threads could change the last bits of sums.
         """
-        for location, names in zip(self.locations, self._names, strict=True):
-            part = find_part(location, names, job.number, origin=job.origin)
-            if part is not None:
-                return part
+        part = find_part(self.out, job.origin)
+        if part is None and job.earlier is not None and self.earlier is not None:
+            part = take_part(
+                self.out, self.earlier, job.earlier, origin=job.origin, codec=self.layout.codec
+            )
+        if part is not None:
+            return part
         with one_thread():
             return self._write(job)
 
@@ -127,14 +128,9 @@ class ShardEmbedder:
         embedder = self._load()
         x_NP = embedder.encode_types(shard.types)
         return write_part(
-            self.locations[0],
-            job.number,
+            self.out,
             rows=Rows(
-                shard.sentence_ids + job.first_sentence_id,
-                shard.document_ids + job.first_document_id,
-                shard.offsets,
-                shard.ids,
-                shard.dictionary,
+                shard.sentence_ids, shard.document_ids, shard.offsets, shard.ids, shard.dictionary
             ),
             x_NP=x_NP,
             segments=self._unless_stopped(
@@ -176,129 +172,116 @@ def build(
     shards: Folder,
     model: Folder,
     settings: StoreSettings,
+    earlier: Folder | None = None,
+    replace: bool = False,
     work: Folder | None = None,
     device: str = "cpu",
     run: JobRunner | None = None,
 ) -> StoreManifest:
     """Write a store of the sentences of a shards folder to `out`; return its manifest.
 
-    The manifest is written last. `work` is where parts are kept until all are complete (default:
-    `out`). An existing store in `out` gets a new version, unless its content would be the same.
-    `run(kind, arguments, jobs)` executes the jobs with workers `kind(*arguments)`; by default they
-    run one by one in this process.
+    Parts that are still right are taken from the store `earlier` (default: a store at the local
+    `out`); a part whose ids have moved is copied with the new ones. A local `out` is replaced at
+    once, when all is written; finished parts are kept in `work` until then (default: in a hidden
+    folder beside `out`). At a URL, parts are written to `out` and the manifest last; another store
+    that is there is refused unless `replace` is set. `run(kind, arguments, jobs)` executes the jobs
+    with workers `kind(*arguments)`; by default they run one by one in this process.
     """
     location, shards, model = Location.of(out), Location.of(shards), model_location(model)
-    before = _store_or_nothing(location)
-    corpus = _corpus(shards, model)
+    check_build(location, shards=shards, model=model, settings=settings)
+    corpus = Shards(shards)
+    if earlier is None:
+        replaced = location if location.local is not None else None
+    else:
+        replaced = Location.of(earlier)
     layout = make_layout(model, settings)
     made_by = _model(model)
     kind = torch.device(device).type
-    jobs = _jobs(corpus, layout, made_by.digest, settings.precision, kind)
-    fingerprint = digest([[job.origin.fingerprint for job in jobs], msgspec.to_builtins(made_by)])
+    jobs = _jobs(corpus, layout, made_by.digest, settings.precision, kind, _parts_of(replaced))
     described = partial(
         new_manifest,
         layout=layout,
         model=made_by,
         params=ParamsEntry(layers=settings.layers, precision=settings.precision),
-        sources=[_source(corpus, kind, sentences=0, documents=0)],
-        made_by="build",
+        source=_source(corpus, kind),
     )
-    check_size(
-        location, described(parts=[]), [job.origin.shards for job in jobs], remedy=_LARGER_SHARDS
-    )
-    unfinished = location if work is None else Location.of(work) / fingerprint[:16]
-    existed = location.local is None or location.local.exists()
-    try:
-        with unfinished.writing():
-            locations = (unfinished,) if unfinished == location else (unfinished, location)
-            arguments = (model, shards, locations, layout, settings.precision, device)
-            parts = list((run or run_serially)(ShardEmbedder, arguments, jobs))
-            manifest = _publish(location, described(parts=parts), before, unfinished)
-    except BaseException:
-        for folder in (unfinished, *(() if existed else (location,))):
-            (folder / INNER_FOLDER).remove_folder()  # unless files are in it
-            folder.remove_folder()
-        raise
-    if unfinished != location:
-        _clear(unfinished)
-    return manifest
+    check_size(location, described(parts=[]), [job.origin.shard for job in jobs])
 
+    def embed(folder: Location) -> StoreManifest:
+        arguments = (model, shards, folder, replaced, layout, settings.precision, device)
+        return described(parts=list((run or run_serially)(ShardEmbedder, arguments, jobs)))
 
-def append(
-    store: Folder,
-    *,
-    shards: Folder,
-    model: Folder,
-    device: str = "cpu",
-    run: JobRunner | None = None,
-) -> StoreManifest:
-    """Add the sentences of another shards folder to a store, as a new version; return its manifest.
-
-    `model` must be the one that made the store; `run` is as for `build`. The new ids follow those
-    of the store's last sentence and document. Readers of the old version are not affected.
-    """
-    location, shards, model = Location.of(store), Location.of(shards), model_location(model)
-    before, corpus = check_append(location, shards=shards, model=model)
-    kind = torch.device(device).type
-    jobs = _jobs(
-        corpus,
-        before.layout,
-        before.model.digest,
-        before.params.precision,
-        kind,
-        first_number=next_part_number(before.parts),
-        sentences=before.counts.sentences,
-        documents=sum(source.documents for source in before.sources),
-    )
-    source = _source(
-        corpus,
-        kind,
-        sentences=jobs[0].first_sentence_id,
-        documents=jobs[0].first_document_id,
-    )
-    described = partial(
-        new_manifest,
-        layout=before.layout,
-        model=before.model,
-        params=before.params,
-        sources=[*before.sources, source],
-        made_by="append",
-        before=before,
-    )
-    shards_of = [*(part.shards for part in before.parts), *(job.origin.shards for job in jobs)]
-    remedy = f"join the parts that are there (elmo compact {location}), or {_LARGER_SHARDS}"
-    check_size(location, described(parts=[]), shards_of, remedy=remedy)
-    with location.writing():
-        arguments = (model, shards, (location,), before.layout, before.params.precision, device)
-        parts = list((run or run_serially)(ShardEmbedder, arguments, jobs))
-        manifest = described(parts=[*before.parts, *parts])
-        publish(location, manifest)
-    return manifest
-
-
-def check_append(
-    location: Location, *, shards: Location, model: Location
-) -> tuple[StoreManifest, Shards]:
-    """Return the store's manifest and the shards; raise `ElmoError` if `append` would refuse them.
-
-    This is quick: checksums are not compared here but when the files are read.
-    """
-    before = read_manifest(location)
-    corpus = _corpus(shards, model)
-    made_by = _model(model)
-    if made_by.digest != before.model.digest:
-        raise Mismatch(
-            f"{location}: was made by model {before.model.digest[:12]}…, {model} is "
-            f"{made_by.digest[:12]}…; a store has one model"
+    if location.local is None:
+        names = {job.origin.part_file for job in jobs}
+        return _present(location, names, described, replace=replace) or _publish(
+            location, embed(location)
         )
-    if corpus.digest in [source.digest for source in before.sources]:
-        raise ElmoError(f"{location}: holds the sentences of {shards} already")
-    _check_layout(location, before, model)
-    location.check_all(sizes_of(before.parts))
-    for part in before.parts[:1]:  # all have one layout
-        footer = open_parquet(location, part.file).schema_arrow
-        check_layout(location.name(part.file), footer, before.layout)
-    return before, corpus
+    made_from = digest([[job.origin.part_file for job in jobs], msgspec.to_builtins(made_by)])
+    kept = None if work is None else Location.of(work).local
+    if kept is None:
+        kept = location.local.with_name(f".{location.last}.parts")
+    check_writable(location.local)
+    unfinished = kept / made_from[:16]
+    with work_folder_lock(unfinished):
+        manifest = embed(Location(unfinished))
+        with new_folder(location, **_OURS) as new:
+            (new / INNER_FOLDER).mkdir()
+            for path in paths_of(manifest.parts):
+                made = unfinished / path
+                if replaced is not None and replaced.local is not None and not made.exists():
+                    made = replaced.local / path  # it is the same in the replaced store
+                link_or_copy(made, new / path)
+            Location(new).write(MANIFEST, encode_manifest(location, manifest))
+        Location(unfinished).remove()
+    if work is None:
+        Location(kept).remove_folder()
+    return manifest
+
+
+def _present(
+    location: Location,
+    names: set[str],
+    described: Callable[..., StoreManifest],
+    *,
+    replace: bool,
+) -> StoreManifest | None:
+    """Return the manifest of the store at a URL if it is the one to be made; None if there is none.
+
+    `names` are those of its parts. Another store is refused or, with `replace`, given up: its
+    manifest is deleted.
+    """
+    if not location.exists(MANIFEST):
+        return None
+    present = read_manifest(location)
+    same_parts = names == {part.file for part in present.parts}
+    if same_parts and described(parts=present.parts).digest == present.digest:
+        return present
+    if not replace:
+        raise ElmoError(
+            f"{location}: another store is there already, and at a URL nothing is replaced; choose "
+            "a new folder"
+        )
+    location.delete(MANIFEST)
+    return None
+
+
+def _publish(location: Location, manifest: StoreManifest) -> StoreManifest:
+    """Delete what other writers left at a URL, and write the manifest."""
+    named, listed = set(paths_of(manifest.parts)), location.tree()
+    for path in sorted(named.difference(listed)):
+        raise ElmoError(
+            f"{location.name(path)}: vanished before it was published; run the same command again"
+        )
+    location.delete_all(
+        path for path in listed if re.fullmatch(STORE_FILE, path) and path not in {*named, MANIFEST}
+    )
+    data = encode_manifest(location, manifest)
+    if not location.create(MANIFEST, data) and location.read(MANIFEST) != data:
+        raise ElmoError(
+            f"{location}: another process has published another store here meanwhile, which stays; "
+            "choose a new folder"
+        )
+    return manifest
 
 
 def check_build(
@@ -306,9 +289,23 @@ def check_build(
 ) -> None:
     """Raise `ElmoError` if `build` could not write a store of these shards and settings to
     `out`."""
-    _store_or_nothing(out)
-    _corpus(shards, model)
+    check_folder(out, **_OURS)
+    corpus = Shards(shards)
+    read_config(model).tokenizer.check_shards(corpus.tokenization, model=model, shards=shards)
+    if not corpus.entries():
+        raise ElmoError(f"{shards}: holds no sentences; tokenize a corpus first")
+    corpus.check_sizes()
     make_layout(model, settings)
+
+
+def taken_bytes(
+    store: Location, *, shards: Location, model: Location, settings: StoreSettings, device: str
+) -> int:
+    """Return the size of the parts that `build` would take over from a store."""
+    layout, digest = make_layout(model, settings), read_config(model).digest
+    kind = torch.device(device).type
+    jobs = _jobs(Shards(shards), layout, digest, settings.precision, kind, _parts_of(store))
+    return sum(job.earlier.bytes for job in jobs if job.earlier is not None)
 
 
 def make_layout(model: Location, settings: StoreSettings) -> Layout:
@@ -332,29 +329,14 @@ def make_layout(model: Location, settings: StoreSettings) -> Layout:
     )
 
 
-def _corpus(shards: Location, model: Location) -> Shards:
-    """Open the shards; raise `ElmoError` unless they have sentences, tokenized as the model
-    requires."""
-    corpus = Shards(shards)
-    read_config(model).tokenizer.check_shards(corpus.tokenization, model=model, shards=shards)
-    if not corpus.entries():
-        raise ElmoError(f"{shards}: holds no sentences; tokenize a corpus first")
-    corpus.check_sizes()
-    return corpus
-
-
-def _check_layout(location: Location, store: StoreManifest, model: Location) -> None:
-    """Raise `ElmoError` if a manifest and its model disagree on the width or number of layers."""
-    shape = ModelShape.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
-    for name, recorded, actual in (
-        ("dim", store.layout.dim, shape.dim),
-        ("model_layers", store.layout.model_layers, shape.layers + 1),
-    ):
-        if recorded != actual:
-            raise ElmoError(
-                f"{location.name(store.path)}: layout.{name} is {recorded}, its "
-                f"model's is {actual}; restore it or make the store again"
-            )
+def _parts_of(store: Location | None) -> dict[str, PartEntry]:
+    """Return the parts of a store by their fingerprints; none if it can't be read."""
+    if store is None or not store.exists(MANIFEST):
+        return {}
+    try:
+        return {part.fingerprint: part for part in read_manifest(store).parts}
+    except ElmoError:  # damaged, or of another version: it is replaced as a whole
+        return {}
 
 
 def _jobs(
@@ -363,44 +345,46 @@ def _jobs(
     model: str,
     precision: str,
     device: str,
-    *,
-    first_number: int = 0,
-    sentences: int = 0,
-    documents: int = 0,
+    earlier: Mapping[str, PartEntry],
 ) -> list[EmbedJob]:
     jobs: list[EmbedJob] = []
     for shard, start, stop in _ranges(corpus):
-        number = first_number + len(jobs)
-        made_from = {
-            "schema": SCHEMA_VERSION,
-            "model": model,
-            "shard": msgspec.to_builtins(shard),
-            "rows": [start, stop],
-            "layout": msgspec.to_builtins(layout),
-            "precision": precision,
-            "device": device,
-            "first": [sentences, documents],
-            "number": number,
-        }
-        metadata = {
-            "elmo.model": model,
-            "elmo.shard": shard.sha256,
-            "elmo.precision": precision,
-            "elmo.device": device,
-        }
-        shards = (SourceShard(file=shard.file, sha256=shard.sha256),)
-        origin = Origin(shard.split, digest(made_from), shards, metadata)
-        jobs.append(EmbedJob(number, shard, start, stop, sentences, documents, origin))
+        origin = Origin(
+            split=shard.split,
+            shard=SourceShard(file=shard.file, sha256=shard.sha256),
+            sentence_offset=shard.sentence_offset,
+            document_offset=shard.document_offset,
+            position=shard.first_sentence_id + start,
+            made_from={
+                "schema": SCHEMA_VERSION,
+                "model": model,
+                "shard": shard.sha256,
+                "split": shard.split,
+                "rows": [start, stop],
+                "layout": msgspec.to_builtins(layout),
+                "precision": precision,
+                "device": device,
+            },
+            metadata={
+                "elmo.model": model,
+                "elmo.shard": shard.sha256,
+                "elmo.precision": precision,
+                "elmo.device": device,
+            },
+        )
+        jobs.append(EmbedJob(shard, start, stop, origin, earlier.get(origin.fingerprint)))
     return jobs
 
 
 def _ranges(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
     """Yield the ranges of all shards, of nearly equal numbers of sentences.
 
-    They depend on the manifest alone. A corpus of more than `MOST_PARTS` parts gets larger parts,
-    so that its store's manifest stays small enough to read.
+    They depend on their shard alone, but a corpus of more than `MOST_PARTS` parts gets parts of
+    twice the size, or four times and so on, so that its store's manifest can be read.
     """
-    part_tokens = max(PART_TOKENS, -(-corpus.tokens() // MOST_PARTS))
+    part_tokens = PART_TOKENS
+    while corpus.tokens() > MOST_PARTS * part_tokens:
+        part_tokens *= 2
     for shard in corpus.entries():
         many = min(-(-shard.tokens // part_tokens), shard.sentences) or 1
         for k in range(many):
@@ -415,16 +399,13 @@ def _model(folder: Location) -> ModelEntry:
     return ModelEntry(record.digest, record.tokenizer, training)
 
 
-def _source(corpus: Shards, device: str, *, sentences: int, documents: int) -> StoreSource:
-    """Return the manifest entry of the shards, given the ids that their first sentence and document
-    get."""
+def _source(corpus: Shards, device: str) -> StoreSource:
+    """Return the manifest entry of the shards."""
     counts = corpus.manifest.counts
     return StoreSource(
         digest=corpus.digest,
         tokenizer=corpus.manifest.tokenizer,
         inputs=msgspec.to_builtins(corpus.manifest.inputs),
-        first_sentence_id=sentences,
-        first_document_id=documents,
         sentences=counts.sentences,
         documents=counts.documents,
         tokens=counts.tokens,
@@ -441,69 +422,3 @@ def run_serially(
     """
     embedder = kind(*arguments)
     return (embedder(job) for job in jobs)
-
-
-def _store_or_nothing(location: Location) -> StoreManifest | None:
-    """Return the newest manifest in `location`, or None if nothing is there.
-
-    `ElmoError` is raised if there are files that do not belong to a store.
-    """
-    if location.local is not None:
-        check_parent(location.local)
-        if os.path.lexists(location.local) and not location.local.is_dir():
-            raise ElmoError(f"{location}: is no folder; choose a folder for the store")
-    names = location.names()
-    if "manifest.json" in names or versions(location):
-        return read_manifest(location)
-    if location.local is not None and location.local.is_dir():
-        names = [path.name for path in location.local.iterdir()]
-    names += [f"{INNER_FOLDER}/{name}" for name in (location / INNER_FOLDER).entries()]
-    others = [
-        name
-        for name in names
-        if name != INNER_FOLDER and not name.startswith(".") and not STORE_FILE.fullmatch(name)
-    ]
-    if others:
-        raise ElmoError(
-            f"{location}: holds {sorted(others)[0]} and is not a store; choose another folder"
-        )
-    return None
-
-
-def _publish(
-    location: Location, manifest: StoreManifest, before: StoreManifest | None, unfinished: Location
-) -> StoreManifest:
-    """Move the parts to `location` and publish the manifest, unless the same version exists
-    already."""
-    with location.writing():
-        if unfinished != location:
-            for part in manifest.parts:
-                for entry in (part.types, part):
-                    if not unfinished.exists(entry.path):
-                        continue  # an equal run has moved it, or it was in the store before
-                    if not is_whole(location, entry):
-                        location.delete(entry.path)
-                        location.adopt(entry.path, unfinished)
-        if before is not None:
-            if _content(before).digest == _content(manifest).digest:
-                return before
-            manifest = msgspec.structs.replace(
-                manifest, version=before.version + 1, before=before.digest
-            )
-        publish(location, manifest)
-        return manifest
-
-
-def _content(manifest: StoreManifest) -> StoreManifest:
-    return msgspec.structs.replace(manifest, version=1, before=None, made_by="")
-
-
-def _clear(unfinished: Location) -> None:
-    """Remove a folder of unfinished parts, unless another process is writing the same store
-    there."""
-    if unfinished.being_written():
-        return
-    unfinished.delete_all(name for name in files_of(unfinished) if STORE_FILE.fullmatch(name))
-    unfinished.sweep()
-    (unfinished / INNER_FOLDER).remove_folder()
-    unfinished.remove_folder()

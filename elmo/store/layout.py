@@ -28,7 +28,7 @@ from elmo.io.records import read_record
 from elmo.settings import MOST_LAYERS, Codec
 from elmo.store.dtypes import DTYPES, SCALE_DTYPE
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 TYPE_ID_DTYPE = "<i4"  # of a token's number in its part's table of distinct tokens
 MOST_STORED_LAYERS = MOST_LAYERS + 1  # layer 0 is the char-CNN's
 MAX_DIM = 2**20

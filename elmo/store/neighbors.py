@@ -223,10 +223,9 @@ def _occurrences(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:
 def check_model(store: FeatureStore, embedder: Embedder) -> None:
     """Raise `Mismatch` unless the embedder's model made the store; vectors of two models do not
     compare."""
-    store_model = store.manifest.model.digest
-    if store_model != embedder.model.digest:
+    if store.model != embedder.model.digest:
         raise Mismatch(
-            f"{store.path}: was made by model {store_model[:12]}…, not by "
+            f"{store.path}: was made by model {store.model[:12]}…, not by "
             f"{embedder.model.digest[:12]}…; use the model it was made with"
         )
 

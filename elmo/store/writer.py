@@ -1,7 +1,7 @@
 """The writer of a store's parts and their tables of distinct tokens.
 
-A file name contains the part's number and the first digits of the file's SHA-256, so two writers
-never use one name for different bytes, and a file's name shows whether it is complete.
+A file is named by what it is made from, and gets that name once it is complete. So a part that is
+there need not be made again, whoever made it.
 
 Parquet is written without dictionaries and without statistics of vectors, and each column of a row
 group is one page, so uncompressed values can be located by arithmetic and memory-mapped. Each page
@@ -10,23 +10,25 @@ has a checksum. The same input always gives the same bytes.
 Shapes: N distinct tokens, T tokens, P projection, D = 2P.
 """
 
-import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from elmo.data.arrays import Floats, Ints
 from elmo.data.ragged import split_into_runs
-from elmo.errors import ElmoError
+from elmo.errors import Damaged, ElmoError
 from elmo.io.location import Location
-from elmo.io.records import sha256
+from elmo.io.records import digest, sha256
 from elmo.store.dtypes import to_stored
 from elmo.store.layout import (
     MAX_VALUE_BYTES,
@@ -36,7 +38,7 @@ from elmo.store.layout import (
     part_schema,
     types_schema,
 )
-from elmo.store.manifest import PartEntry, SourceShard, TypesEntry
+from elmo.store.manifest import INNER_FOLDER, PartEntry, SourceShard, TypesEntry
 
 if TYPE_CHECKING:
     from elmo.model.embedder import Segment
@@ -61,13 +63,32 @@ class Rows:
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a part: its split, the shards it is embedded from, and what else its footer
-    says (`metadata`); `fingerprint` is a digest of everything that determines its content."""
+    """What a part is made from: `made_from` determines its vectors, the offsets are those of the
+    ids in its shard's file, and `position` is at most the id of its first sentence."""
 
     split: str
-    fingerprint: str
-    shards: tuple[SourceShard, ...]
-    metadata: dict[str, str]  # what else its footer says
+    shard: SourceShard
+    sentence_offset: int
+    document_offset: int
+    position: int
+    made_from: dict[str, Any]
+    metadata: dict[str, str]  # what else the footers say
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return the digest of all that determines the part's vectors."""
+        return digest(self.made_from)
+
+    @property
+    def part_file(self) -> str:
+        """Return the name of the part."""
+        ids = [self.fingerprint, self.sentence_offset, self.document_offset]
+        return f"part-{self.position:012d}-{digest(ids)[:16]}.parquet"
+
+    @property
+    def types_path(self) -> str:
+        """Return the path of the part's table of types within the store's folder."""
+        return f"{INNER_FOLDER}/types-{self.fingerprint[:16]}.types"
 
     @property
     def footer(self) -> dict[str, str]:
@@ -81,7 +102,6 @@ class Origin:
 
 def write_part(
     location: Location,
-    number: int,
     *,
     rows: Rows,
     x_NP: Floats,
@@ -89,20 +109,17 @@ def write_part(
     layout: Layout,
     origin: Origin,
 ) -> PartEntry:
-    """Write part number `number` and its table of types; return the part's manifest entry.
+    """Write a part and its table of types; return the part's manifest entry.
 
     `x_NP` are the context-free vectors of `rows.types`. `segments` have the vectors of the
-    sentences `rows`, all and in order; while one segment is written, the next is computed. A file
-    gets its final name only once it is complete.
+    sentences `rows`, all and in order; while one segment is written, the next is computed.
     """
-    with location.temporary() as path:
+    with location.temporary() as types_path, location.temporary() as path:
         columns = stored_x(x_NP, layout) if "layer_0" in layout.layers else {}
         schema = types_schema(layout, metadata=origin.footer)
-        write_types(path, schema, layout, rows.types, columns)
-        types_entry = publish_types(location, path, number)
-    schema = part_schema(layout, types_file=types_entry.path, metadata=origin.footer)
-    with location.temporary() as path:
-        with part_writer(path, schema, layout) as writer, ThreadPoolExecutor(1) as thread:
+        write_types(types_path, schema, layout, rows.types, columns)
+        schema = part_schema(layout, types_file=origin.types_path, metadata=origin.footer)
+        with part_writer(path, schema, layout.codec) as writer, ThreadPoolExecutor(1) as thread:
             pending = None
             for segment in segments:
                 if pending is not None:
@@ -110,69 +127,94 @@ def write_part(
                 pending = thread.submit(_write_segment, writer, rows, x_NP, segment, layout)
             if pending is not None:
                 pending.result()
-        return publish_part(location, path, number, types_entry=types_entry, origin=origin)
+        _publish(location, types_path, origin.types_path)
+        _publish(location, path, origin.part_file)
+        return _describe_part(path, types=_describe_types(types_path, origin), origin=origin)
 
 
-def publish_types(location: Location, path: Path, number: int) -> TypesEntry:
-    """Give the local file `path`, a complete table of types, its final name, that of part `number`;
-    return its manifest entry."""
-    types_entry = _describe_types(path, number)
-    _publish(location, path, types_entry)
-    return types_entry
+def _publish(location: Location, path: Path, file: str) -> None:
+    """Give a complete local file its name; a damaged file of that name is replaced."""
+    if not location.publish(path, file) and location.sha256(file) != sha256(path):
+        location.delete(file)
+        location.publish(path, file)
 
 
-def publish_part(
-    location: Location, path: Path, number: int, *, types_entry: TypesEntry, origin: Origin
-) -> PartEntry:
-    """Give the local file `path`, a complete part, its final name, that of part `number`; return
-    its manifest entry."""
-    part = _describe_part(path, number, types_entry=types_entry, origin=origin)
-    _publish(location, path, part)
-    return part
-
-
-def is_whole(location: Location, entry: PartEntry | TypesEntry) -> bool:
-    """Tell whether the file of a manifest entry is in the folder, with the entry's size and
-    SHA-256."""
+def find_part(location: Location, origin: Origin) -> PartEntry | None:
+    """Return the manifest entry of the part that is made from `origin`, if it is in a folder and
+    undamaged; None otherwise."""
+    if not location.exists(origin.part_file):
+        return None
     try:
-        location.check(entry.path, size=entry.bytes, sha256=entry.sha256)
-    except ElmoError:
-        return False
-    return True
+        with (
+            location.local_copy(origin.types_path) as types,
+            location.local_copy(origin.part_file) as path,
+        ):
+            for file in (types, path):
+                _check_pages(file, origin)
+            return _describe_part(path, types=_describe_types(types, origin), origin=origin)
+    except (OSError, ElmoError, ValueError, pa.ArrowException):
+        return None
 
 
-def _publish(location: Location, path: Path, entry: PartEntry | TypesEntry) -> None:
-    """Give a file the name that its content determines; a damaged file of that name is replaced."""
-    if not location.publish(path, entry.path) and not is_whole(location, entry):
-        location.delete(entry.path)
-        location.publish(path, entry.path)
-
-
-def find_part(
-    location: Location, names: Iterable[str], number: int, *, origin: Origin
+def take_part(
+    location: Location, source: Location, entry: PartEntry, *, origin: Origin, codec: str
 ) -> PartEntry | None:
-    """Return the manifest entry of an undamaged part number `number` whose footer has the
-    fingerprint of `origin`, among the files `names` of a folder.
+    """Take over a part of the store `source`, `entry`, that has the vectors of `origin`; return its
+    new manifest entry, or None if it is damaged.
 
-    Return None if there is none.
+    If its ids have moved, it is copied with the new ones. Files that stay as they are are copied
+    from or to a URL only: those of a local store are left where they are.
     """
-    for name in names:
-        if not name.startswith(f"part-{number:05d}-"):
-            continue
-        try:
-            with location.local_copy(name) as path:
-                footer = _read_footer(path)
-                if footer.get("elmo.fingerprint") != origin.fingerprint:
-                    continue
-                types_path = json.loads(footer["elmo.columns"])["types"]["of"]
-                with location.local_copy(types_path) as copy:
-                    types_entry = _describe_types(copy, number)
-                part = _describe_part(path, number, types_entry=types_entry, origin=origin)
-        except (OSError, ElmoError, KeyError, ValueError, pa.ArrowException):
-            continue  # damaged, or moved by an equal run: it is made again
-        if (part.path, types_entry.path) == (name, types_path):
-            return part
-    return None
+    try:
+        for file in (entry.types, entry):
+            # At a URL nothing is rewritten, and reading it all would be a download.
+            source.check(
+                file.path, size=file.bytes, sha256=None if source.local is None else file.sha256
+            )
+        if entry.file != origin.part_file:
+            return _renumber_part(location, source, entry, origin=origin, codec=codec)
+    except Damaged:
+        return None
+    if location.local is None or source.local is None:
+        location.adopt(entry.types.path, source)
+        location.adopt(entry.path, source)
+    return msgspec.structs.replace(entry, shard=origin.shard)
+
+
+def _renumber_part(
+    location: Location, source: Location, entry: PartEntry, *, origin: Origin, codec: str
+) -> PartEntry:
+    """Copy a part with the ids of `origin`; the bytes are those that embedding it would give."""
+    shifts = {
+        "sentence_id": origin.sentence_offset - entry.sentence_offset,
+        "document_id": origin.document_offset - entry.document_offset,
+    }
+    with source.local_copy(entry.path) as old, location.temporary() as path:
+        with pq.ParquetFile(old, page_checksum_verification=True) as file:
+            schema = file.schema_arrow
+            with part_writer(path, schema, codec) as writer:
+                for group in range(file.num_row_groups):
+                    table = file.read_row_group(group)
+                    for name, shift in shifts.items():
+                        column = pc.add(table[name], pa.scalar(shift, pa.int64()))
+                        place = schema.get_field_index(name)
+                        table = table.set_column(place, schema.field(name), column)
+                    writer.write_table(table, row_group_size=max(1, len(table)))
+        if location.local is None or source.local is None:
+            location.adopt(entry.types.path, source)
+        _publish(location, path, origin.part_file)
+        return _describe_part(path, types=entry.types, origin=origin)
+
+
+def _check_pages(path: Path, origin: Origin) -> None:
+    """Raise an exception unless a file has the fingerprint of `origin` and all its pages are as
+    their checksums say."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        metadata = file.schema_arrow.metadata or {}
+        if metadata.get(b"elmo.fingerprint") != origin.fingerprint.encode():
+            raise ValueError(f"{path}: is made from something else")
+        for group in range(file.num_row_groups):
+            file.read_row_group(group)
 
 
 def add_rows(
@@ -231,35 +273,30 @@ def write_types(
             kind = pa.binary(layout.x_width)
             data = pa.py_buffer(np.ascontiguousarray(values))
             arrays.append(pa.Array.from_buffers(kind, len(values), [None, data]))
-    with part_writer(path, schema, layout) as writer:
+    with part_writer(path, schema, layout.codec) as writer:
         table = pa.Table.from_arrays(arrays, schema=schema)
         writer.write_table(table, row_group_size=MAX_ROWS)
 
 
-def _read_footer(path: Path) -> dict[str, str]:
-    metadata = pq.read_schema(path).metadata or {}
-    return {key.decode(): value.decode() for key, value in metadata.items() if key[:5] == b"elmo."}
-
-
-def _describe_types(path: Path, number: int) -> TypesEntry:
+def _describe_types(path: Path, origin: Origin) -> TypesEntry:
     with pq.ParquetFile(path) as file:
         rows = file.metadata.num_rows
-    digest = sha256(path)
-    name = f"types-{number:05d}-{digest[:12]}.types"
-    return TypesEntry(file=name, rows=rows, bytes=path.stat().st_size, sha256=digest)
+    return TypesEntry(
+        file=origin.types_path.removeprefix(f"{INNER_FOLDER}/"),
+        rows=rows,
+        bytes=path.stat().st_size,
+        sha256=sha256(path),
+    )
 
 
-def _describe_part(
-    path: Path, number: int, *, types_entry: TypesEntry, origin: Origin
-) -> PartEntry:
+def _describe_part(path: Path, *, types: TypesEntry, origin: Origin) -> PartEntry:
     """Return the manifest entry of a part: counts, id ranges, size and SHA-256."""
     with pq.ParquetFile(path) as file:
         table = file.read(["sentence_id", "document_id", "length"])
         row_groups = file.num_row_groups
     sentences, documents = (table[name].to_numpy() for name in ("sentence_id", "document_id"))
-    digest = sha256(path)
     return PartEntry(
-        file=f"part-{number:05d}-{digest[:12]}.parquet",
+        file=origin.part_file,
         split=origin.split,  # type: ignore[arg-type]
         sentences=table.num_rows,
         tokens=int(table["length"].to_numpy().sum(dtype=np.int64)),
@@ -268,11 +305,13 @@ def _describe_part(
         last_sentence_id=int(sentences[-1]),
         first_document_id=int(documents.min()),
         last_document_id=int(documents.max()),
+        sentence_offset=origin.sentence_offset,
+        document_offset=origin.document_offset,
         bytes=path.stat().st_size,
-        sha256=digest,
+        sha256=sha256(path),
         fingerprint=origin.fingerprint,
-        types=types_entry,
-        shards=origin.shards,
+        types=types,
+        shard=origin.shard,
     )
 
 
@@ -310,12 +349,12 @@ def _blobs(values: npt.NDArray[Any], offsets: Ints) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, byte_offsets, data])
 
 
-def part_writer(path: Path, schema: pa.Schema, layout: Layout) -> pq.ParquetWriter:
+def part_writer(path: Path, schema: pa.Schema, codec: str) -> pq.ParquetWriter:
     """Return a writer of a part, or of a table of types, that closes its file in the end."""
     return pq.ParquetWriter(
         path,
         schema,
-        compression=layout.codec,
+        compression=codec,
         use_dictionary=False,
         write_statistics=[name for name in schema.names if name in ("sentence_id", "document_id")],
         data_page_size=_ONE_PAGE,

@@ -21,7 +21,7 @@ from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, model_digest
 from elmo.store.build import build
-from elmo.store.manifest import versions
+from elmo.store.manifest import MANIFEST
 from elmo.tasks.examples import Tokens
 
 KEPT_TOKENS = 1 << 16  # whose vectors are kept: 100 MB of three layers of 256
@@ -112,7 +112,7 @@ def build_sentence_store(
     """
     made_from = digest([model_digest(model), [list(s) for s in sentences]])
     folder = work / made_from[:16]
-    if not versions(Location(folder / "store")):
+    if not Location(folder / "store").exists(MANIFEST):
         write_shards(folder / "shards", sentences, shard_sentences=20_000)
         build(
             folder / "store",

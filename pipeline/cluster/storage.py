@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 UNFINISHED = "unfinished"
 _INSIDE = "__elmo"  # `elmo.store.manifest.INNER_FOLDER`, whose import takes as long as pyarrow's
-_MANIFESTS = re.compile(rf"(config|manifest|_manifest-[^/]*|{_INSIDE}/manifest-[^/]*)\.json")
+_MANIFESTS = re.compile(rf"(config|manifest|{_INSIDE}/manifest)\.json")
 
 
 class Pointer(msgspec.Struct, forbid_unknown_fields=True):

@@ -15,7 +15,6 @@ from . import (
     jobs,
     models,
     project,
-    store_maintenance,
     store_queries,
     task,
     tracked,
@@ -29,13 +28,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         store_queries.neighbors,
         task.task,
     ],
-    "Care for a store": [
-        store_maintenance.verify,
-        store_maintenance.append,
-        store_maintenance.compact,
-        store_maintenance.prune,
-        store_maintenance.lineage,
-    ],
+    "Check a store": [store_queries.verify, store_queries.lineage],
     "Unfinished work and registered models": [tracked.work, tracked.stores, tracked.promote],
     "Other formats": [
         convert.import_,

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, NotFound
 from elmo.io.location import Location
 
 from .options import print_done, set_options
@@ -57,6 +58,7 @@ def _run(
     from elmo.io.outputs import check_record
 
     from ..cluster import storage
+    from ..cluster.job import STORED
     from ..settings import params as settings
     from ..terminal.urls import without_credentials
 
@@ -83,6 +85,9 @@ def _run(
         )
     output = stage.outputs[0].name
     storage.begin(stage, named[output], given[output])
+    if stage.takes_over and named[output] != given[output] and named[output].exists(STORED):
+        with suppress(NotFound):  # it is lost, so there is nothing to take over
+            given["earlier"] = storage.read_from(named[output], url)
     made = stage.run(params=params, **given)
     summary = stage.summary(made, given)
     storage.publish(named[output], given[output], url)

@@ -1,4 +1,4 @@
-"""Asking a store: the neighbours of a token."""
+"""Asking a store: the neighbours of a token, whether it is whole, what it was made from."""
 
 import json
 from dataclasses import asdict
@@ -10,7 +10,7 @@ import click
 from elmo.errors import ElmoError
 
 from ..terminal.progress import say
-from .options import DEVICE, FOLDER, JSON, PATH, PRETOKENIZED
+from .options import DEVICE, FOLDER, JSON, PATH, PRETOKENIZED, print_done
 
 if TYPE_CHECKING:
     from elmo.io.location import Location
@@ -62,6 +62,41 @@ def neighbors(
     _print_neighbors(found, opened, chosen, as_json)
 
 
+@click.command()
+@click.argument("store", type=FOLDER)
+@JSON
+def verify(store: "Location", as_json: bool) -> None:
+    """Check every checksum and count of STORE, and name what is wrong.
+
+    \b
+    Example: elmo verify data/features
+    """
+    from elmo.store.verify import verify as check
+
+    counts = check(store).counts
+    if as_json:
+        import msgspec
+
+        click.echo(json.dumps(msgspec.to_builtins(counts)))
+        return
+    print_done(f"verify: {store} is whole: {counts.parts} parts, {counts.tokens:,} tokens")
+
+
+@click.command()
+@click.argument("store", type=FOLDER)
+@JSON
+def lineage(store: "Location", as_json: bool) -> None:
+    """Print the model, run, corpus and settings that made STORE, as JSON; with --json on one line.
+
+    \b
+    Example: elmo lineage data/features
+    """
+    from elmo.store.verify import lineage as lineage_of
+
+    indent = None if as_json else 1
+    click.echo(json.dumps(lineage_of(store), indent=indent, ensure_ascii=False, sort_keys=True))
+
+
 def _print_neighbors(
     found: "list[Neighbor]", store: "FeatureStore", layer: int | str | None, as_json: bool
 ) -> None:
@@ -99,11 +134,12 @@ def _model_of(store: "FeatureStore") -> "Location":
 
     from ..cluster.storage import read_from
 
-    digest = store.manifest.model.digest
     for config in sorted(Path("models").glob("*/config.json")):
-        if model_digest(config.parent) == digest:
+        if model_digest(config.parent) == store.model:
             return read_from(Location(config.parent))
-    raise ElmoError(f"models/: no model here made the store (digest {digest[:12]}); pass --model")
+    raise ElmoError(
+        f"models/: no model here made the store (digest {store.model[:12]}); pass --model"
+    )
 
 
 def _layer(layer: str | None) -> int | str | None:

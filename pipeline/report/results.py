@@ -174,7 +174,7 @@ def _read(path: Path) -> JsonObject:
 
 def _registered(path: Path, store: "FeatureStore") -> JsonObject:
     registered = _read(path)
-    model = store.manifest.model.digest
+    model = store.model
     if registered["model_digest"] != model:
         raise Mismatch(
             f"{path}: names model {registered['model_digest'][:12]}…, the store was made by "

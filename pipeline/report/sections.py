@@ -209,7 +209,7 @@ def samples(store: "FeatureStore", general: "Shards | None" = None) -> list[Bloc
     The domain text is that of the store; of `general`, if it is another, a few shards are read.
     """
     texts = {"domain": [store.tokens(k) for k in _spread(len(store), SENTENCES)]}
-    if general is not None and general.digest not in {one.digest for one in store.manifest.sources}:
+    if general is not None and general.digest not in {one.source.digest for one in store.manifests}:
         entries = general.entries("train")
         opened = [general.open(entries[k]) for k in _spread(len(entries), SHARDS)]
         texts["general"] = [
@@ -276,7 +276,7 @@ def layers(by_layer: Mapping[str, Mapping[str, float]]) -> list[Block]:
 
 def store(opened: "FeatureStore") -> Table:
     """Return a table of what the store holds, and how."""
-    counts, layout = opened.manifest.counts, opened.layout
+    counts, layout = opened.counts, opened.layout
     rows = [
         ("Sentences", f"{counts.sentences:,}"),
         ("Tokens", f"{counts.tokens:,}"),
@@ -287,7 +287,6 @@ def store(opened: "FeatureStore") -> Table:
         ("Bytes", f"{counts.bytes:,}"),
         ("Bytes per token", f"{counts.bytes / max(1, counts.tokens):,.0f}"),
         ("Tokens of a row group, at most", f"{layout.row_group_tokens:,}"),
-        ("Version", str(opened.manifest.version)),
     ]
     return Table(rows, numbers=True)
 

@@ -69,19 +69,6 @@ def choose_precision(
     return requested
 
 
-def check_store_precision(precision: str, *, device: str, say: Say) -> None:
-    """Check that this machine can append to a store of this precision on `device`.
-
-    Warns by `say` of a slow bfloat16; raises `BadSettings` for int8 that can't be computed.
-    """
-    if precision == "int8" and not os.environ.get("RAY_ADDRESS"):
-        _check_int8("the store is of int8: append to it on another machine", device)
-    if precision == "bfloat16" and (device == "cpu" or torch.cuda.is_available()):
-        slow = _slow(machine_speed.matrix_speeds(torch.device(device)), device)
-        if slow:
-            say(f"warning: {slow}; the store is of bfloat16: append to it on another machine")
-
-
 def _check_int8(setting: str, device: str) -> None:
     try:
         check_precision("int8", torch.device(device))

@@ -1,12 +1,11 @@
 """features: the vectors of all sentences, written as a store, by many actors.
 
-Each actor embeds a range of sentences at a time. The store's format, and why its bytes do not
-depend on the actors, is in `elmo.store.build`; this module assigns the ranges.
+Each actor embeds a range of sentences at a time. The store's format, why its bytes do not depend on
+the actors, and what is taken over from the store before, is in `elmo.store.build`; this module
+assigns the ranges.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError
@@ -15,7 +14,7 @@ from elmo.settings import StoreSettings
 
 from .. import tracking
 from ..cluster import workers
-from ..cluster.storage import published_location
+from ..cluster.storage import UNFINISHED, published_location
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..terminal import progress
@@ -31,7 +30,7 @@ THREADS = 4  # that embed in one process, at most: they share Python's lock
 
 STAGE = Stage(
     name="features",
-    version=7,
+    version=8,
     help="Store MODEL's vectors of every token of SHARDS.",
     inputs=(Argument("shards"), Argument("model")),
     outputs=(OUT,),
@@ -40,6 +39,7 @@ STAGE = Stage(
     metrics={"tokens": "tokens", "bytes": "bytes"},
     product="vectors {out}",
     cluster=True,
+    takes_over=True,
     settles_precision=lambda _: True,
 )
 
@@ -52,11 +52,13 @@ def run(
     *,
     work: Location,
     cluster: Cluster,
+    earlier: Location | None = None,
 ) -> dict[str, float]:
     """Write the vectors of all sentences of `shards` to a store at `out`; return `store_metrics`.
 
-    Finished parts wait in `work`, or at the URL of `out`, under a digest of the model, the shards
-    and `params`; the next run resumes from them.
+    Parts that are still right are taken from `earlier`, the store that is replaced (default: a
+    store at the local `out`). Finished parts wait in `work`, or at the URL of `out`, under a digest
+    of the model, the shards and `params`; the next run resumes from them.
     """
     from elmo.data.shards import Shards
     from elmo.store import build as store_build
@@ -66,18 +68,20 @@ def run(
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
     kept = work / fingerprint("features", STAGE.version, params, inputs)
     sources = {"model": model, "shards": shards}
+    given: dict[str, Any] = {"shards": shards, "model": model, "settings": params}
+    given["device"] = _device(cluster)
+    there = sum(kept.tree().values()) + store_build.taken_bytes(out, **given)
     layout = store_build.make_layout(model, params)
-    _check_room(out, kept, layout, tokens=Shards(shards).tokens())
+    _check_room(out, layout, tokens=Shards(shards).tokens(), there=there)
     try:
         with tracking.run("features", params, inputs=inputs, sources=sources, folder=kept) as log:
             manifest = store_build.build(
                 out,
-                shards=shards,
-                model=model,
-                settings=params,
-                work=None if out.local is None else kept,
-                device=_device(cluster),
+                earlier=earlier,
+                replace=f"/{UNFINISHED}/" in out.url,
+                work=kept,
                 run=_on(cluster),
+                **given,
             )
             _record(log, manifest, out)
     finally:
@@ -85,13 +89,13 @@ def run(
     return store_metrics(manifest)
 
 
-def _check_room(out: Location, kept: Location, layout: "Layout", *, tokens: int) -> None:
-    """Say what a large store will take of its disk, and refuse one that can't fit."""
+def _check_room(out: Location, layout: "Layout", *, tokens: int, there: int) -> None:
+    """Say what a large store will take of its disk, and refuse one that can't fit; `there` bytes of
+    it are on that disk already."""
     home = out.absolute().local
     size = tokens * len(layout.contextual) * layout.width
     if home is None or size < outlook.LARGE:
         return
-    there = sum(sum(one.tree().values()) for one in (Location(home), kept))
     free, human = outlook.free_bytes(home), progress.human_size
     line = f"{tokens:,} tokens take {human(size)}, {human(free)} are free"
     if (size if layout.codec == "none" else size // 2) - there > free:
@@ -108,51 +112,6 @@ def summary(figures: dict[str, float]) -> str:
         f"{progress.human_size(figures['bytes'])}, "
         f"{figures['bytes_per_token']:,.0f} bytes per token"
     )
-
-
-def append(
-    store: Location, shards: Location, model: Location, *, cluster: Cluster
-) -> dict[str, float]:
-    """Append the sentences of `shards` to a store as a new version; return its `store_metrics`.
-
-    `model` is the one that made the store. If the same append was interrupted after its version was
-    published, only its MLflow run is completed.
-    """
-    from elmo.data.shards import Shards
-    from elmo.store import FeatureStore
-    from elmo.store import build as store_build
-
-    from ..settings.precision import check_store_precision
-
-    before = FeatureStore(store, model=model)
-    corpus, newest = Shards(shards).digest, before.manifest
-    if newest.made_by == "append" and newest.sources[-1].digest == corpus:
-        progress.say(f"{store}: its newest version has the sentences of {shards} already")
-        inputs = {"model": newest.model.digest, "shards": corpus}
-        with tracking.run(
-            "append", before.layout, inputs=inputs, sources={"shards": shards}
-        ) as log:
-            _record(log, newest, store)
-        return store_metrics(newest)
-    store_build.check_append(store, shards=shards, model=model)
-    say = partial(print, file=sys.stderr)
-    check_store_precision(before.manifest.params.precision, device=_device(cluster), say=say)
-    inputs = {
-        "model": before.manifest.model.digest,
-        "shards": corpus,
-        "store": before.digest,
-    }
-    sources = {"shards": shards, "store": store}
-    with tracking.run("append", before.layout, inputs=inputs, sources=sources) as log:
-        manifest = store_build.append(
-            store,
-            shards=shards,
-            model=model,
-            device=_device(cluster),
-            run=_on(cluster),
-        )
-        _record(log, manifest, store)
-    return store_metrics(manifest)
 
 
 def store_metrics(manifest: "StoreManifest") -> dict[str, float]:
@@ -185,6 +144,8 @@ def _on(cluster: Cluster) -> "JobRunner":
     def run(
         kind: Callable[..., Any], arguments: Sequence[Any], jobs: "Sequence[EmbedJob]"
     ) -> "Iterable[PartEntry]":
+        if taken := sum(job.earlier is not None for job in jobs):
+            progress.say(f"features: takes {taken} of {len(jobs)} parts from the store before")
         return workers.actors(
             kind,
             arguments,

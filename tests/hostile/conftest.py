@@ -14,7 +14,7 @@ from elmo.data.characters import Characters
 from elmo.data.shards import write_shards
 from elmo.data.vocabulary import Vocabulary
 from elmo.settings import StoreSettings
-from elmo.store.build import append, build
+from elmo.store.build import build
 from pipeline import tracking
 from tests.elmo.conftest import TINY, WHITESPACE, WORDS, save_tiny_model
 from tests.elmo.run_job import TRAINING
@@ -38,12 +38,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     save_tiny_model(folder / "model")
     sentences = [["the", "gift"], ["he", "has", "a", "gift"], ["for", "he"]]
-    write_shards(folder / "task", sentences * 3, heldout_every=3, tokenizer=WHITESPACE)
-    write_shards(folder / "more", sentences, tokenizer=WHITESPACE)
-    write_shards(folder / "new", [["has", "a"]], tokenizer=WHITESPACE)
+    task = {"heldout_every": 3, "shard_sentences": 3, "tokenizer": WHITESPACE}
+    write_shards(folder / "task", sentences * 3, **task)
     settings = StoreSettings(row_group_tokens=64)
     build(folder / "store", shards=folder / "task", model=folder / "model", settings=settings)
-    append(folder / "store", shards=folder / "more", model=folder / "model")
     (folder / "vocab").mkdir()
     Vocabulary(WORDS, [9, 9, 1, *[3] * (len(WORDS) - 3)]).save(folder / "vocab")
     Characters().save(folder / "vocab" / "characters.json")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from elmo.model.folder import load_model
-from elmo.store.maintenance import verify
+from elmo.store.verify import verify
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import listing
 from tests.hostile.processes import Command
@@ -27,9 +27,6 @@ NAMES = [
     "features",
     "register",
     "embed",
-    "append",
-    "compact",
-    "prune",
     "export",
     "dump",
     "dump lists",
@@ -97,7 +94,7 @@ def results(folder: Path) -> dict[str, Any]:
     assert not [name for name in left if name.startswith(".") or "/." in name], left
     for config in folder.glob("*/config.json"):
         left[config.parent.name] = load_model(config.parent).digest
-    for store in {path.parents[1] for path in folder.glob("*/__elmo/manifest-*")}:
+    for store in {path.parents[1] for path in folder.glob("*/__elmo/manifest.json")}:
         left[f"{store.name}'s counts"] = str(verify(store).counts)
     if (folder / "version.json").exists():
         left["version.json"] = json.loads((folder / "version.json").read_text())

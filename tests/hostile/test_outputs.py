@@ -99,7 +99,7 @@ def test_a_name_that_no_file_has(case: Path, command: str) -> None:
 
 
 def test_names_with_a_line_end_are_shown_on_one_line(case: Path) -> None:
-    for command in ("verify", "compact", "embed", "export", "dump", "dump lists", "dump-tokens"):
+    for command in ("verify", "embed", "export", "dump", "dump lists", "dump-tokens"):
         outputs = [*OUTPUTS.get(command, []), "store"]
         odd = {name: f"a\nb{name}" for name in outputs}
         if not (case / odd["store"]).exists():
@@ -161,7 +161,7 @@ def test_what_another_stage_has_written_stays(case: Path, command: str, other: s
 def test_devices_that_are_not_there(case: Path) -> None:
     refused(*COMMANDS["embed"], "--device", "tpu", cwd=case, names="--device")
     if not torch.cuda.is_available():
-        refused(*COMMANDS["append"], "--gpu", cwd=case, names="no CUDA device")
+        refused(*COMMANDS["features"], "--gpu", cwd=case, names="no CUDA device")
 
 
 MINE = '{"text": "years of work"}\n'  # as JSON begins, and as nothing here writes
@@ -170,7 +170,7 @@ MINE = '{"text": "years of work"}\n'  # as JSON begins, and as nothing here writ
 @pytest.mark.parametrize("command", ["vocab", "register"])
 @pytest.mark.parametrize(
     "theirs",
-    ["model/config.json", "store/__elmo/manifest-000001.json", "task/manifest.json", "t.jsonl"],
+    ["model/config.json", "store/__elmo/manifest.json", "task/manifest.json", "t.jsonl"],
 )
 def test_figures_replace_no_json_but_figures(case: Path, command: str, theirs: str) -> None:
     (case / "t.jsonl").write_text(MINE)

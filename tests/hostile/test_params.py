@@ -60,7 +60,8 @@ def test_variables_out_of_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(environment_variable(name), value)
-    refused("append", "store", "shards", "model", cwd=tmp_path, names=environment_variable(name))
+    command = ["features", "shards", "model", "store", "--work", "work"]
+    refused(*command, cwd=tmp_path, names=environment_variable(name))
 
 
 def test_a_control_character_names_the_setting(case: Path) -> None:

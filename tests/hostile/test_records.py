@@ -15,8 +15,8 @@ from tests.hostile.harness import DAMAGE, refused
 
 # What each kind of record is read by first.
 KINDS = {
-    "store": ("store/__elmo/manifest-000002.json", COMMANDS["verify"]),
-    "shards": ("task/manifest.json", ["append", "store", "task", "model"]),
+    "store": ("store/__elmo/manifest.json", COMMANDS["verify"]),
+    "shards": ("task/manifest.json", COMMANDS["features"]),
     "config": ("model/config.json", COMMANDS["embed"]),
     "shape": ("model/config.json", COMMANDS["embed"]),
     "characters": ("model/characters.json", COMMANDS["embed"]),
@@ -27,7 +27,6 @@ OTHERS: dict[str, tuple[str, Breakage]] = {
     f"{kind}-{'.'.join(map(str, spot))}": (kind, (spot, wrong))
     for kind, spot, wrong in [
         ("store", ("schema",), 1),
-        ("store", ("version",), 7),
         ("store", ("kind",), "shards"),
         ("store", ("counts", "tokens"), 1),
         ("store", ("counts", "parts"), 1),
@@ -76,19 +75,12 @@ def test_what_contradicts_itself(case: Path, name: str) -> None:
     refuse(case, kind, breakage, KINDS[kind][1])
 
 
-@pytest.mark.parametrize("name", [name for name in OTHERS if OTHERS[name][0] != "characters"])
-def test_append_refuses_before_it_starts_workers(
+@pytest.mark.parametrize("name", [name for name in OTHERS if OTHERS[name][0] == "shards"])
+def test_features_refuses_before_it_starts_workers(
     case: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.cluster.workers.actors", None)
-    shards = "task" if name.startswith("shards") else "new"
-    refuse(case, *OTHERS[name], ["append", "store", shards, "model"])
-
-
-def test_append_looks_at_the_layers_of_its_model(case: Path) -> None:
-    """Which `verify`, without the model, can't know."""
-    broken = ("layout", "model_layers"), 9
-    refuse(case, "store", broken, ["append", "store", "new", "model"])
+    refuse(case, *OTHERS[name], COMMANDS["features"])
 
 
 def refuse(case: Path, kind: str, breakage: Breakage, command: list[str]) -> None:
@@ -124,21 +116,15 @@ def sign(folder: Path, *, resign: bool) -> None:
 
 # What is read first, each with what may happen to any file.
 READ = {
-    "store/__elmo/manifest-000002.json": ["verify", "store"],
-    "task/manifest.json": ["append", "store", "task", "model"],
+    "store/__elmo/manifest.json": ["verify", "store"],
+    "task/manifest.json": COMMANDS["features"],
     "model/config.json": ["embed", "model", "--input", "in.txt", "--output", "out.npz"],
     "model/characters.json": ["embed", "model", "--input", "in.txt", "--output", "out.npz"],
     "model/words.txt": ["perplexity", "model", "--input", "in.txt"],
 }
 
 
-# Without its newest manifest a store is what it was before that.
-DAMAGED = [
-    (name, what)
-    for name in READ
-    for what in DAMAGE
-    if not (name.startswith("store") and what == "absent")
-]
+DAMAGED = [(name, what) for name in READ for what in DAMAGE]
 
 
 @pytest.mark.parametrize(("name", "what"), DAMAGED)

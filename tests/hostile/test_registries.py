@@ -20,7 +20,7 @@ from tests.hostile.harness import paired, refused
 
 pytestmark = pytest.mark.usefixtures("without_ray")
 ASKING = {
-    **{name: COMMANDS[name] for name in ("pretrain", "features", "append", "register")},
+    **{name: COMMANDS[name] for name in ("pretrain", "features", "register")},
     "stores": ["stores", "elmo"],
     "promote": ["promote", "1", "--params", "params.yaml"],
 }

@@ -11,8 +11,6 @@ from tests.pipeline.command_line import elmo
 # In range for the command line's reader, and for nobody else.
 EMBED = ["embed", "model", "--input", "in.txt", "--output", "o.npz"]
 VALUES = {
-    "part tokens": ["compact", "store", "--part-tokens", "-5"],
-    "keep none": ["prune", "store", "--keep", "0"],
     "batch of none": [*EMBED, "--batch-size", "0"],
     "layer 7": [*EMBED, "--layers", "7"],
     "layer -1": [*EMBED, "--layers", "-1"],
@@ -73,9 +71,6 @@ READS = {
     "perplexity": ["perplexity", "IN", "--input", "in.txt"],
     "neighbors": ["neighbors", "IN", "[a]"],
     "verify": ["verify", "IN"],
-    "append": ["append", "IN", "task", "model"],
-    "append's shards": ["append", "store", "IN", "model"],
-    "compact": ["compact", "IN"],
     "lineage": ["lineage", "IN"],
     "dump": ["dump", "IN", "o"],
     "export": ["export", "IN", "o.json", "o.hdf5"],
@@ -87,7 +82,7 @@ def test_paths_that_are_not_there(case: Path, what: str, name: str) -> None:
     refused(*(name if word == "IN" else word for word in READS[what]), cwd=case)
 
 
-WORKERS = [name for name, words in COMMANDS.items() if "--workers" in words or name == "append"]
+WORKERS = [name for name, words in COMMANDS.items() if "--workers" in words]
 
 
 @pytest.mark.parametrize("name", [*WORKERS, "features"])

@@ -9,7 +9,7 @@ import yaml
 from elmo.io.location import Location
 from elmo.io.locks import work_folder_lock
 from elmo.store import FeatureStore
-from elmo.store.maintenance import verify
+from elmo.store.verify import verify
 from tests.hostile.commands import COMMANDS
 from tests.hostile.conftest import settings_of_all
 from tests.hostile.harness import INNER, listing, refused
@@ -81,13 +81,9 @@ def test_two_pretrainings_at_once(case: Path) -> None:
     ("one", "two", "sentences"),
     [
         ("features", "features", 9),
-        ("append", "append", 13),
-        ("append", "compact", 13),
-        ("compact", "compact", 12),
-        ("compact", "prune", 12),
-        ("dump", "dump", 12),
-        ("embed", "embed", 12),
-        ("export", "export", 12),
+        ("dump", "dump", 9),
+        ("embed", "embed", 9),
+        ("export", "export", 9),
     ],
 )
 def test_two_at_once(case: Path, one: str, two: str, sentences: int) -> None:
@@ -98,8 +94,6 @@ def test_two_at_once(case: Path, one: str, two: str, sentences: int) -> None:
             assert code == 1, said
             one_line(said)
     store = case / ("vectors" if one == "features" else "store")
-    if one == "append" and [code for code, _ in ends] != [0, 0] and two == "compact":
-        sentences = len(FeatureStore(store))  # either may have been first
     verify(store)
     assert len(FeatureStore(store)) == sentences
     assert not [name for name in listing(case) if "/." in name or name.startswith(".")]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -21,7 +22,7 @@ from elmo.interop.dump_formats import DUMP_FORMATS, format_for
 from elmo.io.location import Location
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
-from elmo.store.build import append, build
+from elmo.store.build import build
 from elmo.store.datasets import collate, sentence_arrays
 from elmo.store.dump import (
     HDF5_LAYOUTS,
@@ -30,8 +31,7 @@ from elmo.store.dump import (
     sentence_records,
     to_dataset,
 )
-from elmo.store.maintenance import compact, prune, verify
-from elmo.store.manifest import files_of
+from elmo.store.verify import verify
 from tests.ports import free_port
 from tests.small_disk import small_disk
 
@@ -139,10 +139,9 @@ def test_blank_sentences_leave_only_where_they_were_lines(
     blank = sum(not store.tokens(k) for k in range(SENTENCES))
     assert blank
     assert sum(1 for _ in sentence_records(store)) == SENTENCES
-    (source,) = store.manifest.sources
+    (manifest,) = store.manifests
     words = TokenizerEntry(name="unicode", sentences="split")
-    cut = replace(source, tokenizer=words)
-    store.manifest = replace(store.manifest, sources=(cut,))
+    store.manifests = [replace(manifest, source=replace(manifest.source, tokenizer=words))]
     assert all(row["tokens"] for row in sentence_records(store))
     assert sum(1 for _ in sentence_records(store)) == SENTENCES - blank
     h5py = pytest.importorskip("h5py")
@@ -154,6 +153,7 @@ def test_blank_sentences_leave_only_where_they_were_lines(
 FULL = """
 import resource, sys
 from pathlib import Path
+from typing import Any
 import numpy as np
 from elmo.errors import ElmoError
 from elmo.store.dump import write_vectors_hdf5
@@ -197,7 +197,7 @@ def test_list_columns_hold_one_row_per_token(store: FeatureStore, tmp_path: Path
     table = pq.read_table(tmp_path / "lists.parquet").sort_by(
         [("sentence_id", "ascending"), ("position", "ascending")]
     )
-    assert len(table) == written == store.manifest.counts.tokens
+    assert len(table) == written == store.counts.tokens
     assert table["token"].to_pylist() == [t for k in range(SENTENCES) for t in store.tokens(k)]
     found = np.stack(table["layer_2"].to_pylist()).astype(np.float32)
     np.testing.assert_array_equal(found, np.concatenate([store[k][2] for k in range(SENTENCES)]))
@@ -242,7 +242,7 @@ def test_any_fsspec_url_is_read(made: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.put(str(made), "/features", recursive=True)
     same(FeatureStore("memory://features", checked=True), FeatureStore(made))
-    name = FeatureStore(made).manifest.parts[1].file
+    name = FeatureStore(made).manifests[0].parts[1].file
     memory.rm(f"/features/{name}")
     with pytest.raises(ElmoError, match=f"memory://features/{name}: is missing"):
         FeatureStore("memory://features").ids()
@@ -272,7 +272,7 @@ def test_s3_is_read(made: Path, s3: dict[str, object]) -> None:
 
 @pytest.mark.slow
 def test_a_store_lives_on_s3_as_on_a_disk(
-    tmp_path: Path, made: Path, s3: dict[str, object], tiny_model_folder: Path
+    made: Path, s3: dict[str, object], tiny_model_folder: Path
 ) -> None:
     import s3fs
 
@@ -283,22 +283,24 @@ def test_a_store_lives_on_s3_as_on_a_disk(
     remote, local = FeatureStore(location), FeatureStore(made)
     assert remote.digest == local.digest
     same(remote, local)
-    write_shards(tmp_path / "more", [["one", "more"]])
-    append(location, shards=tmp_path / "more", model=tiny_model_folder)
-    assert verify(location).version == 2
-    parts = compact(location, part_tokens=10**6).parts
-    kept = {name for part in parts for name in (part.path, part.types.path)}
-    other = location.create("part-00099-0123456789ab.parquet", b"of an append under way")
-    assert other and not location.create("part-00099-0123456789ab.parquet", b"again")
-    gone = prune(location)
-    assert set(files_of(location)) == {
-        *kept,
-        "__elmo/manifest-000003.json",
-        "part-00099-0123456789ab.parquet",
-    }
-    assert "__elmo/manifest-000001.json" in gone
-    assert verify(location).counts.sentences == SENTENCES + 1
-    np.testing.assert_array_equal(FeatureStore(location)[70], local[70])
+    assert verify(location).digest == local.digest
+    assert build(location, settings=StoreSettings(row_group_tokens=30), **given) == verify(location)
+
+    def take_all(kind: Any, arguments: Any, jobs: Any) -> Any:
+        embedder = kind(*arguments)
+        embedder._write = None
+        return map(embedder, jobs)
+
+    for earlier in (location, made):
+        again = Location(f"s3://stores/{earlier!s:.2}", s3)
+        options = {"settings": StoreSettings(row_group_tokens=30), "earlier": earlier}
+        assert build(again, run=take_all, **options, **given).digest == local.digest
+        same(FeatureStore(again, checked=True), local)
+    with pytest.raises(ElmoError, match="another store is there already, and at a URL nothing is"):
+        build(location, settings=StoreSettings(row_group_tokens=99), **given)
+    with pytest.raises(ElmoError, match="stores/other: holds mine.txt, which no stage has written"):
+        Location("s3://stores/other", s3).write("mine.txt", b"years of work")
+        build(Location("s3://stores/other", s3), settings=StoreSettings(), **given)
 
 
 def same(remote: FeatureStore, local: FeatureStore) -> None:

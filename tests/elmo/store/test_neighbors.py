@@ -123,8 +123,8 @@ def test_another_model_is_refused(
     tmp_path: Path, tiny_model_folder: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make(tmp_path / "store", shards, tiny_model_folder)
-    model = replace(store.manifest.model, digest="f" * 64)
-    store.manifest = replace(store.manifest, model=model)
+    (manifest,) = store.manifests
+    store.manifests = [replace(manifest, model=replace(manifest.model, digest="f" * 64))]
     with pytest.raises(ElmoError, match="was made by model ffffffffffff…, not by"):
         neighbors(store, Embedder.load(tiny_model_folder), QUERY, 3)
 

@@ -13,13 +13,11 @@ from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
-from elmo.store.build import append, build
+from elmo.store.build import build
 from elmo.store.dump import export_token_table
-from elmo.store.maintenance import compact, prune, verify
-from elmo.store.manifest import INNER_FOLDER, files_of
+from elmo.store.manifest import INNER_FOLDER, MANIFEST
 
 SENTENCES = [["a", f"w{k}", "gift"][: 1 + k % 3] for k in range(40)]
-OLD = Path(__file__).parents[2] / "golden" / "store-2"
 
 
 def pyarrow_dataset(store: str) -> list[Any]:
@@ -104,13 +102,7 @@ def store(made: Path, tmp_path: Path) -> Path:
 @pytest.mark.filterwarnings("ignore")  # of the libraries
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
 def test_the_folder_is_read_as_it_lies(store: Path, reader: Callable[[str], list[Any]]) -> None:
-    """Also of a store that was changed: whatever is in the folder are its parts."""
-    write = store.parent / "more"
-    write_shards(write, [["one", "more"]])
-    append(store, shards=write, model=store_model(store))
-    compact(store, part_tokens=50)
-    prune(store)
-    assert reader(str(store)) == list(range(41))
+    assert reader(str(store)) == list(range(40))
 
 
 def test_polars_asks_for_the_pattern_that_the_page_gives(store: Path) -> None:
@@ -121,51 +113,16 @@ def test_polars_asks_for_the_pattern_that_the_page_gives(store: Path) -> None:
             polars.scan_parquet(str(store), **options).collect()
 
 
-def store_model(store: Path) -> Path:
-    """The tiny model again, beside the store."""
-    from tests.elmo.conftest import save_tiny_model
-
-    save_tiny_model(store.parent / "model")
-    return store.parent / "model"
-
-
-def test_a_store_of_schema_2_is_read_and_kept(tmp_path: Path) -> None:
-    """One that version 0.2 wrote: read, verified, appended to, joined and pruned."""
-    old = Path(shutil.copytree(OLD, tmp_path / "store"))
-    model = store_model(old)
-    opened = FeatureStore(old, model=model)
-    before = [opened[k] for k in range(4)]
-    assert [opened.tokens(k) for k in range(4)] == [["a", f"w{k}"] for k in range(4)]
-    assert verify(old).schema == 2
-    write_shards(tmp_path / "more", [["one", "more"]])
-    assert append(old, shards=tmp_path / "more", model=model).before == opened.digest
-    assert verify(old).version == 2
-    assert FeatureStore(old, version=1).digest == opened.digest
-    assert len(compact(old, part_tokens=4).parts) == 3  # a part of theirs each: none to join
-    assert len(compact(old, part_tokens=1000).parts) == 1
-    assert verify(old).version == 3
-    assert "_manifest-000001.json" in prune(old)
-    from elmo.io.location import Location
-
-    assert all(path.startswith((f"{INNER_FOLDER}/", "part-")) for path in files_of(Location(old)))
-    for k, vectors in enumerate(before):
-        np.testing.assert_array_equal(FeatureStore(old)[k], vectors)
-
-
-def test_a_new_version_of_a_store_of_schema_2(tmp_path: Path) -> None:
-    """Made again in the same folder it has the layout of today, and the old one until pruned."""
-    old = Path(shutil.copytree(OLD, tmp_path / "store"))
-    write_shards(tmp_path / "shards", [["a", f"w{k}"] for k in range(4)], shard_sentences=2)
-    model = store_model(old)
-    manifest = build(old, shards=tmp_path / "shards", model=model, settings=StoreSettings())
-    assert (manifest.version, manifest.schema) == (2, 3)
-    prune(old)
-    assert pyarrow_dataset(str(old)) == duckdb(str(old)) == list(range(4))
+@pytest.mark.parametrize("name", ["__elmo/manifest-000001.json", "_manifest-000001.json"])
+def test_a_store_of_an_earlier_version_is_refused(store: Path, name: str) -> None:
+    (store / MANIFEST).rename(store / name)
+    with pytest.raises(ElmoError, match="store: an earlier version of elmo made this store; make"):
+        FeatureStore(store)
 
 
 def test_a_store_without_its_inner_folder_says_so(store: Path) -> None:
     shutil.rmtree(store / INNER_FOLDER)
-    with pytest.raises(ElmoError, match=f"{INNER_FOLDER}/manifest-000001.json: no such file"):
+    with pytest.raises(ElmoError, match=f"{INNER_FOLDER}/manifest.json: no such file"):
         FeatureStore(store)
 
 

@@ -72,7 +72,7 @@ def test_a_mapped_part_holds_two_descriptors(made: dict[str, Path]) -> None:
 
     store = FeatureStore(made["none"])
     store[0]
-    before, parts = descriptors(), len(store.manifest.parts)
+    before, parts = descriptors(), len(store.numbers())
     assert parts > 5
     store.ids()
     assert descriptors() - before <= 2 * (parts - 1)
@@ -83,10 +83,10 @@ def test_few_parts_are_open_at_a_time(
     made: dict[str, Path], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many there are: those used longest ago are closed, their descriptors too."""
-    monkeypatch.setattr("elmo.store._OPEN_PARTS", 2)
+    monkeypatch.setattr("elmo.store.feature_store._OPEN_PARTS", 2)
     before = len(os.listdir("/proc/self/fd"))
     store = FeatureStore(made[kind])
-    assert len(store.manifest.parts) > 5
+    assert len(store.numbers()) > 5
     for k in range(len(store)):
         store[k]
         assert len(os.listdir("/proc/self/fd")) - before <= 2 * 2 + 1
@@ -127,7 +127,7 @@ def test_a_loader_hands_out_what_the_store_gives(made: dict[str, Path]) -> None:
 
 
 def test_threads_open_a_part_once(made: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from elmo import store as module
+    from elmo.store import feature_store as module
 
     opened = []
     part = module.Part

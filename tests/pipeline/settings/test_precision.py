@@ -19,7 +19,6 @@ from pipeline.settings import params
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.fingerprint import fingerprint
 from pipeline.settings.precision import (
-    check_store_precision,
     choose_precision,
     with_chosen_precision,
 )
@@ -139,20 +138,6 @@ def test_every_option_and_setting_of_a_precision_is_among_them() -> None:
     }
     text = (ROOT / "params.yaml").read_text()
     assert with_option == {"embed"} and text.count("precision: ") == 3
-
-
-def test_appending_to_a_store_of_bfloat16_warns(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    for speeds, chosen in ((EMULATES, "float32"), (HAS_UNITS, "bfloat16")):
-        measured(monkeypatch, speeds)
-        check_store_precision(chosen, device="cpu", say=said.append)
-    assert said == []
-    measured(monkeypatch, EMULATES)
-    check_store_precision("bfloat16", device="cpu", say=said.append)
-    assert len(said) == 1 and said[0].endswith("append to it on another machine")
-    monkeypatch.setattr("elmo.model.embedder.int8_is_supported", lambda: False)
-    with pytest.raises(ElmoError, match="the store is of int8: append to it on another machine"):
-        check_store_precision("int8", device="cpu", say=said.append)
 
 
 def test_a_gpu_elsewhere_is_fast_in_bfloat16_and_a_cluster_is_not_warned_of(

@@ -461,7 +461,7 @@ MISSING = [
     "vocab/words.txt",
     "vocab/counts.txt",
     "model/training.json",
-    "store/__elmo/manifest-000001.json",
+    "store/__elmo/manifest.json",
 ]
 
 

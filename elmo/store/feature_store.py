@@ -1,0 +1,357 @@
+"""A store of contextual vectors, read like a local array.
+
+    store = elmo.FeatureStore("data/features")
+    store[3]          # float32 (layers, tokens, dim) of sentence 3
+    store.tokens(3)   # its tokens
+
+A store is a folder (or a URL that fsspec knows) of Parquet files with a manifest; opening it reads
+that alone. `elmo.store.layout` says what the files hold. A store may be read by several threads;
+processes forked or spawned open its files anew.
+
+    store = elmo.FeatureStore(["monday", "tuesday"])  # several, read as one
+"""
+
+import operator
+import os
+import re
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from elmo.data.arrays import Floats
+from elmo.data.manifest import SPLITS
+from elmo.errors import Damaged, ElmoError, Mismatch
+from elmo.io.location import Folder, Location
+from elmo.io.records import digest
+from elmo.model.config import read_config
+from elmo.store.layout import Layout, layer_name
+from elmo.store.manifest import PartEntry, StoreCounts, StoreManifest, count_parts, read_manifest
+from elmo.store.reader import Part, VectorBlock
+
+if TYPE_CHECKING:
+    from elmo.store.datasets import SentenceArray
+
+_OPEN_PARTS = 64  # each holds two file descriptors, or connections
+
+
+class _Opened(NamedTuple):
+    """One of the stores that are read as one, and what is added to its ids."""
+
+    location: Location
+    manifest: StoreManifest
+    sentence_shift: int
+    document_shift: int
+
+
+class FeatureStore:
+    """A store of contextual vectors: `len(store)` sentences, with `store[k]` the vectors of
+    sentence k.
+
+    Several stores, given as a list, are read as one if one model made them with the same settings:
+    the sentences and documents of each are numbered after those of the stores before it. `layers`
+    selects layers by number or name (default: all stored layers), and only those are read.
+    `model`, a digest or a model folder, makes opening fail with `Mismatch` if another model made
+    the store. With `checked`, the SHA-256 of a part is verified when it is first opened, otherwise
+    only its size. `storage_options` are passed to fsspec. Use `close` or a `with` block to close
+    open files.
+    """
+
+    def __init__(
+        self,
+        path: Folder | Sequence[Folder],
+        *,
+        layers: Sequence[int | str] | None = None,
+        model: Folder | None = None,
+        checked: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        paths = [path] if isinstance(path, str | os.PathLike | Location) else list(path)
+        self.path = ", ".join(map(str, paths))
+        self._stores = _open_all(paths, storage_options)
+        self.manifests = [store.manifest for store in self._stores]
+        self.layout = self.manifests[0].layout
+        self.layers = self._names(layers, among=self.layout.layers)
+        self._checked = checked
+        self._parts: OrderedDict[int, Part] = OrderedDict()
+        self._lock = threading.RLock()  # of `_parts`
+        self._closed = False
+        if model is not None:
+            self._check_model(model)
+
+    def __len__(self) -> int:
+        return self.counts.sentences
+
+    @cached_property
+    def counts(self) -> StoreCounts:
+        """Return the totals over all parts."""
+        return count_parts([entry for _, entry in self._entries])
+
+    @property
+    def model(self) -> str:
+        """Return the digest of the model that made the store."""
+        return self.manifests[0].model.digest
+
+    @property
+    def dim(self) -> int:
+        """Return the width of a vector."""
+        return self.layout.dim
+
+    @property
+    def digest(self) -> str:
+        """Return the digest of the manifest, which identifies the store; of several stores, the
+        digest of their digests."""
+        digests = [manifest.digest for manifest in self.manifests]
+        return digests[0] if len(digests) == 1 else digest(digests)
+
+    @overload
+    def __getitem__(self, key: int) -> Floats: ...
+    @overload
+    def __getitem__(self, key: slice | Sequence[int]) -> list[Floats]: ...
+
+    def __getitem__(self, key: int | slice | Sequence[int]) -> Floats | list[Floats]:
+        """Return the vectors of sentence k, float32 (layers, tokens, dim), or a list for several
+        sentences."""
+        if isinstance(key, slice):
+            return [self.vectors(k) for k in range(*key.indices(len(self)))]
+        if isinstance(key, Sequence | np.ndarray) and not isinstance(key, str):
+            return [self.vectors(_index(k)) for k in key]
+        return self.vectors(_index(key))
+
+    def __getitems__(self, ks: Sequence[int]) -> "list[SentenceArray]":
+        """Return the vectors of several sentences; torch's `DataLoader(store, batch_size=…)` calls
+        this.
+
+        Each is an array like `store[k]`. Without a `collate_fn`, `elmo.store.datasets.collate` pads
+        them.
+        """
+        from elmo.store.datasets import sentence_arrays
+
+        return sentence_arrays(self, ks)
+
+    def close(self) -> None:
+        """Close all open files; the store cannot be read afterwards."""
+        with self._lock:
+            self._closed = True
+            for part in self._parts.values():
+                part.close()
+            self._parts.clear()
+
+    def __enter__(self) -> "FeatureStore":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def vectors(self, k: int, *, layers: Sequence[int | str] | None = None) -> Floats:
+        """Return the vectors of sentence k, float32 (layers, tokens, dim).
+
+        `layers`, numbers or names, overrides the layers that the store was opened with.
+        """
+        part, row = self._locate(k)
+        return part.vectors(row, self._names(layers, among=self.layers))
+
+    def tokens(self, k: int) -> list[str]:
+        """Return the tokens of sentence k."""
+        part, row = self._locate(k)
+        return part.tokens(row)
+
+    def ids(self, split: str | None = None) -> npt.NDArray[np.int64]:
+        """Return the ids of all sentences of a split, "train" or "heldout" (default: both),
+        ascending."""
+        ids = [self.part(number).sentence_ids for number in self.numbers(split)]
+        return np.sort(np.concatenate([np.empty(0, np.int64), *ids]))
+
+    def lines(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return for each sentence id whether that sentence was a whole line of the input (bool
+        array).
+
+        Such a sentence without tokens was a blank line. Other sentences were split by a tokenizer,
+        and one without tokens has no meaning there.
+        """
+        firsts = [store.sentence_shift for store in self._stores]
+        lines = [one.source.tokenizer.sentences == "line" for one in self.manifests]
+        return np.array(lines, bool)[np.searchsorted(firsts, ids, side="right") - 1]
+
+    def numbers(self, split: str | None = None) -> list[int]:
+        """Return the numbers of the parts that hold a split, "train" or "heldout" (default: both),
+        to be passed to `part`."""
+        if split is not None and split not in SPLITS:
+            raise ElmoError(f"split must be {' or '.join(SPLITS)}, found {split!r}")
+        return [n for n, (_, part) in enumerate(self._entries) if split in (part.split, None)]
+
+    def blocks(
+        self, *, split: str | None = None, layers: Sequence[int | str] | None = None
+    ) -> Iterator[VectorBlock]:
+        """Yield the vectors of the whole store in blocks of neighbouring sentences, the fastest way
+        to read them all.
+
+        `split` is "train" or "heldout" (default: both); `layers`, numbers or names, overrides the
+        layers that the store was opened with.
+        """
+        names = self._names(layers, among=self.layers)
+        for number in self.numbers(split):
+            yield from self.part(number).blocks(names)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state to pickle, without open files: each process opens its own."""
+        return {**self.__dict__, "_parts": OrderedDict(), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled state, with a new lock."""
+        self.__dict__.update(state, _lock=threading.RLock())
+
+    def _names(
+        self, layers: Sequence[int | str] | None, *, among: Sequence[str]
+    ) -> tuple[str, ...]:
+        if layers is None:
+            return tuple(among)
+        if isinstance(layers, str | int):
+            raise ElmoError(f"layers must be a list, such as [0, 2]; found {layers!r}")
+        names = tuple(layer if isinstance(layer, str) else layer_name(layer) for layer in layers)
+        for name in names:
+            if name not in self.layout.layers:
+                raise ElmoError(
+                    f"{self.path}: has no {name}; it holds {', '.join(self.layout.layers)}"
+                )
+        return names
+
+    def _locate(self, k: int) -> tuple[Part, int]:
+        """Return the part that holds sentence k, and the sentence's row in it."""
+        k, sentences = _index(k), len(self)
+        if not -sentences <= k < sentences:
+            raise IndexError(f"{self.path} has {sentences} sentences, none is {k}")
+        k += sentences if k < 0 else 0
+        for order, lasts in self._order.values():
+            index = bisect_left(lasts, k)
+            if index < len(order):
+                number = order[index]
+                if self._range(number)[0] <= k:
+                    part = self.part(number)
+                    row = part.row(k)
+                    if row is not None:
+                        return part, row
+        raise ElmoError(f"{self.path}: no part has sentence {k}; elmo verify says more")
+
+    @cached_property
+    def _order(self) -> dict[str, tuple[list[int], list[int]]]:
+        """For each split, the numbers of its parts in sentence order and the last sentence of each
+        part.
+
+        Within a split the sentence ranges of parts never overlap, but those of two splits
+        interleave.
+        """
+        orders: dict[str, tuple[list[int], list[int]]] = {}
+        for split in sorted({entry.split for _, entry in self._entries}):
+            order = sorted(self.numbers(split), key=self._range)
+            orders[split] = order, [self._range(number)[1] for number in order]
+        return orders
+
+    @cached_property
+    def _entries(self) -> list[tuple[_Opened, PartEntry]]:
+        """The parts of all stores, each with its store."""
+        return [(store, part) for store in self._stores for part in store.manifest.parts]
+
+    def _range(self, number: int) -> tuple[int, int]:
+        """Return the first and the last sentence of part `number`."""
+        store, entry = self._entries[number]
+        shift = store.sentence_shift
+        return entry.first_sentence_id + shift, entry.last_sentence_id + shift
+
+    def part(self, number: int) -> Part:
+        """Return part `number`, one of `numbers()`, opened; only the most recently used parts stay
+        open."""
+        with self._lock:
+            if self._closed:
+                raise ElmoError(f"{self.path}: is closed; open the store again")
+            if number in self._parts:
+                self._parts.move_to_end(number)
+                return self._parts[number]
+            store, entry = self._entries[number]
+            part = _open_part(store, entry, checked=self._checked)
+            self._parts[number] = part
+            if len(self._parts) > _OPEN_PARTS:
+                self._parts.popitem(last=False)
+            return part
+
+    def _check_model(self, model: Folder) -> None:
+        wanted, actual = model_digest(model), self.model
+        if actual != wanted:
+            raise Mismatch(
+                f"{self.path}: was made by model {actual[:12]}…, not by {wanted[:12]}…; "
+                "make the store again with that model, or ask for the other"
+            )
+
+    def __repr__(self) -> str:
+        counts = self.counts
+        return (
+            f"FeatureStore({self.path!r}: {counts.sentences} sentences, "
+            f"{counts.tokens} tokens, {', '.join(self.layers)}, {self.layout.dtype})"
+        )
+
+
+def _open_all(paths: Sequence[Folder], options: Mapping[str, Any] | None) -> list[_Opened]:
+    """Read the manifests of several stores; raise `ElmoError` unless one model made them, with the
+    same settings."""
+    if not paths:
+        raise ElmoError("a store is a folder, or a list of folders; found an empty list")
+    stores: list[_Opened] = []
+    sentences = documents = 0
+    for path in paths:
+        location = path if isinstance(path, Location) else Location(path, options)
+        manifest = read_manifest(location)
+        first = stores[0] if stores else None
+        if first and manifest.model.digest != first.manifest.model.digest:
+            raise Mismatch(
+                f"{location}: was made by model {manifest.model.digest[:12]}…, {first.location} by "
+                f"{first.manifest.model.digest[:12]}…; stores that are read as one have one model"
+            )
+        if first and _settings(manifest) != _settings(first.manifest):
+            raise Mismatch(
+                f"{location}: was made with other settings than {first.location}; make both with "
+                "the same section features of params.yaml"
+            )
+        stores.append(_Opened(location, manifest, sentences, documents))
+        sentences += manifest.counts.sentences
+        documents += 1 + max((part.last_document_id for part in manifest.parts), default=-1)
+    return stores
+
+
+def _settings(manifest: StoreManifest) -> tuple[Layout, str]:
+    return manifest.layout, manifest.params.precision
+
+
+def _open_part(store: _Opened, entry: PartEntry, *, checked: bool) -> Part:
+    """Open a part; if it is missing because the store was replaced since, the error says so."""
+    shifts = (store.sentence_shift, store.document_shift)
+    try:
+        return Part(store.location, entry, store.manifest.layout, shifts=shifts, checked=checked)
+    except Damaged:
+        if read_manifest(store.location).digest == store.manifest.digest:
+            raise
+        raise ElmoError(
+            f"{store.location}: another store has replaced this one since it was opened; open it "
+            "again"
+        ) from None
+
+
+def _index(key: object) -> int:
+    try:
+        return operator.index(key)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(
+            f"a store is indexed by a sentence's number, a slice or a list, not {key!r}"
+        ) from None
+
+
+def model_digest(model: Folder) -> str:
+    """Return the digest of a model folder without loading the model; a digest is returned
+    unchanged."""
+    if isinstance(model, str) and re.fullmatch("[0-9a-f]{64}", model):
+        return model
+    return read_config(model).digest
