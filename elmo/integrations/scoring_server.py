@@ -1,14 +1,16 @@
 """MLflow's scoring server, adapted to models that check their input themselves.
 
 For such a model MLflow refuses tables, ignores unknown names in a request, and answers an error
-with the whole request over several lines. MLflow is not imported here. The functions that are
-replaced are private to it: a version that lacks them keeps its own behaviour.
+with the whole request and a stack trace. MLflow is not imported here. A version that lacks what is
+replaced keeps its own behaviour.
 """
 
+import csv
+import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
 
 from elmo.errors import ElmoError
 
@@ -18,40 +20,93 @@ _LONGEST = 1000  # characters of a message
 
 def adapt_scoring_server() -> None:
     """Let MLflow's server, if this process is one, take tables, refuse names that it does not know,
-    and answer errors in one line, for models that check their input themselves; do nothing in
-    another process."""
+    and answer each wrong request with status 400 and one line; do nothing in another process."""
     server = sys.modules.get("mlflow.pyfunc.scoring_server")
-    needed = ("_parse_json_data", "_decode_json_input", "invocations")
-    if server is None or hasattr(server, "adapted"):
+    if server is None or hasattr(server, "adapted") or not hasattr(server, "invocations"):
         return
-    if not all(hasattr(server, name) for name in needed):
-        return
-    answer, parse = server.invocations, server._parse_json_data
 
-    def answer_in_one_line(data: Any, content_type: str, model: Any, schema: Any) -> Any:
+    def answer(data: Any, content_type: str | None, model: Any, schema: Any) -> Any:
+        known = model.metadata.get_params_schema()
         try:
-            return answer(data, content_type, model, schema)
+            items, params = read_request(
+                data, content_type or "", [one.name for one in known.params] if known else []
+            )
+            text = io.StringIO()
+            server.predictions_to_json(model.predict(items, params=params), text)
+        except (ElmoError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise server.MlflowException(_one_line(str(error)), server.BAD_REQUEST) from None
         except server.MlflowException as error:
-            if model.metadata._is_signature_from_type_hint():
-                said = error.message.rpartition("\nError: ")[2]  # before it stands the request
-                error.message = " ".join(said.split())[:_LONGEST]
-            raise
+            raise server.MlflowException(_one_line(error.message), server.BAD_REQUEST) from None
+        return server.InvocationsResponse(text.getvalue(), 200, "application/json")
 
-    def parse_checked(data: Any, metadata: Any, schema: Any) -> Any:
-        body = server._decode_json_input(data)
-        if metadata._is_signature_from_type_hint():
-            known = metadata.get_params_schema()
-            try:
-                body = request_of_items(body, [one.name for one in known.params] if known else [])
-            except ElmoError as error:
-                raise server.MlflowException(str(error), server.BAD_REQUEST) from None
-        return parse(json.dumps(body), metadata, schema)
+    vars(server).update(invocations=answer, adapted=True)
 
-    patched: Mapping[str, Callable[..., Any]] = {
-        "invocations": answer_in_one_line,
-        "_parse_json_data": parse_checked,
-    }
-    vars(server).update(patched, adapted=True)
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())[:_LONGEST]
+
+
+def read_request(
+    data: bytes | str, content_type: str, params: Iterable[str]
+) -> tuple[Any, dict[str, Any] | None]:
+    """Return the items of a request to MLflow's server, and its parameters if it has any.
+
+    It is JSON with `inputs` or a table, CSV with a header, or Parquet. `ElmoError` is raised for
+    one that is malformed, and for names that are not known, which might be a slip; `params` are the
+    names of parameters that the model knows.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "text/csv":
+        return _csv_rows(data), None
+    if kind == "application/x-parquet":
+        return _parquet_rows(data), None
+    if kind != "application/json":
+        raise ElmoError(
+            "the request's content type must be application/json, text/csv or "
+            f"application/x-parquet, found {content_type or 'none'}"
+        )
+    try:
+        body = json.loads(data, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ElmoError("the request is nested too deeply") from None
+    except ValueError as error:
+        raise ElmoError(f"the request must be JSON ({error})") from None
+    if not isinstance(body, dict):
+        raise ElmoError(f"the request must be a JSON object with inputs, found {body!r:.80}")
+    body = request_of_items(body, params)
+    given = body.get("params")
+    if given is not None and not isinstance(given, dict):
+        raise ElmoError(f"params must be an object, found {given!r:.80}")
+    if nulls := [name for name, value in (given or {}).items() if value is None]:
+        raise ElmoError(f"params: {nulls[0]} must have a value, found null; leave it out")
+    return body["inputs"], given
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _csv_rows(data: bytes | str) -> list[dict[str, str | None]]:
+    """Return the rows of CSV with a header; an empty cell is None."""
+    try:
+        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+        rows = list(csv.reader(io.StringIO(text), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ElmoError(f"the request must be CSV in UTF-8 ({error})") from None
+    if not rows:
+        raise ElmoError("the request must be CSV with a header, found nothing")
+    cells = [[cell or None for cell in row] for row in rows[1:] if row]
+    return _rows({"columns": rows[0], "data": cells})
+
+
+def _parquet_rows(data: bytes | str) -> list[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_table(pa.BufferReader(data)).to_pylist())
+    except (pa.ArrowException, OSError, TypeError) as error:
+        raise ElmoError(f"the request must be a Parquet file ({error})") from None
 
 
 def request_of_items(body: Mapping[str, Any], params: Iterable[str]) -> dict[str, Any]:
@@ -92,7 +147,10 @@ def _rows(table: Any) -> list[dict[str, Any]]:
     )
     if not isinstance(columns, list) or not isinstance(data, list):
         raise ElmoError(f"dataframe_split must hold columns and data, found {table!r:.80}")
+    names = [str(name) for name in columns]
+    if len(set(names)) < len(names):
+        raise ElmoError(f"each column must have a name of its own, found {', '.join(names)}")
     for row in data:
         if not isinstance(row, list) or len(row) != len(columns):
             raise ElmoError(f"a row must have a cell for each column, found {row!r:.80}")
-    return [dict(zip(map(str, columns), row, strict=True)) for row in data]
+    return [dict(zip(names, row, strict=True)) for row in data]

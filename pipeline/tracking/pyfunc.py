@@ -94,7 +94,7 @@ class ServedEmbedder(PythonModel):
 
         try:
             return self._embedded(model_input, PARAMS | (params or {}))
-        except (ElmoError, ValueError) as error:  # a server shows no stack trace of this
+        except (ElmoError, ValueError, OverflowError) as error:  # a server shows no stack trace
             message = " ".join(str(error).split())
             raise MlflowException(message, error_code=BAD_REQUEST) from None
 
@@ -103,13 +103,21 @@ class ServedEmbedder(PythonModel):
 
         if settings["pooling"] not in ("none", "mean"):
             raise ValueError(f"pooling must be none or mean, found {settings['pooling']!r}")
+        if settings["gamma"] is None or settings["batch_size"] is None:
+            raise ValueError("gamma and batch_size must be numbers, found null; leave them out")
+        if settings["batch_size"] < 1:
+            raise ValueError(f"batch_size must be at least 1, found {settings['batch_size']}")
         texts = [self._sentences(item) for item in list_items(model_input)]
         embedded = self.embedder.embed_stream(texts, int(settings["batch_size"]))
         layers, gamma = str(settings["layers"]), float(settings["gamma"])
         chosen = (_chosen(vectors, layers, gamma).astype(np.float32) for vectors in embedded)
-        if settings["pooling"] == "none":
-            return list(chosen)
-        return [one.sum(-2) / max(1, one.shape[-2]) for one in chosen]
+        with np.errstate(over="ignore", invalid="ignore"):  # refused below
+            answers = list(chosen)
+            if settings["pooling"] == "mean":
+                answers = [one.sum(-2) / max(1, one.shape[-2]) for one in answers]
+        if not all(np.isfinite(one).all() for one in answers):
+            raise ValueError("the vectors are not all finite numbers; choose other layers or gamma")
+        return answers
 
     def _sentences(self, item: Any) -> list[list[str]]:
         if isinstance(item, dict):

@@ -1,5 +1,6 @@
 """A registered text model answers in an environment that holds its requirements and no more."""
 
+import io
 import json
 import os
 import re
@@ -13,6 +14,8 @@ from typing import Any
 
 import mlflow
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from mlflow.pyfunc import scoring_server
 
@@ -147,6 +150,81 @@ def test_the_guides_request_and_what_mlflows_clients_send(
     assert lengths == [[4], [2], [6, 2], [6, 1]]
     (none,) = post(served, json.dumps({"inputs": [""], "params": {"pooling": "mean"}}))
     assert set(none) == {0.0}
+
+
+def test_a_table_as_csv_or_parquet_is_answered(served: mlflow.pyfunc.PyFuncModel) -> None:
+    adapt = served.metadata.get_input_schema()
+    text = "He has a gift, for music"
+    table = pa.table({"text": [text, "a gift"], "id": [1, 2]})
+    written = io.BytesIO()
+    pq.write_table(table, written)
+    csv_text = f'id,text\n1,"{text}"\n2,a gift\n'.encode()
+    for data, kind in (
+        (csv_text, "text/csv"),
+        (csv_text, "text/csv; charset=utf-8"),
+        (written.getvalue(), "application/x-parquet"),
+    ):
+        answer = scoring_server.invocations(data, kind, served, adapt)
+        assert [len(one) for one in json.loads(answer.response)["predictions"]] == [7, 2]
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "says"),
+    [
+        (f'{{"inputs": {DEEP}}}', "application/json", "nested too deeply"),
+        (f'{{"inputs": [{"9" * 5000}]}}', "application/json", "the request must be JSON"),
+        (f'{{"inputs": [{"9" * 40}]}}', "application/json", "must be text or a list of tokens"),
+        ('{"inputs": ["a"], "params": {"batch_size": 0}}', "application/json", "at least 1"),
+        ('{"inputs": ["a"], "params": {"gamma": NaN}}', "application/json", "NaN is no number"),
+        (
+            '{"inputs": ["a"], "params": {"gamma": 1e999, "layers": "1,1,1"}}',
+            "application/json",
+            "",
+        ),
+        (
+            '{"inputs": ["a"], "params": {"gamma": 1e60, "layers": "1,1,1"}}',
+            "application/json",
+            "not all finite",
+        ),
+        (
+            '{"inputs": ["a"], "params": {"layers": "nan,1,1"}}',
+            "application/json",
+            "not all finite",
+        ),
+        ('{"inputs": ["a"], "params": {"gamma": null}}', "application/json", "gamma must have a"),
+        ('{"inputs": ["a"], "params": {"pooling": null}}', "application/json", "pooling must have"),
+        ('{"inputs": ["a"], "params": [1]}', "application/json", "params must be an object"),
+        ('{"inputs": null}', "application/json", "found None"),
+        ('{"inputs": ["a', "application/json", "the request must be JSON"),
+        ("[1]", "application/json", "must be a JSON object"),
+        (b'{"inputs": ["\xff"]}', "application/json", "the request must be JSON"),
+        ('{"inputs": ["a"]}', "text/plain", "content type must be"),
+        ('{"inputs": ["a"]}', None, "content type must be"),
+        ("", "text/csv", "CSV with a header, found nothing"),
+        ("txt\na\n", "text/csv", "the columns must be text or tokens, found txt"),
+        ("text\na,b\n", "text/csv", "a cell for each column"),
+        ('text\n"a\n', "text/csv", "must be CSV"),
+        (b"text\n\xff\n", "text/csv", "must be CSV in UTF-8"),
+        (b"nothing", "application/x-parquet", "must be a Parquet file"),
+        (
+            '{"dataframe_split": {"columns": ["text", "text"], "data": [["a", "b"]]}}',
+            "application/json",
+            "a name of its own",
+        ),
+        ('{"dataframe_split": {"columns": [0], "data": [["a"]]}}', "application/json", "found 0"),
+    ],
+)
+def test_what_no_client_should_send_is_one_line_too(
+    served: mlflow.pyfunc.PyFuncModel, data: str | bytes, kind: str | None, says: str
+) -> None:
+    with pytest.raises(mlflow.MlflowException) as error:
+        scoring_server.invocations(data, kind, served, served.metadata.get_input_schema())
+    assert says in error.value.message and "\n" not in error.value.message
+    assert error.value.get_http_status_code() == 400
+    assert "stack_trace" not in json.loads(error.value.serialize_as_json())
 
 
 @pytest.mark.parametrize(
