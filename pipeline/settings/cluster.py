@@ -124,10 +124,10 @@ def _parsed(variable: str, text: str, kind: Any) -> Any:
     if get_args(kind)[0] is str:
         return check_value(variable, text, kind)
     try:
-        number: int | float = int(text) if text.lstrip("-").isdecimal() else float(text)
+        number = float(text)
     except ValueError:
         return check_value(variable, text, kind)
-    return check_value(variable, number, kind)
+    return check_value(variable, int(number) if number.is_integer() else number, kind)
 
 
 def _shown(value: Any) -> str:

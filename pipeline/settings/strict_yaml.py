@@ -4,8 +4,11 @@ Every error names the line. A field's range stands in its type (`elmo.settings`)
 repeats a key is refused.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -14,6 +17,11 @@ from elmo.io.records import check_readable
 from elmo.settings import check_value, field_types
 
 Settings = TypeVar("Settings")
+_WHOLE = re.compile(r"[-+]?(0x[0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|[0-9][0-9_]*)$")
+_DECIMAL = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?$"
+    r"|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
+)
 LARGEST = 1 << 20  # bytes of a file of settings
 
 
@@ -54,7 +62,7 @@ def parse_nodes(path: Path) -> Any:
             f"{path}: is larger than {LARGEST:,} bytes; it can't be a file of settings"
         )
     try:
-        root = yaml.compose(data.decode("utf-8-sig"), Loader=yaml.SafeLoader)
+        root = yaml.compose(data.decode("utf-8-sig"), Loader=_loader())
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise BadSettings(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
@@ -69,6 +77,32 @@ def parse_nodes(path: Path) -> Any:
     return root
 
 
+@cache
+def _loader() -> Any:
+    """Return PyYAML's safe loader, with the numbers of YAML 1.2, as DVC reads and writes them.
+
+    PyYAML's own are those of 1.1: `5e-05` would be text, and `010` eight.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        pass
+
+    def whole_number(loader: Any, node: Any) -> int:
+        text = node.value.replace("_", "")
+        return int(text, 0) if text.lstrip("+-")[:2] in ("0x", "0o", "0b") else int(text)
+
+    number, decimal = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+    Loader.yaml_implicit_resolvers = {
+        first: [one for one in rules if one[0] not in (number, decimal)]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    Loader.add_implicit_resolver(number, _WHOLE, list("-+0123456789"))
+    Loader.add_implicit_resolver(decimal, _DECIMAL, list("-+.0123456789"))
+    Loader.add_constructor(number, whole_number)
+    return Loader
+
+
 def _changed(root: Any, change: str) -> Any:
     """The tree with one value set, or added where the key is not there."""
     import yaml
@@ -78,7 +112,7 @@ def _changed(root: Any, change: str) -> Any:
     if not sign or not all(key.split(".")):
         raise BadSettings(f"{source}: write it as section.key=value")
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _loader()(text)
         loader.name = source  # what errors name
         value = loader.get_single_node()
         loader.dispose()
@@ -187,7 +221,7 @@ class _Reader:
         """Return what YAML reads of a scalar."""
         import yaml
 
-        loader = yaml.SafeLoader("")
+        loader = _loader()("")
         try:
             return loader.construct_object(node, deep=True)
         except (ValueError, OverflowError) as error:
@@ -199,6 +233,9 @@ class _Reader:
 
     def check(self, node: Any, value: Any, kind: Any, key: str) -> Any:
         """Return a value that is in its range; refuse any other."""
+        if isinstance(value, float) and value.is_integer():  # 1e3 may be a whole number
+            with suppress(ElmoError):
+                return check_value(key, int(value), kind)
         try:
             return check_value(key, value, kind)
         except ElmoError as error:

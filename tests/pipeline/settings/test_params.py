@@ -1,5 +1,6 @@
 """Every refusal of params.yaml: the line, the key, and what it must be."""
 
+import re
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -7,9 +8,11 @@ from typing import Union, get_args, get_origin
 
 import pytest
 import yaml
+from ruamel.yaml import YAML
 
 from elmo.errors import ElmoError
 from elmo.settings import field_types
+from pipeline.settings import cluster, preset
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Params, load
 
@@ -35,13 +38,44 @@ def test_the_projects_own_files_are_good() -> None:
     assert load(ROOT / "params.yaml").pretrain.network.filters[0] == (1, 32)
 
 
+@pytest.mark.parametrize("text", ["5e-05", "6e-3", "5.E-5", "1E+1", ".5", "010"])
+def test_numbers_are_those_of_yaml_1_2_as_dvc_writes_them(tmp_path: Path, text: str) -> None:
+    """In a file, in `--set`, in a preset and in cluster.yaml."""
+    wanted = YAML(typ="safe").load(text)
+    assert isinstance(wanted, int | float)
+    path, key = tmp_path / "params.yaml", "pretrain.training.optimizer.lr"
+    settings = (ROOT / "params.yaml").read_text()
+    path.write_text(re.sub(r"(?m)^(      lr:) \S+", rf"\1 {text}", settings, count=1))
+    assert path.read_text() != settings
+    assert load(path).pretrain.training.optimizer.lr == wanted
+    path.write_text(settings)
+    assert load(path, (f"{key}={text}",)).pretrain.training.optimizer.lr == wanted
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "mine.yaml").write_text(
+        f"pretrain: {{training: {{optimizer: {{lr: {text}}}}}}}\n"
+    )
+    preset.apply_preset("mine", path)
+    assert load(path).pretrain.training.optimizer.lr == wanted
+    (tmp_path / "cluster.yaml").write_text(f"checkpoint_minutes: {text}\n")
+    assert cluster.load(tmp_path / "cluster.yaml")[0].checkpoint_minutes == wanted
+
+
+def test_a_whole_number_may_have_an_exponent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = changed(tmp_path, "pretrain.training.rows", 1e3)
+    assert load(path).pretrain.training.rows == 1000
+    monkeypatch.setenv("ELMO_WORKERS", "1e1")
+    assert cluster.load(tmp_path / "absent")[0].workers == 10
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
         (
             "pretrain.training.optimizer.lr",
-            "1e-3",
-            "a number above 0 and at most 1e+06, found '1e-3'",
+            "1e",
+            "a number above 0 and at most 1e+06, found '1e'",
         ),
         ("pretrain.training.epochs", 1.5, "a whole number of at least 1 and at most"),
         ("pretrain.training.epochs", True, "a whole number of at least 1 and at most"),
