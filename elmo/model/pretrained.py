@@ -72,7 +72,8 @@ def _registered(uri: str) -> Path:
         reason = " ".join(str(error).split())[:300]
         if "No such artifact" in reason:
             reason = (
-                "its files are not where they were; if its project was moved, run there: elmo run"
+                "its files are not where they were; if its project was moved, run there: "
+                "elmo run register"
             )
         raise NotFound(f"{uri}: the registry has no such model ({reason})") from None
     configs = sorted(downloaded.glob(f"artifacts/*/{CONFIG}"))

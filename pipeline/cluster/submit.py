@@ -30,6 +30,7 @@ from .. import PACKAGE
 from ..settings import cluster as execution
 from ..settings import strict_yaml
 from ..terminal.urls import without_credentials
+from ..tracking.origin import COMMIT, commit_tags
 from . import job as on_cluster
 
 ALLOWED = (
@@ -98,6 +99,8 @@ def submit(
     if checkout and folder is None:
         raise ElmoError("--checkout needs --folder, the checkout on the cluster's shared storage")
     sent = environment(variables)
+    if not checkout and (commit := commit_tags()):
+        sent.setdefault(COMMIT, json.dumps(commit))
     if settings.tracking_uri:
         sent.setdefault("MLFLOW_TRACKING_URI", settings.tracking_uri)
     if at_url and not sent.get("MLFLOW_TRACKING_URI", "").startswith("http"):

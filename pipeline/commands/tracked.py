@@ -20,20 +20,19 @@ from .options import JSON, PARAMS, PATH
     type=PATH,
     help="The folder where stages keep unfinished work.",
 )
-@click.option("--send", is_flag=True, help="Send metrics that could not reach MLflow earlier.")
 @JSON
-def work(folder: Path, send: bool, as_json: bool) -> None:
-    """List unfinished stages, and metrics that MLflow has not been sent yet.
+def work(folder: Path, as_json: bool) -> None:
+    """List unfinished stages.
 
     Runs and versions are shown by `mlflow ui`, experiments by `dvc exp
     show --only-changed`.
 
     \b
-    Example: elmo work --send
+    Example: elmo work
     """
     from ..tracking import unfinished
 
-    found = unfinished.find_unfinished(folder, send=send)
+    found = unfinished.find_unfinished(folder)
     if as_json:
         click.echo(json.dumps(asdict(found), ensure_ascii=False))
         return

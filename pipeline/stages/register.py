@@ -20,6 +20,7 @@ from .. import tracking
 from ..settings.params import RegisterSettings
 from ..terminal.urls import without_credentials
 from ..tracking import champion, registry
+from ..tracking.origin import COMMIT_TAG
 from .stage import Argument, Stage
 
 ASKED = "ELMO_REGISTER"  # set: an experiment of DVC registers its model as well
@@ -29,12 +30,13 @@ _NOTHING = f"nothing: this is an experiment; to register its model: {ASKED}=1 dv
 class Lineage(Struct):
     """The fields of a model's `training.json` that are shown in the registry.
 
-    `run_id` is the MLflow run that trained it. `perplexity` holds the held-out figures by time
-    ("before" or "after" training), text and name.
+    `run_id` is the MLflow run that trained it with the settings `params`. `perplexity` holds the
+    held-out figures by time ("before" or "after" training), text and name.
     """
 
     run_id: str = ""
     stage: str = ""
+    params: dict[str, Any] = {}
     perplexity: dict[str, dict[str, dict[str, float | None]]] = {}
 
 
@@ -111,7 +113,7 @@ def run(
     tags = {
         "model_digest": content,
         "words": champion.shortened(model.sha256("words.txt")),
-        f"store.{champion.shortened(opened.digest)}": without_credentials(str(store)),
+        f"store.{champion.shortened(opened.digest)}": without_credentials(store.absolute().url),
         **{
             f"heldout.{text}": champion.shortened(heldout_digest(one))
             for text, one in shards.items()
@@ -167,15 +169,21 @@ def _new_version(
     log.log_metrics(scores)
     with tracking.catch_mlflow_errors():
         trained = bool(lineage.run_id) and tracking.run_exists(lineage.run_id)
+        run_id = lineage.run_id if trained else log.run_id
+        of_run = tracking.mlflow_client().get_run(run_id).data.tags
+    if commit := of_run.get(COMMIT_TAG):
+        tags = tags | {"commit": commit}
     with local_folder(model) as local:
         registered = registry.register(
             local,
             tags=tags,
-            run_id=lineage.run_id if trained else log.run_id,
+            run_id=run_id,
             description=_description(lineage, scores),
             name=params.name,
             alias=params.alias,
             margin=params.margin,
+            trained_with=lineage.params,
+            scores=scores,
         )
     log.set_tag("model_version", str(registered.version))
     log.set_tag("model_digest", tags["model_digest"])

@@ -1,5 +1,6 @@
 """The shared part of pretraining and fine-tuning: workers, MLflow run, curves, model folder."""
 
+import csv
 import json
 import os
 import re
@@ -42,6 +43,7 @@ TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
 
 _LIVE, _BEFORE, _STOP = "live.json", "before.json", "stop-"  # files of a run's folder
 _SELDOM = 2.0  # seconds between two looks at a URL, and between two figures put there
+_REPORTS = ("train", "heldout")  # the reports of a training that curves have: KIND.tsv
 SILENCE = 40.0  # seconds without figures after which the terminal shows it
 
 
@@ -74,8 +76,7 @@ class RunSettings:
 
     `folder` keeps the checkpoints of this run, from which a later start with the same inputs and
     params resumes; the flag `stop` asks only the present start to end. The model goes to `out`, and
-    `lineage`, of what made it, into its `training.json`. `threads` are those of each worker;
-    `run_id` is the MLflow run at `tracking_uri`.
+    `lineage`, of what made it, into its `training.json`. `threads` are those of each worker.
     """
 
     stage: str
@@ -85,8 +86,6 @@ class RunSettings:
     training: TrainingSettings
     checkpointing: CheckpointSettings
     threads: int
-    run_id: str
-    tracking_uri: str
     lineage: dict[str, Any]
 
 
@@ -147,8 +146,6 @@ def train(
             training=training,
             checkpointing=CheckpointSettings(minutes=cluster.checkpoint_minutes, keep=cluster.keep),
             threads=cluster.cpus,
-            run_id=log.run_id,
-            tracking_uri=tracking.secret_tracking_uri(),
             lineage={
                 "stage": stage.name,
                 "inputs": inputs,
@@ -156,7 +153,10 @@ def train(
                 "params": without_credentials_in(asdict(params)),
             },
         )
-        trained = _on_workers(job, settings, cluster)
+        _log_curves(log, folder)  # what MLflow lacks of the run that is resumed
+        with restarts.run_alongside(_log_reports, log, folder):
+            trained = _on_workers(job, settings, cluster)
+        _log_curves(log, folder)
         with new_folder(Location(curves), ours=tuple(CURVES), also="") as new:
             for name in CURVES:
                 (new / name).write_bytes(folder.read(name))
@@ -166,6 +166,38 @@ def train(
         log.log_to_parent(_headline(stage.name, trained, _live(folder)), _main(stage.name, params))
         folder.remove()  # a run that is forced finds nothing finished
     return trained
+
+
+def _log_reports(log: tracking.Run, folder: Location, done: threading.Event) -> None:
+    """Log what the first worker reports in `folder` to MLflow until `done`.
+
+    A report may be missed: `_log_curves` completes the figures.
+    """
+    seen = ""
+    while not done.wait(0.5 if folder.local else _SELDOM):
+        text = _live(folder)
+        figures = json.loads(text) if text != seen else {}
+        seen = text
+        if (kind := figures.get("kind")) in _REPORTS:
+            log.log_metrics(
+                {
+                    f"{kind}.{name}": value
+                    for name, value in figures.items()
+                    if name not in ("step", "kind", "began")
+                },
+                step=int(figures["step"]),
+            )
+
+
+def _log_curves(log: tracking.Run, folder: Location) -> None:
+    """Log the figures that the curves in `folder` have and MLflow lacks."""
+    for kind in _REPORTS:
+        if folder.exists(f"{kind}.tsv"):
+            text = folder.read(f"{kind}.tsv").decode()
+            log.log_steps(
+                (int(row.pop("step")), {f"{kind}.{name}": float(row[name]) for name in row})
+                for row in csv.DictReader(text.splitlines(), delimiter="\t")
+            )
 
 
 def _check_outputs(out: Location, curves: Path) -> None:
@@ -282,17 +314,13 @@ def _work(stage_job: StageJob, settings: RunSettings, workers: WorkerGroup) -> T
     job.bilm.to(workers.device)
     job.softmax.to(workers.device)
     before: TextFigures = {}
-    live = _Live(settings) if workers.rank == 0 else None
+    live = _Live(settings.folder) if workers.rank == 0 else None
     tell = live.tell if live else (lambda text, tokens: None)
-    try:
-        if prepared.compared:
-            before = _remembered(
-                settings.folder, workers, lambda: _figures(prepared, workers, None, tell)
-            )
-        progress = fit(job, workers=workers, report=live or (lambda kind, figures: None))
-    finally:
-        if live:
-            live.log.close()
+    if prepared.compared:
+        before = _remembered(
+            settings.folder, workers, lambda: _figures(prepared, workers, None, tell)
+        )
+    progress = fit(job, workers=workers, report=live or (lambda kind, figures: None))
     after = _figures(prepared, workers, progress.figures, tell)
     digest = ""
     if workers.rank == 0:
@@ -349,18 +377,15 @@ def _remembered(
 
 
 class _Live:
-    """Receives the training's reports, for MLflow's curves and for the line the driver shows."""
+    """Receives the training's reports, and leaves the newest in the run's folder, where the driver
+    reads it for the terminal and for MLflow."""
 
-    def __init__(self, settings: RunSettings) -> None:
-        os.environ.setdefault("MLFLOW_TRACKING_URI", settings.tracking_uri)
-        self.log = tracking.Run(settings.run_id, spool=tracking.spool_folder(settings.folder))
-        self.folder, self.written = settings.folder, 0.0
+    def __init__(self, folder: Location) -> None:
+        self.folder, self.written = folder, 0.0
         self.began: dict[str, float] = {}
         self.rate: dict[str, float] = {}
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
-        named = {f"{kind}.{name}": value for name, value in figures.items() if name != "step"}
-        self.log.log_metrics(named, step=int(figures["step"]))
         if kind == "machine":
             self.began = {**figures, "at": time.time()}
         if kind == "train":

@@ -7,6 +7,8 @@ held-out perplexity, on the same text and words, is lower by a margin, or by `pr
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from elmo.errors import ElmoError
 
@@ -41,10 +43,20 @@ class ModelVersion:
 def find_version(name: str, model_digest: str) -> int | None:
     """Return the number of the registered version whose model has this digest, or None.
 
-    If a killed process left two, the lower one is returned.
+    If there are several, the lowest one is returned. One whose files are not on this machine any
+    more, since the project was moved, does not count.
     """
     rows = [one for one in versions(name) if one.tags.get("model_digest") == model_digest]
-    return min((one.version for one in rows), default=None)
+    return min((one.version for one in rows if _has_files(name, one.version)), default=None)
+
+
+def _has_files(name: str, number: int) -> bool:
+    """Tell whether a version has its files; a server is not asked."""
+    if tracking.database_file() is None:
+        return True
+    with tracking.catch_mlflow_errors():
+        address = tracking.mlflow_client().get_model_version_download_uri(name, str(number))
+    return not address.startswith("file:") or Path(unquote(urlsplit(address).path)).exists()
 
 
 def versions(name: str) -> list[ModelVersion]:
@@ -108,6 +120,9 @@ def decide_champion(
         return f"{alias} is version {number}, the first"
     if champion.version == number:
         return f"{alias} is version {number}"
+    if champion.tags.get("model_digest") == has["model_digest"]:
+        _point(name, alias, number)
+        return f"{alias} moved from version {champion.version} to {number}: it is the same model"
     better, why = is_better(champion, rows[number], margin=margin)
     if better:
         _point(name, alias, number)

@@ -1,5 +1,6 @@
 """The connection to MLflow: its address, client and experiment, and its errors in one line."""
 
+import contextlib
 import logging
 import os
 import re
@@ -13,11 +14,11 @@ from typing import Any, TypeVar
 from elmo.errors import ElmoError
 
 from ..terminal.urls import without_credentials
-from . import moved
 from .database import check_database, database_of, make_database
 
 Result = TypeVar("Result")
 EXPERIMENT = "elmo"
+HOME = "elmo.home"  # the tag of an experiment that says in which folder its `mlruns` is
 ANSWER = 20.0  # seconds a server has to answer when a stage begins
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -43,7 +44,7 @@ def mlflow_client() -> Any:
         import mlflow
 
         if "MLFLOW_TRACKING_URI" not in os.environ:
-            mlflow.set_tracking_uri(f"sqlite:///{project_root() / 'mlflow.db'}")
+            mlflow.set_tracking_uri(_default_uri())
         uri = uri_with_login()
         if uri not in _CLIENTS:
             file = database_of(uri)
@@ -51,10 +52,7 @@ def mlflow_client() -> Any:
                 check_database(file)
                 with silenced("mlflow"):  # again: importing it has set its logger's level
                     make_database(file)
-            client = mlflow.MlflowClient()  # refuses a later MLflow's database: left as it is
-            if file is not None:
-                _find_again(file)
-            _CLIENTS[uri] = client
+            _CLIENTS[uri] = mlflow.MlflowClient()
         return _CLIENTS[uri]
 
 
@@ -68,8 +66,18 @@ def configured_database() -> Path | None:
 
 def configured_uri() -> str:
     """Return the tracking URI that runs will go to, with its login, without setting up MLflow."""
-    default = f"sqlite:///{project_root() / 'mlflow.db'}"
-    return os.environ.get("MLFLOW_TRACKING_URI", default)
+    return os.environ.get("MLFLOW_TRACKING_URI") or _default_uri()
+
+
+def _default_uri() -> str:
+    """Return the address of `mlflow.db` in the project's folder."""
+    folder = project_root()
+    if found := [sign for sign in "%?" if sign in str(folder)]:
+        raise ElmoError(
+            f"{folder}: MLflow can't keep its database in a folder with {found[0]} in its path; "
+            "rename the folder, or set MLFLOW_TRACKING_URI"
+        )
+    return f"sqlite:///{folder / 'mlflow.db'}"
 
 
 def check_database_exists() -> None:
@@ -83,12 +91,6 @@ def check_database_exists() -> None:
         raise ElmoError(
             f"{file}: no such file; go to a project's folder, or set MLFLOW_TRACKING_URI"
         )
-
-
-def _find_again(file: Path) -> None:
-    """Look for the artifacts that a database names where it is now, if its project was moved."""
-    for home in moved.rewrite_moved_paths(file):
-        say(f"{file}: was in {home}; its runs' models and artifacts are looked for here from now")
 
 
 def check_mlflow() -> None:
@@ -152,6 +154,8 @@ def explain(error: BaseException) -> str:
     """Return a message for the user, in one line, about an exception of MLflow."""
     text, line = str(error), shorten_error(error)
     where = f"MLflow at {shown_uri()}"
+    if any(words in text for words in ("disk is full", "No space left", "disk I/O error")):
+        return f"{where}: its disk is full; make room, and run the same command again"
     if (file := database_of(uri_with_login())) is not None and not file.exists():
         return f"{where} is gone; run the same command again where its folder is now"
     status = re.search(r"error code (\d{3})", text)
@@ -216,17 +220,6 @@ def shown_uri() -> str:
     return without_credentials(uri_with_login())
 
 
-def secret_tracking_uri() -> str:
-    """Set up MLflow's client, and return the tracking URI with its login.
-
-    It is for MLflow on other machines: never print it or write it to a file. For messages use
-    `shown_uri`.
-    """
-    with catch_mlflow_errors():
-        mlflow_client()
-        return uri_with_login()
-
-
 def database_file() -> Path | None:
     """Set up MLflow's client, and return the SQLite file in use; None for a server."""
     mlflow_client()
@@ -243,6 +236,11 @@ def experiment_id(client: Any, stage: str = "") -> str:
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     name += "-tasks" * (stage == "tasks")
     experiment = client.get_experiment_by_name(name)
+    if experiment is not None and (home := home_before_move(experiment)):
+        client.rename_experiment(experiment.experiment_id, f"{name} of {home}")
+        say(f"the project was in {home}, where MLflow has the files of its earlier runs and models")
+        say("to register its model here: elmo run register")
+        experiment = None
     if experiment is not None:
         if experiment.lifecycle_stage == "deleted":
             raise ElmoError(
@@ -257,7 +255,7 @@ def experiment_id(client: Any, stage: str = "") -> str:
     try:
         if root is None:
             return str(client.create_experiment(name, tags=_KIND))
-        tags = _KIND | {moved.HOME: str(root.parent)}
+        tags = _KIND | {HOME: str(root.parent)}
         return str(client.create_experiment(name, root.as_uri(), tags))
     except MlflowException:  # another process was first
         experiment = client.get_experiment_by_name(name)
@@ -266,15 +264,27 @@ def experiment_id(client: Any, stage: str = "") -> str:
         return str(experiment.experiment_id)
 
 
-@contextmanager
-def silenced(name: str) -> Iterator[None]:
-    """Hide a library's progress messages in the block; its warnings and errors stay.
+def home_before_move(experiment: Any) -> str:
+    """Return the folder that a project was in when this experiment of it was made, if it has been
+    moved or copied since; empty otherwise.
 
-    `name` is that of its logger.
+    MLflow keeps an absolute address of an experiment's files: new ones would go to that folder.
     """
+    home, file = experiment.tags.get(HOME, ""), database_of(uri_with_login())
+    if not home or file is None or home == str(file.absolute().parent):
+        return ""
+    with contextlib.suppress(OSError):  # a folder may have two paths
+        if os.path.samefile(Path(home, file.name), file):
+            return ""
+    return str(home)
+
+
+@contextmanager
+def silenced(name: str, *, level: int = logging.ERROR) -> Iterator[None]:
+    """Hide a library's messages below a level in the block; `name` is that of its logger."""
     logger = logging.getLogger(name)
     before = logger.level
-    logger.setLevel(logging.ERROR)
+    logger.setLevel(level)
     try:
         yield
     finally:

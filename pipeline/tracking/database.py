@@ -2,12 +2,13 @@
 
 import contextlib
 import os
+import re
 import sqlite3
-import uuid
 from pathlib import Path
 from urllib.parse import quote
 
 from elmo.errors import ElmoError
+from elmo.io.locks import delete_abandoned, locked_file
 
 LOCKED = 5.0  # seconds another process may hold the database
 _TABLES = {"alembic_version", "experiments", "runs"}  # those that MLflow's has had from the first
@@ -64,11 +65,12 @@ def make_database(database: Path) -> None:
         return
     import mlflow
 
-    database.parent.mkdir(parents=True, exist_ok=True)
-    beside = database.with_name(f".{database.name}.{uuid.uuid4().hex[:8]}")
-    try:
+    folder, prefix = database.parent, f".{database.name}."
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in os.listdir(folder):  # of processes that were killed
+        if re.fullmatch(rf"{re.escape(prefix)}[0-9a-f]{{8,16}}(-journal)?", name):
+            delete_abandoned(folder / name)
+    with locked_file(folder, prefix) as beside:
         mlflow.MlflowClient(f"sqlite:///{beside}").search_experiments(max_results=1)
         with contextlib.suppress(FileExistsError):  # another process was first
             os.link(beside, database)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -1,8 +1,10 @@
 """The origin of an MLflow run: user, command, commit, packages, and the `dvc repro` it is of."""
 
 import contextlib
+import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +13,29 @@ from typing import Any
 from ..terminal.urls import without_credentials_in
 from .client import project_root
 
+COMMIT = "ELMO_COMMIT"  # the variable by which `elmo submit` sends the tags of the commit, as JSON
+COMMIT_TAG = "mlflow.source.git.commit"
+
 
 def origin_tags() -> dict[str, str]:
     """Return the MLflow tags that name the user, the machine, the command and the commit."""
     import getpass
-    import subprocess
+
+    tags = {"mlflow.source.type": "LOCAL", "machine": machine_name()}
+    command = ["elmo" if a.endswith("__main__.py") else a for a in sys.argv[:1]] + sys.argv[1:]
+    tags["mlflow.source.name"] = without_credentials_in(" ".join(command))[:500]
+    with contextlib.suppress(Exception):  # a container's user has no name
+        tags["mlflow.user"] = getpass.getuser()
+    return tags | commit_tags()
+
+
+def commit_tags() -> dict[str, str]:
+    """Return the MLflow tags of the project's commit, and of the files that differ from it.
+
+    There are none without git. In a job they are those of the project that was sent with it.
+    """
+    if sent := os.environ.get(COMMIT):
+        return dict(json.loads(sent))
 
     def git(*arguments: str) -> str | None:
         command = ["git", "-C", str(project_root()), *arguments]
@@ -24,24 +44,19 @@ def origin_tags() -> dict[str, str]:
             return done.stdout.rstrip() if done.returncode == 0 else None
         return None
 
-    tags = {"mlflow.source.type": "LOCAL", "machine": machine_name()}
-    command = ["elmo" if a.endswith("__main__.py") else a for a in sys.argv[:1]] + sys.argv[1:]
-    tags["mlflow.source.name"] = without_credentials_in(" ".join(command))[:500]
-    with contextlib.suppress(Exception):  # a container's user has no name
-        tags["mlflow.user"] = getpass.getuser()
     commit = git("rev-parse", "HEAD")
-    if commit:
-        tags["mlflow.source.git.commit"] = commit
-        branch = git("rev-parse", "--abbrev-ref", "HEAD")
-        tags |= {"mlflow.source.git.branch": branch} if branch else {}
-        # What stages themselves write and git tracks is no change of the project.
-        status = git(
-            "status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock", ":!metrics"
-        )
-        changed = [line[3:] for line in (status or "").splitlines()]
-        tags["git.dirty"] = str(bool(changed)).lower()
-        tags |= {"git.changed": ", ".join(changed)[:500]} if changed else {}
-    return tags
+    if not commit:
+        return {}
+    tags = {COMMIT_TAG: commit}
+    branch = git("rev-parse", "--abbrev-ref", "HEAD")
+    tags |= {"mlflow.source.git.branch": branch} if branch else {}
+    # What stages themselves write and git tracks is no change of the project.
+    status = git(
+        "status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock", ":!metrics"
+    )
+    changed = [line[3:] for line in (status or "").splitlines()]
+    tags["git.dirty"] = str(bool(changed)).lower()
+    return tags | ({"git.changed": ", ".join(changed)[:500]} if changed else {})
 
 
 def repro_key() -> str | None:
@@ -121,7 +136,7 @@ def run_description(
         f"- {name}: `{locations.get(name, '')}` (digest {value[:12]})"
         for name, value in inputs.items()
     ]
-    commit = tags.get("mlflow.source.git.commit")
+    commit = tags.get(COMMIT_TAG)
     if commit:
         changed = tags.get("git.changed", "")
         lines.append(f"\nCommit {commit[:12]}" + (f", changed: {changed}" if changed else ""))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from elmo.data.tokenizer import NO_TOKENIZER
@@ -40,12 +41,15 @@ def register(
     tags: Mapping[str, str],
     run_id: str,
     description: str,
+    trained_with: Mapping[str, Any] = MappingProxyType({}),
+    scores: Mapping[str, float] = MappingProxyType({}),
 ) -> RegisterResult:
     """Register a model folder in MLflow under `name`, unless a version there has the same content.
 
     The content is known by its digest, "model_digest" in `tags`. A new version belongs to the
     MLflow run `run_id`, and people read its `description`. `alias` is the champion's alias, and
-    `margin` the share by which perplexity must fall for it to move. Raises `ElmoError`, and
+    `margin` the share by which perplexity must fall for it to move. MLflow shows the settings
+    `trained_with` and the `scores` beside the model. Raises `ElmoError`, and
     publishes nothing, if the model can't embed an example.
     """
     with _alone(), tracking.catch_mlflow_errors():
@@ -53,7 +57,7 @@ def register(
         number = find_version(name, content)
         new = number is None
         if number is None:
-            logged = _log_checked(folder, run_id, content)
+            logged = _log_checked(folder, run_id, content, trained_with=trained_with, scores=scores)
             number = _publish(name, logged, run_id, tags, description, alias)
         made, number = number, find_version(name, content) or number  # another's, if it was first
         decision = decide_champion(name, number, alias=alias, margin=margin, tags=tags)
@@ -82,7 +86,14 @@ def _publish(
     return int(created.version)
 
 
-def _log_checked(folder: Path, run_id: str, content: str) -> str:
+def _log_checked(
+    folder: Path,
+    run_id: str,
+    content: str,
+    *,
+    trained_with: Mapping[str, Any],
+    scores: Mapping[str, float],
+) -> str:
     """Log a model to a run, load it from there and let it embed its example; return its URI."""
     import numpy as np
 
@@ -107,6 +118,8 @@ def _log_checked(folder: Path, run_id: str, content: str) -> str:
         check=check,
         tokenizer=tokenizer,
         tags={"model_digest": content},
+        trained_with=trained_with,
+        scores=scores,
     )
     try:
         return log_and_check_model(served, run_id)

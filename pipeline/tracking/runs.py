@@ -1,22 +1,24 @@
-"""MLflow runs: opened, logged to from any process, and searched.
+"""MLflow runs: opened, logged to, and searched.
 
 Which figures a run shows is chosen where they are logged: `pipeline.stages.training`, and the
-modules of the other stages. What MLflow can't take now waits in a spool.
+modules of the other stages. MLflow is told best effort: a run that can't be reached keeps what it
+was given in memory, and sends it when MLflow answers again. A figure that MLflow has is not sent
+twice.
 """
 
 import contextlib
+import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from elmo.errors import ElmoError
-from elmo.io.location import Location, scratch
+from elmo.io.location import Location
 from elmo.io.records import digest
 
 from ..settings.fingerprint import to_plain
@@ -26,22 +28,19 @@ from . import origin
 from .client import (
     catch_mlflow_errors,
     check_mlflow,
-    configured_uri,
     experiment_id,
     explain,
+    home_before_move,
     mlflow_client,
     shorten_error,
     shown_uri,
-)
-from .spool import (
-    FLUSH,
-    Refused,
-    Spool,
-    SpooledRecord,
-    count_records,
+    silenced,
 )
 
+FLUSH = 60.0  # seconds a finished stage waits for MLflow to take its last figures
+_LONGEST_PAUSE = 60.0  # seconds between two attempts to reach MLflow, at most
 _PROCESS = "elmo.process"  # the tag of a run that says which process opened it
+_PASS = "elmo.pass"  # the tag of a pass's run that says which `dvc repro` it is of
 _RACES = 10  # times that another process may add a row first
 _DUPLICATE = re.compile("UNIQUE constraint|UniqueViolation|duplicate key", re.IGNORECASE)
 _KEPT = "mlflow.json"  # in the folder of work in progress: which run it is
@@ -50,29 +49,39 @@ _NEVER = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREAD
 
 
 class Run:
-    """A handle to log to an MLflow run by its id, from any process.
+    """A handle to log to an MLflow run by its id.
 
-    With a `spool` folder, what is logged is written to files there and sent by a thread, so that no
-    call waits for MLflow, or fails because of it. `parent` is the id of the run of the `dvc repro`,
-    empty where there is none.
+    No call fails because of MLflow: what it can't take now is sent by a later call, and by `close`.
+    If the run was `resumed`, figures that MLflow has for the same step are not sent. `parent` is
+    the run of the `dvc repro`, None where there is none. Only one thread may use it at a time.
     """
 
-    def __init__(self, run_id: str, *, spool: Path | None = None, parent: str = "") -> None:
-        self.run_id, self.spool, self.parent = run_id, spool, parent
+    def __init__(self, run_id: str, *, resumed: bool = False, parent: "Run | None" = None) -> None:
+        self.run_id, self.parent = run_id, parent
+        self._resumed = resumed
+        self._metrics: list[tuple[str, float, int, int]] = []
+        self._calls: list[Callable[[Any], Any]] = []
+        self._steps: dict[str, set[int]] = {}  # those that MLflow has of each metric
+        self._next_attempt = 0.0
+        self._is_away = False
 
     def log_metrics(self, figures: Mapping[str, float | None], *, step: int = 0) -> None:
         """Log figures by name; those that are None or not finite are left out.
 
         `step` is the training step that they are of.
         """
+        self.log_steps([(step, figures)])
+
+    def log_steps(self, rows: Iterable[tuple[int, Mapping[str, float | None]]]) -> None:
+        """Log the figures of several training steps, as `log_metrics` does those of one."""
         now = _now()
-        rows = [
-            [name, float(value), now, step]
+        self._metrics += [
+            (name, float(value), now, step)
+            for step, figures in rows
             for name, value in figures.items()
             if value is not None and isfinite(value)
         ]
-        if rows:
-            self._log({"metrics": rows})
+        self._send()
 
     def log_to_parent(self, figures: Mapping[str, float | None], params: Mapping[str, Any]) -> None:
         """Log the few figures and params that people compare to the run of the `dvc repro` too.
@@ -80,44 +89,114 @@ class Run:
         Does nothing in a stage that was run alone.
         """
         if self.parent:
-            whole = Run(self.parent, spool=self.spool)
-            whole.log_metrics(figures)
-            whole._log(
-                {
-                    "params": {
-                        name: str(without_credentials_in(value)) for name, value in params.items()
-                    }
-                }
-            )
+            self.parent.log_metrics(figures)
+            self.parent.log_params(params)
 
     def log_artifact(self, path: Path) -> None:
         """Log a file or a folder as an artifact of the run."""
-        self._log({"artifact": str(path.absolute())})
+        whole = str(path.absolute())
+        name = "log_artifacts" if path.is_dir() else "log_artifact"
+        self._call(lambda client: getattr(client, name)(self.run_id, whole))
 
     def set_tag(self, name: str, value: str) -> None:
         """Set a tag of the run."""
-        self._log({"tag": [name, without_credentials(value)]})
+        shown = without_credentials(value)
+        self._call(lambda client: client.set_tag(self.run_id, name, shown))
+
+    def end(self, status: str) -> None:
+        """Mark the run as ended with an MLflow status."""
+        ended = _now()
+        self._call(lambda client: client.set_terminated(self.run_id, status, ended))
 
     def close(self, wait: float = 10.0) -> int:
-        """Send unsent records, for `wait` seconds at most, and return how many are left.
+        """Send what MLflow lacks, for about `wait` seconds at most; return how much is left.
 
         The run itself goes on.
         """
-        spool = _SPOOLS.pop(self.spool, None) if self.spool else None
-        return spool.close(wait) if spool else 0
+        until = time.monotonic() + wait
+        pause = 0.1
+        self._next_attempt = 0.0
+        while not self._send() and time.monotonic() < until:
+            time.sleep(pause)
+            pause, self._next_attempt = min(2 * pause, 5.0), 0.0
+        return len(self._metrics) + len(self._calls)
 
-    def _log(self, record: SpooledRecord) -> None:
-        whole = {"run": self.run_id} | record
-        if self.spool is None:
-            with catch_mlflow_errors():
-                _send([whole])
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Log params by name, without logins."""
+        from mlflow.entities import Param
+
+        pairs = [Param(name, str(without_credentials_in(one))) for name, one in params.items()]
+        self._call(lambda client: client.log_batch(self.run_id, params=pairs))
+
+    def _call(self, call: Callable[[Any], Any]) -> None:
+        """Do what can be repeated, in order, after the figures."""
+        self._calls.append(call)
+        self._send()
+
+    def _send(self) -> bool:
+        """Send all that waits; tell whether MLflow has it now."""
+        began = time.monotonic()
+        if began < self._next_attempt:
+            return False
+        try:
+            client = mlflow_client()
+            self._send_metrics(client)
+            while self._calls:
+                self._offer(lambda: self._calls[0](client))
+                del self._calls[0]
+        except Exception as error:
+            # What was sent may have been stored: MLflow is asked before anything is sent again.
+            self._resumed = True
+            self._steps.clear()
+            if not self._is_away:
+                say(f"{explain(error)}; it is sent what it lacks when it answers")
+            self._is_away = True
+            now = time.monotonic()  # an outage takes a tenth of the time at most
+            self._next_attempt = now + min(max(1.0, 10 * (now - began)), _LONGEST_PAUSE)
+            return False
+        if self._is_away:
+            say("MLflow answers again")
+        self._is_away = False
+        return True
+
+    def _send_metrics(self, client: Any) -> None:
+        from mlflow.entities import Metric
+
+        for name in {row[0] for row in self._metrics} - self._steps.keys():
+            history = client.get_metric_history(self.run_id, name) if self._resumed else []
+            self._steps[name] = {one.step for one in history}
+        while self._metrics:
+            batch, new = self._metrics[:_BATCH], []
+            for row in batch:
+                if row[3] not in self._steps[row[0]]:
+                    self._steps[row[0]].add(row[3])
+                    new.append(Metric(*row))
+            self._offer_metrics(client, new)
+            del self._metrics[: len(batch)]
+
+    def _offer_metrics(self, client: Any, metrics: list[Any]) -> None:
+        """Log figures together, or one by one if MLflow refuses one of them."""
+        if len(metrics) < 2:
+            if metrics:
+                self._offer(lambda: client.log_batch(self.run_id, metrics=metrics))
             return
-        if self.spool not in _SPOOLS:
-            _SPOOLS[self.spool] = Spool(self.spool, _send_or_explain, say=say)
-        _SPOOLS[self.spool].add(whole)
+        try:
+            client.log_batch(self.run_id, metrics=metrics)
+        except Exception as error:
+            if getattr(error, "error_code", "") not in _NEVER:
+                raise
+            for one in metrics:
+                self._offer_metrics(client, [one])
 
-
-_SPOOLS: dict[Path, Spool] = {}
+    def _offer(self, call: Callable[[], Any]) -> None:
+        """Call; what MLflow refuses for good is said and left out."""
+        try:
+            call()
+        except Exception as error:
+            code = getattr(error, "error_code", "")
+            if code not in _NEVER and not isinstance(error, FileNotFoundError):
+                raise
+            say(f"MLflow at {shown_uri()} refuses a record ({shorten_error(error)}); left out")
 
 
 @contextmanager
@@ -132,8 +211,7 @@ def run(
     """Open an MLflow run of a stage for the block, and yield it.
 
     `params` are logged; `inputs` are digests of what the stage reads, by name, and `sources` their
-    folders. With `folder`, the stage's work folder, an interrupted run is resumed, and what MLflow
-    can't take now is kept beside it and sent later.
+    folders. With `folder`, the stage's work folder, an interrupted run is resumed.
     """
     check_mlflow()
     run_id = None
@@ -143,7 +221,8 @@ def run(
             run_id = folder.read_record(_KEPT, dict[str, str]).get("run_id")
         parent = _repro_run(client)
         _end_killed(client, stage)
-        if run_id is None or not run_exists(run_id):
+        resumed = run_id is not None and run_exists(run_id)
+        if run_id is None or not resumed:
             run_id = _begin(client, stage, params, inputs, sources or {})
             if folder:
                 folder.write_json(_KEPT, {"run_id": run_id})
@@ -152,127 +231,60 @@ def run(
         client.set_tag(run_id, _PROCESS, origin.process_key())
         if parent:
             client.set_tag(run_id, "mlflow.parentRunId", parent)
-    log = Run(run_id, spool=spool_folder(folder) if folder else None, parent=parent or "")
+    log = Run(run_id, resumed=resumed, parent=Run(parent, resumed=True) if parent else None)
     try:
-        yield log
+        with _system_metrics(run_id, resumed=resumed):
+            yield log
     except BaseException as error:
         status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
         with contextlib.suppress(Exception):  # the first error is the one to show
-            _end(log, parent, status, wait=5)
+            _end(log, status, wait=5)
         raise
-    _end(log, parent, "FINISHED", wait=FLUSH)
+    _end(log, "FINISHED", wait=FLUSH)
 
 
-def spool_folder(folder: Location) -> Path:
-    """Return the folder for records that MLflow can't take now.
+@contextmanager
+def _system_metrics(run_id: str, *, resumed: bool) -> Iterator[None]:
+    """Let MLflow log the load of this machine every 10 s, unless its variable turns that off."""
+    if os.environ.get("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true").lower() in ("false", "0"):
+        yield
+        return
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-    It lies beside `folder`, the run's work folder; if that is at a URL, on this machine, among
-    those of the same tracking server.
-    """
-    if folder.local is not None:
-        return folder.local.parent / "unsent"
-    return _spools_of_server() / digest(folder.url.rpartition("/")[0])[:8]
-
-
-def spools_of_urls() -> list[Path]:
-    """Return the folders on this machine with records for the present tracking server, of runs
-    whose work folders are at URLs."""
-    return [path for path in _spools_of_server().glob("*") if path.is_dir()]
-
-
-def _spools_of_server() -> Path:
-    """Another server would refuse these records for good: it does not know their runs."""
-    return scratch() / "unsent" / digest(without_credentials(configured_uri()))[:8]
+    with silenced("mlflow.system_metrics.system_metrics_monitor", level=logging.CRITICAL):
+        monitor = SystemMetricsMonitor(run_id, resume_logging=resumed)
+        monitor.start()
+        try:
+            yield
+        finally:
+            monitor.finish()
 
 
-def end_killed_runs(stage: str) -> None:
-    """Mark a stage's MLflow runs as killed if their process on this machine is gone.
+def end_killed_runs(stage: str = "") -> None:
+    """Mark the MLflow runs of killed stages, and of the passes they were in, as killed.
 
-    They would seem to be running for ever.
+    These are runs whose process ran on this machine and is gone. They would seem to be running for
+    ever. The experiment is that of the `stage`.
     """
     with catch_mlflow_errors():
         _end_killed(mlflow_client(), stage)
 
 
 def _end_killed(client: Any, stage: str) -> None:
-    running = client.search_runs(
-        [experiment_id(client, stage)], f"tags.stage = '{stage}' and attributes.status = 'RUNNING'"
-    )
-    for one in running:
-        if origin.is_gone(one.data.tags.get(_PROCESS, "")):
+    homes = sorted({experiment_id(client, stage), experiment_id(client)})
+    for one in client.search_runs(homes, "attributes.status = 'RUNNING'"):
+        if origin.is_gone(one.data.tags.get(_PROCESS) or one.data.tags.get(_PASS, "")):
             client.set_terminated(one.info.run_id, "KILLED")
 
 
-def _end(log: Run, parent: str | None, status: str, *, wait: float) -> None:
-    for one in filter(None, (log.run_id, parent)):
-        Run(one, spool=log.spool)._log({"status": status, "time": _now()})
-    left = log.close(wait)
-    if left:
-        say(
-            f"{left} records for {shown_uri()} stay in {log.spool}; they go out with the next run "
-            "of this stage, or by: elmo work --send"
-        )
-
-
-def send_unsent(folder: Path) -> int:
-    """Send the records that earlier runs left in a spool folder; return how many are left."""
-    check_mlflow()
-    return Spool(folder, _send_or_explain, say=say).close(FLUSH)
-
-
-def count_unsent(folder: Path) -> int:
-    """Return how many records in a spool folder have not been sent to MLflow."""
-    return count_records(folder)
-
-
-def _send_or_explain(records: Sequence[SpooledRecord]) -> None:
-    """Send records; `Refused` where they can never be taken, `ElmoError` where not now."""
-    for record in records:
-        if not isinstance(record, dict) or not isinstance(record.get("run"), str):
-            raise Refused("a record names no run")
-    try:
-        _send(records)
-    except Exception as error:
-        code = getattr(error, "error_code", "")
-        if code in _NEVER or isinstance(error, FileNotFoundError):
-            raise Refused(
-                f"MLflow at {shown_uri()} refuses a record ({shorten_error(error)})"
-            ) from error
-        raise ElmoError(explain(error)) from error
-
-
-def _send(records: Sequence[SpooledRecord]) -> None:
-    """Send records in their order, the metrics of a run together."""
-    from mlflow.entities import Metric, Param
-
-    client = mlflow_client()
-    metrics: list[Any] = []
-
-    def flush(run_id: str) -> None:
-        for k in range(0, len(metrics), _BATCH):
-            client.log_batch(run_id, metrics=metrics[k : k + _BATCH])
-        metrics.clear()
-
-    before = ""
-    for record in records:
-        run_id = record["run"]
-        if before not in ("", run_id) or "metrics" not in record:
-            flush(before or run_id)
-        before = run_id
-        if "metrics" in record:
-            metrics += [Metric(*row) for row in record["metrics"]]
-        elif "params" in record:
-            pairs = [Param(name, value) for name, value in record["params"].items()]
-            client.log_batch(run_id, params=pairs)
-        elif "tag" in record:
-            client.set_tag(run_id, *record["tag"])
-        elif "status" in record:
-            client.set_terminated(run_id, record["status"], record["time"])
-        elif "artifact" in record:
-            path = Path(record["artifact"])
-            path.stat()
-            (client.log_artifacts if path.is_dir() else client.log_artifact)(run_id, str(path))
-    flush(before)
+def _end(log: Run, status: str, *, wait: float) -> None:
+    for one in filter(None, (log, log.parent)):
+        one.end(status)
+        if one.close(wait):
+            say(
+                f"{shown_uri()} did not take all of run {one.run_id}; its figures are in the "
+                "stage's outputs"
+            )
 
 
 def _begin(
@@ -295,10 +307,8 @@ def _begin(
     run_id = str(
         client.create_run(experiment_id(client, stage), run_name=name, tags=tags).info.run_id
     )
-    flat = {
-        name: str(without_credentials_in(value)) for name, value in _flat(to_plain(params)).items()
-    }
-    client.log_batch(run_id, params=[Param(name, value) for name, value in flat.items()])
+    named = flat_params(to_plain(params)).items()
+    client.log_batch(run_id, params=[Param(name, value) for name, value in named])
     datasets = []
     for name, value in inputs.items():
         location = locations.get(name, name)
@@ -336,11 +346,11 @@ def _repro_run(client: Any) -> str | None:
     if key is None:
         return None
     experiment = experiment_id(client)
-    passes = client.search_runs([experiment], f"tags.`elmo.pass` = '{key}'", max_results=1)
+    passes = client.search_runs([experiment], f"tags.`{_PASS}` = '{key}'", max_results=1)
     if passes:
         return str(passes[0].info.run_id)
     title = " ".join(filter(None, ["pass", os.environ.get("DVC_EXP_NAME"), _stamp()]))
-    tags = {"stage": "pass", "elmo.pass": key} | origin.origin_tags()
+    tags = {"stage": "pass", _PASS: key} | origin.origin_tags()
     tags["mlflow.source.name"] = "dvc repro"
     tags["mlflow.note.content"] = "One pass of the pipeline; its stages are nested in it."
     return str(client.create_run(experiment, run_name=title, tags=tags).info.run_id)
@@ -383,7 +393,7 @@ def training_facts(stage: str, model_digest: str) -> RunFacts | None:
         row.info.run_id,
         row.info.start_time / 1000,
         (row.info.end_time - row.info.start_time) / 60_000,
-        tags.get("mlflow.source.git.commit", ""),
+        tags.get(origin.COMMIT_TAG, ""),
         tags.get("git.dirty") == "true",
         tags.get("machine", ""),
         dict(row.data.metrics),
@@ -392,11 +402,14 @@ def training_facts(stage: str, model_digest: str) -> RunFacts | None:
 
 
 def run_exists(run_id: str) -> bool:
-    """Tell whether MLflow has a run with this id."""
+    """Tell whether MLflow has a run with this id that can go on where the project is now."""
     from mlflow.exceptions import MlflowException
 
+    client = mlflow_client()
     try:
-        return bool(mlflow_client().get_run(run_id).info.lifecycle_stage == "active")
+        info = client.get_run(run_id).info
+        home = home_before_move(client.get_experiment(info.experiment_id))
+        return info.lifecycle_stage == "active" and not home
     except MlflowException as error:
         if error.error_code in _NEVER:
             return False
@@ -417,10 +430,14 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        flat |= _flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {prefix + key: item}
+def flat_params(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested settings as MLflow has params: text by dotted name, without logins."""
+    flat: dict[str, str] = {}
+    for key, item in values.items():
+        if isinstance(item, dict):
+            flat |= flat_params(item, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = str(without_credentials_in(item))
     return flat
 
 

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ class ServedModel:
     `code` is a Python file that MLflow runs, with a `PythonModel`, which gets the folders or files
     `artifacts` by name, and `config` as its model_config. `signature` is MLflow's. `params` go with
     the example; `check` is called with the answer to it, and raises if that is wrong. `tokenizer`
-    decides which packages are required, and `tags` are those of the logged model `name`.
+    decides which packages are required. `tags`, `trained_with` (settings) and `scores` are those of
+    the logged model `name`.
     """
 
     name: str
@@ -40,6 +41,8 @@ class ServedModel:
     params: dict[str, Any] | None = None
     config: dict[str, Any] | None = None
     tags: dict[str, Any] | None = None
+    trained_with: Mapping[str, Any] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
 
 
 def log_and_check_model(served: ServedModel, run_id: str) -> str:
@@ -75,6 +78,7 @@ def log_and_check_model(served: ServedModel, run_id: str) -> str:
             pip_requirements=requirements(served.tokenizer),
             code_paths=[str(package)],
             model_config=served.config,
+            params=tracking.flat_params(served.trained_with),
         )
         try:
             _try(info.model_uri, served)
@@ -83,6 +87,8 @@ def log_and_check_model(served: ServedModel, run_id: str) -> str:
                 tracking.mlflow_client().finalize_logged_model(info.model_id, "FAILED")
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise ElmoError(reason) from error
+    for name, score in served.scores.items():
+        tracking.mlflow_client().log_metric(run_id, name, score, model_id=info.model_id)
     return str(info.model_uri)
 
 

@@ -96,6 +96,7 @@ class TaskRuns:
         from . import served_model, task_pyfunc
 
         example = [dict(one) for one in KINDS[self.kind].examples[-1:]]
+        record = read_task(folder)
 
         def check(answer: Any) -> None:
             if len(answer) != len(example) or not all(answer):
@@ -108,8 +109,10 @@ class TaskRuns:
             signature=task_pyfunc.signature(self.kind),
             example=example,
             check=check,
-            tokenizer=read_task(folder).tokenizer,
+            tokenizer=record.tokenizer,
             config={"seed": seed},
+            trained_with=msgspec.to_builtins(self.settings),
+            scores={f"dev.{name}": one for name, one in record.scores[str(seed)].items()},
         )
         with self.open(seed) as log, tracking.catch_mlflow_errors():
             try:

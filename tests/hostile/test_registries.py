@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from pipeline import tracking
-from pipeline.tracking import moved
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import paired, refused
 
@@ -44,19 +43,9 @@ def other_tables(path: Path) -> None:
 
 
 def from_the_future(database: Path, path: Path) -> None:
-    """That of a project which was moved, too: its addresses are not this MLflow's to change."""
     shutil.copyfile(database, path)
-    home = path.parent.with_name("before")
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE alembic_version SET version_num = 'from the future'")
-        there = ((home / "mlruns").as_uri(),)
-        connection.execute("UPDATE experiments SET artifact_location = ?", there)
-        connection.execute("DELETE FROM experiment_tags WHERE key = ?", (moved.HOME,))
-        connection.execute(
-            "INSERT INTO experiment_tags (key, value, experiment_id) "
-            "SELECT ?, ?, experiment_id FROM experiments",
-            (moved.HOME, str(home)),
-        )
     connection.close()
 
 

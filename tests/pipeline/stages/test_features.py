@@ -119,7 +119,7 @@ def test_the_same_bytes_from_1_and_3_actors(
         for actors in (1, 3):
             run(given, tmp_path / f"store{actors}", PARAMS, actors)
             assert files(tmp_path / f"store{actors}") == expected
-    assert {path.name for path in (tmp_path / "runs").iterdir()} <= {"unsent"}
+    assert not list((tmp_path / "runs").glob("*"))
 
 
 class DiesOnce(ShardEmbedder):
@@ -214,7 +214,7 @@ def test_counts_are_the_metrics_and_the_model_is_named(
         work=Location(tmp_path / "runs"),
         cluster=cluster(1),
     )
-    assert {path.name for path in (tmp_path / "runs").iterdir()} <= {"unsent"}
+    assert not list((tmp_path / "runs").glob("*"))
     assert found["sentences"] == 320
     assert found["parts"] == 8
     assert found["bytes"] == sum(p.stat().st_size for p in (tmp_path / "store").rglob("*-*.*"))

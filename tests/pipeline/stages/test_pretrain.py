@@ -1,5 +1,6 @@
 """pretrain under Ray Train: a model folder, its curves, its lineage, and never twice."""
 
+import csv
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 import torch
 
@@ -32,6 +34,7 @@ from pipeline.stages import pretrain
 from pipeline.stages import training as trainer
 from tests.elmo.conftest import save_tiny_model
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
+from tests.pipeline.mlflow_process import MlflowServer
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
 HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
@@ -138,10 +141,10 @@ def test_run_again_it_trains_again_to_the_same_model_and_leaves_no_work_folder(
     digest = load_model(tmp_path / "model").digest
     steps: list[object] = []
     monkeypatch.setattr(trainer._Live, "__call__", lambda self, *heard: steps.append(heard))
-    assert {path.name for path in (tmp_path / "runs" / "pretrain").iterdir()} <= {"unsent"}
+    assert not list((tmp_path / "runs" / "pretrain").glob("*"))
     assert run(inputs, tmp_path) == metrics
     assert load_model(tmp_path / "model").digest == digest and steps != []
-    assert {path.name for path in (tmp_path / "runs" / "pretrain").iterdir()} <= {"unsent"}
+    assert not list((tmp_path / "runs" / "pretrain").glob("*"))
 
 
 @pytest.mark.slow
@@ -159,6 +162,53 @@ def test_interrupted_and_started_again_it_ends_the_same(
     assert digests[0] == digests[1]
     curves = [(tmp_path / name / "curves" / "train.tsv").read_text() for name in ("whole", "cut")]
     assert curves[0] == curves[1]
+
+
+@pytest.mark.slow
+def test_mlflow_has_the_whole_curve_once_though_its_server_was_down(
+    inputs: Path, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Down when training is interrupted, and again in the middle of the second start."""
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(empty_database.read_bytes())
+    server = MlflowServer(database)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+    tell = trainer._Live.__call__
+
+    def hear(live: Any, kind: str, figures: dict[str, float]) -> None:
+        tell(live, kind, figures)
+        if kind == "train":
+            time.sleep(1)  # the driver has read it
+            if figures["step"] in (20, 50):
+                server.kill()
+            if figures["step"] == 70:
+                server.start()
+            if figures["step"] == 40 and not interrupted:
+                interrupted.append(True)
+                raise KeyboardInterrupt
+
+    interrupted: list[bool] = []
+    monkeypatch.setattr(trainer._Live, "__call__", hear)
+    params = replace(PARAMS, training=replace(TRAINING, epochs=10))
+    try:
+        server.start()
+        with pytest.raises(KeyboardInterrupt):
+            run(inputs, tmp_path, params, replace(HERE, checkpoint_minutes=0.001))
+        server.start()
+        run(inputs, tmp_path, params)
+        client = mlflow.MlflowClient(server.uri)
+        (one,) = client.search_runs(["1"], "tags.stage = 'pretrain'")
+        for kind, name in (("train", "perplexity"), ("heldout", "average")):
+            with (tmp_path / "curves" / f"{kind}.tsv").open(newline="") as file:
+                rows = list(csv.DictReader(file, delimiter="\t"))
+            found = client.get_metric_history(one.info.run_id, f"{kind}.{name}")
+            assert sorted(figure.step for figure in found) == [int(row["step"]) for row in rows]
+            by_step = {figure.step: figure.value for figure in found}
+            for row in rows:
+                assert by_step[int(row["step"])] == pytest.approx(float(row[name]), rel=1e-9)
+        assert one.info.status == "FINISHED" and len(rows) > 1
+    finally:
+        server.kill()
 
 
 def work_folder(inputs: Path, out: Path, params: PretrainSettings = PARAMS) -> Path:

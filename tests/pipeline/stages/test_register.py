@@ -25,10 +25,11 @@ from elmo.model.folder import load_model, save_model
 from elmo.settings import StoreSettings
 from elmo.store.build import build
 from pipeline import tracking
+from pipeline.cluster import submit
 from pipeline.commands.cli import cli
 from pipeline.settings.params import RegisterSettings
 from pipeline.stages import register
-from pipeline.tracking import champion, pyfunc, registry, served_model
+from pipeline.tracking import champion, origin, pyfunc, registry, served_model
 from tests.elmo.conftest import save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -58,7 +59,7 @@ def alter(inputs: Path, *, by: float, perplexity: float | None = None, run_id: s
     model = load_model(inputs / "model")
     with torch.no_grad():
         next(model.bilm.parameters()).add_(by)
-    training = {"stage": "finetune", "run_id": run_id}
+    training = {"stage": "finetune", "run_id": run_id, "params": {"training": {"rows": 4}}}
     if perplexity is not None:
         training |= {"perplexity": score(perplexity)}
     save_model(
@@ -118,7 +119,8 @@ def test_the_same_content_is_registered_once(inputs: Path, monkeypatch: pytest.M
         == read_json(inputs / "registered.json")["model_digest"]
     )
     read = {tag.partition(".")[0] for tag in version.tags}
-    assert read == {"model_digest", "words", "heldout", "store"}, "few: they are read by people"
+    few = {"model_digest", "words", "heldout", "store", "commit"}
+    assert read == few, "they are read by people"
     done = CliRunner().invoke(cli, ["stores", "tiny", "--json"])
     assert json.loads(done.stdout) == {"version": 1, "stores": version.stores()}
     assert list(version.stores().values()) == [str(inputs / "store")]
@@ -211,6 +213,12 @@ def test_a_version_belongs_to_the_run_that_trained_it(inputs: Path) -> None:
     run(inputs)
     (version,) = champion.versions("tiny")
     assert version.run_id == log.run_id
+    trained = mlflow.MlflowClient().get_run(log.run_id).data.tags["mlflow.source.git.commit"]
+    assert version.tags["commit"] == trained
+    (logged,) = mlflow.MlflowClient().search_logged_models(["1"])
+    assert logged.params["training.rows"] == "4"
+    shown = {metric.key: metric.value for metric in logged.metrics}
+    assert shown == {f"perplexity.after.{text}": 100.0 for text in ("domain", "general")}
     alter(inputs, by=0.1, perplexity=90.0, run_id="0" * 32)
     run(inputs)
     source = mlflow.MlflowClient().get_run(champion.versions("tiny")[0].run_id)
@@ -247,6 +255,55 @@ def test_two_registered_names_over_one_store_both_still_load(
     digest = load_model(inputs / "model").digest
     for name in (first.name, "other"):
         assert Embedder.from_pretrained(f"models:/{name}@champion").model.digest == digest
+
+
+def test_a_job_of_a_cluster_knows_the_commit_that_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`elmo submit` sends no folder of git."""
+    here = origin.commit_tags()
+    sent: dict[str, str] = {}
+
+    class Stop(Exception):
+        pass
+
+    def keep(package: Path, variables: dict[str, str], **_: object) -> None:
+        sent.update(variables)
+        raise Stop
+
+    monkeypatch.setattr(submit, "pack", keep)
+    with pytest.raises(Stop):
+        submit.submit(
+            ["vocab"],
+            address="http://127.0.0.1:1",
+            folder="/shared/elmo",
+            checkout=False,
+            command=None,
+            variables=[],
+            params=Path("params.yaml"),
+            say=print,
+        )
+    monkeypatch.chdir(tmp_path)
+    assert origin.commit_tags() == {}
+    monkeypatch.setenv(origin.COMMIT, sent[origin.COMMIT])
+    assert origin.commit_tags() == here != {}
+
+
+def test_a_stores_address_is_valid_in_any_folder(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(inputs)
+    monkeypatch.chdir(inputs)
+    register.run(
+        Location("model"),
+        Location("store"),
+        Path("registered.json"),
+        PARAMS,
+        general=Location("shards"),
+        domain=Location("shards"),
+    )
+    (version,) = champion.versions("tiny")
+    assert list(version.stores().values()) == [str(inputs / "store")]
 
 
 @pytest.mark.slow

@@ -2,13 +2,13 @@
 
 import getpass
 import json
+import os
 import re
 import shutil
 import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -28,8 +28,9 @@ from elmo.model.pretrained import pretrained_folder
 from pipeline import tracking
 from pipeline.commands.cli import cli
 from pipeline.terminal.urls import with_login, without_credentials
-from pipeline.tracking import champion, moved, origin, registry, unfinished
+from pipeline.tracking import champion, origin, registry
 from tests.elmo.conftest import save_tiny_model
+from tests.pipeline.mlflow_process import MlflowServer
 from tests.pipeline.stage_runs import runs_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -170,7 +171,6 @@ def test_a_run_of_a_folder_goes_on_and_names_its_failure(database: Path, tmp_pat
         "environment.json",
         "page.html",
     ]
-    assert list((folder.parent / "unsent").iterdir()) == []
 
 
 def refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -180,7 +180,7 @@ def refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
         with tracking.run("pretrain", Params(), inputs={}):
             raise AssertionError("the stage began")
     line = str(error.value)
-    assert "\n" not in line and "MLFLOW_T" in line
+    assert "\n" not in line
     return line
 
 
@@ -284,6 +284,45 @@ def test_a_folder_that_can_not_be_written(
         subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.hostile
+def test_a_full_disk_is_named_and_what_a_killed_process_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no right to mount")
+    try:
+        (folder / ".mlflow.db.0123456789abcdef").touch()
+        (folder / ".mlflow.db.mine").touch()
+        line = refused(f"sqlite:///{folder / 'mlflow.db'}", monkeypatch)
+        assert "disk is full; make room" in line
+        assert os.listdir(folder) == [".mlflow.db.mine"]
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize(("name", "fits"), [("My Drive #1", True), ("a%20b", False), ("a?", False)])
+def test_a_projects_path_holds_the_database_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fits: bool
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("DVC_ROOT", str(folder))
+    if fits:
+        with tracking.run("test", Params(), inputs={}) as log:
+            log.log_artifact(Path(__file__))
+        assert sorted(os.listdir(folder)) == ["mlflow.db", "mlruns"]
+        assert len(list(folder.rglob("test_tracking.py"))) == 1
+    else:
+        with pytest.raises(ElmoError, match="rename the folder, or set MLFLOW_TRACKING_URI"):
+            tracking.check_mlflow()
+        assert os.listdir(folder) == []
+    assert os.listdir(tmp_path) == [name]
+
+
 def test_a_server_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"],
@@ -312,46 +351,11 @@ def test_a_deleted_experiment_is_named(database: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_a_server_slow_refusing_and_asking_for_a_password(
-    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+def test_a_server_that_asks_for_a_password(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One server, since it takes seconds to start: no figure is lost, the stage never waits."""
-    faults, work = tmp_path / "faults", tmp_path / "runs" / "pretrain" / "abc"
-    work.mkdir(parents=True)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    faults = tmp_path / "faults"
     with served(database, faults) as uri:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-        with tracking.run("pretrain", Params(), inputs={}, folder=Location(work)) as log:
-            (faults / "fault").write_text("slow")
-            began = time.monotonic()
-            for step in range(100):
-                log.log_metrics({"loss": float(step)}, step=step)
-            took = time.monotonic() - began
-            (faults / "fault").write_text("refuse")
-            while not (faults / "refused").exists():
-                time.sleep(0.05)
-            for step in range(100, 200):
-                log.log_metrics({"loss": float(step)}, step=step)
-            (faults / "fault").unlink()
-        assert took < 100 * 2, "each figure waited for its answer"
-        assert history(uri, log.run_id) == [(step, float(step)) for step in range(200)]
-        assert mlflow.MlflowClient(uri).get_run(log.run_id).info.status == "FINISHED"
-
-        monkeypatch.setattr(tracking.runs, "FLUSH", 0.5)
-        with tracking.run("pretrain", Params(), inputs={}, folder=Location(work)) as log:
-            (faults / "fault").write_text("refuse")
-            log.log_metrics({"loss": 200.0}, step=200)
-        told = capsys.readouterr().err
-        assert "stay in" in told and tracking.count_unsent(work.parent / "unsent") >= 2
-        (faults / "fault").unlink()
-        waiting = unfinished.find_unfinished(tmp_path / "runs", send=False)
-        assert any(
-            "wait for MLflow; to send" in line for line in unfinished.unfinished_lines(waiting)
-        )
-        while tracking.count_unsent(work.parent / "unsent"):  # the run's own thread may still try
-            unfinished.find_unfinished(tmp_path / "runs", send=True)
-        assert history(uri, log.run_id)[-1] == (200, 200.0)
-
         (faults / "password").write_text("hunter2")
         monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "user")
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
@@ -360,73 +364,92 @@ def test_a_server_slow_refusing_and_asking_for_a_password(
         tracking.check_mlflow()
 
 
-def test_records_of_work_at_a_url_wait_on_this_machine_and_are_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+def test_figures_of_an_outage_are_sent_when_the_server_is_back_and_none_twice(
+    database: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    folder = tracking.spool_folder(Location("memory://bucket/work/pretrain/abc"))
-    folder.mkdir(parents=True)
-    (folder / "1.jsonl").write_text('{"status": "FINISHED"}\n')
-    assert tracking.count_unsent(folder) == 1
-    found = unfinished.find_unfinished(tmp_path / "work", send=False)
-    assert found.unsent == {str(folder): 1}
-    # Another server does not know the run, and would refuse its figures for good.
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
-    assert unfinished.find_unfinished(tmp_path / "work", send=True).unsent == {}
-    assert tracking.count_unsent(folder) == 1
+    server = MlflowServer(database)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+    try:
+        server.start()
+        with tracking.run("pretrain", Params(), inputs={}) as log:
+            log.log_steps((step, {"loss": float(step)}) for step in range(1500))
+            log.log_to_parent({"loss": 1.0}, {"rows": 1})
+            server.kill()
+            began = time.monotonic()
+            for step in range(1400, 1700):  # the first hundred are there
+                log.log_metrics({"loss": float(step)}, step=step)
+            log.set_tag("model_digest", "abc")
+            assert time.monotonic() - began < 120, "each figure waited for the server"
+            server.start()
+        assert history(server.uri, log.run_id) == [(step, float(step)) for step in range(1700)]
+        run = mlflow.MlflowClient(server.uri).get_run(log.run_id)
+        assert (run.info.status, run.data.tags["model_digest"]) == ("FINISHED", "abc")
+        said = capsys.readouterr().err
+        assert said.count("can't be reached") == said.count("answers again") == 1
+
+        monkeypatch.setattr(tracking.runs, "FLUSH", 0.5)
+        with tracking.run("pretrain", Params(), inputs={}) as log:
+            server.kill()
+            log.log_metrics({"loss": 200.0}, step=200)
+        assert "did not take all of run" in capsys.readouterr().err, "the stage itself ends well"
+    finally:
+        server.kill()
+
+
+def test_a_figure_that_mlflow_refuses_keeps_no_other_back(
+    database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tracking.run("pretrain", Params(), inputs={}) as log:
+        log.log_metrics({"loss": 1.0, "a\nname": 2.0, "after": 3.0})
+        log.log_artifact(database.with_name("absent"))
+        log.set_tag("store", "abc")
+    data = mlflow.MlflowClient().get_run(log.run_id).data
+    assert data.metrics == {"loss": 1.0, "after": 3.0} and data.tags["store"] == "abc"
+    assert capsys.readouterr().err.count("left out") == 2
 
 
 @pytest.mark.slow
-def test_four_writers_lose_no_figure_through_an_outage(
-    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_load_of_the_machine_is_logged(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
+    runs = []
+    for enabled in ("true", "false"):
+        monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", enabled)
+        with tracking.run("pretrain", Params(), inputs={}) as log:
+            time.sleep(1)
+        runs.append(mlflow.MlflowClient().get_run(log.run_id).data.metrics)
+    assert "system/cpu_utilization_percentage" in runs[0] and runs[1] == {}
+
+
+def test_the_run_of_a_pass_whose_stage_was_killed_does_not_stay_running(
+    database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faults, work = tmp_path / "faults", tmp_path / "runs" / "pretrain" / "abc"
-    work.mkdir(parents=True)
     code = """
-import sys
-from pathlib import Path
+import os, signal
 from pipeline import tracking
-run = tracking.Run(sys.argv[1], spool=Path(sys.argv[2]))
-for step in range(250):
-    run.log_metrics({f"loss-{sys.argv[3]}": float(step)}, step=step)
-    if step == 100:
-        print("half", flush=True)
-        sys.stdin.readline()
-sys.exit(run.close(120))
+from tests.pipeline.tracking.test_tracking import Params
+with tracking.run("pretrain", Params(), inputs={}) as log:
+    print(log.run_id, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
 """
-    with served(database, faults) as uri:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-        with tracking.run("pretrain", Params(), inputs={}, folder=Location(work)) as log:
-            arguments = [sys.executable, "-c", code, log.run_id, str(work.parent / "unsent")]
-            writers = [
-                subprocess.Popen(
-                    [*arguments, str(k)],
-                    cwd=ROOT,
-                    text=True,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                )
-                for k in range(4)
-            ]
-            for writer in writers:
-                assert writer.stdout is not None and writer.stdout.readline() == "half\n"
-            (faults / "fault").write_text("refuse")
-            writers[3].kill()
-            for writer in writers[:3]:
-                assert writer.stdin is not None
-                writer.stdin.write("go\n")
-                writer.stdin.flush()
-            while not (faults / "refused").exists():
-                time.sleep(0.05)
-            (faults / "fault").unlink()
-            for writer in writers:
-                writer.communicate()
-        assert [writer.returncode for writer in writers] == [0, 0, 0, -9]
-        for k, steps in enumerate((250, 250, 250, 101)):
-            expected = [(step, float(step)) for step in range(steps)]
-            assert history(uri, log.run_id, f"loss-{k}") == expected
-    assert list((work.parent / "unsent").iterdir()) == []
+    starter = f"""
+import os, subprocess, sys
+subprocess.run([sys.executable, "-c", {code!r}], env=os.environ | {{"DVC_STAGE": "pretrain"}})
+"""
+    command = [sys.executable, "-c", starter]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    client = mlflow.MlflowClient()
+    stage = client.get_run(done.stdout.strip())
+    parent = client.get_run(stage.data.tags["mlflow.parentRunId"])
+    assert {stage.info.status, parent.info.status} == {"RUNNING"}
+    with tracking.run("vocab", Params(), inputs={}) as other:  # of any stage
+        pass
+    states = [client.get_run(one.info.run_id).info.status for one in (stage, parent)]
+    assert states == ["KILLED", "KILLED"]
+    assert client.get_run(other.run_id).info.status == "FINISHED"
 
 
 def test_addresses_are_shown_without_their_secrets() -> None:
@@ -457,7 +480,6 @@ def test_unfinished_work_is_listed(database: Path, tmp_path: Path) -> None:
     assert "  pretrain abc  " in CliRunner().invoke(cli, command).stdout
     read = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
     assert [(one["stage"], one["folder"]) for one in read["work"]] == [("pretrain", str(folder))]
-    assert read["unsent"] == {}
 
 
 def test_the_work_folder_of_the_stages_is_the_one_that_is_listed() -> None:
@@ -510,28 +532,42 @@ def models_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return pretrained_folder("models:/tiny@champion")
 
 
+def register_again(folder: Path) -> registry.RegisterResult:
+    with tracking.run("test", Params(rows=5), inputs={}) as log:
+        return registry.register(
+            folder / "model",
+            name="tiny",
+            alias="champion",
+            margin=0.01,
+            tags={"model_digest": load_model(folder / "model").digest},
+            run_id=log.run_id,
+            description="",
+        )
+
+
 @pytest.mark.slow
-def test_a_moved_project_keeps_its_registered_model(
+def test_a_moved_project_registers_its_model_again(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = finished.with_name("moved")
     monkeypatch.chdir("/")
     finished.rename(new)
-    with pytest.raises(ElmoError, match="if its project was moved, run there: elmo run"):
+    with pytest.raises(ElmoError, match="if its project was moved, run there: elmo run register"):
         models_of(new, monkeypatch)
-    said = CliRunner().invoke(cli, ["stores", "tiny"])  # as any command that asks the registry
-    assert said.exit_code == 0 and f"was in {finished};" in said.stderr
+    made = register_again(new)
+    assert (made.version, made.new) == (2, True) and "it is the same model" in made.decision
+    assert "to register its model here: elmo run register" in capsys.readouterr().err
     assert models_of(new, monkeypatch).is_relative_to(new)
-    (run,) = runs_of("test")
-    assert run.data.tags["store_place"] == str(new / "store")
-    tracking.check_mlflow()
-    assert capsys.readouterr().err == ""  # once
+    assert not finished.exists()
+    assert register_again(new).version == 2
+    assert capsys.readouterr().err == "", "once"
 
 
 @pytest.mark.slow
 def test_a_copied_project_leaves_the_original_alone(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (earlier,) = runs_of("test")
     copy = Path(shutil.copytree(finished, finished.with_name("copy")))
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     monkeypatch.chdir(copy)
@@ -539,23 +575,21 @@ def test_a_copied_project_leaves_the_original_alone(
     with tracking.run("test", Params(rows=5), inputs={}, sources={}) as log:
         tracking.mlflow_client().log_text(log.run_id, "x", "text.txt")
     (written,) = copy.rglob("text.txt")
+    assert not tracking.run_exists(earlier.info.run_id), "it would go on in the original"
     assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
-    assert models_of(copy, monkeypatch).is_relative_to(copy)
     assert models_of(finished, monkeypatch).is_relative_to(finished)
 
 
 @pytest.mark.parametrize("tagged", [True, False])
-def test_only_what_a_project_has_written_is_found_again(
-    database: Path, tmp_path: Path, tagged: bool
+def test_an_experiment_that_keeps_its_files_elsewhere_by_choice_goes_on(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tagged: bool
 ) -> None:
-    """An experiment that keeps its artifacts elsewhere by choice stays there."""
     tracking.check_mlflow()
     elsewhere = tmp_path / "elsewhere" / "mlruns"
-    tags = {moved.HOME: str(elsewhere.parent)} if tagged else {}
-    tracking.mlflow_client().create_experiment("theirs", elsewhere.as_uri(), tags)
-    assert moved.rewrite_moved_paths(database) == ([elsewhere.parent] if tagged else [])
-    location = tracking.mlflow_client().get_experiment_by_name("theirs").artifact_location
-    assert location == ((tmp_path / "mlruns") if tagged else elsewhere).as_uri()
+    tags = {tracking.client.HOME: str(elsewhere.parent)} if tagged else {}
+    client = tracking.mlflow_client()
+    made = client.create_experiment("elmo", elsewhere.as_uri(), tags)
+    assert (tracking.client.experiment_id(client) == made) is not tagged
 
 
 def test_the_run_of_a_pass_has_the_figures_that_people_compare(
@@ -570,7 +604,7 @@ def test_the_run_of_a_pass_has_the_figures_that_people_compare(
     with tracking.run("report", Params(), inputs={}) as log:
         assert log.parent
     client = mlflow.MlflowClient()
-    whole = client.get_run(log.parent).data
+    whole = client.get_run(log.parent.run_id).data
     assert whole.metrics == {"finetune.gain": 0.25, "tasks.gain": 0.25}
     assert whole.params == {"finetune.lr": "0.001", "tasks.lr": "0.001"}
     (of_tasks,) = runs_of("tasks")
