@@ -19,8 +19,11 @@ _COPY = re.compile("[0-9a-f]{64}")
 def user_cache() -> Path:
     """Return the user's cache folder for elmo, which may not exist; its content can be
     recreated."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "elmo"
+    if home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(home) / "elmo"
+    with suppress(RuntimeError):  # a container's user may have no home
+        return Path.home() / ".cache" / "elmo"
+    return scratch() / "cache"
 
 
 def cached_copy(location: Location, file: str, *, sha256: str) -> Path:

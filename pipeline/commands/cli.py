@@ -1,5 +1,6 @@
 """The command `elmo`: the sections of its help, its commands, and how errors end it."""
 
+import getpass
 import os
 import signal
 import sys
@@ -131,6 +132,7 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         here = os.getcwd()
     except FileNotFoundError:
         sys.exit("error: this folder is gone; go to one that is there")
+    _name_home()
     try:
         with commands.make_context(name, sys.argv[1:]) as context:
             commands.invoke(context)
@@ -149,6 +151,18 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         sys.exit("error: interrupted; run the same command again to go on")
     except Exception as error:
         _end(error, here)
+
+
+def _name_home() -> None:
+    """Name a home and a user for the libraries that ask, if this user has no entry in passwd."""
+    if os.path.expanduser("~") == "~":
+        from elmo.io.location import scratch
+
+        os.environ["HOME"] = str(scratch())
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        os.environ["USER"] = str(os.getuid())
 
 
 def _end(error: Exception, here: str) -> None:

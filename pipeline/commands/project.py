@@ -7,8 +7,6 @@ from shlex import quote
 
 import click
 
-from elmo.errors import ElmoError
-
 from ..stages import STAGES
 from .options import PARAMS, PATH, Choice, complete_files, print_done
 
@@ -117,14 +115,9 @@ def run_stages(stages: tuple[str, ...]) -> None:
     \b
     Example: elmo run pretrain
     """
-    from ..project import repro
+    from ..project.repro import repro
 
-    code, wrong = repro.repro(stages)
-    if code == repro.USAGE:
-        raise click.UsageError(wrong)
-    if wrong and code:
-        raise ElmoError(wrong)
-    sys.exit(1 if code else 0)
+    sys.exit(1 if repro(stages) else 0)
 
 
 @click.command()

@@ -264,16 +264,37 @@ def _start(folder: Path) -> str:
     if has_git and _call(folder, "git", "rev-parse", "--is-inside-work-tree").returncode:
         _checked(folder, "git", "init", "-q")
         started.append("git")
-    if not (folder / ".dvc").exists():
+    if _needs_dvc(folder / ".dvc"):
         options = ["--no-scm"] if not has_git else []
         if has_git and not (folder / ".git").exists():
             options = ["--subdir"]
+        if (folder / ".dvc").exists():
+            options.append("--force")
         _checked(folder, sys.executable, "-m", "dvc", "init", "-q", *options)
         # Nothing leaves this machine, whoever calls DVC here, and however.
         _checked(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
         _checked(folder, sys.executable, "-m", "dvc", "config", "-q", *LINKS)
         started.append("DVC")
     return f"{' and '.join(started)} started" if started else "git and DVC were there"
+
+
+def _needs_dvc(folder: Path) -> bool:
+    """Tell whether `dvc init` is to be run: there is no `.dvc`, or one that was left unfinished.
+
+    Such a folder has nothing but what `dvc init` and the settings after it write. Another without a
+    config is refused.
+    """
+    if not os.path.lexists(folder):
+        return True
+    config = folder / "config"
+    if folder.is_dir() and {*os.listdir(folder)} <= {"config", ".gitignore", "tmp"}:
+        lines = config.read_text(encoding="utf-8").split("\n") if config.is_file() else []
+        settings = {line.strip() for line in lines} - {"", "[core]", "no_scm = True"}
+        if not settings or settings == {"analytics = false"}:
+            return True
+    if not config.is_file():
+        raise ElmoError(f"{folder}: is no folder of DVC, it has no config; delete it")
+    return False
 
 
 def _commit(folder: Path, files: Iterable[str]) -> str:

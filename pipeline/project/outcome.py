@@ -1,69 +1,88 @@
 """The lines that end a run of the whole pipeline: results, scores, and what to do next."""
 
 import os
-import shlex
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elmo.io.records import read_record
 
+from ..settings import params
 from ..stages import STAGES, load_stage
 
 if TYPE_CHECKING:
     from ..stages.stage import Stage
 
 
-def outcome_lines(
-    commands: Iterable[str], tracked: Sequence[str], *, started_from: str = ""
-) -> list[str]:
+def outcome_lines() -> list[str]:
     """Return the three lines at the end of `elmo run`: what was made, its scores, what to do next.
 
-    `commands` are those of the project's stages, as in dvc.yaml; `tracked` are the files that the
-    user should commit to git; `started_from` is the model that the settings name, if any.
+    Read `dvc.yaml` and `dvc.lock` of the current folder: stages are known by their names there, and
+    the first of a stage's outs is its product.
     """
+    project, done = _stages_of("dvc.yaml"), _stages_of("dvc.lock")
+    model = params.load(Path("params.yaml")).pretrain.model if "pretrain" in done else ""
     made: list[str] = []
     scored: list[str] = []
-    for command in commands:
-        if not (name := stage_of(command)):
-            continue
-        words, stage = shlex.split(command), load_stage(name)
-        if stage.product and Path(product := stage.product.format(out=_out(words))).name:
-            made += [product] if Path(product.split(" ", 1)[1]).exists() else []
-        if score := _score(stage, words, started_from):
-            scored.append(score)
+    for stage, key, outs in _own_stages(project, done):
+        product = stage.product.format(out=outs[0]) if stage.product and outs else ""
+        if product and Path(product.split(" ", 1)[1]).exists():
+            made.append(product)
+        if score := _score(stage, outs, model):
+            scored.append(f"{key} {score}".strip())
+    tracked = sorted({Path(path).parts[0] for path in _uncached(project)})
     return [
         f"made:   {', '.join(made) or 'nothing yet'}",
         f"scored: {'; '.join(scored) or 'nothing yet'}",
-        f"next:   {'; '.join(_next(made, tracked))}",
+        f"next:   {'; '.join(_next(made, ['dvc.lock', *tracked]))}",
     ]
 
 
-def stage_of(command: str) -> str:
-    """Return the name of the stage that a command of dvc.yaml runs; empty if it is not ours."""
-    words = shlex.split(command)
-    ours = words[:3] == ["python", "-m", "elmo_pipeline"] and words[3] in STAGES
-    return words[3] if ours else ""
+def _stages_of(name: str) -> dict[str, Any]:
+    """Return the stages in a file of DVC, by name; none if there is no such file."""
+    import yaml
+
+    if not Path(name).exists():
+        return {}
+    return (yaml.safe_load(Path(name).read_text(encoding="utf-8")) or {}).get("stages") or {}
 
 
-def _out(words: Sequence[str]) -> str:
-    """The stage's own output: the last of what stands before the options."""
-    options = [index for index, word in enumerate(words) if word.startswith("--")]
-    return words[min(options, default=len(words)) - 1]
+def _own_stages(
+    project: Mapping[str, Any], done: Mapping[str, Any]
+) -> "Iterator[tuple[Stage, str, list[str]]]":
+    """Yield our stages that have run, each with its key in a `foreach` and the paths of its outs.
+
+    A stage without `foreach` has an empty key.
+    """
+    for name, entry in project.items():
+        for key in (one.partition("@")[2] for one in done if one.partition("@")[0] == name):
+            if name in STAGES:
+                outs = [_path(out) for out in entry.get("do", entry).get("outs", ())]
+                filled = [one.replace("${key}", key).replace("${item}", key) for one in outs]
+                yield load_stage(name), key, filled
 
 
-def _score(stage: "Stage", words: Sequence[str], started_from: str) -> str:
-    """The score among the numbers of a stage, which stand in the file that its command names."""
-    if stage.score is None or "--numbers" not in words:
+def _path(out: str | Mapping[str, Any]) -> str:
+    """Return the path of an out, which may be written with options."""
+    return out if isinstance(out, str) else next(iter(out))
+
+
+def _uncached(project: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the paths of the outs that git keeps, and not DVC's cache."""
+    for entry in project.values():
+        body = entry.get("do", entry)
+        for out in [*body.get("outs", ()), *body.get("metrics", ()), *body.get("plots", ())]:
+            if isinstance(out, dict) and (next(iter(out.values())) or {}).get("cache") is False:
+                yield _path(out)
+
+
+def _score(stage: "Stage", outs: Sequence[str], started_from: str) -> str:
+    """Return the score among the numbers of a stage, which are in the folder `numbers`."""
+    files = [Path(out) for out in outs if Path(out).parent.name == "numbers"]
+    if stage.score is None or not files or not files[0].is_file():
         return ""
-    file = Path(words[words.index("--numbers") + 1])
-    if not file.is_file():
-        return ""
-    subject = [
-        word for one, word in zip(stage.inputs, words[4:], strict=False) if one.kind == "word"
-    ]
-    return " ".join([*subject, stage.score(read_record(file, stage.numbers), started_from)])
+    return stage.score(read_record(files[0], stage.numbers), started_from)
 
 
 def _next(made: Sequence[str], tracked: Sequence[str]) -> list[str]:

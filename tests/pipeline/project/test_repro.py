@@ -1,4 +1,4 @@
-"""`elmo run`: what DVC refuses is one line and exit code 1, wrong usage too."""
+"""`elmo run`: `dvc repro` with three lines at its end; a stop is passed on, and work is saved."""
 
 import fcntl
 import json
@@ -11,15 +11,16 @@ import sys
 import termios
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-import zc.lockfile
+import yaml
 
 from elmo.errors import ElmoError
-from pipeline.project import outcome, repro
+from pipeline.project.outcome import outcome_lines
+from pipeline.project.repro import repro
 from tests.pipeline.command_line import ROOT
 
 STAGES = """stages:
@@ -58,13 +59,15 @@ def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
 def test_run_needs_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ElmoError, match=r"dvc.yaml: no such file; .*elmo init"):
-        repro.repro([])
+        repro([])
 
 
-def test_a_stage_prints_its_own_lines_alone(stages: Path) -> None:
-    assert run(stages, "good", "--force") == (0, "made\n", "")
-    code, out, error = run(stages, "good", "--dry", "--force")
-    assert (code, error) == (0, "") and "Running stage 'good'" in out
+def test_options_of_dvc_are_passed_on(stages: Path) -> None:
+    code, out, error = run(stages, "good", "--force")
+    assert (code, error) == (0, "") and "made\n" in out
+    code, out, error = run(stages, "--dry", "--single-item", "good")
+    assert (code, error) == (0, "")
+    assert out.startswith("Running stage 'good':\n> python -c \"print('made')\"\n")
 
 
 LONG = """
@@ -99,15 +102,6 @@ finally:
     time.sleep(0.5)
     Path("saved").touch()
 """
-WAIT = """
-import time
-from pathlib import Path
-
-Path("running").touch()
-while not Path("go").exists():
-    time.sleep(0.05)
-Path("saved").touch()
-"""
 STOPPED = "error: interrupted; run the same command again to go on\n"
 
 
@@ -115,7 +109,7 @@ def start(project: Path, command: str, **options: Any) -> "subprocess.Popen[str]
     """`elmo run` of one stage, which runs."""
     stage = {"cmd": f"{sys.executable} {command}", "outs": [{"saved": {"cache": False}}]}
     (project / "dvc.yaml").write_text(json.dumps({"stages": {"one": stage}}))
-    for name, code in {"long.py": LONG, "other.py": OTHER, "wait.py": WAIT}.items():
+    for name, code in {"long.py": LONG, "other.py": OTHER}.items():
         (project / name).write_text(code)
     for name in ("running", "saved"):
         (project / name).unlink(missing_ok=True)
@@ -138,16 +132,16 @@ def start(project: Path, command: str, **options: Any) -> "subprocess.Popen[str]
 
 
 @pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh", ""])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("send", [os.kill, os.killpg])
 def test_an_interrupted_run_ends_its_stage_and_says_so_once(
     project: Path, send: Callable[[int, int], None], number: int, shell: str
 ) -> None:
-    """The signal comes to the run alone, or to the stage too, as a supervisor may send it."""
+    """Whichever shell DVC starts the stage with."""
     process = start(project, "long.py long", env=ENVIRONMENT | {"SHELL": shell})
     send(process.pid, number)
     _, error = process.communicate()  # the stage has ended too: it held the pipe
-    assert (process.returncode, error) == (1, STOPPED)
+    assert process.returncode == 1 and error.endswith(STOPPED)
     assert (project / "saved").exists()
 
 
@@ -177,61 +171,39 @@ def test_an_interrupt_that_is_ignored_stays_ignored(project: Path) -> None:
     time.sleep(0.5)
     assert process.poll() is None and not (project / "saved").exists()
     process.terminate()
-    assert process.communicate()[1] == STOPPED
+    assert process.communicate()[1].endswith(STOPPED)
+    assert (project / "saved").exists()
 
 
-def test_another_run_at_work_is_one_line(project: Path) -> None:
+def test_another_run_at_work_is_refused(project: Path) -> None:
     process = start(project, "long.py long")
-    line = "error: another run (PID {}) is at work in this project; wait for it, or stop it\n"
-    assert run(project) == (1, "", line.format(process.pid))
+    code, _, error = run(project)
+    assert code == 1 and error.startswith("ERROR: ") and error.count("ERROR") == 1
     process.terminate()
     process.communicate()
-    with closing(zc.lockfile.LockFile(str(project / ".dvc/tmp/lock"))):  # as between two stages
-        assert run(project) == (1, "", line.format(os.getpid()))
 
 
 def test_a_killed_run_leaves_nothing_that_stops_the_next(project: Path) -> None:
     process = start(project, "other.py")
+    (dvc,) = psutil.Process(process.pid).children()
     os.killpg(process.pid, signal.SIGKILL)
+    os.killpg(dvc.pid, signal.SIGKILL)
     process.communicate()
-    lock = (project / ".dvc/tmp/rwlock").read_text()
-    assert str(process.pid) in lock
-    assert run(project, "one", "--dry")[::2] == (0, "")
-    again = lock.replace(f'"pid": {process.pid}', f'"pid": {os.getpid()}')  # it is ours by now
-    (project / ".dvc/tmp/rwlock").write_text(again)
-    code, _, error = run(project)
-    (project / ".dvc/tmp/rwlock").unlink()
-    assert code == 1 and error == (
-        f"error: .dvc/tmp/rwlock: names process {os.getpid()}, which is no run any more; delete "
-        "that file, and run the same command again\n"
-    )
+    assert str(dvc.pid) in (project / ".dvc/tmp/rwlock").read_text()
+    assert run(project, "one", "--dry")[0] == 0
 
 
-def test_a_project_that_is_moved_while_it_runs_is_one_line(project: Path, tmp_path: Path) -> None:
-    there = tmp_path / "project"
-    shutil.copytree(project, there)
-    process = start(there, "wait.py")
-    there.rename(tmp_path / "moved")
-    (tmp_path / "moved" / "go").touch()
-    assert process.communicate()[1] == (
-        f"error: {there}: was moved or deleted meanwhile; run the command again where it is now\n"
-    )
-    assert process.returncode == 1 and os.listdir(tmp_path) == ["moved"]
-
-
-def test_a_skipped_stage_is_a_line_and_three_end_a_whole_run(project: Path) -> None:
-    one = {"cmd": "touch x.json", "outs": [{"x.json": {"cache": False}}]}
-    features = "python -m elmo_pipeline features data/shards models/finetune data/features"
-    (project / "dvc.yaml").write_text(
-        json.dumps({"stages": {"one": one, "features": {"cmd": f"true || {features}"}}})
-    )
-    assert run(project)[:2] == (
-        0,
+def test_three_lines_end_a_whole_run(project: Path) -> None:
+    one = {"cmd": "echo it\\'s", "outs": [{"x.json": {"cache": False}}]}
+    one["cmd"] += "; touch x.json"
+    (project / "dvc.yaml").write_text(json.dumps({"stages": {"one": one}}))
+    code, out, _ = run(project)
+    assert code == 0 and out.endswith(
         "made:   nothing yet\nscored: nothing yet\n"
         "next:   compare runs: dvc metrics diff; "
-        "curves: mlflow ui --backend-store-uri sqlite:///mlflow.db\n",
+        "curves: mlflow ui --backend-store-uri sqlite:///mlflow.db\n"
     )
-    assert run(project, "one")[1] == "one: up to date\n"
+    assert "made:" not in run(project, "one")[1]
 
 
 def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,64 +212,54 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     subprocess.run(["git", "init", "-q"], check=True)
     for folder in ("models/finetune", "data/features", "report", "numbers"):
         Path(folder).mkdir(parents=True)
-    Path("report/index.html").touch()
+    for file in ("report/index.html", "unlike.txt"):
+        Path(file).touch()
     tuned = {"domain_perplexity_before": 164.31, "domain_perplexity_after": 92.6, "steps": 10}
     arms = {"elmo": {"accuracy": 0.9, "f1": 0.695}, "baseline": {"accuracy": 0.8, "f1": 0.6}}
     files = {"pretrain": {"heldout_perplexity": 96.71}, "finetune": tuned, "tasks-ner": arms}
     for name, figures in files.items():
         Path("numbers", f"{name}.json").write_text(json.dumps(figures))
-    begin = "python -m elmo_pipeline"
-    commands = [
-        f"{begin} pretrain data/shards/general data/vocab models/pretrain --work work "
-        "--numbers numbers/pretrain.json",
-        f"{begin} finetune models/pretrain d g models/finetune --numbers numbers/finetune.json",
-        f"{begin} features data/shards/domain models/finetune data/features --work work",
-        f"{begin} tasks ner models/finetune models/tasks/ner --numbers numbers/tasks-ner.json",
-        f"{begin} report report --numbers-in numbers",
-    ]
-    made, scored, following = outcome.outcome_lines(commands, ["numbers"])
+    for name in ("dvc.yaml", "params.yaml"):
+        shutil.copy(ROOT / name, name)
+    project = yaml.safe_load(Path("dvc.yaml").read_text())["stages"]
+    project["own"] = {"cmd": "echo it's || python -m elmo_pipeline nothing"}  # no shell's words
+    Path("dvc.yaml").write_text(json.dumps({"stages": project}))
+    done = ["pretrain", "finetune", "features", "tasks@ner", "report", "own"]
+    Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": dict.fromkeys(done, {})}))
+    made, scored, following = outcome_lines()
     assert made == "made:   model models/finetune, vectors data/features, report report/index.html"
     assert scored == (
         "scored: perplexity 96.7 on held-out general text; domain perplexity 164.3 → 92.6; "
         "ner f1 0.695 with ELMo, 0.600 without ELMo"
     )
-    _, taken, _ = outcome.outcome_lines(commands, ["numbers"], started_from="english")
-    assert taken.startswith("scored: domain perplexity 164.3 → 92.6, started from english; ner f1")
     assert following == (
-        "next:   open report/index.html; keep these numbers: git add numbers && git commit -m "
-        "Results; compare runs: dvc metrics diff"
+        "next:   open report/index.html; keep these numbers: git add dvc.lock metrics params.yaml "
+        "&& git commit -m Results; compare runs: dvc metrics diff"
     )
-
-
-def test_a_dry_run_lists_what_it_would_run_and_no_hint(stages: Path) -> None:
-    code, out, error = run(stages, "--dry", "good")
-    assert (code, error) == (0, "")
-    assert out == "Running stage 'good':\n> python -c \"print('made')\"\n"
-
-
-def test_settings_that_changed_are_kept_with_their_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    subprocess.run(["git", "init", "-q"], check=True)
-    Path("dvc.lock").touch()
-    assert "git add dvc.lock && git commit" in outcome.outcome_lines([], ["dvc.lock"])[2]
-    Path("params.yaml").touch()
-    assert "git add dvc.lock params.yaml && git" in outcome.outcome_lines([], ["dvc.lock"])[2]
-    assert "git add" not in outcome.outcome_lines([], ["absent"])[2]
+    settings = Path("params.yaml").read_text()
+    assert '  model: ""' in settings
+    Path("params.yaml").write_text(settings.replace('  model: ""', "  model: english", 1))
+    assert outcome_lines()[1].startswith(
+        "scored: domain perplexity 164.3 → 92.6, started from english; ner f1"
+    )
+    for command in (
+        ["add", "."],
+        ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "x"],
+    ):
+        subprocess.run(["git", *command], check=True)
+    assert "git add" not in outcome_lines()[2]
 
 
 @pytest.mark.parametrize(
     ("file", "text", "arguments", "words"),
     [
         ("x", "", ["nope"], "nope"),
-        ("x", "", ["goood"], "'goood' not found inside 'dvc.yaml' file; did you mean 'good'?"),
-        ("x", "", ["--nope"], "unrecognized arguments: --nope. See elmo run --help"),
+        ("x", "", ["--nope"], "unrecognized arguments: --nope"),
         ("dvc.yaml", "stages: [", [], "error: dvc.yaml:1: not valid YAML ("),
         ("params.yaml", "x: 1\n\ty: 2\n", ["bad"], "params.yaml:2: not valid YAML (found"),
-        ("params.yaml", f"{MARK}\nx: 1\n", ["bad"], "params.yaml: holds the marks of a git"),
-        ("dvc.lock", f"schema: '2.0'\n{MARK}\n", [], "dvc.lock: holds the marks of a git merge"),
-        ("dvc.lock", "stages: {}\n", [], "dvc.lock: is damaged; delete it: what is unchanged"),
+        ("params.yaml", f"{MARK}\nx: 1\n", ["bad"], "params.yaml:2: not valid YAML ("),
+        ("dvc.lock", f"schema: '2.0'\n{MARK}\n", [], "dvc.lock"),
+        ("dvc.lock", "stages: {}\n", [], "dvc.lock"),
         ("dvc.yaml", "stages: {a: {cmdd: x}}", [], "dvc.yaml' validation failed"),
         ("params.yaml", "x: [", ["bad"], "params.yaml"),
         ("x", "", ["bad"], "error: mine"),
@@ -310,9 +272,7 @@ def test_what_dvc_refuses(
 ) -> None:
     (stages / file).write_text(text)
     code, _, error = run(stages, *arguments)
-    assert code == 1, error
-    (line,) = error.splitlines()
-    assert line.startswith("error: ") and words in line
+    assert code == 1 and words in error and "Traceback" not in error
 
 
 @pytest.mark.hostile
@@ -328,10 +288,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
             while True:
                 file.write(bytes(4096))
         code, out, error = run(tmp_path, "good")
-        assert (code, out) == (1, "")
-        assert error.splitlines() == [
-            "error: No space left on device; make room, and run the same command again"
-        ]
+        assert code == 1 and "No space left on device" in error and "Traceback" not in error
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
@@ -339,5 +296,5 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
 def test_dvc_has_not_been_started(tmp_path: Path) -> None:
     (tmp_path / "dvc.yaml").write_text(STAGES)
     code, _, error = run(tmp_path)
-    assert code == 1 and error.startswith("error: you are not inside of a DVC repository")
+    assert code == 1 and error.startswith("ERROR: you are not inside of a DVC repository")
     assert error.count("\n") == 1
