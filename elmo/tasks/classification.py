@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from elmo.tasks.examples import Classified
 from elmo.tasks.inputs import TaskInputs
-from elmo.tasks.metrics import Tally, tally_accuracy
+from elmo.tasks.labels import LabelModel
 from elmo.tasks.modules import (
     BidirectionalRNN,
     masked_max,
@@ -40,13 +40,12 @@ class Maxout(nn.Module):
         return self.linear(x_BD).unflatten(-1, (-1, POOL)).amax(-1)
 
 
-class ClassificationModel(nn.Module):
+class ClassificationModel(LabelModel):
     """A model that gives each text one of `labels`."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
-        super().__init__()
-        self.inputs, self.labels = inputs, list(labels)
-        self._numbers = {label: k for k, label in enumerate(labels)}
+        super().__init__(labels)
+        self.inputs = inputs
         hidden, dropout = settings.hidden, settings.dropout
         self.read = nn.Sequential(
             nn.Dropout(dropout), nn.Linear(inputs.width, hidden), nn.ReLU(), nn.Dropout(dropout)
@@ -64,37 +63,14 @@ class ClassificationModel(nn.Module):
             Maxout(2 * hidden, len(labels)),
         )
 
-    @staticmethod
-    def labels_of(examples: Sequence[Classified]) -> list[str]:
-        """Return the distinct labels of the training examples."""
-        return sorted({example.label for example in examples if example.label is not None})
+    def describe(
+        self, example: Classified, prediction: str, scores: Sequence[float] | None = None
+    ) -> dict[str, Any]:
+        """Return a prediction as a dictionary for JSON: the tokens, the label and its scores."""
+        return {"tokens": list(example.tokens)} | self.describe_label(prediction, scores)
 
-    def loss(self, examples: Sequence[Classified], vectors: Vectors | None) -> Tensor:
-        """Return the cross-entropy of a batch, averaged over its texts.
-
-        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
-        """
-        scores_BK = self._scores(examples, vectors)
-        numbers = [self._numbers[example.label or ""] for example in examples]
-        return nn.functional.cross_entropy(scores_BK, torch.tensor(numbers).to(scores_BK.device))
-
-    @torch.inference_mode()
-    def predict(self, examples: Sequence[Classified], vectors: Vectors | None) -> list[str]:
-        """Return the predicted label of each text.
-
-        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
-        """
-        return [self.labels[k] for k in self._scores(examples, vectors).argmax(1).tolist()]
-
-    def tally(self, examples: Sequence[Classified], predictions: Sequence[str]) -> Tally:
-        """Return the tally of accuracy, with one unit per example."""
-        return tally_accuracy([example.label for example in examples], predictions)
-
-    def describe(self, example: Classified, prediction: str) -> dict[str, Any]:
-        """Return a prediction as a dictionary for JSON: the tokens and the label."""
-        return {"tokens": list(example.tokens), "label": prediction}
-
-    def _scores(self, examples: Sequence[Classified], vectors: Vectors | None) -> Tensor:
+    def scores(self, examples: Sequence[Classified], vectors: Vectors | None) -> Tensor:
+        """Return the logits (B, K) of a batch of examples; `vectors` is as for `loss`."""
         text = self.inputs([example.tokens for example in examples], vectors)
         mask_BT = text.mask_BT
         x_BTD = self.encoder(self.read(text.x_BTW), mask_BT)

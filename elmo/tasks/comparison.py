@@ -3,9 +3,11 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from elmo.tasks.examples import distinct_sentences, text_groups
 from elmo.tasks.formats.fields import ExampleSet
+from elmo.tasks.label_scores import Answered, label_scores
 from elmo.tasks.metrics import (
     Tally,
     interval_over_seeds,
@@ -27,6 +29,14 @@ def evaluate_seeds(
 
     Each sentence is embedded once; the folder `work`, if given, keeps the vectors for later calls.
     """
+    return report_seeds(folder, labelled, device=device, work=work)[0]
+
+
+def report_seeds(
+    folder: Path, labelled: ExampleSet, *, device: str = "cpu", work: Path | None = None
+) -> tuple[list[Tally], dict[str, Any]]:
+    """Return the tallies of `evaluate_seeds`, and the scores by label, as `label_scores` has them,
+    of the answers of all seeds together."""
     record = read_task(folder)
     vectors: Vectors | None = None
     if work is not None and record.settings.elmo == "frozen":
@@ -42,18 +52,19 @@ def evaluate_seeds(
         tasks.append(Task.load(folder, seed=seed, device=device, vectors=vectors))
         vectors = tasks[0].vectors
     tasks[0].check_scheme(labelled)
-    predictions: list[list[object]] = [[] for _ in tasks]
+    answers: list[list[Answered]] = [[] for _ in tasks]
     for start in range(0, len(labelled.examples), CHUNK):
         chunk = labelled.examples[start : start + CHUNK]
-        for task, predicted in zip(tasks, predictions, strict=True):
-            predicted += [prediction for _, prediction in task.predict(chunk)]
+        for task, answered in zip(tasks, answers, strict=True):
+            answered += task.answer(chunk)
     tallies = [
-        task.model.tally(labelled.examples, predicted)
-        for task, predicted in zip(tasks, predictions, strict=True)
+        task.model.tally(labelled.examples, [prediction for _, (prediction, _) in answered])
+        for task, answered in zip(tasks, answers, strict=True)
     ]
     for tally in tallies:
         tally.groups = text_groups(labelled.examples)
-    return tallies
+    together = [answer for answered in answers for answer in answered]
+    return tallies, label_scores(together, marks_spans=record.scheme != "plain")
 
 
 def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:

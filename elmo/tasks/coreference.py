@@ -80,24 +80,34 @@ class CoreferenceModel(nn.Module):
             losses.append((scores_MA1.logsumexp(1) - right_M).sum())
         return torch.stack(losses).sum()
 
-    @torch.inference_mode()
     def predict(self, examples: Sequence[Document], vectors: Vectors | None) -> list[Clusters]:
         """Return the clusters of each document, lists of spans (start, stop) in the document's
         tokens; each has at least two.
 
         `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
         """
-        clusters = []
+        return [clusters for clusters, _ in self.answer(examples, vectors)]
+
+    @torch.inference_mode()
+    def answer(
+        self, examples: Sequence[Document], vectors: Vectors | None
+    ) -> list[tuple[Clusters, list[float]]]:
+        """Return the clusters of each document, as `predict` does, and for each cluster the lowest
+        probability of its links."""
+        answers = []
         for document in examples:
             spans, scores_MA1, antecedents_MA = self._link(document, vectors)
-            choice_M = scores_MA1.argmax(1)
+            score_M, choice_M = (one.tolist() for one in scores_MA1.softmax(1).max(1))
             links = [
                 (m, int(antecedents_MA[m, choice - 1]))
-                for m, choice in enumerate(choice_M.tolist())
+                for m, choice in enumerate(choice_M)
                 if choice > 0
             ]
-            clusters.append(clusters_of(spans, links))
-        return clusters
+            clusters = clusters_of(spans, links)
+            score_of = {spans[m]: score_M[m] for m, _ in links}
+            scores = [min(score_of.get(span, 1.0) for span in cluster) for cluster in clusters]
+            answers.append((clusters, scores))
+        return answers
 
     def tally(self, examples: Sequence[Document], predictions: Sequence[Clusters]) -> Tally:
         """Return the tally of the mean F1 of MUC, B³ and CEAF-φ4; for texts of the GAP corpus, that
@@ -106,9 +116,11 @@ class CoreferenceModel(nn.Module):
             return tally_links([document.links for document in examples], predictions)
         return tally_coreference([document.clusters or () for document in examples], predictions)
 
-    def describe(self, example: Document, prediction: Clusters) -> dict[str, Any]:
-        """Return a prediction as a dictionary for JSON: id, sentences, clusters, and their spans'
-        texts.
+    def describe(
+        self, example: Document, prediction: Clusters, scores: Sequence[float] | None = None
+    ) -> dict[str, Any]:
+        """Return a prediction as a dictionary for JSON: id, sentences, clusters, their spans' texts
+        and their scores.
 
         Spans are half-open ranges of the document's tokens.
         """
@@ -119,6 +131,7 @@ class CoreferenceModel(nn.Module):
             "sentences": example.tokens_of,
             "clusters": prediction,
             "texts": texts,
+            **({} if scores is None else {"scores": [round(score, 4) for score in scores]}),
         }
 
     def _link(

@@ -8,6 +8,7 @@ or MISC.NER for a key in MISC), or to a key of JSON lines.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def read_examples(
     )
     labels = readers[chosen](request)
     _check_examples(path, kind, labels, empty=empty)
-    return labels
+    return replace(labels, columns=dict(columns or {}))
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -106,10 +107,15 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def examples_of_items(
-    kind: str, items: Sequence[Any], *, tokenizer: str | Tokenization
+    kind: str,
+    items: Sequence[Any],
+    *,
+    tokenizer: str | Tokenization,
+    columns: Columns | None = None,
 ) -> ExampleSet:
     """Return unlabelled examples of a kind of task made from texts, token lists, or records such as
-    those of JSON lines; `tokenizer`, a name or a model's own, splits the texts.
+    those of JSON lines, whose keys `columns` names; `tokenizer`, a name or a model's own, splits
+    the texts.
 
     Their `source`, which error messages name, is `item:k`, with k counted from 0.
     """
@@ -119,7 +125,9 @@ def examples_of_items(
         if not all(map(is_utf8, _texts(item))):
             raise ElmoError(f"item:{k}: is not UTF-8; write it in UTF-8")
     records = [_record(item, k, split, record_of_text) for k, item in enumerate(items)]
-    request = ReadRequest(Path("item"), "jsonl", {}, None, split, labelled=False, items=records)
+    request = ReadRequest(
+        Path("item"), "jsonl", columns or {}, None, split, labelled=False, items=records
+    )
     labels = KINDS[kind].readers["jsonl"](request)
     _check_examples(request.path, kind, labels, empty=True)
     return labels
@@ -196,7 +204,7 @@ def _joined(path: Path, parts: Sequence[ExampleSet]) -> ExampleSet:
         counts.update(part.counts)
     examples = [example for part in parts for example in part.examples]
     remark = next((part.remark for part in parts if part.remark), "")
-    return ExampleSet(examples, dict(counts), parts[0].scheme, remark)
+    return ExampleSet(examples, dict(counts), parts[0].scheme, remark, parts[0].columns)
 
 
 def _format(path: Path) -> str:

@@ -141,4 +141,7 @@ def task_settings(kind: str, changes: dict[str, Any]) -> TaskSettings:
     text is converted."""
     if kind not in KINDS:
         raise BadSettings(f"no task {kind!r}; there are {', '.join(KINDS)}")
-    return with_changes(KINDS[kind].defaults, changes)
+    settings = with_changes(KINDS[kind].defaults, changes)
+    if settings.class_weights != "none" and kind not in ("classification", "pairs"):
+        raise BadSettings(f"class_weights: {kind} has none; leave it out")
+    return settings

@@ -4,9 +4,12 @@ Shapes: B sentences, T tokens, D width, K tags.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from elmo.tasks.examples import Span
 
 FORBIDDEN = -10000.0
 
@@ -111,6 +114,42 @@ def viterbi(
             path.append(pointer[row][path[-1]])
         paths.append(path[::-1])
     return paths
+
+
+def tag_probabilities(
+    scores_BTK: Tensor, mask_BT: Tensor, moves_KK: Tensor, start_K: Tensor, end_K: Tensor
+) -> Tensor:
+    """Return the probability of each tag of each token, (B, T, K), over all tag sequences, whose
+    scores are those of `viterbi`."""
+    T = scores_BTK.shape[1]
+    alpha_BK = start_K + scores_BTK[:, 0]
+    before = [alpha_BK]
+    for t in range(1, T):
+        next_BK = (alpha_BK.unsqueeze(2) + moves_KK).logsumexp(1) + scores_BTK[:, t]
+        alpha_BK = torch.where(mask_BT[:, t : t + 1], next_BK, alpha_BK)
+        before.append(alpha_BK)
+    beta_BK = end_K.expand_as(alpha_BK)
+    after = [beta_BK]
+    for t in range(T - 1, 0, -1):
+        next_BK = (moves_KK + (scores_BTK[:, t] + beta_BK).unsqueeze(1)).logsumexp(2)
+        beta_BK = torch.where(mask_BT[:, t : t + 1], next_BK, beta_BK)
+        after.append(beta_BK)
+    return (torch.stack(before, 1) + torch.stack(after[::-1], 1)).softmax(-1)
+
+
+def chosen_scores(probabilities_TK: Tensor, path: Sequence[int]) -> list[float]:
+    """Return the probability of each tag of a path, given those of all tags of each token."""
+    numbers = torch.tensor(path, device=probabilities_TK.device).unsqueeze(1)
+    return probabilities_TK[: len(path)].gather(1, numbers).squeeze(1).tolist()
+
+
+def describe_spans(spans: Sequence[Span], scores: Sequence[float] | None) -> list[dict[str, Any]]:
+    """Return spans as dictionaries for JSON, each with the lowest of its tokens' `scores`."""
+    described = [{"start": a, "stop": b, "label": label} for a, b, label in spans]
+    if scores is not None:
+        for span, (start, stop, _) in zip(described, spans, strict=True):
+            span["score"] = round(min(scores[start:stop]), 4)
+    return described
 
 
 def padded_labels(rows: Sequence[Sequence[int]], like_BT: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from elmo.tasks.examples import Pair, Tokens
 from elmo.tasks.inputs import TaskInputs
-from elmo.tasks.metrics import Tally, tally_accuracy
+from elmo.tasks.labels import LabelModel
 from elmo.tasks.modules import (
     BidirectionalRNN,
     SharedDropout,
@@ -28,13 +28,12 @@ from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 
-class PairsModel(nn.Module):
+class PairsModel(LabelModel):
     """A model that gives each pair of sentences one of `labels`."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
-        super().__init__()
-        self.inputs, self.labels = inputs, list(labels)
-        self._numbers = {label: k for k, label in enumerate(labels)}
+        super().__init__(labels)
+        self.inputs = inputs
         hidden = settings.hidden
         self.shared_dropout = SharedDropout(settings.dropout)
         self.encoder = BidirectionalRNN(inputs.width, hidden)
@@ -50,41 +49,15 @@ class PairsModel(nn.Module):
         )
         initialise_weights(self.encoder, self.compare, self.compose, self.decide)
 
-    @staticmethod
-    def labels_of(examples: Sequence[Pair]) -> list[str]:
-        """Return the distinct labels of the training examples."""
-        return sorted({example.label for example in examples if example.label is not None})
+    def describe(
+        self, example: Pair, prediction: str, scores: Sequence[float] | None = None
+    ) -> dict[str, Any]:
+        """Return a prediction as a dictionary for JSON: premise, hypothesis, label and scores."""
+        tokens = {"premise": list(example.premise), "hypothesis": list(example.hypothesis)}
+        return tokens | self.describe_label(prediction, scores)
 
-    def loss(self, examples: Sequence[Pair], vectors: Vectors | None) -> Tensor:
-        """Return the cross-entropy of a batch, averaged over its pairs.
-
-        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
-        """
-        scores_BK = self._scores(examples, vectors)
-        numbers = [self._numbers[example.label or ""] for example in examples]
-        return nn.functional.cross_entropy(scores_BK, torch.tensor(numbers).to(scores_BK.device))
-
-    @torch.inference_mode()
-    def predict(self, examples: Sequence[Pair], vectors: Vectors | None) -> list[str]:
-        """Return the predicted label of each pair.
-
-        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
-        """
-        return [self.labels[k] for k in self._scores(examples, vectors).argmax(1).tolist()]
-
-    def tally(self, examples: Sequence[Pair], predictions: Sequence[str]) -> Tally:
-        """Return the tally of accuracy, with one unit per example."""
-        return tally_accuracy([example.label for example in examples], predictions)
-
-    def describe(self, example: Pair, prediction: str) -> dict[str, Any]:
-        """Return a prediction as a dictionary for JSON: premise, hypothesis and label."""
-        return {
-            "premise": list(example.premise),
-            "hypothesis": list(example.hypothesis),
-            "label": prediction,
-        }
-
-    def _scores(self, examples: Sequence[Pair], vectors: Vectors | None) -> Tensor:
+    def scores(self, examples: Sequence[Pair], vectors: Vectors | None) -> Tensor:
+        """Return the logits (B, K) of a batch of examples; `vectors` is as for `loss`."""
         a_BTD, a_mask_BT = self._encode([example.premise for example in examples], vectors)
         b_BUD, b_mask_BU = self._encode([example.hypothesis for example in examples], vectors)
         match_BTU = a_BTD @ b_BUD.mT

@@ -99,7 +99,6 @@ class QuestionsModel(nn.Module):
         cross_entropy = nn.functional.cross_entropy
         return cross_entropy(start_BT, starts) + cross_entropy(end_BT, lasts)
 
-    @torch.inference_mode()
     def predict(self, examples: Sequence[Question], vectors: Vectors | None) -> list[Range]:
         """Return the token span (start, stop) of each answer in its paragraph: the best start and
         end of a span of at most `answer_tokens` tokens.
@@ -107,24 +106,35 @@ class QuestionsModel(nn.Module):
         The span is empty if the question or its paragraph has no tokens. `vectors` gives the ELMo
         layers of sentences (None: the model computes them, or uses none).
         """
+        return [span for span, _ in self.answer(examples, vectors)]
+
+    @torch.inference_mode()
+    def answer(
+        self, examples: Sequence[Question], vectors: Vectors | None
+    ) -> list[tuple[Range, float]]:
+        """Return the token span of each answer, as `predict` does, and its probability among all
+        spans of at most `answer_tokens` tokens; 0 for an empty span."""
         readable = [example for example in examples if all(example.sentences)]
         if not readable:
-            return [(0, 0)] * len(examples)
+            return [((0, 0), 0.0)] * len(examples)
         start_BT, end_BT = self._logits(readable, vectors)
         found = iter(best_spans(start_BT, end_BT, self.answer_tokens))
-        return [next(found) if all(example.sentences) else (0, 0) for example in examples]
+        return [next(found) if all(example.sentences) else ((0, 0), 0.0) for example in examples]
 
     def tally(self, examples: Sequence[Question], predictions: Sequence[Range]) -> Tally:
         """Return the tally of F1 and exact match against all reference answers."""
         texts = [e.text_of(*span) for e, span in zip(examples, predictions, strict=True)]
         return tally_answers([example.answers or () for example in examples], texts)
 
-    def describe(self, example: Question, prediction: Range) -> dict[str, Any]:
-        """Return a prediction as a dictionary for JSON: the question's id, the answer as text, and
-        its character offset in the paragraph, or −1 if it is empty."""
+    def describe(
+        self, example: Question, prediction: Range, scores: float | None = None
+    ) -> dict[str, Any]:
+        """Return a prediction as a dictionary for JSON: the question's id, the answer as text, its
+        character offset in the paragraph, or −1 if it is empty, and its score."""
         start, stop = prediction
         start = example.offsets[start][0] if start < stop else -1
-        return {"id": example.id, "answer": example.text_of(*prediction), "answer_start": start}
+        answer = {"id": example.id, "answer": example.text_of(*prediction), "answer_start": start}
+        return answer if scores is None else answer | {"score": round(scores, 4)}
 
     def _logits(
         self, examples: Sequence[Question], vectors: Vectors | None
@@ -158,12 +168,15 @@ class QuestionsModel(nn.Module):
         return self.join(torch.cat(together, -1)).relu()
 
 
-def best_spans(start_BT: Tensor, end_BT: Tensor, longest: int) -> list[Range]:
+def best_spans(start_BT: Tensor, end_BT: Tensor, longest: int) -> list[tuple[Range, float]]:
     """Return for each row of the batch the span (start, stop) of at most `longest` tokens with the
-    largest sum of the logits of its first and its last token."""
+    largest sum of the logits of its first and its last token, and its probability among those."""
     B, T = start_BT.shape
     allowed_TT = torch.ones(T, T, dtype=torch.bool, device=start_BT.device)
     allowed_TT = allowed_TT.triu().tril(longest - 1)
     sums_BTT = start_BT.unsqueeze(2) + end_BT.unsqueeze(1)
-    best_B = sums_BTT.masked_fill(~allowed_TT, float("-inf")).view(B, -1).argmax(1).tolist()
-    return [(best // T, best % T + 1) for best in best_B]
+    sums_BS = sums_BTT.masked_fill(~allowed_TT, float("-inf")).view(B, -1)
+    best_B = sums_BS.argmax(1)
+    scores = sums_BS.softmax(1).gather(1, best_B.unsqueeze(1)).squeeze(1).tolist()
+    spans = [(best // T, best % T + 1) for best in best_B.tolist()]
+    return list(zip(spans, scores, strict=True))

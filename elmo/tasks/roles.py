@@ -18,6 +18,8 @@ from elmo.tasks.inputs import TaskInputs
 from elmo.tasks.metrics import Tally, tally_role_f1
 from elmo.tasks.modules import (
     FORBIDDEN,
+    chosen_scores,
+    describe_spans,
     padded_labels,
     reorder_tokens,
     reversed_indices,
@@ -112,12 +114,18 @@ class RolesModel(nn.Module):
         losses_BT = nn.functional.cross_entropy(scores_BTK.mT, tags_BT, reduction="none")
         return ((losses_BT * mask_BT).sum(1) / mask_BT.sum(1)).mean()
 
-    @torch.inference_mode()
     def predict(self, examples: Sequence[Predicate], vectors: Vectors | None) -> list[list[str]]:
         """Return the BIO tags of each predicate's sentence, one per token.
 
         `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
         """
+        return [tags for tags, _ in self.answer(examples, vectors)]
+
+    @torch.inference_mode()
+    def answer(
+        self, examples: Sequence[Predicate], vectors: Vectors | None
+    ) -> list[tuple[list[str], list[float]]]:
+        """Return the BIO tags of each predicate's sentence, and the probability of each tag."""
         scores_BTK, mask_BT = self._scores(examples, vectors)
         start_K = torch.tensor([FORBIDDEN * (tag[0] == "I") for tag in self.labels])
         moves_KK = torch.tensor(
@@ -128,18 +136,23 @@ class RolesModel(nn.Module):
         )
         ends_K = torch.zeros(len(self.labels))
         paths = viterbi(scores_BTK.log_softmax(-1), mask_BT, moves_KK, start_K, ends_K)
-        return [[self.labels[k] for k in path] for path in paths]
+        rows = scores_BTK.softmax(-1).cpu()
+        return [
+            ([self.labels[k] for k in path], chosen_scores(row, path))
+            for path, row in zip(paths, rows, strict=True)
+        ]
 
     def tally(self, examples: Sequence[Predicate], predictions: Sequence[list[str]]) -> Tally:
         """Return the tally of the F1 of arguments, counted as srl-eval.pl does."""
         gold = [example.nested or lenient_spans(example.tags or ()) for example in examples]
         return tally_role_f1(gold, [lenient_spans(tags) for tags in predictions])
 
-    def describe(self, example: Predicate, prediction: list[str]) -> dict[str, Any]:
+    def describe(
+        self, example: Predicate, prediction: list[str], scores: Sequence[float] | None = None
+    ) -> dict[str, Any]:
         """Return a prediction as a dictionary for JSON: the tokens, the predicate, the BIO tags,
-        and the arguments as spans."""
-        marked = lenient_spans(prediction)
-        arguments = [{"start": a, "stop": b, "label": label} for a, b, label in marked]
+        and the arguments as spans, each with the lowest score of its tags."""
+        arguments = describe_spans(lenient_spans(prediction), scores)
         return {
             "tokens": list(example.tokens),
             "predicate": example.predicate,

@@ -30,10 +30,11 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     direction, `depth` their number. `gradient_norm` bounds the gradients' norm (0: not at all).
     Training ends after `patience` epochs without a better dev score.
 
-    Questions: an answer has at most `answer_tokens` tokens. Coreference: the model tries spans of
-    up to `span_tokens` tokens, keeps `spans_per_token` of them for each token of the document,
-    compares each with up to `antecedents` kept before it, and trains on `sentences` sentences of a
-    document at a time.
+    Classification and pairs: `class_weights` is `balanced` if each label weighs as much in the loss
+    as the others, however rare it is. Questions: an answer has at most `answer_tokens` tokens.
+    Coreference: the model tries spans of up to `span_tokens` tokens, keeps `spans_per_token` of
+    them for each token of the document, compares each with up to `antecedents` kept before it, and
+    trains on `sentences` sentences of a document at a time.
     """
 
     elmo: Literal["frozen", "tuned", "none"] = "frozen"
@@ -64,6 +65,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     span_tokens: SmallPositive = 10
     spans_per_token: Annotated[float, Meta(gt=0, le=1)] = 0.4
     antecedents: SmallPositive = 50
+    class_weights: Literal["none", "balanced"] = "none"
     sentences: SmallPositive = 50  # of a document that are trained on at a time
 
 

@@ -18,7 +18,10 @@ from elmo.tasks.metrics import Tally, tally_span_f1, tally_spans_and_tags, tally
 from elmo.tasks.modules import (
     FORBIDDEN,
     BidirectionalRNN,
+    chosen_scores,
+    describe_spans,
     padded_labels,
+    tag_probabilities,
     viterbi,
 )
 from elmo.tasks.schemes import detect_scheme, lenient_spans, may_follow
@@ -58,36 +61,57 @@ class TaggingModel(nn.Module):
         emissions_BTK = self._emissions(text)
         return -crf_log_likelihood(emissions_BTK, tags_BT, text.mask_BT, self.transitions_KK).sum()
 
-    @torch.inference_mode()
     def predict(self, examples: Sequence[Tagged], vectors: Vectors | None) -> list[list[str]]:
         """Return the tags of each sentence, one per token, in BIOES if they mark spans.
 
         `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
         """
+        return [tags for tags, _ in self._decode(examples, vectors, scored=False)]
+
+    def answer(
+        self, examples: Sequence[Tagged], vectors: Vectors | None
+    ) -> list[tuple[list[str], list[float]]]:
+        """Return the tags of each sentence, as `predict` does, and the probability of each tag:
+        that of all paths that BIOES allows and that have this tag there."""
+        return self._decode(examples, vectors, scored=True)
+
+    @torch.inference_mode()
+    def _decode(
+        self, examples: Sequence[Tagged], vectors: Vectors | None, *, scored: bool
+    ) -> list[tuple[list[str], list[float]]]:
         text = self.inputs([example.tokens for example in examples], vectors)
         moves_KK, start_K, end_K = self._allowed()
-        paths = viterbi(
-            self._emissions(text),
-            text.mask_BT,
+        crf = (
+            self._emissions(text).cpu(),
+            text.mask_BT.cpu(),
             self.transitions_KK.cpu() + moves_KK,
             start_K,
             end_K,
         )
-        return [[self.labels[k] for k in path] for path in paths]
+        paths = viterbi(*crf)
+        rows = tag_probabilities(*crf) if scored else [None] * len(paths)
+        return [
+            ([self.labels[k] for k in path], [] if row is None else chosen_scores(row, path))
+            for path, row in zip(paths, rows, strict=True)
+        ]
 
     def tally(self, examples: Sequence[Tagged], predictions: Sequence[list[str]]) -> Tally:
         """Return the tally of span F1 and of the tags' accuracy, or of accuracy alone if the tags
         mark no spans; a unit is a sentence."""
         return tally_tags(examples, predictions, self.labels)
 
-    def describe(self, example: Tagged, prediction: list[str]) -> dict[str, Any]:
-        """Return a prediction as a dictionary for JSON: the tokens, the BIO tags and the spans they
-        mark."""
-        if not self.marks_spans:
-            return {"tokens": list(example.tokens), "tags": prediction}
-        spans = [{"start": a, "stop": b, "label": label} for a, b, label in _spans(prediction)]
-        tags = [_as_bio(tag) for tag in prediction]
-        return {"tokens": list(example.tokens), "tags": tags, "spans": spans}
+    def describe(
+        self, example: Tagged, prediction: list[str], scores: Sequence[float] | None = None
+    ) -> dict[str, Any]:
+        """Return a prediction as a dictionary for JSON: the tokens, the BIO tags, their scores and
+        the spans they mark, each with the lowest score of its tags."""
+        described: dict[str, Any] = {"tokens": list(example.tokens), "tags": prediction}
+        if scores is not None:
+            described["scores"] = [round(score, 4) for score in scores]
+        if self.marks_spans:
+            described["tags"] = [_as_bio(tag) for tag in prediction]
+            described["spans"] = describe_spans(spans_of(prediction), scores)
+        return described
 
     def _emissions(self, text: EncodedBatch) -> Tensor:
         h_BTD = self.lstm(self.dropout(text.x_BTW), text.mask_BT)
@@ -121,7 +145,9 @@ def tally_tags(
     tags = tally_tag_accuracy(gold, predictions)
     if detect_scheme([labels]) != "bioes":
         return tags
-    spans = tally_span_f1([_spans(tags) for tags in gold], [_spans(tags) for tags in predictions])
+    spans = tally_span_f1(
+        [spans_of(tags) for tags in gold], [spans_of(tags) for tags in predictions]
+    )
     return tally_spans_and_tags(spans, tags)
 
 
@@ -143,7 +169,9 @@ def crf_log_likelihood(
     return score_B + moves_BT.sum(1) - alpha_BK.logsumexp(1)
 
 
-def _spans(tags: Sequence[str]) -> list[Span]:
+def spans_of(tags: Sequence[str]) -> list[Span]:
+    """Return the spans that predicted BIOES tags mark; an I- or E- that continues nothing begins a
+    span."""
     return lenient_spans([_as_bio(tag) for tag in tags])
 
 

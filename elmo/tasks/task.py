@@ -96,7 +96,8 @@ class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
 
     `labels` and the tags' `scheme` are those of the training file; `bilm` is None without ELMo.
     `scores` are those on dev, by seed; `counts` and the digests `data` are of the train and dev
-    examples; `files` has the SHA-256 of the other files.
+    examples; `files` has the SHA-256 of the other files. `columns` are
+    those that the training file was read with, by field.
     """
 
     format: int
@@ -112,6 +113,7 @@ class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
     data: dict[str, Sha256]
     files: dict[str, Sha256]
     digest: Sha256
+    columns: dict[str, str] = {}
 
 
 class Task:
@@ -166,11 +168,21 @@ class Task:
         The form of a prediction is that of the kind of task: a label, a list of tags, a span or
         clusters. `describe` makes a dictionary of it.
         """
+        for example, (prediction, _) in self.answer(examples, scored=False):
+            yield example, prediction
+
+    def answer(
+        self, examples: Iterable[Example], *, scored: bool = True
+    ) -> Iterator[tuple[Example, tuple[Any, Any]]]:
+        """Yield each example with its prediction, as `predict` does, and the prediction's scores,
+        which are None if not `scored`."""
         waiting = iter(examples)
+        size = self.record.settings.batch_size
         while chunk := list(islice(waiting, CHUNK)):
             check_lengths(chunk)
-            size = self.record.settings.batch_size
-            yield from zip(chunk, predict_all(self.model, chunk, self.vectors, size), strict=True)
+            answers = predict_all(self.model, chunk, self.vectors, size, scored=scored)
+            pairs = answers if scored else [(prediction, None) for prediction in answers]
+            yield from zip(chunk, pairs, strict=True)
 
     def __call__(self, items: Any) -> Any:
         """Predict for one item or a list of items; return JSON objects as `elmo task predict`
@@ -184,23 +196,28 @@ class Task:
         if isinstance(items, str | Mapping):
             return self([items])[0]
         several = list_items(items)
-        labelled = examples_of_items(self.record.kind, several, tokenizer=self.record.tokenizer)
+        labelled = examples_of_items(
+            self.record.kind,
+            several,
+            tokenizer=self.record.tokenizer,
+            columns=self.record.columns,
+        )
         answers: list[list[Any]] = [[] for _ in several]
-        for example, prediction in self.predict(labelled.examples):
+        for example, answer in self.answer(labelled.examples):
             number = int(example.source.rpartition(":")[2])
-            answers[number].append(self.describe(example, prediction))
+            answers[number].append(self.describe(example, *answer))
         if KINDS[self.record.kind].several:
             return answers
-        return [answer[0] if answer else None for answer in answers]
+        return [several[0] if several else None for several in answers]
 
-    def describe(self, example: Example, prediction: Any) -> dict[str, Any]:
-        """Return a prediction of `predict` for an example as a dictionary that can be written as
-        JSON.
+    def describe(self, example: Example, prediction: Any, scores: Any = None) -> dict[str, Any]:
+        """Return a prediction for an example, with the scores of `answer` if given, as a dictionary
+        that can be written as JSON.
 
         Spans have their `text` and, in an example that was split from a text, their range of
         `characters` there.
         """
-        described = self.model.describe(example, prediction)
+        described = self.model.describe(example, prediction, scores)
         spans = [*described.get("spans", ()), *described.get("arguments", ())]
         text = example.text if isinstance(example, Tagged | Predicate) else None
         offsets = token_offsets(text, described["tokens"]) if spans and text is not None else ()
@@ -385,6 +402,7 @@ def _new_record(
         data={"train": _digest(train.examples), "dev": _digest(dev.examples)},
         files={},
         digest="",
+        columns=train.columns,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -31,6 +31,7 @@ from elmo.nn.threads import one_thread
 from elmo.settings import MOST_TOKENS
 from elmo.tasks.examples import Example, Tokens, attention_pairs, token_count
 from elmo.tasks.inputs import TaskInputs
+from elmo.tasks.labels import LabelModel
 from elmo.tasks.metrics import Tally
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
@@ -69,13 +70,17 @@ class TaskModel(Protocol):
         uses none.
         """
 
+    def answer(self, examples: Sequence[Any], vectors: Vectors | None) -> list[tuple[Any, Any]]:
+        """Return one prediction per example, as `predict` does, each with its scores, which
+        `describe` reads."""
+
     def tally(self, examples: Sequence[Any], predictions: Sequence[Any]) -> Tally:
         """Return the tally of the task's metric over labelled examples, given a prediction of
         `predict` for each."""
 
-    def describe(self, example: Any, prediction: Any) -> dict[str, Any]:
-        """Return a prediction of `predict` for an example as a dictionary that can be written as
-        JSON."""
+    def describe(self, example: Any, prediction: Any, scores: Any = None) -> dict[str, Any]:
+        """Return a prediction for an example, with the scores of `answer` if given, as a dictionary
+        that can be written as JSON."""
 
 
 def report_nothing(kind: str, figures: dict[str, float]) -> None:
@@ -125,6 +130,8 @@ def fit_task(
     figures)` is called after each epoch and, where a training is resumed, first for each before.
     """
     keep_freed_memory()
+    if settings.class_weights == "balanced":
+        cast(LabelModel, model).balance_classes(train)
     run = _Run(model, settings, work)
     progress = run.resume()
     for figures in progress.curve:
@@ -160,16 +167,22 @@ def saved_curve(work: Path) -> list[dict[str, float]]:
 
 
 def predict_all(
-    model: TaskModel, examples: Sequence[Any], vectors: Vectors | None, batch_size: int
+    model: TaskModel,
+    examples: Sequence[Any],
+    vectors: Vectors | None,
+    batch_size: int,
+    *,
+    scored: bool = False,
 ) -> list[Any]:
     """Predict all examples, in batches of at most `batch_size` of similar length; return the
-    predictions of `model.predict` in the order given.
+    predictions of `model.predict`, or with `scored` of `model.answer`, in the order given.
 
     `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
     """
     module = _module(model)
     training = module.training
     module.eval()
+    predict = model.answer if scored else model.predict
     guesses: list[Any] = [None] * len(examples)
     order = sorted(range(len(examples)), key=lambda k: -token_count(examples[k]))
     cut = _cut(order, examples, batch_size)
@@ -177,7 +190,7 @@ def predict_all(
     device = next(module.parameters()).device
     with closing(batches_with_vectors(batches, vectors)) as ready, exact_float32(device):
         for rows, (batch, read) in zip(cut, ready, strict=True):
-            for row, prediction in zip(rows, model.predict(batch, read), strict=True):
+            for row, prediction in zip(rows, predict(batch, read), strict=True):
                 guesses[row] = prediction
     module.train(training)
     return guesses

@@ -1,6 +1,6 @@
 """The commands `elmo task train|evaluate|predict`: the six tasks of the paper on labelled files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,16 +225,16 @@ def evaluate(
     scheme: str | None,
     device: str,
 ) -> None:
-    """Print the score of the task in FOLDER on labelled data.
+    """Print the scores of the task in FOLDER on labelled data.
 
-    It is the mean over the seeds.
+    They are the means over the seeds; those by label count the answers of all seeds.
 
     \b
     Example: elmo task evaluate models/ner --data test.conll --json
     """
     import json
 
-    from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
+    from elmo.tasks.comparison import mean_over_seeds, report_seeds
     from elmo.tasks.example_files import read_examples
     from elmo.tasks.task import read_task
 
@@ -245,19 +245,22 @@ def evaluate(
         record.kind,
         data,
         format=format_,
-        columns=_columns(columns),
+        columns=_columns(columns) or record.columns,
         scheme=scheme,
         tokenizer=record.tokenizer,
     )
     if (labelled.scheme == "plain") == (record.scheme == "plain"):  # else it is refused
         task_training.warn_unknown_labels(record.kind, labelled, path=data, known=record.labels)
-    scores = [tally.scores() for tally in evaluate_seeds(folder, labelled, device=device)]
+    tallies, by_label = report_seeds(folder, labelled, device=device)
+    scores = [tally.scores() for tally in tallies]
     figures = mean_over_seeds(scores)
     if as_json:
         by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}
         said: dict[str, Any] = {**figures, "examples": len(labelled.examples), "seeds": by_seed}
-        click.echo(json.dumps(said | {"counts": labelled.counts}))
+        click.echo(json.dumps(said | {"counts": labelled.counts, **by_label}))
     else:
+        for line in _label_table(by_label):
+            click.echo(line)
         print_done(f"{data}: {_counts(labelled.counts)}")
         print_done(f"task evaluate: {task_training.scores_text(figures)}")
 
@@ -293,7 +296,7 @@ def predict(
         loaded.record.kind,
         source,
         format=format_,
-        columns=_columns(columns),
+        columns=_columns(columns) or loaded.record.columns,
         scheme=scheme,
         tokenizer=loaded.record.tokenizer,
         labelled=False,
@@ -301,9 +304,34 @@ def predict(
     dropped = {k: v for k, v in labelled.counts.items() if k.startswith("dropped") and v}
     if dropped:
         click.echo(f"{source}: {_counts(dropped)}", err=True)
-    for example, prediction in loaded.predict(labelled.examples):
-        described = {"source": example.source, **loaded.describe(example, prediction)}
+    for example, answer in loaded.answer(labelled.examples):
+        described = {"source": example.source, **loaded.describe(example, *answer)}
         click.echo(json.dumps(described, ensure_ascii=False))
+
+
+def _label_table(report: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a table of scores by label, of confusions and of calibration."""
+    if not report:
+        return
+    names = ("precision", "recall", "f1", "support")
+    rows = report["labels"] | {name: report[name] for name in ("macro", "micro")}
+    width = max(map(len, rows))
+    yield "  ".join([" " * width, *(f"{name:>9}" for name in names)])
+    for label, scores in rows.items():
+        cells = [f"{scores[name]:9.4f}" for name in names[:3]] + [f"{scores.get('support', ''):>9}"]
+        yield "  ".join([f"{label:<{width}}", *cells])
+    if confusion := report.get("confusion"):
+        columns = {label: max(6, len(label)) for label in confusion}
+        yield "\nlabels below, predictions beside:"
+        yield "  ".join([" " * width, *(f"{label:>{n}}" for label, n in columns.items())])
+        for label, row in confusion.items():
+            cells = [f"{row.get(guess, 0):>{n}}" for guess, n in columns.items()]
+            yield "  ".join([f"{label:<{width}}", *cells])
+    if calibration := report.get("calibration"):
+        yield (
+            f"\nmean score {calibration['mean_score']:.4f}, right {calibration['accuracy']:.4f}, "
+            f"calibration error {calibration['error']:.4f}"
+        )
 
 
 def _counts(counts: dict[str, int]) -> str:

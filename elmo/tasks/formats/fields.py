@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -38,13 +38,15 @@ class ExampleSet:
     name.
 
     `scheme` is that of their tags; `plain` if the tags mark no spans, or there are none. `remark`
-    says what a user may not have meant, if there is such a thing.
+    says what a user may not have meant, if there is such a thing. `columns` are those that a user
+    named, by field.
     """
 
     examples: list[Example]
     counts: dict[str, int]
     scheme: str = "plain"
     remark: str = ""
+    columns: dict[str, str] = field(default_factory=dict)
 
 
 class TextSplitter:
@@ -258,10 +260,11 @@ def json_records(request: ReadRequest) -> Iterator[tuple[int, dict[str, Any]]]:
 
     Records in memory (`items`) are numbered from 0.
     """
-    if request.items is not None:
-        yield from enumerate(request.items)
-        return
     renamed = {key: name for name, key in request.columns.items()}
+    for number, record in enumerate(request.items or ()):
+        yield number, {renamed.get(key, key): value for key, value in record.items()}
+    if request.items is not None:
+        return
     for number, text in numbered_lines(request.path):
         if text.strip():
             try:

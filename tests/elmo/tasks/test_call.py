@@ -51,10 +51,10 @@ def test_texts_tokens_and_records_are_read_alike(tmp_path: Path) -> None:
 def test_spans_have_their_text_and_where_it_stands(tmp_path: Path) -> None:
     """The text that was cut into the tokens, and not one that stands beside them."""
     loaded = task("tagging", tmp_path)
-    loaded.model.predict = lambda batch, _: [  # type: ignore[method-assign]
-        ["B-PER", "E-PER", "O"] for _ in batch
+    loaded.model.answer = lambda batch, _: [  # type: ignore[method-assign]
+        (["B-PER", "E-PER", "O"], [0.9, 0.75, 0.5]) for _ in batch
     ]
-    span = {"start": 0, "stop": 2, "label": "PER"}
+    span = {"start": 0, "stop": 2, "label": "PER", "score": 0.75}
     raw, tokens = "Ann  Lee sings", ["Ann", "Lee", "sings"]
     in_raw = span | {"text": "Ann  Lee", "characters": [0, 8]}
     items = [raw, {"text": raw}, tokens, {"tokens": tokens, "text": "Ann"}]
@@ -64,11 +64,18 @@ def test_spans_have_their_text_and_where_it_stands(tmp_path: Path) -> None:
 
 def test_arguments_have_their_text_and_where_it_stands(tmp_path: Path) -> None:
     loaded = task("roles", tmp_path)
-    loaded.model.predict = lambda batch, _: [  # type: ignore[method-assign]
-        ["B-A0", "B-V"] for _ in batch
+    loaded.model.answer = lambda batch, _: [  # type: ignore[method-assign]
+        (["B-A0", "B-V"], [0.75, 0.5]) for _ in batch
     ]
     (answer,) = loaded({"text": " Ann  sings", "predicates": [1]})
-    argument = {"start": 0, "stop": 1, "label": "A0", "text": "Ann", "characters": [1, 4]}
+    argument = {
+        "start": 0,
+        "stop": 1,
+        "label": "A0",
+        "score": 0.75,
+        "text": "Ann",
+        "characters": [1, 4],
+    }
     assert answer["arguments"] == [argument]
 
 

@@ -134,7 +134,7 @@ def test_a_token_attends_to_others_or_to_nothing() -> None:
 def test_the_best_span_is_ordered_and_not_too_long() -> None:
     torch.manual_seed(0)
     start, end = torch.randn(5, 7), torch.randn(5, 7)
-    for row, (first, stop) in enumerate(best_spans(start, end, 3)):
+    for row, ((first, stop), _) in enumerate(best_spans(start, end, 3)):
         pairs = [(a, b) for a in range(7) for b in range(a, min(7, a + 3))]
         best = max(pairs, key=lambda pair: float(start[row, pair[0]] + end[row, pair[1]]))
         assert (first, stop - 1) == best

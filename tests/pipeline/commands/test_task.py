@@ -80,9 +80,15 @@ def test_train_evaluate_and_predict(folder: Path) -> None:
     figures = json.loads(run("evaluate", "ner", "--data", "ner.conll", "--json"))
     assert figures["f1"] == 1.0 and figures["f1_sd"] == 0.0
     assert figures["seeds"]["1"]["recall"] == 1.0
-    assert run("evaluate", "ner", "--data", "ner.conll").startswith("ner.conll: spans 4")
+    assert figures["labels"]["PER"] == {"f1": 1, "precision": 1, "recall": 1, "support": 4}
+    shown = run("evaluate", "ner", "--data", "ner.conll")
+    assert "LOC" in shown and "macro" in shown and "ner.conll: spans 4" in shown
     (folder / "text.txt").write_text("Ann  Lee sees Rome\n")
-    assert json.loads(run("predict", "ner", "--input", "text.txt")) == {
+    predicted = json.loads(run("predict", "ner", "--input", "text.txt"))
+    scores = predicted.pop("scores")
+    for span in predicted["spans"]:
+        assert span.pop("score") == min(scores[span["start"] : span["stop"]]) > 0
+    assert predicted == {
         "source": "text.txt:1",
         "tokens": ["Ann", "Lee", "sees", "Rome"],
         "tags": ["B-PER", "I-PER", "O", "B-LOC"],
@@ -119,6 +125,8 @@ def test_what_cannot_be_predicted_is_counted(folder: Path) -> None:
         "--hidden",
         4,
     )
+    shown = run("evaluate", "stars", "--data", "stars.jsonl")
+    assert "labels below, predictions beside" in shown and "calibration error" in shown
     (folder / "new.tsv").write_text("text\ngood\n \nbad\n")
     done = CliRunner().invoke(cli, ["task", "predict", "stars", "--input", "new.tsv"])
     assert done.stderr == "new.tsv: dropped empty 1\n"

@@ -1,0 +1,105 @@
+"""Scores by label: precision, recall, F1 and support, confusions, and calibration.
+
+The items that are right or wrong are an example's label, a token's tag, a span or an argument.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any
+
+from elmo.tasks.examples import Classified, Example, Pair, Predicate, Span, Tagged
+from elmo.tasks.metrics import precision_recall_f1, predicate_arguments
+from elmo.tasks.schemes import lenient_spans
+from elmo.tasks.tagging import spans_of
+
+FEW = 12  # labels of which a table of confusions is shown
+BINS = 10  # of the scores between 0 and 1, for calibration
+
+Answered = tuple[Example, tuple[Any, Any]]  # an example, its prediction and the scores of that
+
+
+def label_scores(answers: Sequence[Answered], *, marks_spans: bool) -> dict[str, Any]:
+    """Return the scores by label of answered examples; nothing where a task has no labels.
+
+    `labels` has precision, recall, F1 and support of each label, `macro` their means and `micro`
+    those of all items together. Where each item has one label and there are few, `confusion` counts
+    what was predicted for each label. For one label per example, `calibration` compares the mean
+    score of the predictions with the share that is right; its `error` is the mean of the difference
+    over ten bins of scores, by their size. `marks_spans` says whether the tags mark spans.
+    """
+    right, predicted, gold = Counter[str](), Counter[str](), Counter[str]()
+    confusion: dict[str, Counter[str]] = defaultdict(Counter)
+    for example, (prediction, _) in answers:
+        theirs, ours = _items(example, prediction, marks_spans)
+        gold.update(label for *_, label in theirs)
+        predicted.update(label for *_, label in ours)
+        right.update(label for *_, label in set(theirs) & set(ours))
+        if not marks_spans and not isinstance(example, Predicate):
+            for (*_, known), (*_, guess) in zip(theirs, ours, strict=True):
+                confusion[known][guess] += 1
+    labels = sorted(gold | predicted)
+    if not labels:
+        return {}
+    by_label = {
+        label: precision_recall_f1(right[label], predicted[label], gold[label])
+        | {"support": gold[label]}
+        for label in labels
+    }
+    totals = (right.total(), predicted.total(), gold.total())
+    report: dict[str, Any] = {
+        "labels": by_label,
+        "macro": {
+            name: fmean(scores[name] for scores in by_label.values())
+            for name in ("f1", "precision", "recall")
+        },
+        "micro": precision_recall_f1(*totals),
+    }
+    if confusion and len(labels) <= FEW:
+        report["confusion"] = {label: dict(confusion[label]) for label in labels}
+    if calibration := _calibration(answers):
+        report["calibration"] = calibration
+    return report
+
+
+def _items(
+    example: Example, prediction: Any, marks_spans: bool
+) -> tuple[Sequence[tuple[Any, ...]], Sequence[tuple[Any, ...]]]:
+    """Return the items of an example and of its prediction, each with its label last."""
+    match example:
+        case Classified() | Pair():
+            return [(example.label,)], [(prediction,)]
+        case Tagged():
+            tags = example.tags or ()
+            if marks_spans:
+                return spans_of(tags), spans_of(prediction)
+            return list(enumerate(tags)), list(enumerate(prediction))
+        case Predicate():
+            known = example.nested or lenient_spans(example.tags or ())
+            return _arguments(known), _arguments(lenient_spans(prediction))
+    return (), ()
+
+
+def _arguments(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
+    return [(ranges, label) for label, ranges in predicate_arguments(spans)]
+
+
+def _calibration(answers: Sequence[Answered]) -> dict[str, float]:
+    bins: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
+    for example, (prediction, scores) in answers:
+        if isinstance(example, Classified | Pair):
+            score = max(scores)
+            bins[min(BINS - 1, int(score * BINS))].append((score, prediction == example.label))
+    pairs = [pair for each in bins for pair in each]
+    if not pairs:
+        return {}
+    gaps = [
+        abs(fmean(score for score, _ in each) - fmean(is_right for _, is_right in each)) * len(each)
+        for each in bins
+        if each
+    ]
+    return {
+        "mean_score": fmean(score for score, _ in pairs),
+        "accuracy": fmean(is_right for _, is_right in pairs),
+        "error": sum(gaps) / len(pairs),
+    }

@@ -1,0 +1,91 @@
+"""The parts that models of one label share: the loss, the prediction and its score.
+
+Shapes: B examples, K labels.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elmo.tasks.examples import Classified, Pair
+from elmo.tasks.metrics import Tally, tally_accuracy
+from elmo.tasks.vectors import Vectors
+
+Labelled = Classified | Pair
+
+
+class LabelModel(nn.Module):
+    """The base of a model that gives each example one of `labels`; `scores` returns their logits.
+
+    `class_weights` are weights of the labels in the loss, None for equal ones.
+    """
+
+    labels: list[str]
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        super().__init__()
+        self.labels = list(labels)
+        self._numbers = {label: k for k, label in enumerate(labels)}
+        self.class_weights: Tensor | None = None
+
+    @staticmethod
+    def labels_of(examples: Sequence[Labelled]) -> list[str]:
+        """Return the distinct labels of the training examples."""
+        return sorted({example.label for example in examples if example.label is not None})
+
+    def balance_classes(self, train: Sequence[Labelled]) -> None:
+        """Give each label a weight in the loss that is inverse to its frequency in `train`."""
+        counts = Counter(example.label for example in train)
+        average = sum(counts.values()) / len(self.labels)
+        self.class_weights = torch.tensor(
+            [average / max(1, counts[label]) for label in self.labels]
+        )
+
+    def scores(self, examples: Sequence[Any], vectors: Vectors | None) -> Tensor:
+        """Return the logits (B, K) of a batch of examples."""
+        raise NotImplementedError
+
+    def loss(self, examples: Sequence[Labelled], vectors: Vectors | None) -> Tensor:
+        """Return the cross-entropy of a batch, averaged over its examples by their weights.
+
+        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+        """
+        scores_BK = self.scores(examples, vectors)
+        numbers = [self._numbers[example.label or ""] for example in examples]
+        weights = self.class_weights
+        return nn.functional.cross_entropy(
+            scores_BK,
+            torch.tensor(numbers).to(scores_BK.device),
+            None if weights is None else weights.to(scores_BK),
+        )
+
+    def predict(self, examples: Sequence[Labelled], vectors: Vectors | None) -> list[str]:
+        """Return the predicted label of each example.
+
+        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+        """
+        return [label for label, _ in self.answer(examples, vectors)]
+
+    @torch.inference_mode()
+    def answer(
+        self, examples: Sequence[Labelled], vectors: Vectors | None
+    ) -> list[tuple[str, list[float]]]:
+        """Return the predicted label of each example, and the probability of each label."""
+        rows = self.scores(examples, vectors).softmax(1).tolist()
+        return [(self.labels[row.index(max(row))], row) for row in rows]
+
+    def describe_label(self, prediction: str, scores: Sequence[float] | None) -> dict[str, Any]:
+        """Return a prediction and its scores for JSON: the label, its probability, and that of all
+        labels."""
+        if scores is None:
+            return {"label": prediction}
+        rounded = [round(score, 4) for score in scores]
+        by_label = dict(zip(self.labels, rounded, strict=True))
+        return {"label": prediction, "score": by_label[prediction], "scores": by_label}
+
+    def tally(self, examples: Sequence[Labelled], predictions: Sequence[str]) -> Tally:
+        """Return the tally of accuracy, with one unit per example."""
+        return tally_accuracy([example.label for example in examples], predictions)
