@@ -38,16 +38,15 @@ from ..settings.cluster import Cluster
 from ..settings.params import Params, TokenizeSettings
 from ..terminal.progress import human_size, say
 from ..text import accounting, quality
+from ..text.copies import Passages, find_copies, find_passages
 from ..text.held_out import LEAST_HELD_OUT, choose_sides
 from ..text.input_files import InputFile, check_inputs, raise_all
-from ..text.pieces import piece_bytes, plan_pieces
+from ..text.pieces import Piece, number_pieces, piece_bytes, plan_pieces
 from ..text.shard_builder import (
     PIECES,
-    Piece,
     PieceResult,
     decode_results,
     encode_result,
-    number_pieces,
     read_finished,
     try_piece,
     whole_results,
@@ -77,7 +76,7 @@ _REMARKS = {  # by the name of a figure: from which share of the sentences it is
 
 STAGE = Stage(
     name="tokenize",
-    version=4,
+    version=5,
     help="Cut the general or the domain text of CORPUS into sentences of tokens, as Arrow shards.",
     inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "domain"))),
     outputs=(OUT,),
@@ -166,6 +165,8 @@ def summary(figures: dict[str, float]) -> str:
     said = [f"{figures['tokens']:,} tokens in {sentences:,} sentences, {figures['shards']} shards"]
     if held < LEAST_HELD_OUT:
         said.append(f"only {held:,} tokens are held out, {_FEW_HELD_OUT}")
+    if copied := figures.get("dropped_copy_bytes", 0):
+        said.append(f"{human_size(copied)} left out that came before in this text")
     for name, (share, remark) in _REMARKS.items():
         count = figures.get(name, 0) * (sentences if name == "duplicate_share" else 1)
         if count > share * sentences:
@@ -201,9 +202,12 @@ def tokenize(
     divided = plan_pieces(inputs, shard_bytes=params.shard_bytes, documents=sides.documents)
     check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
     with work_folder(work, "tokenize", out) as kept:
-        pieces = number_pieces(
-            Piece(number, spans, kept, params, sides, column, tokenizer, STAGE.version)
-            for number, spans in enumerate(divided)
+        pieces = _without_copies(
+            [
+                Piece(number, spans, kept, params, sides, column, tokenizer, STAGE.version)
+                for number, spans in enumerate(divided)
+            ],
+            cluster,
         )
         before = {result.piece: result for result in _written_before(out, pieces)}
         results = _results(pieces, before, cluster)
@@ -249,6 +253,17 @@ def _say_large(inputs: Sequence[InputFile]) -> None:
             "such file is work for one core, and begins anew when killed: unpack it, or cut it "
             "into files of about 100 MB (split -C 400M --filter='gzip > $FILE.gz')"
         )
+
+
+def _without_copies(pieces: Sequence[Piece], cluster: Cluster) -> list[Piece]:
+    """The pieces, each with the lines that it leaves out: those that came before."""
+    found = [*workers.tasks(find_passages, pieces, cluster=cluster, label="copies")]
+    raise_all(one for one in found if isinstance(one, ElmoError))
+    copies = find_copies([one for one in found if isinstance(one, Passages)])
+    return number_pieces(
+        replace(piece, copies=tuple(map(tuple, ranges.tolist())))
+        for piece, ranges in zip(pieces, copies, strict=True)
+    )
 
 
 def _written_before(out: Location, pieces: Sequence[Piece]) -> list[PieceResult]:

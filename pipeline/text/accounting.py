@@ -12,9 +12,10 @@ class Accounting(Struct):
     """Counts that account for each byte of a part of a text: in a token, or left out for a reason.
 
     `bytes` are those read. Of them `mark` are byte order marks, `fields` stand around the text of
-    records, `blank_bytes` are in blank lines, `space_bytes` are white space in other lines, and
-    `lost_bytes` are what the tokenizer left out. `lines` counts blank lines too, `document_ids`
-    blank documents too; `added` are the newlines that the file lacks.
+    records, `blank_bytes` are in blank lines, `space_bytes` are white space in other lines,
+    `copied_bytes` are in lines that came before, and `lost_bytes` are what the tokenizer left out.
+    `lines` counts blank lines and copies too, `document_ids` blank documents too; `added` are the
+    newlines that the file lacks.
     """
 
     bytes: Count = 0
@@ -26,6 +27,8 @@ class Accounting(Struct):
     blank_bytes: Count = 0
     space_bytes: Count = 0
     lost_bytes: Count = 0
+    copied_lines: Count = 0
+    copied_bytes: Count = 0
     token_bytes: Count = 0
     tokens: Count = 0
     sentences: Count = 0
@@ -43,6 +46,7 @@ class Accounting(Struct):
             "fields": Dropped(0, self.fields),
             "mark": Dropped(0, self.mark),
             "tokenizer": Dropped(0, self.lost_bytes),
+            "copy": Dropped(self.copied_lines, self.copied_bytes),
         }
         total = self.token_bytes + sum(reason.bytes for reason in dropped.values())
         assert total == self.bytes, f"{self.bytes} bytes read, {total} accounted for"

@@ -4,11 +4,20 @@ A file that is added leaves the pieces of the others as they are, as far as it c
 on its files, and on the number and size of all only where these double.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 
-from elmo.io.location import in_parallel
+from msgspec import to_builtins
 
+from elmo.data.tokenizer import Tokenization
+from elmo.io.location import Location, in_parallel
+from elmo.io.records import digest
+
+from ..settings.params import TokenizeSettings
 from .formats import document_rule
+from .held_out import Sides
 from .input_files import InputFile
 from .reader import load_reader
 from .spans import FileSpan, text_bytes
@@ -16,6 +25,64 @@ from .spans import FileSpan, text_bytes
 MOST_PIECES = 1 << 13  # that a corpus is divided into, about
 MOST_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
 _FEW = 1 << 8  # files of which each has a piece of its own
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of the corpus that one worker tokenizes, `number` among all in their order.
+
+    It has the spans of files to read, the settings, which documents are held out, and the folder
+    for its shards. `column` holds the text of records, `tokenizer` describes the tokenizer as the
+    manifest does, and `version` is that of the stage. `copies` are ranges of lines that are left
+    out, since they came before. `copy` numbers pieces with the same text.
+    """
+
+    number: int
+    spans: tuple[FileSpan, ...]
+    folder: Location
+    params: TokenizeSettings
+    sides: Sides
+    column: str
+    tokenizer: Tokenization
+    version: int
+    copies: tuple[tuple[int, int], ...] = ()
+    copy: int = 0
+
+    @cached_property
+    def digest(self) -> str:
+        """Return a digest of everything that the piece's shards depend on.
+
+        Neither its place in the corpus is among it nor any other file: these are in the manifest.
+        """
+        spans = [
+            (span.input.sha256, span.input.format, span.input.compression, span.start, span.end)
+            for span in self.spans
+        ]
+        depends_on = [
+            spans,
+            self.column,
+            self.params.shard_bytes,
+            self.version,
+            self.copies,
+            self.copy,
+        ]
+        return digest([*depends_on, asdict(self.sides), to_builtins(self.tokenizer)])
+
+    @property
+    def result_name(self) -> str:
+        """Return the name of the file with the piece's result, written after all its shards."""
+        return f"{self.digest}.json"
+
+
+def number_pieces(pieces: Iterable[Piece]) -> list[Piece]:
+    """Return the pieces, those with the text of one before them as copies with a number."""
+    seen: Counter[str] = Counter()
+    numbered = []
+    for piece in pieces:
+        first = piece.digest
+        numbered.append(replace(piece, copy=seen[first]) if seen[first] else piece)
+        seen[first] += 1
+    return numbered
 
 
 def piece_bytes(inputs: Sequence[InputFile], *, shard_bytes: int) -> int:

@@ -4,10 +4,8 @@ A piece numbers its sentences and documents from 0. Each distinct stretch betwee
 tokenized once; the rest is array work.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,62 +17,23 @@ from msgspec import DecodeError, Struct, json, to_builtins
 from elmo.data.arrays import Int64s
 from elmo.data.manifest import SPLITS, ShardEntry, Split
 from elmo.data.shards import describe_shard, shard_name, write_shard
-from elmo.data.tokenizer import Tokenization, Tokenizer, load_recorded, sentence_splitter
+from elmo.data.tokenizer import Tokenizer, load_recorded, sentence_splitter
 from elmo.errors import ElmoError
 from elmo.io.location import Location, in_parallel
-from elmo.io.records import Sha256, digest
+from elmo.io.records import Sha256
 
-from ..settings.params import TokenizeSettings
 from .accounting import Accounting
+from .copies import are_in
 from .documents import Documents
 from .formats import document_rule
-from .held_out import Sides
 from .input_files import check_unchanged
+from .pieces import Piece
 from .quality import QualityCounts, QualityFigures
-from .spans import FileSpan
-from .text_blocks import read_blocks
+from .text_blocks import TextBlock, read_blocks
 from .text_rows import TextRows, find_lines
 from .utf8_lines import BLOCK
 
 PIECES = "pieces.jsonl"  # beside the shards: the result of each piece, by which it is found again
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A piece of the corpus that one worker tokenizes, `number` among all in their order.
-
-    It has the spans of files to read, the settings, which documents are held out, and the folder
-    for its shards. `column` holds the text of records, `tokenizer` describes the tokenizer as the
-    manifest does, and `version` is that of the stage. `copy` numbers pieces with the same text.
-    """
-
-    number: int
-    spans: tuple[FileSpan, ...]
-    folder: Location
-    params: TokenizeSettings
-    sides: Sides
-    column: str
-    tokenizer: Tokenization
-    version: int
-    copy: int = 0
-
-    @cached_property
-    def digest(self) -> str:
-        """Return a digest of everything that the piece's shards depend on.
-
-        Neither its place in the corpus is among it nor any other file: these are in the manifest.
-        """
-        spans = [
-            (span.input.sha256, span.input.format, span.input.compression, span.start, span.end)
-            for span in self.spans
-        ]
-        depends_on = [spans, self.column, self.params.shard_bytes, self.version, self.copy]
-        return digest([*depends_on, asdict(self.sides), to_builtins(self.tokenizer)])
-
-    @property
-    def result_name(self) -> str:
-        """Return the name of the file with the piece's result, written after all its shards."""
-        return f"{self.digest}.json"
 
 
 class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,17 +46,6 @@ class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
     shards: tuple[ShardEntry, ...]
     accounting: Accounting
     quality: QualityFigures
-
-
-def number_pieces(pieces: Iterable[Piece]) -> list[Piece]:
-    """Return the pieces, those with the text of one before them as copies with a number."""
-    seen: Counter[str] = Counter()
-    numbered = []
-    for piece in pieces:
-        first = piece.digest
-        numbered.append(replace(piece, copy=seen[first]) if seen[first] else piece)
-        seen[first] += 1
-    return numbered
 
 
 def encode_result(result: PieceResult) -> bytes:
@@ -159,6 +107,7 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     accounting, quality, documents = Accounting(), QualityCounts(), Documents()
     builder = _Builder(piece, load_recorded(piece.tokenizer), accounting, quality)
     is_heldout = False  # the document that goes on in the next block
+    copies, first = np.array(piece.copies, np.int64).reshape(-1, 2), 0
     for span in piece.spans:
         rule = document_rule(piece.sides.documents, span.input.format)
         blocks = read_blocks(
@@ -174,21 +123,45 @@ def tokenize_piece(piece: Piece) -> PieceResult:
             lines = find_lines(block.text)
             rows = TextRows.of(block.text, lines)
             found = documents.find(block, lines, rows, span=span, rule=rule)
+            kept = ~are_in(np.arange(first, first + len(lines[0])), copies)
+            first += len(kept)
             heldout = np.append(is_heldout, piece.sides.are_heldout(found.hashes))
+            is_heldout = bool(heldout[-1])
             ids = found.number + (accounting.document_ids - 1)
             accounting.document_ids += len(found.hashes)
             if rule != "file" or block.begins:
-                accounting.heldout_documents += int(heldout[1:].sum())
-                accounting.train_documents += int((found.hashes != 0).sum() - heldout[1:].sum())
-            is_heldout = bool(heldout[-1])
-            builder.add(block.text, lines, rows, ids, heldout[found.number], split)
+                has_text = np.zeros(len(heldout), bool)
+                has_text[found.number[kept & (rows.counts > 0)]] = True
+                accounting.heldout_documents += int((has_text & heldout)[1:].sum())
+                accounting.train_documents += int((has_text & ~heldout)[1:].sum())
+            text = block.text if kept.all() else _without_copies(block, lines, kept, accounting)
+            if text and text is not block.text:
+                lines = find_lines(text)
+                rows = TextRows.of(text, lines)
+            if text:
+                number = found.number[kept]
+                builder.add(text, lines, rows, ids[kept], heldout[number], split)
             if split is not None and block.records is None:
-                quality.add_lines(block.text)
+                quality.add_lines(text)
         check_unchanged(span.input)
     builder.write()
     result = PieceResult(piece.digest, tuple(builder.shards), accounting, quality.figures())
     piece.folder.write_json(piece.result_name, to_builtins(result))
     return result
+
+
+def _without_copies(
+    block: TextBlock,
+    lines: tuple[Int64s, Int64s],
+    kept: npt.NDArray[np.bool_],
+    accounting: Accounting,
+) -> bytes:
+    """Return the text of a block without the lines that are not `kept`; account for these."""
+    sizes = lines[1] - lines[0]
+    accounting.lines += int((~kept).sum())
+    accounting.copied_lines += int((~kept).sum())
+    accounting.copied_bytes += int(sizes[~kept].sum())
+    return np.frombuffer(block.text, np.uint8)[np.repeat(kept, sizes + 1)].tobytes()
 
 
 @dataclass(frozen=True)

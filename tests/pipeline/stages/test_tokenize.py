@@ -29,7 +29,7 @@ from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import CorpusSettings, TokenizeSettings
 from pipeline.settings.params import load as load_params
 from pipeline.stages import corpus, tokenize
-from pipeline.text import format_parquet, utf8_lines
+from pipeline.text import format_parquet, shard_builder, utf8_lines
 from pipeline.text.input_files import find_inputs
 
 CLUSTER = Cluster(workers=0, cpus=1, gpu=False, actors=2)
@@ -405,6 +405,42 @@ def test_the_same_document_twice_is_on_one_side(tmp_path: Path) -> None:
     assert splits[:300] == splits[300:] and set(splits) == {"train", "heldout"}
 
 
+@pytest.mark.parametrize("documents_", ["blank", "line", "file", "auto"])
+@pytest.mark.parametrize("sentences", ["line", "split"])
+def test_what_came_before_is_left_out_and_counted(
+    tmp_path: Path, documents_: str, sentences: str
+) -> None:
+    """Long lines and documents of short lines; what is short stays as often as it is there."""
+    pick = random.Random(5)
+    long = [" ".join(f"w{pick.randrange(10**6)}" for _ in range(60)) for _ in range(20)]
+    wrapped = ["\n".join(f"w{pick.randrange(10**6)} of it" for _ in range(40)) for _ in range(9)]
+    short = ["Yes, he said.", "A heading"]
+    first = [*long[:10], *wrapped[:5], *short]
+    second = [long[12], *short, wrapped[2], long[3], wrapped[6], long[12]]
+    for name, texts in (("a.txt", first), ("b.txt", second), ("c.txt", [*long, wrapped[6]])):
+        (tmp_path / name).write_text("\n\n".join(texts) + "\n \n", newline="\r\n")
+    paths = sorted(tmp_path.glob("*.txt"))
+    found = {}
+    for size in (1024, 1 << 20):
+        how = {"documents": documents_, "sentences": sentences, "shard_bytes": size}
+        shards = make(tmp_path / f"{documents_}{size}", *paths, **how)
+        lines = [" ".join(row) for row in in_order(shards) if row]
+        found[size] = lines
+        assert accounted(shards) == shards.manifest.counts.bytes
+        copied = [long[3], long[12], *long[:10], long[12]]
+        blocks = [wrapped[2], wrapped[6]] * (documents_ in ("blank", "auto"))
+        dropped = shards.manifest.counts.dropped["copy"]
+        ends = len(copied) + sum(text.count("\n") + 1 for text in blocks)  # a \\r each
+        least = ends + sum(len(text.replace("\n", "")) for text in [*copied, *blocks])
+        assert least <= dropped.bytes <= least + 2 * len([*copied, *blocks])  # blank lines
+        assert all(lines.count(line) == 1 for line in long)
+        assert all(lines.count(line) == 2 for line in short)
+        if blocks:
+            texts = [*wrapped[:5], wrapped[6]]
+            assert all(lines.count(line) == 1 for text in texts for line in text.split("\n"))
+    assert found[1024] == found[1 << 20]
+
+
 def test_the_dictionary_of_a_shard_holds_exactly_its_own_tokens(tmp_path: Path) -> None:
     path, _ = long_text(tmp_path)
     shards = make(tmp_path / "out", path, heldout=0.3)
@@ -669,7 +705,7 @@ def test_what_is_held_out_is_known_before_the_text_is_cut(
 
     def counted(function, items, **_):  # type: ignore[no-untyped-def]
         for item in items:
-            cut.append(item.number)
+            cut.extend([item.number] * (function is shard_builder.try_piece))
             yield function(item)
 
     monkeypatch.setattr(workers, "tasks", counted)
@@ -691,7 +727,7 @@ def test_a_file_that_is_added_is_cut_alone(tmp_path: Path, monkeypatch: pytest.M
 
     def counted(function, items, **_):  # type: ignore[no-untyped-def]
         for item in items:
-            cut.append(item.spans[0].input.name)
+            cut.extend([item.spans[0].input.name] * (function is shard_builder.try_piece))
             yield function(item)
 
     monkeypatch.setattr(workers, "tasks", counted)
@@ -859,7 +895,8 @@ def killing(function, at):
 
 def tasks(function, items, **_):
     for item in items:
-        print(item.number, flush=True)
+        if function is shard_builder.try_piece:
+            print(item.number, flush=True)
         yield function(item)
 
 out, name, at = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
