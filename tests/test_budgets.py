@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_700,
-    "pipeline": 16_400,
+    "pipeline": 16_100,
     "research": 1_850,
     "benchmarks": 3_500,
-    "tests": 29_700,
+    "tests": 30_200,
 }
 
 
