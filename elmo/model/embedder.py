@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,6 @@ from torch import Tensor
 
 from elmo.data.arrays import Floats, Ints
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, check_token_lists
-from elmo.data.ragged import split_into_runs
 from elmo.data.texts import list_texts
 from elmo.data.tokenizer import TextTokenizer
 from elmo.errors import ElmoError
@@ -44,22 +43,9 @@ from elmo.nn.packed import pack_if_faster
 from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision
 
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
-SEGMENT_TOKENS = 32768  # of a shard, embedded together
-BATCH_ROWS = 256  # sentences of a segment read together
 GROUP_BATCHES = 4  # batches per call, so that sentences of similar length share one
 COPYING_THREADS = 8  # beside a GPU: one fills about 2 GB of new memory a second
 GROUP_TOKENS = 16384  # a group of texts is embedded once it has this many tokens
-
-
-class Segment(NamedTuple):
-    """The vectors of sentences `start` to `stop - 1` of a shard.
-
-    `contextual[l - 1]` is layer l of all their tokens, end to end: float32 (tokens, dim).
-    """
-
-    start: int
-    stop: int
-    contextual: list[Floats]
 
 
 class Embedder:
@@ -352,37 +338,17 @@ class Embedder:
         is [x; x]."""
         return np.asarray(self._encode(types).float().cpu().numpy())
 
-    def segments(
-        self,
-        types: Sequence[str],
-        ids: Ints,
-        offsets: Ints,
-        *,
-        x_NP: Floats | None = None,
-    ) -> Iterator[Segment]:
-        """Yield the vectors of a shard's sentences, in segments that depend on the shard alone.
+    def read_alone(
+        self, x_NP: Floats, sentences: Sequence[Ints], batches: Sequence[Ints]
+    ) -> Iterator[tuple[Ints, list[Floats]]]:
+        """Yield the numbers of each batch's sentences, and layers 1 to L of all their tokens,
+        float32 (tokens, dim), end to end; each sentence is read on its own.
 
-        Sentence k has the tokens `ids[offsets[k]:offsets[k + 1]]`, indices into `types`, and is
-        read on its own. Pass `x_NP`, the result of `encode_types(types)`, if you have it already.
-        Memory does not grow with the shard.
+        `x_NP` are the vectors of distinct tokens, from `encode_types`, into which sentences are
+        indices; a batch is an array of indices into the sentences.
         """
-        encoded = self._encode(types) if x_NP is None else self._to_device(x_NP)
-        table_NP = self._with_boundaries(encoded)
-        for start, stop in split_into_runs(offsets, SEGMENT_TOKENS):
-            sentences = [ids[offsets[k] : offsets[k + 1]] for k in range(start, stop)]
-            first = int(offsets[start])
-            tokens = int(offsets[stop]) - first
-            layers = [np.empty((tokens, self.dim), np.float32) for _ in range(1, self.layers)]
-            batches = batches_by_length([len(s) for s in sentences], BATCH_ROWS)
-            upper = range(1, self.layers)
-            read = self._read_batches(table_NP, sentences, batches, None, upper)
-            for rows, layers_TD in read:
-                token_rows = np.concatenate(
-                    [np.arange(offsets[start + r], offsets[start + r + 1]) - first for r in rows]
-                )
-                for layer, y_TD in zip(layers, layers_TD, strict=True):
-                    layer[token_rows] = y_TD
-            yield Segment(start, stop, layers)
+        table_NP = self._with_boundaries(self._to_device(x_NP))
+        yield from self._read_batches(table_NP, sentences, batches, None, range(1, self.layers))
 
     def _read_batches(
         self,

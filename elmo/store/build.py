@@ -27,7 +27,7 @@ from elmo.io.locks import work_folder_lock
 from elmo.io.outputs import check_folder
 from elmo.io.records import digest
 from elmo.model.config import CONFIG, model_location, read_config, read_training
-from elmo.model.embedder import Embedder, Segment
+from elmo.model.embedder import Embedder
 from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
 from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision, ModelShape, StoreSettings
@@ -53,6 +53,7 @@ from elmo.store.manifest import (
     paths_of,
     read_manifest,
 )
+from elmo.store.segments import Segment, embed_segments
 from elmo.store.writer import (
     Origin,
     Rows,
@@ -133,9 +134,7 @@ class ShardEmbedder:
                 shard.sentence_ids, shard.document_ids, shard.offsets, shard.ids, shard.dictionary
             ),
             x_NP=x_NP,
-            segments=self._unless_stopped(
-                embedder.segments(shard.types, shard.ids, shard.offsets, x_NP=x_NP)
-            ),
+            segments=self._unless_stopped(embed_segments(embedder, x_NP, shard.ids, shard.offsets)),
             layout=self.layout,
             origin=job.origin,
         )

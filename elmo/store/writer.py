@@ -41,7 +41,7 @@ from elmo.store.layout import (
 from elmo.store.manifest import INNER_FOLDER, PartEntry, SourceShard, TypesEntry
 
 if TYPE_CHECKING:
-    from elmo.model.embedder import Segment
+    from elmo.store.segments import Segment
 
 MAX_ROWS = 16384  # of a row group: pyarrow begins a new page after 20,000
 _ONE_PAGE = 1 << 30

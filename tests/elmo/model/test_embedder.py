@@ -111,26 +111,6 @@ def test_warm_up_starts_every_sentence_from_the_same_state(tiny_model: Model) ->
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_segments_of_a_shard_are_the_same_vectors(
-    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SEGMENT_TOKENS", 6)
-    monkeypatch.setattr(module, "BATCH_ROWS", 2)
-    embedder = Embedder(tiny_model)
-    types = sorted({token for sentence in SENTENCES for token in sentence})
-    ids = np.array([types.index(token) for sentence in SENTENCES for token in sentence], np.int32)
-    offsets = np.cumsum([0, *map(len, SENTENCES)])
-    expected = embedder.embed(SENTENCES)
-    seen = 0
-    for segment in embedder.segments(types, ids, offsets):
-        assert segment.start == seen
-        seen = segment.stop
-        wanted = np.concatenate(expected[segment.start : segment.stop], 1)
-        for layer, vectors in enumerate(segment.contextual, 1):
-            np.testing.assert_allclose(vectors, wanted[layer], atol=1e-6)
-    assert seen == len(SENTENCES)
-
-
 def test_bfloat16_is_near_float32(tiny_model: Model, tiny_model_folder: Path) -> None:
     exact = Embedder(tiny_model).embed([GIFT])[0]
     rough = Embedder.load(tiny_model_folder, precision="bfloat16").embed([GIFT])[0]

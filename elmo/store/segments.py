@@ -1,0 +1,54 @@
+"""Vectors of a shard's sentences, a segment at a time, as the store's parts are written."""
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import NamedTuple
+
+import numpy as np
+
+from elmo.data.arrays import Floats, Ints
+from elmo.data.ragged import split_into_runs
+from elmo.model.batches import batches_by_length
+from elmo.model.embedder import Embedder
+
+SEGMENT_TOKENS = 32768  # embedded together
+BATCH_ROWS = 256  # sentences of a segment read together
+
+
+class Segment(NamedTuple):
+    """The vectors of sentences `start` to `stop - 1` of a shard.
+
+    `contextual[l - 1]` is layer l of all their tokens, end to end: float32 (tokens, dim).
+    """
+
+    start: int
+    stop: int
+    contextual: list[Floats]
+
+
+def embed_segments(embedder: Embedder, x_NP: Floats, ids: Ints, offsets: Ints) -> Iterator[Segment]:
+    """Yield the vectors of a shard's sentences, in segments that depend on the shard alone.
+
+    Sentence k has the tokens `ids[offsets[k]:offsets[k + 1]]`, rows of `x_NP`, which are the
+    context-free vectors of the distinct tokens. Memory does not grow with the shard.
+    """
+    sentences = [ids[start:stop] for start, stop in zip(offsets[:-1], offsets[1:], strict=True)]
+    segments = []
+    for start, stop in split_into_runs(offsets, SEGMENT_TOKENS):
+        lengths = [len(sentence) for sentence in sentences[start:stop]]
+        batches = [rows + start for rows in batches_by_length(lengths, BATCH_ROWS)]
+        segments.append((start, stop, batches))
+    every = list(chain.from_iterable(batches for _, _, batches in segments))
+    read = embedder.read_alone(x_NP, sentences, every)
+    for start, stop, batches in segments:
+        first, last = int(offsets[start]), int(offsets[stop])
+        layers = [
+            np.empty((last - first, embedder.dim), np.float32) for _ in range(1, embedder.layers)
+        ]
+        for rows, layers_TD in islice(read, len(batches)):
+            token_rows = np.concatenate(
+                [np.arange(offsets[row], offsets[row + 1]) - first for row in rows]
+            )
+            for layer, y_TD in zip(layers, layers_TD, strict=True):
+                layer[token_rows] = y_TD
+        yield Segment(start, stop, layers)
