@@ -269,11 +269,18 @@ def evaluate(
 @click.argument("folder", type=PATH)
 @click.option("--input", "source", type=PATH, required=True, help="Text, or examples unlabelled.")
 @click.option("--seed", type=int, help="Which of the task's seeds; default: the best on dev.")
+@click.option(
+    "--as",
+    "as_",
+    type=Choice(["conll", "props", "squad"]),
+    help="For conlleval (labelled tags), srl-eval.pl or SQuAD's script, instead of JSON lines.",
+)
 @_reading
 def predict(
     folder: Path,
     source: Path,
     seed: int | None,
+    as_: str | None,
     format_: str | None,
     columns: str | None,
     scheme: str | None,
@@ -289,24 +296,34 @@ def predict(
     import json
 
     from elmo.tasks.example_files import read_examples
+    from elmo.tasks.scorer_files import SCORER_FILES
     from elmo.tasks.task import Task
 
     loaded = Task.load(folder, seed=seed, device=device)
+    kind, fields = loaded.record.kind, _columns(columns) or loaded.record.columns
+    scorer = SCORER_FILES[as_] if as_ else None
+    if scorer is not None and scorer.kind != kind:
+        raise ElmoError(f"--as {as_}: is for {scorer.kind}; {folder} is a task of {kind}")
     labelled = read_examples(
-        loaded.record.kind,
+        kind,
         source,
         format=format_,
-        columns=_columns(columns) or loaded.record.columns,
+        columns=fields,
         scheme=scheme,
         tokenizer=loaded.record.tokenizer,
-        labelled=False,
+        labelled=scorer is not None and scorer.labelled,
     )
     dropped = {k: v for k, v in labelled.counts.items() if k.startswith("dropped") and v}
     if dropped:
         click.echo(f"{source}: {_counts(dropped)}", err=True)
-    for example, answer in loaded.answer(labelled.examples):
-        described = {"source": example.source, **loaded.describe(example, *answer)}
-        click.echo(json.dumps(described, ensure_ascii=False))
+    answers = loaded.answer(labelled.examples)
+    described = ((example, loaded.describe(example, *answer)) for example, answer in answers)
+    if scorer is not None:
+        for line in scorer.lines(described, source, fields):
+            click.echo(line)
+        return
+    for example, said in described:
+        click.echo(json.dumps({"source": example.source, **said}, ensure_ascii=False))
 
 
 def _label_table(report: dict[str, Any]) -> Iterator[str]:

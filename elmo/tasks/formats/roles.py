@@ -2,13 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
 from elmo.tasks import schemes
 from elmo.tasks.examples import Example, Predicate, Span
 from elmo.tasks.formats.fields import (
+    Columns,
     ExampleSet,
     ReadRequest,
     column_at,
@@ -77,6 +78,14 @@ def from_conll(request: ReadRequest) -> ExampleSet:
                     Predicate(source, tokens, verb, schemes.to_bio(marked, len(tokens)))
                 )
     return ExampleSet(examples, dict(counts), "bio")
+
+
+def read_rolesets(path: Path, columns: Columns) -> Iterator[list[str]]:
+    """Yield, for each sentence of a file of columns, the roleset of each token, `-` of one that is
+    no predicate."""
+    column = columns.get("predicate", "8" if marks_documents(path) else "6")
+    for block in column_sentences(path):
+        yield [column_at(fields, column, path, number) for number, fields in block]
 
 
 def from_jsonl(request: ReadRequest) -> ExampleSet:

@@ -97,6 +97,12 @@ def test_train_evaluate_and_predict(folder: Path) -> None:
             {"start": 3, "stop": 4, "label": "LOC", "text": "Rome", "characters": [14, 18]},
         ],
     }
+    said = run("predict", "ner", "--input", "ner.conll", "--as", "conll").splitlines()
+    assert said[:6] == [
+        *(f"{word} {tag} {tag}" for word, tag in SENTENCES[0]),
+        "",
+        "Rome B-LOC B-LOC",
+    ]
     assert {p.name for p in Path("ner").iterdir()} == {
         "model",
         "seed-0",
@@ -133,6 +139,8 @@ def test_what_cannot_be_predicted_is_counted(folder: Path) -> None:
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["source"] for line in lines] == ["new.tsv:2", "new.tsv:4"]
     assert {line["label"] for line in lines} <= {"0", "1"}
+    with pytest.raises(ElmoError, match="--as squad: is for questions; stars is a task of class"):
+        run("predict", "stars", "--input", "new.tsv", "--as", "squad")
 
 
 def test_the_baseline_needs_no_model(folder: Path) -> None:

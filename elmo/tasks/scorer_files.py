@@ -1,0 +1,72 @@
+"""Predictions as the official scorers read them: conlleval, srl-eval.pl, SQuAD's evaluate-v1.1.py.
+
+A prediction is an example with what `Task.describe` says of its answer.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from elmo.errors import ElmoError
+from elmo.tasks.examples import Tagged
+from elmo.tasks.formats.fields import Columns
+from elmo.tasks.formats.roles import read_rolesets
+from elmo.tasks.schemes import lenient_spans
+
+Predictions = Iterable[tuple[Any, Mapping[str, Any]]]
+
+
+class ScorerFile(NamedTuple):
+    """The file of a scorer: the kind of task it scores, whether gold labels stand in it, and the
+    function that yields its lines, called with the predictions and with the path and columns of the
+    examples."""
+
+    kind: str
+    labelled: bool
+    lines: Callable[[Predictions, Path, Columns], Iterator[str]]
+
+
+def _conlleval_lines(predictions: Predictions, _path: Path, _columns: Columns) -> Iterator[str]:
+    """Yield `word gold predicted` for each token and an empty line after each sentence; tags of
+    spans are BIO."""
+    example: Tagged
+    for example, described in predictions:
+        gold = list(example.tags or ())
+        if "spans" in described:
+            gold = [{"S": "B", "E": "I"}.get(tag[0], tag[0]) + tag[1:] for tag in gold]
+        for row in zip(example.tokens, gold, described["tags"], strict=True):
+            yield " ".join(row)
+        yield ""
+
+
+def _srl_eval_lines(predictions: Predictions, path: Path, columns: Columns) -> Iterator[str]:
+    """Yield for each token the roleset of the predicate that it is, or `-`, and a column for each
+    predicate of the sentence, such as `(ARG0*`; sentences without predicates have the first column
+    alone."""
+    if path.is_dir():
+        raise ElmoError(f"{path}: is a folder; --as props takes one file of columns")
+    waiting = iter(predictions)
+    for rolesets in read_rolesets(path, columns):
+        rows = [rolesets]
+        for _ in range(sum(name != "-" for name in rolesets)):
+            _, described = next(waiting)
+            begin, end = [""] * len(rolesets), [""] * len(rolesets)
+            for start, stop, label in lenient_spans(described["tags"]):
+                begin[start], end[stop - 1] = f"({label}", ")"
+            rows.append([f"{a}*{b}" for a, b in zip(begin, end, strict=True)])
+        yield from map("\t".join, zip(*rows, strict=True))
+        yield ""
+
+
+def _squad_lines(predictions: Predictions, _path: Path, _columns: Columns) -> Iterator[str]:
+    """Yield one JSON object: each question's answer by its id."""
+    answers = {described["id"]: described["answer"] for _, described in predictions}
+    yield json.dumps(answers, ensure_ascii=False)
+
+
+SCORER_FILES: Mapping[str, ScorerFile] = {
+    "conll": ScorerFile("tagging", True, _conlleval_lines),
+    "props": ScorerFile("roles", False, _srl_eval_lines),
+    "squad": ScorerFile("questions", False, _squad_lines),
+}
