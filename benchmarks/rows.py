@@ -108,6 +108,7 @@ def _precision(figures: Figures) -> str:
 
 WAYS = {
     "counts": "counts",
+    "features": "textbook features",
     "fasttext": "fastText",
     "static": "layer 0",
     "elmo": "ELMo",
@@ -117,7 +118,7 @@ WAYS = {
 
 def _answers(task: str) -> Callable[[Figures], str]:
     return lambda figures: ", ".join(
-        f"{name} {figures[task][way]:.3f}" for way, name in WAYS.items()
+        f"{name} {figures[task][way]:.3f}" for way, name in WAYS.items() if way in figures[task]
     )
 
 
@@ -147,7 +148,7 @@ def _on_gpu(work: str, *rows: int) -> Callable[[Figures], str]:
 
 
 _OTHERS = (
-    "counts (TF-IDF), fastText of the text that the model read, static vectors (layer 0), "
+    "counts (TF-IDF) or features, fastText of the text that the model read, layer 0, "
     "a sentence-transformer"
 )
 BENCHMARKS: tuple[Benchmark, ...] = (
