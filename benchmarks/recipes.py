@@ -101,7 +101,14 @@ def _recipe(options: argparse.Namespace) -> TrainingSettings:
     values: dict[str, Any] = _preset(RECIPES[options.recipe])["training"]
     values |= {"precision": options.precision, "epochs": options.epochs}
     values |= {"evaluate_every": options.evaluate_every, "evaluate_tokens": 0}
-    for change in options.set:
+    optimizer = OptimizerSettings(**values["optimizer"])
+    return changed_settings(TrainingSettings(**values | {"optimizer": optimizer}), options.set)
+
+
+def changed_settings(settings: TrainingSettings, changes: list[str]) -> TrainingSettings:
+    """Return the settings with changes like `dropout=0.3` and `optimizer.lr=0.002`."""
+    values = asdict(settings)
+    for change in changes:
         name, value = change.split("=")
         inner = values
         *path, last = name.split(".")

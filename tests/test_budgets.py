@@ -14,7 +14,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "elmo": 19_700,
     "pipeline": 16_100,
     "research": 1_850,
-    "benchmarks": 3_500,
+    "benchmarks": 3_600,
     "tests": 30_200,
 }
 

@@ -3,20 +3,21 @@
 Rows hold sentences end to end, each with its boundaries, cut in windows of T tokens without
 padding. The forward direction reads `<S> w1 … wn` and predicts `w1 … wn </S>`; the backward one,
 beside it, reads `</S> wn … w1` and predicts `wn … w1 <S>`, so a window has nearly the same distinct
-tokens both ways. An epoch is every block (a run of sentences of one shard) once, in an order drawn
-from the seed; a row that runs out takes the next block of that order. So the order depends on the
-seed and the number of rows, never on the workers: each knows from the lengths of the blocks alone
-which row takes which block, and reads the blocks of its own rows.
+tokens both ways. The shards of an epoch are shuffled and dealt into groups. The blocks of a group,
+runs of neighbouring sentences, are shuffled and laid end to end, and each row reads an equal part
+of that text, cut at the end of a sentence: so all rows come to the end together, and no step is
+nearly empty. The order depends on the seed and the number of rows, never on the workers: each knows
+the parts of all rows from the lengths of the blocks, and reads the blocks of its own rows.
 
 Shapes: S directions (0 forward, 1 backward), T time steps, B rows, N distinct tokens, K characters,
-V words, n time steps of a block.
+V words, n time steps of a block, M blocks of a group.
 """
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,17 +29,16 @@ from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 
 PREFETCHED = 2  # items that wait to be consumed
-SHARDS_MIXED = 32  # shards whose blocks are shuffled together: what must be open at a time
+SHARDS_MIXED = 32  # shards of a group, at most: what must be open at a time
 _OOV = np.int64(1) << 32
 Item = TypeVar("Item")
 
 
 class StreamPosition(TypedDict):
-    """The place in a stream up to which it was read, to be saved and continued: `block` is the next
-    block to be read, and `rows` has for each row its current block (−1: none yet) and how many
-    tokens of it were read."""
+    """The place in a stream up to which it was read, to be saved and continued: `rows` has for each
+    row the group that it reads, counted over all epochs, and its place there, in tokens from the
+    group's first."""
 
-    block: int
     rows: list[list[int]]
 
 
@@ -112,11 +112,9 @@ class WindowStream:
         self.epochs, self.seed = epochs, seed
         self.mine = np.arange(rows) if mine is None else np.asarray(mine)
         self._tables: OrderedDict[int, _Table] = OrderedDict()
-        self._orders: dict[int, npt.NDArray[np.int32]] = {}
+        self._groups: OrderedDict[int, _Group] = OrderedDict()
         self._words: tuple[npt.NDArray[np.signedinteger], Int64s] | None = None
-        blocks = [-(-entry.sentences // block_sentences) for entry in self.entries]
-        self._blocks = np.array(blocks, np.int64)
-        self._lengths: list[Any] = [None] * len(blocks)  # of each shard's blocks, once asked for
+        self.groups_per_epoch = -(-len(self.entries) // SHARDS_MIXED)
         if not any(entry.tokens for entry in self.entries):
             raise ElmoError(f"{shards.location}: has no {split} tokens; raise tokenize.heldout")
 
@@ -130,7 +128,7 @@ class WindowStream:
 
     def first_position(self) -> StreamPosition:
         """Return the position before the first window, from which `windows` reads everything."""
-        return {"block": 0, "rows": [[-1, 0]] * self.rows}
+        return {"rows": [[0, int(place)] for place in self._group(0).bounds[:-1]]}
 
     def windows(self, position: StreamPosition) -> Iterator[WindowAndPosition]:
         """Yield the windows from `position` onwards, each with a function that returns the position
@@ -138,9 +136,8 @@ class WindowStream:
         costly and seldom needed."""
         rows = _Rows(self, position)
         own = [(column, int(row)) for column, row in enumerate(self.mine)]
-        blocks: dict[
-            int, tuple[int, TokenBlock]
-        ] = {}  # of each row of this worker, with its number
+        # The block that each row of this worker reads, with its group and its number there.
+        blocks: dict[int, tuple[tuple[int, int], TokenBlock]] = {}
         shape = (self.window, len(self.mine))
         while count := rows.advance():
             keys_STB, words_STB = np.zeros((2, *shape), np.int64), np.zeros((2, *shape), np.int64)
@@ -148,9 +145,9 @@ class WindowStream:
             keys_STB[0], keys_STB[1] = self.vocabulary.bos, self.vocabulary.eos
             for column, row in own:
                 filled = 0
-                for number, offset, tokens in rows.pieces(row):
-                    if row not in blocks or blocks[row][0] != number:
-                        blocks[row] = number, self._read(number)
+                for which, offset, tokens in rows.pieces(row):
+                    if row not in blocks or blocks[row][0] != which:
+                        blocks[row] = which, self._read(*which)
                     block = blocks[row][1]
                     source, target = slice(offset, offset + tokens), slice(filled, filled + tokens)
                     keys_STB[:, target, column] = block.keys_Sn[:, source]
@@ -201,54 +198,56 @@ class WindowStream:
             characters_NK[~known], lengths[~known] = self.encode(tokens), byte_lengths(tokens)
         return characters_NK, lengths
 
-    def _read(self, number: int) -> TokenBlock:
-        """Read the block `number`, counted in reading order over all epochs."""
-        shard_number, block = self._shard_and_block(number)
+    def _read(self, group: int, number: int) -> TokenBlock:
+        """Read the block `number` of a group."""
+        shard_number, block = self._group(group).blocks_M2[number].tolist()
         table = self._table(shard_number)
-        offsets = table.shard.offsets[block * self.block : (block + 1) * self.block + 1]
-        offsets = offsets.astype(np.int64)
+        offsets = self._offsets(table.shard, block)
         ids = table.shard.ids[offsets[0] : offsets[-1]]
         lengths = np.diff(offsets)
         lengths = lengths[lengths > 0]
         return lay_out_both_ways(table.keys[ids], table.words[ids], lengths, self.vocabulary)
 
-    def block_length(self, number: int) -> int:
-        """Return the number of tokens that each direction predicts in a block, sentence ends
-        included. `number` counts the blocks in reading order, from 0, over all epochs."""
-        shard, block = self._shard_and_block(number)
-        if self._lengths[shard] is None:
-            offsets = self.shards.open(self.entries[shard]).offsets.astype(np.int64)
-            lengths = np.diff(offsets)
-            starts = np.arange(0, len(lengths), self.block)
-            self._lengths[shard] = np.add.reduceat(lengths + (lengths > 0), starts)
-        return int(self._lengths[shard][block])
+    def _offsets(self, shard: Shard, block: int) -> Int64s:
+        """Return where each sentence of a block begins among the shard's tokens, and the end."""
+        first = block * self.block
+        return shard.offsets[first : first + self.block + 1].astype(np.int64)
 
-    def _shard_and_block(self, number: int) -> tuple[int, int]:
-        epoch, index = divmod(number, int(self._blocks.sum()))
-        shard, block = self._order(epoch)[index]
-        return int(shard), int(block)
+    def _group(self, number: int) -> "_Group":
+        """Return the group `number`, counted over all epochs, of shuffled blocks."""
+        if number not in self._groups:
+            self._groups[number] = self._drawn_group(*divmod(number, self.groups_per_epoch))
+            if len(self._groups) > 2:
+                self._groups.popitem(last=False)
+        self._groups.move_to_end(number)
+        return self._groups[number]
 
-    def _order(self, epoch: int) -> npt.NDArray[np.int32]:
-        """Return the (shard, block) pairs of an epoch, in reading order."""
-        if epoch not in self._orders:
-            self._orders = {k: v for k, v in self._orders.items() if k == epoch - 1}
-            self._orders[epoch] = self._drawn_order(epoch)
-        return self._orders[epoch]
-
-    def _drawn_order(self, epoch: int) -> npt.NDArray[np.int32]:
+    def _drawn_group(self, epoch: int, number: int) -> "_Group":
         shards = np.arange(len(self.entries))
-        random = None if self.seed is None else np.random.default_rng([self.seed, epoch])
-        if random is not None:
-            random.shuffle(shards)
-        groups = []
-        for start in range(0, len(shards), SHARDS_MIXED):
-            chosen = shards[start : start + SHARDS_MIXED]
-            pairs = [(shard, block) for shard in chosen for block in range(self._blocks[shard])]
-            group = np.array(pairs, np.int32).reshape(-1, 2)
-            if random is not None:
-                random.shuffle(group)
-            groups.append(group)
-        return np.concatenate(groups)
+        if self.seed is not None:
+            np.random.default_rng([self.seed, epoch]).shuffle(shards)
+        chosen = np.array_split(shards, self.groups_per_epoch)[number].tolist()
+        opened = {shard: self.shards.open(self.entries[shard]) for shard in chosen}
+        lengths_M, blocks = [], []
+        for shard, held in opened.items():
+            sentences = np.diff(held.offsets.astype(np.int64))
+            starts = np.arange(0, len(sentences), self.block)
+            lengths_M.append(np.add.reduceat(sentences + (sentences > 0), starts))
+            blocks.append(np.stack([np.full(len(starts), shard), np.arange(len(starts))], 1))
+        blocks_M2, length_M = np.concatenate(blocks), np.concatenate(lengths_M)
+        if self.seed is not None:
+            order = np.random.default_rng([self.seed, epoch, number]).permutation(len(blocks_M2))
+            blocks_M2, length_M = blocks_M2[order], length_M[order]
+        ends_M = np.cumsum(length_M)
+        bounds = np.arange(self.rows + 1) * int(ends_M[-1]) // self.rows
+        for row in range(1, self.rows if bounds[-1] else 1):
+            at = int(np.searchsorted(ends_M, bounds[row], side="right"))
+            shard, block = blocks_M2[at].tolist()
+            sentences = np.diff(self._offsets(opened[shard], block))
+            ends = np.cumsum(sentences + (sentences > 0), dtype=np.int64)
+            places = int(ends_M[at] - length_M[at]) + np.concatenate([[0], ends])
+            bounds[row] = places[np.abs(places - bounds[row]).argmin()]
+        return _Group(blocks_M2, ends_M, bounds)
 
     def _table(self, number: int) -> "_Table":
         if number not in self._tables:
@@ -259,59 +258,84 @@ class WindowStream:
         return self._tables[number]
 
 
-class _Rows:
-    """The block and offset that each row reads, computed from the block lengths without reading
-    tokens.
+class _Group(NamedTuple):
+    """The shuffled blocks of some shards, laid end to end, and the part that each row reads.
 
-    `number`, `offset` and `length` describe each row's current block (number −1: none yet).
+    `blocks_M2` are the numbers of each block's shard and of the block there, `ends_M` the tokens
+    from the group's first to the end of each block, `bounds` where the row's parts begin, and the
+    end of the last.
     """
+
+    blocks_M2: Int64s
+    ends_M: Int64s
+    bounds: Int64s
+
+
+class _Rows:
+    """The group that each row reads, its place there and the end of its part, computed from the
+    block lengths without reading tokens."""
 
     def __init__(self, stream: WindowStream, position: StreamPosition) -> None:
         self.stream = stream
-        self.taken = int(position["block"])
-        self.blocks = stream.epochs * int(stream._blocks.sum())
-        self.number, self.offset = np.array(position["rows"], np.int64).reshape(-1, 2).T.copy()
-        self.length = np.array(
-            [stream.block_length(k) if k >= 0 else 0 for k in self.number.tolist()]
-        )
-        self._several: dict[int, list[tuple[int, int, int]]] = {}
+        self.groups = stream.epochs * stream.groups_per_epoch
+        self.group, self.place = np.array(position["rows"], np.int64).reshape(-1, 2).T.copy()
+        ends = [self._part(row, group)[1] for row, group in enumerate(self.group.tolist())]
+        self.end = np.array(ends, np.int64)
+        self._parts: dict[int, list[tuple[int, int, int]]] = {}
 
     def advance(self) -> int:
         """Advance all rows by one window; return the number of tokens they read, 0 at the end."""
         window = self.stream.window
-        self._before = self.number, self.offset, np.minimum(self.length - self.offset, window)
-        self._several = {}
-        self.number, self.offset = self.number.copy(), self.offset + self._before[2]
+        self._before = self.group, self.place, np.minimum(self.end - self.place, window)
+        self._parts = {}
+        self.group, self.place = self.group.copy(), self.place + self._before[2]
         filled = self._before[2].copy()
-        if self.taken < self.blocks:
-            for row in np.flatnonzero(filled < window).tolist():
-                pieces = [(int(self.number[row]), int(self._before[1][row]), int(filled[row]))]
-                while filled[row] < window and self.taken < self.blocks:
-                    length = self.stream.block_length(self.taken)
-                    tokens = min(window - int(filled[row]), length)
-                    pieces.append((self.taken, 0, tokens))
-                    self.number[row], self.length[row] = self.taken, length
-                    self.offset[row] = tokens
-                    filled[row] += tokens
-                    self.taken += 1
-                self._several[row] = [piece for piece in pieces if piece[2]]
+        for row in np.flatnonzero((filled < window) & (self.group < self.groups)).tolist():
+            parts = [self._before_of(row)]
+            while filled[row] < window and self.group[row] < self.groups:
+                self.group[row] += 1
+                start, self.end[row] = self._part(row, int(self.group[row]))
+                tokens = min(window - int(filled[row]), int(self.end[row]) - start)
+                parts.append((int(self.group[row]), start, tokens))
+                self.place[row] = start + tokens
+                filled[row] += tokens
+            self._parts[row] = parts
         return int(filled.sum())
 
-    def pieces(self, row: int) -> list[tuple[int, int, int]]:
-        """Return the parts of blocks that a row reads in this window, as (block, offset,
-        tokens)."""
-        if row in self._several:
-            return self._several[row]
-        number, offset, tokens = (int(of[row]) for of in self._before)
-        return [(number, offset, tokens)] if tokens else []
+    def _before_of(self, row: int) -> tuple[int, int, int]:
+        """Return where a row's window begins: the group, the place there, and how many tokens
+        follow in the row's part of it."""
+        group, place, tokens = (int(of[row]) for of in self._before)
+        return group, place, tokens
+
+    def _part(self, row: int, group: int) -> tuple[int, int]:
+        """Return where a row's part of a group begins and ends; beyond the last group it is
+        empty."""
+        if group == self.groups:
+            return 0, 0
+        begin, end = self.stream._group(group).bounds[row : row + 2].tolist()
+        return begin, end
+
+    def pieces(self, row: int) -> Iterator[tuple[tuple[int, int], int, int]]:
+        """Yield the parts of blocks that a row reads in this window: the group and number of the
+        block, an offset in it, and how many tokens."""
+        for group, start, left in self._parts.get(row) or [self._before_of(row)]:
+            if left:
+                ends_M = self.stream._group(group).ends_M
+            while left:
+                number = int(np.searchsorted(ends_M, start, side="right"))
+                tokens = min(left, int(ends_M[number]) - start)
+                begin = int(ends_M[number - 1]) if number else 0
+                yield (group, number), start - begin, tokens
+                start, left = start + tokens, left - tokens
 
     def position_after(self) -> Callable[[], StreamPosition]:
         """Return a function that computes the position after this window.
 
         Computing it costs more than the window itself, and it is seldom needed.
         """
-        block, number, offset = self.taken, self.number, self.offset
-        return lambda: {"block": block, "rows": np.stack([number, offset], 1).tolist()}
+        group, place = self.group, self.place
+        return lambda: {"rows": np.stack([group, place], 1).tolist()}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from elmo.model.weights import load_weights, save_weights
 from elmo.settings import TrainingSettings
 from elmo.train.curves import StepSums
 
-FORMAT = 1  # of state.json
+FORMAT = 2  # of state.json
 HIDDEN = 90.0  # seconds for which shared storage may hide what another machine wrote
 
 
@@ -60,10 +60,7 @@ class TrainingProgress:
 
 class CheckpointRecord(msgspec.Struct, forbid_unknown_fields=True):
     """The content of a checkpoint's `state.json`: settings, progress, the digest of the shards
-    (`corpus`), the number of steps planned, and the SHA-256 of its tensors.
-
-    Files that were written before the field `format` was have format 1.
-    """
+    (`corpus`), the number of steps planned, and the SHA-256 of its tensors."""
 
     corpus: str
     steps: Count
@@ -211,9 +208,8 @@ class CheckpointFolder:
 
 def _record(folder: Location) -> CheckpointRecord:
     header = folder.read_record("state.json", Header)
-    if header.format is not None:
-        again = "train again with this version"
-        header.check_version(folder.name("state.json"), "format", FORMAT, again=again)
+    again = "train again with this version"
+    header.check_version(folder.name("state.json"), "format", FORMAT, again=again)
     return folder.read_record("state.json", CheckpointRecord)
 
 

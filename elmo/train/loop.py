@@ -59,7 +59,6 @@ from elmo.train.step import (
 _LOOK = 1.0  # seconds between two looks for the flag that stops a run
 REPORT_STEPS = 10
 AGREE_STEPS = 10  # steps after which workers agree whether to stop, at most
-HELDOUT_BLOCKS = 8  # of held-out sentences for each row
 # Where the settings don't say how often held-out text is measured: the share of the arithmetic of
 # training that it may take, and the bounds of how often. They decide which weights are kept: who
 # changes them raises the versions of the stages pretrain and finetune.
@@ -141,27 +140,15 @@ class TrainingJob:
             split=split,
             rows=self.settings.rows,
             window=self.settings.window,
-            block_sentences=self._block_sentences(split),
+            block_sentences=self.settings.block_sentences,
             epochs=epochs,
             seed=seed,
             mine=workers.own_rows(self.settings.rows),
         )
 
-    def _block_sentences(self, split: str) -> int:
-        """Return how many neighbouring sentences a row reads at a time.
-
-        Held-out text is short: where sentences don't depend on each other, each row is given about
-        `HELDOUT_BLOCKS` blocks, so that few rows wait for the others.
-        """
-        block = self.settings.block_sentences
-        if split == "train" or self.settings.reset != "sentence":
-            return block
-        sentences = sum(entry.sentences for entry in self.shards.entries(split))
-        return max(1, min(block, sentences // (self.settings.rows * HELDOUT_BLOCKS)))
-
     def heldout(self, workers: WorkerGroup) -> HeldOutText:
         """Return the held-out split as seen by this worker, with what measures the model's
-        perplexity on it. It is read as in training, in blocks that may be smaller."""
+        perplexity on it. It is read as in training, in its own order."""
         evaluator = PerplexityEvaluator(
             self.bilm,
             self.softmax,

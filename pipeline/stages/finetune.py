@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="finetune",
-    version=8,
+    version=9,
     help="Continue training MODEL on the shards DOMAIN; GENERAL measures the forgetting.",
     inputs=(Argument("model"), Argument("domain"), Argument("general")),
     outputs=(OUT, CURVES),

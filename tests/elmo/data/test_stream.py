@@ -94,6 +94,16 @@ def read_sentences(stream: WindowStream) -> list[list[str]]:
     return found
 
 
+def read_rows_with_text(stream: WindowStream) -> list[list[str]]:
+    """The sentences of a stream of which some rows may be empty."""
+    found: list[list[str]] = []
+    for forward, _, _, _, starts in rows_of(stream):
+        for token, start in zip(forward, starts, strict=True):
+            found += [[]] if start else []
+            found[-1] += [] if start else [token]
+    return found
+
+
 def train_sentences() -> list[list[str]]:
     return [s for k, s in enumerate(sentences(97)) if k % 10 != 9 and s]
 
@@ -132,6 +142,26 @@ def test_blocks_of_neighbouring_sentences_stay_together(shards: Shards) -> None:
     assert followed > 0.8 * len(found)
 
 
+@pytest.mark.parametrize("seed", [None, 1])
+def test_rows_end_together(shards: Shards, tmp_path: Path, seed: int | None) -> None:
+    """A row reads an equal part of each group of shards, but for half a sentence on either side."""
+    many = write_shards(tmp_path / "many", sentences(800), shard_sentences=20)  # of two groups
+    for text, groups in ((shards, 1), (many, 2)):
+        epochs = 3
+        every = windows(stream(text, seed=seed, epochs=epochs))
+        read = sum(window.mask_TB.sum(0) for window in every)
+        assert read.max() - read.min() <= 8 * groups * epochs
+        full = [window for window in every if window.mask_TB.all()]
+        assert len(every) - len(full) <= 1 + 8 * groups * epochs // 7
+
+
+def test_a_row_without_text_waits(shards: Shards) -> None:
+    """Where there are more rows than sentences, too, all of them are read, and once."""
+    found = read_rows_with_text(stream(shards, split="heldout", rows=30, epochs=2, seed=1))
+    once = Counter(tuple(s) for k, s in enumerate(sentences(97)) if k % 10 == 9 and s)
+    assert Counter(map(tuple, found)) == {s: 2 * n for s, n in once.items()}
+
+
 @pytest.mark.parametrize("split", [[[0, 1, 2, 3, 4]], [[0, 1], [2, 3, 4]], [[0], [1, 2, 3], [4]]])
 def test_workers_read_the_rows_that_one_would_read(shards: Shards, split: list[list[int]]) -> None:
     alone = windows(stream(shards))
@@ -152,16 +182,19 @@ def test_workers_read_the_rows_that_one_would_read(shards: Shards, split: list[l
 def test_a_worker_reads_the_blocks_of_its_own_rows_alone(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads: list[int] = []
+    reads: list[tuple[int, int]] = []
     read = WindowStream._read
-    monkeypatch.setattr(WindowStream, "_read", lambda self, n: [reads.append(n), read(self, n)][1])
+    monkeypatch.setattr(
+        WindowStream, "_read", lambda self, *which: [reads.append(which), read(self, *which)][1]
+    )
     parts = []
     for mine in ([0], [1, 2], [3, 4]):
         reads.clear()
         windows(stream(shards, mine=mine, epochs=2))
-        assert len(set(reads)) == len(reads)
+        assert len(set(reads)) >= len(reads) - 2 * (len(mine) - 1)
         parts.append(set(reads))
-    assert sum(map(len, parts)) == len(set.union(*parts))  # no block is read by two
+    # In each of two epochs a block may be cut between two workers.
+    assert 0 <= sum(map(len, parts)) - len(set.union(*parts)) <= 2 * 2
     reads.clear()
     windows(stream(shards, epochs=2))
     assert set.union(*parts) == set(reads)

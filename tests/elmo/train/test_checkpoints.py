@@ -235,21 +235,20 @@ def test_a_damaged_checkpoint_is_set_aside_with_a_word_and_the_one_before_is_use
     assert not left.exists()
 
 
-def test_a_checkpoint_says_its_format_and_one_from_before_is_read(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_format_is_refused_and_left_where_it_is(tmp_path: Path) -> None:
     settings = make_job(tmp_path / "job").settings
-    progress = TrainingProgress(7, 70, {"block": 0, "rows": [[-1, 0]]})
+    progress = TrainingProgress(7, 70, {"rows": [[0, 0]]})
     kept = Checkpoint({"x": torch.ones(2)}, progress, settings, steps=9, corpus="0" * 64)
     checkpoints = CheckpointFolder(Location(tmp_path / "checkpoints"), keep=2)
     kept.save(checkpoints.path(7))
     state = tmp_path / "checkpoints" / "step-000000007" / "state.json"
     record = json.loads(state.read_text())
-    assert record.pop("format") == 1
-    state.write_text(json.dumps(record))
     assert checkpoints.recover_newest() == 7 and checkpoints.load(7).progress == progress
-    state.write_text(json.dumps(record | {"format": 2, "more": 0}))
-    with pytest.raises(Mismatch, match=r"state\.json: has format 2, .* upgrade elmo-pipeline"):
-        checkpoints.recover_newest()
-    assert checkpoints.steps() == [7]  # it is not set aside as damaged
+    for other, advice in ((3, "upgrade elmo-pipeline"), (1, "train again with this version")):
+        state.write_text(json.dumps(record | {"format": other, "more": 0}))
+        with pytest.raises(Mismatch, match=rf"state\.json: has format {other}, .* {advice}"):
+            checkpoints.recover_newest()
+        assert checkpoints.steps() == [7]  # it is not set aside as damaged
 
 
 @pytest.mark.slow

@@ -460,19 +460,6 @@ def test_a_model_without_softmax_has_no_perplexity(tmp_path: Path) -> None:
         perplexity(model, [["the"]])
 
 
-def test_held_out_sentences_that_stand_alone_fill_the_rows(tmp_path: Path) -> None:
-    """However many a row reads at a time in training: a row without text costs as much."""
-    found = []
-    for block in (1, 100):
-        settings = replace(SETTINGS, rows=5, block_sentences=block, reset="sentence")
-        heldout = job(tmp_path / "run", settings).heldout(WorkerGroup())
-        windows = heldout.stream.windows(heldout.stream.first_position())
-        found.append((len(list(windows)), heldout.perplexity()))
-    assert found[0] == found[1]
-    carried = job(tmp_path / "run", replace(settings, reset="never")).heldout(WorkerGroup())
-    assert carried.stream.block == 100, "there a sentence is read after its neighbours"
-
-
 def test_rows_that_ran_dry_are_not_counted(tmp_path: Path) -> None:
     made = job(tmp_path / "run", replace(SETTINGS, rows=50))
     found = heldout_perplexity(made, workers=WorkerGroup())
