@@ -7,7 +7,7 @@ defaults.
 
 import math
 import sys
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -34,6 +34,9 @@ EMBEDDING_PRECISIONS: tuple[EmbeddingPrecision, ...] = get_args(EmbeddingPrecisi
 RequestedOfEmbedding = Literal["auto", "float32", "bfloat16", "int8"]
 Dtype = Literal["float16", "float32", "int8"]
 Codec = Literal["none", "zstd"]
+# `rows: 0` chooses among these, so that a training takes so many steps. Who changes them raises the
+# versions of the stages pretrain and finetune.
+ROWS, ENOUGH_STEPS = (8, 16, 32), 400
 MOST_LAYERS = 256  # LSTM layers in each direction
 MOST_CHARACTERS = 1024  # of a token, read by the char-CNN
 MOST_TOKENS = 32_768  # of a line or sentence, all of whose vectors are in memory at once
@@ -184,6 +187,11 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.epsilon == 0 and (self.name == "adamw" or self.accumulator == 0):
+            raise BadSettings(
+                "epsilon 0 divides by 0 where a weight had no gradient yet; set it above 0, such "
+                "as 1e-8, or use adagrad with an accumulator above 0"
+            )
         exact = self.name == "adamw" and self.row_updates == "exact"
         if exact and not self.beta1**2 < self.beta2:
             raise BadSettings(
@@ -214,9 +222,9 @@ class TrainingSettings:
     """
     epochs: Positive
     """How often all of the training text is read."""
-    rows: Annotated[int, Meta(ge=1, le=2**16)]
+    rows: Annotated[int, Meta(ge=0, le=2**16)]
     """Parallel streams of text that a step reads; more use a processor better, fewer give more
-    updates.
+    updates. 0: 8, 16 or 32, the most with which training takes at least 400 steps.
     """
     window: Annotated[int, Meta(ge=1, le=2**12)]
     """Tokens of each row that a step reads, in each direction; gradients flow no further back."""
@@ -265,6 +273,15 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    def with_chosen_rows(self, tokens: int) -> "TrainingSettings":
+        """Return the settings for a training text of so many tokens: if `rows` is 0, with a number
+        of rows in its place."""
+        if self.rows:
+            return self
+        steps = {rows: tokens * self.epochs / (rows * self.window) for rows in ROWS}
+        enough = [rows for rows in ROWS if steps[rows] >= ENOUGH_STEPS]
+        return replace(self, rows=max(enough, default=ROWS[0]))
 
 
 @dataclass(frozen=True)

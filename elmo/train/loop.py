@@ -89,12 +89,17 @@ class TrainingJob:
     stop: Flag | Path | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ElmoError` for the precision `auto`: all workers must use the same, chosen
-        beforehand."""
+        """Raise `ElmoError` for what must be chosen beforehand, the same for all workers: the
+        precision `auto`, and 0 rows."""
         if self.settings.precision not in PRECISIONS:
             raise ElmoError(
                 "training.precision auto: choose one of the two before training, as "
                 "elmo.train.machine_speed.faster_precision does"
+            )
+        if not self.settings.rows:
+            raise ElmoError(
+                "training.rows 0: choose a number before training, as "
+                "TrainingSettings.with_chosen_rows does"
             )
 
     def measured_after(self, steps: int) -> range:

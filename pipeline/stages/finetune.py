@@ -137,7 +137,6 @@ def run(
     trained = train_job.train(
         STAGE,
         params,
-        params.training,
         FinetuneJob(
             model,
             domain,

@@ -116,7 +116,6 @@ def run(
     trained = train_job.train(
         STAGE,
         params,
-        params.training,
         PretrainJob(shards, vocab, params.network),
         inputs=inputs,
         sources={"corpus": shards, "vocabulary": vocab},

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from elmo.data.shards import Shards
 from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
 from elmo.io.atomic import sweep
@@ -107,7 +108,6 @@ class TrainingResult(NamedTuple):
 def train(
     stage: Stage,
     params: Any,
-    training: TrainingSettings,
     job: StageJob,
     *,
     inputs: dict[str, str],
@@ -119,12 +119,18 @@ def train(
 ) -> TrainingResult:
     """Train `job` on the cluster's workers, and return its figures; resume an interrupted run.
 
-    `params` is the stage's section of settings, `training` those in it of the training loop. A run
-    is resumed if `inputs`, digests by name, and `params` are equal. The MLflow run lists `sources`,
-    the folders of these inputs, as its datasets. The first worker writes the model folder `out`;
+    `params` is the stage's section of settings. A run is resumed if `inputs`, digests by name, and
+    `params` are equal, with the number of rows that follows from the text where they have 0. The
+    MLflow run lists `sources`, the folders of these inputs, as its datasets; `corpus` are the
+    shards that are trained on. The first worker writes the model folder `out`;
     the curves go to the folder `curves`, and `work` keeps checkpoints.
     """
     _check_outputs(out, curves)
+    tokens = Shards(sources["corpus"]).tokens("train")
+    training = params.training.with_chosen_rows(tokens)
+    if training != params.training:
+        params = replace(params, training=training)
+        log_detail(f"{stage.name}.training.rows: {training.rows}, for {tokens:,} tokens")
     if training.start_from:
         start = Location(training.start_from).absolute()
         training = replace(training, start_from=start.url)

@@ -204,6 +204,8 @@ def test_the_learning_rate_warms_up_and_decays() -> None:
         ({"name": "sgd"}, "name must be one of"),
         ({"decay": "step"}, "decay"),
         ({"lr": 0.0}, "lr"),
+        ({"epsilon": 0.0}, "epsilon 0 divides by 0"),
+        ({"name": "adagrad", "epsilon": 0.0, "accumulator": 0.0}, "epsilon 0 divides by 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changed: dict[str, object], named: str) -> None:

@@ -79,7 +79,7 @@ def test_a_whole_number_may_have_an_exponent(
         ),
         ("pretrain.training.epochs", 1.5, "a whole number of at least 1 and at most"),
         ("pretrain.training.epochs", True, "a whole number of at least 1 and at most"),
-        ("pretrain.training.rows", 0, "a whole number of at least 1 and at most 65,536, found 0"),
+        ("pretrain.training.rows", -1, "a whole number of at least 0 and at most 65,536, found -1"),
         ("pretrain.training.window", 100_000, "at most 4,096, found 100000"),
         ("pretrain.training.seed", -1, "a whole number of at least 0"),
         ("pretrain.training.patience", -1, "a whole number of at least 0"),
