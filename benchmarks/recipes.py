@@ -32,7 +32,8 @@ from elmo.model.folder import save_model
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import new_softmax
 from elmo.settings import CheckpointSettings, ModelShape, OptimizerSettings, TrainingSettings
-from elmo.train.loop import TrainingJob, fit, heldout_perplexity
+from elmo.train.job import TrainingJob
+from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.step import WorkerGroup
 from pipeline.settings.preset import overlaid_text
 

@@ -32,7 +32,8 @@ from elmo.io.location import Location
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import new_softmax
 from elmo.settings import CheckpointSettings, ModelShape, TrainingSettings
-from elmo.train.loop import TrainingJob, fit
+from elmo.train.job import TrainingJob
+from elmo.train.loop import fit
 from elmo.train.step import WorkerGroup
 from pipeline.settings.params import load
 

@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_700,
+    "elmo": 19_800,
     "pipeline": 16_100,
     "research": 1_850,
-    "benchmarks": 3_600,
-    "tests": 30_200,
+    "benchmarks": 3_640,
+    "tests": 30_400,
 }
 
 

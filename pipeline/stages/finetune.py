@@ -67,7 +67,7 @@ class FinetuneJob:
         from elmo.data.shards import Shards
         from elmo.model.folder import load_model
         from elmo.nn.softmax import new_softmax, restored_softmax
-        from elmo.train.loop import TrainingJob
+        from elmo.train.job import TrainingJob
 
         from .training import PreparedJob
 

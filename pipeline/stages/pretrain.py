@@ -59,7 +59,7 @@ class PretrainJob:
         from elmo.nn.bilm import BiLM
         from elmo.nn.softmax import new_softmax
         from elmo.settings import ModelShape
-        from elmo.train.loop import TrainingJob
+        from elmo.train.job import TrainingJob
 
         from .training import PreparedJob
 

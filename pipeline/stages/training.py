@@ -27,7 +27,8 @@ from elmo.model.folder import OTHER_FILE_PATTERN, save_model
 from elmo.settings import CheckpointSettings, TrainingSettings
 from elmo.train.checkpoints import Checkpoint
 from elmo.train.curves import CURVES
-from elmo.train.loop import TrainingJob, fit, heldout_perplexity
+from elmo.train.job import TrainingJob
+from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.step import WorkerGroup
 
 from .. import tracking

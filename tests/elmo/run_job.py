@@ -19,7 +19,8 @@ from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import new_softmax
 from elmo.settings import CheckpointSettings, ModelShape, OptimizerSettings, TrainingSettings
 from elmo.train.checkpoints import state_tensors
-from elmo.train.loop import TrainingJob, fit
+from elmo.train.job import TrainingJob
+from elmo.train.loop import fit
 from elmo.train.step import WorkerGroup
 
 NETWORK = ModelShape(

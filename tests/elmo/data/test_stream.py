@@ -131,6 +131,17 @@ def test_the_order_follows_from_the_seed_and_differs_between_epochs(shards: Shar
     assert first[:half] != first[half:]
 
 
+def test_blocks_are_shuffled_within_a_shard(tmp_path: Path) -> None:
+    """Where there is one shard, nothing else changes the order."""
+    text = [[letter] for letter in "abcdefgh"]
+    one = write_shards(tmp_path / "one", text)
+    orders = [
+        read_sentences(stream(one, rows=1, block_sentences=2, seed=seed)) for seed in range(5)
+    ]
+    assert all(sorted(order) == text for order in orders)
+    assert len({str(order) for order in orders}) > 3
+
+
 def test_blocks_of_neighbouring_sentences_stay_together(shards: Shards) -> None:
     found = read_sentences(stream(shards, rows=1, block_sentences=20))
     source = train_sentences()

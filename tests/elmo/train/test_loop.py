@@ -27,10 +27,11 @@ from elmo.nn import cell
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import CheckpointSettings, TrainingSettings
-from elmo.train import loop
+from elmo.train import agreement, loop
 from elmo.train import perplexity as evaluation
 from elmo.train.checkpoints import Checkpoint, CheckpointFolder
-from elmo.train.loop import TrainingJob, fit, heldout_perplexity
+from elmo.train.job import MOST_MEASURED, TrainingJob
+from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.perplexity import perplexity, sentence_scores
 from elmo.train.step import EncoderAndLSTM, Stepper, WorkerGroup
 from tests.elmo.run_job import ADAGRAD, NETWORK, OPTIMIZER, TRAINING
@@ -167,7 +168,7 @@ def test_no_step_waits_for_a_look_at_the_stop_flag(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At a URL each look is a request: one worker looks, on a thread of its own."""
-    monkeypatch.setattr("elmo.train.loop._LOOK", 0.01)
+    monkeypatch.setattr("elmo.train.agreement.LOOK_SECONDS", 0.01)
     flag = Watched()
     endless = replace(SETTINGS, epochs=1000, evaluate_every=10**6)
     with pytest.raises(KeyboardInterrupt):
@@ -198,7 +199,8 @@ def test_workers_wait_for_each_other_s_word_every_ten_steps(
 ) -> None:
     """A clock by which a step takes a millisecond, and one of two workers."""
     clock = itertools.count()
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock) / 1000))
+    for module in (loop, agreement):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock) / 1000))
     asked: list[int] = []
     total = WorkerGroup.sum_over_workers
 
@@ -264,7 +266,7 @@ def test_measurements_take_a_share_of_the_training(tmp_path: Path) -> None:
         times = len(made.measured_after(steps)) + 1
         assert times * measured <= 0.1 * steps * trained < (times + 2) * measured
     assert list(made.measured_after(9)) == [3, 6] and list(made.measured_after(7)) == [3]
-    assert len(made.measured_after(10**6)) + 1 == loop.MOST_MEASURED
+    assert len(made.measured_after(10**6)) + 1 == MOST_MEASURED
     few = replace(made, settings=replace(auto, evaluate_tokens=held // 4))
     assert len(few.measured_after(400)) > len(made.measured_after(400))
     assert list(replace(made, settings=SETTINGS).measured_after(1)[:2]) == [10, 20]
@@ -434,6 +436,8 @@ def test_perplexity_is_that_of_the_equation(tmp_path: Path) -> None:
         targets = torch.from_numpy(made.vocabulary.ids(read[1:])).long()
         mean = torch.nn.functional.cross_entropy(logits, targets)
         assert getattr(found, name) == pytest.approx(math.exp(mean), rel=1e-4)
+    assert found.average == pytest.approx((found.forward + found.backward) / 2, rel=1e-12)
+    assert abs(found.forward / found.backward - 1) > 1e-3  # or another mean would be near
     assert (found.tokens, found.sentences) == (3, 1)
     assert found.unk_rate == pytest.approx(1 / 3)
     bits = 4 * (math.log2(found.forward) + math.log2(found.backward)) / 2

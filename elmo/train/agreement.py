@@ -1,0 +1,139 @@
+"""What the workers of a training decide together: when to stop, when to save, which checkpoint to
+resume from.
+
+Shapes: L layers, S directions, B rows, W projection or cells.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from elmo.errors import ElmoError
+from elmo.io.folders import Flag
+from elmo.nn.lstm import LSTMState
+from elmo.train.checkpoints import Checkpoint, CheckpointFolder
+from elmo.train.step import WorkerGroup
+
+AGREE_STEPS = 10  # steps after which workers agree whether to stop, at most
+LOOK_SECONDS = 1.0  # between two looks for the flag that stops a run
+
+
+class StopAndSave:
+    """The agreement of all workers on whether to stop, and on whether to save a checkpoint because
+    `minutes` have passed since the last."""
+
+    def __init__(self, workers: WorkerGroup, *, minutes: float) -> None:
+        self.workers, self.minutes = workers, minutes
+        self.saved_at = time.monotonic()
+        self._ask_after = 0  # the step after which all workers next agree
+        self._last = 0, time.monotonic()  # after which step they last did, and when
+
+    def note_checkpoint(self) -> None:
+        """Count the time to the next checkpoint from now."""
+        self.saved_at = time.monotonic()
+
+    def agree(self, step: int, interrupted: Callable[[], bool], *, now: bool) -> tuple[bool, bool]:
+        """Return whether any worker should stop, and whether the first worker's clock asks for a
+        checkpoint.
+
+        All workers must agree on both, for which they wait for each other: `now`, or about every
+        second, but at least every ten steps.
+        """
+        if self.workers.size > 1 and step < self._ask_after and not now:
+            return False, False
+        clock = time.monotonic()
+        is_late = clock - self.saved_at >= 60 * self.minutes
+        steps_per_second = (step - self._last[0]) / max(1e-9, clock - self._last[1])
+        first = [float(is_late), min(AGREE_STEPS, steps_per_second)]
+        first = first if self.workers.rank == 0 else [0.0, 0.0]
+        stops, saves, apart = self.workers.sum_over_workers([float(interrupted()), *first])
+        self._last, self._ask_after = (step, clock), step + max(1, int(apart))
+        return stops > 0, saves > 0
+
+
+def any_worker(workers: WorkerGroup, condition: bool) -> bool:
+    """Tell whether a condition holds on any worker; all must call it together."""
+    return workers.sum_over_workers([float(condition)])[0] > 0
+
+
+def agree_on_checkpoint(
+    step: int | None, checkpoints: CheckpointFolder, workers: WorkerGroup
+) -> Checkpoint | None:
+    """Return the checkpoint of the first worker's `step`, or None where that is None; it is the
+    same on all workers.
+
+    Other machines may not see it at once, so each worker waits for exactly that checkpoint.
+    """
+    choice = [-1.0] + 8 * [0.0]
+    if workers.rank == 0 and step is not None:
+        digest = Checkpoint.digest(checkpoints.path(step))
+        choice = [float(step), *(float(int(digest[k : k + 8], 16)) for k in range(0, 64, 8))]
+    choice = workers.sum_over_workers(choice if workers.rank == 0 else 9 * [0.0])
+    if choice[0] < 0:
+        return None
+    digest = "".join(f"{int(part):08x}" for part in choice[1:])
+    checkpoint = checkpoints.wait_for(int(choice[0]), digest)
+    lacking = [float(checkpoint is None and k == workers.rank) for k in workers.ranks]
+    lacking = workers.sum_over_workers(lacking)
+    if any(lacking):
+        raise ElmoError(
+            f"{checkpoints.path(int(choice[0]))}: worker {lacking.index(1.0)} of "
+            f"{workers.size} does not see this checkpoint of the first worker; the folder "
+            "must be on storage that all machines share"
+        )
+    return checkpoint
+
+
+def gather_rows(state: LSTMState, workers: WorkerGroup, *, rows: int) -> LSTMState:
+    """Return the state of all workers' rows, in order; `rows` are those of a step."""
+    if workers.size == 1:
+        return state
+    counts = [len(WorkerGroup(rank, workers.size).own_rows(rows)) for rank in workers.ranks]
+    whole = []
+    for part_LSBW in state:
+        L, S, B, W = part_LSBW.shape
+        padded_LSBW = part_LSBW.new_zeros(L, S, max(counts), W)
+        padded_LSBW[:, :, :B] = part_LSBW
+        gathered = [torch.empty_like(padded_LSBW) for _ in counts]
+        dist.all_gather(gathered, padded_LSBW)
+        cut = [each[:, :, :n] for each, n in zip(gathered, counts, strict=True)]
+        whole.append(torch.cat(cut, 2))
+    return LSTMState(*whole)
+
+
+@contextmanager
+def interruptible(stop: Flag | Path | None) -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether SIGTERM or SIGINT has arrived or the `stop` flag exists.
+
+    A thread looks for the flag, since at a URL that takes a request, for which no step should wait.
+    """
+    came, ended = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        assert stop is not None
+        while not (came.is_set() or ended.wait(LOOK_SECONDS)):
+            with suppress(ElmoError, OSError):  # a store that does not answer is asked again
+                if stop.exists():
+                    came.set()
+
+    old: list[tuple[signal.Signals, Any]] = []
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            old.append((number, signal.signal(number, lambda *_: came.set())))
+    if stop is not None and stop.exists():
+        came.set()
+    if stop is not None:
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield came.is_set
+    finally:
+        ended.set()
+        for number, handler in old:
+            signal.signal(number, handler)

@@ -1,0 +1,124 @@
+"""A training job: the model, its text and settings, and how they are read and measured."""
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from elmo.data.characters import Characters
+from elmo.data.shards import Shards
+from elmo.data.stream import WindowStream
+from elmo.data.vocabulary import Vocabulary
+from elmo.errors import ElmoError
+from elmo.io.folders import Flag
+from elmo.io.location import Location
+from elmo.nn.bilm import BiLM
+from elmo.nn.softmax import Softmax
+from elmo.settings import PRECISIONS, CheckpointSettings, TrainingSettings
+from elmo.train.perplexity import HeldOutText, PerplexityEvaluator
+from elmo.train.step import WorkerGroup
+
+# Where the settings don't say how often held-out text is measured: the share of the arithmetic of
+# training that it may take, and the bounds of how often. They decide which weights are kept: who
+# changes them raises the versions of the stages pretrain and finetune.
+MEASURING, LEAST_MEASURED, MOST_MEASURED = 0.1, 3, 50
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """A training job: the model, its data and settings, and the folder for its checkpoints and
+    curves.
+
+    `lr_of` multiplies the learning rate of parameters by name (0 freezes one). `stop` is a file:
+    when it exists, training saves a checkpoint and stops, on whatever machine it runs. Give it a
+    new name each time the job is started.
+    """
+
+    bilm: BiLM
+    softmax: Softmax
+    vocabulary: Vocabulary
+    characters: Characters
+    shards: Shards
+    settings: TrainingSettings
+    folder: Location
+    lr_of: dict[str, float]
+    checkpointing: CheckpointSettings
+    stop: Flag | Path | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ElmoError` for what must be chosen beforehand, the same for all workers: the
+        precision `auto`, and 0 rows."""
+        if self.settings.precision not in PRECISIONS:
+            raise ElmoError(
+                "training.precision auto: choose one of the two before training, as "
+                "elmo.train.machine_speed.faster_precision does"
+            )
+        if not self.settings.rows:
+            raise ElmoError(
+                "training.rows 0: choose a number before training, as "
+                "TrainingSettings.with_chosen_rows does"
+            )
+
+    def measured_after(self, steps: int) -> range:
+        """Return the steps after which the held-out perplexity is measured, besides the last, of a
+        training of about `steps` steps.
+
+        They are `settings.evaluate_every` apart or, if that is 0, so many that measuring takes
+        about a tenth of the arithmetic of training: 3 to 50 measurements, the last included.
+        """
+        settings, shape = self.settings, self.bilm.config
+        if settings.evaluate_every:
+            return range(settings.evaluate_every, sys.maxsize, settings.evaluate_every)
+        words = len(self.softmax.weight)
+        compared = words if settings.softmax == "full" else min(settings.samples, words)
+        lstm = shape.lstm_multiplications
+        # In one direction; the backward pass has twice as many as the forward pass.
+        step = 3 * settings.rows * settings.window * (lstm + compared * shape.projection)
+        tokens = self.shards.tokens("heldout")
+        read = min(tokens, settings.evaluate_tokens or tokens)
+        measurement = max(1, read) * (lstm + words * shape.projection)
+        times = int(MEASURING * steps * step / measurement)
+        every = math.ceil(steps / min(max(times, LEAST_MEASURED), MOST_MEASURED))
+        return range(every, steps - every // 2, every)
+
+    def modules(self) -> dict[str, torch.nn.Module]:
+        """Return the trained modules, by the prefix of their parameters' names: `bilm` and
+        `softmax`."""
+        return {"bilm": self.bilm, "softmax": self.softmax}
+
+    def stream(
+        self, split: str, workers: WorkerGroup, *, epochs: int, seed: int | None
+    ) -> WindowStream:
+        """Return the text of a split, `train` or `heldout`, as windows for `epochs` epochs.
+
+        A batch has `settings.rows` rows, parallel streams of text, which the workers share out; the
+        windows have this worker's rows only. `seed` determines the order of the text; None keeps it
+        as it is.
+        """
+        return WindowStream(
+            self.shards,
+            self.vocabulary,
+            self.characters.encode,
+            split=split,
+            rows=self.settings.rows,
+            window=self.settings.window,
+            block_sentences=self.settings.block_sentences,
+            epochs=epochs,
+            seed=seed,
+            mine=workers.own_rows(self.settings.rows),
+        )
+
+    def heldout(self, workers: WorkerGroup) -> HeldOutText:
+        """Return the held-out split as seen by this worker, with what measures the model's
+        perplexity on it. It is read as in training, in its own order."""
+        evaluator = PerplexityEvaluator(
+            self.bilm,
+            self.softmax,
+            self.vocabulary,
+            precision=getattr(torch, self.settings.precision),
+            total=workers.sum_over_workers,
+        )
+        stream = self.stream("heldout", workers, epochs=1, seed=None)
+        return HeldOutText(stream, evaluator, reset=self.settings.reset == "sentence")

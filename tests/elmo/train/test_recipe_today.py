@@ -1,0 +1,145 @@
+"""Three training steps of today's recipe against plain autograd and torch's own AdamW, in float64.
+
+Dropout between layers, state reset at sentences, one draw of candidates for both directions, a
+last window that is half empty, words that a step does not use. Masks of dropout are those of
+`elmo.nn.dropout`; which mask is applied where is written out here.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from elmo.data.characters import Characters
+from elmo.data.shards import Shards, write_shards
+from elmo.data.stream import Window, WindowStream
+from elmo.data.vocabulary import Vocabulary
+from elmo.nn.bilm import BiLM
+from elmo.nn.dropout import dropout_keys, dropout_scales
+from elmo.nn.softmax import Softmax, sample_candidates
+from elmo.train.optimizer import Optimizer, has_weight_decay
+from elmo.train.step import Stepper, WorkerGroup, _seed
+from tests.elmo.run_job import OPTIMIZER, TRAINING
+from tests.elmo.train.test_recipe_2018 import CONFIG, ROWS, WINDOW, WORDS, encode, sampled
+
+SAMPLES, SEED, DROPOUT, CLIP = 4, 6, 0.3, 0.2
+SETTINGS = replace(
+    TRAINING,
+    rows=ROWS,
+    window=WINDOW,
+    reset="sentence",
+    samples=SAMPLES,
+    draws="shared",
+    loss_scale=1.0,
+    dropout=DROPOUT,
+    optimizer=replace(OPTIMIZER, clip=CLIP, weight_decay=0.1, warmup_steps=2, epsilon=1e-12),
+    seed=SEED,
+)
+
+
+def windows(folder: Path) -> list[Window]:
+    """Three windows, of which the last has text for half of its time steps."""
+    sentences = [[WORDS[2 + (3 * j + k) % 12] for k in range(4)] for j in range(6)]
+    write_shards(folder / "shards", sentences)
+    stream = WindowStream(
+        Shards(folder / "shards"),
+        Vocabulary(WORDS),
+        Characters().encode,
+        split="train",
+        rows=ROWS,
+        window=WINDOW,
+        block_sentences=1,
+        epochs=1,
+        seed=5,
+    )
+    found = [window for window, _ in stream.windows(stream.first_position())]
+    assert [int(window.mask_TB.sum()) for window in found] == [12, 12, 6]
+    return found
+
+
+def loss_of(
+    weights: dict[str, Tensor], window: Window, states: dict[tuple[int, int, int], tuple], step: int
+) -> Tensor:
+    """Return the sum of −log p of both directions over the predictions of a full window."""
+    x_NP = [encode(weights, row) for row in torch.from_numpy(window.characters_NK).long()]
+    layers = CONFIG.layers
+    keys = [dropout_keys(SEED, step, layer, rows=list(range(ROWS))) for layer in range(layers + 1)]
+    shape = (2, WINDOW, ROWS, CONFIG.projection)
+    scales_LSTBP = dropout_scales(shape, torch.stack(keys), DROPOUT).double()
+    random = np.random.Generator(np.random.Philox(_seed(SEED, step)))
+    draw = sample_candidates(SAMPLES, len(WORDS), random)
+    total = torch.zeros((), dtype=torch.float64)
+    for way, row, t in np.ndindex(2, ROWS, WINDOW):
+        if not window.mask_TB[t, row]:
+            continue
+        x = x_NP[window.index_STB[way, t, row]]
+        for layer in range(layers):
+            x = x * scales_LSTBP[layer, way, t, row]
+            h, c = states[way, row, layer]
+            if window.reset_TB[t, row]:
+                h, c = torch.zeros_like(h), torch.zeros_like(c)
+            weight = weights[f"bilm.lstm.weight.{layer}"][way]
+            z = torch.cat([x, h]) @ weight + weights[f"bilm.lstm.bias.{layer}"][way]
+            i, j, f, o = z.chunk(4)
+            c = torch.sigmoid(f + 1) * c + torch.sigmoid(i) * torch.tanh(j)
+            c = c.clamp(-CONFIG.cell_clip, CONFIG.cell_clip)
+            h = (torch.sigmoid(o) * torch.tanh(c)) @ weights[f"bilm.lstm.project.{layer}"][way]
+            h = h.clamp(-CONFIG.projection_clip, CONFIG.projection_clip)
+            states[way, row, layer] = (h, c)
+            x = h if layer == 0 else h + x
+        x = x * scales_LSTBP[layers, way, t, row]
+        target = int(window.targets_STB[way, t, row])
+        total = total + sampled(weights, x, target, (draw.words.tolist(), draw.tries))
+    return total / (2 * ROWS * WINDOW)
+
+
+@pytest.mark.parametrize("frozen", [(), ("softmax.weight", "softmax.bias")])
+def test_three_steps_with_adamw_and_dropout(tmp_path: Path, frozen: tuple[str, ...]) -> None:
+    bilm, softmax = BiLM(CONFIG, characters=261), Softmax(len(WORDS), CONFIG.projection)
+    bilm.reset_parameters(1)
+    softmax.reset_parameters(2)
+    ours = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
+    ours |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
+    for value in ours.values():
+        value.mul_(1.5)
+    theirs = {n: p.double().clone().requires_grad_(n not in frozen) for n, p in ours.items()}
+    moved = {n: p for n, p in theirs.items() if p.requires_grad}
+    weights = [p for n, p in moved.items() if has_weight_decay(n)]
+    biases = [p for n, p in moved.items() if not has_weight_decay(n)]
+    chosen = SETTINGS.optimizer
+    reference = torch.optim.AdamW(
+        [{"params": weights}, {"params": biases, "weight_decay": 0.0}],
+        betas=(chosen.beta1, chosen.beta2),
+        eps=chosen.epsilon,
+        weight_decay=chosen.weight_decay,
+    )
+    optimizer = Optimizer(
+        chosen,
+        ours,
+        steps=3,
+        lr_of=dict.fromkeys(frozen, 0.0),
+        word_matrix=("softmax.weight", "softmax.bias"),
+    )
+    stepper = Stepper(bilm, softmax, optimizer, SETTINGS, WorkerGroup())
+    state = bilm.lstm.zero_state(ROWS)
+    zero = (torch.zeros(4, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))
+    states = {(way, row, k): zero for way in (0, 1) for row in range(ROWS) for k in (0, 1)}
+    for step, window in enumerate(windows(tmp_path)):
+        measured, state = stepper.step(window, state, step=step)
+        states = {key: (h.detach(), c.detach()) for key, (h, c) in states.items()}
+        loss = loss_of(theirs, window, states, step)
+        reference.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(list(moved.values()), CLIP)
+        assert sum(measured.nats_by_direction) == pytest.approx(24 * loss.item(), rel=1e-5)
+        assert measured.gradient_norm == pytest.approx(float(norm), rel=1e-4) and norm > CLIP
+        for group in reference.param_groups:
+            group["lr"] = chosen.learning_rate_at(step, 3)
+        reference.step()
+        with optimizer.temporarily_caught_up(step=step + 1):
+            for name, value in theirs.items():
+                expected = value.detach().numpy()
+                np.testing.assert_allclose(ours[name], expected, atol=1e-4, err_msg=name)
