@@ -129,7 +129,10 @@ class Characters:
 
     def _inside(self, token: str) -> Sequence[int]:
         if self.symbols is None:
-            return token.encode("utf-8", "ignore")
+            try:
+                return token.encode("utf-8")
+            except UnicodeEncodeError:
+                raise ElmoError(f"the token {token!a} holds half a character; remove it") from None
         ids = self._ids
         return [ids.get(character, len(ids)) for character in token]
 

@@ -19,7 +19,7 @@ class DumpFormat:
     `writer` is the function that writes it, as "module:name"; it is called with the store, the path
     and `options`, and returns how many `units` it wrote (`sentences`, say). The format is chosen by
     itself for file names with the `ending`. `dtypes` are the number formats it supports; `help`
-    describes it.
+    describes it. `kind` is a regular expression of how its files begin: no other is replaced.
     """
 
     help: str
@@ -27,6 +27,7 @@ class DumpFormat:
     options: Mapping[str, str] = field(default_factory=dict)
     units: str = "sentences"
     ending: str = ""
+    kind: bytes = rb"\x89HDF"
     dtypes: tuple[str, ...] = ("float32",)
 
     def write(self, store: Any, out: Any, *, dtype: str) -> int:
@@ -49,6 +50,7 @@ DUMP_FORMATS: Mapping[str, DumpFormat] = {
         writer="elmo.store.dump:export_token_table",
         units="rows, one per token",
         ending=".parquet",
+        kind=b"PAR1",
         dtypes=("float32", "float16"),
     ),
     "all": DumpFormat("HDF5 of AllenNLP: every layer", _HDF5, {"layout": "all"}),
@@ -59,12 +61,14 @@ DUMP_FORMATS: Mapping[str, DumpFormat] = {
         help="word2vec text, for gensim: per word the mean over its occurrences",
         writer="elmo.store.static:export_word2vec",
         units="words",
+        kind=rb"\d+ \d+\n",
     ),
     "word2vec-0": DumpFormat(
         help="word2vec text: per word its layer 0, without context",
         writer="elmo.store.static:export_word2vec",
         options={"kind": "layer_0"},
         units="words",
+        kind=rb"\d+ \d+\n",
     ),
     "datasets": DumpFormat("Hugging Face datasets: a folder", "elmo.store.dump:export_dataset"),
 }

@@ -19,7 +19,14 @@ from elmo.data.characters import MAX_CHARACTERS, Characters
 from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import MARKS, Vocabulary
 from elmo.errors import ElmoError
-from elmo.interop.hdf5 import create_hdf5, open_hdf5
+from elmo.interop.hdf5 import (
+    HDF5_ERRORS,
+    create_hdf5,
+    damaged_error,
+    open_hdf5,
+    read_dataset,
+    read_values,
+)
 from elmo.io.atomic import new_file_if_absent, write_json
 from elmo.io.location import Location
 from elmo.io.outputs import check_folder
@@ -80,7 +87,7 @@ def import_2018(
         if config.input_words is not None:
             if vocabulary is None:
                 raise ElmoError(f"{weights}: reads words; name their list with --vocabulary")
-            shape = _shape(table_file, table, "embedding")
+            shape = tuple(_dataset(table_file, table, "embedding").shape)
             if len(shape) != 2 or shape[0] != len(words):
                 raise ElmoError(
                     f"{table}: embedding has shape {shape}, {vocabulary} has {len(words)} words"
@@ -91,7 +98,7 @@ def import_2018(
         with torch.device("meta"):
             bilm = BiLM(config, characters=CHARACTERS)
         state: dict[str, Tensor] = {}
-        for name, datasets in _datasets(config, set(_names(file))):
+        for name, datasets in _datasets(config, set(_names(file, weights))):
             source = (table_file, table) if name == "encoder.embedding" else (file, weights)
             arrays = [_array(*source, dataset, shape) for dataset, shape in datasets]
             state[name] = _joined(name, arrays)
@@ -287,29 +294,34 @@ def _split(name: str, tensor: Tensor) -> list[Tensor]:
     return list(tensor) if name.startswith("lstm.") else [tensor]
 
 
-def _names(file: Any) -> list[str]:
+def _names(file: Any, path: Path) -> list[str]:
     names: list[str] = []
-    file.visit(names.append)
+    try:
+        file.visit(names.append)
+    except HDF5_ERRORS as error:
+        raise damaged_error(path, error) from None
     return names
 
 
-def _shape(file: Any, path: Path, name: str) -> tuple[int, ...]:
-    if name not in file or not hasattr(file[name], "shape"):
+def _dataset(file: Any, path: Path, name: str) -> Any:
+    found = read_dataset(file, path, name)
+    if found is None:
         raise ElmoError(f"{path}: has no dataset {name}; options.json asks for it")
-    return tuple(file[name].shape)
+    return found
 
 
 def _array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
-    actual = _shape(file, path, name)
+    dataset = _dataset(file, path, name)
+    actual = tuple(dataset.shape)
     if name == "char_embed" and actual == (shape[0] + 1, *shape[1:]):
         raise ElmoError(
             f"{path}: char_embed has 262 rows; the files of 2018 have 261, without one for masks"
         )
     if actual != shape:
         raise ElmoError(f"{path}: {name} has shape {actual}, options.json asks for {shape}")
-    if file[name].dtype.kind != "f":
-        raise ElmoError(f"{path}: {name} holds {file[name].dtype}, not floats")
-    array = np.asarray(file[name][...], np.float32)
+    if dataset.dtype.kind != "f":
+        raise ElmoError(f"{path}: {name} holds {dataset.dtype}, not floats")
+    array = np.asarray(read_values(dataset, path), np.float32)
     if not np.isfinite(array).all():
         raise ElmoError(f"{path}: {name} holds values that are not finite")
     return array

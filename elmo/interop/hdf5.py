@@ -28,8 +28,56 @@ def open_hdf5(path: Path) -> Any:
         raise NotFound(f"{path}: no such file")
     try:
         return h5py.File(path, "r")
-    except OSError as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise Damaged(f"{path}: not an HDF5 file, or cut short ({error})") from None
+
+
+def read_dataset(file: Any, path: Path, name: str) -> Any:
+    """Return a dataset of the open HDF5 file `file`, whose values are in this file; None if it is
+    missing.
+
+    `ElmoError` is raised for soft and external links, external storage and virtual datasets, by
+    which a file can name any other file, and for a damaged one. `path` is named in messages.
+    """
+    h5py = load_h5py()
+    try:
+        group, parts = file, name.split("/")
+        for part in parts:
+            if not isinstance(group, h5py.Group) or group.get(part, getlink=True) is None:
+                return None
+            if not isinstance(group.get(part, getlink=True), h5py.HardLink):
+                raise ElmoError(f"{path}: {name} is a link to elsewhere; a dataset is needed")
+            group = group[part]
+        if not isinstance(group, h5py.Dataset):
+            return None
+        if group.external or group.is_virtual:
+            raise ElmoError(f"{path}: {name} is stored in other files; a plain dataset is needed")
+        return group
+    except HDF5_ERRORS as error:
+        raise damaged_error(path, error) from None
+
+
+def read_values(dataset: Any, path: Path) -> Any:
+    """Return all values of a dataset; raise `Damaged`, which names `path`, if they are damaged."""
+    try:
+        return dataset[...]
+    except HDF5_ERRORS as error:
+        raise damaged_error(path, error) from None
+
+
+HDF5_ERRORS = (
+    OSError,
+    RuntimeError,
+    KeyError,
+    ValueError,
+    TypeError,
+)  # of h5py, by what is damaged
+
+
+def damaged_error(path: Path, error: Exception) -> Damaged:
+    """Return the error of an HDF5 file in which something cannot be read."""
+    reason = " ".join(str(error).split())[:200]
+    return Damaged(f"{path}: damaged HDF5 file ({reason}); get it again")
 
 
 @contextmanager

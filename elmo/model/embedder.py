@@ -8,6 +8,7 @@ C cells.
 """
 
 import copy
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -139,6 +140,7 @@ class Embedder:
     ) -> str:
         """Write a model folder with a model card, `README.md`; return the model's digest.
 
+        A `README.md` that is there is kept as it is: it may have been edited.
         The digest is that of the loaded model. `title` is the card's heading; `licence` and
         `language` are values for the Hugging Face card, such as apache-2.0 and en.
         """
@@ -158,9 +160,11 @@ class Embedder:
             tokenizer=self.model.tokenizer,
             precision="float16" if self._is_half() else "float32",
         )
-        text = model_card(self.model, licence=licence, title=title, language=language)
-        with new_file(Path(folder) / CARD_FILE) as new:
-            new.write_text(text, encoding="utf-8")
+        card = Path(folder) / CARD_FILE
+        if not os.path.lexists(card):
+            text = model_card(self.model, licence=licence, title=title, language=language)
+            with new_file(card) as new:
+                new.write_text(text, encoding="utf-8")
         return digest
 
     def _is_half(self) -> bool:
@@ -336,6 +340,7 @@ class Embedder:
     def encode_types(self, types: Sequence[str]) -> Floats:
         """Return the context-free vectors x of distinct tokens, float32 (tokens, dim / 2); layer 0
         is [x; x]."""
+        check_token_lists([types])
         return np.asarray(self._encode(types).float().cpu().numpy())
 
     def read_alone(

@@ -105,7 +105,7 @@ def save_model(
     `softmax` holds the softmax's `weight` and `bias`, or is None if there is none; `training` is
     the record of the model's origin; `tokenizer` records how the training text was split.
     `precision` is that of the weights in the file; they are always read as float32. An existing
-    folder is replaced only if it is a model.
+    folder is replaced only if it is a model; its `README.md` stays.
     """
     check_filter_widths(bilm.config, characters, where=str(folder))
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
@@ -120,7 +120,14 @@ def save_model(
         pieces |= {name: sha256(new / name) for name in names if name not in pieces}
         digest = write_config(new, bilm.config, tokenizer, pieces=pieces)
         _check(new)  # what would not load is not written
+        _keep_card(Location.of(folder), new)
         return digest
+
+
+def _keep_card(replaced: Location, new: Path) -> None:
+    """Copy the README.md of the folder that is replaced: people edit it."""
+    if replaced.local is not None and (card := replaced.local / "README.md").is_file():
+        shutil.copyfile(card, new / card.name)
 
 
 def _in(precision: WeightPrecision, name: str, weights: Tensor) -> Tensor:
@@ -139,6 +146,7 @@ def copy_model(model: Folder, out: Location) -> None:
     ):
         for name in _files(source):
             shutil.copyfile(source / name, new / name)
+        _keep_card(out, new)
 
 
 def link_model(model: Folder, out: Path) -> None:

@@ -11,9 +11,12 @@ from elmo.interop.dump_formats import DUMP_FORMATS, format_for
 
 from .options import (
     FOLDER,
+    HDF5,
     NEW_FILE,
+    OPTIONS,
     OVERWRITE,
     PATH,
+    SERVING,
     TEXT,
     Choice,
     output_file,
@@ -90,8 +93,8 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
     from elmo.interop.files_of_2018 import export_2018
 
     with (
-        output_file(options, overwrite) as new_options,
-        output_file(weights, overwrite) as new_weights,
+        output_file(options, overwrite, kind=OPTIONS, read=[model]) as new_options,
+        output_file(weights, overwrite, kind=HDF5, read=[model]) as new_weights,
     ):
         export_2018(model, new_options, new_weights)
     print_done(
@@ -175,7 +178,7 @@ def export_serving(model: Path, out: Path, overwrite: bool) -> None:
     """
     from elmo.interop.portable_model import export_portable_model as write
 
-    with output_file(out, overwrite) as new:
+    with output_file(out, overwrite, kind=SERVING, read=[model]) as new:
         write(model, new)
     from ..terminal.progress import human_size
 
@@ -221,7 +224,8 @@ def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite
     if layout == "datasets" and not overwrite:
         check_unfinished(out, mark=DATASET_FILE)
     opened = FeatureStore(store, checked=True)
-    with output_file(out, overwrite and not out.is_dir()) as new:  # a folder of ours is replaced
+    replaces = overwrite and not out.is_dir()  # a folder of ours is replaced
+    with output_file(out, replaces, kind=export.kind, read=[store]) as new:
         count = export.write(opened, new, dtype=dtype)
     print_done(f"dump: {out} has {count:,} {export.units}")
 
@@ -239,6 +243,6 @@ def dump_tokens(model: Path, vocabulary: Path, out: Path, overwrite: bool) -> No
     """
     from elmo.interop.files_of_2018 import dump_token_embeddings
 
-    with output_file(out, overwrite) as new:
+    with output_file(out, overwrite, kind=HDF5, read=[model, vocabulary]) as new:
         count = dump_token_embeddings(model, vocabulary, new)
     print_done(f"dump-tokens: {out} holds {count:,} words")

@@ -22,6 +22,7 @@ from .options import (
     DEVICE,
     JSON,
     NEW_FILE,
+    NPZ,
     OVERWRITE,
     PATH,
     PRETOKENIZED,
@@ -108,7 +109,7 @@ def embed(
 
     from ..settings.precision import choose_precision
 
-    with output_file(output, overwrite) as out:
+    with output_file(output, overwrite, kind=NPZ, read=[model, source.name]) as out:
         check_absent(out)
         products = choose_precision(
             precision, setting="--precision", device=device, say=partial(click.echo, err=True)

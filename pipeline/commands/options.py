@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from pathlib import Path
@@ -212,15 +212,32 @@ OVERWRITE = click.option(
 )
 
 
-def output_file(out: Path, overwrite: bool) -> AbstractContextManager[Path]:
+def output_file(
+    out: Path, overwrite: bool, *, kind: bytes, read: Sequence["Path | Location | str"]
+) -> AbstractContextManager[Path]:
     """Return a context manager that yields the path to write an output to.
 
     It is `out`, or with `overwrite` a temporary file that replaces `out` when the block ends
-    without an error.
+    without an error. `ElmoError` is raised if `out` would replace one of the inputs `read` or a
+    file in them, or a file that does not begin as the regular expression `kind` does.
     """
+    from elmo.errors import ElmoError
     from elmo.io.atomic import new_file
+    from elmo.io.outputs import check_file
 
-    return new_file(out) if overwrite else nullcontext(out)
+    if not overwrite:
+        return nullcontext(out)
+    check_file(out, ours=kind)
+    for given in read:
+        path = Path(os.path.realpath(str(given)))
+        if path.exists() and Path(os.path.realpath(out)).is_relative_to(path):
+            raise ElmoError(f"{out}: is {given} or part of it, which is read; choose another path")
+    return new_file(out)
+
+
+# How each kind of output begins, as a regular expression.
+NPZ, HDF5 = b"PK", rb"\x89HDF"
+OPTIONS, SERVING = rb'\s*\{.*"(lstm|char_cnn)"', rb"PK|\x08"
 
 
 def _check_named(cluster_file: Path) -> None:

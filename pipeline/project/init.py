@@ -54,7 +54,7 @@ def create_project(
     if folder.exists() and not folder.is_dir():
         raise ElmoError(f"{folder}: is a file; name a folder for the project, a new one")
     for name in ("dvc.yaml", "params.yaml", json_schema.FILE):
-        if (folder / name).exists():
+        if os.path.lexists(folder / name):
             raise ElmoError(f"{folder / name}: is there already; choose a new folder, or delete it")
     if column is not None:
         check_value("--column", column, params.Line)
@@ -76,7 +76,7 @@ def create_project(
     schema_text = json.dumps(json_schema.json_schema(params.Params), indent=1) + "\n"
     files = {"params.yaml": json_schema.HEADER + settings, json_schema.FILE: schema_text}
     for name in ("dvc.yaml", "cluster.example.yaml", "README.md"):
-        if not (folder / name).exists():
+        if not os.path.lexists(folder / name):
             files[name] = (TEMPLATE / name).read_text(encoding="utf-8")
     files[".gitignore"] = _ignored(folder / ".gitignore")
     started = _write(folder, files)
@@ -247,14 +247,18 @@ def _without_tasks(file: Path) -> str:
 
 def _ignored(path: Path) -> str:
     """The folder's .gitignore with what the stages write."""
+    if path.is_symlink():
+        raise ElmoError(
+            f"{path}: is a symbolic link to {os.readlink(path)}; put a file in its place"
+        )
     try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        text = path.read_bytes().decode("utf-8") if path.exists() else ""
     except UnicodeDecodeError:
         raise ElmoError(f"{path}: is not UTF-8; save it as UTF-8, or move it away") from None
-    known = set(text.splitlines())
+    known = {line.rstrip("\r") for line in text.split("\n")}
     lines = (TEMPLATE / "gitignore").read_text(encoding="utf-8").splitlines()
-    missing = [line for line in lines if line not in known]
-    return "\n".join([*text.splitlines(), *missing]) + "\n"
+    missing = [f"{line}\n" for line in lines if line not in known]
+    return text + "\n" * (text != "" and not text.endswith("\n")) + "".join(missing)
 
 
 def _start(folder: Path) -> str:

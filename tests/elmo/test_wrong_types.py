@@ -83,6 +83,11 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
     ),
     "tokens to cut": (lambda p: p.embedder.tokenize(["he"]), "a text must be a string"),  # type: ignore[arg-type]
     "half a surrogate pair": (lambda p: p.embedder.encode("he \ud800"), "is not UTF-8"),
+    "half a surrogate pair in a token": (
+        lambda p: p.embedder.embed([["he\ud800"]]),
+        "the token .* holds half a character",
+    ),
+    "a text for types": (lambda p: p.embedder.encode_types("he"), "must be a list of tokens"),
     "a misspelt split": (
         lambda p: p.store.ids("held-out"),
         "split must be train or heldout, found 'held-out'",

@@ -301,6 +301,28 @@ def test_a_folder_is_replaced_where_that_is_asked_for(case: Path) -> None:
     refused("package", "model", "vocab", "--name", "tiny", "--overwrite", cwd=case, names="vocab")
 
 
+# With --overwrite: what is read, and files of another kind.
+NEVER = {
+    "embed": ("out.npz", ["in.txt", "model/weights.safetensors", "params.yaml"]),
+    "export": ("options.json", ["model/config.json", "params.yaml", "other.json"]),
+    "dump lists": ("dump.parquet", ["store/part.parquet", "in.txt"]),
+    "dump-tokens": ("tokens.hdf5", ["vocab/words.txt", "in.txt"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "output"), [(command, one) for command, (_, all_) in NEVER.items() for one in all_]
+)
+def test_overwriting_replaces_nothing_that_is_read_or_of_another_kind(
+    case: Path, command: str, output: str
+) -> None:
+    (case / "other.json").write_text('{"mine": 1}')
+    if command.startswith("dump ") and output.startswith("store"):
+        output = min(path.relative_to(case).as_posix() for path in case.glob("store/part-*"))
+    words = [output if word == NEVER[command][0] else word for word in COMMANDS[command]]
+    refused(*words, "--overwrite", cwd=case, names=output)
+
+
 @pytest.mark.parametrize(
     ("command", "output", "files"),
     [

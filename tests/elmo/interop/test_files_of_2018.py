@@ -199,6 +199,55 @@ def test_a_malformed_file_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "model").exists()
 
 
+def elsewhere(case: str, weights: Path) -> None:
+    """Have a dataset's values come from another file, or by a link."""
+    other = weights.with_name("other.hdf5")
+    other.write_bytes(weights.read_bytes())
+    with h5py.File(weights, "r+") as file:
+        values = file["char_embed"][...]
+        del file["char_embed"]
+        if case == "external link":
+            file["char_embed"] = h5py.ExternalLink(other.name, "char_embed")
+        elif case == "soft link":
+            file["mine"] = values
+            file["char_embed"] = h5py.SoftLink("/mine")
+        elif case == "external storage":
+            (weights.with_name("raw")).write_bytes(values.tobytes())
+            stored = [(str(weights.with_name("raw")), 0, values.nbytes)]
+            file.create_dataset("char_embed", values.shape, values.dtype, external=stored)
+        else:
+            layout = h5py.VirtualLayout(values.shape, values.dtype)
+            layout[...] = h5py.VirtualSource(other.name, "char_embed", values.shape)
+            file.create_virtual_dataset("char_embed", layout)
+
+
+@pytest.mark.parametrize(
+    "case", ["external link", "soft link", "external storage", "virtual dataset"]
+)
+def test_values_of_another_file_are_no_weights(tmp_path: Path, case: str) -> None:
+    options, weights, words = pair(tmp_path, "plain")
+    elsewhere(case, weights)
+    with pytest.raises(ElmoError, match="weights.hdf5: char_embed is "):
+        import_2018(options, weights, tmp_path / "model", vocabulary=words)
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_damaged_file_is_one_line_or_the_same_model(tmp_path: Path, seed: int) -> None:
+    """A stretch of the file's first bytes, which hold its structure, is overwritten."""
+    options, weights, words = pair(tmp_path, "plain")
+    draw = np.random.default_rng(seed)
+    data = bytearray(weights.read_bytes())
+    start = int(draw.integers(8, 6000))
+    data[start : start + 16] = draw.bytes(16)
+    weights.write_bytes(data)
+    try:
+        import_2018(options, weights, tmp_path / "model", vocabulary=words)
+    except ElmoError as error:
+        assert str(error).startswith(f"{weights}: ") and "\n" not in str(error)
+        assert not (tmp_path / "model").exists()
+
+
 def test_a_model_that_reads_words_needs_their_list(tmp_path: Path) -> None:
     options, weights, _ = pair(tmp_path, "words")
     with pytest.raises(ElmoError, match="name their list with --vocabulary"):

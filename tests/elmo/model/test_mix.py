@@ -48,6 +48,14 @@ def test_it_gives_the_embedders_vectors(tiny_model: Model, trainable: bool) -> N
         assert plain[row, n:].abs().sum() == 0
 
 
+def test_a_gap_in_the_ids_is_refused(tiny_model: Model) -> None:
+    elmo = Elmo(tiny_model)
+    ids_BTK = elmo.batch_to_ids([["he", "has", "a"]])
+    ids_BTK[0, 1] = 0
+    with pytest.raises(ElmoError, match="ids have a gap"):
+        elmo(ids_BTK)
+
+
 def test_boundaries_can_be_kept(tiny_model: Model) -> None:
     inner = Elmo(tiny_model, dropout=0.0)(batch_to_ids(SENTENCES))["elmo_representations"][0]
     kept = Elmo(tiny_model, dropout=0.0, keep_sentence_boundaries=True)

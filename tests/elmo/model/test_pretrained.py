@@ -33,7 +33,9 @@ def test_a_saved_model_is_the_same_model_with_a_card(
     assert card.startswith("---\nlicense: apache-2.0\nlanguage: en\nlibrary_name: elmo-pipeline\n")
     assert digest in card and "2 × 16 cells, projection 4, 20 filters" in card
     assert card.count("Not recorded in the model.") == 2
-    embedder.save_pretrained(tmp_path / "out")  # over its own
+    (tmp_path / "out" / "README.md").write_text("my own words")
+    embedder.save_pretrained(tmp_path / "out")  # over its own, but for what may be edited
+    assert (tmp_path / "out" / "README.md").read_text() == "my own words"
 
 
 def test_the_card_says_data_and_perplexities(tiny_model_folder: Path, tmp_path: Path) -> None:

@@ -254,6 +254,26 @@ def test_a_project_is_not_overwritten_and_other_files_stay(tmp_path: Path) -> No
         new(Path("."))
 
 
+def test_links_that_lead_nowhere_stay(tmp_path: Path) -> None:
+    Path("README.md").symlink_to("not-mounted")
+    new(Path("."))
+    assert os.readlink("README.md") == "not-mounted"
+    for name in ("params.yaml", ".gitignore"):
+        folder = tmp_path / f"with {name}"
+        folder.mkdir()
+        (folder / name).symlink_to("not-mounted")
+        with pytest.raises(ElmoError, match=name):
+            new(folder)
+        assert os.listdir(folder) == [name] and (folder / name).is_symlink()
+
+
+def test_the_lines_of_a_gitignore_stay_as_they_are(tmp_path: Path) -> None:
+    mine = b"/mine\r\na\x0cb\n/data/"
+    Path(".gitignore").write_bytes(mine)
+    new(Path("."))
+    assert Path(".gitignore").read_bytes().startswith(mine + b"\n")
+
+
 @pytest.mark.parametrize("name", ["dvc.yaml", "params.yaml", "params.schema.json"])
 def test_a_file_of_ones_own_is_not_replaced(tmp_path: Path, name: str) -> None:
     Path(name).write_text("mine")
