@@ -90,26 +90,6 @@ def test_nowhere_to_write(case: Path, command: str, what: str) -> None:
     refused(name, *(f"at/{word}" if word == output else word for word in words), cwd=case)
 
 
-@pytest.mark.parametrize("command", OUTPUTS)
-def test_a_name_that_no_file_has(case: Path, command: str) -> None:
-    prepare(case, command)
-    name, *words = COMMANDS[command]
-    output = OUTPUTS[command][0]
-    refused(name, *("x" * 300 if word == output else word for word in words), cwd=case)
-
-
-def test_names_with_a_line_end_are_shown_on_one_line(case: Path) -> None:
-    for command in ("verify", "embed", "export", "dump", "dump lists", "dump-tokens"):
-        outputs = [*OUTPUTS.get(command, []), "store"]
-        odd = {name: f"a\nb{name}" for name in outputs}
-        if not (case / odd["store"]).exists():
-            (case / "store").rename(case / odd["store"])
-        words = [odd.get(word, word) for word in COMMANDS[command]]
-        code, out, error = elmo(*words, cwd=case)
-        assert (code, out.count("\n")) == (0, 1), f"{command}: {out}{error}"
-        assert "a\\nb" in out
-
-
 def test_refusals_leave_no_work_in_progress(case: Path) -> None:
     somebodys(case / "words")
     refused(*COMMANDS["vocab"], cwd=case, names="words")

@@ -183,18 +183,3 @@ def test_an_address_that_is_none(
 @pytest.mark.usefixtures("tracked")
 def test_what_the_registry_has_not(case: Path, arguments: list[str], said: str) -> None:
     refused(*arguments, cwd=case, names=said)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("MLFLOW_EXPERIMENT_ID", "999999"),
-        ("MLFLOW_EXPERIMENT_ID", "no such"),
-    ],
-)
-@pytest.mark.usefixtures("tracked")
-def test_an_experiment_that_can_not_be(
-    case: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    monkeypatch.setenv(name, value)
-    refused(*COMMANDS["features"], cwd=case)

@@ -19,7 +19,6 @@ import yaml
 from elmo.data.vocabulary import Vocabulary
 from elmo.settings import MOST_TOKENS
 from elmo.tasks.example_files import read_examples
-from pipeline.settings import params
 from tests.hostile.harness import DAMAGE, refused
 from tests.pipeline.command_line import ROOT, elmo
 
@@ -289,18 +288,6 @@ def test_a_byte_order_mark_before_labelled_data_is_no_part_of_it(case: Path, kin
         path.write_bytes(mark + texts[kind].encode())
         found.append(read_examples(task, path, tokenizer="whitespace").examples)
     assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("letters", ["\u2028", "\n", '"', ": "], ids=ascii)
-def test_a_project_of_a_file_with_an_odd_name(case: Path, letters: str) -> None:
-    name = f"a{letters}b.txt"
-    (case / name).write_text(GOOD, encoding="utf-8")
-    code, _, errors = elmo("init", "project", "--text", name, cwd=case)
-    assert code == 0, errors
-    made = params.load(case / "project" / "params.yaml")
-    assert made.corpus.general == (str(case / name),)
-    code, printed, errors = elmo(*CORPUS, cwd=case / "project")
-    assert code == 0 and printed.count("\n") == 1, (printed, errors)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])

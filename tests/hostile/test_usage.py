@@ -52,19 +52,6 @@ def test_values_out_of_range(case: Path, what: str) -> None:
 
 
 TRAIN = ["task", "train", "tagging", "--train", "x", "--dev", "x", "--out", "y", "--without-elmo"]
-CHOICES = {
-    "--tokenizer": ["import", "options", "weights", "out", "--tokenizer", "zz"],
-    "'unicode'": [*TRAIN, "--tokenizer", "zz"],
-    "1<=x<=100": [*TRAIN, "--seeds", "1000000000"],
-    "'lists', 'all'": ["dump", "store", "out", "--layout", "zz"],
-}
-
-
-@pytest.mark.parametrize("named", CHOICES)
-def test_what_an_option_may_be_is_named(tmp_path: Path, named: str) -> None:
-    refused(*CHOICES[named], cwd=tmp_path, names=named)
-
-
 # Each path that a command reads.
 READS = {
     "embed": ["embed", "IN", "--input", "in.txt", "--output", "o.npz"],
