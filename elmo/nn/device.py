@@ -3,6 +3,7 @@
 Shapes: N values that are added.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -37,24 +38,36 @@ def prefers_large_operations(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
+_LOCK = threading.Lock()  # of the two below
+_exact = 0  # contexts of `exact_float32` that are entered
+_before = (False, True)  # torch's switches before the first of them
+
+
 @contextmanager
 def exact_float32(device: torch.device) -> Iterator[None]:
     """Compute float32 products on a GPU exactly within this context: TF32, which torch would use
     for some, is disabled. On other devices nothing changes.
 
     torch has two switches for it, and that of cuDNN (convolutions and recurrent layers) is on by
-    default.
+    default. They are the process's: of several threads in this context, the last restores them.
     """
+    global _exact, _before
     if device.type != "cuda":
         yield
         return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    with _LOCK:
+        if not _exact:
+            _before = matmul.allow_tf32, cudnn.allow_tf32
+        _exact += 1
+        matmul.allow_tf32 = cudnn.allow_tf32 = False
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        with _LOCK:
+            _exact -= 1
+            if not _exact:
+                matmul.allow_tf32, cudnn.allow_tf32 = _before
 
 
 def host_tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:

@@ -3,25 +3,58 @@ pool; or a given number in a new process."""
 
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+
+Result = TypeVar("Result")
+_LOCK = threading.Lock()  # of `_inside` and `_default`
+_inside = 0  # threads that are in `one_thread`
+_default = 1  # threads of a new thread, while none was
+_own = threading.local()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run torch on one thread for the duration of the context; equal input then gives equal
-    bits."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    bits.
+
+    Several threads may be in it at once, and threads that are begun meanwhile compute on one too.
+    torch keeps a number for each thread and one for new threads; the last to leave restores that.
+    """
+    global _inside, _default
+    if getattr(_own, "is_inside", False):
+        yield
+        return
+    with _LOCK:
+        threads = torch.get_num_threads()
+        if not _inside:
+            _default = _in_new_thread(torch.get_num_threads)
+        elif threads == 1:  # what this thread was given while others were inside
+            threads = _default
+        _inside += 1
+        torch.set_num_threads(1)
+    _own.is_inside = True
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        _own.is_inside = False
+        with _LOCK:
+            _inside -= 1
+            torch.set_num_threads(threads)
+            if not _inside and threads != _default:
+                _in_new_thread(lambda: torch.set_num_threads(_default))
+
+
+def _in_new_thread(function: Callable[[], Result]) -> Result:
+    """Call a function in a thread that has computed nothing yet."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()
 
 
 @contextmanager
@@ -30,8 +63,12 @@ def one_thread_each(count: int) -> Iterator[ThreadPoolExecutor]:
 
     Where the block ends by an exception, what has not begun is given up.
     """
-    own = partial(torch.set_num_threads, 1)
-    with one_thread(), ThreadPoolExecutor(count, initializer=own) as pool:
+
+    def begin() -> None:
+        torch.set_num_threads(1)
+        _own.is_inside = True
+
+    with one_thread(), ThreadPoolExecutor(count, initializer=begin) as pool:
         try:
             yield pool
         except BaseException:

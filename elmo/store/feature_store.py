@@ -79,7 +79,7 @@ class FeatureStore:
         self.layers = self._names(layers, among=self.layout.layers)
         self._checked = checked
         self._parts: OrderedDict[int, Part] = OrderedDict()
-        self._lock = threading.RLock()  # of `_parts`
+        self._lock, self._process = threading.RLock(), os.getpid()  # of `_parts`
         self._closed = False
         if model is not None:
             self._check_model(model)
@@ -204,7 +204,7 @@ class FeatureStore:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled state, with a new lock."""
-        self.__dict__.update(state, _lock=threading.RLock())
+        self.__dict__.update(state, _lock=threading.RLock(), _process=os.getpid())
 
     def _names(
         self, layers: Sequence[int | str] | None, *, among: Sequence[str]
@@ -266,6 +266,9 @@ class FeatureStore:
     def part(self, number: int) -> Part:
         """Return part `number`, one of `numbers()`, opened; only the most recently used parts stay
         open."""
+        if self._process != os.getpid():  # forked: files of the parent process are not for this one
+            self._parts, self._lock = OrderedDict(), threading.RLock()
+            self._process = os.getpid()
         with self._lock:
             if self._closed:
                 raise ElmoError(f"{self.path}: is closed; open the store again")
@@ -341,6 +344,8 @@ def _open_part(store: _Opened, entry: PartEntry, *, checked: bool) -> Part:
 
 
 def _index(key: object) -> int:
+    if isinstance(key, bool | np.bool_):
+        raise TypeError("a store is indexed by numbers; of a mask: store[np.flatnonzero(mask)]")
     try:
         return operator.index(key)  # type: ignore[arg-type]
     except TypeError:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from elmo.model.embedder import Embedder
 from elmo.model.mix import Elmo
 from elmo.nn import cuda_graphs as graphs
+from elmo.nn.device import exact_float32
 from elmo.tasks.task import Task
 from tests.elmo.nn.test_cuda_graphs import Pretended
 from tests.elmo.tasks.test_task import KINDS, labelled, trained
@@ -99,3 +101,44 @@ print(torch.get_num_threads())
         [sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["1"] * 9 + ["3"]
+
+
+def test_threads_that_overlap_compute_on_one_and_leave_the_rest_as_it_was() -> None:
+    code = """
+import torch
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from elmo.nn.threads import one_thread
+torch.set_num_threads(3)
+threads = [ThreadPoolExecutor(1) for _ in range(2)]
+stacks = [ExitStack() for _ in threads]
+def call(number, function, *given):
+    return threads[number].submit(function, *given).result()
+for number, stack in enumerate(stacks):
+    call(number, stack.enter_context, one_thread())
+call(0, stacks[0].close)
+print(call(1, torch.get_num_threads))
+with one_thread():
+    with one_thread():
+        pass
+    print(torch.get_num_threads())
+call(1, stacks[1].close)
+print(*(call(number, torch.get_num_threads) for number in range(2)), torch.get_num_threads())
+with ThreadPoolExecutor(1) as new:
+    print(new.submit(torch.get_num_threads).result())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "1", "3", "3", "3", "3"]
+
+
+def test_contexts_of_exact_products_that_overlap_leave_the_switches_as_they_were() -> None:
+    """torch has these switches without a GPU too."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    first, second = ExitStack(), ExitStack()
+    for stack in (first, second):
+        stack.enter_context(exact_float32(torch.device("cuda")))
+    first.close()
+    assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, False)
+    second.close()
+    assert (matmul.allow_tf32, cudnn.allow_tf32) == before != (False, False)

@@ -267,7 +267,9 @@ def test_s3_is_read(made: Path, s3: dict[str, object]) -> None:
     bucket = s3fs.S3FileSystem(**s3, skip_instance_cache=True)
     bucket.mkdir("corpus")
     bucket.put(str(made), "corpus/features", recursive=True)
-    same(FeatureStore("s3://corpus/features", storage_options=s3), FeatureStore(made))
+    store = FeatureStore("s3://corpus/features", storage_options=s3)
+    same(store, FeatureStore(made))
+    assert loaded(store, workers=2) == list(range(SENTENCES))  # forked while its files are open
 
 
 @pytest.mark.slow
@@ -291,8 +293,8 @@ def test_a_store_lives_on_s3_as_on_a_disk(
         embedder._write = None
         return map(embedder, jobs)
 
-    for earlier in (location, made):
-        again = Location(f"s3://stores/{earlier!s:.2}", s3)
+    for number, earlier in enumerate((location, made)):
+        again = Location(f"s3://stores/again-{number}", s3)
         options = {"settings": StoreSettings(row_group_tokens=30), "earlier": earlier}
         assert build(again, run=take_all, **options, **given).digest == local.digest
         same(FeatureStore(again, checked=True), local)

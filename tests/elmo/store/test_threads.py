@@ -110,6 +110,9 @@ def test_a_list_of_numbers_gives_their_sentences(made: dict[str, Path]) -> None:
     for wrong in ("0", 1.5, None, [0.5]):
         with pytest.raises(TypeError, match="a sentence's number, a slice or a list, not"):
             store[wrong]  # type: ignore[index]
+    for mask in ([True, False], np.arange(len(store)) < 2, True):
+        with pytest.raises(TypeError, match=r"of a mask: store\[np.flatnonzero\(mask\)\]"):
+            store[mask]  # type: ignore[index]
 
 
 def test_a_loader_hands_out_what_the_store_gives(made: dict[str, Path]) -> None:
