@@ -22,6 +22,13 @@ Minutes = Annotated[float, Meta(gt=0, le=100_000)]
 Address = Annotated[
     str, Meta(pattern=r"\A[^\s\x00]{0,1000}\Z", description="an address without spaces, or empty")
 ]
+TrackingUri = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(sqlite:///[^\x00\r\n]{1,1000}|[^\s\x00]{0,1000})\Z",
+        description="an address without spaces, or empty",
+    ),
+]
 Url = Annotated[
     str,
     Meta(
@@ -48,7 +55,7 @@ class Cluster:
     """
     address: Address = ""
     """The address of a Ray cluster; empty: what the environment says, or a Ray started here."""
-    tracking_uri: Address = ""
+    tracking_uri: TrackingUri = ""
     """The address of an MLflow server; empty: what the environment says, or a file here."""
     checkpoint_minutes: Minutes = 10.0
     """Minutes between two checkpoints."""

@@ -374,7 +374,7 @@ def test_what_a_killed_init_left_of_dvc_is_finished(tmp_path: Path) -> None:
             (folder / ".dvc" / "tmp").mkdir()
         assert START(folder).endswith("DVC started")
         config = (folder / ".dvc" / "config").read_text()
-        assert "analytics = false" in config and "type = hardlink" in config
+        assert "analytics = false" in config and 'type = "hardlink' in config
         assert START(folder) == "git and DVC were there"
         assert (folder / ".dvc" / "config").read_text() == config
 

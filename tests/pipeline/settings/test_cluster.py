@@ -86,3 +86,12 @@ def test_storage_is_a_url_with_a_bucket_or_path(
 @pytest.mark.parametrize("text", ["", "s3://bucket/elmo", "file:///tmp/x", "gs://b", "memory://x"])
 def test_storage_takes_urls(text: str) -> None:
     assert Cluster(storage=text).storage == text
+
+
+def test_a_database_may_lie_in_a_folder_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As MLflow's own variable names it, which each stage sets for a project there."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////home/My Drive/mlflow.db")
+    assert cluster.load(Path("absent"))[0].tracking_uri == "sqlite:////home/My Drive/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://my server")
+    with pytest.raises(ElmoError, match="an address without spaces"):
+        cluster.load(Path("absent"))
