@@ -68,7 +68,7 @@ def not_utf8_error(source: object, number: int, line: bytes, start: int) -> Elmo
     byte `start`, from 0, is not UTF-8."""
     return ElmoError(
         f"{source}:{number}: byte {start + 1} of the line (0x{line[start]:02x}) is not UTF-8; "
-        "save the file as UTF-8"
+        "save the file as UTF-8 (for example: iconv -f LATIN1 -t UTF-8)"
     )
 
 

@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_900,
-    "pipeline": 16_100,
+    "elmo": 19_950,
+    "pipeline": 15_950,
     "research": 1_850,
     "benchmarks": 3_640,
-    "tests": 30_400,
+    "tests": 30_500,
 }
 
 

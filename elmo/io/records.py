@@ -54,7 +54,7 @@ class Header(msgspec.Struct):
             raise format_error(source, found, wanted, name=key, again=again)
 
 
-JSON_LIMIT = 64 << 20  # bytes of a JSON file that is read at all, and so written
+JSON_LIMIT = 256 << 20  # bytes of a JSON file that is read at all, and so written
 
 
 def check_readable(path: Path) -> None:

@@ -84,6 +84,7 @@ STAGE = Stage(
     summary=lambda figures, _: summary(figures),
     metrics={"tokens": "tokens"},
     cluster=True,
+    takes_over=True,
 )
 
 
@@ -134,12 +135,13 @@ def run(
     cluster: Cluster,
     given: Sequence[str] = (),
     tokenization: Tokenization | None = None,
+    earlier: Location | None = None,
 ) -> dict[str, float]:
     """Write the shards of a corpus folder's text to `out`; return the counts, such as `tokens`.
 
     `text` is "general" or "domain". The folder names URLs without logins; these are taken from the
     URLs `given`, as the user wrote them. Finished pieces wait in `work`, from which a killed run is
-    resumed.
+    resumed. `earlier` are the shards that are replaced, where they are not at `out`.
     """
     texts = read_manifest(corpus).texts
     if text not in texts:
@@ -152,6 +154,7 @@ def run(
         params,
         column=texts[text].column,
         tokenization=tokenization,
+        earlier=earlier,
         work=work,
         cluster=cluster,
         # A file of both texts must fall to the same sides in both.
@@ -184,13 +187,15 @@ def tokenize(
     cluster: Cluster,
     alone: bool = True,
     tokenization: Tokenization | None = None,
+    earlier: Location | None = None,
 ) -> dict[str, float]:
     """Write the shards of `inputs` to `out`, and return the counts; on an error, write none.
 
     `column` is the column or field that holds the text of records. Finished pieces wait in `work`
-    until all are done; the next run resumes from them. Those that `out` has already are taken from
-    there. `alone` is set unless another text has some of the files and not others. `tokenization`
-    is a version of the tokenizer; default: the present one.
+    until all are done; the next run resumes from them. Those that `earlier` has, the shards that
+    are replaced (default: those at a local `out`), are taken from there. `alone` is set unless
+    another text has some of the files and not others. `tokenization` is a version of the tokenizer;
+    default: the present one.
     """
     check_folder(out, ours=_OURS, also=_ALSO, kind="shards")
     tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
@@ -209,7 +214,7 @@ def tokenize(
             ],
             cluster,
         )
-        before = {result.piece: result for result in _written_before(out, pieces)}
+        before = {result.piece: result for result in _written_before(earlier or out, out, pieces)}
         results = _results(pieces, before, cluster)
         total = accounting.sum_accounts(result.accounting for result in results)
         if not total.tokens:
@@ -224,8 +229,12 @@ def tokenize(
         with output_location(out, ours=_OURS, also=_ALSO, kind="shards") as folder:
             new = [entry.file for one in results if one.piece not in before for entry in one.shards]
             folder.adopt_all({name: name for name in new}, kept)
-            for name in {entry.file for entry in shards}.difference(new):
-                link_or_copy(out.name(name), folder.name(name))
+            old = sorted({entry.file for entry in shards}.difference(new))
+            if earlier is None:
+                for name in old:
+                    link_or_copy(out.name(name), folder.name(name))
+            else:
+                folder.adopt_all({name: name for name in old}, earlier)
             folder.write(PIECES, b"".join(map(encode_result, results)))
             write_manifest(
                 folder,
@@ -266,14 +275,13 @@ def _without_copies(pieces: Sequence[Piece], cluster: Cluster) -> list[Piece]:
     )
 
 
-def _written_before(out: Location, pieces: Sequence[Piece]) -> list[PieceResult]:
+def _written_before(folder: Location, out: Location, pieces: Sequence[Piece]) -> list[PieceResult]:
     """The results of pieces whose shards lie in the folder that is replaced, whole."""
-    if out.local is None or not out.exists(PIECES):
+    if not folder.exists(PIECES) or (folder == out and out.local is None):  # of a killed writer
         return []
     wanted = {piece.digest for piece in pieces}
-    return whole_results(
-        (one for one in decode_results(out.read(PIECES)) if one.piece in wanted), out, out.tree()
-    )
+    known = (one for one in decode_results(folder.read(PIECES)) if one.piece in wanted)
+    return whole_results(known, folder, folder.tree())
 
 
 def _results(

@@ -38,7 +38,8 @@ def test_one_word_a_stage(stage: str) -> None:
     described = DVC["stages"][stage].get("do", DVC["stages"][stage])
     assert described["desc"]
     section = f"{stage}.${{key}}" if stage == "tasks" else stage
-    others = ["tasks"] if stage == "report" else []  # whose figures it shows
+    # Whose figures it shows; whose tokenizer cuts the text.
+    others = {"report": ["tasks"], "tokenize": ["pretrain.model"]}.get(stage, [])
     versions = [] if stage == "corpus" else [{"data/versions.json": [stage]}]
     assert described["params"] == [section, *others, *versions]
     assert f"python -m elmo_pipeline {stage} " in described["cmd"]

@@ -106,7 +106,8 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
         (
             ["embed", "MODEL", "--input", "-", "--output", "o.npz"],
             b"good\n\xff bad\n",
-            "error: <stdin>:2: byte 1 of the line (0xff) is not UTF-8; save the file as UTF-8\n",
+            "error: <stdin>:2: byte 1 of the line (0xff) is not UTF-8; "
+            "save the file as UTF-8 (for example: iconv -f LATIN1 -t UTF-8)\n",
         ),
         (
             ["embed", "absent", "--input", "-", "--output", "o.npz"],

@@ -759,6 +759,34 @@ def test_a_file_that_is_added_is_cut_alone(tmp_path: Path, monkeypatch: pytest.M
     assert contents(tmp_path / "out") == after
 
 
+def test_shards_at_a_url_are_taken_over_from_the_folder_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = []
+
+    def counted(function, items, **_):  # type: ignore[no-untyped-def]
+        for item in items:
+            cut.extend([item.spans[0].input.name] * (function is shard_builder.try_piece))
+            yield function(item)
+
+    monkeypatch.setattr(workers, "tasks", counted)
+    for name in ("a.txt", "b.txt", "c.txt"):
+        text_file(tmp_path, [f"{name} {k} of it" for k in range(90)], name)
+    places = [Location(f"memory://taken-over/{k}") for k in range(3)]
+    where = {"work": Location(tmp_path / "runs"), "cluster": CLUSTER, "column": "text"}
+    for out, names, earlier in zip(
+        places, ("ac", "abc", "abc"), (None, places[0], None), strict=True
+    ):
+        cut.clear()
+        inputs = find_inputs([str(tmp_path / f"{name}.txt") for name in names])
+        tokenize.tokenize(inputs, out, params(heldout=0.2), earlier=earlier, **where)
+        assert set(cut) == ({"b.txt"} if earlier else {f"{name}.txt" for name in names})
+    assert places[1].tree() == places[2].tree() != places[0].tree()
+    assert Shards(places[1]).digest == Shards(places[2]).digest
+    assert len(in_order(Shards(places[1]))) == 270
+    places[0].remove()
+
+
 @pytest.mark.parametrize("documents_", ["auto", "file"])
 def test_two_files_with_one_text_are_both_there(tmp_path: Path, documents_: str) -> None:
     for name in ("a.txt", "b.txt", "c.txt"):
