@@ -146,16 +146,6 @@ class Location:
             return sorted(path.name for path in self.local.glob("*") if path.is_dir())
         return sorted(name for name, _ in self._remote.listing("directory"))
 
-    def entries(self) -> list[str]:
-        """Return the sorted names of everything in a local folder, subfolders and links included;
-        at a URL, of files only; empty if the folder is missing."""
-        if self.local is None:
-            return self.names()
-        try:
-            return sorted(os.listdir(self.local))
-        except FileNotFoundError:
-            return []
-
     def size(self, file: str) -> int:
         """Return the size of a file in bytes."""
         if self.local is not None:
@@ -403,12 +393,6 @@ class Location:
         folder = self.local if self.local is not None else scratch()
         names = [name for name in Location(folder).names() if _TEMPORARY.fullmatch(name)]
         return [name for name in names if delete_abandoned(folder / name)]
-
-    def remove_folder(self) -> None:
-        """Delete a local folder if it is empty; otherwise, and at a URL, do nothing."""
-        if self.local is not None:
-            with suppress(OSError):
-                self.local.rmdir()
 
     def rename(self, other: "Location") -> None:
         """Rename the folder to `other`; at a URL its files are copied, and the old ones deleted."""

@@ -9,6 +9,7 @@ Shapes: N distinct tokens, P projection.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, Lock
@@ -233,7 +234,8 @@ def build(
             Location(new).write(MANIFEST, encode_manifest(location, manifest))
         Location(unfinished).remove()
     if work is None:
-        Location(kept).remove_folder()
+        with suppress(OSError):  # it holds another store's parts
+            kept.rmdir()
     return manifest
 
 

@@ -37,7 +37,7 @@ from elmo.store.reader import Part, VectorBlock
 if TYPE_CHECKING:
     from elmo.store.datasets import SentenceArray
 
-_OPEN_PARTS = 64  # each holds two file descriptors, or connections
+_OPEN_PARTS = 64  # that are not memory-mapped: each holds two file descriptors, or connections
 
 
 class _Opened(NamedTuple):
@@ -264,8 +264,8 @@ class FeatureStore:
         return entry.first_sentence_id + shift, entry.last_sentence_id + shift
 
     def part(self, number: int) -> Part:
-        """Return part `number`, one of `numbers()`, opened; only the most recently used parts stay
-        open."""
+        """Return part `number`, one of `numbers()`, opened; of parts that are not memory-mapped,
+        only those used last stay open."""
         if self._process != os.getpid():  # forked: files of the parent process are not for this one
             self._parts, self._lock = OrderedDict(), threading.RLock()
             self._process = os.getpid()
@@ -278,8 +278,9 @@ class FeatureStore:
             store, entry = self._entries[number]
             part = _open_part(store, entry, checked=self._checked)
             self._parts[number] = part
-            if len(self._parts) > _OPEN_PARTS:
-                self._parts.popitem(last=False)
+            unmapped = [one for one, other in self._parts.items() if not other.is_mapped]
+            if len(unmapped) > _OPEN_PARTS:
+                del self._parts[unmapped[0]]
             return part
 
     def _check_model(self, model: Folder) -> None:

@@ -8,7 +8,6 @@ lock, because two threads must not use one `ParquetFile` at the same time.
 Shapes: L layers, N distinct tokens, T tokens, P projection, D = 2P.
 """
 
-import mmap
 import threading
 import warnings
 from bisect import bisect_right
@@ -226,6 +225,11 @@ class Part:
         self.types.close()
 
     @property
+    def is_mapped(self) -> bool:
+        """Tell whether the part is memory-mapped, so that no file is kept open for it."""
+        return self._parquet.map is not None
+
+    @property
     def row_groups(self) -> int:
         """Return the number of row groups."""
         return len(self._parquet.group_starts) - 1
@@ -394,19 +398,17 @@ def flat_values(column: pa.ChunkedArray, dtype: str) -> npt.NDArray[Any]:
     return flats[0] if len(flats) == 1 else np.concatenate([np.empty(0, dtype), *flats])
 
 
-def _mapped(location: Location, file: str) -> mmap.mmap | None:
-    """Memory-map a local file; return None for a URL, or for an empty file, which is no Parquet."""
-    if location.local is None:
+def _mapped(location: Location, file: str) -> pa.Buffer | None:
+    """Memory-map a local file, without keeping it open; return None for a URL, or for an empty
+    file, which is no Parquet."""
+    if location.local is None or not location.size(file):
         return None
-    with location.open(file) as stream:
-        try:
-            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError:
-            return None
+    with pa.memory_map(str(location.local / file)) as stream:
+        return stream.read_buffer()
 
 
 def open_parquet(
-    location: Location, file: str, *, checksums: bool = False, mapped: mmap.mmap | None = None
+    location: Location, file: str, *, checksums: bool = False, mapped: pa.Buffer | None = None
 ) -> pq.ParquetFile:
     """Open a Parquet file, from the memory map `mapped` if given.
 
@@ -416,7 +418,7 @@ def open_parquet(
     local = location.local
     source: Any = None
     if mapped is not None:
-        source = pa.BufferReader(pa.py_buffer(mapped))
+        source = pa.BufferReader(mapped)
     else:
         source = str(local / file) if local is not None else location.open(file)
     try:

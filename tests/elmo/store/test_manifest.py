@@ -106,16 +106,6 @@ def test_tokens_that_the_bytes_cannot_hold_are_refused_before_memory_is_taken(st
         FeatureStore(store)[0]
 
 
-def test_deep_and_huge_json_is_one_line(store: Path) -> None:
-    (store / MANIFEST).write_text("[" * 10**5)
-    with pytest.raises(ElmoError, match=MANIFEST):
-        FeatureStore(store)
-    with (store / MANIFEST).open("wb") as file:
-        file.truncate(1 << 30)
-    with pytest.raises(ElmoError, match="such a file has at most"):
-        FeatureStore(store)
-
-
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [

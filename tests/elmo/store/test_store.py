@@ -4,24 +4,21 @@ import json
 import pickle
 import random
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from msgspec.structs import replace
 
 from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
-from elmo.io.location import Location
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
 from elmo.store.layout import Mix, choose_layers
-from elmo.store.manifest import MANIFEST, count_parts, encode_manifest, new_manifest
+from elmo.store.manifest import MANIFEST
 from elmo.store.verify import lineage, problems, verify
 
 WORDS = ["the", "gift", "한국어", "😀", "x" * 60, *(f"w{k}" for k in range(40))]
@@ -388,26 +385,6 @@ def test_lineage_says_model_corpus_and_settings(made: Path, shards: Path) -> Non
     assert found["corpus"]["sentences"] == 120
     assert found["settings"]["dtype"] == "float16"
     assert str(shards) not in (made / MANIFEST).read_text()
-
-
-def test_a_store_of_1000_parts_opens_at_once(tmp_path: Path, made: Path) -> None:
-    folder = copy(made, tmp_path)
-    (manifest,) = FeatureStore(folder).manifests
-    parts = [
-        replace(manifest.parts[0], first_sentence_id=100 * k, last_sentence_id=100 * k + 99)
-        for k in range(1000)
-    ]
-    counts = count_parts(parts)
-    source = replace(manifest.source, sentences=counts.sentences, tokens=counts.tokens)
-    given = {"layout": manifest.layout, "model": manifest.model, "params": manifest.params}
-    many = new_manifest(**given, source=source, parts=parts)
-    (folder / MANIFEST).write_bytes(encode_manifest(Location(folder), many))
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        FeatureStore(folder)[0]
-        times.append(time.perf_counter() - began)
-    assert min(times) < 0.2
 
 
 def test_a_pickled_store_reads_on(made: Path) -> None:
