@@ -40,7 +40,7 @@ from benchmarks.machine import show
 from elmo.io.location import Location
 from elmo.io.records import read_record, sha256
 from pipeline.cluster.job import STORED
-from pipeline.cluster.storage import Pointer
+from pipeline.cluster.storage import Pointer, files_of, read_output
 
 ROOT = Path(__file__).resolve().parents[1]
 BACK = 5.0  # seconds after which a part of the cluster starts again, or a command is given again
@@ -171,7 +171,10 @@ def results(project: Path) -> Counter[str]:
     paths += (project / "data" / "features").rglob("*-?????-*")
     files = {f"{path.relative_to(project)} {sha256(path)}" for path in paths if path.exists()}
     for mark in project.rglob(STORED):  # what is at a URL
-        out = Location(f"{BUCKET}/{project.name}/{read_record(mark, Pointer).folder}")
+        url, name = f"{BUCKET}/{project.name}", read_record(mark, Pointer).folder
+        record = read_output(url, name)
+        assert record is not None, f"{url}/{name}"
+        out = files_of(url, name, record)
         names = [name for name in out.tree() if RESULT.fullmatch(name.rpartition("/")[2])]
         files |= {f"{mark.parent.relative_to(project)}/{name} {out.sha256(name)}" for name in names}
     curves = (project / "curves").glob("*/train.tsv")

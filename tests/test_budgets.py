@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_950,
-    "pipeline": 15_950,
+    "pipeline": 16_400,
     "research": 1_850,
     "benchmarks": 3_640,
-    "tests": 30_500,
+    "tests": 31_000,
 }
 
 

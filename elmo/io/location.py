@@ -131,13 +131,7 @@ class Location:
         if self.local is not None:
             sizes = {name: status.st_size for name, status in files_below(self.local).items()}
         else:
-            with self._remote.at("") as (files, path):
-                root = files._strip_protocol(path)
-                listed = files.find(root, detail=True)
-            sizes = {
-                name[len(root) :].lstrip("/"): int(entry["size"] or 0)
-                for name, entry in listed.items()
-            }
+            sizes = self._remote.sizes()
         return dict(sorted(sizes.items()))
 
     def folders(self) -> list[str]:

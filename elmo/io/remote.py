@@ -56,6 +56,19 @@ class Remote:
         entries = [entry for entry in entries if (entry["type"] == "file") == (kind == "file")]
         return [(entry["name"].rstrip("/").rpartition("/")[2], entry) for entry in entries]
 
+    def sizes(self) -> dict[str, int]:
+        """Return the size in bytes of each file below the URL, by its path below it.
+
+        Links are left out. A folder that can't be listed is an error; a missing one has no files.
+        """
+        with self.at("") as (files, path):
+            root = files._strip_protocol(path).rstrip("/")
+            if _lists_itself(files):
+                listed = files.find(root, detail=True).items()
+            else:  # fsspec's own passes over folders that can't be listed
+                listed = list(_walk(files, root))
+        return {name[len(root) :].lstrip("/"): int(entry["size"] or 0) for name, entry in listed}
+
     def check_creates(self) -> None:
         """Raise `ElmoError` unless the service at the URL refuses to create a name a second time.
 
@@ -100,6 +113,29 @@ class Remote:
             self._opened = os.getpid(), files, root.rstrip("/")
         _, files, root = self._opened
         return files, root
+
+
+def _lists_itself(files: Any) -> bool:
+    """Tell whether a file system has a recursive listing of its own."""
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.spec import AbstractFileSystem
+
+    if isinstance(files, AsyncFileSystem):
+        return type(files)._find is not AsyncFileSystem._find
+    return type(files).find is not AbstractFileSystem.find
+
+
+def _walk(files: Any, folder: str) -> Iterator[tuple[str, Any]]:
+    """Yield the name and properties of each file in a folder and its subfolders, but for links."""
+    try:
+        entries = files.ls(folder, detail=True)
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry["type"] == "directory" and not entry.get("islink"):
+            yield from _walk(files, entry["name"])
+        elif entry["type"] == "file" and not entry.get("islink"):
+            yield entry["name"], entry
 
 
 def without_login(reason: str, url: str) -> str:

@@ -1,7 +1,8 @@
 """The program that a submitted Ray job runs, sent as `elmo_job.py`: standard library only.
 
 Beside it in the job's folder lie `environment.json` and, unless the cluster has a checkout of its
-own, the code, dvc.yaml and params.yaml.
+own, the code, dvc.yaml and params.yaml; for work at a URL, also the folder `state`: dvc.lock, and
+what of DVC's cache it names.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import ctypes
 import filecmp
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,12 +21,15 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
-PROJECT_FILES = ("dvc.yaml", "params.yaml", "cluster.yaml")
+PROJECT_FILES = ("dvc.yaml", "params.yaml")
+STATE = "state"  # the folder of what is sent of a project that lies at a URL
+LOCK = "dvc.lock"
+CACHE = ".dvc/cache/"  # of DVC: files under their digests, and what it remembers of runs
+JOBS = "jobs"  # at a URL, the folder with a project for each job
 ENVIRONMENT = "environment.json"
 STORED = ".stored"  # a file of a project's folder whose data is at a URL, but for its manifests
 JOB = "ELMO_JOB"  # the id of a submitted job
-PROJECT = "ELMO_PROJECT"  # names whose work in progress it is, wherever the project lies
-LEASE = "at-work"  # at a URL, the file with the id of the job that works there, which rewrites it
+PROJECT = "ELMO_PROJECT"  # the id of the project, by which work in progress at a URL is found
 # DVC's cache and the project share their files, since no stage changes a file in place.
 LINKS = ("cache.type", "hardlink,reflink,symlink,copy")  # of the first, DVC makes no copy
 _FORGET = 30.0  # seconds for all nodes to delete what was sent
@@ -45,8 +50,8 @@ def set_environment() -> None:
 def main(arguments: list[str]) -> int:
     """Run `arguments`, FOLDER and a command, and return the exit code of the command in FOLDER.
 
-    FOLDER `-` is the folder that Ray unpacked for the job. If FOLDER is a URL, the project is kept
-    there, and a temporary folder of this machine holds it while the command runs.
+    FOLDER `-` is the folder that Ray unpacked for the job. If FOLDER is a URL, a temporary folder
+    of this machine holds the project while the command runs, and `jobs/<id>` there a copy of it.
     """
     folder, *command = arguments
     set_environment()
@@ -70,8 +75,9 @@ def _run(folder: str, command: list[str]) -> int:
     if at_url:
         from elmo.errors import ElmoError  # of the package
 
+        url = os.environ.get("ELMO_STORAGE") or folder  # which Ray shows, so without its login
         try:
-            return _run_at_url(folder.rstrip("/"), command, home, os.environ | own)
+            return _run_at_url(url.rstrip("/"), command, home, os.environ | own)
         except ElmoError as error:  # of the store, before the first stage
             print(f"error: {error}", flush=True)
             return 1
@@ -100,75 +106,84 @@ def _forget() -> None:
 
 
 def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, str]) -> int:
-    """Run a command in the project that the URL keeps: small files, with data and models beside."""
+    """Run a command in a project whose data and models lie at the URL.
+
+    The project begins as it was sent, with what DVC remembers of all jobs there. Its files are
+    copied to `jobs/<id>` as they change, and nowhere else: no two jobs write one file.
+    """
     from elmo.io.location import Location  # of the package
 
-    kept = Location(f"{url}/project")
-    job = os.environ.get(JOB, f"process {os.getpid()}")
-    if other := _taken(kept, job):
-        print(
-            f"error: {url}: {other} is at work here; wait for it, or stop it (ray job stop)",
-            flush=True,
-        )
-        return 1
+    job = os.environ.get(JOB, f"process-{os.getpid()}")
+    jobs = Location(f"{url}/{JOBS}")
+    own = jobs / job
+    own.create("job.json", json.dumps({"node": os.uname().nodename}).encode())
     _init(home, variables)
-    kept.get_all(kept.tree().keys() - {LEASE}, home)
+    _inherit(jobs, home)
+    inherited = {name for name in _files(home) if name.startswith(CACHE)}
+    if (PACKAGE / STATE).is_dir():
+        shutil.copytree(PACKAGE / STATE, home, dirs_exist_ok=True)
     _prepare(home, variables)
+    if (home / LOCK).exists():  # what is not there is made again, or taken from an earlier run
+        subprocess.run(["dvc", "checkout", "-q"], cwd=home, env=variables, capture_output=True)
     done, failed = threading.Event(), [""]
-    keeper = threading.Thread(target=_keep, args=(home, kept, job, done, failed))
+    keeper = threading.Thread(target=_keep, args=(home, own, inherited, done, failed))
     keeper.start()
+    project = _own_work(job, variables.get(PROJECT, ""))
     try:
-        code = run(command, home, variables | {"ELMO_STORAGE": url, PROJECT: "job"})
+        code = run(command, home, variables | {"ELMO_STORAGE": url, PROJECT: project})
     finally:
         done.set()
         keeper.join()
-        _release(kept, job)
     if failed[0]:
         where = f"it is in {home} on {os.uname().nodename}"
-        print(f"error: {kept}: does not take the project ({failed[0]}); {where}", flush=True)
+        print(f"error: {own}: does not take the project ({failed[0]}); {where}", flush=True)
         return code or 1
     shutil.rmtree(home, ignore_errors=True)
     return code
 
 
-def _taken(kept: Any, job: str) -> str:
-    """Take the lease of a project; the job that has it, if another does.
+def _inherit(jobs: Any, home: Path) -> None:
+    """Copy what DVC remembers of all jobs at the URL: files of its cache, whose names follow from
+    their content, and runs of stages."""
+    from elmo.io.location import in_parallel
 
-    The lease of a job that has ended, as its cluster says, or of which nobody heard for long, ends.
-    """
-    while not kept.create(LEASE, job.encode()):
-        try:
-            other, age = kept.read(LEASE).decode(), kept.age(LEASE)
-        except FileNotFoundError:
-            continue  # released in between
-        if other == job:
-            break
-        if not _has_ended(other) and age < 8 * _KEEP:
-            return str(other)
-        kept.delete(LEASE)
-    return ""
+    known = re.compile(rf"[^/]+/({re.escape(CACHE)}(files/md5|runs)/[0-9a-f]{{2}}/[0-9a-f./dir]+)")
+    found = {
+        match[1]: name
+        for name in jobs.tree()
+        if (match := known.fullmatch(name)) and ".." not in name
+    }
+    for folder in {(home / path).parent for path in found}:
+        folder.mkdir(parents=True, exist_ok=True)
+    in_parallel(lambda path: jobs.get(found[path], home / path), found)
 
 
-def _release(kept: Any, job: str) -> None:
-    """Give the lease back, unless another job has taken it."""
-    with contextlib.suppress(Exception):  # it ends by itself
-        if kept.read(LEASE).decode() == job:
-            kept.delete(LEASE)
+def _own_work(job: str, project: str) -> str:
+    """Return the id under which this job keeps its work in progress: that of its project, or one of
+    its own while an earlier job of the project is at work."""
+    from ray.job_submission import JobSubmissionClient
 
-
-def _has_ended(job: str) -> bool:
-    """Tell whether this job's cluster knows that the other one has ended."""
     try:
-        from ray.job_submission import JobSubmissionClient
+        listed = JobSubmissionClient(os.environ["RAY_ADDRESS"]).list_jobs()
+    except Exception as error:  # so whether another is at work is not known
+        print(f"  Ray's list of jobs can't be read ({error}); nothing is resumed", flush=True)
+        return f"{project}-{job}"
+    running = [
+        (one.start_time or 0, str(one.submission_id))
+        for one in listed
+        if (one.metadata or {}).get(PROJECT) == project and not one.status.is_terminal()
+    ]
+    first = min(running, default=(0, job))[1]
+    if first == job:
+        return project
+    print(f"  {first} of this project is at work too: what it has not finished stays its own")
+    return f"{project}-{job}"
 
-        client = JobSubmissionClient(os.environ["RAY_ADDRESS"])
-        return bool(client.get_job_status(job).is_terminal())
-    except Exception:  # a job of another cluster, or no answer
-        return False
 
-
-def _keep(home: Path, kept: Any, job: str, done: threading.Event, failed: list[str]) -> None:
-    """Copy what changes in the project to the URL until all is done, and say who works there."""
+def _keep(
+    home: Path, own: Any, inherited: set[str], done: threading.Event, failed: list[str]
+) -> None:
+    """Copy what changes in the project, but for what was inherited, until all is done."""
     from elmo.io.location import in_parallel
 
     sent: dict[str, tuple[float, int]] = {}
@@ -176,15 +191,14 @@ def _keep(home: Path, kept: Any, job: str, done: threading.Event, failed: list[s
     while not last:
         last = done.wait(_KEEP)
         try:
-            kept.write(LEASE, job.encode())
-            now = _files(home)
+            now = {name: state for name, state in _files(home).items() if name not in inherited}
             new = [name for name in now if now[name] != sent.get(name)]
-            in_parallel(lambda name: kept.put(name, home / name), new)
-            kept.delete_all(sent.keys() - now.keys())
+            in_parallel(lambda name: own.put(name, home / name), new)
+            own.delete_all(sent.keys() - now.keys())
             sent, failed[0] = now, ""
         except Exception as error:  # the next look may do better; the last one is the user's
             failed[0] = " ".join(str(error).split())
-            print(f"  {kept}: {failed[0]}", file=sys.stderr, flush=True)
+            print(f"  {own}: {failed[0]}", file=sys.stderr, flush=True)
 
 
 def _files(home: Path) -> dict[str, tuple[float, int]]:
@@ -201,7 +215,7 @@ def _files(home: Path) -> dict[str, tuple[float, int]]:
 
 
 def _hidden(parts: tuple[str, ...]) -> bool:
-    if parts[:3] == (".dvc", "cache", "files"):
+    if "/".join(parts).startswith((f"{CACHE}files/", f"{CACHE}runs/")):
         return parts[-1].startswith(".")
     return any(part.startswith(".") and part != STORED for part in parts)
 

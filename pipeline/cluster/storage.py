@@ -1,50 +1,74 @@
 """Outputs at a URL (the `storage` setting), for clusters that share no folder.
 
-With `storage: s3://bucket/elmo` the output `data/shards/general` of a stage lies at
-`s3://bucket/elmo/data/shards/general/<digest>/` and is never written again: the digest is that of
-its manifest. In the project's own folder the stage leaves a pointer: the manifests, and the name of
-that folder in `.stored`. DVC tracks them, so a commit, a branch and a colleague each read what they
-name. What is in progress lies below `unfinished/`, in a folder for each project.
+With `storage: s3://bucket/elmo` the files of the output `data/shards/general` of a stage are
+written to a new folder `s3://bucket/elmo/data/shards/general/<token>/`, where they stay. Once they
+are complete, `s3://bucket/elmo/data/shards/general/<digest>.json` names that folder and each file
+with its size; the digest is that of the output's manifests, so equal outputs have one name. In the
+project's own folder the stage leaves a pointer: the manifests, and that name in `.stored`. DVC
+tracks it, so a commit, a branch and a colleague each read what they name.
 """
 
-import hashlib
 import os
 import re
+import secrets
 import shutil
-import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import msgspec
 
-from elmo.errors import Damaged, ElmoError, NotFound
-from elmo.io.atomic import new_file
+from elmo.errors import BadSettings, Damaged, ElmoError, NotFound
 from elmo.io.folders import new_folder
 from elmo.io.location import Location, in_parallel
 from elmo.io.outputs import check_folder
 from elmo.io.records import digest, json_bytes, read_record
 
 from ..settings import cluster as execution
-from .job import LEASE, PROJECT, PROJECT_FILES, STORED
+from .job import PROJECT, STORED
 
-if TYPE_CHECKING:
-    from ..stages.stage import Stage
-
-UNFINISHED = "unfinished"
+UNFINISHED = "unfinished"  # the folder at the URL of work in progress, in a folder per project
+BEGUN = "begun"  # the folder in it with a note for each output in progress
+PROJECT_ID = "project-id"  # the file in the project's work folder with the project's id
+_WORK = Path("work")
+_RUNS = Path(".dvc", "cache", "runs")  # what DVC remembers of earlier runs
 _INSIDE = "__elmo"  # `elmo.store.manifest.INNER_FOLDER`, whose import takes as long as pyarrow's
 _MANIFESTS = re.compile(rf"(config|manifest|{_INSIDE}/manifest)\.json")
 
 
 class Pointer(msgspec.Struct, forbid_unknown_fields=True):
-    """The content of `.stored`: where an output of the project lies, at the `storage` URL.
+    """The content of `.stored`: which output at the `storage` URL a folder of the project is.
 
-    `folder` is its folder below the URL. `files` are the files beside `.stored`, copies of the
-    output's manifests, or of all its files where it has none.
+    `folder` is its name below the URL, `data/shards/general/<digest>`. `files` are the files beside
+    `.stored`, copies of the output's manifests, or of all its files where it has none.
     """
 
     folder: str
     files: list[str]
+
+
+Token = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]  # the name of a folder of files
+
+
+class Output(msgspec.Struct, forbid_unknown_fields=True, tag="elmo-output", tag_field="kind"):
+    """The content of `<digest>.json` at the URL: where an output's files are, and all of them.
+
+    `folder` is the name of their folder, beside this file. `sizes` are the files' sizes in bytes,
+    by their paths below it.
+    """
+
+    folder: Token
+    sizes: dict[str, int]
+
+
+class Begun(msgspec.Struct, forbid_unknown_fields=True, tag="elmo-unfinished", tag_field="kind"):
+    """The content of a file in `unfinished/`: an output in progress.
+
+    `folder` is the name of the folder of its files, `depends` a digest of what it depends on.
+    """
+
+    folder: Token
+    depends: str
 
 
 def root() -> str:
@@ -70,150 +94,143 @@ def read_from(folder: Location, url: str | None = None) -> Location:
         return folder
     if not url:
         raise ElmoError(f"{folder}: lies at a URL; name that as storage in cluster.yaml")
-    return Location(f"{url}/{_pointer(local).folder}")
+    name = read_pointer(local).folder
+    output = read_output(url, name)
+    if output is None:
+        raise NotFound(f"{folder}: {url}/{name}.json is missing; make it again: elmo run")
+    return files_of(url, name, output)
 
 
-def resolved(stage: "Stage", given: Mapping[str, Any], url: str) -> dict[str, Any]:
-    """Return a stage's arguments, `given` by name, with the folders of the project replaced.
+def resolve_inputs(given: Mapping[str, Any], names: Iterable[str], url: str) -> dict[str, Any]:
+    """Return arguments in which the folders `names` of the project are where their data are."""
+    return {
+        name: read_from(folder, url) if name in names and folder is not None else folder
+        for name, folder in given.items()
+    }
 
-    Inputs become the folders that their pointers name, outputs folders of work in progress at the
-    `storage` URL `url`; with an empty one nothing is replaced.
+
+def resolve_work(work: Any, url: str) -> Any:
+    """Return where a stage keeps its work in progress: at the URL, if there is one."""
+    name = _name_at_url(work, url)
+    return Location(f"{_own(url)}/{name}") if name else work
+
+
+def begin(named: Any, url: str, *, depends: str, resumes: bool) -> Any:
+    """Return the folder at the URL in which to write an output; without a URL, `named` itself.
+
+    `named` is the output's folder in the project, `depends` a digest of what the output depends on.
+    A stage that `resumes` gets the folder of its killed run, if that depended on the same. What
+    another killed run left is deleted. Raises `ElmoError` where `named` has files that `publish`
+    did not write.
     """
-    made: dict[str, Any] = dict(given)
-    for one in stage.inputs:
-        if one.kind == "folder" and made[one.name] is not None:
-            made[one.name] = read_from(made[one.name], url)
-    for one in (*stage.outputs, *filter(None, [stage.work])):
-        if one.kind == "folder" and (name := _name(made[one.name], url)):
-            made[one.name] = Location(f"{_own(url)}/{name}")
-    return made
-
-
-def begin(stage: "Stage", named: Any, written: Any) -> None:
-    """Delete what a killed run left of an output at the URL, unless the stage resumes from it.
-
-    `named` is the output's folder in the project, `written` what `resolved` gives for it; nothing
-    is done where they are equal. Raises `ElmoError` where `named` has files that `publish` did not
-    write.
-    """
-    if named != written:
-        check_folder(named, **_left(named.local))
-        if stage.name != "features":
-            written.remove()
+    name = _name_at_url(named, url)
+    if not name:
+        return named
+    check_folder(named, **_replaceable(named.local))
+    note, place = Location(_own(url)) / BEGUN, Location(f"{url}/{name}")
+    begun = _read_if_there(note, f"{name}.json", Begun)
+    if begun is not None and not _is_published(place, begun.folder):
+        if resumes and begun.depends == depends:
+            files = place / begun.folder
+            files.delete_all(filter(_MANIFESTS.fullmatch, files.tree()))
+            return files
+        (place / begun.folder).remove()
+    folder = secrets.token_hex(8)
+    note.write_json(f"{name}.json", msgspec.to_builtins(Begun(folder, depends)))
+    return place / folder
 
 
 def published_location(out: Location, url: str | None = None) -> Location:
-    """Return where `publish` will put a complete output that now lies at `out`.
+    """Return where the files of a complete output at `out` will be once it is published.
 
-    `url` is the `storage` URL; None takes the one that is set. For an output that is not in
-    progress there it is `out` itself.
+    It is `out`, or the folder of an equal output that is there already. `url` is the `storage` URL;
+    None takes the one that is set.
     """
     url = root() if url is None else url
-    own = f"{_own(url)}/"
-    if not url or not out.url.startswith(own):
+    if not url or not out.url.startswith(f"{url}/"):
         return out
-    name, sums = out.url.removeprefix(own), {one: out.sha256(one) for one in _kept(out)}
-    return Location(f"{url}/{name}/{digest(sums)[:16]}")
+    name = _name_of_output(out, url)
+    output = read_output(url, name)
+    if output is None or not _is_whole(url, name, output):
+        return out
+    return files_of(url, name, output)
 
 
 def publish(named: Any, written: Any, url: str) -> None:
-    """Move a complete output to its final folder at the URL, and write a pointer in the project.
+    """Name a complete output at the URL by its digest, and write the pointer in the project.
 
-    `named` is the output's folder in the project, `written` what `resolved` gives for it; nothing
-    is done where they are equal. The manifests come last. An equal output that is there already
-    stays as it is.
+    `named` is the output's folder in the project, `written` what `begin` gave for it; nothing is
+    done where they are equal. If an equal output is there and whole, that one is kept, and the new
+    one deleted.
     """
     if named == written:
         return
-    kept, target = _kept(written), published_location(written, url)
-    if not set(kept).issubset(target.tree()):
-        for names in (written.tree().keys() - set(kept), kept):
-            target.adopt_all({name: name for name in sorted(names)}, written)
-    folder = target.url.removeprefix(f"{url}/")
+    manifests, name, folder = _manifests(written), _name_of_output(written, url), written.last
+    made = Output(folder, written.tree())
+    place, file = _place_of(url, name), f"{Path(name).name}.json"
+    while not place.create(file, json_bytes(msgspec.to_builtins(made), source=name)):
+        there = read_output(url, name)
+        if there is not None and _is_whole(url, name, there):
+            made = there
+            break
+        place.delete(file)  # it has lost files
+    files = place / made.folder
     named.local.parent.mkdir(parents=True, exist_ok=True)
-    with new_folder(named, **_left(named.local)) as new:
-        target.get_all(kept, new)
-        (new / STORED).write_bytes(json_bytes({"folder": folder, "files": kept}, source=STORED))
-    written.remove()
+    with new_folder(named, **_replaceable(named.local)) as new:
+        files.get_all(manifests, new)
+        pointer = msgspec.to_builtins(Pointer(name, manifests))
+        (new / STORED).write_bytes(json_bytes(pointer, source=STORED))
+    if files != written:
+        written.remove()
+    (Location(_own(url)) / BEGUN).delete(f"{_name_at_url(named, url)}.json")
 
 
-def pointers() -> dict[Path, Pointer]:
-    """Return the folders of the project whose outputs lie at the URL, each with its `Pointer`."""
+def pointers(project: Path = Path()) -> dict[Path, Pointer]:
+    """Return the folders of a project whose outputs lie at the URL, each with its `Pointer`."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
     marked = []
-    for folder, below, files in os.walk("."):
-        below[:] = [one for one in below if one != ".dvc"]
+    for folder, below, files in os.walk(project, onerror=fail):
+        below[:] = [one for one in below if one not in (".dvc", ".git")]
         marked += [Path(folder)] if STORED in files else []
-    return {folder: _pointer(folder) for folder in sorted(marked)}
+    return {folder: read_pointer(folder) for folder in sorted(marked)}
 
 
 def forget_lost(url: str) -> list[str]:
-    """Delete the pointers whose outputs are gone from the URL, so that DVC runs their stages.
+    """Delete the pointers whose outputs have lost files at the URL, so that DVC runs their stages.
 
-    Returns the deleted folders.
+    Returns the deleted folders. Raises `ElmoError`, and deletes nothing, where none of several
+    outputs is there, since the URL may be another's, or where a folder has other files too.
     """
     known = pointers()
-    names = in_parallel(lambda one: Location(f"{url}/{one.folder}").tree(), known.values())
-    lost = []
-    for (local, pointer), there in zip(known.items(), names, strict=True):
-        if not set(pointer.files).issubset(there):
-            shutil.rmtree(local)
-            lost.append(local.as_posix())
-    if lost:  # or DVC would take these pointers from what it remembers of earlier runs
-        shutil.rmtree(Path(".dvc", "cache", "runs"), ignore_errors=True)
-    return lost
+    whole = in_parallel(lambda one: _is_there(url, one.folder), known.values())
+    lost = [folder for folder, is_whole in zip(known, whole, strict=True) if not is_whole]
+    if len(lost) == len(known) > 1:
+        raise ElmoError(
+            f"{url}: holds none of this project's {len(lost)} outputs; is it the right storage? If "
+            f"they are lost, make them again: rm -r {' '.join(map(str, lost))} && elmo run"
+        )
+    for folder in lost:
+        check_folder(Location(folder), **_replaceable(folder))
+    for folder in lost:
+        shutil.rmtree(folder)
+    _forget_runs({folder.as_posix() for folder in lost})
+    return [folder.as_posix() for folder in lost]
 
 
-def bring_back(url: str) -> int:
-    """Copy the results of a job from the `storage` URL into this project; return how many files.
-
-    Raises `ElmoError` where an output of this machine is in the way. The project's settings and
-    dvc.yaml, which were sent to the job, are not copied.
-    """
-    kept = Location(f"{url}/project")
-    files = [Path(name) for name in kept.tree() if name not in (*PROJECT_FILES, LEASE)]
-    outputs = {file.parent for file in files if file.name == STORED}
-    for local in sorted(outputs):
-        if local.exists() and not (local / STORED).is_file():
-            raise ElmoError(
-                f"{local}: holds an output that was made here, and the job's lies at {url}; delete "
-                "it, and run `elmo run`"
-            )
-    for local in outputs:
-        shutil.rmtree(local, ignore_errors=True)
-    for folder in {file.parent for file in files}:
-        folder.mkdir(parents=True, exist_ok=True)
-    in_parallel(lambda file: _get(kept, file), files)
-    return len(files)
+def _forget_runs(folders: set[str]) -> None:
+    """Delete what DVC remembers of runs that made these folders, or it would bring back pointers
+    to nothing."""
+    outs = [f"path: {folder}\n" for folder in folders]
+    for path in _RUNS.glob("*/*/*") if folders else ():
+        if any(out in path.read_text(encoding="utf-8", errors="replace") for out in outs):
+            path.unlink()
 
 
-def _own(url: str) -> str:
-    """The folder of what this project has in progress."""
-    who = os.environ.get(PROJECT) or f"{socket.gethostname()}:{Path.cwd()}"
-    return f"{url}/{UNFINISHED}/{hashlib.sha256(who.encode()).hexdigest()[:8]}"
-
-
-def _name(folder: Location | None, url: str) -> str:
-    """The name below the storage's URL of a folder of the project; empty for any other."""
-    if not url or folder is None or folder.local is None or folder.local.is_absolute():
-        return ""
-    return folder.local.as_posix()
-
-
-def _kept(location: Location) -> list[str]:
-    """The manifests of an output, or all its files where it has none."""
-    paths = list(location.tree())
-    return [path for path in paths if _MANIFESTS.fullmatch(path)] or paths
-
-
-def _get(kept: Location, file: Path) -> None:
-    """Copy a file, unless it is there under a name that follows from its content."""
-    if ".dvc" in file.parts and file.exists():
-        return
-    with new_file(file) as new:
-        kept.get(file.as_posix(), new)
-
-
-def _pointer(local: Path) -> Pointer:
+def read_pointer(local: Path) -> Pointer:
+    """Return the pointer in a folder of the project."""
     try:
         return read_record(local / STORED, Pointer)
     except ElmoError as error:
@@ -223,9 +240,111 @@ def _pointer(local: Path) -> Pointer:
         ) from None
 
 
-def _left(local: Path) -> dict[str, Any]:
+def read_output(url: str, name: str) -> Output | None:
+    """Return what `<name>.json` at the URL says of an output; None if it is missing."""
+    output = _read_if_there(Location(url), f"{name}.json", Output)
+    if output is not None:
+        check_inside(output.sizes)
+    return output
+
+
+def check_inside(names: Iterable[str]) -> None:
+    """Raise `ElmoError` unless all names, which others have written, are of files in a project or
+    output: relative, without `..`, and nothing hidden but `.stored`."""
+    for name in names:
+        parts = name.split("/")
+        if any(part in ("", "..") or part[0] == "." and part != STORED for part in parts):
+            raise ElmoError(f"{name[:200]!r}: is no name of a result; nothing is written")
+
+
+def _is_there(url: str, name: str) -> bool:
+    output = read_output(url, name)
+    return output is not None and _is_whole(url, name, output)
+
+
+def _is_whole(url: str, name: str, output: Output) -> bool:
+    """Tell whether all files of an output are at the URL, with their sizes; one listing."""
+    sizes = files_of(url, name, output).tree()
+    return all(sizes.get(file) == size for file, size in output.sizes.items())
+
+
+def _is_published(place: Location, folder: str) -> bool:
+    """Tell whether an output of those in `place` has its files in this folder."""
+
+    def read(name: str) -> Output | None:
+        try:
+            return place.read_record(name, Output)
+        except ElmoError:  # deleted meanwhile, or another's file
+            return None
+
+    names = [name for name in place.names() if name.endswith(".json")]
+    return any(one is not None and one.folder == folder for one in in_parallel(read, names))
+
+
+def files_of(url: str, name: str, output: Output) -> Location:
+    """Return the folder at the URL of the files of the output `name`."""
+    return _place_of(url, name) / output.folder
+
+
+def _place_of(url: str, name: str) -> Location:
+    return Location(f"{url}/{name.rpartition('/')[0]}")
+
+
+def _name_of_output(written: Location, url: str) -> str:
+    """The name below the URL of a complete output: its place, and the digest of its manifests."""
+    manifests = _manifests(written)
+    if not manifests:
+        raise ElmoError(f"{written}: is empty; nothing is published")
+    sums = dict(zip(manifests, in_parallel(written.sha256, manifests), strict=True))
+    place = written.url.removeprefix(f"{url}/").rpartition("/")[0]
+    return f"{place}/{digest(sums)[:16]}"
+
+
+def _manifests(location: Location) -> list[str]:
+    """The manifests of an output, or all its files where it has none."""
+    paths = list(location.tree())
+    return [path for path in paths if _MANIFESTS.fullmatch(path)] or paths
+
+
+def _own(url: str) -> str:
+    """The folder at the URL of what this project has in progress.
+
+    It is named by an id that the project gets once, in its work folder.
+    """
+    project = os.environ.get(PROJECT) or project_id()
+    return f"{url}/{UNFINISHED}/{project}"
+
+
+def project_id() -> str:
+    """Return the project's id; the first call makes it, in the work folder of this folder."""
+    work = Location(_WORK)
+    if not work.exists(PROJECT_ID):
+        _WORK.mkdir(exist_ok=True)
+        work.create(PROJECT_ID, secrets.token_hex(8).encode())
+    made = work.read(PROJECT_ID).decode(errors="replace")
+    if re.fullmatch("[0-9a-f]{16}", made) is None:
+        raise BadSettings(f"{_WORK / PROJECT_ID}: is no id of a project; delete it to begin anew")
+    return made
+
+
+def _name_at_url(folder: Any, url: str) -> str:
+    """The name below the storage's URL of a folder of the project; empty for any other."""
+    if not url or folder is None or folder.local is None or folder.local.is_absolute():
+        return ""
+    name: str = folder.local.as_posix()
+    return name
+
+
+def _read_if_there(location: Location, file: str, kind: Any) -> Any:
+    try:
+        return location.read_record(file, kind)
+    except NotFound:
+        return None
+
+
+def _replaceable(local: Path) -> dict[str, Any]:
     """The arguments of `check_folder` for the files that were left in a pointer's folder."""
     if not (local / STORED).is_file():
         return {"ours": (), "also": ""}
-    files = "|".join(map(re.escape, _pointer(local).files))
+    files = "|".join(map(re.escape, read_pointer(local).files))
     return {"ours": (STORED,), "also": files or _MANIFESTS.pattern}

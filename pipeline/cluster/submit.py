@@ -32,6 +32,7 @@ from ..settings import strict_yaml
 from ..terminal.urls import without_credentials
 from ..tracking.origin import COMMIT, commit_tags
 from . import job as on_cluster
+from . import results, storage
 
 ALLOWED = (
     "AWS_ACCESS_KEY_ID",
@@ -49,12 +50,12 @@ ALLOWED = (
     "MLFLOW_S3_ENDPOINT_URL",
     "ELMO_*",
 )
-OWN = (
+OWN = (  # variables of one machine or job
     "ELMO_CACHE",
     "ELMO_CACHE_GB",
     on_cluster.JOB,
     on_cluster.PROJECT,
-)  # variables of one machine or job
+)
 STOP_SECONDS = 600  # for a checkpoint to be saved; Ray's own default is 3
 _ANSWER = 30.0  # seconds in which the cluster must take a connection
 
@@ -98,11 +99,9 @@ def submit(
         raise ElmoError(f"--folder {folder}: a checkout is a folder on the cluster, not a URL")
     if checkout and folder is None:
         raise ElmoError("--checkout needs --folder, the checkout on the cluster's shared storage")
-    sent = environment(variables)
+    sent = execution.variables(settings) | environment(variables)
     if not checkout and (commit := commit_tags()):
         sent.setdefault(COMMIT, json.dumps(commit))
-    if settings.tracking_uri:
-        sent.setdefault("MLFLOW_TRACKING_URI", settings.tracking_uri)
     if at_url and not sent.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         raise ElmoError(
             f"--folder {folder}: machines that share no folder share no mlflow.db; name an MLflow "
@@ -115,17 +114,22 @@ def submit(
         except ValueError as error:
             raise ElmoError(f"--command {command}: {str(error).lower()}") from None
     job = f"elmo-{'-'.join(stages) or 'job'}-{secrets.token_hex(4)}".replace("@", "-")
+    own = {on_cluster.JOB: job}
+    if folder is not None and at_url:
+        own[on_cluster.PROJECT] = storage.project_id()
+        sent["ELMO_STORAGE"], folder = folder, without_credentials(folder)
     with tempfile.TemporaryDirectory() as parent:
         package = Path(parent) / "package"
         # With its job's id each package is another, to Ray too, which keeps equal ones as they are
         # on its nodes; there the variables of the last job are deleted.
-        pack(package, sent | {on_cluster.JOB: job}, code=not checkout, params=params)
+        pack(package, sent | own, code=not checkout, params=params, state=at_url)
         client = connect(address)
         with answers(client.get_address()):
             client.submit_job(
                 entrypoint=shlex.join(["exec", "python", "elmo_job.py", folder or "-", *run]),
                 submission_id=job,
                 runtime_env=_runtime_env(package),
+                metadata=own,
             )
     where = without_credentials(client.get_address())
     say(f"submitted {job} to {where}; sent of the environment: {', '.join(sent) or '-'}")
@@ -169,12 +173,15 @@ def environment(asked: Iterable[str]) -> dict[str, str]:
     return dict(sorted(variables.items()))
 
 
-def pack(package: Path, sent: dict[str, str], *, code: bool, params: Path) -> None:
+def pack(
+    package: Path, sent: dict[str, str], *, code: bool, params: Path, state: bool = False
+) -> None:
     """Write the files to send with a job into the new folder `package`.
 
     They are the job's program, `elmo_job.py`; `environment.json` with `sent`, the values of
-    environment variables by name; and with `code` the packages `elmo` and `elmo_pipeline`, the
-    project's dvc.yaml and cluster.yaml, and the file `params` as params.yaml.
+    environment variables by name; with `code` the packages `elmo` and `elmo_pipeline`, the
+    project's dvc.yaml, and the file `params` as params.yaml; and with `state` dvc.lock, with the
+    pointers and small results that it names. cluster.yaml, which may hold logins, is not sent.
     """
     package.mkdir()
     shutil.copyfile(on_cluster.__file__, package / "elmo_job.py")
@@ -191,8 +198,15 @@ def pack(package: Path, sent: dict[str, str], *, code: bool, params: Path) -> No
         path = params if name == "params.yaml" else Path(name)
         if path.exists():
             shutil.copyfile(path, package / name)
-        elif name != "cluster.yaml":
+        else:
             raise NotFound(f"{path}: no such file; submit from the project's folder")
+    if state and Path(on_cluster.LOCK).exists():
+        (package / on_cluster.STATE).mkdir()
+        shutil.copyfile(on_cluster.LOCK, package / on_cluster.STATE / on_cluster.LOCK)
+        cache = package / on_cluster.STATE / on_cluster.CACHE / "files" / "md5"
+        for digest, path in results.files_to_send().items():
+            (cache / digest[:2]).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, cache / digest[:2] / digest[2:])
 
 
 def _runtime_env(package: Path) -> dict[str, Any]:

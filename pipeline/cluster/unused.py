@@ -1,127 +1,159 @@
-"""Unused outputs at the `storage` URL: no commit of this clone and no project of a job names them.
+"""Unused outputs at the `storage` URL: nothing in git, no worktree and no job names them.
 
-A commit names them through DVC: `dvc.lock` has the digest of each pointer's folder, and DVC's cache
-has its content.
+Git names them through DVC: `dvc.lock` has the digest of each pointer's folder, and DVC's cache has
+its content. All of git's objects are asked, not the history of a path, which git simplifies.
 """
 
-import json
 import re
 import subprocess
-import sys
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
-
-import yaml
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location, in_parallel
 from elmo.io.records import parse_record
 
-from . import storage
-from .job import STORED
+from . import results, storage
+from .job import JOBS, LOCK, STORED
 
-_DIGEST = re.compile(r"[0-9a-f]{16}")
-_OTHERS = ("project", storage.UNFINISHED)  # folders at the URL that hold no outputs
+_OUTPUT = re.compile(r"(.+/[0-9a-f]{16})\.json")
+_MOST = 16_000_000  # bytes of a dvc.lock
 
 
-class Found(NamedTuple):
-    """The unused outputs at the URL, and the number of commits' outputs that DVC's cache lacks.
-
-    `unused` has their folders below the URL. What the `unknown` ones name is not known.
+class Unused(NamedTuple):
+    """The unused outputs at the URL by name, each with its files' paths below the URL, its record
+    first; and how many folders of `dvc.lock` files DVC's cache lacks: what these name is not known.
     """
 
-    unused: list[str]
+    outputs: dict[str, list[str]]
     unknown: int
 
 
-def find(url: str) -> Found:
+def find_unused(url: str) -> Unused:
     """Return the outputs at the `storage` URL that nothing names; nothing is deleted.
 
-    Outputs are named by this folder, all commits of its repository, and the project of jobs at the
-    URL.
+    Outputs are named by the pointers and `dvc.lock` of this project in all worktrees of its
+    repository and in DVC's experiments, by each `dvc.lock` among git's objects, by the jobs at the
+    URL, and by work in progress. Raises `ElmoError` where one of these can't be read.
     """
-    named = {pointer.folder for pointer in storage.pointers().values()}
-    named |= set(_of_job(Location(f"{url}/project")))
-    of_commits = [_folder(digest) for digest in _locked()]
-    named |= {folder for folder in of_commits if folder}
-    unused = [name for name in sorted(_outputs(Location(url), "")) if name not in named]
-    return Found(unused, of_commits.count(None))
+    tree = Location(url).tree()
+    found = dict(_outputs(url, tree))
+    locks, named = _of_git(), set()
+    projects = list(_projects())
+    for project in projects:
+        named |= {pointer.folder for pointer in storage.pointers(project).values()}
+        if (project / LOCK).exists():
+            locks.add((project / LOCK).read_bytes())
+    marks = [name for name in tree if name.startswith(f"{JOBS}/") and name.endswith(f"/{STORED}")]
+    for name, data in zip(marks, in_parallel(Location(url).read, marks), strict=True):
+        named.add(parse_record(data, storage.Pointer, source=f"{url}/{name}").folder)
+    digests = {digest for lock in locks for digest in _folders_of(lock)}
+    pointed = [_pointed_to(digest, projects) for digest in digests]
+    named |= {name for name in pointed if name}
+    begun = set(_begun(url, tree))
+    unused = {}
+    for name, output in found.items():
+        place = name.rpartition("/")[0]
+        if name not in named and (place, output.folder) not in begun:
+            files = [f"{place}/{output.folder}/{file}" for file in output.sizes]
+            unused[name] = [f"{name}.json", *(file for file in files if file in tree)]
+    return Unused(unused, pointed.count(None))
 
 
-def remove(url: str, found: Found) -> None:
-    """Delete the unused outputs at the URL.
+def remove(url: str, unused: Unused) -> None:
+    """Delete the unused outputs at the URL: their records, then the files that these name. No link
+    is followed.
 
-    Raises `ElmoError` where commits can't all be read here, since one of them may name an output.
+    Raises `ElmoError` where what git names is not all known here.
     """
-    if found.unknown:
+    if unused.unknown:
         raise ElmoError(
-            f"{found.unknown} outputs of commits are not in DVC's cache, so what they name is not "
+            f"{unused.unknown} outputs of commits are not in DVC's cache, so what they name is not "
             "known; run: dvc fetch --all-commits"
         )
-    if _call("git", "rev-parse", "--is-shallow-repository").strip() == "true":
+    if _git("rev-parse", "--is-shallow-repository").strip() == b"true":
         raise ElmoError("this clone lacks earlier commits; run: git fetch --unshallow --all")
-    in_parallel(lambda name: Location(f"{url}/{name}").remove(), found.unused)
+    if b"promisor" in _git("config", "--list", "--name-only"):
+        raise ElmoError("this clone is partial; run this command in a full clone")
+    location = Location(url)
+    location.delete_all(files[0] for files in unused.outputs.values())
+    location.delete_all(file for files in unused.outputs.values() for file in files[1:])
 
 
-def _outputs(location: Location, name: str) -> Iterator[str]:
-    for folder in location.folders():
-        if not name and folder in _OTHERS:
-            continue
-        inside = f"{name}/{folder}".lstrip("/")
-        if _DIGEST.fullmatch(folder):
-            yield inside
-        else:
-            yield from _outputs(location / folder, inside)
+def _outputs(url: str, tree: dict[str, int]) -> Iterator[tuple[str, storage.Output]]:
+    """Yield the outputs at the URL: those whose record has the mark of one."""
+    inside = (f"{JOBS}/", f"{storage.UNFINISHED}/")
+    names = [m[1] for n in tree if (m := _OUTPUT.fullmatch(n)) and not n.startswith(inside)]
+
+    def read(name: str) -> storage.Output | None:
+        try:
+            return storage.read_output(url, name)
+        except ElmoError:  # another's file
+            return None
+
+    for name, output in zip(names, in_parallel(read, names), strict=True):
+        if output is not None:
+            yield name, output
 
 
-def _of_job(kept: Location) -> Iterator[str]:
-    """The outputs that the project of jobs at the URL names."""
-    marks = [name for name in kept.tree() if name.endswith(f"/{STORED}") and name[0] != "."]
-    for name, data in zip(marks, in_parallel(kept.read, marks), strict=True):
-        yield parse_record(data, storage.Pointer, source=kept.name(name)).folder
+def _begun(url: str, tree: dict[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield the place and folder of each output in progress."""
+    notes = re.compile(rf"{storage.UNFINISHED}/[^/]+/{storage.BEGUN}/(.+)\.json")
+    for name in tree:
+        if match := notes.fullmatch(name):
+            yield match[1], Location(url).read_record(name, storage.Begun).folder
 
 
-def _locked() -> set[str]:
-    """The digests of the folders among the outputs of `dvc.lock`, here and in every commit."""
-    texts = [Path("dvc.lock").read_text(encoding="utf-8")] if Path("dvc.lock").exists() else []
-    commits = _call("git", "log", "--all", "--format=%H", "--", "dvc.lock").split()
-    texts += [_call("git", "show", f"{commit}:./dvc.lock") for commit in commits]
-    locks = [yaml.safe_load(text) or {} for text in texts]
-    stages = [stage for lock in locks for stage in (lock.get("stages") or {}).values()]
-    outs = [out for stage in stages for out in stage.get("outs") or ()]
+def _projects() -> Iterator[Path]:
+    """Yield this project's folder in each worktree of the repository and in DVC's experiments."""
+    inside = _git("rev-parse", "--show-prefix").decode().strip()
+    yield Path()
+    for line in _git("worktree", "list", "--porcelain").decode().splitlines():
+        folder = Path(line.removeprefix("worktree "), inside)
+        if line.startswith("worktree ") and folder.is_dir():
+            yield folder
+    experiments = Path(".dvc", "tmp", "exps")
+    yield from experiments.glob("*/") if experiments.is_dir() else ()
+
+
+def _of_git() -> set[bytes]:
+    """Return the content of each `dvc.lock` among git's objects, reachable or not."""
+    listed = _git("cat-file", "--batch-all-objects", "--batch-check", "--unordered")
+    rows = [line.split() for line in listed.decode().splitlines()]
+    blobs = [name for name, kind, size in rows if kind == "blob" and int(size) < _MOST]
+    contents = _git("cat-file", "--batch", given="\n".join(blobs).encode())
+    found, start = set(), 0
+    for _ in blobs:
+        end = contents.index(b"\n", start)
+        stop = end + 1 + int(contents[start:end].split()[2])
+        if re.match(rb"schema:|stages:", data := contents[end + 1 : stop]):
+            found.add(data)
+        start = stop + 1
+    return found
+
+
+def _folders_of(lock: bytes) -> set[str]:
+    """The digests of the folders among the outputs that a `dvc.lock` names."""
+    outs = [out for entry in results.stages_of(lock).values() for out in results.outs_of(entry)]
     return {str(out["md5"]) for out in outs if str(out.get("md5", "")).endswith(".dir")}
 
 
-def _folder(digest: str) -> str | None:
-    """Return what a folder of DVC's cache points to: empty where it is no pointer, None where
-    DVC's cache does not have it."""
-    listed = _cached(digest)
-    if not listed.is_file():
-        return None
-    entries = json.loads(listed.read_text(encoding="utf-8"))
-    mark = next((entry["md5"] for entry in entries if entry["relpath"] == STORED), None)
-    if mark is None:
-        return ""
-    if not _cached(mark).is_file():
-        return None
-    file = _cached(mark)
-    return parse_record(file.read_bytes(), storage.Pointer, source=str(file)).folder
+def _pointed_to(digest: str, projects: Iterable[Path]) -> str | None:
+    """Return what a folder of DVC's caches points to: empty where it is no pointer, None where
+    neither this project's cache nor those of the others have it."""
+    for project in (None, *projects):
+        files = results.files_of_folder(digest, project)
+        if files is not None and STORED not in files:
+            return ""
+        if files is not None and (file := results.cached(files[STORED], project)).is_file():
+            return parse_record(file.read_bytes(), storage.Pointer, source=str(file)).folder
+    return None
 
 
-def _cached(digest: str) -> Path:
-    return Path(_cache_of(Path.cwd()), "files", "md5", digest[:2], digest[2:])
-
-
-@cache
-def _cache_of(project: Path) -> str:
-    return _call(sys.executable, "-m", "dvc", "cache", "dir").strip()
-
-
-def _call(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
+def _git(*command: str, given: bytes = b"") -> bytes:
+    done = subprocess.run(["git", *command], input=given, capture_output=True)
     if done.returncode:
-        said = " ".join(done.stderr.split())[-300:]
+        said = " ".join(done.stderr.decode(errors="replace").split())[-300:]
         raise ElmoError(f"what the commits of this folder name can't be read: {said}")
     return done.stdout

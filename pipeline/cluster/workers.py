@@ -129,6 +129,34 @@ def tasks(
             shown += 1
 
 
+def call_on_gpu(
+    function: Callable[..., Result], *given: Any, cluster: Cluster, label: str
+) -> Result:
+    """Call a function on a node of the cluster that has a GPU, in this folder, which all nodes
+    share; return its result.
+
+    It waits for a free GPU as training does. Messages call the work `label`.
+    """
+    names = ("ELMO_", "MLFLOW_")
+    variables = {name: value for name, value in os.environ.items() if name.startswith(names)}
+    with session() as ray:
+        one = replace(cluster, workers=1, max_workers=0, gpu=True)
+        free_cores.await_cores(ray, one, label=label, own=not elsewhere())
+        remote = ray.remote(num_cpus=cluster.cpus, num_gpus=1)(_call_in)
+        result: Result = pool.get_result(
+            ray, remote.remote(os.getcwd(), variables, function, *given)
+        )
+        return result
+
+
+def _call_in(
+    folder: str, variables: dict[str, str], function: Callable[..., Result], *given: Any
+) -> Result:
+    os.environ.update(variables)
+    os.chdir(folder)
+    return function(*given)
+
+
 class _Numbered:
     """An actor that calls a function, and gives back the number of the item with the result."""
 

@@ -42,8 +42,11 @@ def submit(
     \b
     Example: elmo submit pretrain --address http://head:8265 --folder /shared/elmo
     """
+    from ..cluster import storage
     from ..cluster import submit as cluster_jobs
+    from ..cluster.job import LOCK
 
+    before = Path(LOCK).read_bytes() if Path(LOCK).exists() else b""
     client, job = cluster_jobs.submit(
         list(stages),
         address=address,
@@ -56,8 +59,9 @@ def submit(
     )
     if not no_wait:
         code = _followed(client, job)
-        if code == 0 and command is None:
-            _bring_back(folder)
+        url = storage.root()
+        if code == 0 and command is None and url and folder in (None, url):
+            _bring_back(url, job, before)
         sys.exit(code)
 
 
@@ -65,10 +69,11 @@ def submit(
 @click.option("--remove", is_flag=True, help="Delete them at the URL.")
 @JSON
 def unused(remove: bool, as_json: bool) -> None:
-    """List the outputs at the storage's URL that no commit names.
+    """List the outputs at the storage's URL that nothing names; --remove deletes them.
 
-    A commit of any branch, tag or experiment of this clone, the project's folder and the project of
-    jobs at the URL name outputs: run `git fetch --all` first, and `dvc fetch --all-commits`.
+    Outputs are named by each dvc.lock among git's objects, by the pointers of this project in all
+    worktrees and experiments, and by jobs at the URL: run `git fetch --all` first, and `dvc fetch
+    --all-commits`.
 
     \b
     Example: elmo unused; elmo unused --remove
@@ -81,24 +86,22 @@ def unused(remove: bool, as_json: bool) -> None:
     url = storage.root()
     if not url:
         raise ElmoError("storage in cluster.yaml is empty: the outputs lie in this folder")
-    found = outputs.find(url)
+    found = outputs.find_unused(url)
     if remove:
         outputs.remove(url, found)
-    for name in found.unused:
+    for name in found.outputs:
         click.echo(json.dumps({"output": f"{url}/{name}"}) if as_json else f"{url}/{name}")
-    _say(f"{len(found.unused)} outputs that no commit names {'removed' if remove else 'found'}")
+    _say(f"{len(found.outputs)} outputs that nothing names {'removed' if remove else 'found'}")
     if found.unknown:
         _say(f"{found.unknown} outputs of commits are not in DVC's cache and may be among these")
 
 
-def _bring_back(folder: str | None) -> None:
-    """Make this folder as the job left its, if it worked at this project's own storage."""
-    from ..cluster import storage
+def _bring_back(url: str, job: str, before: bytes) -> None:
+    """Make this folder as the job left its."""
+    from ..cluster import results
 
-    url = storage.root()
-    if url and folder in (None, url):
-        count = storage.bring_back(url)
-        _say(f"{count} files of the project are here as the job left them; the data stay at {url}")
+    paths = results.bring_back(url, job, before=before)
+    _say(f"{len(paths)} results of the job are here; the data stay at {url}")
 
 
 def _followed(client: Any, job: str) -> int:

@@ -56,6 +56,7 @@ def _run(
     """Run a stage, write its numbers and metrics, and return what it did in words."""
     from elmo.io.atomic import write_json
     from elmo.io.outputs import check_record
+    from elmo.io.records import digest
 
     from ..cluster import storage
     from ..cluster.job import STORED
@@ -74,7 +75,11 @@ def _run(
     if url and not stage.inputs:
         for lost in storage.forget_lost(url):
             print_done(f"  {lost}: is not at {without_credentials(url)} any more; it is made again")
-    named, given = given, storage.resolved(stage, given, url)
+    folders = {one.name for one in (*stage.inputs, *stage.outputs) if one.kind == "folder"}
+    read = [one.name for one in stage.inputs if one.name in folders]
+    given = storage.resolve_inputs(given, read, url)
+    if stage.work:
+        given["work"] = storage.resolve_work(given["work"], url)
     if cluster is not None and stage.settles_precision and stage.settles_precision(given):
         from ..settings.precision import with_chosen_precision
         from ..terminal.progress import log_detail
@@ -84,13 +89,19 @@ def _run(
             params, stage.name, cluster=cluster, say=say, note=log_detail
         )
     output = stage.outputs[0].name
-    storage.begin(stage, named[output], given[output])
-    if stage.takes_over and named[output] != given[output] and named[output].exists(STORED):
+    named = given[output]
+    if output in folders:
+        inputs = {one.name: str(given[one.name]) for one in stage.inputs}
+        settings_of = repr(getattr(params, stage.name, None))
+        depends = digest([stage.name, stage.version, settings_of, inputs])
+        resumes = stage.resumes_in_output
+        given[output] = storage.begin(named, url, depends=depends, resumes=resumes)
+    if stage.takes_over and named != given[output] and named.exists(STORED):
         with suppress(NotFound):  # it is lost, so there is nothing to take over
-            given["earlier"] = storage.read_from(named[output], url)
+            given["earlier"] = storage.read_from(named, url)
     made = stage.run(params=params, **given)
     summary = stage.summary(made, given)
-    storage.publish(named[output], given[output], url)
+    storage.publish(named, given[output], url)
     rounded = {key: _rounded(value) for key, value in made.items()}
     if numbers is not None:
         write_json(numbers, rounded)

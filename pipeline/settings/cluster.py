@@ -79,6 +79,11 @@ class Cluster:
     def __post_init__(self) -> None:
         """Refuse what is out of its range."""
         check_fields(self)
+        if self.storage.startswith("memory:"):
+            raise BadSettings(
+                f"storage {self.storage}: keeps nothing beyond this process; name an object store, "
+                "such as s3://bucket/elmo"
+            )
         if self.max_workers and not 1 <= self.workers <= self.max_workers:
             raise BadSettings(
                 f"max_workers {self.max_workers}: must be 0 (train with exactly `workers`), or "
@@ -92,6 +97,7 @@ def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, s
     `flags` has values by the name of a setting, None for one that was not given. A flag goes before
     an environment variable, and that before the file at `path`, which need not exist.
     """
+    path = _in_project(path)
     from_file = strict_yaml.read_settings(path, Cluster) if os.path.lexists(path) else Cluster()
     values: dict[str, Any] = {}
     changed = []
@@ -111,11 +117,35 @@ def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, s
     return cluster, f"cluster: {', '.join(changed)}; the rest by default"
 
 
+def _in_project(path: Path) -> Path:
+    """The path in the user's project, where DVC runs an experiment in a copy of it: the copy lacks
+    what git ignores."""
+    if not os.path.lexists(path):
+        project, inside, _ = os.fspath(path.absolute()).partition("/.dvc/tmp/exps/")
+        if inside and (above := Path(project) / path.name).exists():
+            return above
+    return path
+
+
 def export_addresses(cluster: Cluster) -> None:
     """Put the addresses of Ray and MLflow into the environment variables that these read."""
     for name, variable in _OTHERS_NAMES.items():
         if address := getattr(cluster, name):
             os.environ[variable] = address
+
+
+def variables(cluster: Cluster) -> dict[str, str]:
+    """Return the environment variables that give another machine these settings, but for Ray's
+    address; defaults are left out."""
+    changed = {
+        field.name: getattr(cluster, field.name)
+        for field in fields(Cluster)
+        if field.name != "address" and getattr(cluster, field.name) != field.default
+    }
+    return {
+        environment_variable(name): str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in changed.items()
+    }
 
 
 def environment_variable(name: str) -> str:

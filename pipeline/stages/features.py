@@ -38,6 +38,7 @@ STAGE = Stage(
     summary=lambda figures, _: summary(figures),
     metrics={"tokens": "tokens", "bytes": "bytes"},
     product="vectors {out}",
+    resumes_in_output=True,
     cluster=True,
     takes_over=True,
     settles_precision=lambda _: True,

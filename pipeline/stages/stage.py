@@ -53,6 +53,8 @@ class Stage:
     the model that the project starts from too, empty where it pretrains one."""
     work: Argument | None = WORK
     """The folder where a killed run leaves its finished pieces; None: the stage takes seconds."""
+    resumes_in_output: bool = False
+    """Whether a killed run's finished pieces at a URL lie in the output, and are taken up there."""
     cluster: bool = False
     """Whether its work is divided among processes, here or on a cluster."""
     takes_over: bool = False

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,12 @@ from elmo.tasks.kinds import task_settings
 from elmo.tasks.metrics import score_order
 from elmo.tasks.settings import TaskSettings
 
+from ..cluster import workers
 from ..report.phrases import ARMS, SIMPLE, interval_text
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..settings.params import Params, ProjectTask
-from ..terminal.progress import Progress, log_detail
+from ..terminal.progress import Progress, log_detail, say
 from ..tracking.task_runs import TaskRuns, source_digest
 from .stage import WORK, Argument, Numbers, Stage
 from .task_training import (
@@ -51,7 +53,13 @@ def _run(params: Params, name: str, model: Location, cluster: Cluster, **given: 
         raise NotFound(f"tasks.{name}: no such task in the params; there are: {names}")
     device = "cuda" if cluster.gpu else "cpu"
     with local_folder(model) as local_model:
-        return run(name, local_model, params=params.tasks[name], device=device, **given)
+        train = partial(run, name, local_model, params=params.tasks[name], device=device, **given)
+        if not cluster.gpu or workers.has_cuda():
+            return train()
+        if workers.elsewhere() and not cluster.storage:
+            return workers.call_on_gpu(train, cluster=cluster, label=f"tasks {name}")
+        say(f"tasks {name}: this machine has no CUDA device; the CPU trains it")
+        return train(device="cpu")
 
 
 STAGE = Stage(

@@ -83,6 +83,7 @@ STAGE = Stage(
     run=lambda params, **given: _run(params, **given),
     summary=lambda figures, _: summary(figures),
     metrics={"tokens": "tokens"},
+    resumes_in_output=True,
     cluster=True,
     takes_over=True,
 )
@@ -191,11 +192,11 @@ def tokenize(
 ) -> dict[str, float]:
     """Write the shards of `inputs` to `out`, and return the counts; on an error, write none.
 
-    `column` is the column or field that holds the text of records. Finished pieces wait in `work`
-    until all are done; the next run resumes from them. Those that `earlier` has, the shards that
-    are replaced (default: those at a local `out`), are taken from there. `alone` is set unless
-    another text has some of the files and not others. `tokenization` is a version of the tokenizer;
-    default: the present one.
+    `column` is the column or field that holds the text of records. Finished pieces wait in `work`,
+    or at a URL in `out`, until all are done; the next run resumes from them. Those that `earlier`
+    has, the shards that are replaced (default: those at a local `out`), are taken from there.
+    `alone` is set unless another text has some of the files and not others. `tokenization` is a
+    version of the tokenizer; default: the present one.
     """
     check_folder(out, ours=_OURS, also=_ALSO, kind="shards")
     tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
@@ -207,6 +208,7 @@ def tokenize(
     divided = plan_pieces(inputs, shard_bytes=params.shard_bytes, documents=sides.documents)
     check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
     with work_folder(work, "tokenize", out) as kept:
+        kept = kept if out.local is not None else out  # at a URL they are written where they stay
         pieces = _without_copies(
             [
                 Piece(number, spans, kept, params, sides, column, tokenizer, STAGE.version)
@@ -228,7 +230,8 @@ def tokenize(
         shards = _entries(pieces, results)
         with output_location(out, ours=_OURS, also=_ALSO, kind="shards") as folder:
             new = [entry.file for one in results if one.piece not in before for entry in one.shards]
-            folder.adopt_all({name: name for name in new}, kept)
+            if kept != folder:
+                folder.adopt_all({name: name for name in new}, kept)
             old = sorted({entry.file for entry in shards}.difference(new))
             if earlier is None:
                 for name in old:
@@ -249,6 +252,7 @@ def tokenize(
                 inputs=files,
                 quality=report,
             )
+        kept.delete_all(piece.result_name for piece in pieces)
     return _metrics(counts, report, shards)
 
 

@@ -71,7 +71,7 @@ class Piece:
     @property
     def result_name(self) -> str:
         """Return the name of the file with the piece's result, written after all its shards."""
-        return f"{self.digest}.json"
+        return f".{self.digest}.json"
 
 
 def number_pieces(pieces: Iterable[Piece]) -> list[Piece]:

@@ -21,7 +21,8 @@ def work_folder(parent: Location, stage: str, out: Location) -> Iterator[Locatio
     On a disk it is locked: one process at a time. It is deleted on success, and on failure if no
     piece was finished. Partial files that a killed process left beside `out` are deleted first.
     """
-    work = parent / f"{stage}-{out.last}"
+    # At a URL the output's folder gets another name with each run.
+    work = parent / (stage if out.local is None else f"{stage}-{out.last}")
     if work.local is None:
         yield work
         work.remove()

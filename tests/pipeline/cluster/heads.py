@@ -22,8 +22,8 @@ SECONDS = 90.0  # to wait for a head that lives and doesn't answer
 class Head:
     """A head without dashboard; the object is a context that ends it."""
 
-    def __init__(self, environment: dict[str, str], cpus: int) -> None:
-        self.environment, self.cpus = environment, cpus
+    def __init__(self, environment: dict[str, str], cpus: int, gpus: int = 0) -> None:
+        self.environment, self.cpus, self.gpus = environment, cpus, gpus
         # Ray's sockets live there, and a socket's path may have 107 bytes.
         self.session = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
         for _ in range(TRIES):
@@ -47,6 +47,7 @@ class Head:
         """Start the head at its port; return whether it answers."""
         ray = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block"]
         ray += [f"--port={self.port}", f"--num-cpus={self.cpus}", "--include-dashboard=false"]
+        ray += [f"--num-gpus={self.gpus}"]
         ray += [f"--ray-client-server-port={free_port()}", f"--temp-dir={self.session}"]
         ray += ["--object-store-memory=100000000", "--disable-usage-stats"]
         with self.log.open("w") as log:

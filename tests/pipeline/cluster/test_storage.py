@@ -1,11 +1,14 @@
 """Data and models at a URL: the same bytes as on a disk, and in the project only manifests."""
 
+import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from elmo.data.shards import Shards
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.io.records import sha256
-from pipeline.cluster import job, storage
+from pipeline.cluster import job, results, storage, submit
 from pipeline.commands.cli import cli
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -103,21 +106,146 @@ def test_every_stage_writes_at_a_url_what_it_writes_on_a_disk(
     at_url = Location(bucket)
     assert files_below(at_url / "unfinished") == {}  # of what was in progress nothing is left
     published = files_below(at_url)
-    assert {re.sub("/[0-9a-f]{16}/", "/", name): sha for name, sha in published.items()} == on_disk
-    assert len(published) == len(on_disk)
+    records = {name for name in published if re.search("/[0-9a-f]{16}.json$", name)}
+    assert len(records) == len(list(Path().glob("*/**/.stored")))
+    written = {name: sha for name, sha in published.items() if name not in records}
+    assert {re.sub("/[0-9a-f]{16}/", "/", name): sha for name, sha in written.items()} == on_disk
+    assert len(written) == len(on_disk)
     assert files_below(Location("curves")) == curves
     assert Path("registered.json").exists()
-    assert {path.suffix for path in Path("work").rglob("*")} <= {".log"}  # a slow stage's lines
+    left = [path for path in Path("work").rglob("*") if path.name != storage.PROJECT_ID]
+    assert {path.suffix for path in left} <= {".log"}  # a slow stage's lines
     here = [path.name for folder in ("data", "models") for path in Path(folder).rglob("*")]
     assert not [name for name in here if name.endswith((".arrow", ".parquet", ".safetensors"))]
     for folder in ("models/finetune", "data/shards/domain"):
         manifest = next(path for path in Path(folder).iterdir() if path.name != job.STORED)
         assert sha256(manifest) == storage.read_from(Location(folder)).sha256(manifest.name)
 
+    lost = storage.read_from(Location("data/shards/domain"))
+    part = next(name for name in lost.names() if name.endswith(".arrow"))
     assert storage.forget_lost(bucket) == []
-    (at_url / "data" / "shards" / "domain").remove()
+    lost.delete(part)  # the manifests are still there
+    Path("data/shards/domain/mine.txt").write_text("mine")
+    with pytest.raises(ElmoError, match=r"data/shards/domain: holds mine.txt"):
+        storage.forget_lost(bucket)
+    Path("data/shards/domain/mine.txt").unlink()
     assert storage.forget_lost(bucket) == ["data/shards/domain"]
     assert not (project / "data" / "shards" / "domain").exists()
+
+
+def test_a_lost_part_is_made_again_and_what_a_rerun_has_made_stays(
+    project: Path, bucket: str
+) -> None:
+    """A shard is deleted; the rerun makes an output with the same manifest."""
+    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
+    run("corpus", "data/corpus", "--work", "work")
+    tokenize = ("tokenize", "data/corpus", "general", "data/shards/general", "--work", "work")
+    run(*tokenize)
+    first = storage.read_from(Location("data/shards/general"))
+    pointer = Path("data/shards/general/.stored").read_bytes()
+    shard = next(name for name in first.names() if name.endswith(".arrow"))
+    first.delete(shard)
+    run(*tokenize)
+    second = storage.read_from(Location("data/shards/general"))
+    assert second != first and second.exists(shard)
+    assert Path("data/shards/general/.stored").read_bytes() == pointer  # nothing reruns after it
+    run(*tokenize)  # an equal one that is whole is kept
+    assert storage.read_from(Location("data/shards/general")) == second
+    assert storage.forget_lost(bucket) == []
+
+
+def test_each_object_of_an_output_is_written_once(
+    project: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
+    run("corpus", "data/corpus", "--work", "work")
+    written: list[Path] = []
+    copy = LocalFileSystem.cp_file
+
+    def noted(self: Any, old: str, new: str, **options: Any) -> None:
+        if f"{project}/bucket" in new:
+            assert f"{project}/bucket" not in old
+            written.append(Path(new))
+        copy(self, old, new, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "cp_file", noted)
+    run("tokenize", "data/corpus", "general", "data/shards/general", "--work", "work")
+    out = storage.read_from(Location("data/shards/general"))
+    shards = [name for name in out.names() if name.endswith(".arrow")]
+    assert shards and sorted(path.name for path in written if path.suffix == ".arrow") == shards
+
+
+def test_a_folder_that_can_not_be_listed_publishes_nothing(
+    project: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
+    run("corpus", "data/corpus", "--work", "work")
+    whole, refuse = LocalFileSystem.ls, []
+
+    def ls(self: Any, path: str, *given: Any, **options: Any) -> Any:
+        if refuse and "data/shards" in path:
+            raise PermissionError(13, "Permission denied", path)
+        return whole(self, path, *given, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "ls", ls)
+    folder = storage.begin(Location("data/shards/general"), bucket, depends="x", resumes=False)
+    folder.write("manifest.json", b"{}")
+    refuse.append(True)
+    with pytest.raises(ElmoError, match="Permission denied"):
+        storage.publish(Location("data/shards/general"), folder, bucket)
+    assert folder.exists("manifest.json") and not Path("data/shards/general").exists()
+
+
+@pytest.mark.parametrize("name", ["general", "domain"])
+def test_the_pointers_stay_where_the_url_is_a_slip(project: Path, bucket: str, name: str) -> None:
+    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
+    run("corpus", "data/corpus", "--work", "work")
+    run("tokenize", "data/corpus", name, f"data/shards/{name}", "--work", "work")
+    Path("cluster.yaml").write_text(f"storage: {bucket}/slip\n")
+    with pytest.raises(ElmoError, match=r"slip: holds none of this project's 2 outputs.*rm -r"):
+        run("corpus", "data/corpus", "--work", "work")
+    assert len(list(Path("data").rglob(".stored"))) == 2
+
+
+def test_work_in_progress_is_found_from_a_machine_of_another_name(
+    project: Path, bucket: str, tmp_path: Path
+) -> None:
+    """A training that is killed, then its project copied to a machine called otherwise."""
+    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
+    own = ("--work", "work")
+    run("corpus", "data/corpus", *own)
+    run("tokenize", "data/corpus", "general", "data/shards/general", *own)
+    run("vocab", "data/shards/general", "data/vocab", *own)
+    options = ("-S", "pretrain.training.epochs=400", "-S", "pretrain.training.evaluate_every=50")
+    pretrain = ["pretrain", "data/shards/general", "data/vocab", "models/pretrain"]
+    pretrain += ["--curves", "curves/pretrain", *own, *options]
+    quick = os.environ | {"PYTHONPATH": str(ROOT), "ELMO_CHECKPOINT_MINUTES": "0.02"}
+    command = [sys.executable, "-m", "pipeline", *pretrain]
+    running = subprocess.Popen(command, env=quick, stderr=subprocess.PIPE, text=True)
+    checkpoints = re.compile("unfinished/[0-9a-f]{16}/work/pretrain/[0-9a-f]+/checkpoints/step-.*")
+    while not any(map(checkpoints.search, Location(bucket).tree())):
+        assert running.poll() is None, running.communicate()[1]
+        time.sleep(0.2)
+    running.kill()
+    running.communicate()
+    there = tmp_path.parent / f"{tmp_path.name}-there"
+    shutil.copytree(project, there, ignore=shutil.ignore_patterns("bucket"))
+    renamed = ["unshare", "-u", "bash", "-c", 'hostname elsewhere; exec "$@"', "-", *command]
+    if subprocess.run(renamed[:5] + ["-", "true"], capture_output=True).returncode:
+        pytest.skip("this machine can't be called otherwise")
+    again = subprocess.Popen(renamed, env=quick, cwd=there, stderr=subprocess.PIPE, text=True)
+    assert again.stderr is not None
+    lines = [""]
+    while "resuming from step" not in lines[-1]:
+        lines.append(again.stderr.readline())
+        assert lines[-1], "".join(lines)
+    again.kill()
+    again.communicate()
+    assert len((Location(bucket) / "unfinished").folders()) == 1
 
 
 def test_what_an_earlier_commit_names_is_still_there(
@@ -196,22 +324,21 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"local://{tmp_path}/bucket"
 
 
-def test_a_job_keeps_its_project_at_the_url(
-    bucket: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_job_writes_its_project_in_a_folder_of_its_own(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Location(f"{bucket}/project")
+    """What one left in DVC's cache, the next one has; each has its own dvc.lock."""
+    jobs = Location(f"{bucket}/jobs")
+    object_ = ".dvc/cache/files/md5/ab/" + "c" * 30
 
     def stages(command: list[str], folder: Path, variables: dict[str, str]) -> int:
-        assert variables["ELMO_STORAGE"] == bucket and kept.exists(job.LEASE)
-        lock = folder / "dvc.lock"
-        lock.write_text(lock.read_text() + "again\n" if lock.exists() else "once\n")
-        (folder / "metrics").mkdir(exist_ok=True)
+        assert variables["ELMO_STORAGE"] == bucket and jobs.folders()
+        assert (folder / object_).exists() == (command[0] == "second")
+        (folder / "dvc.lock").write_text(command[0])
+        (folder / "metrics").mkdir()
         (folder / "metrics" / "vocab.json").write_text(command[0])
-        (folder / ".dvc" / "cache" / "files" / "md5").mkdir(parents=True, exist_ok=True)
-        (folder / ".dvc" / "cache" / "files" / "md5" / "ab").write_text("cached")
+        (folder / object_).parent.mkdir(parents=True, exist_ok=True)
+        (folder / object_).write_text("cached")
         (folder / ".dvc" / "tmp").write_text("not kept")
         return 7
 
@@ -219,19 +346,14 @@ def test_a_job_keeps_its_project_at_the_url(
     monkeypatch.setattr(job, "_init", lambda home, variables: (home / ".dvc").mkdir())
     for word in ("first", "second"):
         (tmp_path / word).mkdir()
+        monkeypatch.setenv(job.JOB, word)
         assert job._run_at_url(bucket, [word], tmp_path / word, {}) == 7
         assert not (tmp_path / word).exists()
-    assert kept.read("dvc.lock") == b"once\nagain\n"
-    assert (kept / "metrics").read("vocab.json") == b"second"
-    assert (kept / ".dvc" / "cache" / "files" / "md5").names() == ["ab"]
-    assert (kept / ".dvc").names() == [] and not kept.exists(job.LEASE)
-
-    kept.write(job.LEASE, b"elmo-other")
-    assert job._run_at_url(bucket, ["third"], tmp_path, {}) == 1
-    assert "elmo-other is at work here" in capsys.readouterr().out
-    monkeypatch.setattr(job, "_has_ended", lambda other: other == "elmo-other")
-    (tmp_path / "fourth").mkdir()
-    assert job._run_at_url(bucket, ["fourth"], tmp_path / "fourth", {}) == 7
+    names = {"dvc.lock", "job.json", "metrics/vocab.json"}
+    assert (jobs / "first").tree().keys() == names | {object_}
+    assert (jobs / "second").tree().keys() == names  # nothing is written twice
+    assert (jobs / "first").read("dvc.lock") == b"first"
+    assert Location(bucket).folders() == ["jobs"]
 
 
 def test_a_job_says_in_one_line_that_its_store_refuses(
@@ -241,17 +363,7 @@ def test_a_job_says_in_one_line_that_its_store_refuses(
     (tmp_path / "bucket").write_text("")
     assert job._run(bucket, ["true"]) == 1
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"error: {bucket}/project/at-work: ")
-
-
-def test_of_jobs_that_begin_at_once_one_has_the_lease(tmp_path: Path) -> None:
-    """On a disk, whose `create` is one call of the system."""
-    for attempt in range(20):
-        kept = Location(tmp_path / str(attempt))
-        with ThreadPoolExecutor(8) as threads:
-            refused = list(threads.map(lambda k: job._taken(kept, f"job {k}"), range(8)))  # noqa: B023
-        assert refused.count("") == 1
-        assert {other for other in refused if other} == {kept.read(job.LEASE).decode()}
+    assert line.startswith(f"error: {bucket}/jobs/")
 
 
 def test_a_project_that_can_not_be_saved_is_an_error_and_stays(
@@ -282,87 +394,206 @@ def test_a_project_that_can_not_be_saved_is_an_error_and_stays(
         subprocess.run(["umount", str(disk)], check=True)
 
 
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from pipeline.cluster import job
+url, home, package = sys.argv[1:]
+job.PACKAGE = Path(package)
+command = [sys.executable, "-m", "dvc", "repro", "-q", "vocab"]
+sys.exit(job._run_at_url(url, command, Path(home), dict(os.environ)))
+"""
+
+
+class Jobs:
+    """Jobs at one URL, from copies of one project, each a process of its own."""
+
+    def __init__(self, project: Path, bucket: str) -> None:
+        self.project, self.bucket = project, bucket
+        self.environment = os.environ | {
+            "DVC_NO_ANALYTICS": "1",
+            "PYTHONPATH": str(ROOT),
+            "ELMO_ACTORS": "1",
+            job.PROJECT: "0123456789abcdef",
+        }
+        params = Path("params.yaml").read_text()  # jobs have another folder
+        Path("params.yaml").write_text(params.replace("text.txt", str(project / "text.txt")))
+        shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
+        Path("cluster.yaml").write_text(f"storage: {bucket}\n")
+        self.dvc("init", "-q", "--no-scm")
+
+    def dvc(self, *command: str, cwd: Path = Path()) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "dvc", *command],
+            env=self.environment,
+            cwd=cwd,
+            text=True,
+            capture_output=True,
+        )
+
+    def start(self, name: str) -> subprocess.Popen[str]:
+        """Start the job `name` of this folder, as it is now."""
+        home, package = self.project / f"{name}-home", self.project / f"{name}-package"
+        home.mkdir()
+        submit.pack(package, {}, code=True, params=Path("params.yaml"), state=True)
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, self.bucket, str(home), str(package)],
+            env=self.environment | {job.JOB: name},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def run(self, name: str) -> str:
+        """Run a job to its end; return what it printed."""
+        running = self.start(name)
+        printed = running.communicate(timeout=500)[0]
+        assert running.returncode == 0, printed
+        return printed
+
+
+def set_heldout(share: float) -> None:
+    params = yaml.safe_load(Path("params.yaml").read_text())
+    params["tokenize"]["heldout"] = share
+    Path("params.yaml").write_text(yaml.safe_dump(params))
+
+
 @pytest.mark.slow
-def test_outputs_that_no_commit_names_are_listed_and_removed(
-    project: Path, bucket: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Shards of three settings: of an earlier commit, of another branch, and of neither."""
-    own = os.environ | {"DVC_NO_ANALYTICS": "1", "PYTHONPATH": str(ROOT), "ELMO_ACTORS": "1"}
-
-    def shell(*command: str) -> None:
-        subprocess.run(command, env=own, check=True, capture_output=True)
-
-    def shards(heldout: float) -> str:
-        params = yaml.safe_load(Path("params.yaml").read_text())
-        params["tokenize"]["heldout"] = heldout
-        Path("params.yaml").write_text(yaml.safe_dump(params))
-        shell("dvc", "repro", "-q", "tokenize@general")
-        return str(storage.read_from(Location("data/shards/general")))
-
-    def commit() -> None:
-        shell("git", "add", "dvc.lock", "params.yaml")
-        shell("git", "-c", "user.name=A", "-c", "user.email=a@b.c", "commit", "-qm", "x")
-
-    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
-    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
-    with pytest.raises(ElmoError, match="commits of this folder name can't be read: .*git"):
-        run("unused")
-    shell("git", "init", "-q", "-b", "main")
-    shell("dvc", "init", "-q")
-    first = shards(0.2)
-    commit()
-    shell("git", "checkout", "-qb", "other")
-    second = shards(0.3)
-    commit()
-    shell("git", "checkout", "-q", "main")
-    third = shards(0.4)
-    run("unused", "--remove")
-    assert capsys.readouterr().out == ""  # this folder names the third
-    shell("git", "checkout", "-q", "params.yaml", "dvc.lock")
-    shell("dvc", "checkout", "-q", "tokenize@general")
-    run("unused")
-    assert capsys.readouterr().out.split() == [third]
-    assert Location(third).exists("manifest.json")
-    cached = [path for path in Path(".dvc/cache/files/md5").rglob("*.dir")]
-    shutil.move(".dvc/cache", "cache")
-    with pytest.raises(ElmoError, match="outputs of commits are not in DVC's cache.*--all-commits"):
-        run("unused", "--remove")
-    assert cached and Location(third).exists("manifest.json")
-    shutil.move("cache", ".dvc/cache")
-    run("unused", "--remove")
-    assert not Location(third).names()
-    assert all(Location(one).exists("manifest.json") for one in (first, second))
-    Path("cluster.yaml").unlink()
-    with pytest.raises(ElmoError, match="storage in cluster.yaml is empty"):
-        run("unused")
-
-
-@pytest.mark.slow
-def test_what_a_job_left_is_brought_back(
+def test_two_jobs_at_once_at_one_url_are_both_right(
     project: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Afterwards DVC has nothing to repeat here, and an output made here is not lost."""
-    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
-    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
-    own = os.environ | {"DVC_NO_ANALYTICS": "1", "PYTHONPATH": str(ROOT), "ELMO_ACTORS": "1"}
-    subprocess.run(["dvc", "init", "-q", "--no-scm"], env=own, check=True)
-    repro = ["dvc", "repro", "vocab"]
-    subprocess.run(repro, env=own, check=True, capture_output=True)
-    kept = Location(f"{bucket}/project")
-    for name in job._files(project):
-        kept.put(name, project / name)
-    for name in ("data", "metrics", "numbers", ".dvc/cache"):
-        shutil.rmtree(name)
-    Path("dvc.lock").unlink()
-    assert storage.bring_back(bucket) > 10
-    done = subprocess.run(repro, env=own, capture_output=True, text=True, check=True)
-    assert "Running stage 'tokenize" not in done.stdout and "Running stage 'voc" not in done.stdout
+    """Of other params; each result is that of a disk, and the later one to come back takes nothing
+    of the earlier one."""
+    jobs = Jobs(project, bucket)
+    shares = {"one": 0.2, "two": 0.4}
+    running = {}
+    for name, share in shares.items():
+        set_heldout(share)
+        running[name] = jobs.start(name)
+    for one in running.values():
+        printed = one.communicate(timeout=500)[0]
+        assert one.returncode == 0, printed
+    for name, share in shares.items():
+        set_heldout(share)
+        shutil.copytree(
+            project, f"../{project.name}-{name}", ignore=shutil.ignore_patterns("bucket")
+        )
+        monkeypatch.chdir(f"../{project.name}-{name}")
+        results.bring_back(bucket, name, before=b"")
+        done = jobs.dvc("repro", "vocab")
+        assert done.returncode == 0, done.stderr
+        assert set(re.findall("Running stage '([^']*)'", done.stdout)) == {"corpus"}
+        at_url = storage.read_from(Location("data/shards/general"))
+        found = {one: at_url.sha256(one) for one in at_url.names()}
+        Path("cluster.yaml").unlink()
+        shutil.rmtree("data")
+        Path("dvc.lock").unlink()
+        assert jobs.dvc("repro", "-q", "vocab").returncode == 0
+        here = Location("data/shards/general")
+        assert {one: here.sha256(one) for one in here.names()} == found
+        monkeypatch.chdir(project)
+    records = [name for name in Location(bucket).tree() if re.search(r"general/\w{16}\.json", name)]
+    assert len(records) == 2
+
+
+@pytest.mark.slow
+def test_what_a_job_left_is_brought_back(project: Path, bucket: str) -> None:
+    """Then neither DVC here nor the next job repeats a stage; an output made here stays."""
+    jobs = Jobs(project, bucket)
+    jobs.run("first")
+    assert len(results.bring_back(bucket, "first", before=b"")) > 5
+    assert Path("metrics/vocab.json").exists() and Path("data/vocab/.stored").exists()
+    done = jobs.dvc("repro", "vocab")
+    assert set(re.findall("Running stage '([^']*)'", done.stdout)) == {"corpus"}, done.stdout
+    before = Path("dvc.lock").read_bytes()
+    jobs.run("second")
+    records = [name for name in Location(bucket).tree() if re.search(r"/\w{16}\.json", name)]
+    assert len(records) == 3  # corpus, general text and vocabulary, as before
+    results.bring_back(bucket, "second", before=before)
+    assert "Running stage 'vocab'" not in jobs.dvc("repro", "vocab").stdout
     shutil.rmtree("data/vocab")
     Path("data/vocab").mkdir()
     Path("data/vocab/words.txt").write_text("made here")
-    with pytest.raises(ElmoError, match="data/vocab: holds an output that was made here"):
-        storage.bring_back(bucket)
+    with pytest.raises(ElmoError, match="can't be put in place here: .*data/vocab"):
+        results.bring_back(bucket, "first", before=b"")
     assert Path("data/vocab/words.txt").read_text() == "made here"
+    assert Path("dvc.lock").read_bytes() == before
+
+
+def test_nothing_that_a_bucket_holds_is_written_outside_the_results(
+    project: Path, bucket: str
+) -> None:
+    """Keys and names with `..`, hidden folders, absolute paths, links, and content of others."""
+    Jobs(project, bucket)
+    Path(".git").mkdir()
+    own = Location(f"{bucket}/jobs/bad")
+    hostile = ["../../../evil.txt", ".git/config", "/evil.txt", "a/../../evil.txt", "out/evil.txt"]
+    Path("out").symlink_to(project.parent)
+    evil = hashlib.md5(b"evil").hexdigest()
+    object_ = f".dvc/cache/files/md5/{evil[:2]}/{evil[2:]}"
+    before = {path for path in project.parent.rglob("*") if "bucket" not in path.parts}
+
+    def lock(out: dict[str, Any]) -> bytes:
+        return yaml.safe_dump({"schema": "2.0", "stages": {"vocab": {"outs": [out]}}}).encode()
+
+    own.write(object_, b"evil")
+    for key in (".git/config", "evil.txt", "data/evil.txt"):
+        own.write(key, b"evil")
+    for name in hostile:
+        own.write("dvc.lock", lock({"path": name, "md5": evil}))
+        with pytest.raises(ElmoError):
+            results.bring_back(bucket, "bad", before=b"")
+        listing = json.dumps([{"relpath": name, "md5": evil}]).encode()
+        folder = hashlib.md5(listing).hexdigest() + ".dir"
+        own.write(f".dvc/cache/files/md5/{folder[:2]}/{folder[2:]}", listing)
+        own.write("dvc.lock", lock({"path": "data/vocab", "md5": folder}))
+        if name != "out/evil.txt":  # a name within the output
+            with pytest.raises(ElmoError):
+                results.bring_back(bucket, "bad", before=b"")
+    for wrong in ("../../../../evil", "0" * 32, "--force"):
+        own.write(f".dvc/cache/files/md5/00/{'0' * 30}", b"evil")
+        own.write("dvc.lock", lock({"path": "data/vocab", "md5": wrong}))
+        with pytest.raises(ElmoError):
+            results.bring_back(bucket, "bad", before=b"")
+    after = {path for path in project.parent.rglob("*") if "bucket" not in path.parts}
+    assert not [path for path in after - before if path.is_file() and "cache" not in path.parts]
+    assert not Path("dvc.lock").exists() and not Path(".git/config").exists()
+
+
+def test_no_login_is_sent_or_shown(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of cluster.yaml a job gets the settings, in the file of variables that is deleted."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    login = "s3://key:hunter2@bucket/x"
+    Path("cluster.yaml").write_text(f"storage: {login}\ntracking_uri: http://me:hunter2@mlflow\n")
+    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
+    sent: dict[str, Any] = {}
+
+    class Client:
+        def get_address(self) -> str:
+            return "http://head"
+
+        def submit_job(self, **given: Any) -> None:
+            sent.update(given)
+            package = Path(given["runtime_env"]["working_dir"])
+            for path in package.rglob("*"):
+                if path.is_file() and "hunter2" in path.read_text(errors="replace"):
+                    sent.setdefault("files", []).append(path.name)
+            sent["variables"] = json.loads((package / job.ENVIRONMENT).read_text())
+
+    monkeypatch.setattr(submit, "connect", lambda address: Client())
+    submit.submit(
+        [],
+        address=None,
+        folder=None,
+        checkout=False,
+        command=None,
+        variables=[],
+        params=Path("params.yaml"),
+        say=lambda line: sent.setdefault("said", []).append(line),
+    )
+    assert sent.pop("files") == [job.ENVIRONMENT]
+    assert sent.pop("variables")["ELMO_STORAGE"] == login
+    assert "hunter2" not in repr(sent)
 
 
 def test_a_url_to_work_at_needs_a_tracking_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,30 +614,10 @@ def test_a_url_to_work_at_needs_a_tracking_server(monkeypatch: pytest.MonkeyPatc
             )
 
 
-@pytest.mark.slow
-def test_the_next_job_runs_only_what_has_changed(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_of_ones_own_is_not_taken_for_an_outputs_manifests(
+    project: Path, bucket: str
 ) -> None:
-    ran = tmp_path / "ran"
-    code = "import pathlib, sys; pathlib.Path('out').mkdir(); pathlib.Path('out/a').write_text('1')"
-    (tmp_path / "stage.py").write_text(f"{code}; open({str(ran)!r}, 'a').write('x')\n")
-    stage = {"cmd": f"python {tmp_path / 'stage.py'}", "outs": ["out"]}
-    Location(f"{bucket}/project").write(
-        "dvc.yaml", yaml.safe_dump({"stages": {"a": stage}}).encode()
-    )
-    monkeypatch.setattr(
-        job, "run", lambda what, home, env: subprocess.call(what, cwd=home, env=env)
-    )
-    own = os.environ | {"DVC_NO_ANALYTICS": "1"}
-    for number in (1, 2):
-        home = tmp_path / f"node{number}"
-        home.mkdir()
-        assert job._run_at_url(bucket, ["dvc", "repro", "-q"], home, own) == 0
-        assert ran.read_text() == "x"
-
-
-def test_a_folder_of_ones_own_is_not_taken_for_an_outputs_manifests(project: Path) -> None:
-    Path("cluster.yaml").write_text("storage: memory://bucket/mine\n")
+    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
     Path("data/corpus").mkdir(parents=True)
     Path("data/corpus/mine.txt").write_text("mine")
     with pytest.raises(ElmoError, match=r"data/corpus: holds mine.txt, and no output of this"):

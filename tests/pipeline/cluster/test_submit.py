@@ -537,6 +537,38 @@ def test_a_jobs_own_runtime_env_is_merged(cluster: Cluster, tmp_path: Path) -> N
     assert "threads 3" in followed.stdout + followed.stderr
 
 
+@pytest.mark.ray
+def test_the_first_job_of_a_project_that_runs_has_its_work_in_progress(cluster: Cluster) -> None:
+    """A second one keeps its own; once the first has ended, the next one resumes its work."""
+    code = """
+import os, sys, time
+from ray.job_submission import JobSubmissionClient
+from pipeline.cluster.job import PROJECT, _own_work
+client = JobSubmissionClient(sys.argv[1])
+for job in ("one", "two"):
+    client.submit_job(entrypoint="sleep 300", submission_id=job, metadata={PROJECT: "p"})
+client.submit_job(entrypoint="sleep 300", submission_id="other", metadata={PROJECT: "q"})
+print(_own_work("one", "p"), _own_work("other", "q"))
+print(_own_work("two", "p").split()[-1])
+client.stop_job("one")
+while not client.get_job_status("one").is_terminal():
+    time.sleep(0.5)
+print(_own_work("two", "p"))
+for job in ("two", "other"):
+    client.stop_job(job)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, f"http://127.0.0.1:{cluster.port}"],
+        env=cluster.environment | {"RAY_ADDRESS": f"http://127.0.0.1:{cluster.port}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("  ")]
+    assert lines == ["p q", "p-two", "p"]
+
+
 def test_a_command_with_an_open_quote_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match=r"^--command echo 'a: no closing quotation$"):
         submit.submit(

@@ -180,6 +180,41 @@ def test_stages_run_on_the_cluster_that_ray_address_names(tmp_path: Path) -> Non
     assert digests[0] == digests[1]
 
 
+def test_a_task_is_trained_on_the_node_that_has_a_gpu(tmp_path: Path) -> None:
+    """In the project's folder, with the settings; an error there is raised here as it was."""
+    code = """
+import os
+from elmo.errors import ElmoError
+from pipeline.cluster import workers
+from pipeline.settings.cluster import Cluster
+
+def train(what):
+    if not what:
+        raise ElmoError("a.tsv:7: bad")
+    return what, os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"], os.getcwd(), os.environ["ELMO_X"]
+
+cluster = Cluster(cpus=1, gpu=True)
+what, process, gpu, folder, x = workers.call_on_gpu(train, "tags", cluster=cluster, label="tasks")
+print(what, process != os.getpid(), gpu, folder == os.getcwd(), x)
+try:
+    workers.call_on_gpu(train, "", cluster=cluster, label="tasks")
+except ElmoError as error:
+    print(error)
+"""
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
+    with Head(environment, cpus=1, gpus=1) as head:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment | {"RAY_ADDRESS": head.address, "ELMO_X": "y"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == ["tags True 0 True y", "a.tsv:7: bad"]
+
+
 CODE = """
 import os
 from elmo.io.location import Location

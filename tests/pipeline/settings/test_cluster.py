@@ -1,8 +1,12 @@
 """How the work is run: defaults, cluster.yaml, variables and flags, in that order."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from elmo.errors import ElmoError
 from pipeline.settings import cluster
@@ -83,7 +87,7 @@ def test_storage_is_a_url_with_a_bucket_or_path(
         cluster.load(tmp_path / "absent.yaml")
 
 
-@pytest.mark.parametrize("text", ["", "s3://bucket/elmo", "file:///tmp/x", "gs://b", "memory://x"])
+@pytest.mark.parametrize("text", ["", "s3://bucket/elmo", "file:///tmp/x", "gs://b"])
 def test_storage_takes_urls(text: str) -> None:
     assert Cluster(storage=text).storage == text
 
@@ -95,3 +99,24 @@ def test_a_database_may_lie_in_a_folder_with_a_space(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://my server")
     with pytest.raises(ElmoError, match="an address without spaces"):
         cluster.load(Path("absent"))
+
+
+@pytest.mark.slow
+def test_an_experiment_in_a_copy_of_the_project_has_the_projects_settings(tmp_path: Path) -> None:
+    """cluster.yaml, which git ignores, is not in the copy that DVC makes."""
+    code = "import pathlib; from pipeline.settings.cluster import load; "
+    code += "line = load(pathlib.Path('cluster.yaml'))[1]; pathlib.Path('out').write_text(line)"
+    stage = {"cmd": f'{sys.executable} -c "{code}"', "outs": [{"out": {"cache": False}}]}
+    (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"a": stage}}))
+    (tmp_path / "cluster.yaml").write_text("gpu: true\n")
+    (tmp_path / ".gitignore").write_text("/cluster.yaml\n")
+    own = {name: text for name, text in os.environ.items() if not name.startswith("ELMO_")}
+    own |= {"DVC_NO_ANALYTICS": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c"]
+    dvc = [sys.executable, "-m", "dvc"]
+    commands = [[*git, "init", "-q"], [*dvc, "init", "-q"], [*git, "add", "."]]
+    commands += [[*git, "commit", "-qm", "x"], [*dvc, "exp", "run", "--temp", "-n", "try"]]
+    for command in [*commands, [*dvc, "exp", "apply", "try"]]:
+        done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "gpu yes" in (tmp_path / "out").read_text()

@@ -1,0 +1,191 @@
+"""The results of a project as DVC knows them: what is sent with a job, and what comes back.
+
+`dvc.lock` names each result by its digest. What comes back from a job at a URL is what its
+`dvc.lock` names, and nothing else that lies there: each file's name is checked to stay inside the
+project, and its content against its digest. DVC itself puts it in place.
+"""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from elmo.errors import Damaged, ElmoError, NotFound
+from elmo.io.atomic import new_file
+from elmo.io.location import Location, in_parallel
+
+from . import storage
+from .job import CACHE, JOBS, LOCK, STORED
+
+_DIGEST = re.compile(r"[0-9a-f]{32}(\.dir)?")
+_STAGE = re.compile(r"\w[\w@./-]*")
+_SMALL = 1_000_000  # bytes of a file that is sent with a job
+
+
+def stages_of(lock: bytes) -> dict[str, Any]:
+    """Return the stages of a `dvc.lock` by name, each with its outs; none where it is no such
+    file."""
+    try:
+        read = yaml.safe_load(lock)
+    except yaml.YAMLError:
+        return {}
+    stages = read.get("stages") if isinstance(read, dict) else None
+    if not isinstance(stages, dict):
+        return {}
+    return {str(name): entry for name, entry in stages.items() if isinstance(entry, dict)}
+
+
+def outs_of(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the outs of a stage in a `dvc.lock`; none of one in a dvc.yaml, which has no
+    digests."""
+    outs = entry.get("outs")
+    return [out for out in outs if isinstance(out, dict)] if isinstance(outs, list) else []
+
+
+def files_to_send() -> dict[str, Path]:
+    """Return the files of DVC's cache that a job at a URL needs of what this project has, by their
+    digests: pointers, and small results."""
+    found: dict[str, Path] = {}
+    lock = Path(LOCK)
+    for entry in stages_of(lock.read_bytes() if lock.exists() else b"").values():
+        for out in outs_of(entry):
+            digest = str(out.get("md5", ""))
+            files = files_of_folder(digest) if digest.endswith(".dir") else {}
+            if files is None or (files and STORED not in files and out.get("size", 0) > _SMALL):
+                continue
+            if not files and out.get("size", 0) > _SMALL:
+                continue
+            found |= {
+                one: cached(one) for one in (digest, *files.values()) if cached(one).is_file()
+            }
+    return found
+
+
+def bring_back(url: str, job: str, *, before: bytes) -> list[str]:
+    """Copy the results of a job at the `storage` URL into this project; return their paths.
+
+    `before` is the `dvc.lock` that was sent. Only stages that the job has run change here. Raises
+    `ElmoError`, and changes no result, where a name or digest is wrong, or where DVC finds a result
+    here that it could not bring back.
+    """
+    own = Location(f"{url}/{JOBS}/{job}")
+    try:
+        theirs = own.read(LOCK)
+    except FileNotFoundError:
+        return []
+    old, lock = stages_of(before), Path(LOCK)
+    ran = {name: entry for name, entry in stages_of(theirs).items() if entry != old.get(name)}
+    outs = [out for entry in ran.values() for out in outs_of(entry)]
+    if not ran:
+        return []
+    _check(ran, outs)
+    in_parallel(lambda out: _fetch(own, out), outs)
+    here = lock.read_bytes() if lock.exists() else b""
+    if here != before:  # another job, or a run here, has come between
+        merged = {"schema": "2.0", "stages": stages_of(here) | ran}
+        theirs = yaml.safe_dump(merged, sort_keys=False, allow_unicode=True).encode()
+    _write(lock, theirs)
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", "checkout", *ran], capture_output=True, text=True
+    )
+    if done.returncode:
+        _write(lock, here)
+        said = " ".join(done.stderr.split()).removeprefix("ERROR: ")[:400]
+        raise ElmoError(f"{own}: its results can't be put in place here: {said}")
+    for out in outs:  # DVC leaves alone what git keeps
+        path = Path(out["path"])
+        if not path.exists() or (path.is_file() and _md5(path.read_bytes()) != out["md5"]):
+            _write(path, cached(out["md5"]).read_bytes())
+    return [str(out["path"]) for out in outs]
+
+
+def files_of_folder(digest: str, project: Path | None = None) -> dict[str, str] | None:
+    """Return the digests of a folder's files by their paths in it; None where DVC's cache, as in
+    `cached`, has no such folder."""
+    path = cached(digest, project)
+    return _files_in(path.read_bytes(), str(path)) if path.is_file() else None
+
+
+def cached(digest: str, project: Path | None = None) -> Path:
+    """Return the path in DVC's cache of the file or folder with this digest.
+
+    The cache is this project's, or the one in the folder of another `project`.
+    """
+    if _DIGEST.fullmatch(digest) is None:
+        raise Damaged(f"{LOCK}: {digest[:100]!r} is no digest of DVC")
+    cache = project / CACHE if project else Path(_cache_of(Path.cwd()))
+    return cache / "files" / "md5" / digest[:2] / digest[2:]
+
+
+def _check(ran: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse names that lead out of the project, by `..`, hidden folders or links."""
+    if wrong := [name for name in ran if not _STAGE.fullmatch(name)]:
+        raise ElmoError(f"{LOCK} of the job: {wrong[0][:100]!r} is no name of a stage")
+    paths = [str(out.get("path", "")) for out in outs]
+    storage.check_inside(paths)
+    home = Path.cwd().resolve()
+    for path in paths:
+        if not Path(path).resolve().is_relative_to(home):
+            raise ElmoError(f"{path}: a link leads out of the project; nothing is written")
+
+
+def _fetch(own: Location, out: Mapping[str, Any]) -> None:
+    """Copy an output of a job into DVC's cache, with the files of a folder."""
+    digest = str(out.get("md5", ""))
+    data = _fetch_file(own, digest, str(out["path"]))
+    if digest.endswith(".dir"):
+        files = _files_in(data, str(out["path"]))
+        storage.check_inside(files)
+        for path, inner in files.items():
+            _fetch_file(own, inner, f"{out['path']}/{path}")
+
+
+def _fetch_file(own: Location, digest: str, path: str) -> bytes:
+    """Copy a file into DVC's cache, unless it is there, and return its content."""
+    there = cached(digest)
+    if there.is_file():
+        return there.read_bytes()
+    try:
+        data = own.read(f"{CACHE}files/md5/{digest[:2]}/{digest[2:]}")
+    except FileNotFoundError:
+        try:
+            data = own.read(path)
+        except FileNotFoundError:
+            raise NotFound(f"{own}: has no {path}; submit again to make it") from None
+    if _md5(data) != digest.removesuffix(".dir"):
+        raise Damaged(f"{own}: {path} has not the content that its {LOCK} names; submit again")
+    _write(there, data)
+    return data
+
+
+def _files_in(listing: bytes, source: str) -> dict[str, str]:
+    try:
+        return {str(entry["relpath"]): str(entry["md5"]) for entry in json.loads(listing)}
+    except (ValueError, TypeError, KeyError):
+        raise Damaged(f"{source}: is no folder of DVC's cache") from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(path) as new:
+        new.write_bytes(data)
+
+
+def _md5(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+@cache
+def _cache_of(project: Path) -> str:
+    done = subprocess.run([sys.executable, "-m", "dvc", "cache", "dir"], capture_output=True)
+    if done.returncode:
+        said = " ".join(done.stderr.decode(errors="replace").split())[-300:]
+        raise ElmoError(f"{project}: DVC's cache can't be found: {said}")
+    return done.stdout.decode().strip()
