@@ -63,7 +63,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a part is made from: `made_from` determines its vectors, the offsets are those of the
+    """The source of a part: `made_from` determines its vectors, the offsets are those of the
     ids in its shard's file, and `position` is at most the id of its first sentence."""
 
     split: str

@@ -1,5 +1,5 @@
-"""What the workers of a training decide together: when to stop, when to save, which checkpoint to
-resume from.
+"""The decisions that the workers of a training take together: when to stop, when to save, which
+checkpoint to resume from.
 
 Shapes: L layers, S directions, B rows, W projection or cells.
 """
