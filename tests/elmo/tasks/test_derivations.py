@@ -5,6 +5,7 @@ Twelve random networks of each kind, over texts of several lengths.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ from torch import Tensor, nn
 
 from elmo.data.characters import Characters
 from elmo.model.weights import load_weights
-from elmo.tasks.examples import Document, Example, Pair, Tokens
+from elmo.tasks.examples import (
+    Classified,
+    Document,
+    Example,
+    Pair,
+    Predicate,
+    Question,
+    Tokens,
+)
 from elmo.tasks.inputs import TaskInputs, WordTable
 from elmo.tasks.kinds import KINDS, task_settings
 from elmo.tasks.modules import BidirectionalRNN
@@ -54,11 +63,29 @@ def random_network(kind: str, number: int) -> tuple[Any, list[Any]]:
 
 
 def lengthened(some: Sequence[Example]) -> list[Example]:
-    """Pairs of unequal lengths; the other toys are unequal, or never in a batch."""
-    return [
-        Pair(e.source, e.premise * 3, e.hypothesis, e.label) if isinstance(e, Pair) else e
-        for e in some
-    ]
+    """Return examples with two more words at the end of a text, by turns of each text they have."""
+    more, changed = ("so", "big"), list[Example]()
+    for number, example in enumerate(some):
+        match example:
+            case Classified():
+                changed.append(replace(example, tokens=example.tokens + more))
+            case Pair() if number % 2:
+                changed.append(replace(example, premise=example.premise + more))
+            case Pair():
+                changed.append(replace(example, hypothesis=example.hypothesis + more))
+            case Question() if number % 2:
+                changed.append(replace(example, question=example.question + more))
+            case Question():
+                text, end = f"{example.text} so big", len(example.text)
+                ranges = (*example.offsets, (end + 1, end + 3), (end + 4, end + 7))
+                tokens = example.tokens + more
+                changed.append(replace(example, text=text, tokens=tokens, offsets=ranges))
+            case Predicate():
+                tags = (*(example.tags or ()), "O", "O")
+                changed.append(replace(example, tokens=example.tokens + more, tags=tags))
+            case _:
+                changed.append(example)
+    return changed
 
 
 def mixed(model: Any, tokens: Tokens) -> list[Tensor]:
