@@ -1,4 +1,7 @@
-"""Vectors of a shard's sentences, a segment at a time, as the store's parts are written."""
+"""Vectors of a shard's sentences, a segment at a time, as the store's parts are written.
+
+Shapes: T tokens, N distinct tokens, D dimensions of a layer, P those of one direction.
+"""
 
 from collections.abc import Iterator
 from itertools import chain, islice

@@ -5,7 +5,7 @@ question and back → a ReLU layer → plus a residual branch of a biGRU and att
 to itself, which may also attend to nothing → a biGRU for the start and another for the end.
 
 Shapes: B questions, T tokens of paragraphs, Q tokens of questions, W width of x, D width of other
-vectors.
+vectors, S sides of an answer (its start and its end).
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""The training loop in plain torch; the caller decides where work is stored and what is told."""
+"""The training loop in plain torch; the caller decides where work is stored and what is told.
+
+Shapes: L layers, S directions, B rows, P projection, C cells.
+"""
 
 import math
 import resource

@@ -109,7 +109,9 @@ def embed(
 
     from ..settings.precision import choose_precision
 
-    with output_file(output, overwrite, kind=NPZ, read=[model, source.name]) as out:
+    with output_file(
+        output, overwrite, kind=NPZ, read=[model, getattr(source, "name", "-")]
+    ) as out:
         check_absent(out)
         products = choose_precision(
             precision, setting="--precision", device=device, say=partial(click.echo, err=True)

@@ -169,7 +169,7 @@ def test_a_store_says_its_models_tokenizer(tmp_path: Path) -> None:
         settings=StoreSettings(),
         work=tmp_path / "work",
     )
-    assert FeatureStore(tmp_path / "store").manifest.model.tokenizer == WHITESPACE
+    assert FeatureStore(tmp_path / "store").manifests[0].model.tokenizer == WHITESPACE
 
 
 def test_a_model_without_a_tokenizer_takes_pretokenized_text_only(tmp_path: Path) -> None:

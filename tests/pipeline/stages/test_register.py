@@ -217,7 +217,7 @@ def test_a_version_belongs_to_the_run_that_trained_it(inputs: Path) -> None:
     assert version.tags["commit"] == trained
     (logged,) = mlflow.MlflowClient().search_logged_models(["1"])
     assert logged.params["training.rows"] == "4"
-    shown = {metric.key: metric.value for metric in logged.metrics}
+    shown = {one.key: one.value for one in logged.metrics if one.key.startswith("perplexity")}
     assert shown == {f"perplexity.after.{text}": 100.0 for text in ("domain", "general")}
     alter(inputs, by=0.1, perplexity=90.0, run_id="0" * 32)
     run(inputs)
