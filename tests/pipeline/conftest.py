@@ -1,5 +1,7 @@
 """An MLflow of the tests' own: an empty database to copy, since making one takes seconds."""
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,3 +30,14 @@ def own_mlflow(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -
         patch.setenv("ELMO_COMPILE", "0")
         patch.chdir(path.parent)
         yield path
+
+
+@pytest.fixture(autouse=True)
+def forget_the_tracking_address() -> Iterator[None]:
+    """MLflow keeps an address that one test has set, and prefers it to the next one's variable."""
+    before = os.environ.get("MLFLOW_TRACKING_URI")
+    yield
+    if mlflow := sys.modules.get("mlflow"):
+        mlflow.set_tracking_uri(None)  # which deletes the variable too
+        if before is not None:
+            os.environ["MLFLOW_TRACKING_URI"] = before
