@@ -119,7 +119,7 @@ def embed(
         embedder = Embedder.load(model, device=device, precision=products)
         chosen = _layers(layers, embedder)
         tokenize = None if pretokenized else embedder.model.text_tokenizer()
-        progress = Progress("embed", None, unit="kB")
+        progress = Progress("embed", _kilobytes(getattr(source, "name", "-")), unit="kB")
         lines = _lines(source, tokenize, column=column, tokens=MOST_TOKENS, progress=progress)
         with progress:
             count = _write_vectors(
@@ -232,6 +232,16 @@ def perplexity(
     )
 
 
+def _kilobytes(name: str) -> float | None:
+    """Return the size of a file of plain text; None for a pipe, records and what is compressed."""
+    from ..text.formats import BY_ENDING, COMPRESSIONS
+
+    ending = Path(name).suffix.lower()
+    if ending in COMPRESSIONS or BY_ENDING.get(ending, "text") != "text":
+        return None
+    return os.path.getsize(name) / 1000 if os.path.isfile(name) else None
+
+
 def _lines(
     source: BinaryIO,
     tokenize: "TextTokenizer | None",
@@ -248,7 +258,7 @@ def _lines(
     total = 0
     for number, text in _texts(source, name, column):
         if progress is not None:
-            progress.advance(len(text) / 1000)
+            progress.advance((len(text.encode()) + 1) / 1000)  # and the end of the line
         if tokenize is None:
             lines = (line.removesuffix("\r") for line in text.split("\n"))
             sentences = [[t for t in line.split(" ") if t] for line in lines]

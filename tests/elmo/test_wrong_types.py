@@ -124,7 +124,10 @@ def test_a_folder_is_a_text_or_a_path(
     public: Public, folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for call in (Embedder.load, FeatureStore, public.embedder.save_pretrained):
+    calls = [Embedder.load, public.embedder.save_pretrained]
+    if not isinstance(folder, list):  # several stores are read as one
+        calls.append(FeatureStore)
+    for call in calls:
         with pytest.raises(TypeError, match="a folder is named by a text or a Path"):
             call(folder)
     assert not list(tmp_path.iterdir())
