@@ -71,7 +71,7 @@ class FeatureStore:
         checked: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        paths = list(path) if isinstance(path, list | tuple) else [path]
+        paths: Sequence[Folder] = path if isinstance(path, list | tuple) else [path]  # type: ignore[list-item]
         self.path = ", ".join(map(str, paths))
         self._stores = _open_all(paths, storage_options)
         self.manifests = [store.manifest for store in self._stores]

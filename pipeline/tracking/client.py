@@ -233,8 +233,7 @@ def experiment_id(client: Any, stage: str = "") -> str:
     """
     if os.environ.get("MLFLOW_EXPERIMENT_ID"):
         return os.environ["MLFLOW_EXPERIMENT_ID"]
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
-    name += "-tasks" * (stage == "tasks")
+    name = _experiment_name(stage)
     experiment = client.get_experiment_by_name(name)
     if experiment is not None and (home := home_before_move(experiment)):
         client.rename_experiment(experiment.experiment_id, f"{name} of {home}")
@@ -262,6 +261,21 @@ def experiment_id(client: Any, stage: str = "") -> str:
         if experiment is None:
             raise
         return str(experiment.experiment_id)
+
+
+def existing_experiments(client: Any, stage: str) -> list[str]:
+    """Return the ids of the experiments that hold the stage's runs and those of its passes."""
+    if chosen := os.environ.get("MLFLOW_EXPERIMENT_ID"):
+        return [chosen]
+    named = map(
+        client.get_experiment_by_name, sorted({_experiment_name(stage), _experiment_name()})
+    )
+    return [str(experiment.experiment_id) for experiment in named if experiment is not None]
+
+
+def _experiment_name(stage: str = "") -> str:
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+    return name + "-tasks" * (stage == "tasks")
 
 
 def home_before_move(experiment: Any) -> str:

@@ -28,6 +28,7 @@ from . import origin
 from .client import (
     catch_mlflow_errors,
     check_mlflow,
+    existing_experiments,
     experiment_id,
     explain,
     home_before_move,
@@ -271,8 +272,10 @@ def end_killed_runs(stage: str = "") -> None:
 
 
 def _end_killed(client: Any, stage: str) -> None:
-    homes = sorted({experiment_id(client, stage), experiment_id(client)})
-    for one in client.search_runs(homes, "attributes.status = 'RUNNING'"):
+    experiments = existing_experiments(client, stage)
+    if not experiments:  # MLflow would search all of them
+        return
+    for one in client.search_runs(experiments, "attributes.status = 'RUNNING'"):
         if origin.is_gone(one.data.tags.get(_PROCESS) or one.data.tags.get(_PASS, "")):
             client.set_terminated(one.info.run_id, "KILLED")
 
