@@ -109,9 +109,9 @@ def runs(database: Path) -> dict[str, str]:
     return states
 
 
-def registered(folder: Path) -> tuple[int, int]:
-    """How many versions there are, and how many folders of logged models."""
+def registered(folder: Path) -> int:
+    """How many versions there are. What a killed run logged stays, for `mlflow gc`."""
     with sqlite3.connect(folder / "mlflow.db") as connection:
         (versions,) = connection.execute("SELECT count(*) FROM model_versions").fetchone()
     connection.close()
-    return versions, len([path for path in folder.glob("**/models/m-*") if path.is_dir()])
+    return int(versions)

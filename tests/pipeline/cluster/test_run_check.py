@@ -24,18 +24,17 @@ STAGES = ("tokenize", "pretrain")
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A head that works on nothing and one node of one core."""
+    workers._set_up()  # Ray remembers how this process proves who it is: one way for all tests
     from ray.cluster_utils import Cluster as Nodes
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        options = {"object_store_memory": 80 << 20, "include_dashboard": False}
-        whole = Nodes(initialize_head=True, head_node_args=options | {"num_cpus": 0})
-        try:
-            whole.add_node(num_cpus=1, object_store_memory=80 << 20)
-            whole.wait_for_nodes()
-            yield whole.address
-        finally:
-            whole.shutdown()
+    options = {"object_store_memory": 80 << 20, "include_dashboard": False}
+    whole = Nodes(initialize_head=True, head_node_args=options | {"num_cpus": 0})
+    try:
+        whole.add_node(num_cpus=1, object_store_memory=80 << 20)
+        whole.wait_for_nodes()
+        yield whole.address
+    finally:
+        whole.shutdown()
 
 
 @pytest.fixture
