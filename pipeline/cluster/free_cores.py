@@ -4,6 +4,8 @@ This file is given Ray and imports it nowhere.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from elmo.errors import ElmoError
@@ -14,26 +16,27 @@ from ..terminal.progress import say
 PAUSE = 1.0  # seconds between looks at what has come
 
 
-def await_cores(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
-    """Wait until the cluster has free cores and GPUs for all training workers.
+@contextmanager
+def hold_cores(ray: Any, cluster: Cluster, waiting: "WaitReport", *, is_own: bool) -> Iterator[Any]:
+    """Wait until the cluster has free cores and GPUs for all training workers; hold them as a
+    placement group, which also reaches an autoscaler, for the block.
 
-    `ray` is the module `ray`, connected; `label` is the work's name at the head of messages. Raises
-    `ElmoError` after `wait_minutes`, or at once where this process started Ray (`own`), so no node
-    can join, and the machine is too small. A placement group asks for the resources, which also
-    reaches an autoscaler; it is released for training to take.
+    `ray` is the module `ray`, connected. Raises `ElmoError` after `wait_minutes`, or at once if
+    this process started Ray (`is_own`), so no node can join, and the machine is too small.
     """
     needs = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
-    if own and placeable_workers(ray, cpus=cluster.cpus, gpus=int(cluster.gpu)) < cluster.workers:
+    gpus = int(cluster.gpu)
+    if is_own and placeable_workers(ray, cpus=cluster.cpus, gpus=gpus) < cluster.workers:
         raise ElmoError(
-            f"{label}: {cluster.workers} workers need {needs}, and there are "
+            f"{waiting.label}: {cluster.workers} workers need {needs}, and there are "
             f"{describe_resources(ray)}; lower workers or cpus"
         )
     worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
     held = ray.util.placement_group([worker] * cluster.workers)
-    waiting = WaitReport(label, cluster)
     try:
         while not held.wait(PAUSE):
             waiting.report_missing(needs, ray)
+        yield held
     finally:
         ray.util.remove_placement_group(held)
 

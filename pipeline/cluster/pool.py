@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from elmo.errors import Damaged
+from elmo.nn.memory import keep_freed_memory
 
 from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say
@@ -188,6 +189,7 @@ def _actor_class(
         """Makes its instance of `kind` when it is started, and hands it one item at a time."""
 
         def start(self) -> str:
+            keep_freed_memory()
             self.instance = kind(*arguments)
             return f"{socket.gethostname()} (process {os.getpid()})"
 

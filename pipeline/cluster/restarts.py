@@ -2,7 +2,7 @@
 
 Each worker, wherever it runs, leaves a small file in the run's folder, by which the driver knows
 where it was. The restart itself is in `workers.fit`; the wait for room before it is
-`free_cores.await_cores`.
+`free_cores.hold_cores`.
 """
 
 import re
@@ -127,13 +127,16 @@ def silence_reason(folder: Location, *, begun: bool, activity: str = "") -> str:
 
 
 @contextmanager
-def show_worker_count(folder: Location, *, label: str) -> Iterator[None]:
-    """Print the number of training workers each time it changes, while the block runs.
+def show_worker_count(
+    folder: Location, has_begun: threading.Event, *, label: str
+) -> Iterator[None]:
+    """Print the number of training workers each time it changes, while the block runs; set the
+    event once they have begun.
 
     `folder` is the run's, where workers record their start; `label` stands at the head of the line.
     """
     (folder / "workers").delete_all((folder / "workers").names())
-    with run_alongside(_watch, folder, label):
+    with run_alongside(_watch, folder, label, has_begun):
         yield
 
 
@@ -150,7 +153,7 @@ def run_alongside(function: Callable[..., None], *given: Any) -> Iterator[None]:
         thread.join()
 
 
-def _watch(folder: Location, label: str, done: threading.Event) -> None:
+def _watch(folder: Location, label: str, has_begun: threading.Event, done: threading.Event) -> None:
     ended, start = False, ""
     while not ended:
         ended = done.wait(0.5 if folder.local else 5)
@@ -158,6 +161,8 @@ def _watch(folder: Location, label: str, done: threading.Event) -> None:
             first = (folder / "workers").read_record("0.json", dict[str, Any])
         except NotFound:
             first = {"start": "", "size": 0}
+        if first["start"]:
+            has_begun.set()
         if start and first["start"] != start:
             say(f"{label}: {first['size']} worker{'s' * (first['size'] > 1)} now")
         start = first["start"]

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from elmo.errors import ElmoError, first_line
 from elmo.io.folders import Flag
 from elmo.io.location import Location, scratch
+from elmo.nn.memory import keep_freed_memory
 
 from .. import PACKAGE
 from ..settings.cluster import Cluster
@@ -141,12 +142,15 @@ def call_on_gpu(
     variables = {name: value for name, value in os.environ.items() if name.startswith(names)}
     with session() as ray:
         one = replace(cluster, workers=1, max_workers=0, gpu=True)
-        free_cores.await_cores(ray, one, label=label, own=not elsewhere())
-        remote = ray.remote(num_cpus=cluster.cpus, num_gpus=1)(_call_in)
-        result: Result = pool.get_result(
-            ray, remote.remote(os.getcwd(), variables, function, *given)
-        )
-        return result
+        waiting = free_cores.WaitReport(label, cluster)
+        with free_cores.hold_cores(ray, one, waiting, is_own=not elsewhere()) as held:
+            there = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(held)
+            options = {"num_cpus": cluster.cpus, "num_gpus": 1, "scheduling_strategy": there}
+            reference = ray.remote(**options)(_call_in).remote(
+                os.getcwd(), variables, function, *given
+            )
+            result: Result = pool.get_result(ray, reference)
+            return result
 
 
 def _call_in(
@@ -249,11 +253,21 @@ def fit(
         return trainer().fit().return_value
     with session() as ray:
         losses = restarts.LossCount(folder, label=label, limit=cluster.restarts)
+        waiting = free_cores.WaitReport(label, cluster)
+        has_begun = threading.Event()
+
+        def report_wait() -> None:
+            if elsewhere() and not has_begun.is_set():
+                waiting.report_missing(f"{cluster.workers} workers to start", ray)
+
         while True:
-            free_cores.await_cores(ray, cluster, label=label, own=not elsewhere())
+            has_begun.clear()
+            waiting.reset()
+            with free_cores.hold_cores(ray, cluster, waiting, is_own=not elsewhere()):
+                pass  # Ray Train asks for its own; meanwhile, other work may take them
             try:
-                with restarts.show_worker_count(folder, label=label):
-                    return _stoppable(lambda: trainer().fit(), stop).return_value
+                with restarts.show_worker_count(folder, has_begun, label=label):
+                    return _stoppable(lambda: trainer().fit(), stop, report_wait).return_value
             except (ControllerError, TrainingFailedError) as error:
                 failures = getattr(error, "worker_failures", None) or {0: error}
                 if not any(map(restarts.is_worker_loss, failures.values())):
@@ -299,9 +313,11 @@ def has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def _stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result:
-    """Call `function` in a thread of its own; a first signal sets the flag `stop`, a second SIGINT
-    interrupts."""
+def _stoppable(
+    function: Callable[[], Result], stop: Flag | Path, on_wait: Callable[[], None]
+) -> Result:
+    """Call `function` in a thread of its own, and `on_wait` each second; a first signal sets the
+    flag `stop`, a second SIGINT interrupts."""
     stop.unlink(missing_ok=True)
 
     def stopped(number: int, _: object) -> None:
@@ -323,6 +339,8 @@ def _stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result:
     old = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         threading.Thread(target=call, daemon=True).start()
+        while not wait([done], timeout=free_cores.PAUSE).done:
+            on_wait()
         return done.result()
     finally:
         for number, handler in old.items():
@@ -385,6 +403,7 @@ class _Entry:
         context = train.get_context()
         rank, size = context.get_world_rank(), context.get_world_size()
         if ray.is_initialized():  # else this is the driver's own process
+            keep_freed_memory()
             restarts.record_worker_start(self.folder, rank, size, ray.util.get_node_ip_address())
         return self.loop(self.config, rank, size, str(get_device()) if self.gpu else "cpu")
 

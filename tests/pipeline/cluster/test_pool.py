@@ -11,7 +11,7 @@ import pytest
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location
-from pipeline.cluster import free_cores, workers
+from pipeline.cluster import free_cores, restarts, workers
 from pipeline.settings.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module", autouse=True)
 def sixteen_cores_and_two_gpus() -> Iterator[Any]:
+    workers._set_up()
     import ray
 
-    workers._set_up()
     ray.init(
         address="local",
         num_cpus=16,
@@ -143,7 +143,9 @@ def test_room_that_never_comes_is_waited_for_with_a_line_and_given_up(
 ) -> None:
     few = Cluster(workers=3, cpus=1, gpu=True, wait_minutes=0.2)
     with pytest.raises(ElmoError, match=r"pretrain: waited 12 s for 3 × 1 cores and 1 GPU, and"):
-        free_cores.await_cores(sixteen_cores_and_two_gpus, few, label="pretrain", own=False)
+        waiting = free_cores.WaitReport("pretrain", few)
+        with free_cores.hold_cores(sixteen_cores_and_two_gpus, few, waiting, is_own=False):
+            pass
     said = capsys.readouterr().err
     assert "pretrain: waiting for 3 × 1 cores and 1 GPU: 16 cores and 2 GPUs are there, 1" in said
 
@@ -176,6 +178,35 @@ def test_what_others_hold_is_no_room_and_the_wait_for_it_ends(
         "train: waiting for 2 × 1 cores: 16 cores and 2 GPUs are there, 0 "
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize("most", [0, 4])
+def test_a_wait_ends_too_when_others_take_the_cores_before_ray_train_does(
+    sixteen_cores_and_two_gpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """As another training may, whose wait ends at the same time."""
+    ray, others = sixteen_cores_and_two_gpus, []
+    show = restarts.show_worker_count
+
+    def take_all(*given: Any, **options: Any) -> Any:
+        others.append(ray.util.placement_group([{"CPU": 16}]))
+        assert others[0].wait(60)
+        return show(*given, **options)
+
+    monkeypatch.setattr(restarts, "show_worker_count", take_all)
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+    here = Cluster(workers=2, max_workers=most, cpus=1, wait_minutes=0.2)
+    with pytest.raises(ElmoError, match="train: waited 12 s for 2 workers to start.* 0 and 2 of"):
+        workers.fit(
+            print,
+            {},
+            cluster=here,
+            label="train",
+            name="train",
+            storage=Location(tmp_path),
+            stop=tmp_path / "s",
+        )
+    ray.util.remove_placement_group(others[0])
 
 
 def test_an_item_that_ends_every_worker_is_named(capsys: pytest.CaptureFixture[str]) -> None:
