@@ -18,7 +18,7 @@ from elmo.data.arrays import Floats
 from elmo.data.characters import MAX_CHARACTERS, Characters
 from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import MARKS, Vocabulary
-from elmo.errors import ElmoError
+from elmo.errors import Damaged, ElmoError
 from elmo.interop.hdf5 import (
     HDF5_ERRORS,
     create_hdf5,
@@ -43,6 +43,7 @@ from elmo.nn.bilm import BiLM
 from elmo.settings import ModelShape
 
 CHARACTERS = 261
+LEAST_COMPRESSED = 100  # times as large as stored, which no compression of weights is
 _LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
 _HIGHWAY = {
     "carry_weight": "W_carry",
@@ -123,7 +124,7 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
     bilm-tf and AllenNLP read. The softmax and the training record are left out."""
     if os.path.realpath(options) == os.path.realpath(weights):  # Path.resolve fails on a loop
         raise ElmoError(f"{weights}: named for the options too; pass a second file for the weights")
-    loaded = load_model(model)
+    loaded = load_model(model, with_softmax=False)
     config = loaded.bilm.config
     if loaded.characters != Characters():
         raise ElmoError(
@@ -321,6 +322,8 @@ def _array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
         raise ElmoError(f"{path}: {name} has shape {actual}, options.json asks for {shape}")
     if dataset.dtype.kind != "f":
         raise ElmoError(f"{path}: {name} holds {dataset.dtype}, not floats")
+    if dataset.id.get_storage_size() * LEAST_COMPRESSED < dataset.nbytes:
+        raise Damaged(f"{path}: {name} has shape {shape} and nearly no values; get the file again")
     array = np.asarray(read_values(dataset, path), np.float32)
     if not np.isfinite(array).all():
         raise ElmoError(f"{path}: {name} holds values that are not finite")

@@ -41,7 +41,7 @@ def export_portable_model(model: str | Path, out: str | Path) -> None:
     write = {".pt2": _write_program, ".onnx": _write_onnx}.get(out.suffix)
     if write is None:
         raise ElmoError(f"{out}: must end in .pt2 (torch.export) or .onnx")
-    loaded = load_model(model)
+    loaded = load_model(model, with_softmax=False)
     served = ExportableBiLM(loaded).eval()
     ids_BTK = torch.ones(2, 3, served.begin_K.shape[0], dtype=torch.long)
     axes = {

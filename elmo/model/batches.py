@@ -118,14 +118,18 @@ class BatchReader:
     def _begin(self, carry: Carry | None, rows: int) -> LSTMState:
         """Return the state from which B rows start."""
         if carry is None or carry.state is None:
-            if self.start is None or carry is not None:
-                return self.lstm.zero_state(rows)
-            return self.start.select_rows(torch.zeros(rows, dtype=torch.long))
+            return self._first(rows)
         kept = carry.state.h_LSBP.shape[2]
         if kept >= rows:
             return LSTMState(*(part.clone() for part in carry.state.select_rows(slice(rows))))
-        new = self.lstm.zero_state(rows - kept)
+        new = self._first(rows - kept)
         return LSTMState(*(torch.cat(both, 2) for both in zip(carry.state, new, strict=True)))
+
+    def _first(self, rows: int) -> LSTMState:
+        """Return the state from which rows start that have read nothing."""
+        if self.start is None:
+            return self.lstm.zero_state(rows)
+        return self.start.select_rows(torch.zeros(rows, dtype=torch.long))
 
     @staticmethod
     def _keep(carry: Carry, state: LSTMState) -> None:

@@ -28,9 +28,10 @@ from elmo.data.texts import list_texts
 from elmo.data.tokenizer import TextTokenizer
 from elmo.errors import ElmoError
 from elmo.io.atomic import new_file
-from elmo.io.location import Folder
+from elmo.io.location import Folder, Location
 from elmo.model.batches import BatchReader, Carry, batches_by_length
-from elmo.model.folder import Model, load_model, save_model
+from elmo.model.config import model_location, read_config
+from elmo.model.folder import Model, copy_model, load_model, save_model
 from elmo.nn.device import (
     check_device,
     copy_to_host,
@@ -75,28 +76,44 @@ class Embedder:
     ) -> None:
         if device is not None:
             check_device(device)
+        self._folder = None if isinstance(model, Model) else model
         if isinstance(model, Model):
             self.model, bilm = model, copy.deepcopy(model.bilm)
         else:
             device = device or ("cpu" if precision == "int8" else default_device())
-            self.model = load_model(model, device=device)
+            self.model = load_model(model, device=device, with_softmax=False)
             bilm = self.model.bilm
         check_precision(precision, torch.device(device or bilm.lstm.weight[0].device))
+        self._precision = precision
         held = torch.float32 if precision == "int8" else getattr(torch, precision)
         self.bilm = bilm.eval().requires_grad_(False).to(device, held)
-        weights = self.bilm.lstm.inference_weights(held)
-        self._reader = BatchReader(
-            self.bilm.lstm,
-            [Int8Weights.of(layer) for layer in weights]
-            if precision == "int8"
-            else pack_if_faster(weights),
-        )
+        self._reader = self._new_reader()
         self._boundaries_2P: Tensor | None = None
         if warm_up:
             carry = Carry()
             for sentence in warm_up:
                 self.embed([sentence], state=carry)
             self._reader.start = carry.state
+
+    def _new_reader(self) -> BatchReader:
+        """Return a reader of batches, with the weights in the form that is fast here."""
+        weights = self.bilm.lstm.inference_weights(self.bilm.lstm.weight[0].dtype)
+        is_int8 = self._precision == "int8"
+        packed = [Int8Weights.of(one) for one in weights] if is_int8 else pack_if_faster(weights)
+        return BatchReader(self.bilm.lstm, packed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state to pickle: packed weights and tokenizers are made anew elsewhere."""
+        made = ("_reader", "_text_tokenizer")
+        state = {name: value for name, value in self.__dict__.items() if name not in made}
+        return {**state, "start": self._reader.start}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled state."""
+        start = state.pop("start")
+        self.__dict__.update(state)
+        self._reader = self._new_reader()
+        self._reader.start = start
 
     @classmethod
     def load(
@@ -140,18 +157,35 @@ class Embedder:
     ) -> str:
         """Write a model folder with a model card, `README.md`; return the model's digest.
 
-        A `README.md` that is there is kept as it is: it may have been edited.
-        The digest is that of the loaded model. `title` is the card's heading; `licence` and
-        `language` are values for the Hugging Face card, such as apache-2.0 and en.
+        If the model was loaded from a folder, its files are copied from there. A `README.md` that
+        is there is kept as it is: it may have been edited. The digest is that of the loaded model.
+        `title` is the card's heading; `licence` and `language` are values for the Hugging Face
+        card, such as apache-2.0 and en.
         """
         from elmo.model.pretrained import CARD_FILE, model_card
 
+        digest = self._save(Location.of(folder))
+        card = Path(folder) / CARD_FILE
+        if not os.path.lexists(card):
+            text = model_card(self.model, licence=licence, title=title, language=language)
+            with new_file(card) as new:
+                new.write_text(text, encoding="utf-8")
+        return digest
+
+    def _save(self, out: Location) -> str:
+        if self._folder is not None:
+            if read_config(model_location(self._folder)).digest != self.model.digest:
+                raise ElmoError(
+                    f"{self._folder}: holds another model than when it was loaded; load it again"
+                )
+            copy_model(self._folder, out)
+            return self.model.digest
         if next(self.bilm.parameters()).dtype != torch.float32:
             raise ElmoError(
                 "the weights are in bfloat16 here; load the model in float32 to save it"
             )
-        digest = save_model(
-            folder,
+        return save_model(
+            out,
             bilm=self.bilm,
             vocabulary=self.model.vocabulary,
             characters=self.model.characters,
@@ -160,12 +194,6 @@ class Embedder:
             tokenizer=self.model.tokenizer,
             precision="float16" if self._is_half() else "float32",
         )
-        card = Path(folder) / CARD_FILE
-        if not os.path.lexists(card):
-            text = model_card(self.model, licence=licence, title=title, language=language)
-            with new_file(card) as new:
-                new.write_text(text, encoding="utf-8")
-        return digest
 
     def _is_half(self) -> bool:
         """Tell whether the weights came from a file in float16, and are what it holds."""

@@ -166,23 +166,23 @@ def _files(folder: Path) -> list[str]:
     return [name for name in names if (folder / name).exists()]
 
 
-def load_model(folder: Folder, *, device: str | torch.device = "cpu") -> Model:
+def load_model(
+    folder: Folder, *, device: str | torch.device = "cpu", with_softmax: bool = True
+) -> Model:
     """Load a model folder, or an installed model given by name, onto a device.
 
-    `ElmoError` is raised if a file is missing, altered or does not match the others.
+    `with_softmax=False` leaves out the softmax, which may be most of the weights. `ElmoError` is
+    raised if a file is missing, altered or does not match the others.
     """
     check_device(device)
     location = model_location(folder)
     read_config(location)  # before anything is copied from a URL
     with local_folder(location) as local:
-        return _load(local, device=device)
-
-
-def _load(folder: Path, *, device: str | torch.device) -> Model:
-    model, names = _check(folder)
-    weights = load_weights(folder / WEIGHTS, names, device=device)
-    model.bilm.load_state_dict(_with_prefix("bilm.", weights), assign=True)
-    return replace(model, softmax=dict(_with_prefix("softmax.", weights)) or None)
+        model, names = _check(local)
+        read = [name for name in names if with_softmax or name.startswith("bilm.")]
+        weights = load_weights(local / WEIGHTS, read, device=device)
+        model.bilm.load_state_dict(_with_prefix("bilm.", weights), assign=True)
+        return replace(model, softmax=dict(_with_prefix("softmax.", weights)) or None)
 
 
 def _check(folder: Path) -> tuple[Model, list[str]]:

@@ -22,6 +22,7 @@ from elmo.nn.device import prefers_large_operations
 from elmo.nn.padding import round_up_rows, round_up_time_steps
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
+TOKENS_AT_ONCE = 4096  # that are read without gradients
 _EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}
 
 
@@ -97,7 +98,7 @@ class Elmo(nn.Module):
         trainable: bool = False,
     ) -> None:
         super().__init__()
-        loaded = model if isinstance(model, Model) else load_model(model)
+        loaded = model if isinstance(model, Model) else load_model(model, with_softmax=False)
         if loaded.bilm.config.input_words is not None:
             raise ElmoError("the model reads words, not characters; use Embedder")
         bilm = copy.deepcopy(loaded.bilm) if isinstance(model, Model) else loaded.bilm
@@ -177,7 +178,7 @@ class Elmo(nn.Module):
                 beyond = (0, round_up_time_steps(T) - T, 0, round_up_rows(B) - B)
                 index_SBT = nn.functional.pad(index_SBT, beyond)
             read_STBP = token_vectors(index_SBT.transpose(1, 2), x_NP)
-            ys, _ = self.bilm.lstm(read_STBP, self.bilm.lstm.zero_state(index_SBT.shape[1]))
+            ys = self._read(read_STBP)
             x_STBP, *ys = (y_STBP[:, :T, :B] for y_STBP in (read_STBP, *ys))
         x_BTP = x_STBP[0].transpose(0, 1)
         layers = [torch.cat([x_BTP, x_BTP], -1)]
@@ -186,6 +187,18 @@ class Elmo(nn.Module):
             indices = reversed_BT.unsqueeze(-1).expand_as(backward_BTP)
             layers.append(torch.cat([forward_BTP, backward_BTP.gather(1, indices)], -1))
         return torch.stack(layers), lengths_B
+
+    def _read(self, x_STBP: Tensor) -> list[Tensor]:
+        """Return the output of each LSTM layer; without gradients, text is read a piece at a time,
+        since the gates of one piece take the memory of 2 × 4 × cells numbers a token."""
+        _, T, B, _ = x_STBP.shape
+        time_steps = T if torch.is_grad_enabled() else max(1, TOKENS_AT_ONCE // B)
+        state = self.bilm.lstm.zero_state(B)
+        pieces = []
+        for start in range(0, T, time_steps):
+            ys, state = self.bilm.lstm(x_STBP[:, start : start + time_steps], state)
+            pieces.append(ys)
+        return [torch.cat(parts, 1) for parts in zip(*pieces, strict=True)]
 
     def _tokens(self, ids_BTK: Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Vectors of distinct tokens with the two boundaries last, each token's index, the mask."""

@@ -6,7 +6,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 
 def keep_freed_memory() -> None:
-    """Keep memory that is freed in this process, to be used again; call it before long work.
+    """Keep memory that is freed in this process, to be used again, until it ends; call it before
+    long work, in a process that does nothing else.
 
     glibc returns each large array to the system when it is freed, so every training step asks for
     its memory anew, a page at a time. Without glibc nothing changes.

@@ -29,7 +29,6 @@ from elmo.io.outputs import check_folder
 from elmo.io.records import digest
 from elmo.model.config import CONFIG, model_location, read_config, read_training
 from elmo.model.embedder import Embedder
-from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
 from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision, ModelShape, StoreSettings
 from elmo.store.layout import (
@@ -103,7 +102,6 @@ class ShardEmbedder:
         precision: str,
         device: str,
     ) -> None:
-        keep_freed_memory()
         self.shards = Shards(shards)
         self.out, self.earlier, self.layout = out, earlier, layout
         self._loading = (model, device, precision)
@@ -232,6 +230,7 @@ def build(
                     made = replaced.local / path  # it is the same in the replaced store
                 link_or_copy(made, new / path)
             Location(new).write(MANIFEST, encode_manifest(location, manifest))
+            _check_whole(Location(new))
         Location(unfinished).remove()
     if work is None:
         with suppress(OSError):  # it holds another store's parts
@@ -268,13 +267,10 @@ def _present(
 
 def _publish(location: Location, manifest: StoreManifest) -> StoreManifest:
     """Delete what other writers left at a URL, and write the manifest."""
-    named, listed = set(paths_of(manifest.parts)), location.tree()
-    for path in sorted(named.difference(listed)):
-        raise ElmoError(
-            f"{location.name(path)}: vanished before it was published; run the same command again"
-        )
+    _check_whole(location, manifest)
+    named = {*paths_of(manifest.parts), MANIFEST}
     location.delete_all(
-        path for path in listed if re.fullmatch(STORE_FILE, path) and path not in {*named, MANIFEST}
+        path for path in location.tree() if re.fullmatch(STORE_FILE, path) and path not in named
     )
     data = encode_manifest(location, manifest)
     if not location.create(MANIFEST, data) and location.read(MANIFEST) != data:
@@ -283,6 +279,13 @@ def _publish(location: Location, manifest: StoreManifest) -> StoreManifest:
             "choose a new folder"
         )
     return manifest
+
+
+def _check_whole(location: Location, manifest: StoreManifest | None = None) -> None:
+    """Raise `ElmoError` if a store can't be opened, or a file of it is missing or has another size;
+    `manifest` is the one to be written, if it is not there yet."""
+    parts = (manifest or read_manifest(location)).parts
+    location.check_all((one.path, one.bytes) for part in parts for one in (part, part.types))
 
 
 def check_build(

@@ -26,6 +26,7 @@ from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.locks import work_folder_lock
 from elmo.io.records import Count, read_record
+from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.train import (
@@ -191,6 +192,7 @@ def _begin(training: SeedTraining, listening: Connection) -> None:
     """Make a process of the pool ready; it ends when `listening` is closed at the other end."""
     global _training
     _training = training
+    keep_freed_memory()
     torch.set_num_threads(1)
     threading.Thread(target=_end_with, args=(listening,), daemon=True).start()
 

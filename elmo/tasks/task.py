@@ -309,6 +309,8 @@ def train_task(
                 new / f"seed-{seed}", *training.run(seed, report_nothing)
             )
         _write_record(record, new)
+        for seed in seeds:
+            Task.load(new, seed=seed, vectors=vectors)  # what would not load is not written
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)
     return record
@@ -335,10 +337,14 @@ def _check(settings: TaskSettings, model: Path | None, train: ExampleSet, dev: E
         raise ElmoError("pass a model, or leave ELMo out (elmo: none); not both, not neither")
     check_same_tags(train, dev)
     if model is not None and settings.layers is not None:
-        top = ModelShape.from_dict(read_config(model).model, source=str(model)).layers
+        top = _shape_of(model).layers
         for layer in settings.layers:
             if layer > top:
                 raise ElmoError(f"layers must be among 0 to {top}, found {layer}")
+
+
+def _shape_of(model: Path) -> ModelShape:
+    return ModelShape.from_dict(read_config(model).model, source=str(model))
 
 
 def check_same_tags(one: ExampleSet, other: ExampleSet) -> None:
@@ -469,7 +475,7 @@ def _vectors(
         return None, None
     name = model_digest(model)
     if settings.elmo == "tuned":
-        shape = load_model(model).bilm.config
+        shape = _shape_of(model)
         return None, BiLMSource(name, shape.layers + 1, shape.dim)
     if store is not None:
         vectors = StoredVectors(FeatureStore(store, layers=settings.layers, model=model))
@@ -520,7 +526,8 @@ def _network(record: TaskRecord, words: WordTable, model: Path | None, device: s
             raise ElmoError(
                 f"{model}: is not the model the task was trained with ({shape.digest[:12]}…)"
             )
-        tuned = load_model(model) if record.settings.elmo == "tuned" else None
+        if record.settings.elmo == "tuned":
+            tuned = load_model(model, with_softmax=False)
     inputs = TaskInputs(
         record.settings,
         words,

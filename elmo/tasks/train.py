@@ -26,7 +26,6 @@ from elmo.io.location import Location
 from elmo.io.records import Sha256, check_sha256, read_record
 from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import exact_float32
-from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
 from elmo.settings import MOST_TOKENS
 from elmo.tasks.examples import Example, Tokens, attention_pairs, token_count
@@ -129,7 +128,6 @@ def fit_task(
     `work` is the folder of the training's checkpoints, from which it resumes. `report("epoch",
     figures)` is called after each epoch and, where a training is resumed, first for each before.
     """
-    keep_freed_memory()
     if settings.class_weights == "balanced":
         cast(LabelModel, model).balance_classes(train)
     run = _Run(model, settings, work)

@@ -6,6 +6,7 @@ Both give the same numbers: a store keeps float16, so computed vectors are round
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,10 @@ class EmbeddedVectors:
         with self._lock:
             self._keep(new)
         return [found[sentence] for sentence in sentences]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the embedder, without what is kept."""
+        return partial(EmbeddedVectors, self._embedder, layers=self._layers), ()
 
     def _keep(self, new: Mapping[Tokens, npt.NDArray[np.float16]]) -> None:
         for sentence, layers in new.items():

@@ -18,7 +18,6 @@ from elmo.model.weights import is_finite
 from elmo.nn.cell import repays_compiling
 from elmo.nn.device import exact_float32
 from elmo.nn.lstm import LSTMState
-from elmo.nn.memory import keep_freed_memory
 from elmo.nn.softmax import Softmax
 from elmo.settings import TrainingSettings
 from elmo.train.agreement import (
@@ -57,7 +56,6 @@ def fit(job: TrainingJob, *, workers: WorkerGroup, report: Reporter) -> Training
     `report(kind, figures)` is called with `machine` at the start, `train` every few steps and
     `heldout` after each evaluation, on the first worker.
     """
-    keep_freed_memory()
     # Decided by the job alone, so that a resumed training rounds as before.
     tokens = job.shards.tokens("train") * job.settings.epochs
     job.bilm.lstm.compiled = repays_compiling(tokens, job.bilm.config.cells)

@@ -9,6 +9,7 @@ import traceback
 import click
 
 from elmo.errors import ElmoError, did_you_mean
+from elmo.nn.memory import keep_freed_memory
 
 from ..stages import STAGES, load_stage
 from . import (
@@ -119,6 +120,7 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     `name` is what help and errors call `commands`. A bug keeps its traceback; with --verbose, so
     does every error.
     """
+    keep_freed_memory()
     signal.signal(signal.SIGTERM, _stopped)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, _stopped)

@@ -232,6 +232,19 @@ def test_values_of_another_file_are_no_weights(tmp_path: Path, case: str) -> Non
     assert not (tmp_path / "model").exists()
 
 
+def test_a_small_file_that_asks_for_much_memory_is_refused(tmp_path: Path) -> None:
+    """A dataset in chunks has any shape, and takes no room for those that nobody wrote."""
+    options, weights, _ = pair(tmp_path, "plain")
+    value = json.loads(options.read_text())
+    value["char_cnn"]["embedding"]["dim"] = 1 << 14
+    options.write_text(json.dumps(value))
+    with h5py.File(weights, "r+") as file:
+        del file["char_embed"]
+        file.create_dataset("char_embed", (261, 1 << 14), np.float32, chunks=(1, 1 << 10))
+    with pytest.raises(ElmoError, match="char_embed has shape .* nearly no values"):
+        import_2018(options, weights, tmp_path / "model")
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_a_damaged_file_is_one_line_or_the_same_model(tmp_path: Path, seed: int) -> None:
     """A stretch of the file's first bytes, which hold its structure, is overwritten."""

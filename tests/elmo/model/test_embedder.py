@@ -1,8 +1,10 @@
 """The same token list gets the same vectors, whatever stands beside it."""
 
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -107,8 +109,34 @@ def test_warm_up_starts_every_sentence_from_the_same_state(tiny_model: Model) ->
     for sentence in (["a", "b"], ["c"]):
         cold.embed([sentence], state=carry)
     expected = cold.embed([GIFT], state=carry)[0]
-    for found in warm.embed([GIFT, GIFT], 1):
+    carried = warm.embed([GIFT, GIFT], 2, state="carry")
+    for found in [*warm.embed([GIFT, GIFT], 1), *carried]:
         np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_pickled_embedder_gives_the_same_vectors(
+    tiny_model_folder: Path, precision: Literal["float32", "bfloat16"]
+) -> None:
+    embedder = Embedder.load(tiny_model_folder, precision=precision, warm_up=[["a"]])
+    for _ in range(2):  # before and after its first use
+        pickled = pickle.loads(pickle.dumps(embedder))
+        np.testing.assert_array_equal(pickled.encode("a gift"), embedder.encode("a gift"))
+
+
+def test_an_embedder_takes_no_memory_for_the_softmax_and_saves_it(
+    tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    assert Embedder.load(tiny_model_folder).model.softmax is None
+    digest = Embedder.load(tiny_model_folder).save_pretrained(tmp_path / "out")
+    saved, model = load_model(tmp_path / "out"), load_model(tiny_model_folder)
+    assert saved.digest == digest == model.digest
+    assert saved.softmax is not None and model.softmax is not None
+    assert torch.equal(saved.softmax["weight"], model.softmax["weight"])
+    embedder = Embedder.load(tmp_path / "out")
+    save(tmp_path / "out", model, tokenizer=NO_TOKENIZER)
+    with pytest.raises(ElmoError, match="out: holds another model than when it was loaded"):
+        embedder.save_pretrained(tmp_path / "other")
 
 
 def test_bfloat16_is_near_float32(tiny_model: Model, tiny_model_folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,16 @@ print(returned, faults_of_steps())
 """
 
 
+LIBRARY = """
+from pathlib import Path
+from elmo.train.loop import fit
+from elmo.train.step import WorkerGroup
+from tests.elmo.run_job import make_job
+fit(make_job(Path(sys.argv[1])), workers=WorkerGroup(0, 1), report=lambda *_: None)
+print(faults_of_steps(), faults_of_steps())
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told to keep memory")
 def test_memory_that_a_step_freed_is_used_by_the_next() -> None:
     done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
@@ -35,3 +46,14 @@ def test_memory_that_a_step_freed_is_used_by_the_next() -> None:
     if returned < 1000:
         pytest.skip("this system's pages are too large to count")
     assert kept < returned / 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told to keep memory")
+def test_the_library_changes_no_process_for_good(tmp_path: Path) -> None:
+    code = FREED.partition("returned =")[0] + LIBRARY
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    first, second = map(int, done.stdout.split()[-2:])
+    if first < 1000:
+        pytest.skip("this system's pages are too large to count")
+    assert second > first / 2

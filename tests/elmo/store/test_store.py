@@ -5,6 +5,7 @@ import pickle
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
-from elmo.store.build import build
+from elmo.store.build import build, run_serially
 from elmo.store.layout import Mix, choose_layers
 from elmo.store.manifest import MANIFEST
 from elmo.store.verify import lineage, problems, verify
@@ -265,6 +266,23 @@ def test_whole_parts_are_kept_and_broken_ones_made_again(
     build(tmp_path / "store", work=tmp_path / "runs", run=count, **given)
     assert wrote == [1, 2, 3]
     assert files(tmp_path / "store") == files(made)
+
+
+def test_a_store_that_lacks_bytes_is_not_written(
+    tmp_path: Path, shards: Path, tiny_model_folder: Path
+) -> None:
+    def damage_one(kind: Any, arguments: Any, jobs: Any) -> list[Any]:
+        made = list(run_serially(kind, arguments, jobs))
+        path = arguments[2].local / made[1].path
+        path.write_bytes(path.read_bytes()[:-9])
+        return made
+
+    given = {"shards": shards, "model": tiny_model_folder, "settings": StoreSettings()}
+    with pytest.raises(ElmoError, match="store: truncated or altered"):
+        build(tmp_path / "store", work=tmp_path / "runs", run=damage_one, **given)
+    assert not (tmp_path / "store").exists()
+    build(tmp_path / "store", work=tmp_path / "runs", **given)
+    verify(tmp_path / "store")
 
 
 def test_another_model_than_the_stores_is_refused(made: Path, tiny_model_folder: Path) -> None:

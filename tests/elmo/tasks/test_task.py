@@ -1,6 +1,7 @@
 """Each task model learns what it must, and nothing from shuffled labels; runs are repeatable."""
 
 import json
+import pickle
 import random
 import shutil
 from collections.abc import Sequence
@@ -647,6 +648,17 @@ def test_a_model_may_be_one_that_is_installed_or_lies_at_a_url(
         assert Task.load(out).record.bilm is not None
         files = {path.name for path in tiny_model_folder.iterdir()}
         assert {path.name for path in (out / "model").iterdir()} == files
+
+
+@pytest.mark.parametrize("elmo", ["frozen", "tuned"])
+def test_a_pickled_task_predicts_the_same(
+    elmo: str, tmp_path: Path, tiny_model_folder: Path
+) -> None:
+    changes = {"epochs": 1, "elmo": elmo}
+    task = Task.load(trained("tagging", tmp_path, tiny_model_folder, count=8, changes=changes))
+    for _ in range(2):  # before and after its first use
+        pickled = pickle.loads(pickle.dumps(task))
+        assert pickled([["ann", "sees"]]) == task([["ann", "sees"]])
 
 
 def test_examples_that_share_a_text_are_one_group(tmp_path: Path) -> None:
