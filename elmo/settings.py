@@ -260,7 +260,9 @@ class TrainingSettings:
     so that they take about a tenth of the arithmetic of training, 3 to 50 measurements.
     """
     evaluate_tokens: Annotated[int, Meta(ge=0, le=2**40)]
-    """Held-out tokens that a measurement during training reads, or a few more; 0: all of them."""
+    """Held-out tokens that a measurement during training reads, or a few more; 0: all of them, but
+    at most about 200,000, as before and after training.
+    """
     patience: WholeNumber
     """Measurements without a better one after which training stops; 0: never."""
     start_from: Annotated[

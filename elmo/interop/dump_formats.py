@@ -17,16 +17,17 @@ class DumpFormat:
     """A file format to which `elmo dump` exports a store.
 
     `writer` is the function that writes it, as "module:name"; it is called with the store, the path
-    and `options`, and returns how many `units` it wrote (`sentences`, say). The format is chosen by
-    itself for file names with the `ending`. `dtypes` are the number formats it supports; `help`
-    describes it. `kind` is a regular expression of how its files begin: no other is replaced.
+    and `options`, and returns how many `units` it wrote (`sentences`, say). File names with one of
+    the `endings` are for formats of its `kind` alone; the first such format is their default.
+    `dtypes` are the number formats it supports; `help` describes it. `kind` is a regular expression
+    of how its files begin: no other is replaced.
     """
 
     help: str
     writer: str
     options: Mapping[str, str] = field(default_factory=dict)
     units: str = "sentences"
-    ending: str = ""
+    endings: tuple[str, ...] = ()
     kind: bytes = rb"\x89HDF"
     dtypes: tuple[str, ...] = ("float32",)
 
@@ -49,11 +50,13 @@ DUMP_FORMATS: Mapping[str, DumpFormat] = {
         help="Parquet: one row per token, a list of numbers per layer",
         writer="elmo.store.dump:export_token_table",
         units="rows, one per token",
-        ending=".parquet",
+        endings=(".parquet",),
         kind=b"PAR1",
         dtypes=("float32", "float16"),
     ),
-    "all": DumpFormat("HDF5 of AllenNLP: every layer", _HDF5, {"layout": "all"}),
+    "all": DumpFormat(
+        "HDF5 of AllenNLP: every layer", _HDF5, {"layout": "all"}, endings=(".hdf5", ".h5")
+    ),
     "top": DumpFormat("HDF5 of AllenNLP: the last layer", _HDF5, {"layout": "top"}),
     "average": DumpFormat("HDF5 of AllenNLP: the mean of all layers", _HDF5, {"layout": "average"}),
     "bilm-tf": DumpFormat("HDF5 of bilm-tf: every layer", _HDF5, {"layout": "bilm-tf"}),
@@ -74,10 +77,13 @@ DUMP_FORMATS: Mapping[str, DumpFormat] = {
 }
 
 
-def format_for(name: str) -> str:
-    """Return the name of the export format for an output file's name: the one that has its ending,
-    otherwise `all` (HDF5 with every layer)."""
-    for layout, export in DUMP_FORMATS.items():
-        if export.ending and name.endswith(export.ending):
-            return layout
-    return "all"
+def format_for(name: str, layout: str | None = None) -> DumpFormat:
+    """Return the export format for an output file's name: that of the `layout`, or the one that has
+    its ending; raise `BadSettings` if there is none, or the ending is for another kind of file."""
+    by_ending = next((one for one in DUMP_FORMATS.values() if name.endswith(one.endings)), None)
+    chosen = DUMP_FORMATS[layout] if layout else by_ending
+    if chosen is None:
+        raise BadSettings(f"{name}: dump writes .parquet, .hdf5 and .h5, or what --layout names")
+    if by_ending is not None and by_ending.kind != chosen.kind:
+        raise BadSettings(f"{name}: --layout {layout} writes another kind of file; rename it")
+    return chosen

@@ -82,7 +82,7 @@ class FeatureStore:
         self._lock, self._process = threading.RLock(), os.getpid()  # of `_parts`
         self._closed = False
         if model is not None:
-            self._check_model(model)
+            self.check_model(model)
 
     def __len__(self) -> int:
         return self.counts.sentences
@@ -160,6 +160,22 @@ class FeatureStore:
         """Return the tokens of sentence k."""
         part, row = self._locate(k)
         return part.tokens(row)
+
+    def document(self, k: int) -> int:
+        """Return the id of the document that sentence k is of: its number in the corpus, from 0."""
+        part, row = self._locate(k)
+        return int(part.document_ids[row])
+
+    def sentences(self, document: int) -> npt.NDArray[np.int64]:
+        """Return the ids of the sentences of a document, ascending; none if the store has no such
+        document."""
+        ids = [np.empty(0, np.int64)]
+        for number, (store, entry) in enumerate(self._entries):
+            shifted = document - store.document_shift
+            if entry.first_document_id <= shifted <= entry.last_document_id:
+                part = self.part(number)
+                ids.append(part.sentence_ids[part.document_ids == document])
+        return np.sort(np.concatenate(ids))
 
     def ids(self, split: str | None = None) -> npt.NDArray[np.int64]:
         """Return the ids of all sentences of a split, "train" or "heldout" (default: both),
@@ -283,12 +299,14 @@ class FeatureStore:
                 del self._parts[unmapped[0]]
             return part
 
-    def _check_model(self, model: Folder) -> None:
+    def check_model(self, model: Folder) -> None:
+        """Raise `Mismatch` unless a model, a folder or a digest, made the store: vectors of two
+        models do not compare."""
         wanted, actual = model_digest(model), self.model
         if actual != wanted:
             raise Mismatch(
                 f"{self.path}: was made by model {actual[:12]}…, not by {wanted[:12]}…; "
-                "make the store again with that model, or ask for the other"
+                "use the model that it was made by, or make the store again"
             )
 
     def __repr__(self) -> str:

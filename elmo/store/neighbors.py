@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from elmo.data.arrays import Floats
 from elmo.data.tokenizer import is_utf8
-from elmo.errors import ElmoError, Mismatch
+from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
 from elmo.store.layout import layer_name, layer_number
@@ -23,23 +23,37 @@ from elmo.store.reader import VectorBlock
 Tokens = tuple[str, ...]
 Candidate = tuple[float, int, int]  # −cosine, the sentence's id, the token's position there
 _SENTENCES = 300  # sampled to estimate the mean cosine of unrelated tokens
+_AROUND = 8  # tokens shown on either side of one
 
 
 @dataclass(frozen=True)
 class Neighbor:
-    """A token found by `neighbors`: its cosine with the query, its sentence and its position there.
-    `tokens` are those of the sentence."""
+    """A token found by `neighbors`: its cosine with the query, its document, its sentence and its
+    position there. `tokens` are those of the sentence."""
 
     cosine: float
+    document_id: int
     sentence_id: int
     position: int
     tokens: list[str]
 
     def marked(self) -> str:
-        """Return the sentence as text, with the token in brackets."""
-        tokens = list(self.tokens)
-        tokens[self.position] = f"[{tokens[self.position]}]"
-        return " ".join(tokens)
+        """Return the tokens around this one as text, with it in brackets."""
+        before, token, after = surroundings(self.tokens, self.position)
+        return f"{before}[{token}]{after}"
+
+
+def surroundings(tokens: Sequence[str], position: int) -> tuple[str, str, str]:
+    """Return what stands before a token, the token, and what stands after it, each as text: at most
+    8 tokens on either side, and `…` where there are more."""
+    first, last = max(0, position - _AROUND), position + _AROUND + 1
+    before = ["…"] * (first > 0) + [*tokens[first:position]]
+    after = [*tokens[position + 1 : last]] + ["…"] * (last < len(tokens))
+    return (
+        "".join(f"{token} " for token in before),
+        tokens[position],
+        "".join(f" {token}" for token in after),
+    )
 
 
 def parse_query(
@@ -56,7 +70,7 @@ def parse_query(
         raise ElmoError(f"the text must be a string with one token in brackets, found {text!r:.80}")
     if not is_utf8(text):
         raise ElmoError(f"the text {text!r} is not UTF-8; write it in UTF-8")
-    marked = re.findall(r"\[([^\[\]\s]+)\]", text)
+    marked = re.findall(r"\[([^\[\]\s]+)\]", text) or re.findall(r"\[([^\[\]]+)\]", text)
     if len(marked) != 1:
         raise ElmoError(
             'the text must have one token in brackets, as in "He has a [gift] for music"; '
@@ -104,7 +118,7 @@ def neighbors(
         raise ElmoError(f"k must be 1 or more, found {k}")
     if not 0 <= position < len(tokens):
         raise ElmoError(f"position must be that of one of {len(tokens)} tokens, found {position}")
-    check_model(store, embedder)
+    store.check_model(embedder.model.digest)
     names = layer_choice(store, layer)
     query_D = query_of(embedder.embed([list(tokens)])[0][:, position], store, names)
     nearest = Nearest(k)
@@ -119,7 +133,10 @@ def neighbors(
                 if allowed is not None:
                     cosine_T[~np.isin(block.type_ids, allowed)] = -np.inf
                 _compare(nearest, block, cosine_T, types, texts, tuple(tokens))
-    return nearest.neighbors()
+    return [
+        Neighbor(-minus, store.document(sentence_id), sentence_id, place, list(text))
+        for text, (minus, sentence_id, place) in nearest.candidates()
+    ]
 
 
 def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
@@ -177,14 +194,11 @@ class Nearest:
         if len(ordered) == self._k:
             self.last = ordered[-1][1]
 
-    def neighbors(self) -> list[Neighbor]:
+    def candidates(self) -> list[tuple[Tokens, Candidate]]:
         """Return the sentences, nearest first; of equally near ones, the first in the store comes
         first."""
         self._trim()
-        return [
-            Neighbor(-minus, sentence_id, position, list(text))
-            for text, (minus, sentence_id, position) in self._best.items()
-        ]
+        return [*self._best.items()]
 
 
 def _compare(
@@ -218,16 +232,6 @@ def _occurrences(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:
     """Return the ids of a part's types that equal a word, ignoring case."""
     same = pc.equal(pc.utf8_lower(types), pc.utf8_lower(pa.scalar(word)))
     return np.flatnonzero(same.to_numpy(zero_copy_only=False))
-
-
-def check_model(store: FeatureStore, embedder: Embedder) -> None:
-    """Raise `Mismatch` unless the embedder's model made the store; vectors of two models do not
-    compare."""
-    if store.model != embedder.model.digest:
-        raise Mismatch(
-            f"{store.path}: was made by model {store.model[:12]}…, not by "
-            f"{embedder.model.digest[:12]}…; use the model it was made with"
-        )
 
 
 def layer_choice(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:

@@ -17,7 +17,12 @@ from elmo.io.location import Location
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import PRECISIONS, CheckpointSettings, TrainingSettings
-from elmo.train.perplexity import HeldOutText, PerplexityEvaluator
+from elmo.train.perplexity import (
+    MOST_HELDOUT_TOKENS,
+    HeldOutText,
+    OnWindow,
+    PerplexityEvaluator,
+)
 from elmo.train.step import WorkerGroup
 
 # Where the settings don't say how often held-out text is measured: the share of the arithmetic of
@@ -33,7 +38,8 @@ class TrainingJob:
 
     `lr_of` multiplies the learning rate of parameters by name (0 freezes one). `stop` is a file:
     when it exists, training saves a checkpoint and stops, on whatever machine it runs. Give it a
-    new name each time the job is started.
+    new name each time the job is started. `on_window` is told how far a measurement of held-out
+    text is: the tokens read so far, and those to read.
     """
 
     bilm: BiLM
@@ -46,6 +52,7 @@ class TrainingJob:
     lr_of: dict[str, float]
     checkpointing: CheckpointSettings
     stop: Flag | Path | None = None
+    on_window: OnWindow = lambda read, tokens: None
 
     def __post_init__(self) -> None:
         """Raise `ElmoError` for what must be chosen beforehand, the same for all workers: the
@@ -77,7 +84,7 @@ class TrainingJob:
         # In one direction; the backward pass has twice as many as the forward pass.
         step = 3 * settings.rows * settings.window * (lstm + compared * shape.projection)
         tokens = self.shards.tokens("heldout")
-        read = min(tokens, settings.evaluate_tokens or tokens)
+        read = min(tokens, settings.evaluate_tokens or tokens, MOST_HELDOUT_TOKENS)
         measurement = max(1, read) * (lstm + words * shape.projection)
         times = int(MEASURING * steps * step / measurement)
         every = math.ceil(steps / min(max(times, LEAST_MEASURED), MOST_MEASURED))
@@ -121,4 +128,5 @@ class TrainingJob:
             total=workers.sum_over_workers,
         )
         stream = self.stream("heldout", workers, epochs=1, seed=None)
-        return HeldOutText(stream, evaluator, reset=self.settings.reset == "sentence")
+        reset = self.settings.reset == "sentence"
+        return HeldOutText(stream, evaluator, reset=reset, on_window=self.on_window)

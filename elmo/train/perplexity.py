@@ -44,7 +44,9 @@ LEAST_TIME_STEPS = 64  # of a long row that are read at once, however many rows 
 TYPES_AT_ONCE = 8192  # distinct tokens encoded at a time
 BLOCK_TOKENS = 1 << 18  # of sentences from which those of like length are read together
 Item = TypeVar("Item")
+OnWindow = Callable[[int, int], None]  # called with the tokens read so far, and those to read
 TOO_MANY_NATS = 700  # e to the power of more is no float
+MOST_HELDOUT_TOKENS = 200_000  # of the held-out text that are measured: an error of 0.6 %
 
 
 class NotFinite(ElmoError):
@@ -182,30 +184,39 @@ class PerplexityEvaluator:
 
 class HeldOutText:
     """The held-out text of a training, whose perplexity is evaluated again and again. With `reset`,
-    the LSTM state is zeroed where a sentence begins."""
+    the LSTM state is zeroed where a sentence begins; `on_window` is called before each window."""
 
     def __init__(
-        self, stream: WindowStream, evaluator: PerplexityEvaluator, *, reset: bool
+        self,
+        stream: WindowStream,
+        evaluator: PerplexityEvaluator,
+        *,
+        reset: bool,
+        on_window: OnWindow,
     ) -> None:
         self.stream, self.evaluator, self.reset = stream, evaluator, reset
+        self.on_window = on_window
 
     def perplexity(
         self, *, tokens: int = 0, interrupted: Callable[[], bool] | None = None
     ) -> tuple[Perplexity, bool]:
-        """Return the perplexity of about the first `tokens` tokens (0: all), and whether they were
-        the whole text.
+        """Return the perplexity of about `tokens` tokens (0: the whole text), and whether they were
+        all that is ever read: the whole text, but not many more than `MOST_HELDOUT_TOKENS`.
 
+        Each row reads its part from the beginning, so the tokens are spread over the text.
         `interrupted` is called once per window; if it returns true, `KeyboardInterrupt` is raised.
         """
+        most = min(tokens or MOST_HELDOUT_TOKENS, MOST_HELDOUT_TOKENS)
         whole = True
 
         def windows() -> Iterator[Window]:
             nonlocal whole
-            read = 0
+            read, total = 0, min(most, sum(entry.tokens for entry in self.stream.entries))
             with closing(prefetch(self.stream.windows(self.stream.first_position()))) as ready:
                 for window, _ in ready:
-                    if 0 < tokens <= read:
-                        whole = False
+                    self.on_window(min(read, total), total)  # sentence ends are read besides
+                    if most <= read:
+                        whole = most == MOST_HELDOUT_TOKENS
                         return
                     read += window.count // 2
                     if interrupted is not None and interrupted():

@@ -204,7 +204,7 @@ def _dump_help() -> str:
 @click.option(
     "--layout",
     type=Choice([*DUMP_FORMATS]),
-    help="One of the layouts above; by default lists where OUT ends in .parquet, else all.",
+    help="One of the layouts above; by default lists for OUT.parquet, all for OUT.hdf5 or OUT.h5.",
 )
 @click.option(
     "--dtype",
@@ -220,7 +220,7 @@ def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite
     from elmo.store import FeatureStore
     from elmo.store.dump import DATASET_FILE
 
-    export = DUMP_FORMATS[layout or format_for(out.name)]
+    export = format_for(out.name, layout)
     if layout == "datasets" and not overwrite:
         check_unfinished(out, mark=DATASET_FILE)
     opened = FeatureStore(store, checked=True)

@@ -109,6 +109,8 @@ def embed(
 
     from ..settings.precision import choose_precision
 
+    if output.suffix != ".npz":
+        raise ElmoError(f"{output}: embed writes .npz; name it {output.stem}.npz")
     with output_file(
         output, overwrite, kind=NPZ, read=[model, getattr(source, "name", "-")]
     ) as out:

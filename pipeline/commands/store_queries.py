@@ -1,6 +1,7 @@
 """Asking a store: the neighbours of a token, whether it is whole, what it was made from."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("store", type=FOLDER)
 @click.argument("text")
-@click.option("--model", type=PATH, help="The store's model; default: looked for in models/.")
+@click.option("--model", type=PATH, help="The store's model; default: the one in its project.")
 @click.option("-k", "count", default=10, show_default=True, help="How many neighbours to print.")
 @click.option(
     "--layer",
@@ -110,35 +111,40 @@ def _print_neighbors(
         for one in found:
             click.echo(json.dumps(asdict(one) | also, ensure_ascii=False))
         return
+    click.echo("cosine  document  sentence")
     for one in found:
-        click.echo(f"{one.cosine:.3f}  {one.sentence_id:>7}  {one.marked()}")
+        click.echo(f"{one.cosine:6.3f}{one.document_id:10}{one.sentence_id:10}  {one.marked()}")
     # At the end: where standard output can't be written, its error is the only message.
     compared = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
     other = "; --layer chooses another" if len(store.layers) > 1 else ""
     say(f"{compared}: two random tokens of the store have {random:.3f}{other}")
+    if found and found[0].cosine < random:
+        say("nothing is near: the first is less like the token than two random ones are alike")
 
 
 def _opened(store: "Location", model: Path | None, device: str) -> "tuple[FeatureStore, Embedder]":
-    """The store, and its model: the one that was named, or that under models/ which made it."""
+    """The store, and its model: the one that was named, or that of the project which made it."""
     from elmo.model.embedder import Embedder
     from elmo.store import FeatureStore
 
     opened = FeatureStore(store, checked=True)
-    return opened, Embedder.load(model or _model_of(opened), device=device)
+    return opened, Embedder.load(model or _model_of(store, opened.model), device=device)
 
 
-def _model_of(store: "FeatureStore") -> "Location":
-    """The model folder under models/ that made a store."""
+def _model_of(store: "Location", digest: str) -> "Location":
+    """The model folder of a digest, under models/ here, beside a store or beside its folder."""
     from elmo.io.location import Location
     from elmo.store import model_digest
 
     from ..cluster.storage import read_from
 
-    for config in sorted(Path("models").glob("*/config.json")):
-        if model_digest(config.parent) == store.model:
-            return read_from(Location(config.parent))
+    above = Path(os.path.abspath(store.local)).parents[:2] if store.local else ()
+    for home in (Path(), *above):
+        for config in sorted(home.glob("models/*/config.json")):
+            if model_digest(config.parent) == digest:
+                return read_from(Location(config.parent))
     raise ElmoError(
-        f"models/: no model here made the store (digest {store.model[:12]}); pass --model"
+        f"models/: no model here or beside {store} made it (digest {digest[:12]}); pass --model"
     )
 
 

@@ -210,8 +210,21 @@ def _settings(
             file.write_text(preset.overlaid_text(file, overlay)[0], encoding="utf-8")
         if "labels" in own:
             file.write_text(_without_tasks(file), encoding="utf-8")
+        if model is not None:
+            file.write_text(_with_notes(file), encoding="utf-8")
         params.load(file)
         return file.read_text(encoding="utf-8")
+
+
+def _with_notes(file: Path) -> str:
+    """The text of params.yaml with notes on what is not used where a trained model is taken."""
+    text = file.read_text(encoding="utf-8")
+    for line, note in (
+        ("vocab:", "# Not used in training: the words and characters are those of pretrain.model."),
+        ("  network:", "  # Not used while `model` names one: neither `network` nor `training`."),
+    ):
+        text = text.replace(f"\n{line}\n", f"\n{note}\n{line}\n", 1)
+    return text
 
 
 def _queries(

@@ -9,7 +9,14 @@ from markupsafe import Markup
 from elmo.tasks.metrics import score_order
 
 from .page import Block, Details, Heading, Paragraph, Picture, Table
-from .phrases import ARMS, SIMPLE, UNKNOWN, interval_text, versus_unigram
+from .phrases import (
+    ARMS,
+    SIMPLE,
+    UNKNOWN,
+    interval_text,
+    unknown_words_remark,
+    versus_unigram,
+)
 from .results import SENTENCES, TEXTS, JsonObject, Results
 
 if TYPE_CHECKING:
@@ -22,7 +29,17 @@ FILES = 12  # of a text whose names are shown; the others are folded away
 
 
 def summary(results: Results) -> str:
-    """Return the sentences at the head of the page: the held-out perplexities."""
+    """Return the sentences at the head of the page: the held-out perplexities, and their worth."""
+    after = results.scores.under("after")
+    figures = after.under("domain" if "domain" in after else "general")
+    return (
+        f"{_headline(results)} The model is as unsure of a word as between "
+        f"{figures['average']:.0f} equally likely ones; by word counts alone it would be "
+        f"{figures['unigram']:.0f}{unknown_words_remark(figures['unk_rate'])}."
+    )
+
+
+def _headline(results: Results) -> str:
     pretrain, tuned = results.figures["pretrain"], results.figures["finetune"]
     if results.started_from and results.tuned:
         return (

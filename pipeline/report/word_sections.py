@@ -4,12 +4,11 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 from markupsafe import Markup, escape
 
 from ..settings.params import ReportSettings
 from .page import Block, Heading, Paragraph, RawHtml, Table
-from .word_uses_picture import FEWEST, Occurrence, occurrences, picture_html
+from .word_uses_picture import FEWEST, marked_html, occurrences, picture_html
 
 if TYPE_CHECKING:
     from elmo.model.embedder import Embedder
@@ -37,12 +36,19 @@ def neighbors(params: ReportSettings, store: "FeatureStore", embedder: "Embedder
         found = nearest(store, embedder, tokens, position, k=params.neighbors + 1, layer=layer)
         others = [one for one in found if one.tokens[: len(tokens)] != tokens]
         rows = [
-            (f"{one.cosine:.3f}", str(one.sentence_id), _marked(one.tokens, one.position))
+            (
+                f"{one.cosine:.3f}",
+                f"{one.document_id}",
+                f"{one.sentence_id}",
+                Markup(marked_html(one.tokens, one.position)),
+            )
             for one in others[: params.neighbors]
         ]
         query = Markup(re.sub(r"\[(\S+)\]", r"<b>\1</b>", str(escape(text))))
         blocks.append(Heading(query))
-        blocks.append(Table(rows, head=("cosine", "sentence", "used there"), words=(2,)))
+        blocks.append(
+            Table(rows, head=("cosine", "document", "sentence", "used there"), words=(3,))
+        )
     return blocks
 
 
@@ -70,8 +76,3 @@ def uses(queries: Sequence[str], store: "FeatureStore", embedder: "Embedder") ->
         blocks.append(Heading(word))
         blocks.append(RawHtml(Markup(picture_html(of_word))) if len(of_word) >= FEWEST else few)
     return blocks
-
-
-def _marked(tokens: list[str], index: int) -> Markup:
-    """The tokens around `index`, that one in bold."""
-    return Markup(Occurrence(np.empty(0, np.float32), index, tokens).to_html())

@@ -22,7 +22,6 @@ POINTS = 400  # points of a picture
 READ = 4000  # occurrences that are read, of which the picture shows as many, evenly
 FEWEST = 4  # occurrences that make a picture
 GROUPS = 3
-AROUND = 8  # tokens shown on either side
 WIDTH, HEIGHT, EDGE = 640, 420, 16
 
 
@@ -38,11 +37,15 @@ class Occurrence(NamedTuple):
 
     def to_html(self) -> str:
         """Return the tokens around the occurrence as HTML, with the token itself in bold."""
-        first, last = max(0, self.position - AROUND), self.position + AROUND + 1
-        shown = [escape(token) for token in self.tokens]
-        shown[self.position] = f"<b>{shown[self.position]}</b>"
-        before, after = "… " if first else "", " …" if last < len(shown) else ""
-        return before + " ".join(shown[first:last]) + after
+        return marked_html(self.tokens, self.position)
+
+
+def marked_html(tokens: Sequence[str], position: int) -> str:
+    """Return the tokens around one of a sentence as HTML, with that one in bold."""
+    from elmo.store.neighbors import surroundings
+
+    before, token, after = map(escape, surroundings(tokens, position))
+    return f"{before}<b>{token}</b>{after}"
 
 
 def occurrences(store: "FeatureStore", word: str) -> list[Occurrence]:

@@ -155,18 +155,20 @@ def _taken(
     from elmo.data.shards import Shards
     from elmo.model.folder import copy_model, load_model
     from elmo.train.curves import write_empty_curves
-    from elmo.train.perplexity import perplexity
+    from elmo.train.perplexity import MOST_HELDOUT_TOKENS, perplexity
 
     opened, model = Shards(shards), load_model(params.model)
     model.tokenizer.check_shards(opened.tokenization, model=params.model, shards=shards)
-    heldout = [
+    tokens = opened.tokens("heldout")
+    every = -(-tokens // MOST_HELDOUT_TOKENS) or 1
+    heldout = (
         shard.tokens(k)
         for shard in map(opened.open, opened.entries("heldout"))
-        for k in range(len(shard))
-    ]
+        for k in range(0, len(shard), every)
+    )
     figures: dict[str, float | None] = {}
     if model.softmax is not None:
-        show_activity(f"measuring {opened.tokens('heldout'):,} held-out tokens")
+        show_activity(f"measuring {tokens // every:,} held-out tokens")
         figures = perplexity(model, heldout).to_dict()
     copy_model(params.model, out)
     write_empty_curves(Location(curves))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="report",
-    version=10,
+    version=11,
     help="Write one HTML page with the figures and plots of all stages.",
     inputs=(
         Argument("numbers_in", "path", "The folder of the stages' figures."),

@@ -29,6 +29,7 @@ from elmo.train.checkpoints import Checkpoint
 from elmo.train.curves import CURVES
 from elmo.train.job import TrainingJob
 from elmo.train.loop import fit, heldout_perplexity
+from elmo.train.perplexity import OnWindow
 from elmo.train.step import WorkerGroup
 
 from .. import tracking
@@ -44,7 +45,7 @@ from .stage import Stage
 TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
 
 _LIVE, _BEFORE, _STOP = "live.json", "before.json", "stop-"  # files of a run's folder
-_SELDOM = 2.0  # seconds between two looks at a URL, and between two figures put there
+_OFTEN, _SELDOM = 0.5, 2.0  # seconds between looks at what a worker reports: a disk's, a URL's
 _REPORTS = ("train", "heldout")  # the reports of a training that curves have: KIND.tsv
 SILENCE = 40.0  # seconds without figures after which the terminal shows it
 
@@ -181,7 +182,7 @@ def _log_reports(log: tracking.Run, folder: Location, done: threading.Event) -> 
     A report may be missed: `_log_curves` completes the figures.
     """
     seen = ""
-    while not done.wait(0.5 if folder.local else _SELDOM):
+    while not done.wait(_pause(folder)):
         text = _live(folder)
         figures = json.loads(text) if text != seen else {}
         seen = text
@@ -321,14 +322,15 @@ def _work(stage_job: StageJob, settings: RunSettings, workers: WorkerGroup) -> T
     job.bilm.to(workers.device)
     job.softmax.to(workers.device)
     before: TextFigures = {}
-    live = _Live(settings.folder) if workers.rank == 0 else None
-    tell = live.tell if live else (lambda text, tokens: None)
+    live = _Live(settings.folder, shown=workers.rank == 0)
     if prepared.compared:
         before = _remembered(
-            settings.folder, workers, lambda: _figures(prepared, workers, None, tell)
+            settings.folder, workers, lambda: _figures(prepared, workers, None, live)
         )
-    progress = fit(job, workers=workers, report=live or (lambda kind, figures: None))
-    after = _figures(prepared, workers, progress.figures, tell)
+    progress = fit(
+        replace(job, on_window=live.show_measuring(prepared.text)), workers=workers, report=live
+    )
+    after = _figures(prepared, workers, progress.figures, live)
     digest = ""
     if workers.rank == 0:
         perplexity = {"before": before, "after": after} if before else {"after": after}
@@ -350,16 +352,13 @@ def _figures(
     prepared: PreparedJob,
     workers: WorkerGroup,
     own: dict[str, float | None] | None,
-    tell: Callable[[str, int], None],
+    live: "_Live",
 ) -> TextFigures:
-    """Perplexities on all of the held-out texts; those of the job's own text may be known.
-
-    `tell` is called with the name and the number of tokens of a text that is measured next.
-    """
+    """Perplexities on all of the held-out texts; those of the job's own text may be known."""
 
     def measure(text: str, job: TrainingJob) -> dict[str, float | None]:
-        tell(text, job.shards.tokens("heldout"))
-        return heldout_perplexity(job, workers=workers).to_dict()
+        shown = replace(job, on_window=live.show_measuring(text))
+        return heldout_perplexity(shown, workers=workers).to_dict()
 
     own = own or measure(prepared.text, prepared.job)
     return {prepared.text: own} | {
@@ -385,10 +384,10 @@ def _remembered(
 
 class _Live:
     """Receives the training's reports, and leaves the newest in the run's folder, where the driver
-    reads it for the terminal and for MLflow."""
+    reads it for the terminal and for MLflow; the workers but the first have theirs not `shown`."""
 
-    def __init__(self, folder: Location) -> None:
-        self.folder, self.written = folder, 0.0
+    def __init__(self, folder: Location, *, shown: bool) -> None:
+        self.folder, self.shown, self.written = folder, shown, 0.0
         self.began: dict[str, float] = {}
         self.rate: dict[str, float] = {}
 
@@ -397,18 +396,21 @@ class _Live:
             self.began = {**figures, "at": time.time()}
         if kind == "train":
             self.rate = {"tokens_per_second": figures["tokens_per_second"]}
+        self._write(kind, figures, seldom=kind == "train" and self.folder.local is None)
+
+    def show_measuring(self, text: str) -> OnWindow:
+        """Return what shows how far the measuring of a held-out text is."""
+        return lambda read, tokens: self._write(
+            "measure", {"text": text, "read": read, "heldout_tokens": tokens}, seldom=True
+        )
+
+    def _write(self, kind: str, figures: Mapping[str, Any], *, seldom: bool) -> None:
+        """Write a report; with `seldom` only if the last one is so old that it was read."""
         now = time.monotonic()
-        if kind == "train" and self.folder.local is None and now - self.written < _SELDOM:
-            return  # each takes a request
-        self.written = now
-        self._write(kind, figures)
-
-    def tell(self, text: str, tokens: int) -> None:
-        """Show that a held-out text is measured, which takes a while."""
-        self._write("measure", {"text": text, "heldout_tokens": tokens})
-
-    def _write(self, kind: str, figures: Mapping[str, Any]) -> None:
-        self.folder.write_json(_LIVE, {"kind": kind, **self.rate, **figures, "began": self.began})
+        if self.shown and not (seldom and now - self.written < _pause(self.folder)):
+            self.written = now
+            report = {"kind": kind, **self.rate, **figures, "began": self.began}
+            self.folder.write_json(_LIVE, report)
 
 
 @contextmanager
@@ -426,7 +428,7 @@ def _show(stage: str, folder: Location, done: threading.Event) -> None:
     began: dict[str, float] = {}
     with ExitStack() as stack:
         progress: Progress | None = None
-        while not done.wait(0.5 if folder.local else _SELDOM):
+        while not done.wait(_pause(folder)):
             text = _live(folder)
             now = time.monotonic()
             if text in ("", seen):
@@ -462,7 +464,10 @@ def _activity(figures: dict[str, Any]) -> str:
     """Name the text that the workers measure, if they do."""
     if figures["kind"] != "measure":
         return ""
-    return f"measuring {figures['heldout_tokens']:,} held-out tokens of the {figures['text']} text"
+    return (
+        f"measuring {figures['heldout_tokens']:,} held-out tokens of the {figures['text']} text, "
+        f"{figures['read'] / max(1, figures['heldout_tokens']):.0%} done"
+    )
 
 
 def _note(figures: dict[str, float], heldout: str) -> str:
@@ -471,6 +476,10 @@ def _note(figures: dict[str, float], heldout: str) -> str:
         f"gradient norm {figures['gradient_norm']:.2f} ({figures['clipped']:.0%} clipped), "
         f"{figures['peak_memory_mb']:.0f} MB"
     )
+
+
+def _pause(folder: Location) -> float:
+    return _OFTEN if folder.local else _SELDOM
 
 
 def _live(folder: Location) -> str:

@@ -30,7 +30,8 @@ class Progress:
 
     def __init__(self, label: str, total: float | None, *, unit: str, done: float = 0) -> None:
         self.label, self.total, self.unit = label, total, unit
-        self.began, self.first, self.done, self.note = time.monotonic(), done, done, ""
+        self.began = self.reached = time.monotonic()
+        self.first, self.done, self.note = done, done, ""
         self.terminal = sys.stderr is not None and sys.stderr.isatty()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
@@ -58,14 +59,14 @@ class Progress:
 
     def reach(self, done: float, note: str = "") -> None:
         """Set how much is done in total; `note` is shown after the figures."""
-        self.done, self.note = done, note
+        self.done, self.note, self.reached = done, note, time.monotonic()
 
     def figures(self) -> str:
         """Return as text what is done, the speed, the time so far and the time left."""
         seconds = max(1e-9, time.monotonic() - self.began)
         if not self.unit:
             return ", ".join(filter(None, [f"{_clock(seconds)} so far", self.note]))
-        rate = (self.done - self.first) / seconds
+        rate = (self.done - self.first) / max(1e-9, self.reached - self.began)
         of = f" of {self.total:,.0f}" if self.total is not None else ""
         parts = [f"{self.done:,.0f}{of} {self.unit}"]
         if rate > 0:
@@ -73,7 +74,9 @@ class Progress:
             parts.append(f"{often:,.{0 if often >= 10 else 1}f} {self.unit}/{time_unit}")
         parts.append(f"{_clock(seconds)} so far")
         if rate > 0 and self.total is not None:
-            parts.append(f"{_clock(max(0.0, self.total - self.done) / rate)} left")
+            left = (self.total - self.done) / rate - (time.monotonic() - self.reached)
+            if left > -1:  # what is overdue takes longer than is known
+                parts.append(f"{_clock(max(0.0, left))} left")
         return ", ".join([*parts, self.note] if self.note else parts)
 
     def _tick(self) -> None:

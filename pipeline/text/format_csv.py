@@ -101,6 +101,12 @@ def _column_index(input_: InputFile, names: list[str], column: str) -> int:
         raise ElmoError(f"{input_.url}: its header names {column!r} twice; rename one")
     if column.isascii() and column.isdecimal() and 0 < int(column) <= len(names):
         return int(column) - 1
+    other = next((mark for mark in ";\t|" if mark in names[0]), None) if len(names) == 1 else None
+    if other is not None:
+        raise ElmoError(
+            f"{input_.url}: its fields are divided by {other!r}, those of CSV by commas and of TSV "
+            "by tabs; save the table as one of these"
+        )
     raise ElmoError(
         f"{input_.url}: its first line, the header, has no column {column!r}, found "
         f"{abbreviate_names(names)}; set corpus.column, without a header to the column's number"

@@ -19,17 +19,24 @@ from elmo.data.characters import Characters
 from elmo.data.shards import write_shards
 from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import Vocabulary
+from elmo.io.location import Location
 from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model, save_model
 from elmo.nn.bilm import BiLM
 from elmo.settings import ModelShape, StoreSettings
 from elmo.store.build import build
+from pipeline.cluster import workers
 from pipeline.commands.cli import cli
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import TokenizeSettings
+from pipeline.stages import tokenize
+from pipeline.text.input_files import find_inputs
 from tests.pipeline.command_line import ROOT, elmo
 from tests.pipeline.doc_page import FENCE, Step, pattern, steps
 
 README = ROOT / "README.md"
 STORES = ROOT / "docs" / "guides" / "stores.md"
+RECORDS = ROOT / "docs" / "guides" / "records.md"
 PAGES = [
     README,
     *(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "generated"),
@@ -78,10 +85,45 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("page", "several"), [(README, 4), (STORES, 7)], ids=["readme", "stores"])
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Path:
+    """A project of a table, in which a record is blank."""
+    folder = tmp_path_factory.mktemp("records")
+    good, bad = "It is a good film. I liked it.", "Not for me."
+    (folder / "reviews.csv").write_text(f"id,text\na7,{good}\nb2,\nc9,{bad}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
+        tokenize.tokenize(
+            find_inputs([str(folder / "reviews.csv")]),
+            Location(folder / "shards"),
+            TokenizeSettings("unicode", "split", "auto", 0.05, 1 << 20),
+            column="text",
+            work=Location(folder / "runs"),
+            cluster=Cluster(workers=0, cpus=1, gpu=False, actors=1),
+        )
+    build(
+        folder / "data" / "features",
+        shards=folder / "shards",
+        model=project / "models" / "finetune",
+        settings=StoreSettings(),
+        work=folder / "runs",
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("page", "several", "made"),
+    [(README, 4, "project"), (STORES, 7, "project"), (RECORDS, 4, "records")],
+    ids=["readme", "stores", "records"],
+)
 def test_the_examples_of_a_page(
-    page: Path, several: int, project: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    several: int,
+    made: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    project = request.getfixturevalue(made)
     monkeypatch.chdir(project)
     names: dict[str, object] = {}
     run = 0

@@ -123,7 +123,31 @@ def test_a_layout_is_refused_numbers_that_it_does_not_have(
 ) -> None:
     with pytest.raises(ElmoError, match="^--dtype float16: this layout has float32; leave"):
         DUMP_FORMATS["all"].write(store, tmp_path / "out", dtype="float16")
-    assert (format_for("a.parquet"), format_for("a.hdf5")) == ("lists", "all")
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "chosen"),
+    [
+        ("a.parquet", None, "lists"),
+        ("a.hdf5", None, "all"),
+        ("a.h5", "top", "top"),
+        ("a.txt", "word2vec", "word2vec"),
+        ("a", "average", "average"),
+        ("a.csv", None, None),
+        ("a", None, None),
+        ("a.parquet", "all", None),
+        ("a.h5", "lists", None),
+        ("a.hdf5", "word2vec", None),
+    ],
+)
+def test_a_name_has_an_ending_of_what_is_written(
+    name: str, layout: str | None, chosen: str | None
+) -> None:
+    if chosen is None:
+        with pytest.raises(ElmoError, match=f"^{name}: "):
+            format_for(name, layout)
+    else:
+        assert format_for(name, layout) is DUMP_FORMATS[chosen]
 
 
 def test_a_batch_of_sentences_without_tokens(store: FeatureStore) -> None:

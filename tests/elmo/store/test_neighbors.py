@@ -14,7 +14,14 @@ from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
 from elmo.store.layout import Mix
-from elmo.store.neighbors import _cosine, clearest_layer, neighbors, parse_query, random_cosine
+from elmo.store.neighbors import (
+    Neighbor,
+    _cosine,
+    clearest_layer,
+    neighbors,
+    parse_query,
+    random_cosine,
+)
 
 QUERY = ["He", "has", "a", "gift", "for", "music"]
 
@@ -96,7 +103,23 @@ def test_they_are_the_nearest_of_all_tokens(
         assert (pytest.approx(neighbor.cosine, abs=1e-5), neighbor.sentence_id) in [
             (cosine, k) for cosine, k, place in slow if place == neighbor.position
         ]
+        assert neighbor.document_id == store.document(neighbor.sentence_id)
         assert neighbor.marked().split()[neighbor.position].startswith("[")
+
+
+@pytest.mark.parametrize(
+    ("count", "position", "shown"),
+    [
+        (3, 1, "0 [1] 2"),
+        (30, 0, "[0] 1 2 3 4 5 6 7 8 …"),
+        (30, 29, "… 21 22 23 24 25 26 27 28 [29]"),
+        (17, 8, "0 1 2 3 4 5 6 7 [8] 9 10 11 12 13 14 15 16"),
+    ],
+)
+def test_of_a_long_sentence_the_tokens_around_are_shown(
+    count: int, position: int, shown: str
+) -> None:
+    assert Neighbor(1.0, 0, 0, position, [*map(str, range(count))]).marked() == shown
 
 
 def test_equal_vectors_have_equal_cosines_wherever_they_lie() -> None:
@@ -114,6 +137,8 @@ def test_the_query_has_one_token_in_brackets() -> None:
         parse_query("a [gift].")
     letters = parse_query("ab [b] c\nb", tokenize=lambda text: [list(t) for t in text.split()])
     assert letters == (["b"], 0)
+    with pytest.raises(ElmoError, match=r"\[a gift\] is not one token: .* put one of these in"):
+        parse_query("He has [a gift] for music")
     for text in ("no brackets", "[two] of [them]", "an [] empty one"):
         with pytest.raises(ElmoError, match="must have one token in brackets"):
             parse_query(text)

@@ -102,6 +102,24 @@ def test_2018_settings_learn_too(tmp_path: Path) -> None:
     assert found.average < found.unigram / 2
 
 
+def test_of_a_long_held_out_text_a_part_is_measured_and_shown_while_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = job(tmp_path / "run", replace(SETTINGS, epochs=1))
+    whole = heldout_perplexity(made, workers=WorkerGroup())
+    monkeypatch.setattr("elmo.train.perplexity.MOST_HELDOUT_TOKENS", 40)
+    told: list[tuple[int, int]] = []
+    made = replace(made, on_window=lambda *figures: told.append(figures))
+    found = heldout_perplexity(made, workers=WorkerGroup())
+    assert 40 <= found.tokens + found.sentences < 80  # a window goes beyond
+    assert whole.tokens + whole.sentences > 80
+    assert told[0] == (0, 40) and told == sorted(told) and told[-1] == (40, 40)
+    told.clear()
+    progress = fit(made, workers=WorkerGroup(), report=ignore)
+    assert progress.figures == heldout_perplexity(made, workers=WorkerGroup()).to_dict()
+    assert (0, 40) in told
+
+
 @pytest.mark.slow
 def test_a_finished_run_is_not_trained_again_and_knows_its_figures(tmp_path: Path) -> None:
     """Where the whole held-out text was read, it need not be read again."""

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -191,21 +192,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_embed_replaces_no_file(model: Path, tmp_path: Path) -> None:
     embed(model, b"a\n", tmp_path / "out.npz")
     np.savez(tmp_path / "mine.npz", a=np.zeros(3))
-    (tmp_path / "text").write_text("mine")
-    (tmp_path / "link").symlink_to(tmp_path / "text")
-    (tmp_path / "folder").mkdir()
+    (tmp_path / "text.npz").write_text("mine")
+    (tmp_path / "link.npz").symlink_to(tmp_path / "text.npz")
+    (tmp_path / "folder.npz").mkdir()
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     for name, what in {
         "out.npz": "exists, and is not replaced",
         "mine.npz": "exists, and is not replaced",
-        "text": "exists, and is not replaced",
-        "link": "is a symbolic link",
-        "folder": "is a folder",
+        "text.npz": "exists, and is not replaced",
+        "link.npz": "is a symbolic link",
+        "folder.npz": "is a folder",
     }.items():
         with pytest.raises(ElmoError, match=f"{name}: {what}"):
             embed(model, b"a\n", tmp_path / name)
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
-    assert (tmp_path / "text").read_text() == "mine"
+    assert (tmp_path / "text.npz").read_text() == "mine"
 
 
 @pytest.mark.parametrize("pretokenized", [False, True])
@@ -267,18 +268,55 @@ def test_neighbors_stand_beside_what_random_pairs_have(model: Path, store: Path)
     words = ("neighbors", store, "a new [gift]", "--model", model, "-k", "2")
     random = random_cosine(opened, layer)
     code, out, error = elmo(*words)
-    assert (code, out.count("\n")) == (0, 2)
+    assert (code, out.split()[:3], out.count("\n")) == (0, ["cosine", "document", "sentence"], 3)
     assert error == (
         f"  layer {layer}: two random tokens of the store have {random:.3f}; "
         "--layer chooses another\n"
     )
+    for line in out.splitlines()[1:]:
+        _, document, sentence, *_ = line.split()
+        assert int(document) == opened.document(int(sentence))
     code, out, error = elmo(*words, "--json")
     assert (code, error) == (0, "")
     for one in map(json.loads, out.splitlines()):
         assert one["random_cosine"] == pytest.approx(random)
         assert one["layers"] == [f"layer_{layer}"]
+        assert one["document_id"] == opened.document(one["sentence_id"])
     _, _, error = elmo(*words, "--layer", "average")
     assert error.startswith("  mean of 3 layers: two random")
+
+
+def test_what_is_less_like_the_token_than_random_ones_is_not_near(
+    model: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("neighbors", store, "a new [gift]", "--model", model, "-k", "1")
+    assert "nothing is near" not in elmo(*words)[2]
+    monkeypatch.setattr("elmo.store.neighbors.random_cosine", lambda *_: 1.01)
+    assert "nothing is near" in elmo(*words)[2]
+
+
+def test_the_model_of_a_store_is_found_in_its_project_from_any_folder(
+    model: Path, store: Path, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(store, project / "data" / "features")
+    shutil.copytree(model, project / "models" / "finetune")
+    for folder, name in (
+        (project, "data/features"),
+        (project / "data", "features"),
+        (tmp_path, "project/data/features"),
+        (tmp_path, str(project / "data" / "features")),
+    ):
+        code, out, error = elmo("neighbors", name, "a new [gift]", "-k", "1", cwd=folder)
+        assert (code, out.count("\n")) == (0, 2), error
+
+
+def test_embed_writes_no_file_of_another_ending(model: Path, tmp_path: Path) -> None:
+    for name in ("out.csv", "out", "out.npy"):
+        words = ("embed", model, "--input", "-", "--output", tmp_path / name)
+        code, _, error = elmo(*words, stdin=b"he has\n")
+        assert (code, error.startswith(f"error: {tmp_path / name}: embed writes .npz")) == (1, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_perplexity_that_unknown_words_flatter_says_so(model: Path) -> None:

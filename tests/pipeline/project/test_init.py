@@ -150,6 +150,10 @@ def test_neighbours_are_asked_of_tokens_of_the_model(
     for query in made.report.neighbors_of:
         parse_query(query, tokenize=TextTokenizer(tokenizer))
     assert len(made.report.neighbors_of) == 3 and "text in the model's language" in said[1]
+    lines = (tmp_path / "p" / "params.yaml").read_text(encoding="utf-8").splitlines()
+    assert lines[lines.index("vocab:") - 1].startswith("# Not used in training")
+    network = lines.index("  network:")
+    assert lines[network - 1].startswith("  # Not used") and "pretrain:" in lines[:network]
 
 
 def test_text_that_is_no_prose_is_asked_of_too(tmp_path: Path) -> None:

@@ -62,6 +62,16 @@ def test_figures() -> None:
     assert of_a_pipe.figures() == "1,500 kB, 150 kB/s, 0:10 so far"
 
 
+def test_what_is_overdue_has_no_time_left() -> None:
+    """As held-out text that is measured after the last step."""
+    shown = progress.Progress("pretrain", 1000, unit="tokens")
+    shown.began -= 100
+    shown.reach(990, "measuring")
+    assert shown.figures() == "990 of 1,000 tokens, 9.9 tokens/s, 1:40 so far, 0:01 left, measuring"
+    shown.began, shown.reached = shown.began - 720, shown.reached - 720
+    assert shown.figures() == "990 of 1,000 tokens, 9.9 tokens/s, 13:40 so far, measuring"
+
+
 def test_of_several_the_newest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "EVERY", 0.01)
     log = Log("  inner: 0 of 2 epochs, 0:00 so far, waiting for Ray to start\n")
@@ -153,11 +163,11 @@ def test_a_report_that_is_gone_for_a_while_does_not_end_the_display(
 def test_what_is_measured_before_the_first_step_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = Log("measuring 97,191 held-out tokens of the general text")
+    log = Log("measuring 97,191 held-out tokens of the general text, 25% done")
     monkeypatch.setattr(sys, "stderr", log)
     monkeypatch.setattr(train_job, "SILENCE", 0.0)
-    told = {"kind": "measure", "text": "general", "heldout_tokens": 97191, "began": {}}
-    (tmp_path / "live.json").write_text(json.dumps(told))
+    told = {"kind": "measure", "text": "general", "read": 24300, "heldout_tokens": 97191}
+    (tmp_path / "live.json").write_text(json.dumps(told | {"began": {}}))
     done = threading.Event()
     show = threading.Thread(
         target=train_job._show, args=("finetune", Location(tmp_path), done), daemon=True
