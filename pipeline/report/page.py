@@ -51,33 +51,19 @@ class Heading:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG, and optionally another one for narrow screens, each as the bytes of its file.
+    """A PNG, as the bytes of its file.
 
     `name` is the text for those who don't see it. By `kind` the template tells blocks apart.
     """
 
     name: str
-    wide: bytes
-    narrow: bytes = b""
+    png: bytes
     kind: str = "picture"
 
     @property
     def data_url(self) -> str:
         """Return the PNG as a data URL."""
-        return _url(self.wide)
-
-    @property
-    def narrow_data_url(self) -> str:
-        """Return the PNG for narrow screens as a data URL."""
-        return _url(self.narrow)
-
-
-@dataclass(frozen=True)
-class RawHtml:
-    """An SVG or other HTML, included as it is."""
-
-    html: Markup
-    kind: str = "html"
+        return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
 
 
 @dataclass(frozen=True)
@@ -89,7 +75,7 @@ class Details:
     kind: str = "details"
 
 
-Block = Table | Paragraph | Heading | Picture | RawHtml | Details
+Block = Table | Paragraph | Heading | Picture | Details
 
 
 def render(title: str, summary: str, sections: Mapping[str, Sequence[Block]]) -> str:
@@ -118,7 +104,3 @@ def render(title: str, summary: str, sections: Mapping[str, Sequence[Block]]) ->
 def code_html(text: str) -> Markup:
     """Return `text`, escaped, as an HTML <code> element."""
     return Markup("<code>{}</code>").format(text)
-
-
-def _url(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

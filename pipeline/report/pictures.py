@@ -1,10 +1,9 @@
-"""The pictures of the report, each drawn twice: for a wide and for a narrow screen.
+"""The pictures of the report.
 
 To add one, write its function and its entry in `pictures`; its place on the page is in
 `pipeline.stages.report`, and its line below `plots` in dvc.yaml.
 """
 
-import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
 from .page import Picture
-from .plots import BLUE, GREY, ORANGE, PALE, Curve, Target, save
+from .plots import BLUE, GREY, ORANGE, PALE, Curve, save
 from .results import TEXTS, Results
 
 KINDS = {"unigram model": GREY, "pretrained": BLUE, "fine-tuned": ORANGE}
@@ -23,16 +22,18 @@ KINDS = {"unigram model": GREY, "pretrained": BLUE, "fine-tuned": ORANGE}
 
 def pictures(results: Results, folder: Path) -> dict[str, Picture]:
     """Draw the pictures of the results as PNGs in `folder`; return them by name."""
-    draw: dict[str, Callable[..., None]] = {
-        "curves": lambda file, **how: draw_curves(file, results.curves, _unigram(results), **how),
-        "steps": lambda file, **how: draw_steps(file, results.curves, **how),
-        "perplexity": lambda file, **how: draw_perplexity(file, _bars(results), **how),
-        "layers": lambda file, **how: draw_layers(file, results.layers, **how),
-        "vocabulary": lambda file, **how: draw_vocabulary(
-            file, results.counts, tokens=results.figures["vocab"]["tokens"], **how
+    draw: dict[str, Callable[[Path], None]] = {
+        "curves": lambda file: draw_curves(file, results.curves, _unigram(results)),
+        "steps": lambda file: draw_steps(file, results.curves),
+        "perplexity": lambda file: draw_perplexity(file, _bars(results)),
+        "layers": lambda file: draw_layers(file, results.layers),
+        "vocabulary": lambda file: draw_vocabulary(
+            file, results.counts, tokens=results.figures["vocab"]["tokens"]
         ),
     }
-    return {name: _drawn(folder / f"{name}.png", one) for name, one in draw.items()}
+    for name, draw_one in draw.items():
+        draw_one(folder / f"{name}.png")
+    return {name: Picture(name, (folder / f"{name}.png").read_bytes()) for name in draw}
 
 
 def _unigram(results: Results) -> dict[str, float]:
@@ -64,27 +65,17 @@ def _bars(results: Results) -> dict[str, dict[str, float]]:
     }
 
 
-def _drawn(path: Path, draw: Callable[..., None]) -> Picture:
-    """Draw a picture to `path`, and again for a narrow screen."""
-    narrow = io.BytesIO()
-    draw(path)
-    draw(narrow, narrow=True)
-    return Picture(path.stem, path.read_bytes(), narrow.getvalue())
-
-
 def draw_curves(
-    path: Target,
+    path: Path,
     by_stage: dict[str, dict[str, Curve]],
     unigram: dict[str, float],
-    *,
-    narrow: bool = False,
 ) -> None:
     """Draw training, held-out and unigram perplexity by tokens read, one panel for each stage.
 
     `by_stage` holds the curves "train" and "heldout" of each stage, `unigram` the unigram model's
-    perplexity for each. `narrow` puts the panels below each other, for a phone.
+    perplexity for each.
     """
-    figure, axes = _panels(len(by_stage), 3.8, narrow=narrow)
+    figure, axes = _panels(len(by_stage), 3.8)
     for axis, (stage, both) in zip(axes, by_stage.items(), strict=True):
         train, heldout = both["train"], both["heldout"]
         axis.plot(_thousands(train), train["perplexity"], color=PALE, label="training")
@@ -98,15 +89,12 @@ def draw_curves(
     save(figure, path)
 
 
-def draw_steps(
-    path: Target, by_stage: dict[str, dict[str, Curve]], *, narrow: bool = False
-) -> None:
+def draw_steps(path: Path, by_stage: dict[str, dict[str, Curve]]) -> None:
     """Draw the learning rate and the gradient norm by tokens read, one line for each stage.
 
     `by_stage` holds each stage's curves by the name of their file, of which "train" is drawn.
-    `narrow` puts the panels below each other, for a phone.
     """
-    figure, axes = _panels(2, 3.0, narrow=narrow)
+    figure, axes = _panels(2, 3.0)
     titles = {"lr": "learning rate", "gradient_norm": "gradient norm"}
     for axis, (key, title) in zip(axes, titles.items(), strict=True):
         for (stage, both), color in zip(by_stage.items(), (BLUE, ORANGE), strict=False):
@@ -119,15 +107,12 @@ def draw_steps(
     save(figure, path)
 
 
-def draw_perplexity(
-    path: Target, by_text: dict[str, dict[str, float]], *, narrow: bool = False
-) -> None:
+def draw_perplexity(path: Path, by_text: dict[str, dict[str, float]]) -> None:
     """Draw held-out perplexity: a group of bars for each text, a bar for each kind of model.
 
-    `by_text` has the perplexities by the title of a text and by a name in `KINDS`. `narrow` makes
-    it fit a phone.
+    `by_text` has the perplexities by the title of a text and by a name in `KINDS`.
     """
-    figure, (axis,) = _panels(1, 3.4, narrow=narrow)
+    figure, (axis,) = _panels(1, 3.4)
     kinds = [kind for kind in KINDS if all(kind in row for row in by_text.values())]
     height = 0.8 / len(kinds)
     for index, kind in enumerate(kinds):
@@ -139,20 +124,17 @@ def draw_perplexity(
     axis.tick_params(axis="y", length=0)
     axis.invert_yaxis()
     axis.set(xlabel="held-out perplexity, mean of both directions")
-    axis.margins(x=0.2 if narrow else 0.1)
-    _legend_above(axis, columns=1 if narrow else 3)
+    axis.margins(x=0.1)
+    axis.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
     save(figure, path)
 
 
-def draw_layers(
-    path: Target, by_layer: Mapping[str, Mapping[str, float]], *, narrow: bool = False
-) -> None:
+def draw_layers(path: Path, by_layer: Mapping[str, Mapping[str, float]]) -> None:
     """Draw, for each layer, the vectors' mean norm and the similarity of a sentence's tokens.
 
-    `by_layer` is what `layer_statistics` returns. `narrow` puts the panels below each other, for a
-    phone.
+    `by_layer` is what `layer_statistics` returns.
     """
-    figure, axes = _panels(2, 3.0, narrow=narrow)
+    figure, axes = _panels(2, 3.0)
     titles = {
         "norm": "mean norm of a vector",
         "cosine": "mean cosine of different tokens of a sentence",
@@ -168,14 +150,12 @@ def draw_layers(
     save(figure, path)
 
 
-def draw_vocabulary(
-    path: Target, counts: npt.NDArray[np.int64], *, tokens: int, narrow: bool = False
-) -> None:
+def draw_vocabulary(path: Path, counts: npt.NDArray[np.int64], *, tokens: int) -> None:
     """Draw each word's count by rank, and the share of all `tokens` that the first words cover.
 
-    `counts` must be in descending order. `narrow` puts the panels below each other, for a phone.
+    `counts` must be in descending order.
     """
-    figure, axes = _panels(2, 3.2, narrow=narrow)
+    figure, axes = _panels(2, 3.2)
     ranks = np.arange(1, len(counts) + 1)
     axes[0].loglog(ranks, counts, color=BLUE)
     axes[0].set(title="how often a word occurs", xlabel="rank of the word", ylabel="times")
@@ -192,12 +172,9 @@ def draw_vocabulary(
     save(figure, path)
 
 
-def _panels(count: int, height: float, *, narrow: bool) -> tuple[Any, list[Any]]:
-    """A figure of panels side by side; below each other, for a phone's width, where `narrow`."""
-    if narrow:
-        figure, axes = plt.subplots(count, 1, figsize=(4.2, height * count), squeeze=False)
-    else:
-        figure, axes = plt.subplots(1, count, figsize=(9, height), squeeze=False)
+def _panels(count: int, height: float) -> tuple[Any, list[Any]]:
+    """A figure of panels side by side."""
+    figure, axes = plt.subplots(1, count, figsize=(9, height), squeeze=False)
     return figure, list(axes.flat)
 
 
@@ -214,9 +191,3 @@ def _plain_ticks(axis: Any) -> None:
     axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_major_formatter("{x:,.0f}")
     axis.grid(axis="y", color="#edf2f7")
-
-
-def _legend_above(axis: Any, *, columns: int) -> None:
-    axis.legend(
-        frameon=False, ncols=columns, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2
-    )

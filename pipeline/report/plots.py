@@ -1,6 +1,5 @@
 """The plot of a task, and what all plots share; the report's are in `pictures.py`."""
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from elmo.io.outputs import check_output  # noqa: E402
 
 BLUE, ORANGE, GREY, PALE = "#2b6cb0", "#dd6b20", "#a0aec0", "#90cdf4"
 Curve = dict[str, list[float]]
-Target = Path | io.BytesIO
 MARK = "elmo-pipeline"  # what a PNG of ours names as its software
 
 
@@ -43,7 +41,7 @@ def draw_task(path: Path, curves: Curve, names: Mapping[str, str], *, score: str
     save(figure, path)
 
 
-def save(figure: Any, path: Target) -> None:
+def save(figure: Any, path: Path) -> None:
     """Write a figure as a PNG without its upper and right edges, and close it."""
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""The report's sections on single words: their neighbours, and their uses on a plane."""
+"""The report's section on single words: their neighbours in the store."""
 
 import re
 from collections.abc import Sequence
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup, escape
 
 from ..settings.params import ReportSettings
-from .page import Block, Heading, Paragraph, RawHtml, Table
-from .word_uses_picture import FEWEST, marked_html, occurrences, picture_html
+from .page import Block, Heading, Paragraph, Table
 
 if TYPE_CHECKING:
     from elmo.model.embedder import Embedder
@@ -40,7 +39,7 @@ def neighbors(params: ReportSettings, store: "FeatureStore", embedder: "Embedder
                 f"{one.cosine:.3f}",
                 f"{one.document_id}",
                 f"{one.sentence_id}",
-                Markup(marked_html(one.tokens, one.position)),
+                _marked(one.tokens, one.position),
             )
             for one in others[: params.neighbors]
         ]
@@ -52,27 +51,8 @@ def neighbors(params: ReportSettings, store: "FeatureStore", embedder: "Embedder
     return blocks
 
 
-def uses(queries: Sequence[str], store: "FeatureStore", embedder: "Embedder") -> list[Block]:
-    """Return the occurrences of the marked token of each query on a plane, once for each token.
+def _marked(tokens: Sequence[str], position: int) -> Markup:
+    """Return the tokens around a position as HTML, with the one there in bold."""
+    from elmo.store.neighbors import surroundings
 
-    A query is a sentence with one token in brackets, which the tokenizer of `embedder` cuts.
-    """
-    from elmo.store.neighbors import parse_query
-
-    words: dict[str, None] = {}
-    for text in queries:
-        tokens, index = parse_query(text, tokenize=embedder.tokenize)
-        words[tokens[index]] = None
-    blocks: list[Block] = [
-        Paragraph(
-            "Each point is an occurrence in the store: the mean of its layers on the two principal "
-            "directions. Its colour is the nearest of at most three uses (k-means of the vectors); "
-            "a list shows the most typical occurrence of each. A point tells its sentence."
-        )
-    ]
-    for word in words:
-        of_word = occurrences(store, word)
-        few = Paragraph(f"Occurs {len(of_word)} times, too rarely for a picture.")
-        blocks.append(Heading(word))
-        blocks.append(RawHtml(Markup(picture_html(of_word))) if len(of_word) >= FEWEST else few)
-    return blocks
+    return Markup("{}<b>{}</b>{}").format(*surroundings(tokens, position))

@@ -262,7 +262,7 @@ class ReportSettings:
     """The title of the page."""
     neighbors_of: Annotated[tuple[Line, ...], Meta(min_length=1)]
     """Sentences with one token in brackets each; for each the report lists the tokens of the store
-    used most like it, and shows the token's occurrences on a plane.
+    used most like it.
     """
     neighbors: Annotated[int, Meta(ge=1, le=1000)]
     """How many tokens it lists for each."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="report",
-    version=11,
+    version=12,
     help="Write one HTML page with the figures and plots of all stages.",
     inputs=(
         Argument("numbers_in", "path", "The folder of the stages' figures."),
@@ -130,7 +130,6 @@ def _figures(
         "Vocabulary": [] if results.started_from else words,
         "Layers": [*sections.layers(results.layers), drawn["layers"]],
         "Neighbours": word_sections.neighbors(params, store, embedder),
-        "Uses of a word": word_sections.uses(params.neighbors_of, store, embedder),
         "Store": [sections.store(store)],
         "Tasks": sections.tasks(results.tasks, task_pictures),
     }

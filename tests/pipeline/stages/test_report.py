@@ -34,7 +34,7 @@ from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
 from elmo.store.neighbors import neighbors
 from pipeline import tracking
-from pipeline.report import results, sections, word_sections, word_uses_picture
+from pipeline.report import results, sections, word_sections
 from pipeline.report.page import Details, Table
 from pipeline.settings.params import Params, ReportSettings, load
 from pipeline.stages import report
@@ -263,7 +263,6 @@ def test_the_page_needs_nothing_else(page: str, made: Path) -> None:
     files = sorted(path.name for path in (made / "report").iterdir())
     drawn = ["curves", "layers", "perplexity", "steps", "vocabulary"]
     assert files == sorted(["index.html", *(f"{name}.png" for name in drawn)])
-    assert page.count('<source media="(max-width: 40rem)" srcset="data:image/png;base64,') == 5
     found = [
         base64.b64decode(picture.removeprefix("data:image/png;base64,")) for picture in pictures
     ]
@@ -312,31 +311,6 @@ def test_the_sentence_that_a_query_begins_is_no_neighbour_of_it(made: Path) -> N
     (table,) = [block for block in found if isinstance(block, Table)]
     assert len(table.rows) == PARAMS.neighbors
     assert str(number) not in [row[2] for row in table.rows]
-
-
-def test_the_occurrences_of_each_marked_word_are_points(page: str, made: Path) -> None:
-    section = page.split('id="uses-of-a-word"')[1].split("<h2")[0]
-    store = FeatureStore(made / "store")
-    for word in ("cat", "dog"):
-        drawn = section.split(f"<h3>{word}</h3>")[1].split("</ul>")[0]
-        count = sum(store.tokens(k).count(word) for k in range(len(store)))
-        assert drawn.count("<title>") == count > 20
-        assert drawn.count(f"[{word}]") == count and drawn.count(f"<b>{word}</b>") == 3
-        like = [int(number) for number in re.findall(r"(\d+) like: ", drawn)]
-        assert sum(like) == count and like == sorted(like, reverse=True)
-
-
-def test_uses_that_lie_apart_are_groups_apart() -> None:
-    draw = np.random.default_rng(0)
-    truth_N = draw.integers(0, 3, 90)
-    centre_GD = draw.normal(0, 5, (3, 32))
-    vectors_ND = (centre_GD[truth_N] + draw.normal(0, 0.1, (90, 32))).astype(np.float32)
-    groups_N, typical_G = word_uses_picture.group_vectors(vectors_ND)
-    assert len({*zip(truth_N.tolist(), groups_N.tolist(), strict=True)}) == 3
-    assert [int(groups_N[k]) for k in typical_G] == [0, 1, 2]
-    points_N2 = word_uses_picture.project_to_plane(vectors_ND)
-    assert points_N2.var(0)[0] >= points_N2.var(0)[1] > 0
-    assert len(word_uses_picture.group_vectors(np.ones((5, 8), np.float32))[1]) == 1
 
 
 @pytest.mark.slow
@@ -539,9 +513,7 @@ def test_a_model_taken_as_it_is_has_no_panel_of_pretraining(
     monkeypatch.setattr(
         pictures,
         "draw_curves",
-        lambda file, lines, *rest, **how: (
-            drawn.append(list(lines)) or curves(file, lines, *rest, **how)
-        ),
+        lambda file, lines, *rest: drawn.append(list(lines)) or curves(file, lines, *rest),
     )
     write_json(given / "numbers" / "pretrain.json", {})
     for name in ("train.tsv", "heldout.tsv"):
@@ -555,7 +527,7 @@ def test_a_model_taken_as_it_is_has_no_panel_of_pretraining(
         labels=replace(settings.labels, package=""),
     )
     assert run(given, tmp_path / "report", settings=settings) == {"pictures": 5}
-    assert drawn == [["fine-tuning on domain text"]] * 2  # wide and narrow
+    assert drawn == [["fine-tuning on domain text"]]
     said = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     head = "Held-out perplexity 150.0 on domain text before fine-tuning english, 85.1 after."
     head += (
