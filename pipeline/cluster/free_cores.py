@@ -41,15 +41,15 @@ def hold_cores(ray: Any, cluster: Cluster, waiting: "WaitReport", *, is_own: boo
         ray.util.remove_placement_group(held)
 
 
-def placeable_workers(ray: Any, *, cpus: float, gpus: int, memory: int = 0) -> int:
+def placeable_workers(ray: Any, *, cpus: float, gpus: int) -> int:
     """Return how many workers, of so many cores and GPUs each, fit on the living nodes when idle.
 
-    Nodes with less than `memory` bytes do not count. `ray` is the module `ray`, connected.
+    `ray` is the module `ray`, connected.
     """
     many = 0
     for node in ray.nodes():
         has = node["Resources"]
-        if node["Alive"] and memory <= has.get("memory", 0) + has.get("object_store_memory", 0):
+        if node["Alive"]:
             fits = int(has.get("CPU", 0) // cpus)
             many += min(fits, int(has.get("GPU", 0) // gpus)) if gpus else fits
     return many

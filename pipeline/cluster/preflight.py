@@ -1,15 +1,14 @@
 """The check of a cluster's nodes before a stage works on them: one line names nodes and causes.
 
-This file is given Ray and imports it nowhere. The check itself is sent to each node by value, since
-the project may be what the node lacks.
+This file is given Ray and imports it nowhere. Ray itself refuses a node with another Python.
 """
 
 import hashlib
 import importlib.metadata
 import secrets
 import socket
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,71 +20,38 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 
 from .. import PACKAGE
-from .node import check_node
 
 PACKAGES = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec")
-LEAST_FREE = 1_000_000_000  # bytes in each folder and in the temporary one
 ANSWER = 300.0  # seconds in which a node must have looked; importing torch may take a minute
-ASKED = 5  # times a node is asked where what it runs is lost
 STALE = 40.0  # seconds for which a network file system may hide what another node wrote
+_IMAGE = "use one image for all"
 
 
-def check_nodes(
-    ray: Any,
-    folders: Iterable[Location],
-    *,
-    tracking_uri: str | None,
-    answer: float = ANSWER,
-) -> int:
-    """Check each node of a cluster; return how many were checked, 0 where there is only one.
+def check_nodes(ray: Any, folders: Iterable[Location], *, answer: float = ANSWER) -> int:
+    """Check each node of a cluster; return how many were checked, 0 if there is only one.
 
     Raises `ElmoError` with all that is wrong. Each node must see the local `folders`, reach those
-    at URLs and, if `tracking_uri` names a server, that, and answer in `answer` seconds.
+    at URLs, and answer in `answer` seconds.
     """
-    nodes = _alive(ray)
-    if len(nodes) < 2:
-        return 0
-    if found := find_problems(ray, folders, tracking_uri=tracking_uri, answer=answer):
-        raise ElmoError("; ".join(found))
-    return len(_working(nodes))
+    if problems := find_problems(ray, folders, answer=answer):
+        raise ElmoError("; ".join(problems))
+    return len(_other_nodes(ray))
 
 
 def find_problems(
-    ray: Any,
-    folders: Iterable[Location],
-    *,
-    tracking_uri: str | None,
-    urls: Iterable[str] = (),
-    answer: float = ANSWER,
+    ray: Any, folders: Iterable[Location], *, urls: Iterable[str] = (), answer: float = ANSWER
 ) -> list[str]:
     """Return what is wrong with each node, one line for each cause and its nodes.
 
-    Each node must see the local `folders`, reach those at URLs and, if `tracking_uri` names a
-    server, that, have the packages that read `urls`, and answer in `answer` seconds. The only node
-    of a cluster is checked by this process, which runs on it.
+    Each node must see the local `folders`, reach those at URLs, have the packages that read `urls`,
+    and answer in `answer` seconds. The only node of a cluster is this machine, and is not asked.
     """
     folders = list(folders)
     needed = needed_packages([*map(str, folders), *urls])
     if absent := [name for name in needed if not needed[name]]:
-        return [
-            f"{socket.gethostname()}: {', '.join(absent)} is not installed; use one image for all"
-        ]
-    with markers(folders) as (contents, marked):
-        wanted = {
-            "python": list(sys.version_info[:2]),
-            "packages": needed,
-            "module": __name__,
-            "code": code_digest(),
-            "markers": contents,
-            "urls": marked,
-            "free": LEAST_FREE,
-            "stale": STALE,
-            "tracking_uri": tracking_uri if (tracking_uri or "").startswith("http") else None,
-        }
-        nodes = _alive(ray)
-        if len(nodes) < 2:
-            return [f"{_name(node)}: {cause}" for node in nodes for cause in check_node(wanted)]
-        found = _ask(ray, _working(nodes), wanted, answer)
+        return [f"{socket.gethostname()}: {', '.join(absent)} is not installed; {_IMAGE}"]
+    with markers(folders) as (contents, at_urls):
+        found = _ask(ray, _other_nodes(ray), (needed, code_digest(), contents, at_urls), answer)
     by_cause: dict[str, list[str]] = {}
     for node, cause in found:
         by_cause.setdefault(cause, []).append(node)
@@ -95,12 +61,52 @@ def find_problems(
     ]
 
 
-def _alive(ray: Any) -> list[dict[str, Any]]:
-    return [node for node in ray.nodes() if node["Alive"]]
+def check_node(
+    packages: Mapping[str, str],
+    code: str,
+    contents: Mapping[str, tuple[str, str]],
+    at_urls: Mapping[str, str],
+    *,
+    stale: float = STALE,
+) -> list[str]:
+    """Return what the node that calls this lacks, a sentence for each thing.
+
+    It must have the versions `packages` by name, the `code_digest` `code`, and the files that
+    `markers` yields, which may be hidden for `stale` seconds.
+    """
+    problems = []
+    for name, version in packages.items():
+        if (installed := package_version(name)) != version:
+            has = f"{installed}, and the driver has {version}" if installed else "is not installed"
+            problems.append(f"{name} {has}; {_IMAGE}")
+    if code_digest() != code:
+        problems.append(
+            f"{PACKAGE.parent} holds another version of the code; send it (elmo submit) or mount it"
+        )
+    for url, name in at_urls.items() if not problems else ():
+        try:
+            if not Location(url).exists(name):
+                problems.append(f"{url} does not hold there what the driver has put in it")
+        except ElmoError as error:
+            problems.append(f"{error}; does this node have the address and the credentials?")
+    until = time.monotonic() + stale
+    for folder, (name, content) in contents.items():
+        while not (is_there := _is_there(Path(folder, name or "any"), content if name else "")):
+            if time.monotonic() > until:
+                break
+            time.sleep(0.5)
+        if not is_there:
+            what = "is not the driver's folder" if Path(folder).is_dir() else "is not there"
+            problems.append(f"{folder} {what}; mount the shared storage there")
+    return problems
 
 
-def _working(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those with something to work with: a head often has none."""
+def _other_nodes(ray: Any) -> list[dict[str, Any]]:
+    """The living nodes with something to work with, which a head often has not; none if this
+    machine is the only one."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if len(nodes) < 2:
+        return []
     return [node for node in nodes if node["Resources"].keys() & {"CPU", "GPU"}]
 
 
@@ -122,41 +128,34 @@ def _package_of(address: str) -> str:
 
 
 def _ask(
-    ray: Any, nodes: Sequence[dict[str, Any]], wanted: dict[str, Any], answer: float
+    ray: Any, nodes: Sequence[dict[str, Any]], wanted: tuple[Any, ...], answer: float
 ) -> list[tuple[str, str]]:
     """Return what is wrong with each node; the check runs on all at once.
 
-    Where it was lost it is asked for again, and a node that is lost has nothing wrong.
+    Ray repeats a check whose process is lost; a node that is lost has nothing wrong.
     """
     pinned = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-    ray.cloudpickle.register_pickle_by_value(sys.modules[check_node.__module__])
-    remote = ray.remote(num_cpus=0, max_retries=0)(check_node)
+    remote = ray.remote(num_cpus=0, max_retries=4)(check_node)
+    asked = {}
+    for node in nodes:
+        there = pinned(node["NodeID"], soft=False)
+        name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        asked[remote.options(scheduling_strategy=there).remote(*wanted)] = name
+    if asked:
+        ray.wait(list(asked), num_returns=len(asked), timeout=answer)
     problems = []
-    for _ in range(ASKED):
-        alive = {node["NodeID"] for node in _alive(ray)}
-        asked = {}
-        for node in nodes:
-            if node["NodeID"] in alive:
-                there = pinned(node["NodeID"], soft=False)
-                asked[remote.options(scheduling_strategy=there).remote(wanted)] = node
-        if asked:
-            ray.wait(list(asked), num_returns=len(asked), timeout=answer)
-        nodes = []
-        for reference, node in asked.items():
-            try:
-                problems += [(_name(node), cause) for cause in ray.get(reference, timeout=0)]
-            except ray.exceptions.GetTimeoutError:
-                problems.append((_name(node), f"did not answer in {answer:.0f} s"))
-            except ray.exceptions.RayTaskError as error:  # of any kind: it is named
-                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-                problems.append((_name(node), (lines or [type(error).__name__])[-1][:300]))
-            except ray.exceptions.RayError:
-                nodes.append(node)
-    return problems + [(_name(node), f"the check was lost {ASKED} times") for node in nodes]
-
-
-def _name(node: dict[str, Any]) -> str:
-    return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+    for reference, name in asked.items():
+        try:
+            problems += [(name, cause) for cause in ray.get(reference, timeout=0)]
+        except ray.exceptions.GetTimeoutError:
+            problems.append((name, f"did not answer in {answer:.0f} s"))
+        except ray.exceptions.RayTaskError as error:  # it can't import the code, for instance
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            cause = (lines or [type(error).__name__])[-1][:300]
+            problems.append((name, f"{cause}; send the code (elmo submit) or mount it"))
+        except ray.exceptions.RayError:
+            continue
+    return problems
 
 
 @contextmanager
@@ -193,6 +192,13 @@ def _folder(path: Path) -> Path:
     while not path.is_dir():
         path = path.parent
     return path
+
+
+def _is_there(marker: Path, content: str) -> bool:
+    try:
+        return marker.read_text() == content if content else marker.parent.is_dir()
+    except OSError:
+        return False
 
 
 def package_version(name: str) -> str:

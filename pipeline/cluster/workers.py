@@ -95,7 +95,7 @@ def checked_nodes(folders: Sequence[Location]) -> Iterator[None]:
     from . import preflight
 
     with session() as ray:
-        preflight.check_nodes(ray, folders, tracking_uri=os.environ.get("MLFLOW_TRACKING_URI"))
+        preflight.check_nodes(ray, folders)
         yield
 
 
