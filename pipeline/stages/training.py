@@ -5,10 +5,9 @@ import json
 import os
 import re
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -29,7 +28,6 @@ from elmo.train.checkpoints import Checkpoint
 from elmo.train.curves import CURVES
 from elmo.train.job import TrainingJob
 from elmo.train.loop import fit, heldout_perplexity
-from elmo.train.perplexity import OnWindow
 from elmo.train.step import WorkerGroup
 
 from .. import tracking
@@ -38,16 +36,15 @@ from ..cluster import workers as ray_cluster
 from ..cluster.job import JOB
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
-from ..terminal.progress import Progress, log_detail, say, show_activity
+from ..terminal.progress import log_detail
 from ..terminal.urls import without_credentials_in
+from . import live
 from .stage import Stage
 
 TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
 
-_LIVE, _BEFORE, _STOP = "live.json", "before.json", "stop-"  # files of a run's folder
-_OFTEN, _SELDOM = 0.5, 2.0  # seconds between looks at what a worker reports: a disk's, a URL's
+_BEFORE, _STOP = "before.json", "stop-"  # files of a run's folder
 _REPORTS = ("train", "heldout")  # the reports of a training that curves have: KIND.tsv
-SILENCE = 40.0  # seconds without figures after which the terminal shows it
 
 
 class PreparedJob(NamedTuple):
@@ -171,7 +168,6 @@ def train(
         log.log_metrics(_flat(trained), step=trained.steps)
         log.log_artifact(curves)
         log.set_tag("model_digest", trained.digest)
-        log.log_to_parent(_headline(stage.name, trained, _live(folder)), _main(stage.name, params))
         folder.remove()  # a run that is forced finds nothing finished
     return trained
 
@@ -182,8 +178,8 @@ def _log_reports(log: tracking.Run, folder: Location, done: threading.Event) -> 
     A report may be missed: `_log_curves` completes the figures.
     """
     seen = ""
-    while not done.wait(_pause(folder)):
-        text = _live(folder)
+    while not done.wait(live.pause(folder)):
+        text = live.newest(folder)
         figures = json.loads(text) if text != seen else {}
         seen = text
         if (kind := figures.get("kind")) in _REPORTS:
@@ -231,7 +227,7 @@ def _sweep(folder: Location) -> None:
 def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> TrainingResult:
     """Train the job on the workers, showing how it goes; `KeyboardInterrupt` where it was stopped
     and has saved."""
-    with _shown(settings.stage, settings.folder):
+    with live.shown(settings.stage, settings.folder):
         ended = ray_cluster.fit(
             _loop,
             {"job": job, "settings": settings},
@@ -253,28 +249,6 @@ def _name(settings: RunSettings) -> str:
     else the project, and which work in progress it is."""
     whose = re.sub(r"[^\w-]", "_", os.environ.get(JOB) or Path.cwd().name)
     return f"{settings.stage}-{whose}-{settings.folder.last[:8]}"
-
-
-def _headline(stage: str, trained: TrainingResult, live: str) -> dict[str, float | None]:
-    """The figures of a training that people compare, as the run of the pass names them."""
-    averages = {text: one["average"] for text, one in trained.after.items()}
-    figures = {f"{stage}.perplexity.{text}": average for text, average in averages.items()}
-    for text, one in trained.before.items():
-        before, after = one["average"], averages[text]
-        if before and after:
-            figures[f"{stage}.gain.{text}"] = 1 - after / before
-    rate = json.loads(live).get("tokens_per_second") if live else None
-    return figures | {f"{stage}.tokens_per_second": rate}
-
-
-def _main(stage: str, params: Any) -> dict[str, Any]:
-    """The params of a training that people change."""
-    training = params.training
-    chosen = {name: getattr(training, name) for name in ("epochs", "rows", "precision", "seed")}
-    chosen["lr"] = training.optimizer.lr
-    if network := getattr(params, "network", None):
-        chosen |= {name: getattr(network, name) for name in ("layers", "cells", "projection")}
-    return {f"{stage}.{name}": value for name, value in chosen.items()}
 
 
 def _flat(trained: TrainingResult) -> dict[str, float]:
@@ -322,15 +296,17 @@ def _work(stage_job: StageJob, settings: RunSettings, workers: WorkerGroup) -> T
     job.bilm.to(workers.device)
     job.softmax.to(workers.device)
     before: TextFigures = {}
-    live = _Live(settings.folder, shown=workers.rank == 0)
+    reports = live.Reports(settings.folder, shown=workers.rank == 0)
     if prepared.compared:
         before = _remembered(
-            settings.folder, workers, lambda: _figures(prepared, workers, None, live)
+            settings.folder, workers, lambda: _figures(prepared, workers, None, reports)
         )
     progress = fit(
-        replace(job, on_window=live.show_measuring(prepared.text)), workers=workers, report=live
+        replace(job, on_window=reports.show_measuring(prepared.text)),
+        workers=workers,
+        report=reports,
     )
-    after = _figures(prepared, workers, progress.figures, live)
+    after = _figures(prepared, workers, progress.figures, reports)
     digest = ""
     if workers.rank == 0:
         perplexity = {"before": before, "after": after} if before else {"after": after}
@@ -352,12 +328,12 @@ def _figures(
     prepared: PreparedJob,
     workers: WorkerGroup,
     own: dict[str, float | None] | None,
-    live: "_Live",
+    reports: live.Reports,
 ) -> TextFigures:
     """Perplexities on all of the held-out texts; those of the job's own text may be known."""
 
     def measure(text: str, job: TrainingJob) -> dict[str, float | None]:
-        shown = replace(job, on_window=live.show_measuring(text))
+        shown = replace(job, on_window=reports.show_measuring(text))
         return heldout_perplexity(shown, workers=workers).to_dict()
 
     own = own or measure(prepared.text, prepared.job)
@@ -380,111 +356,3 @@ def _remembered(
     if first:
         folder.write_json(_BEFORE, figures)
     return figures
-
-
-class _Live:
-    """Receives the training's reports, and leaves the newest in the run's folder, where the driver
-    reads it for the terminal and for MLflow; the workers but the first have theirs not `shown`."""
-
-    def __init__(self, folder: Location, *, shown: bool) -> None:
-        self.folder, self.shown, self.written = folder, shown, 0.0
-        self.began: dict[str, float] = {}
-        self.rate: dict[str, float] = {}
-
-    def __call__(self, kind: str, figures: dict[str, float]) -> None:
-        if kind == "machine":
-            self.began = {**figures, "at": time.time()}
-        if kind == "train":
-            self.rate = {"tokens_per_second": figures["tokens_per_second"]}
-        self._write(kind, figures, seldom=kind == "train" and self.folder.local is None)
-
-    def show_measuring(self, text: str) -> OnWindow:
-        """Return what shows how far the measuring of a held-out text is."""
-        return lambda read, tokens: self._write(
-            "measure", {"text": text, "read": read, "heldout_tokens": tokens}, seldom=True
-        )
-
-    def _write(self, kind: str, figures: Mapping[str, Any], *, seldom: bool) -> None:
-        """Write a report; with `seldom` only if the last one is so old that it was read."""
-        now = time.monotonic()
-        if self.shown and not (seldom and now - self.written < _pause(self.folder)):
-            self.written = now
-            report = {"kind": kind, **self.rate, **figures, "began": self.began}
-            self.folder.write_json(_LIVE, report)
-
-
-@contextmanager
-def _shown(stage: str, folder: Location) -> Iterator[None]:
-    """Show on the terminal how the training goes, from whichever worker it comes."""
-    folder.delete(_LIVE)
-    with restarts.run_alongside(_show, stage, folder):
-        yield
-
-
-def _show(stage: str, folder: Location, done: threading.Event) -> None:
-    """Read what the first worker reports, in `folder`, and show it until `done`."""
-    seen, heard, heldout, activity = "", time.monotonic(), "", ""
-    shown_at = heard
-    began: dict[str, float] = {}
-    with ExitStack() as stack:
-        progress: Progress | None = None
-        while not done.wait(_pause(folder)):
-            text = _live(folder)
-            now = time.monotonic()
-            if text in ("", seen):
-                if now - shown_at > SILENCE:
-                    shown_at = now
-                    why = restarts.silence_reason(
-                        folder, begun=progress is not None, activity=activity
-                    )
-                    say(f"{stage}: no figures for {now - heard:.0f} s: {why}")
-                continue
-            seen, heard, shown_at = text, now, now
-            figures = json.loads(text)
-            activity = _activity(figures)
-            if figures["kind"] != "train":
-                show_activity(activity)
-            if figures.get("began", began) != began:  # its own report may have been missed
-                began = figures["began"]
-                if began.get("step"):
-                    say(f"{stage}: resuming from step {began['step']:.0f}")
-            if figures["kind"] == "heldout":
-                heldout = f", held-out perplexity {figures['average']:.1f}"
-                log_detail(f"step {figures['step']:.0f}{heldout}")
-            elif figures["kind"] == "train":
-                read = figures["tokens"]
-                if progress is None:
-                    left = figures["seconds_left"] * figures["tokens_per_second"]
-                    shown = Progress(stage, read + left, unit="tokens", done=read)
-                    progress = stack.enter_context(shown)
-                progress.reach(read, _note(figures, heldout))
-
-
-def _activity(figures: dict[str, Any]) -> str:
-    """Name the text that the workers measure, if they do."""
-    if figures["kind"] != "measure":
-        return ""
-    return (
-        f"measuring {figures['heldout_tokens']:,} held-out tokens of the {figures['text']} text, "
-        f"{figures['read'] / max(1, figures['heldout_tokens']):.0%} done"
-    )
-
-
-def _note(figures: dict[str, float], heldout: str) -> str:
-    return (
-        f"step {figures['step']:.0f}, perplexity {figures['perplexity']:.1f}{heldout}, "
-        f"gradient norm {figures['gradient_norm']:.2f} ({figures['clipped']:.0%} clipped), "
-        f"{figures['peak_memory_mb']:.0f} MB"
-    )
-
-
-def _pause(folder: Location) -> float:
-    return _OFTEN if folder.local else _SELDOM
-
-
-def _live(folder: Location) -> str:
-    """The newest report; empty where there is none yet, or the store does not answer for now."""
-    try:
-        return folder.read(_LIVE).decode()
-    except (FileNotFoundError, ElmoError):
-        return ""

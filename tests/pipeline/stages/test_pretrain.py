@@ -30,7 +30,7 @@ from elmo.train.perplexity import HeldOutText, perplexity
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.fingerprint import fingerprint
 from pipeline.settings.params import PretrainSettings
-from pipeline.stages import pretrain
+from pipeline.stages import live, pretrain
 from pipeline.stages import training as trainer
 from tests.elmo.conftest import save_tiny_model
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
@@ -140,7 +140,7 @@ def test_run_again_it_trains_again_to_the_same_model_and_leaves_no_work_folder(
     metrics = run(inputs, tmp_path)
     digest = load_model(tmp_path / "model").digest
     steps: list[object] = []
-    monkeypatch.setattr(trainer._Live, "__call__", lambda self, *heard: steps.append(heard))
+    monkeypatch.setattr(live.Reports, "__call__", lambda self, *heard: steps.append(heard))
     assert not list((tmp_path / "runs" / "pretrain").glob("*"))
     assert run(inputs, tmp_path) == metrics
     assert load_model(tmp_path / "model").digest == digest and steps != []
@@ -153,7 +153,7 @@ def test_interrupted_and_started_again_it_ends_the_same(
 ) -> None:
     run(inputs, tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(trainer._Live, "__call__", _interrupt_at_10)
+        patch.setattr(live.Reports, "__call__", _interrupt_at_10)
         with pytest.raises(KeyboardInterrupt):
             run(inputs, tmp_path / "cut")
     assert not (tmp_path / "cut" / "model").exists()
@@ -173,7 +173,7 @@ def test_mlflow_has_the_whole_curve_once_though_its_server_was_down(
     database.write_bytes(empty_database.read_bytes())
     server = MlflowServer(database)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
-    tell = trainer._Live.__call__
+    tell = live.Reports.__call__
 
     def hear(live: Any, kind: str, figures: dict[str, float]) -> None:
         tell(live, kind, figures)
@@ -188,7 +188,7 @@ def test_mlflow_has_the_whole_curve_once_though_its_server_was_down(
                 raise KeyboardInterrupt
 
     interrupted: list[bool] = []
-    monkeypatch.setattr(trainer._Live, "__call__", hear)
+    monkeypatch.setattr(live.Reports, "__call__", hear)
     params = replace(PARAMS, training=replace(TRAINING, epochs=10))
     try:
         server.start()

@@ -15,7 +15,7 @@ import pytest
 from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
-from pipeline.stages import training as train_job
+from pipeline.stages import live
 from pipeline.terminal import progress
 from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.command_line import ROOT, elmo
@@ -123,7 +123,7 @@ def test_training_in_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "live.json").write_text(json.dumps({"kind": "train", **row}))
     done = threading.Event()
     thread = threading.Thread(
-        target=train_job._show, args=("pretrain", Location(tmp_path), done), daemon=True
+        target=live.show, args=("pretrain", Location(tmp_path), done), daemon=True
     )
     thread.start()
     until(log.there)
@@ -154,7 +154,7 @@ def test_a_report_that_is_gone_for_a_while_does_not_end_the_display(
                 change()
             return change is None
 
-    train_job._show("pretrain", Location(tmp_path), Done())
+    live.show("pretrain", Location(tmp_path), Done())
     said = [f"  step {step}, held-out perplexity 94.3" for step in (5, 10)]
     assert capsys.readouterr().err.splitlines() == said
 
@@ -165,12 +165,12 @@ def test_what_is_measured_before_the_first_step_is_shown(
 ) -> None:
     log = Log("measuring 97,191 held-out tokens of the general text, 25% done")
     monkeypatch.setattr(sys, "stderr", log)
-    monkeypatch.setattr(train_job, "SILENCE", 0.0)
+    monkeypatch.setattr(live, "SILENCE", 0.0)
     told = {"kind": "measure", "text": "general", "read": 24300, "heldout_tokens": 97191}
     (tmp_path / "live.json").write_text(json.dumps(told | {"began": {}}))
     done = threading.Event()
     show = threading.Thread(
-        target=train_job._show, args=("finetune", Location(tmp_path), done), daemon=True
+        target=live.show, args=("finetune", Location(tmp_path), done), daemon=True
     )
     with progress.Progress("finetune", None, unit=""):
         show.start()

@@ -1,0 +1,126 @@
+"""The newest figures of a training: left by the first worker, shown on the driver's terminal."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from elmo.errors import ElmoError
+from elmo.io.location import Location
+from elmo.train.perplexity import OnWindow
+
+from ..cluster import restarts
+from ..terminal.progress import Progress, log_detail, say, show_activity
+
+FILE = "live.json"  # in the run's folder
+SILENCE = 40.0  # seconds without figures after which the terminal shows it
+_OFTEN, _SELDOM = 0.5, 2.0  # seconds between looks at what a worker reports: a disk's, a URL's
+
+
+class Reports:
+    """Receives the training's reports, and leaves the newest in the run's `folder`; the workers but
+    the first have theirs not `shown`."""
+
+    def __init__(self, folder: Location, *, shown: bool) -> None:
+        self.folder, self.shown, self.written = folder, shown, 0.0
+        self.began: dict[str, float] = {}
+
+    def __call__(self, kind: str, figures: dict[str, float]) -> None:
+        """Take a report of the training: its kind and its figures."""
+        if kind == "machine":
+            self.began = {**figures, "at": time.time()}
+        self._write(kind, figures, seldom=kind == "train" and self.folder.local is None)
+
+    def show_measuring(self, text: str) -> OnWindow:
+        """Return what shows how far the measuring of a held-out text is."""
+        return lambda read, tokens: self._write(
+            "measure", {"text": text, "read": read, "heldout_tokens": tokens}, seldom=True
+        )
+
+    def _write(self, kind: str, figures: Mapping[str, Any], *, seldom: bool) -> None:
+        """Write a report; with `seldom` only if the last one is so old that it was read."""
+        now = time.monotonic()
+        if self.shown and not (seldom and now - self.written < pause(self.folder)):
+            self.written = now
+            self.folder.write_json(FILE, {"kind": kind, **figures, "began": self.began})
+
+
+def pause(folder: Location) -> float:
+    """Return the seconds between two looks at the newest report."""
+    return _OFTEN if folder.local else _SELDOM
+
+
+def newest(folder: Location) -> str:
+    """Return the newest report as JSON; empty if there is none yet, or the store does not
+    answer."""
+    try:
+        return folder.read(FILE).decode()
+    except (FileNotFoundError, ElmoError):
+        return ""
+
+
+@contextmanager
+def shown(stage: str, folder: Location) -> Iterator[None]:
+    """Show on the terminal how the training goes, from whichever worker it comes."""
+    folder.delete(FILE)
+    with restarts.run_alongside(show, stage, folder):
+        yield
+
+
+def show(stage: str, folder: Location, done: threading.Event) -> None:
+    """Read what the first worker reports, in `folder`, and show it until `done`."""
+    seen, heard, heldout, activity = "", time.monotonic(), "", ""
+    shown_at = heard
+    began: dict[str, float] = {}
+    with ExitStack() as stack:
+        progress: Progress | None = None
+        while not done.wait(pause(folder)):
+            text = newest(folder)
+            now = time.monotonic()
+            if text in ("", seen):
+                if now - shown_at > SILENCE:
+                    shown_at = now
+                    why = restarts.silence_reason(
+                        folder, begun=progress is not None, activity=activity
+                    )
+                    say(f"{stage}: no figures for {now - heard:.0f} s: {why}")
+                continue
+            seen, heard, shown_at = text, now, now
+            figures = json.loads(text)
+            activity = _activity(figures)
+            if figures["kind"] != "train":
+                show_activity(activity)
+            if figures.get("began", began) != began:  # its own report may have been missed
+                began = figures["began"]
+                if began.get("step"):
+                    say(f"{stage}: resuming from step {began['step']:.0f}")
+            if figures["kind"] == "heldout":
+                heldout = f", held-out perplexity {figures['average']:.1f}"
+                log_detail(f"step {figures['step']:.0f}{heldout}")
+            elif figures["kind"] == "train":
+                read = figures["tokens"]
+                if progress is None:
+                    left = figures["seconds_left"] * figures["tokens_per_second"]
+                    bar = Progress(stage, read + left, unit="tokens", done=read)
+                    progress = stack.enter_context(bar)
+                progress.reach(read, _note(figures, heldout))
+
+
+def _activity(figures: Mapping[str, Any]) -> str:
+    """Name the text that the workers measure, if they do."""
+    if figures["kind"] != "measure":
+        return ""
+    return (
+        f"measuring {figures['heldout_tokens']:,} held-out tokens of the {figures['text']} text, "
+        f"{figures['read'] / max(1, figures['heldout_tokens']):.0%} done"
+    )
+
+
+def _note(figures: Mapping[str, float], heldout: str) -> str:
+    return (
+        f"step {figures['step']:.0f}, perplexity {figures['perplexity']:.1f}{heldout}, "
+        f"gradient norm {figures['gradient_norm']:.2f} ({figures['clipped']:.0%} clipped), "
+        f"{figures['peak_memory_mb']:.0f} MB"
+    )
