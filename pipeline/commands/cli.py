@@ -31,7 +31,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         task.task,
     ],
     "Check a store": [store_queries.verify, store_queries.lineage],
-    "Unfinished work and registered models": [tracked.work, tracked.stores, tracked.promote],
+    "Registered models": [tracked.promote],
     "Other formats": [
         convert.import_,
         convert.export,

@@ -13,7 +13,7 @@ from types import FrameType
 
 import psutil
 
-from elmo.errors import ElmoError, NotFound
+from elmo.errors import NotFound
 
 from .. import tracking
 from ..settings import cluster as execution
@@ -22,7 +22,6 @@ from ..stages import STAGES, load_stage
 from .outcome import outcome_lines
 
 DVC = [sys.executable, "-m", "dvc"]
-_USAGE = 254  # how DVC ends if its options are wrong
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -45,9 +44,7 @@ def repro(arguments: Sequence[str]) -> int:
     if not only_shows:
         _check_cluster(arguments, targets)
     code = _run([*DVC, "repro", *arguments])
-    if code not in (0, _USAGE):
-        _end_killed_runs()
-    elif code == 0 and not targets and not only_shows:
+    if code == 0 and not targets and not only_shows:
         for line in outcome_lines():
             print(line, flush=True)
     return code
@@ -116,11 +113,3 @@ def _check_cluster(arguments: Sequence[str], targets: Sequence[str]) -> None:
         from ..cluster import run_check
 
         run_check.check_run(cluster, stages)
-
-
-def _end_killed_runs() -> None:
-    """Mark MLflow's runs of stages that were killed, if MLflow was used and answers."""
-    with suppress(ElmoError):
-        file = tracking.configured_database()
-        if file is None or file.exists():
-            tracking.end_killed_runs()

@@ -131,7 +131,6 @@ def run(
         with tracking.run("register", params, inputs=inputs, sources=sources) as log:
             version, decision = _new_version(model, lineage, log, tags, scores, params)
     else:
-        tracking.end_killed_runs("register")
         decision = champion.decide_champion(
             params.name, version, tags=tags, alias=params.alias, margin=params.margin
         )

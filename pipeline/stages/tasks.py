@@ -147,12 +147,6 @@ def run(
         first, tracked = next(iter(tracked_arms.items()))
         tracked.log_model(out / first, best_seed(read_task(out / first)))
         figures = _figures(tallies, data)
-        shown = [key for key in (_metric(figures), "gain") if key in figures]
-        with tracked.open(0) as log:
-            log.log_to_parent(
-                {f"tasks.{name}.{key}": figures[key] for key in shown},
-                {f"tasks.{name}.seeds": params.seeds},
-            )
     for tracked in tracked_arms.values():
         tracked.forget_resumable(range(params.seeds))
     _draw_curves(out, arms, curve, picture, metric=_metric(figures))

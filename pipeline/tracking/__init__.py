@@ -1,9 +1,8 @@
 """Tracking in MLflow: runs with their params, curves and datasets.
 
 The tracking URI is MLflow's own (`MLFLOW_TRACKING_URI`); unset, runs go to `mlflow.db` in the
-project's folder. The experiment is `MLFLOW_EXPERIMENT_NAME`, or `elmo`. The stages of one `dvc
-repro` are nested in one parent run. A stage checks that MLflow answers before it begins; from then
-on it is told best effort.
+project's folder. The experiment is `MLFLOW_EXPERIMENT_NAME`, or `elmo`. A stage checks that MLflow
+answers before it begins; from then on it is told best effort.
 """
 
 from .client import (
@@ -20,7 +19,6 @@ from .client import (
 from .runs import (
     Run,
     RunFacts,
-    end_killed_runs,
     flat_params,
     run,
     run_exists,
@@ -35,7 +33,6 @@ __all__ = [
     "check_database_exists",
     "configured_database",
     "database_file",
-    "end_killed_runs",
     "flat_params",
     "run_exists",
     "training_facts",

@@ -31,14 +31,6 @@ class ModelVersion:
     aliases: list[str]
     tags: dict[str, str]
 
-    def stores(self) -> dict[str, str]:
-        """Return the location of each store made from this version, by digest (shortened)."""
-        return {
-            key.removeprefix("store."): location
-            for key, location in self.tags.items()
-            if key.startswith("store.")
-        }
-
 
 def find_version(name: str, model_digest: str) -> int | None:
     """Return the number of the registered version whose model has this digest, or None.

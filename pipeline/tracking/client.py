@@ -263,16 +263,6 @@ def experiment_id(client: Any, stage: str = "") -> str:
         return str(experiment.experiment_id)
 
 
-def existing_experiments(client: Any, stage: str) -> list[str]:
-    """Return the ids of the experiments that hold the stage's runs and those of its passes."""
-    if chosen := os.environ.get("MLFLOW_EXPERIMENT_ID"):
-        return [chosen]
-    named = map(
-        client.get_experiment_by_name, sorted({_experiment_name(stage), _experiment_name()})
-    )
-    return [str(experiment.experiment_id) for experiment in named if experiment is not None]
-
-
 def _experiment_name(stage: str = "") -> str:
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     return name + "-tasks" * (stage == "tasks")

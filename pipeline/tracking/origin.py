@@ -1,4 +1,4 @@
-"""The origin of an MLflow run: user, command, commit, packages, and the `dvc repro` it is of."""
+"""The origin of an MLflow run: user, command, commit and packages."""
 
 import contextlib
 import json
@@ -57,49 +57,6 @@ def commit_tags() -> dict[str, str]:
     changed = [line[3:] for line in (status or "").splitlines()]
     tags["git.dirty"] = str(bool(changed)).lower()
     return tags | ({"git.changed": ", ".join(changed)[:500]} if changed else {})
-
-
-def repro_key() -> str | None:
-    """Return a key of the `dvc repro` that runs this stage, or None if none does.
-
-    All its stages have the same key, so their runs share one parent run. It is host, process id and
-    start time of the nearest ancestor process that is not inside a stage.
-    """
-    if "DVC_STAGE" not in os.environ:
-        return None
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        for ancestor in psutil.Process().parents():
-            if "DVC_STAGE" not in ancestor.environ():
-                return f"{platform.node()}-{ancestor.pid}-{ancestor.create_time():.0f}"
-    return None
-
-
-def process_key() -> str:
-    """Return a key of this process: `HOST-PID-START`, with the start in seconds since 1970."""
-    import psutil
-
-    return f"{platform.node()}-{os.getpid()}-{psutil.Process().create_time():.0f}"
-
-
-def is_gone(key: str) -> bool:
-    """Tell whether the process of a `process_key` ran on this machine and has ended.
-
-    The answer for a process of another machine is always False.
-    """
-    import psutil
-
-    node, _, rest = key.rpartition("-")[0].rpartition("-")
-    began = key.rpartition("-")[2]
-    if node != platform.node() or not (rest.isdecimal() and began.isdecimal()):
-        return False
-    try:
-        return abs(psutil.Process(int(rest)).create_time() - int(began)) > 2
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.Error:
-        return False
 
 
 def machine_name() -> str:

@@ -7,7 +7,6 @@ twice.
 """
 
 import contextlib
-import logging
 import os
 import re
 import time
@@ -28,20 +27,16 @@ from . import origin
 from .client import (
     catch_mlflow_errors,
     check_mlflow,
-    existing_experiments,
     experiment_id,
     explain,
     home_before_move,
     mlflow_client,
     shorten_error,
     shown_uri,
-    silenced,
 )
 
 FLUSH = 60.0  # seconds a finished stage waits for MLflow to take its last figures
 _LONGEST_PAUSE = 60.0  # seconds between two attempts to reach MLflow, at most
-_PROCESS = "elmo.process"  # the tag of a run that says which process opened it
-_PASS = "elmo.pass"  # the tag of a pass's run that says which `dvc repro` it is of
 _RACES = 10  # times that another process may add a row first
 _DUPLICATE = re.compile("UNIQUE constraint|UniqueViolation|duplicate key", re.IGNORECASE)
 _KEPT = "mlflow.json"  # in the folder of work in progress: which run it is
@@ -53,13 +48,12 @@ class Run:
     """A handle to log to an MLflow run by its id.
 
     No call fails because of MLflow: what it can't take now is sent by a later call, and by `close`.
-    If the run was `resumed`, figures that MLflow has for the same step are not sent. `parent` is
-    the run of the `dvc repro`, None where there is none. Only one thread may use it at a time.
+    If the run was `resumed`, figures that MLflow has for the same step are not sent. Only one
+    thread may use it at a time.
     """
 
-    def __init__(self, run_id: str, *, resumed: bool = False, parent: "Run | None" = None) -> None:
-        self.run_id, self.parent = run_id, parent
-        self._resumed = resumed
+    def __init__(self, run_id: str, *, resumed: bool = False) -> None:
+        self.run_id, self._resumed = run_id, resumed
         self._metrics: list[tuple[str, float, int, int]] = []
         self._calls: list[Callable[[Any], Any]] = []
         self._steps: dict[str, set[int]] = {}  # those that MLflow has of each metric
@@ -83,15 +77,6 @@ class Run:
             if value is not None and isfinite(value)
         ]
         self._send()
-
-    def log_to_parent(self, figures: Mapping[str, float | None], params: Mapping[str, Any]) -> None:
-        """Log the few figures and params that people compare to the run of the `dvc repro` too.
-
-        Does nothing in a stage that was run alone.
-        """
-        if self.parent:
-            self.parent.log_metrics(figures)
-            self.parent.log_params(params)
 
     def log_artifact(self, path: Path) -> None:
         """Log a file or a folder as an artifact of the run."""
@@ -220,22 +205,15 @@ def run(
         client = mlflow_client()
         if folder and folder.exists(_KEPT):
             run_id = folder.read_record(_KEPT, dict[str, str]).get("run_id")
-        parent = _repro_run(client)
-        _end_killed(client, stage)
         resumed = run_id is not None and run_exists(run_id)
         if run_id is None or not resumed:
             run_id = _begin(client, stage, params, inputs, sources or {})
             if folder:
                 folder.write_json(_KEPT, {"run_id": run_id})
-        for one in filter(None, (parent, run_id)):
-            client.update_run(one, status="RUNNING")
-        client.set_tag(run_id, _PROCESS, origin.process_key())
-        if parent:
-            client.set_tag(run_id, "mlflow.parentRunId", parent)
-    log = Run(run_id, resumed=resumed, parent=Run(parent, resumed=True) if parent else None)
+        client.update_run(run_id, status="RUNNING")
+    log = Run(run_id, resumed=resumed)
     try:
-        with _system_metrics(run_id, resumed=resumed):
-            yield log
+        yield log
     except BaseException as error:
         status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
         with contextlib.suppress(Exception):  # the first error is the one to show
@@ -244,50 +222,13 @@ def run(
     _end(log, "FINISHED", wait=FLUSH)
 
 
-@contextmanager
-def _system_metrics(run_id: str, *, resumed: bool) -> Iterator[None]:
-    """Let MLflow log the load of this machine every 10 s, unless its variable turns that off."""
-    if os.environ.get("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true").lower() in ("false", "0"):
-        yield
-        return
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-    with silenced("mlflow.system_metrics.system_metrics_monitor", level=logging.CRITICAL):
-        monitor = SystemMetricsMonitor(run_id, resume_logging=resumed)
-        monitor.start()
-        try:
-            yield
-        finally:
-            monitor.finish()
-
-
-def end_killed_runs(stage: str = "") -> None:
-    """Mark the MLflow runs of killed stages, and of the passes they were in, as killed.
-
-    These are runs whose process ran on this machine and is gone. They would seem to be running for
-    ever. The experiment is that of the `stage`.
-    """
-    with catch_mlflow_errors():
-        _end_killed(mlflow_client(), stage)
-
-
-def _end_killed(client: Any, stage: str) -> None:
-    experiments = existing_experiments(client, stage)
-    if not experiments:  # MLflow would search all of them
-        return
-    for one in client.search_runs(experiments, "attributes.status = 'RUNNING'"):
-        if origin.is_gone(one.data.tags.get(_PROCESS) or one.data.tags.get(_PASS, "")):
-            client.set_terminated(one.info.run_id, "KILLED")
-
-
 def _end(log: Run, status: str, *, wait: float) -> None:
-    for one in filter(None, (log, log.parent)):
-        one.end(status)
-        if one.close(wait):
-            say(
-                f"{shown_uri()} did not take all of run {one.run_id}; its figures are in the "
-                "stage's outputs"
-            )
+    log.end(status)
+    if log.close(wait):
+        say(
+            f"{shown_uri()} did not take all of run {log.run_id}; its figures are in the stage's "
+            "outputs"
+        )
 
 
 def _begin(
@@ -303,7 +244,7 @@ def _begin(
     locations = {name: _address(sources[name]) for name in inputs if name in sources}
     tags = {"stage": stage, **{f"digest.{name}": value for name, value in inputs.items()}}
     tags |= {f"dvc.{n}": os.environ[n] for n in ("DVC_STAGE", "DVC_EXP_NAME") if n in os.environ}
-    tags |= origin.origin_tags() | {_PROCESS: origin.process_key()}
+    tags |= origin.origin_tags()
     key = digest([stage, to_plain(params), dict(inputs)])[:6]
     name = " ".join(filter(None, [stage, os.environ.get("DVC_EXP_NAME"), key]))
     tags["mlflow.note.content"] = origin.run_description(stage, inputs, locations, tags)
@@ -341,22 +282,6 @@ def _log_inputs(client: Any, run_id: str, datasets: list[Any]) -> None:
             if not tries_left or not _DUPLICATE.search(str(error)):
                 raise
         time.sleep(0.1)
-
-
-def _repro_run(client: Any) -> str | None:
-    """Return the run of the `dvc repro` that runs this stage, or None."""
-    key = origin.repro_key()
-    if key is None:
-        return None
-    experiment = experiment_id(client)
-    passes = client.search_runs([experiment], f"tags.`{_PASS}` = '{key}'", max_results=1)
-    if passes:
-        return str(passes[0].info.run_id)
-    title = " ".join(filter(None, ["pass", os.environ.get("DVC_EXP_NAME"), _stamp()]))
-    tags = {"stage": "pass", _PASS: key} | origin.origin_tags()
-    tags["mlflow.source.name"] = "dvc repro"
-    tags["mlflow.note.content"] = "One pass of the pipeline; its stages are nested in it."
-    return str(client.create_run(experiment, run_name=title, tags=tags).info.run_id)
 
 
 @dataclass(frozen=True)
@@ -446,7 +371,3 @@ def flat_params(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 def _now() -> int:
     return int(time.time() * 1000)
-
-
-def _stamp() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S")

@@ -20,10 +20,9 @@ from tests.hostile.harness import paired, refused
 pytestmark = pytest.mark.usefixtures("without_ray")
 ASKING = {
     **{name: COMMANDS[name] for name in ("pretrain", "features", "register")},
-    "stores": ["stores", "elmo"],
     "promote": ["promote", "1", "--params", "params.yaml"],
 }
-FEW = ("features", "register", "stores")
+FEW = ("features", "register", "promote")
 
 
 @pytest.fixture(autouse=True)
@@ -171,15 +170,6 @@ def test_an_address_that_is_none(
     assert "hunter2" not in line and ("MLflow" in line or "MLFLOW_TRACKING_URI" in line)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["promote", "7", "--params", "params.yaml"], "no version 7"),
-        (["stores", "nobody"], "no nobody"),
-        (["stores", "elmo", "7"], "no elmo version 7"),
-        (["stores", ""], ""),
-    ],
-)
 @pytest.mark.usefixtures("tracked")
-def test_what_the_registry_has_not(case: Path, arguments: list[str], said: str) -> None:
-    refused(*arguments, cwd=case, names=said)
+def test_a_version_that_the_registry_has_not(case: Path) -> None:
+    refused("promote", "7", "--params", "params.yaml", cwd=case, names="no version 7")

@@ -22,7 +22,6 @@ VALUES = {
     "no such layout": ["dump", "store", "out", "--layout", "triangle"],
     "serving in another format": ["export-serving", "model", "out.docx"],
     "no such preset": ["preset", "../x"],
-    "a file as the folder of work": ["work", "--work", "in.txt"],
     "a column without a name": ["init", "new", "--text", "in.txt", "--column", ""],
     "a column of two lines": ["init", "new", "--text", "in.txt", "--column", "a\nb"],
     "no such optimizer": [

@@ -386,6 +386,6 @@ def test_no_database_is_made_where_there_is_no_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    code, _, error = elmo("stores", "elmo", cwd=tmp_path)
+    code, _, error = elmo("promote", "1", "--params", str(ROOT / "params.yaml"), cwd=tmp_path)
     assert code == 1 and "mlflow.db: no such file; go to a project's folder" in error
     assert list(tmp_path.iterdir()) == []

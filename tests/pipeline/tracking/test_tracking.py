@@ -19,16 +19,14 @@ from pathlib import Path
 
 import mlflow
 import pytest
-from click.testing import CliRunner
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.folder import load_model
 from elmo.model.pretrained import pretrained_folder
 from pipeline import tracking
-from pipeline.commands.cli import cli
 from pipeline.terminal.urls import with_login, without_credentials
-from pipeline.tracking import champion, origin, registry
+from pipeline.tracking import champion, registry
 from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.mlflow_process import MlflowServer
 from tests.pipeline.stage_runs import runs_of
@@ -118,36 +116,6 @@ def test_a_run_says_who_from_where_and_what_it_read(
         assert run.data.params["source"] == "https://example.org/text"
     assert names[0] != names[1]
     assert b"hunter2" not in database.read_bytes()
-
-
-@pytest.mark.slow
-def test_the_stages_of_one_pass_have_one_parent(database: Path) -> None:
-    """Each stage is a process that DVC starts; the pass is DVC's own process."""
-    code = """
-import sys
-from dataclasses import make_dataclass
-from pipeline import tracking
-with tracking.run(sys.argv[1], make_dataclass("Params", [])(), inputs={}) as log:
-    print(log.run_id)
-"""
-    starter = f"""
-import os, subprocess, sys
-for stage in ("pretrain", "finetune"):
-    subprocess.run([sys.executable, "-c", {code!r}, stage], check=True,
-                   env=os.environ | {{"DVC_STAGE": stage}})
-"""
-    parents, stages = set(), []
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", starter], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        runs = [mlflow.MlflowClient().get_run(one) for one in done.stdout.split()]
-        (parent,) = {run.data.tags["mlflow.parentRunId"] for run in runs}
-        parents.add(parent)
-        stages += [run.data.tags["stage"] for run in runs]
-        assert mlflow.MlflowClient().get_run(parent).info.status == "FINISHED"
-    assert stages == ["pretrain", "finetune"] * 2
-    assert len(parents) == 2
 
 
 def test_a_run_of_a_folder_goes_on_and_names_its_failure(database: Path, tmp_path: Path) -> None:
@@ -377,7 +345,6 @@ def test_figures_of_an_outage_are_sent_when_the_server_is_back_and_none_twice(
         server.start()
         with tracking.run("pretrain", Params(), inputs={}) as log:
             log.log_steps((step, {"loss": float(step)}) for step in range(1500))
-            log.log_to_parent({"loss": 1.0}, {"rows": 1})
             server.kill()
             began = time.monotonic()
             for step in range(1400, 1700):  # the first hundred are there
@@ -412,46 +379,6 @@ def test_a_figure_that_mlflow_refuses_keeps_no_other_back(
     assert capsys.readouterr().err.count("left out") == 2
 
 
-@pytest.mark.slow
-def test_the_load_of_the_machine_is_logged(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
-    runs = []
-    for enabled in ("true", "false"):
-        monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", enabled)
-        with tracking.run("pretrain", Params(), inputs={}) as log:
-            time.sleep(1)
-        runs.append(mlflow.MlflowClient().get_run(log.run_id).data.metrics)
-    assert "system/cpu_utilization_percentage" in runs[0] and runs[1] == {}
-
-
-def test_the_run_of_a_pass_whose_stage_was_killed_does_not_stay_running(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = """
-import os, signal
-from pipeline import tracking
-from tests.pipeline.tracking.test_tracking import Params
-with tracking.run("pretrain", Params(), inputs={}) as log:
-    print(log.run_id, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    starter = f"""
-import os, subprocess, sys
-subprocess.run([sys.executable, "-c", {code!r}], env=os.environ | {{"DVC_STAGE": "pretrain"}})
-"""
-    command = [sys.executable, "-c", starter]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    client = mlflow.MlflowClient()
-    stage = client.get_run(done.stdout.strip())
-    parent = client.get_run(stage.data.tags["mlflow.parentRunId"])
-    assert {stage.info.status, parent.info.status} == {"RUNNING"}
-    with tracking.run("vocab", Params(), inputs={}) as other:  # of any stage
-        pass
-    states = [client.get_run(one.info.run_id).info.status for one in (stage, parent)]
-    assert states == ["KILLED", "KILLED"]
-    assert client.get_run(other.run_id).info.status == "FINISHED"
-
-
 def test_addresses_are_shown_without_their_secrets() -> None:
     for text, expected in {
         "https://user:pw@example.org/a": "https://example.org/a",
@@ -469,22 +396,6 @@ def test_a_login_comes_back_from_the_addresses_that_the_user_gave() -> None:
     given = ["text.txt", "ftp://me:pw@example.org/a/*", "https://x.org/a?sig=abc"]
     for one in ("ftp://me:pw@example.org/a/b.txt", "https://x.org/a?sig=abc", "https://y.org/a"):
         assert with_login(without_credentials(one), given) == one
-
-
-def test_unfinished_work_is_listed(database: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "work" / "pretrain" / "abc"
-    folder.mkdir(parents=True)
-    with tracking.run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
-        log.log_metrics({"after.general.average": 123.4})
-    command = ["work", "--work", str(tmp_path / "work")]
-    assert "  pretrain abc  " in CliRunner().invoke(cli, command).stdout
-    read = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
-    assert [(one["stage"], one["folder"]) for one in read["work"]] == [("pretrain", str(folder))]
-
-
-def test_the_work_folder_of_the_stages_is_the_one_that_is_listed() -> None:
-    (option,) = [one for one in cli.get_command(None, "work").params if one.name == "folder"]
-    assert f"--work {option.default}\n" in (ROOT / "dvc.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -590,27 +501,3 @@ def test_an_experiment_that_keeps_its_files_elsewhere_by_choice_goes_on(
     client = tracking.mlflow_client()
     made = client.create_experiment("elmo", elsewhere.as_uri(), tags)
     assert (tracking.client.experiment_id(client) == made) is not tagged
-
-
-def test_the_run_of_a_pass_has_the_figures_that_people_compare(
-    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(origin, "repro_key", lambda: "one")
-    for stage, folder in (("finetune", Location(tmp_path / "work" / "run")), ("tasks", None)):
-        with tracking.run(stage, Params(), inputs={}, folder=folder) as log:
-            log.log_to_parent(
-                {f"{stage}.gain": 0.25, f"{stage}.none": None}, {f"{stage}.lr": 0.001}
-            )
-    with tracking.run("report", Params(), inputs={}) as log:
-        assert log.parent
-    client = mlflow.MlflowClient()
-    whole = client.get_run(log.parent.run_id).data
-    assert whole.metrics == {"finetune.gain": 0.25, "tasks.gain": 0.25}
-    assert whole.params == {"finetune.lr": "0.001", "tasks.lr": "0.001"}
-    (of_tasks,) = runs_of("tasks")
-    home = client.get_experiment(of_tasks.info.experiment_id)
-    assert home.name == "elmo-tasks"
-    monkeypatch.setattr(origin, "repro_key", lambda: None)
-    with tracking.run("report", Params(), inputs={}) as log:
-        log.log_to_parent({"gain": 1.0}, {})  # outside a pass: nobody would look there
-    assert client.get_run(log.run_id).data.metrics == {}
