@@ -15,7 +15,6 @@ import re
 import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -54,7 +53,20 @@ class Location:
     """A folder, on a disk or at a URL; `options` are fsspec's storage options.
 
     Methods take names of files in the folder, or paths below it. A failure at a URL is an
-    `ElmoError` of one line, except that a missing file is a `FileNotFoundError`.
+    `ElmoError` of one line, except that a missing file is a `FileNotFoundError`. A file is written
+    whole or not at all, by one of these:
+
+    ==================== ============================== ==========================
+    method               writes                         if the name is taken
+    ==================== ============================== ==========================
+    write, write_json    bytes, or a value as JSON      replaces the file
+    new                  what the caller writes to a    replaces the file
+                         path
+    put                  a copy of a local file         replaces the file
+    create               bytes                          writes nothing, says False
+    publish              the file of `temporary`        writes nothing, says False
+    adopt, adopt_all     files of another folder        keeps the file
+    ==================== ============================== ==========================
     """
 
     def __init__(self, url: str | Path, options: Mapping[str, Any] | None = None) -> None:
@@ -147,13 +159,6 @@ class Location:
         with self._remote.at(file) as (files, path):
             return int(files.size(path))
 
-    def age(self, file: str) -> float:
-        """Return the seconds since a file was last written."""
-        if self.local is not None:
-            return time.time() - (self.local / file).stat().st_mtime
-        with self._remote.at(file) as (files, path):
-            return time.time() - float(files.modified(path).timestamp())
-
     def read(self, file: str) -> bytes:
         """Return the bytes of a file."""
         if self.local is not None:
@@ -244,6 +249,7 @@ class Location:
         with self.temporary() as new:
             yield new
             if self.local is not None:
+                (self.local / file).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(new, self.local / file)
                 return
             self.put(file, new)
@@ -298,11 +304,9 @@ class Location:
         file.
         """
         if self.local is None:
-            if self.exists(file):
-                return False
-            with self._remote.at(file) as (files, path):
-                files.put_file(str(written), path)
-            return True
+            if not (is_taken := self.exists(file)):
+                self.put(file, written)
+            return not is_taken
         (self.local / file).parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(written, self.local / file)  # the only call that fails where the name is taken
@@ -321,39 +325,27 @@ class Location:
         On one disk the file is moved. Between URLs of one store, it is copied without passing
         through this machine.
         """
-        if not self.exists(file):
-            self._take(file, source, file)
-
-    def adopt_all(self, names: Mapping[str, str], source: "Location") -> None:
-        """Take over many files from the folder `source`, as `adopt` does; `names` maps their names
-        there to the new ones, and those that this folder has already are passed over."""
-        present = self.tree()
-        missing = [(file, name) for file, name in names.items() if name not in present]
-        in_parallel(lambda one: self._take(one[0], source, one[1]), missing)
-
-    def _take(self, file: str, source: "Location", name: str) -> None:
-        """Move or copy a file of `source` to a name that is not taken here."""
-        if self.local is None:
-            if source.local is not None:
-                with self._remote.at(name) as (files, path):
-                    files.put_file(str(source.local / file), path)
-                return
-            with self._remote.at(name) as (files, path), source._remote.at(file) as (theirs, old):
-                if files.protocol == theirs.protocol:
-                    files.cp_file(old, path)
-                    return
+        if self.exists(file):
+            return
         if self.local is not None and source.local is not None:
-            (self.local / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.local / file).parent.mkdir(parents=True, exist_ok=True)
             try:
-                os.rename(source.local / file, self.local / name)
+                os.rename(source.local / file, self.local / file)
                 return
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-        with self.temporary() as new, source.open(file) as stream:
-            with new.open("wb") as out:
-                shutil.copyfileobj(stream, out, 1 << 20)
-            self.publish(new, name)
+        elif self.local is None and source.local is None:
+            with self._remote.at(file) as (files, path), source._remote.at(file) as (theirs, old):
+                if files.protocol == theirs.protocol:
+                    files.cp_file(old, path)
+                    return
+        with source.local_copy(file) as copy:
+            self.put(file, copy)
+
+    def adopt_all(self, files: Iterable[str], source: "Location") -> None:
+        """Take over many files from the folder `source`, as `adopt` does, in parallel."""
+        in_parallel(lambda file: self.adopt(file, source), files)
 
     @contextmanager
     def temporary(self) -> Iterator[Path]:

@@ -231,13 +231,13 @@ def tokenize(
         with output_location(out, ours=_OURS, also=_ALSO, kind="shards") as folder:
             new = [entry.file for one in results if one.piece not in before for entry in one.shards]
             if kept != folder:
-                folder.adopt_all({name: name for name in new}, kept)
+                folder.adopt_all(new, kept)
             old = sorted({entry.file for entry in shards}.difference(new))
             if earlier is None:
                 for name in old:
                     link_or_copy(out.name(name), folder.name(name))
             else:
-                folder.adopt_all({name: name for name in old}, earlier)
+                folder.adopt_all(old, earlier)
             folder.write(PIECES, b"".join(map(encode_result, results)))
             write_manifest(
                 folder,
