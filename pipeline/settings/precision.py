@@ -1,8 +1,6 @@
 """The choice of a numeric precision before work starts: `auto` becomes float32 or bfloat16.
 
-bfloat16 is refused where the hardware only emulates it, int8 where it can't be computed. With
-`ELMO_FORCE_BFLOAT16=1` emulated bfloat16 is only a warning: a run that began on another machine can
-be finished here.
+A warning says that bfloat16 is slower here than float32; int8 that can't be computed is refused.
 """
 
 import os
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from .params import Params
 
 Say = Callable[[str], None]
-FORCE = "ELMO_FORCE_BFLOAT16"
-EMULATED = 3.0  # how many times as fast float32 is where bfloat16 is refused; below: a warning
 
 
 def choose_precision(
@@ -38,8 +34,7 @@ def choose_precision(
 
     `setting` names the setting, for messages. What `auto` is goes to `note` (default: `say`), since
     nothing is to be gained by another setting. A GPU that this machine lacks is assumed to be fast
-    in bfloat16. Raises `BadSettings` for int8 that can't be computed here, and for bfloat16 that is
-    `EMULATED` times slower than float32 or more, unless forced.
+    in bfloat16. Raises `BadSettings` for int8 that can't be computed here.
     """
     if requested == "int8" and not os.environ.get("RAY_ADDRESS"):
         _check_int8(setting, device)
@@ -56,16 +51,12 @@ def choose_precision(
             "in bfloat16 as in float32"
         )
         return chosen
-    slow = _slow(measured, device)
-    emulated = measured.speedup("float32", "bfloat16") >= EMULATED
-    if slow and emulated and os.environ.get(FORCE) != "1":
-        file = machine_speed.measurement_path(torch.device(device))
-        raise BadSettings(
-            f"{setting}: {slow}; set it to float32 or auto, or {FORCE}=1 to go on in bfloat16 "
-            f"(measured once: delete {file} to measure again)"
+    factor = measured.speedup("float32", "bfloat16")
+    if factor >= machine_speed.WORTH and not os.environ.get("RAY_ADDRESS"):  # of unlike machines
+        say(
+            f"warning: {setting}: matrix products here are {_times(factor)} as fast in float32 as "
+            "in bfloat16; float32 or auto would be faster"
         )
-    if slow:
-        say(f"warning: {setting}: {slow}; float32 or auto would be faster")
     return requested
 
 
@@ -74,17 +65,6 @@ def _check_int8(setting: str, device: str) -> None:
         check_precision("int8", torch.device(device))
     except ElmoError as error:
         raise BadSettings(f"{setting}: {error}") from None
-
-
-def _slow(measured: machine_speed.MatrixSpeeds, device: str) -> str:
-    """Say how slow bfloat16 is; empty where it is not, or on a cluster of unlike machines."""
-    factor = measured.speedup("float32", "bfloat16")
-    if factor < machine_speed.WORTH or os.environ.get("RAY_ADDRESS"):
-        return ""
-    slow = f"matrix products here are {_times(factor)} as fast in float32 as in bfloat16"
-    if device == "cpu" and factor >= EMULATED:
-        slow += ": this machine has no instructions for bfloat16, or may not use them"
-    return slow
 
 
 def with_chosen_precision(

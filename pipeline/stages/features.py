@@ -5,7 +5,9 @@ the actors, and what is taken over from the store before, is in `elmo.store.buil
 assigns the ranges.
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError
@@ -18,7 +20,6 @@ from ..cluster.storage import UNFINISHED, published_location
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..terminal import progress
-from . import outlook
 from .stage import OUT, Argument, Stage
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from elmo.store.layout import Layout
     from elmo.store.manifest import PartEntry, StoreManifest
 
+LARGE = 1_000_000_000  # bytes of vectors from which their room is looked at
 THREADS = 4  # that embed in one process, at most: they share Python's lock
 
 STAGE = Stage(
@@ -91,19 +93,26 @@ def run(
 
 
 def _check_room(out: Location, layout: "Layout", *, tokens: int, there: int) -> None:
-    """Say what a large store will take of its disk, and refuse one that can't fit; `there` bytes of
-    it are on that disk already."""
+    """Refuse a large store that can't fit on its disk; `there` bytes of it are there already."""
     home = out.absolute().local
     size = tokens * len(layout.contextual) * layout.width
-    if home is None or size < outlook.LARGE:
+    if home is None or size < LARGE:
         return
-    free, human = outlook.free_bytes(home), progress.human_size
-    line = f"{tokens:,} tokens take {human(size)}, {human(free)} are free"
+    free, human = free_bytes(home), progress.human_size
     if (size if layout.codec == "none" else size // 2) - there > free:
-        ways = outlook.advice_for_smaller_store(tokens * layout.width, layout.dtype)
-        raise ElmoError(f"{out}: {line}; {ways}")
-    if size > outlook.MATTERS * free:
-        progress.say(f"features: {line}")
+        ways = [f'features.layers to "top" ({human(tokens * layout.width)})']
+        ways += ["features.dtype to int8 (half of float16)"] if layout.dtype != "int8" else []
+        raise ElmoError(
+            f"{out}: {tokens:,} tokens take {human(size)}, {human(free)} are free; set "
+            f"{' or '.join(ways)}, name less text in corpus.domain, or name a URL as storage in "
+            "cluster.yaml"
+        )
+
+
+def free_bytes(home: Path) -> int:
+    """Return the free bytes on the disk of a folder, which need not exist yet."""
+    there = next(path for path in (home, *home.parents) if path.is_dir())
+    return shutil.disk_usage(there).free
 
 
 def summary(figures: dict[str, float]) -> str:

@@ -53,7 +53,6 @@ from ..text.shard_builder import (
 )
 from ..text.work_folder import discard_pieces, work_folder
 from .corpus import read_manifest
-from .outlook import warn_of_large_store
 from .stage import OUT, Argument, Numbers, Stage
 
 _LONG = 200_000_000  # bytes of a compressed file, which one core reads for half a minute
@@ -90,16 +89,12 @@ STAGE = Stage(
 
 
 def _run(params: Params, *, cluster: Cluster, text: str, out: Location, **given: Any) -> Numbers:
-    """Run the stage; say so if the store of the text will be large."""
     if text == "domain":
         _check_queries(params)
     addresses = (*params.corpus.general, *params.corpus.domain)
     own: dict[str, Any] = given | {"text": text, "out": out, "cluster": cluster}
     tokenization = _tokenization(params)
-    figures = run(params=params.tokenize, tokenization=tokenization, given=addresses, **own)
-    if text == "domain" and (home := out.absolute().local):
-        warn_of_large_store(int(figures["tokens"]), params=params, home=home)
-    return figures
+    return run(params=params.tokenize, tokenization=tokenization, given=addresses, **own)
 
 
 def _tokenization(params: Params) -> Tokenization:
