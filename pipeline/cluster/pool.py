@@ -40,7 +40,7 @@ def run_actors(
     nothing.
     """
     waiting, looked = WaitReport(retries.label, cluster), float("-inf")
-    actors = _Actors(ray, _actor_class(ray, kind, arguments, cluster, len(work)), retries)
+    actors = _Actors(ray, _actor_class(ray, kind, arguments, cluster), retries)
     queue = deque(work)
     try:
         while queue or actors.busy:
@@ -180,7 +180,7 @@ class RetryCount:
 
 
 def _actor_class(
-    ray: Any, kind: Callable[..., Any], arguments: Sequence[Any], cluster: Cluster, items: int
+    ray: Any, kind: Callable[..., Any], arguments: Sequence[Any], cluster: Cluster
 ) -> Any:
     """The class of the pool's actors. Each makes its `kind` in `start`, so that an error of that is
     raised as it is."""
@@ -196,12 +196,7 @@ def _actor_class(
         def do(self, item: Any) -> Any:
             return self.instance(item)
 
-    cores = placeable_workers(ray, cpus=1, gpus=0)
-    many = min(cluster.actors, items)
-    share = min(1.0, int(1000 * cores / many) / 1000) if many and cores else 1.0
-    if cluster.gpu or os.environ.get("RAY_ADDRESS"):
-        share = 1.0  # elsewhere more actors than cores ask for more nodes; here they share
-    options = {"num_cpus": share, "num_gpus": int(cluster.gpu)}
+    options = {"num_cpus": 1, "num_gpus": int(cluster.gpu)}
     return ray.remote(**options, max_restarts=0, max_task_retries=0)(Actor)
 
 
