@@ -4,7 +4,6 @@ import getpass
 import os
 import signal
 import sys
-import traceback
 
 import click
 
@@ -128,12 +127,6 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         from click.shell_completion import shell_complete
 
         sys.exit(shell_complete(cli, {}, "elmo", "_ELMO_COMPLETE", instruction))
-    if sys.stdout is None:
-        sys.exit("error: standard output is closed; open it, or send it to /dev/null")
-    try:
-        here = os.getcwd()
-    except FileNotFoundError:
-        sys.exit("error: this folder is gone; go to one that is there")
     _name_home()
     try:
         with commands.make_context(name, sys.argv[1:]) as context:
@@ -152,7 +145,7 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     except KeyboardInterrupt:
         sys.exit("error: interrupted; run the same command again to go on")
     except Exception as error:
-        _end(error, here)
+        _end(error)
 
 
 def _name_home() -> None:
@@ -167,19 +160,15 @@ def _name_home() -> None:
         os.environ["USER"] = str(os.getuid())
 
 
-def _end(error: Exception, here: str) -> None:
+def _end(error: Exception) -> None:
     """End with one line where the error is the user's or the world's; a bug keeps its traceback."""
     from ..terminal.failures import user_message
 
     if isinstance(error, OSError):
-        if error.filename is None and (_printing(error) or not _written()):
-            error.filename = "standard output"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or exiting flushes again
         if isinstance(error, BrokenPipeError):
             sys.exit(1)
     message = str(error) if isinstance(error, ElmoError) else user_message(error)
-    if not (os.path.exists(here) and os.path.samefile(here, ".")):
-        message = f"{here}: was moved or deleted meanwhile; run the command again where it is now"
     if message is None or os.environ.get("ELMO_VERBOSE"):
         raise error
     sys.exit(f"error: {_shown(message)}")
@@ -191,21 +180,6 @@ def _shown(message: str) -> str:
     from ..terminal.urls import without_credentials
 
     return printable(without_credentials(message))
-
-
-def _printing(error: Exception) -> bool:
-    """Tell whether the error ended a line being printed, which may be gone from the buffer."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code is click.echo.__code__ for frame, _ in frames)
-
-
-def _written() -> bool:
-    """Tell whether standard output takes what was printed."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        return False
-    return True
 
 
 def _stopped(*_: object) -> None:

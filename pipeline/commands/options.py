@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
@@ -120,9 +119,7 @@ class _Text(click.File):
     """A file, or standard input for `-`."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Open it; one line where standard input is closed."""
-        if value == "-" and sys.stdin is None:
-            self.fail("standard input is closed; pass a file", param, ctx)
+        """Open it."""
         if isinstance(value, str):
             _check_name(value, urls=False)
         return super().convert(value, param, ctx)
