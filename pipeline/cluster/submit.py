@@ -24,11 +24,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import elmo
-from elmo.errors import ElmoError, NotFound, did_you_mean
+from elmo.errors import ElmoError, NotFound
 
 from .. import PACKAGE
 from ..settings import cluster as execution
-from ..settings import strict_yaml
 from ..terminal.urls import without_credentials
 from ..tracking.origin import COMMIT, commit_tags
 from . import job as on_cluster
@@ -65,7 +64,6 @@ def submit(
     *,
     address: str | None,
     folder: str | None,
-    checkout: bool,
     command: str | None,
     variables: Iterable[str],
     params: Path,
@@ -74,12 +72,11 @@ def submit(
     """Submit a job to a Ray cluster; return the Jobs API client and the job's id.
 
     The job runs `elmo run STAGES`, or `command`, in `folder` on the cluster's shared storage or at
-    a URL. With `checkout` that folder is the project, and its own code and params.yaml are used;
-    without, those of this machine are sent, with `params` as params.yaml. `address` is as in
-    `connect`, `variables` as in `environment`; `say` gets a line about what was sent.
+    a URL, with the code of this machine and `params` as params.yaml. `address` is as in `connect`,
+    `variables` as in `environment`; `say` gets a line about what was sent.
     """
     settings = execution.load(Path("cluster.yaml"))[0]
-    folder = folder or (None if command or checkout else settings.storage or None)
+    folder = folder or (None if command else settings.storage or None)
     if command is None and folder is None:
         raise ElmoError(
             "say with --folder which folder of the cluster's shared storage, or which URL, holds "
@@ -87,20 +84,14 @@ def submit(
         )
     if command is not None and stages:
         raise ElmoError("either stages or --command, not both")
-    if not checkout:
-        _check_stages(stages)
     at_url = folder is not None and "://" in folder
     if folder is not None and not (at_url or folder.startswith("/")):
         raise ElmoError(
             f"--folder {folder}: an absolute path on the cluster, such as /shared/elmo, or a URL, "
             "such as s3://bucket/elmo"
         )
-    if at_url and checkout:
-        raise ElmoError(f"--folder {folder}: a checkout is a folder on the cluster, not a URL")
-    if checkout and folder is None:
-        raise ElmoError("--checkout needs --folder, the checkout on the cluster's shared storage")
     sent = execution.variables(settings) | environment(variables)
-    if not checkout and (commit := commit_tags()):
+    if commit := commit_tags():
         sent.setdefault(COMMIT, json.dumps(commit))
     if at_url and not sent.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         raise ElmoError(
@@ -122,7 +113,7 @@ def submit(
         package = Path(parent) / "package"
         # With its job's id each package is another, to Ray too, which keeps equal ones as they are
         # on its nodes; there the variables of the last job are deleted.
-        pack(package, sent | own, code=not checkout, params=params, state=at_url)
+        pack(package, sent | own, params=params, state=at_url)
         client = connect(address)
         with answers(client.get_address()):
             client.submit_job(
@@ -136,23 +127,6 @@ def submit(
     for line in commands_of(client, job):
         say(f"  {line}")
     return client, job
-
-
-def _check_stages(stages: Iterable[str]) -> None:
-    """Refuse what is nearly the name of a stage in dvc.yaml; DVC knows other targets."""
-    path = Path("dvc.yaml")
-    root = _branches(strict_yaml.parse_nodes(path)) if path.exists() else {}
-    known = {*_branches(root.get("stages"))}
-    for name in stages:
-        stage = name.partition("@")[0]
-        if re.fullmatch(r"[\w-]+", stage) and stage not in known:
-            if near := did_you_mean(stage, known):
-                raise ElmoError(f"dvc.yaml: has no stage {stage!r}{near}")
-
-
-def _branches(node: Any) -> dict[str, Any]:
-    """The branches of a mapping in YAML by name; none of another node."""
-    return {k.value: v for k, v in node.value} if getattr(node, "id", "") == "mapping" else {}
 
 
 def environment(asked: Iterable[str]) -> dict[str, str]:
@@ -173,23 +147,19 @@ def environment(asked: Iterable[str]) -> dict[str, str]:
     return dict(sorted(variables.items()))
 
 
-def pack(
-    package: Path, sent: dict[str, str], *, code: bool, params: Path, state: bool = False
-) -> None:
+def pack(package: Path, sent: dict[str, str], *, params: Path, state: bool = False) -> None:
     """Write the files to send with a job into the new folder `package`.
 
     They are the job's program, `elmo_job.py`; `environment.json` with `sent`, the values of
-    environment variables by name; with `code` the packages `elmo` and `elmo_pipeline`, the
-    project's dvc.yaml, and the file `params` as params.yaml; and with `state` dvc.lock, with the
-    pointers and small results that it names. cluster.yaml, which may hold logins, is not sent.
+    environment variables by name; the packages `elmo` and `elmo_pipeline`, the project's dvc.yaml,
+    and the file `params` as params.yaml; and with `state` dvc.lock, with the pointers and small
+    results that it names. cluster.yaml, which may hold logins, is not sent.
     """
     package.mkdir()
     shutil.copyfile(on_cluster.__file__, package / "elmo_job.py")
     descriptor = os.open(package / on_cluster.ENVIRONMENT, os.O_WRONLY | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(sent, file)
-    if not code:
-        return
     # Under the names that dvc.yaml uses, whatever the packages are called where they are installed.
     for name, source in {"elmo": Path(elmo.__file__).parent, "elmo_pipeline": PACKAGE}.items():
         ignored = shutil.ignore_patterns("__pycache__")

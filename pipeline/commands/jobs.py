@@ -16,7 +16,6 @@ from .options import JSON, PARAMS
     "--address", help="The cluster's Jobs API, as http://HEAD:8265; else RAY_API_SERVER_ADDRESS."
 )
 @click.option("--folder", help="The folder of the cluster's shared storage to work in.")
-@click.option("--checkout", is_flag=True, help="The folder is a checkout: use its code and params.")
 @click.option("--command", help="A command line to run instead of stages.")
 @click.option(
     "--env", "variables", multiple=True, help="A variable to send too: NAME or NAME=VALUE."
@@ -27,7 +26,6 @@ def submit(
     stages: tuple[str, ...],
     address: str | None,
     folder: str | None,
-    checkout: bool,
     command: str | None,
     variables: tuple[str, ...],
     no_wait: bool,
@@ -51,7 +49,6 @@ def submit(
         list(stages),
         address=address,
         folder=folder,
-        checkout=checkout,
         command=command,
         variables=variables,
         params=params_file,

@@ -43,13 +43,13 @@ def test_only_what_is_allowed_or_asked_for_travels(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_package_is_the_code_and_the_projects_files(tmp_path: Path) -> None:
-    submit.pack(tmp_path / "p", {"A": "b"}, code=False, params=Path("params.yaml"))
-    assert {p.name for p in (tmp_path / "p").iterdir()} == {"elmo_job.py", "environment.json"}
-    assert (tmp_path / "p" / "environment.json").stat().st_mode & 0o777 == 0o600
     os.chdir(ROOT)
-    submit.pack(tmp_path / "q", {}, code=True, params=ROOT / "params.yaml")
+    submit.pack(tmp_path / "q", {"A": "b"}, params=ROOT / "params.yaml")
+    assert (tmp_path / "q" / "environment.json").stat().st_mode & 0o777 == 0o600
     sent = {str(p.relative_to(tmp_path / "q")) for p in (tmp_path / "q").rglob("*")}
     assert {
+        "elmo_job.py",
+        "environment.json",
         "elmo/nn/bilm.py",
         "elmo_pipeline/commands/cli.py",
         "elmo_pipeline/project/dvc.yaml",
@@ -65,10 +65,6 @@ def test_the_package_is_the_code_and_the_projects_files(tmp_path: Path) -> None:
         (["pretrain"], "--folder"),
         (["pretrain", "--folder", "data"], "absolute path"),
         (["pretrain", "--command", "true"], "not both"),
-        (
-            ["pretrian", "--folder", "/x"],
-            "dvc.yaml: has no stage 'pretrian'; did you mean 'pretrain'",
-        ),
         (["pretrain", "--folder", "/x", "--address", "http://127.0.0.1:1"], "127.0.0.1:1"),
         (["pretrain", "--folder", "/x"], "--address"),
         (["pretrain", "--folder", "/x", "--address", "head:8265"], "as http://HEAD:8265"),
@@ -420,30 +416,11 @@ def test_what_training_lacks_is_said_before_the_first_stage(
 ) -> None:
     shutil.copyfile(ROOT / "dvc.yaml", project / "dvc.yaml")
     (tmp_path / "shared").mkdir()
-    submitted = ["submit", "pretrain", "--folder", str(tmp_path / "shared")]
-    done = cluster.call(*submitted, "--env", "MLFLOW_TRACKING_URI=http://127.0.0.1:1", cwd=project)
+    done = cluster.call("submit", "pretrain", "--folder", str(tmp_path / "shared"), cwd=project)
     assert done.returncode == 1
     (said,) = (line for line in done.stdout.splitlines() if line.startswith("error: "))
-    assert "workers is 0" in said and "the tracking server does not answer" in said
+    assert said.startswith("error: workers is 0")
     assert "corpus: " not in done.stdout
-
-
-@pytest.mark.ray
-def test_dvc_repro_in_a_shared_checkout(cluster: Cluster, project: Path) -> None:
-    for name in ("elmo", "pipeline"):
-        shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (project / "elmo_pipeline").symlink_to("pipeline")
-    cli = project / "pipeline" / "stages" / "tokenize.py"
-    cli.write_text(cli.read_text() + "\nprint('code of the checkout')\n")
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "start"]):
-        subprocess.run([*git, *command], cwd=project, check=True)
-    subprocess.run(["dvc", "init", "-q"], cwd=project, env=cluster.environment, check=True)
-    done = cluster.call("submit", "--checkout", "--folder", str(project))
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    assert "code of the checkout" in done.stdout
-    assert (project / "data" / "shards" / "manifest.json").exists()
-    assert "tokenize:" in (project / "dvc.lock").read_text()
 
 
 @pytest.mark.ray
@@ -575,7 +552,6 @@ def test_a_command_with_an_open_quote_is_one_line(tmp_path: Path) -> None:
             [],
             address=None,
             folder="/shared/elmo",
-            checkout=False,
             command="echo 'a",
             variables=(),
             params=tmp_path / "params.yaml",
