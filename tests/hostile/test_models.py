@@ -2,9 +2,6 @@
 it: the checks behind the checksum are asked."""
 
 import json
-import os
-import pickle
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,39 +96,6 @@ def test_tensors_that_do_not_fit(case: Path, command: str, what: str) -> None:
     sign(case / "model")
     line = refused(*COMMANDS[command], cwd=case, names="model")
     assert "config.json:" not in line, "the weights are at fault"
-
-
-def header(value: Any, data: bytes = b"", size: int | None = None) -> bytes:
-    text = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return struct.pack("<Q", len(text) if size is None else size) + text + data
-
-
-class Bomb:
-    """Runs when it is read by pickle."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, ("touch owned",)
-
-
-ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-FILES: dict[str, bytes] = {
-    "pickle": pickle.dumps(Bomb()),
-    "a header beyond the file": header(b"{}", size=1 << 40),
-    "no JSON": header(b"{]"),
-    "offsets beyond the file": header({"a": ONE | {"data_offsets": [0, 1 << 40]}}, bytes(8)),
-    "offsets that overlap": header({"a": ONE, "b": ONE}, bytes(8)),
-    "a shape of another size": header({"a": ONE | {"shape": [1 << 40]}}, bytes(8)),
-    "no such type": header({"a": ONE | {"dtype": "F99"}}, bytes(8)),
-    "more bytes than tensors": header({"a": ONE}, bytes(80)),
-    "a tensor twice": header(b'{"a": %s, "a": %s}' % ((json.dumps(ONE).encode(),) * 2), bytes(8)),
-}
-
-
-@pytest.mark.parametrize(("command", "what"), paired(READERS, FILES))
-def test_files_that_hold_no_tensors(case: Path, command: str, what: str) -> None:
-    (case / WEIGHTS).write_bytes(FILES[what])
-    sign(case / "model")
-    refused(*COMMANDS[command], cwd=case, names=WEIGHTS)
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "training.json", "counts.txt"])

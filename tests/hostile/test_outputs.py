@@ -38,6 +38,7 @@ THEIRS: dict[str, Callable[[Path], object]] = {
     "a link to a folder": linked_folder,
     "a dangling link": lambda path: path.symlink_to("nowhere"),
 }
+LINKS = [what for what in THEIRS if "link" in what]
 # Each output of each command.
 OUTPUTS = {
     "corpus": ["corpus", "metrics.json"],
@@ -62,9 +63,13 @@ def prepare(case: Path, command: str) -> None:
         (case / "metrics.json").unlink()
 
 
-@pytest.mark.parametrize("what", THEIRS)
+EACH = [(command, out) for command, outs in OUTPUTS.items() for out in outs]
+
+
 @pytest.mark.parametrize(
-    ("command", "output"), [(command, out) for command, outs in OUTPUTS.items() for out in outs]
+    ("command", "output", "what"),
+    [(*each, what) for each in EACH for what in ("a folder", "a file")]
+    + [(*each, what) for each, what in paired(EACH, LINKS)],
 )
 def test_what_is_not_ours_stays(case: Path, command: str, output: str, what: str) -> None:
     prepare(case, command)
@@ -214,8 +219,7 @@ TASK = [
 ]
 
 
-@pytest.mark.parametrize("output", ["c.tsv", "c.png", "o"])
-@pytest.mark.parametrize("what", THEIRS)
+@pytest.mark.parametrize(("output", "what"), paired(["c.tsv", "c.png", "o"] * 2, THEIRS))
 def test_a_task_replaces_nothing_of_theirs(task_case: Path, output: str, what: str) -> None:
     THEIRS[what](task_case / output)
     refused(*TASK, cwd=task_case, names=output)

@@ -3,17 +3,14 @@
 import getpass
 import json
 import os
-import re
 import shutil
-import socket
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,14 +147,6 @@ def refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return line
 
 
-def test_a_server_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        uri = f"http://user:hunter2@127.0.0.1:{free.getsockname()[1]}"
-    line = refused(uri, monkeypatch)
-    assert "can't be reached (connection refused)" in line and "hunter2" not in line
-
-
 def test_a_database_that_is_moved_away_is_one_line(
     database: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,47 +179,6 @@ def test_a_file_of_this_machine_is_not_laid_to_mlflow(tmp_path: Path) -> None:
 def test_a_long_message_keeps_its_reason() -> None:
     error = RuntimeError("it failed: " + "of no interest " * 50 + "the disk is full")
     assert tracking.client.shorten_error(error).endswith("the disk is full")
-
-
-def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        line = refused(f"http://127.0.0.1:{silent.getsockname()[1]}", monkeypatch)
-    assert "can't be reached (no answer in time)" in line
-
-
-@pytest.mark.parametrize(
-    ("what", "expected"),
-    [
-        ("folder", "is a folder, not MLflow's database"),
-        ("garbage", "file is not a database"),
-        ("foreign", "is another program's database"),
-        ("locked", "database is locked"),
-    ],
-)
-def test_a_database_that_is_none(
-    what: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "mlflow.db"
-    monkeypatch.setattr(tracking.database, "LOCKED", 0.2)
-    if what == "folder":
-        path.mkdir()
-    elif what == "garbage":
-        path.write_bytes(b"not a database, whatever its name" * 100)
-    elif what == "foreign":
-        with closing(sqlite3.connect(path)) as other:
-            other.execute("CREATE TABLE experiments (of_a_laboratory)")
-    else:
-        held = sqlite3.connect(path, isolation_level=None)
-        held.execute("CREATE TABLE one (two)")
-        held.execute("BEGIN EXCLUSIVE")
-    before = {one: one.stat().st_size for one in tmp_path.iterdir()}
-    line = refused(f"sqlite:///{path}", monkeypatch)
-    assert expected in line and str(path) in line
-    assert {one: one.stat().st_size for one in tmp_path.iterdir()} == before
 
 
 def test_a_folder_that_can_not_be_written(
@@ -288,24 +236,6 @@ def test_a_projects_path_holds_the_database_or_is_refused(
             tracking.check_mlflow()
         assert os.listdir(folder) == []
     assert os.listdir(tmp_path) == [name]
-
-
-def test_a_server_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        port = re.findall(r"port (\d+)", process.stdout.readline())[0]
-        line = refused(f"http://127.0.0.1:{port}", monkeypatch)
-    finally:
-        process.kill()
-        process.wait()
-    assert "check that it is an MLflow server" in line
 
 
 def test_a_deleted_experiment_is_named(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
