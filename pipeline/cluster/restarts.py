@@ -109,23 +109,6 @@ def describe_losses(causes: Mapping[str, str], folder: Location) -> str:
     return "; ".join(f"worker {who} lost: {why}" for why, who in named.items())
 
 
-def silence_reason(folder: Location, *, begun: bool, activity: str = "") -> str:
-    """Return a likely reason why training prints nothing, from what its workers recorded.
-
-    Their records are in the run's `folder`, none without Ray. `begun` tells whether training has
-    printed something before, `activity` is what it said last that it does.
-    """
-    workers = _workers(folder)
-    if not workers:
-        what = "it evaluates or saves" if begun else "it is still starting"
-        return activity or f"{what}, or the machine is busy"
-    size = max(worker["size"] for worker in workers.values())
-    if len(workers) < size:
-        return f"{len(workers)} of {size} workers have begun, the others are still starting"
-    what = activity or "one reads, evaluates or saves"
-    return f"all workers have begun: {what}, or its node no longer answers"
-
-
 @contextmanager
 def show_worker_count(
     folder: Location, has_begun: threading.Event, *, label: str

@@ -82,9 +82,8 @@ def show(stage: str, folder: Location, done: threading.Event) -> None:
             if text in ("", seen):
                 if now - shown_at > SILENCE:
                     shown_at = now
-                    why = restarts.silence_reason(
-                        folder, begun=progress is not None, activity=activity
-                    )
+                    what = "it evaluates or saves" if progress else "it is still starting"
+                    why = activity or f"{what}, or a machine is busy or does not answer"
                     say(f"{stage}: no figures for {now - heard:.0f} s: {why}")
                 continue
             seen, heard, shown_at = text, now, now

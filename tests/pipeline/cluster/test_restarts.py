@@ -5,7 +5,6 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +63,6 @@ def test_losses_count_anew_with_each_checkpoint(three: Location) -> None:
     losses.add({1: GONE})
     with pytest.raises(ElmoError, match=r"worker 1 on b lost: its node was lost; that is 3 losses"):
         losses.add({1: GONE})
-
-
-def test_silence_says_what_it_waits_for(three: Location) -> None:
-    why_silent = partial(restarts.silence_reason, three, begun=False)
-    assert why_silent().startswith("all workers have begun: ")
-    (three / "workers").delete("2.json")
-    assert why_silent().startswith("2 of 3 workers have begun")
-    for rank in (0, 1):
-        (three / "workers").delete(f"{rank}.json")
-    assert why_silent() == "it is still starting, or the machine is busy"
-    assert why_silent(begun=True) == "it evaluates or saves, or the machine is busy"
 
 
 @pytest.fixture(scope="module")

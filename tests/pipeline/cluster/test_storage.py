@@ -585,7 +585,6 @@ def test_no_login_is_sent_or_shown(project: Path, monkeypatch: pytest.MonkeyPatc
         [],
         address=None,
         folder=None,
-        checkout=False,
         command=None,
         variables=[],
         params=Path("params.yaml"),
@@ -600,18 +599,16 @@ def test_a_url_to_work_at_needs_a_tracking_server(monkeypatch: pytest.MonkeyPatc
     from pipeline.cluster import submit
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    for checkout, message in ((True, "not a URL"), (False, "name an MLflow server")):
-        with pytest.raises(ElmoError, match=message):
-            submit.submit(
-                [],
-                address="http://127.0.0.1:1",
-                folder="s3://bucket/x",
-                checkout=checkout,
-                command=None,
-                variables=[],
-                params=Path("params.yaml"),
-                say=print,
-            )
+    with pytest.raises(ElmoError, match="name an MLflow server"):
+        submit.submit(
+            [],
+            address="http://127.0.0.1:1",
+            folder="s3://bucket/x",
+            command=None,
+            variables=[],
+            params=Path("params.yaml"),
+            say=print,
+        )
 
 
 def test_a_folder_of_ones_own_is_not_taken_for_an_outputs_manifests(
