@@ -76,8 +76,6 @@ def session() -> Iterator[Any]:
     for name in given.get("env_vars", {}):  # a submitted job's own count; Ray refuses both
         env_vars.pop(name, None)
     _start(ray, quiet | {"runtime_env": {"env_vars": env_vars}})
-    # No messages of raylets on standard output, where results go; our own lines say what was lost.
-    ray._private.worker._worker_logs_enabled = False
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminated)  # Ray has set its own
     try:

@@ -129,7 +129,7 @@ def test_training_in_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     until(log.there)
     done.set()
     thread.join()
-    line = log.getvalue().splitlines()[0]
+    line = next(one for one in log.getvalue().splitlines() if "perplexity" in one)
     assert line.startswith("  pretrain: 1,000 of 4,000 tokens, ")
     assert line.endswith("step 40, perplexity 94.3, gradient norm 0.50 (10% clipped), 512 MB")
 
