@@ -273,7 +273,6 @@ def test_a_job_of_a_cluster_knows_the_commit_that_was_sent(
             ["vocab"],
             address="http://127.0.0.1:1",
             folder="/shared/elmo",
-            checkout=False,
             command=None,
             variables=[],
             params=Path("params.yaml"),
