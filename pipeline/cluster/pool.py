@@ -2,8 +2,12 @@
 
 The pool waits for actors that can't be placed (`free_cores`) and gives up after a limit.
 An item whose worker dies is retried a few times, each with a line; then an error names the item.
-Ray's own retries (`max_task_retries`) say nothing; here the user is told which item it was, where,
-and how often. This file is given Ray and imports it nowhere.
+This file is given Ray and imports it nowhere.
+
+Ray Data's `map_batches` with a pool of actors, or `ray.util.ActorPool` with `max_task_retries`,
+would replace about 115 of these 200 lines. But they retry without a line and without naming the
+item, and wait for cores without end; and an item of an actor whose node is lost waits for that
+actor, while others are idle.
 """
 
 import os
