@@ -1,4 +1,4 @@
-"""Settings that are out of range, mistyped, repeated or no YAML."""
+"""Files of settings that are damaged, and variables that are out of range."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -14,32 +14,12 @@ from tests.pipeline.command_line import ROOT
 
 SETTINGS = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
 CLUSTER = [field.name for field in fields(Cluster)]
-TEXTS = {
-    "a Python object": "corpus: !!python/object/apply:os.system ['touch owned']\n",
-    "a date": "corpus: 2001-01-01\n",
-    "two documents": "a: 1\n---\nb: 2\n",
-    "only a scalar": "7\n",
-    "a list": "- 1\n",
-    "a key twice": "corpus: {}\ncorpus: {}\n",
-    "merged keys": "corpus: &c {}\ntokenize: {<<: *c}\n",
-    "a key that is a list": "? [a, b]\n: 1\n",
-    "a tab": "corpus:\n\tgeneral: []\n",
-    "an open quote": 'corpus: "\n',
-}
-
-
 CORPUS = ["corpus", "out", "--work", "work", "--params", "broken.yaml"]
 
 
 def broken(folder: Path, value: Any) -> None:
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     (folder / "broken.yaml").write_text(text)
-
-
-@pytest.mark.parametrize("what", TEXTS)
-def test_files_that_are_no_settings(tmp_path: Path, what: str) -> None:
-    (tmp_path / "broken.yaml").write_text(TEXTS[what])
-    refused(*CORPUS, cwd=tmp_path, names="broken.yaml")
 
 
 @pytest.mark.parametrize("what", DAMAGE)
