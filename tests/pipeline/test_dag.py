@@ -144,10 +144,9 @@ def test_run_again_only_corpus_and_register_look(project: Path) -> None:
 
 def test_after_an_equal_retraining_nothing_runs_again(project: Path) -> None:
     """Equal weights are an equal model, whichever run made them."""
-    for _ in range(2):
-        forced = call(project, "dvc", "repro", "--force", "--single-item", "pretrain")
-        assert ran(forced) == ["pretrain"]
-        assert ran(call(project, "dvc", "repro")) == ["corpus", "register"]
+    forced = call(project, "dvc", "repro", "--force", "--single-item", "pretrain")
+    assert ran(forced) == ["pretrain"]
+    assert ran(call(project, "dvc", "repro")) == ["corpus", "register"]
 
 
 def test_the_first_version_is_candidate_and_champion(project: Path) -> None:
