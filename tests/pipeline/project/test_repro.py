@@ -21,6 +21,7 @@ import yaml
 from elmo.errors import ElmoError
 from pipeline.project.outcome import outcome_lines
 from pipeline.project.repro import repro
+from tests.hostile.harness import paired
 from tests.pipeline.command_line import ROOT
 
 STAGES = """stages:
@@ -131,9 +132,14 @@ def start(project: Path, command: str, **options: Any) -> "subprocess.Popen[str]
     return process
 
 
-@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh", ""])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("send", [os.kill, os.killpg])
+@pytest.mark.parametrize(
+    ("send", "number", "shell"),
+    paired(
+        [os.kill, os.killpg] * 3,
+        [signal.SIGTERM, signal.SIGINT, signal.SIGHUP],
+        ["/bin/bash", "/bin/sh", "", "/bin/sh", "", "/bin/bash"],
+    ),
+)
 def test_an_interrupted_run_ends_its_stage_and_says_so_once(
     project: Path, send: Callable[[int, int], None], number: int, shell: str
 ) -> None:
