@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_940,
-    "pipeline": 15_500,
+    "elmo": 20_060,
+    "pipeline": 15_600,
     "research": 1_850,
     "benchmarks": 3_640,
-    "tests": 30_250,
+    "tests": 30_600,
 }
 
 
