@@ -101,8 +101,11 @@ def test_a_database_may_lie_in_a_folder_with_a_space(monkeypatch: pytest.MonkeyP
         cluster.load(Path("absent"))
 
 
+@pytest.mark.parametrize("ways", [["--temp"], ["--queue", "--run-all"]])
 @pytest.mark.slow
-def test_an_experiment_in_a_copy_of_the_project_has_the_projects_settings(tmp_path: Path) -> None:
+def test_an_experiment_in_a_copy_of_the_project_has_the_projects_settings(
+    tmp_path: Path, ways: list[str]
+) -> None:
     """cluster.yaml, which git ignores, is not in the copy that DVC makes."""
     code = "import pathlib; from pipeline.settings.cluster import load; "
     code += "line = load(pathlib.Path('cluster.yaml'))[1]; pathlib.Path('out').write_text(line)"
@@ -115,7 +118,8 @@ def test_an_experiment_in_a_copy_of_the_project_has_the_projects_settings(tmp_pa
     git = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c"]
     dvc = [sys.executable, "-m", "dvc"]
     commands = [[*git, "init", "-q"], [*dvc, "init", "-q"], [*git, "add", "."]]
-    commands += [[*git, "commit", "-qm", "x"], [*dvc, "exp", "run", "--temp", "-n", "try"]]
+    commands += [[*git, "commit", "-qm", "x"], [*dvc, "exp", "run", ways[0], "-n", "try"]]
+    commands += [[*dvc, "exp", "run", way] for way in ways[1:]]
     for command in [*commands, [*dvc, "exp", "apply", "try"]]:
         done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
