@@ -58,7 +58,7 @@ READS = {
     "neighbors": ["neighbors", "IN", "[a]"],
     "verify": ["verify", "IN"],
     "lineage": ["lineage", "IN"],
-    "dump": ["dump", "IN", "o"],
+    "dump": ["dump", "IN", "o.hdf5"],
     "export": ["export", "IN", "o.json", "o.hdf5"],
 }
 

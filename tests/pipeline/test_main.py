@@ -13,7 +13,7 @@ from pipeline import __main__ as process
 from pipeline.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-EMBED = ["-m", "pipeline", "embed", "absent", "--input", "-", "--output", "out"]
+EMBED = ["-m", "pipeline", "embed", "absent", "--input", "-", "--output", "out.npz"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has another OpenMP elsewhere")

@@ -58,7 +58,7 @@ def commands(tmp_path: Path, requested: str) -> dict[str, tuple[list[object], st
             "features.precision",
         ),
         "embed": (
-            [absent, "--input", "-", "--output", out, "--precision", requested],
+            [absent, "--input", "-", "--output", out.with_suffix(".npz"), "--precision", requested],
             "--precision",
         ),
     }
