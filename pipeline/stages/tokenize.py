@@ -267,7 +267,8 @@ def _without_copies(pieces: Sequence[Piece], cluster: Cluster) -> list[Piece]:
     """The pieces, each with the lines that it leaves out: those that came before."""
     found = [*workers.tasks(find_passages, pieces, cluster=cluster, label="copies")]
     raise_all(one for one in found if isinstance(one, ElmoError))
-    copies = find_copies([one for one in found if isinstance(one, Passages)])
+    passages = [one for one in found if isinstance(one, Passages)]
+    copies = find_copies(passages, similarity=pieces[0].params.near_duplicates if pieces else 0.0)
     return number_pieces(
         replace(piece, copies=tuple(map(tuple, ranges.tolist())))
         for piece, ranges in zip(pieces, copies, strict=True)

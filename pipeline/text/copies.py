@@ -1,7 +1,8 @@
 """Copies in a text: documents and lines that come again, found by their hashes before it is cut.
 
-Only what has 256 bytes or more is taken for a copy: shorter texts, such as an answer or a heading,
-are written again and again by people.
+Documents that nearly repeat an earlier one are left out too if the settings ask for it. Only what
+has 256 bytes or more is taken for a copy: shorter texts, such as an answer or a heading, are
+written again and again by people.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from elmo.errors import ElmoError
 from .accounting import Accounting
 from .documents import Documents
 from .formats import document_rule
+from .near_duplicates import SLOTS, Sketches, find_near_duplicates, sketch_documents
 from .pieces import Piece
 from .text_blocks import read_blocks
 from .text_hashes import Hashes, hash_runs
@@ -29,11 +31,14 @@ LEAST = 256  # bytes of a document or line from which it can be a copy
 class Passages:
     """The documents and lines of a piece that have `LEAST` bytes: their hashes and lines.
 
-    `lines` are, of each, the numbers of its first line and of the line after it in the piece.
+    `lines` are, of each, the numbers of its first line and of the line after it in the piece. With
+    `tokenize.near_duplicates` the `documents` have `sketches`.
     """
 
     hashes: Hashes
     lines: Int64s
+    documents: Int64s
+    sketches: Sketches
 
 
 def find_passages(piece: Piece) -> Passages | ElmoError:
@@ -47,6 +52,7 @@ def find_passages(piece: Piece) -> Passages | ElmoError:
 def _passages(piece: Piece) -> Passages:
     documents, first = Documents(), 0
     hashes, ranges = [np.zeros(0, np.uint64)], [np.zeros((0, 2), np.int64)]
+    sketches, sketched = [np.zeros((0, SLOTS), np.uint16)], [np.zeros((0, 2), np.int64)]
     for span in piece.spans:
         rule = document_rule(piece.sides.documents, span.input.format)
         size = min(BLOCK, piece.params.shard_bytes)
@@ -61,24 +67,45 @@ def _passages(piece: Piece) -> Passages:
                 begins = np.flatnonzero(np.diff(of_line, prepend=-1))
                 counts = np.add.reduceat(has_text, begins, dtype=np.int64)
                 large = np.add.reduceat(sizes * has_text, begins) >= LEAST
-                large &= (counts > 1) | (of_line is not found.number)  # of one line, that is it
-                ends = np.append(begins[1:], len(sizes))
+                within = np.stack([begins, np.append(begins[1:], len(sizes))], 1)
+                if of_line is found.number:
+                    if piece.params.near_duplicates:
+                        long, new = sketch_documents(block.text, lines, within[large])
+                        sketches.append(new)
+                        sketched.append(first + within[large][long])
+                    large &= counts > 1  # of one line, that is it
                 hashes.append(hash_runs(rows.hashes[has_text], counts)[large])
-                ranges.append(first + np.stack([begins, ends], 1)[large])
+                ranges.append(first + within[large])
             first += len(sizes)
-    return Passages(np.concatenate(hashes), np.concatenate(ranges))
+    return Passages(
+        np.concatenate(hashes),
+        np.concatenate(ranges),
+        np.concatenate(sketched),
+        np.concatenate(sketches),
+    )
 
 
-def find_copies(pieces: Sequence[Passages]) -> list[Int64s]:
-    """Return of each piece the ranges of lines that came before, in it or in a piece before it."""
+def find_copies(pieces: Sequence[Passages], *, similarity: float = 0.0) -> list[Int64s]:
+    """Return of each piece the ranges of lines that came before, in it or in a piece before it.
+
+    With a `similarity` above 0, documents are among them that are so similar to an earlier one.
+    """
     hashes = np.concatenate([piece.hashes for piece in pieces])
     is_copy = np.ones(len(hashes), bool)
     is_copy[np.unique(hashes, return_index=True)[1]] = False
-    ends = np.cumsum([len(piece.hashes) for piece in pieces])
-    return [
-        _joined(piece.lines[copies])
-        for piece, copies in zip(pieces, np.split(is_copy, ends[:-1]), strict=True)
-    ]
+    copies = _split(is_copy, [piece.lines for piece in pieces])
+    if similarity:
+        sketches = np.concatenate([piece.sketches for piece in pieces])
+        near = find_near_duplicates(sketches, similarity=similarity)
+        more = _split(near, [piece.documents for piece in pieces])
+        copies = [np.concatenate(both) for both in zip(copies, more, strict=True)]
+    return [_joined(lines) for lines in copies]
+
+
+def _split(chosen: npt.NDArray[np.bool_], ranges: Sequence[Int64s]) -> list[Int64s]:
+    """Return the chosen ranges of each piece; `chosen` goes through the pieces' in order."""
+    ends = np.cumsum([len(one) for one in ranges])
+    return [one[of] for one, of in zip(ranges, np.split(chosen, ends[:-1]), strict=True)]
 
 
 def _joined(ranges: Int64s) -> Int64s:

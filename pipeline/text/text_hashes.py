@@ -40,6 +40,13 @@ def hash_runs(values: Hashes, counts: npt.NDArray[np.integer]) -> Hashes:
     return hashes
 
 
+def hash_windows(values: Hashes, size: int) -> Hashes:
+    """Return one hash for each run of `size` consecutive `values`, each run one further on."""
+    sums = np.append(np.uint64(0), np.cumsum(values * _powers(_M, len(values)), dtype=np.uint64))
+    windows = sums[size:] - sums[: max(len(sums) - size, 0)]
+    return _mix(windows * _powers(_INVERSE, len(values))[: len(windows)])
+
+
 def _mix(x: Hashes) -> Hashes:
     """The finalizer of SplitMix64: every bit of the input changes half of the output's."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -63,7 +63,9 @@ class _no_session:
 
 def params(**changes: object) -> TokenizeSettings:
     plain = {"tokenizer": "whitespace", "sentences": "line", "documents": "line"}
-    return TokenizeSettings(**{**plain, "heldout": 0.0, "shard_bytes": 1024, **changes})  # type: ignore[arg-type]
+    return TokenizeSettings(
+        **{**plain, "heldout": 0.0, "near_duplicates": 0.0, "shard_bytes": 1024, **changes}
+    )  # type: ignore[arg-type]
 
 
 def make(out: Path, *paths: Path, column: str = "text", **changes: object) -> Shards:
@@ -405,6 +407,45 @@ def test_the_same_document_twice_is_on_one_side(tmp_path: Path) -> None:
     assert splits[:300] == splits[300:] and set(splits) == {"train", "heldout"}
 
 
+def edit_text(text: str, share: float, pick: random.Random) -> str:
+    """The text with a share of its words replaced."""
+    words = text.split(" ")
+    for k in pick.sample(range(len(words)), round(share * len(words))):
+        words[k] = f"v{pick.randrange(10**6)}"
+    return " ".join(words)
+
+
+@pytest.mark.parametrize("japanese", [False, True])
+@pytest.mark.parametrize("documents_", ["blank", "line"])
+def test_a_document_that_nearly_repeats_one_before_it_is_left_out(
+    tmp_path: Path, documents_: str, japanese: bool
+) -> None:
+    """One in a hundred words changed: a near duplicate; one in three: another document."""
+    pick = random.Random(6)
+    texts = [" ".join(f"w{pick.randrange(10**5)}" for _ in range(100)) for _ in range(60)]
+    near = [edit_text(text, 0.01, pick) for text in texts[::2]]
+    other = [edit_text(text, 0.34, pick) for text in texts[1::2]]
+    if japanese:  # no spaces between words, three bytes a character
+        kana = str.maketrans(
+            "0123456789wv",
+            "\u3042\u3044\u3046\u3048\u304a\u304b\u304d\u304f\u3051\u3053\u3055\u3057",
+        )
+        texts, near, other = (
+            [one.translate(kana).replace(" ", "") for one in part] for part in (texts, near, other)
+        )
+    kept = [*texts, *other]
+    paths = [
+        text_file(tmp_path, [line for text in part for line in (text, "")], name=name)
+        for name, part in (("a.txt", texts), ("b.txt", [*near, *other]))
+    ]
+    for size in (4096, 1 << 20):
+        how = {"documents": documents_, "shard_bytes": size}
+        for similarity, expected in ((0.0, [*texts, *near, *other]), (0.8, kept)):
+            shards = make(tmp_path / str(similarity), *paths, near_duplicates=similarity, **how)
+            assert [" ".join(row) for row in in_order(shards) if row] == expected
+            assert accounted(shards) == shards.manifest.counts.bytes
+
+
 @pytest.mark.parametrize("documents_", ["blank", "line", "file", "auto"])
 @pytest.mark.parametrize("sentences", ["line", "split"])
 def test_what_came_before_is_left_out_and_counted(
@@ -484,7 +525,7 @@ from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import TokenizeSettings
 cluster.tasks = lambda function, items, **_: map(function, items)
 cluster.session = nullcontext
-params = TokenizeSettings("unicode", "line", "line", 0.1, 1 << 20)
+params = TokenizeSettings("unicode", "line", "line", 0.1, 0.0, 1 << 20)
 here = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 inputs = find_inputs([sys.argv[1]])
 out, work = Location(sys.argv[2]), Location(f"{sys.argv[2]}-runs")
@@ -931,7 +972,7 @@ out, name, at = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 workers.tasks, workers.session = tasks, nullcontext
 where = shard_builder if name == "describe_shard" else Location
 setattr(where, name, killing(getattr(where, name), at))
-params = TokenizeSettings("whitespace", "line", "line", 0.2, 4096)
+params = TokenizeSettings("whitespace", "line", "line", 0.2, 0.0, 4096)
 inputs = find_inputs([sys.argv[1]])
 tokenize.tokenize(
     inputs, Location(out), params, column="text", work=Location(out.parent / "runs"),

@@ -1,0 +1,71 @@
+"""Documents that nearly repeat an earlier one, found by MinHash and locality-sensitive hashing.
+
+Two documents are as similar as their sets of stretches of 24 bytes, white space left out: the size
+of the intersection over that of the union. So the measure needs no words, and suits every script.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from elmo.data.arrays import Int64s
+
+from .text_hashes import hash_windows
+
+Sketches = npt.NDArray[np.uint16]
+
+SLOTS = 128  # of a sketch: the share of equal ones estimates the similarity, to ± 0.03 at 0.8
+_BAND = 4  # slots that are equal in some band of all pairs, but for 1 in 100,000 at 0.7
+_WINDOW = 24  # bytes: four or five English words, eight Chinese characters
+_SEED = 2018
+_PAIRS = 1 << 16  # compared at a time
+
+
+def sketch_documents(
+    text: bytes, lines: tuple[Int64s, Int64s], documents: Int64s
+) -> tuple[npt.NDArray[np.bool_], Sketches]:
+    """Return which documents of a block are long enough for a sketch, and the sketches of these.
+
+    `documents` has the numbers of each document's first line and of the line after it, in order;
+    `lines` are where each line begins and ends in `text`. A sketch keeps the lowest 16 bits of each
+    slot: different ones are equal by chance once in 65,536.
+    """
+    data = np.frombuffer(text, np.uint8)
+    edges = np.stack([lines[0][documents[:, 0]], lines[1][documents[:, 1] - 1]], 1).ravel()
+    spots = np.flatnonzero(data > 32)
+    interval = np.searchsorted(edges, spots, "right")  # odd within a document
+    spots, document = spots[interval % 2 == 1], interval[interval % 2 == 1] // 2
+    hashes = hash_windows(data[spots].astype(np.uint64) + np.uint64(1), _WINDOW)
+    within = document[: len(hashes)] == document[len(document) - len(hashes) :]
+    counts = np.bincount(document[: len(hashes)][within], minlength=len(documents))
+    sketches = np.zeros((0, SLOTS), np.uint16)
+    if within.any():
+        from rensa import RMinHash
+
+        offsets = np.append(0, np.cumsum(counts[counts > 0])).astype(np.uint64)
+        rows = RMinHash.digest_matrix_from_flat_token_hashes(
+            hashes[within], offsets, num_perm=SLOTS, seed=_SEED
+        )
+        sketches = np.array(rows.to_rows(), np.uint32).astype(np.uint16)
+    return counts > 0, sketches
+
+
+def find_near_duplicates(sketches: Sketches, *, similarity: float) -> npt.NDArray[np.bool_]:
+    """Tell of each document whether one before it has so many equal slots, as a share of all.
+
+    In each band of a sketch a document is compared with the first that has the same band, and with
+    the last before it.
+    """
+    found = np.zeros(len(sketches), bool)
+    for slot in range(0, SLOTS, _BAND):
+        keys = np.ascontiguousarray(sketches[:, slot : slot + _BAND]).view(np.uint64).ravel()
+        order = np.argsort(keys, kind="stable")  # of equal keys in the order of the text
+        begins = np.append(True, np.diff(keys[order]) != 0)[: len(order)]
+        firsts = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
+        later = np.flatnonzero(~begins & ~found[order])
+        for earlier in (firsts[later], later - 1):
+            for start in range(0, len(later), _PAIRS):
+                part = slice(start, start + _PAIRS)
+                documents = order[later[part]]
+                equal = sketches[documents] == sketches[order[earlier[part]]]
+                found[documents[equal.mean(1) >= similarity]] = True
+    return found
