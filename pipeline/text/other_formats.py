@@ -31,14 +31,26 @@ _BEGINNINGS = (
     (r"\{\s*\"[^\"\n]*\"\s*:", "JSON", f"make lines of it (jq -c .), {_RECORDS}"),
     (r"(<!--.*?-->\s*)*<(!doctype|html|head|body|\?xml|mediawiki|tei|svg|rss)\b", "", _MARKUP),
     (r"(%[^\n]*\s+)*\\(documentclass|documentstyle|begin\{|usepackage)", "TeX", _PANDOC),
+    (r"@(article|book|inproceedings|misc|string|phdthesis)\s*\{", "BibTeX", "name text files"),
+    (r"From \S+ +(mon|tue|wed|thu|fri|sat|sun) ", "a mailbox", "take the bodies out of it"),
+    (r"(return-path|received|message-id|mime-version):\s", "an e-mail", "take its body out of it"),
+    (r"WEBVTT|1\r?\n\d\d:\d\d:\d\d[,.]\d{3} --> ", "subtitles", "cut off their numbers and times"),
+    (r"#!\s*/", "a program", "name text files"),
 )
 # How lines look, the share of such lines from which it is that, what it is, and what to do.
 _TAG = r"</(?!s>)[a-z]|<(p|br|div|span|li|ul|tr|td|table|h\d)\b[^<>]*>|<\w+\s+[\w:-]+="
+_TIME = (
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d/\w{3}/\d{4}[: ]|\w{3} [ \d]\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d"
+)
 _MOST_LINES = (
     (r"\s*\{.*\}\s*,?\s*$", 0.5, "JSON lines", _RECORDS),
     (rf".*?({_TAG})|\s*<!--", 0.5, "", _MARKUP),
     (r"\s*(\\[a-z]+\*?[\{\[]|\\item\b|%)", 0.3, "TeX", _PANDOC),
+    (r"(msgid|msgstr|#[:,.]) ", 0.5, "a PO file of translations", "take its texts out of it"),
+    (rf"[\[(<]?({_TIME})|\d+\.\d+\.\d+\.\d+ \S+ \S+ \[", 0.5, "a log", "cut off its times"),
+    (r"\d+\t[^\t]*$", 0.8, "a table", _TABLE),
     (r"\s*\"[^\"]*\"(,(\"[^\"]*\"|[\d.]*))+\s*$", 0.8, "a table", _TABLE),
+    (r"\S+( \S+){0,3} ([BIESLU][-_]\S+|O)\s*$", 0.8, "a labelled file", "it is for `elmo task`"),
 )
 
 
