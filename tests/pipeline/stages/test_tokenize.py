@@ -997,7 +997,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     [
         ("describe_shard", 6, 3),  # in the third piece, between its two shards
         ("write_json", 4, 4),  # the shards of the fourth are written, its record is not
-        ("_take", 3, 2),  # two shards are on their way
+        ("adopt", 3, 2),  # two shards are on their way
     ],
 )
 @pytest.mark.slow
@@ -1010,7 +1010,7 @@ def test_killed_and_run_again_gives_the_same_bytes_and_redoes_no_finished_piece(
     assert not (tmp_path / "killed/out").exists()
     ended, numbers = stage(path, tmp_path / "killed/out")
     assert ended == 0
-    if name == "_take":
+    if name == "adopt":
         assert len(numbers) <= again
     else:
         assert numbers[0] == again - 1
