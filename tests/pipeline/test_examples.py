@@ -96,7 +96,7 @@ def records(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Path:
         tokenize.tokenize(
             find_inputs([str(folder / "reviews.csv")]),
             Location(folder / "shards"),
-            TokenizeSettings("unicode", "split", "auto", 0.05, 1 << 20),
+            TokenizeSettings("unicode", "split", "auto", 0.05, 0.0, 1 << 20),
             column="text",
             work=Location(folder / "runs"),
             cluster=Cluster(workers=0, cpus=1, gpu=False, actors=1),
