@@ -106,6 +106,12 @@ finally:
 STOPPED = "error: interrupted; run the same command again to go on\n"
 
 
+def take_signals() -> None:
+    """As from a terminal: the tests themselves may run in the background, or below nohup."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(project: Path, command: str, **options: Any) -> "subprocess.Popen[str]":
     """`elmo run` of one stage, which runs."""
     stage = {"cmd": f"{sys.executable} {command}", "outs": [{"saved": {"cache": False}}]}
@@ -118,7 +124,7 @@ def start(project: Path, command: str, **options: Any) -> "subprocess.Popen[str]
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
         "env": ENVIRONMENT,
-        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        "preexec_fn": take_signals,
     } | options
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline", "run"],
