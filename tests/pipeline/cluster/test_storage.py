@@ -435,7 +435,7 @@ class Jobs:
         """Start the job `name` of this folder, as it is now."""
         home, package = self.project / f"{name}-home", self.project / f"{name}-package"
         home.mkdir()
-        submit.pack(package, {}, code=True, params=Path("params.yaml"), state=True)
+        submit.pack(package, {}, params=Path("params.yaml"), state=True)
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, self.bucket, str(home), str(package)],
             env=self.environment | {job.JOB: name},

@@ -429,7 +429,7 @@ def test_the_page_sends_work_follows_it_and_stops_it(cluster: Cluster, tmp_path:
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
     section = page.split("## Send work, follow it, stop it")[1].split("\n## ")[0]
     block = section.split("```")[1].strip().splitlines()
-    rows = re.findall(r"^\| `(ray job [^`]*)` \|", section, re.MULTILINE)
+    rows = re.findall(r"^\| `(ray job (?!submit)[^`]*)` \|", section, re.MULTILINE)
     assert [line.split()[0] for line in block] == ["pip", "elmo"] and len(rows) == 3
     here = tiny_project(tmp_path / "here")
     (tmp_path / "shared").mkdir()
