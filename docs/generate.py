@@ -3,11 +3,13 @@
 python docs/generate.py FOLDER
 """
 
+import ast
 import inspect
 import sys
 import typing
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -116,18 +118,32 @@ def _section(owner: type, name: str, value: Any, level: str, path: str = "") -> 
     return lines
 
 
-def _table(kind: Any, values: Any) -> list[str]:
-    from pipeline.settings.json_schema import field_descriptions
+@cache
+def _descriptions(kind: type) -> dict[str, str]:
+    """The description of each field of a dataclass: the string below it in the source."""
+    body = ast.parse(inspect.cleandoc(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in zip(body.body, body.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
 
+
+def _table(kind: Any, values: Any) -> list[str]:
     hints = typing.get_type_hints(kind, include_extras=True)
-    effect_of = field_descriptions(kind)
+    effect_of = _descriptions(kind)
     rows = ["| setting | values | default | effect |", "|---|---|---|---|"]
     for field in fields(kind):
         if is_dataclass(hints[field.name]):
             continue
         value = (values or {}).get(field.name) if values is not None else field.default
         shown = yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
-        effect = _cell(effect_of.get(field.name, ""))
+        effect = _cell(effect_of[field.name])
         rows.append(
             f"| `{field.name}` | {_cell(_values(hints[field.name]))} | `{shown}` | {effect} |"
         )

@@ -40,7 +40,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         convert.dump_tokens,
     ],
     "On a cluster": [jobs.submit, jobs.unused],
-    "Settings": [project.preset, project.schema],
+    "Settings": [project.preset],
 }
 
 
@@ -95,10 +95,6 @@ def cli(verbose: bool, quiet: bool) -> None:
 
     `elmo init FOLDER` starts a project; `elmo run` there runs the stages of dvc.yaml, in order.
 
-    Completion of commands, options, presets and stages, for this shell alone: eval
-    "$(_ELMO_COMPLETE=bash_source elmo)", in zsh zsh_source; for good, put that line into ~/.bashrc
-    or ~/.zshrc, there after autoload -Uz compinit; compinit.
-
     \b
     Example: elmo init my-project --text my-text.txt; cd my-project; elmo run
     """
@@ -123,10 +119,6 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     signal.signal(signal.SIGTERM, _stopped)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, _stopped)
-    if instruction := os.environ.get("_ELMO_COMPLETE"):
-        from click.shell_completion import shell_complete
-
-        sys.exit(shell_complete(cli, {}, "elmo", "_ELMO_COMPLETE", instruction))
     _name_home()
     try:
         with commands.make_context(name, sys.argv[1:]) as context:

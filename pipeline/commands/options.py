@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from elmo.io.location import Location
@@ -32,11 +31,6 @@ def _check_name(value: str, *, urls: bool) -> None:
             raise ElmoError(f"{shown}: is a URL; pass a file or folder of this machine")
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", value):
         raise ElmoError(f"{shown}: a URL has two slashes after its colon; a folder, ./ before it")
-
-
-def complete_files(_: Any, __: Any, incomplete: str) -> list[CompletionItem]:
-    """Return to click that the shell is to complete the name of a file or folder."""
-    return [CompletionItem(incomplete, type="file")]
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]
@@ -96,10 +90,6 @@ class _Folder(click.ParamType):  # type: ignore[type-arg]
             return value
         _check_name(value, urls=True)
         return Location(value if "://" in value else Path(value))
-
-    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        """Let the shell complete the name."""
-        return complete_files(ctx, param, incomplete)
 
 
 class _Read(_Folder):

@@ -1,28 +1,12 @@
-"""A project and its settings: init, run, preset, schema."""
+"""A project and its settings: init, run, preset."""
 
-import json
 import sys
 from pathlib import Path
 from shlex import quote
 
 import click
 
-from ..stages import STAGES
-from .options import PARAMS, PATH, Choice, complete_files, print_done
-
-
-def _presets(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    """Return the presets whose names begin so; in a project also its own."""
-    from ..settings.preset import find_presets
-
-    params_file: Path | None = context.params.get("params_file")
-    found = find_presets(params_file.parent if params_file is not None else None)
-    return sorted(name for name in found if name.startswith(begun))
-
-
-def _stages(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    """Return the stages whose names begin so."""
-    return [name for name in STAGES if name.startswith(begun)]
+from .options import PARAMS, PATH, print_done
 
 
 class _SeveralFiles(click.Command):
@@ -47,7 +31,6 @@ class _SeveralFiles(click.Command):
     "--text",
     multiple=True,
     metavar="FILES...",
-    shell_complete=complete_files,
     help="What the language model learns from: files, folders, globs, URLs.",
 )
 @click.option(
@@ -55,14 +38,12 @@ class _SeveralFiles(click.Command):
     "domain_text",
     multiple=True,
     metavar="FILES...",
-    shell_complete=complete_files,
     help="The text of your domain, whose vectors are stored; default: TEXT again.",
 )
 @click.option("--column", help="The column of CSV, TSV, JSON lines and Parquet; default: text.")
 @click.option(
     "--preset",
     "preset_name",
-    shell_complete=_presets,
     help="The size or language: small, original, korean, …",
 )
 @click.option(
@@ -103,7 +84,7 @@ def init(
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True})
-@click.argument("stages", nargs=-1, type=click.UNPROCESSED, shell_complete=_stages)
+@click.argument("stages", nargs=-1, type=click.UNPROCESSED)
 def run_stages(stages: tuple[str, ...]) -> None:
     """Run STAGES and what they need (default: all) where they are not up to date.
 
@@ -121,7 +102,7 @@ def run_stages(stages: tuple[str, ...]) -> None:
 
 
 @click.command()
-@click.argument("name", shell_complete=_presets)
+@click.argument("name")
 @PARAMS
 def preset(name: str, params_file: Path) -> None:
     """Write the values of presets/NAME.yaml into params.yaml; all other lines stay as they are.
@@ -135,19 +116,3 @@ def preset(name: str, params_file: Path) -> None:
     for change in changes:
         print_done(f"  {change}")
     print_done(f"preset: {len(changes)} values of {params_file} changed to those of {name}")
-
-
-@click.command()
-@click.argument("file", type=Choice(["params", "cluster"]), default="params")
-def schema(file: str) -> None:
-    """Print the JSON schema of params.yaml, or of cluster.yaml, for editors.
-
-    \b
-    Example: elmo schema > params.schema.json
-    """
-    from ..settings.cluster import Cluster
-    from ..settings.json_schema import json_schema
-    from ..settings.params import Params
-
-    kind = Params if file == "params" else Cluster
-    click.echo(json.dumps(json_schema(kind), indent=1))

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from elmo.data.tokenizer import TOKENIZERS, TextTokenizer, Tokenization, installed_tokenization
+from elmo.data.tokenizer import TOKENIZERS, Tokenization
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.config import model_location, read_config
@@ -18,15 +18,9 @@ from elmo.settings import check_value
 
 from .. import PACKAGE
 from ..cluster.job import LINKS
-from ..settings import (
-    json_schema,
-    params,
-    preset,
-    strict_yaml,
-)
+from ..settings import params, preset, strict_yaml
 from ..text.input_files import InputFile, find_inputs
 from ..text.text_blocks import check_texts
-from .example_queries import example_queries
 
 TEMPLATE = PACKAGE / "project"
 
@@ -53,7 +47,7 @@ def create_project(
     """
     if folder.exists() and not folder.is_dir():
         raise ElmoError(f"{folder}: is a file; name a folder for the project, a new one")
-    for name in ("dvc.yaml", "params.yaml", json_schema.FILE):
+    for name in ("dvc.yaml", "params.yaml"):
         if os.path.lexists(folder / name):
             raise ElmoError(f"{folder / name}: is there already; choose a new folder, or delete it")
     if column is not None:
@@ -70,11 +64,9 @@ def create_project(
         [_from(folder, name) for name in domain or text],
         column=column,
         preset_name=preset_name,
-        example_of=domain_inputs,
         model=own_model,
     )
-    schema_text = json.dumps(json_schema.json_schema(params.Params), indent=1) + "\n"
-    files = {"params.yaml": json_schema.HEADER + settings, json_schema.FILE: schema_text}
+    files = {"params.yaml": settings}
     for name in ("dvc.yaml", "cluster.example.yaml", "README.md"):
         if not os.path.lexists(folder / name):
             files[name] = (TEMPLATE / name).read_text(encoding="utf-8")
@@ -171,7 +163,6 @@ def _settings(
     *,
     column: str | None,
     preset_name: str | None,
-    example_of: Sequence[InputFile],
     model: tuple[str, Tokenization] | None,
 ) -> str:
     """The text of params.yaml: this package's, then the preset, then what the user named."""
@@ -191,10 +182,9 @@ def _settings(
             own["labels"] = {"package": ""}
         if domain:
             own["corpus"]["domain"] = domain
+            own["report"] = {"neighbors_of": []}
         if column is not None:
             own["corpus"]["column"] = column
-        if example_of and (queries := _queries(example_of, params.load(file), column, model)):
-            own["report"] = {"neighbors_of": queries}
         lines = [
             line
             for section, values in own.items()
@@ -225,22 +215,6 @@ def _with_notes(file: Path) -> str:
     ):
         text = text.replace(f"\n{line}\n", f"\n{note}\n{line}\n", 1)
     return text
-
-
-def _queries(
-    inputs: Sequence[InputFile],
-    settings: params.Params,
-    column: str | None,
-    model: tuple[str, Tokenization] | None,
-) -> list[str]:
-    """Example queries from the text, cut as the stages will cut it: as for the model, if given."""
-    how = settings.tokenize
-    try:
-        tokenization = model[1] if model else installed_tokenization(how.tokenizer, how.sentences)
-        tokenize = TextTokenizer(tokenization)
-    except ElmoError:  # its library is not installed: the stage that needs it will say so
-        return []
-    return example_queries(inputs, tokenize, documents=how.documents, column=column or "text")
 
 
 def _quoted(value: object) -> str:

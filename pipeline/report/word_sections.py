@@ -20,6 +20,8 @@ def neighbors(params: ReportSettings, store: "FeatureStore", embedder: "Embedder
     The queries are `neighbors_of` in `params`; `embedder` is the store's model. The sentence that a
     query is the beginning of says nothing, and is left out.
     """
+    if not params.neighbors_of:
+        return []
     from elmo.store.neighbors import clearest_layer, parse_query, random_cosine
     from elmo.store.neighbors import neighbors as nearest
 

@@ -263,9 +263,9 @@ class ReportSettings:
 
     title: Line
     """The title of the page."""
-    neighbors_of: Annotated[tuple[Line, ...], Meta(min_length=1)]
+    neighbors_of: tuple[Line, ...]
     """Sentences with one token in brackets each; for each the report lists the tokens of the store
-    used most like it.
+    used most like it. Empty: it lists none.
     """
     neighbors: Annotated[int, Meta(ge=1, le=1000)]
     """How many tokens it lists for each."""

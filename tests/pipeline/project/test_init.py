@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from elmo.data.tokenizer import TextTokenizer, installed_tokenization
 from elmo.errors import ElmoError
-from elmo.store.neighbors import parse_query
 from pipeline.project import init
 from pipeline.settings import params
 from tests.elmo.conftest import save_tiny_model
@@ -40,9 +38,6 @@ def test_a_project_has_the_repositorys_stages_and_complete_settings(tmp_path: Pa
     new(tmp_path / "p")
     assert (tmp_path / "p" / "dvc.yaml").read_bytes() == (ROOT / "dvc.yaml").read_bytes()
     assert params.load(tmp_path / "p" / "params.yaml") == params.load(ROOT / "params.yaml")
-    first = (tmp_path / "p" / "params.yaml").read_text().splitlines()[0]
-    assert first == "# yaml-language-server: $schema=params.schema.json"
-    assert (tmp_path / "p" / "params.schema.json").exists()
     ignored = (tmp_path / "p" / ".gitignore").read_text().splitlines()
     assert set(ignored) <= set((ROOT / ".gitignore").read_text().splitlines())
     written = [
@@ -63,7 +58,7 @@ def test_one_text_is_also_the_task_text(tmp_path: Path) -> None:
         "general text: t.txt, 73 bytes",
         "domain text: the same; pass --domain, the text of your domain",
     ]
-    assert made.report.neighbors_of[0] == "the cat sat on the [carpet]"
+    assert made.report.neighbors_of == ()
     assert made.labels.package == ""
     assert made.tasks == {} and "tasks: {}\n\nreport:" in (tmp_path / "p/params.yaml").read_text()
 
@@ -83,84 +78,10 @@ def test_records_by_their_column(tmp_path: Path) -> None:
     Path("r.jsonl").write_text('{"review": "the cat sat on the carpet"}\n' * 3)
     new(tmp_path / "p", text=["r.jsonl"], column="review")
     made = params.load(tmp_path / "p" / "params.yaml")
-    assert made.corpus.column == "review" and any(
-        "[carpet]" in text for text in made.report.neighbors_of
-    )
+    assert made.corpus.column == "review"
     with pytest.raises(ElmoError, match="no field 'text' .*, found review; pass --column"):
         new(tmp_path / "q", text=["r.jsonl"])
     assert not (tmp_path / "q").exists()
-
-
-ENGLISH = [
-    "See https://example.org/page for this and for that and for all of these",
-    "| [storm] | this | table | of | numbers | storm |",
-    "this was 1 of the 12 storms of 1987",
-    *(f"they say that this harbour is quiet in the {when}" for when in ("day", "night", "rain")),
-    *(f"which of the ships left this harbour with {what}" for what in ("coal", "salt", "wool")),
-    *["these are those which were there and which are to be there"] * 9,
-]
-KOREAN = [
-    *(f"{when} 봤는데 음악이 정말 {how}습니다" for when in ("어제", "오늘") for how in "좋많같"),
-    *["정말 좋고 정말 좋은 것이 정말 좋습니다"] * 9,
-]
-JAPANESE = [
-    *(f"これは{where}で聞いた音楽であるということです" for where in ("海", "山", "川", "町")),
-    *(f"その音楽は{how}と言われています" for how in ("古い", "新しい")),
-    *["それはそれであるということですから"] * 9,
-]
-
-
-@pytest.mark.parametrize(
-    ("preset_name", "library", "lines", "word"),
-    [
-        (None, "tokenizers", ENGLISH, "harbour"),
-        ("korean-small", "kiwipiepy", KOREAN, "음악"),
-        ("japanese-small", "fugashi", JAPANESE, "音楽"),
-    ],
-)
-def test_neighbours_are_asked_of_words_with_content(
-    tmp_path: Path, preset_name: str | None, library: str, lines: list[str], word: str
-) -> None:
-    """Of no stop word, ending, address or cell of a table, and first of one that is frequent."""
-    pytest.importorskip(library, reason="the tokenizer is not installed")
-    Path("t.txt").write_text("\n".join(lines), encoding="utf-8")
-    new(tmp_path / "p", text=["t.txt"], preset_name=preset_name)
-    asked = params.load(tmp_path / "p" / "params.yaml").report.neighbors_of
-    words = re.findall(r"\[(.*?)\]", " ".join(asked))
-    assert words[0] == word
-    assert not {"this", "which", "these", "storm", "습니다", "정말", "これ", "こと"} & {*words[:2]}
-    assert not any("http" in text or "|" in text for text in asked)
-
-
-@pytest.mark.parametrize(
-    ("model", "library", "lines"),
-    [("korean", "kiwipiepy", KOREAN), ("japanese", "fugashi", JAPANESE)],
-)
-def test_neighbours_are_asked_of_tokens_of_the_model(
-    tmp_path: Path, model: str, library: str, lines: list[str]
-) -> None:
-    """As the model's tokenizer cuts them, so that the report does not refuse its own queries."""
-    pytest.importorskip(library, reason="the tokenizer is not installed")
-    Path("t.txt").write_text("\n".join(lines), encoding="utf-8")
-    said = new(
-        tmp_path / "p", domain=["t.txt"], model=str(ROOT / f"pretrained/{model}/elmo_{model}")
-    )
-    made = params.load(tmp_path / "p" / "params.yaml")
-    tokenizer = installed_tokenization(made.tokenize.tokenizer, made.tokenize.sentences)
-    for query in made.report.neighbors_of:
-        parse_query(query, tokenize=TextTokenizer(tokenizer))
-    assert len(made.report.neighbors_of) == 3 and "text in the model's language" in said[1]
-    lines = (tmp_path / "p" / "params.yaml").read_text(encoding="utf-8").splitlines()
-    assert lines[lines.index("vocab:") - 1].startswith("# Not used in training")
-    network = lines.index("  network:")
-    assert lines[network - 1].startswith("  # Not used") and "pretrain:" in lines[:network]
-
-
-def test_text_that_is_no_prose_is_asked_of_too(tmp_path: Path) -> None:
-    Path("t.txt").write_text("| harbour | 17 | 3 |\n| storm | 4 | 12 |\n")
-    new(tmp_path / "p", text=["t.txt"])
-    asked = params.load(tmp_path / "p" / "params.yaml").report.neighbors_of
-    assert asked == ("| [harbour] | 17 | 3 |", "| [storm] | 4 | 12 |")
 
 
 def test_a_project_that_fine_tunes_a_trained_model(tmp_path: Path) -> None:
@@ -278,7 +199,7 @@ def test_the_lines_of_a_gitignore_stay_as_they_are(tmp_path: Path) -> None:
     assert Path(".gitignore").read_bytes().startswith(mine + b"\n")
 
 
-@pytest.mark.parametrize("name", ["dvc.yaml", "params.yaml", "params.schema.json"])
+@pytest.mark.parametrize("name", ["dvc.yaml", "params.yaml"])
 def test_a_file_of_ones_own_is_not_replaced(tmp_path: Path, name: str) -> None:
     Path(name).write_text("mine")
     with pytest.raises(ElmoError, match=f"^{name}: is there already"):

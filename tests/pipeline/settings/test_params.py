@@ -8,10 +8,12 @@ from typing import Union, get_args, get_origin
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from elmo.errors import ElmoError
 from elmo.settings import field_types
+from pipeline.commands.cli import cli
 from pipeline.settings import cluster, preset
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Params, load
@@ -98,7 +100,6 @@ def test_a_whole_number_may_have_an_exponent(
             "a number above 0 and at most 1e+06 or null, found '3'",
         ),
         ("pretrain.network.filters", [], "a list of 1 to 256 pairs"),
-        ("report.neighbors_of", [], "a list of at least 1 entry, found []"),
         ("tokenize.tokenizer", "moses", "one of whitespace, unicode, korean, japanese"),
         ("tokenize.heldout", 1, "a number of at least 0 and below 1"),
         ("corpus.general", [1], "a file, folder, glob or URL, found 1"),
@@ -228,3 +229,44 @@ def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
         load(tmp_path / "absent.yaml")
     with pytest.raises(ElmoError, match="is a folder; a file is needed"):
         load(tmp_path)
+
+
+def test_values_on_the_command_line_go_before_the_file() -> None:
+    before = (ROOT / "params.yaml").read_bytes()
+    changes = [
+        "pretrain.training.epochs=3",
+        "finetune.freeze=[encoder]",
+        "corpus.domain=[a.txt, b]",
+    ]
+    made = load(ROOT / "params.yaml", changes)
+    assert made.pretrain.training.epochs == 3 and made.finetune.freeze == ("encoder",)
+    assert made.corpus.domain == ("a.txt", "b")
+    assert made.finetune.training == load(ROOT / "params.yaml").finetune.training
+    assert (ROOT / "params.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("vocab.min_count=0", "-S vocab.min_count=0: vocab.min_count must be a whole number of"),
+        ("vocab.min_cuont=3", "-S vocab.min_cuont=3: vocab.min_cuont is no setting; there are"),
+        ("vocabulary.min_count=3", "there is no section vocabulary"),
+        ("vocab.min_count.x=3", "vocab.min_count is no section of settings"),
+        ("vocab.min_count", "write it as section.key=value"),
+        ("vocab.min_count=[", "the value is not valid YAML"),
+        ("vocab=3", "-S vocab=3: vocab must be a section of settings, found '3'"),
+        ("vocab.min_count=", "-S vocab.min_count=: vocab.min_count must be a whole number"),
+    ],
+)
+def test_a_wrong_value_on_the_command_line_is_named(change: str, message: str) -> None:
+    with pytest.raises(ElmoError, match=re.escape(message)):
+        load(ROOT / "params.yaml", [change])
+
+
+def test_a_stage_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.txt").write_text("the cat\n")
+    named = ["-S", "corpus.general=[t.txt]", "--set", "corpus.domain=[t.txt]"]
+    command = ["corpus", "out", "--work", "work", "--params", str(ROOT / "params.yaml"), *named]
+    done = CliRunner().invoke(cli, command)
+    assert done.output.startswith("corpus: 8 B general (t.txt)"), done.output

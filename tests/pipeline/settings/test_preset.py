@@ -88,29 +88,3 @@ def test_a_bad_preset_changes_nothing(
         preset.apply_preset(name, project)
     assert project.read_text() == before
     assert sorted(path.name for path in project.parent.iterdir()) == ["params.yaml", "presets"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "needs", "asked"),
-    [
-        ("korean", "kiwipiepy", ["연기", "지루"]),
-        ("korean-small", "kiwipiepy", ["연기", "지루"]),
-        ("japanese-small", "fugashi", ["東京", "大きい"]),
-    ],
-)
-def test_the_preset_of_a_language_asks_for_neighbours_of_its_tokens(
-    project: Path, name: str, needs: str, asked: list[str]
-) -> None:
-    pytest.importorskip(needs, reason="the tokenizer is not installed")
-    from elmo.data.tokenizer import TextTokenizer, installed_tokenization
-    from elmo.store.neighbors import parse_query
-
-    preset.apply_preset(name, project)
-    how = params.load(project).tokenize
-    tokenize = TextTokenizer(installed_tokenization(how.tokenizer, how.sentences))
-    words = []
-    for text in params.load(project).report.neighbors_of:
-        tokens, position = parse_query(text, tokenize=tokenize)
-        words.append(tokens[position])
-    assert words == asked

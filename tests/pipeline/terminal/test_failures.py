@@ -1,8 +1,5 @@
 """Exceptions that libraries really raise, each one line; a bug keeps its traceback."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +8,7 @@ import pytest
 from elmo.errors import ElmoError
 from pipeline.commands import cli
 from pipeline.terminal.failures import user_message
-from tests.pipeline.command_line import COMMANDS, ROOT, elmo
+from tests.pipeline.command_line import COMMANDS, elmo
 
 
 def arrow(folder: Path) -> None:
@@ -140,44 +137,3 @@ def test_help_lists_the_stages_first_in_order_and_every_command_once() -> None:
     listed = [name for name in shown if name in COMMANDS]
     assert listed[:10] == stages and sorted(listed) == sorted(COMMANDS)
     assert "Stages, in order:" in text and "\nMore:" not in text
-
-
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("elmo pre", ["preset", "pretrain"]),
-        ("elmo preset ori", ["original", "original-2018"]),
-        ("elmo preset mi", ["mine"]),  # the project's own
-        ("elmo init new --preset korean", ["korean", "korean-small"]),
-        ("elmo init new --preset mi", []),
-        ("elmo run pretrain f", ["features", "finetune"]),
-        ("elmo dump nov", ["file,nov"]),
-        ("elmo verify nov", ["file,nov"]),
-        ("elmo init new --text nov", ["file,nov"]),
-        ("elmo embed m --input nov", ["file,nov"]),
-    ],
-)
-def test_the_shell_completes(
-    typed: str, completed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "presets").mkdir()
-    (tmp_path / "presets" / "mine.yaml").touch()
-    own = {"_ELMO_COMPLETE": "bash_complete", "COMP_WORDS": typed}
-    for name, value in {**own, "COMP_CWORD": str(len(typed.split()) - 1)}.items():
-        monkeypatch.setenv(name, value)
-    found = elmo(cwd=tmp_path)[1].split()
-    assert sorted(line.removeprefix("plain,") for line in found) == completed
-
-
-def test_completing_loads_nothing_heavy() -> None:
-    own = {"_ELMO_COMPLETE": "bash_complete", "COMP_WORDS": "elmo preset s", "COMP_CWORD": "2"}
-    code = (
-        "import atexit, sys; from pipeline.commands import cli; "
-        "atexit.register(lambda: print(*sys.modules)); cli.run_cli()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | own, capture_output=True, text=True
-    )
-    first, *loaded = done.stdout.split()
-    assert first == "plain,small"
-    assert not {"torch", "numpy", "pyarrow", "ray", "mlflow", "dvc"} & {*loaded}
