@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 15_420,
     "research": 1_850,
     "benchmarks": 3_640,
-    "tests": 30_400,
+    "tests": 30_460,
 }
 
 
