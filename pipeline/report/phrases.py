@@ -5,15 +5,14 @@ ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
 SIMPLE = {"majority": "by the most frequent label", "tfidf": "by TF-IDF", "static": "by layer 0"}
 
 
-def versus_unigram(times_below: float, times: str = "×") -> str:
-    """Return how far a model is from the unigram model, as text such as `2.5 × below`.
+def versus_unigram(times_below: float) -> str:
+    """Compare a perplexity with the unigram model's, as text such as `2.5× lower than`.
 
-    `times_below` is the unigram model's perplexity divided by the model's, `times` the sign or word
-    after the number.
+    `times_below` is the unigram model's perplexity divided by the model's.
     """
     if times_below >= 1:
-        return f"{times_below:.1f} {times} below"
-    return f"{1 / times_below:.1f} {times} above"
+        return f"{times_below:.1f}× lower than"
+    return f"{1 / times_below:.1f}× higher than"
 
 
 def unknown_words_remark(rate: float | None) -> str:
@@ -23,7 +22,7 @@ def unknown_words_remark(rate: float | None) -> str:
     """
     if rate is None or rate < UNKNOWN:
         return ""
-    return f", flattered: {rate:.0%} of the tokens are unknown words"
+    return f" (too low: {rate:.0%} of the tokens are unknown words)"
 
 
 def interval_text(low: float | None, high: float | None) -> str:

@@ -50,7 +50,7 @@ def _headline(results: Results) -> str:
     if "times_below_unigram" in pretrain:
         general = (
             f"Held-out perplexity {pretrain['heldout_perplexity']:.1f} on general text, "
-            f"{versus_unigram(pretrain['times_below_unigram'], 'times')} the unigram model. "
+            f"{versus_unigram(pretrain['times_below_unigram'])} the unigram model's. "
         )
     if not results.tuned:
         return f"{general}The domain text is the general text, so nothing was fine-tuned."

@@ -202,8 +202,8 @@ def summary(figures: dict[str, float]) -> str:
     """
     if "steps" not in figures:
         return (
-            "nothing is tuned: the domain text is the general text, which the model has read "
-            "already; it is taken as it is"
+            "skipped: the domain text is the general text, so the pretrained model is used "
+            "unchanged"
         )
     return (
         f"domain perplexity {figures['domain_perplexity_before']:.1f} → "
@@ -218,8 +218,8 @@ def _worse_remark(figures: dict[str, float]) -> str:
     if figures["domain_gain"] > -0.0005:  # the line shows tenths of a per cent
         return ""
     return (
-        "; worse than before, as happens where the model has read such text: use the model that it "
-        "started from, or lower finetune.training.lr"
+        "; worse than before, which can happen if the model was trained on similar text: use the "
+        "model that it started from, or lower finetune.training.lr"
     )
 
 
@@ -232,8 +232,8 @@ def score(figures: dict[str, float], started_from: str = "") -> str:
     unknown = unknown_words_remark(figures.get("domain_unk_rate"))
     after = f"{figures['domain_perplexity_after']:.1f}"
     if "steps" not in figures:
-        taken = f"domain perplexity {after}, by {started_from} as it is{unknown}"
-        return taken if started_from else ""
+        unchanged = f"domain perplexity {after} with {started_from}, unchanged{unknown}"
+        return unchanged if started_from else ""
     origin = f", started from {started_from}" if started_from else ""
     before = f"{figures['domain_perplexity_before']:.1f}"
     return f"domain perplexity {before} → {after}{origin}{unknown}"

@@ -177,7 +177,7 @@ def _taken(
 
 def summary(figures: dict[str, float]) -> str:
     """Return the line that the stage prints, from the `figures` of `run`: held-out perplexity."""
-    taken = "" if "steps" in figures else "nothing is trained, the model is taken as it is"
+    taken = "" if "steps" in figures else "skipped: the trained model is used unchanged"
     if "heldout_perplexity" not in figures:
         return f"{taken}; it has no softmax, so no perplexity"
     words = f"{taken}{taken and ': '}held-out perplexity {figures['heldout_perplexity']:.1f}"
@@ -185,7 +185,7 @@ def summary(figures: dict[str, float]) -> str:
     if "times_below_unigram" not in figures:
         return f"{words}{unknown}"
     below = figures["times_below_unigram"]
-    useless = "" if below >= 1 else "; it needs more text or more epochs to be of use"
+    useless = "" if below >= 1 else "; train on more text or for more epochs"
     return (
         f"{words}, {versus_unigram(below)} the unigram model's "
         f"{figures['unigram_perplexity']:.1f}{unknown}{useless}"
