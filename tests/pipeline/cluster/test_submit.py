@@ -427,7 +427,7 @@ def test_what_training_lacks_is_said_before_the_first_stage(
 def test_the_page_sends_work_follows_it_and_stops_it(cluster: Cluster, tmp_path: Path) -> None:
     """Its words as they stand, but for the names of the machine, the folder and the job."""
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
-    section = page.split("## Send work, follow it, stop it")[1].split("\n## ")[0]
+    section = page.split("## Submit, follow and stop jobs")[1].split("\n## ")[0]
     block = section.split("```")[1].strip().splitlines()
     rows = re.findall(r"^\| `(ray job (?!submit)[^`]*)` \|", section, re.MULTILINE)
     assert [line.split()[0] for line in block] == ["pip", "elmo"] and len(rows) == 3
