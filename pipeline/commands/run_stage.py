@@ -80,13 +80,14 @@ def _run(
     given = storage.resolve_inputs(given, read, url)
     if stage.work:
         given["work"] = storage.resolve_work(given["work"], url)
-    if cluster is not None and stage.settles_precision and stage.settles_precision(given):
+    settles = cluster is not None and stage.settles_precision and stage.settles_precision(given)
+    if cluster is not None and settles:
         from ..settings.precision import with_chosen_precision
         from ..terminal.progress import log_detail
 
         say = partial(click.echo, err=True)
         params = with_chosen_precision(
-            params, stage.name, cluster=cluster, say=say, note=log_detail
+            params, stage.name, cluster=cluster, work=given["work"], say=say, note=log_detail
         )
     output = stage.outputs[0].name
     named = given[output]
@@ -102,6 +103,10 @@ def _run(
     made = stage.run(params=params, **given)
     summary = stage.summary(made, given)
     storage.publish(named, given[output], url)
+    if settles:
+        from ..settings.precision import forget_precision
+
+        forget_precision(given["work"], stage.name)
     rounded = {key: _rounded(value) for key, value in made.items()}
     if numbers is not None:
         write_json(numbers, rounded)

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from elmo.errors import BadSettings, ElmoError
+from elmo.io.location import Location
 from elmo.model.embedder import check_precision
 from elmo.settings import EmbeddingPrecision, RequestedOfEmbedding
 from elmo.train import machine_speed
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
     from .params import Params
 
 Say = Callable[[str], None]
+
+
+class AutoPrecision(msgspec.Struct, forbid_unknown_fields=True):
+    """The record of what `auto` was when a stage's work in progress began, on which `device`."""
+
+    precision: EmbeddingPrecision
+    device: str
 
 
 def choose_precision(
@@ -68,11 +77,18 @@ def _check_int8(setting: str, device: str) -> None:
 
 
 def with_chosen_precision(
-    params: "Params", stage: str, *, cluster: "Cluster", say: Say, note: Say | None = None
+    params: "Params",
+    stage: str,
+    *,
+    cluster: "Cluster",
+    work: Location,
+    say: Say,
+    note: Say | None = None,
 ) -> "Params":
     """Return `params` with the precision of the section `stage` chosen, so that none is `auto`.
 
-    `say` and `note` get lines about it, as in `choose_precision`.
+    `auto` stays what it was as long as the folder `work` has work in progress, which another
+    measurement could not resume. `say` and `note` get lines about it, as in `choose_precision`.
     """
     section: Any = getattr(params, stage)
     if getattr(section, "model", ""):
@@ -81,17 +97,33 @@ def with_chosen_precision(
     path = f"{stage}.training" if holder is not section else stage
     device = "cuda" if cluster.gpu else "cpu"
 
-    chosen = choose_precision(
-        holder.precision,
-        setting=f"{path}.precision",
-        device=device,
-        say=say,
-        note=note,
-    )
+    record = _record_name(stage)
+    begun = None
+    if holder.precision == "auto" and work.exists(record) and work.folders():
+        begun = work.read_record(record, AutoPrecision)
+    if begun is not None and begun.device == device:
+        chosen = begun.precision
+        (note or say)(f"{path}.precision: auto is {chosen}, in which the work in progress began")
+    else:
+        chosen = choose_precision(
+            holder.precision, setting=f"{path}.precision", device=device, say=say, note=note
+        )
+        if holder.precision == "auto":
+            work.write_json(record, {"precision": chosen, "device": device})
     holder = replace(holder, precision=chosen)
     whole = replace(section, training=holder) if hasattr(section, "training") else holder
     changed: Params = replace(params, **{stage: whole})
     return changed
+
+
+def forget_precision(work: Location, stage: str) -> None:
+    """Forget what `auto` was, once the stage is done."""
+    if work.exists(_record_name(stage)):
+        work.delete(_record_name(stage))
+
+
+def _record_name(stage: str) -> str:
+    return f"precision-{stage}.json"
 
 
 def _times(factor: float) -> str:

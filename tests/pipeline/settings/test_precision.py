@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 from elmo.model.embedder import check_precision
 from elmo.settings import Precision
 from elmo.train import machine_speed
@@ -20,6 +21,7 @@ from pipeline.settings.cluster import Cluster
 from pipeline.settings.fingerprint import fingerprint
 from pipeline.settings.precision import (
     choose_precision,
+    forget_precision,
     with_chosen_precision,
 )
 from tests.pipeline.command_line import COMMANDS, ROOT, elmo
@@ -96,24 +98,55 @@ def test_auto_is_settled_before_anything_is_read(
         assert ("auto is" in error) == (name == "embed")
 
 
-def test_a_model_that_is_used_unchanged_has_no_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_stays_what_it_was_while_there_is_work_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, work = params.load(ROOT / "params.yaml"), Location(tmp_path)
+    said: list[str] = []
+
+    def choose(speeds: MatrixSpeeds, *, gpu: bool = False) -> Precision:
+        measured(monkeypatch, speeds)
+        params = with_chosen_precision(
+            given, "pretrain", cluster=Cluster(gpu=gpu), work=work, say=said.append
+        )
+        return params.pretrain.training.precision
+
+    assert choose(EMULATES) == "float32"
+    assert choose(HAS_UNITS) == "bfloat16"  # the first had begun nothing
+    (tmp_path / "pretrain" / "0123").mkdir(parents=True)
+    assert choose(EMULATES) == "bfloat16" and "in progress" in said[-1]
+    if not torch.cuda.is_available():
+        lines = len(said)
+        assert choose(EMULATES, gpu=True) == "bfloat16" and len(said) == lines
+        assert choose(EMULATES) == "float32"  # a GPU's choice says nothing of this processor
+    forget_precision(work, "pretrain")
+    assert choose(HAS_UNITS) == "bfloat16" and "in progress" not in said[-1]
+
+
+def test_a_model_that_is_used_unchanged_has_no_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measured(monkeypatch, HAS_UNITS)
     given = params.load(ROOT / "params.yaml")
     taken = replace(given, pretrain=replace(given.pretrain, model="english"))
     said: list[str] = []
-    assert with_chosen_precision(taken, "pretrain", cluster=Cluster(), say=said.append) is taken
-    assert not said
+    chosen = with_chosen_precision(
+        taken, "pretrain", cluster=Cluster(), work=Location(tmp_path), say=said.append
+    )
+    assert chosen is taken and not said and not list(tmp_path.iterdir())
 
 
 def test_what_auto_was_is_part_of_the_params_that_a_stage_gets(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = params.load(ROOT / "params.yaml")
     assert given.pretrain.training.precision == given.finetune.training.precision == "auto"
     marks = set()
     for speeds in (EMULATES, HAS_UNITS):
         measured(monkeypatch, speeds)
-        found = with_chosen_precision(given, "pretrain", cluster=Cluster(), say=lambda line: None)
+        found = with_chosen_precision(
+            given, "pretrain", cluster=Cluster(), work=Location(tmp_path), say=lambda line: None
+        )
         marks.add(fingerprint("pretrain", 1, found.pretrain, {}))
     assert len(marks) == 2
 
