@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Table:
-    """A table: columns in `words` hold text; with `head` or `numbers`, all others hold numbers.
+    """A table: columns in `words` hold text; with `head`, all others hold numbers.
 
     `rows` are lists of cells, `head` the titles of the columns, which count from 0. By `kind` the
     template tells blocks apart.
@@ -22,7 +22,6 @@ class Table:
 
     rows: Sequence[Sequence[str]]
     head: tuple[str, ...] = ()
-    numbers: bool = False
     words: tuple[int, ...] = (0,)
     kind: str = "table"
 
@@ -66,16 +65,7 @@ class Picture:
         return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
 
 
-@dataclass(frozen=True)
-class Details:
-    """Blocks that are hidden until the reader opens them, as HTML <details>."""
-
-    title: str
-    blocks: "Sequence[Block]"
-    kind: str = "details"
-
-
-Block = Table | Paragraph | Heading | Picture | Details
+Block = Table | Paragraph | Heading | Picture
 
 
 def render(title: str, summary: str, sections: Mapping[str, Sequence[Block]]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
-from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from .page import Picture
 from .plots import BLUE, GREY, ORANGE, PALE, Curve, save
@@ -24,12 +24,8 @@ def pictures(results: Results, folder: Path) -> dict[str, Picture]:
     """Draw the pictures of the results as PNGs in `folder`; return them by name."""
     draw: dict[str, Callable[[Path], None]] = {
         "curves": lambda file: draw_curves(file, results.curves, _unigram(results)),
-        "steps": lambda file: draw_steps(file, results.curves),
         "perplexity": lambda file: draw_perplexity(file, _bars(results)),
         "layers": lambda file: draw_layers(file, results.layers),
-        "vocabulary": lambda file: draw_vocabulary(
-            file, results.counts, tokens=results.figures["vocab"]["tokens"]
-        ),
     }
     for name, draw_one in draw.items():
         draw_one(folder / f"{name}.png")
@@ -89,24 +85,6 @@ def draw_curves(
     save(figure, path)
 
 
-def draw_steps(path: Path, by_stage: dict[str, dict[str, Curve]]) -> None:
-    """Draw the learning rate and the gradient norm by tokens read, one line for each stage.
-
-    `by_stage` holds each stage's curves by the name of their file, of which "train" is drawn.
-    """
-    figure, axes = _panels(2, 3.0)
-    titles = {"lr": "learning rate", "gradient_norm": "gradient norm"}
-    for axis, (key, title) in zip(axes, titles.items(), strict=True):
-        for (stage, both), color in zip(by_stage.items(), (BLUE, ORANGE), strict=False):
-            label = stage.partition(" ")[0]
-            axis.plot(_thousands(both["train"]), both["train"][key], color=color, label=label)
-        axis.set(title=title, xlabel="thousand tokens read")
-        axis.set_ylim(bottom=0)
-        axis.grid(color="#edf2f7")
-    axes[0].legend(frameon=False)
-    save(figure, path)
-
-
 def draw_perplexity(path: Path, by_text: dict[str, dict[str, float]]) -> None:
     """Draw held-out perplexity: a group of bars for each text, a bar for each kind of model.
 
@@ -147,28 +125,6 @@ def draw_layers(path: Path, by_layer: Mapping[str, Mapping[str, float]]) -> None
         axis.margins(y=0.15)
         axis.set_xlim(-0.7, len(by_layer) - 0.3)
         axis.tick_params(axis="x", length=0)
-    save(figure, path)
-
-
-def draw_vocabulary(path: Path, counts: npt.NDArray[np.int64], *, tokens: int) -> None:
-    """Draw each word's count by rank, and the share of all `tokens` that the first words cover.
-
-    `counts` must be in descending order.
-    """
-    figure, axes = _panels(2, 3.2)
-    ranks = np.arange(1, len(counts) + 1)
-    axes[0].loglog(ranks, counts, color=BLUE)
-    axes[0].set(title="how often a word occurs", xlabel="rank of the word", ylabel="times")
-    covered = np.cumsum(counts) / max(1, tokens)
-    axes[1].semilogx(ranks, covered, color=BLUE)
-    axes[1].set(title="training tokens covered", xlabel="by the first … words", ylim=(0, 1.05))
-    axes[1].yaxis.set_major_formatter(PercentFormatter(1))
-    if len(counts):
-        axes[1].plot(ranks[-1], covered[-1], "o", color=BLUE, ms=5)
-        label = f"{len(counts):,} words: {covered[-1]:.1%}"
-        axes[1].text(0.97, 0.06, label, transform=axes[1].transAxes, ha="right")
-    for axis in axes:
-        axis.grid(color="#edf2f7")
     save(figure, path)
 
 

@@ -1,4 +1,4 @@
-"""The results that the report shows, read from the files of the stages and from MLflow."""
+"""The results that the report shows, read from the files of the stages."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elmo.data.arrays import Int64s
-from elmo.errors import ElmoError, Mismatch, NotFound
+from elmo.errors import ElmoError, Mismatch
 from elmo.io.location import Location
 from elmo.io.records import read_json
-
-from .. import tracking
 
 if TYPE_CHECKING:
     from elmo.store import FeatureStore
 
     from .plots import Curve
 
-FIGURES = ("tokenize-general", "tokenize-domain", "vocab", "pretrain", "finetune", "features")
+FIGURES = ("pretrain", "finetune")
 COLUMNS = {
-    "train": ("tokens", "perplexity", "lr", "gradient_norm"),
+    "train": ("tokens", "perplexity"),
     "heldout": ("tokens", "average"),
 }
 SENTENCES = 300
@@ -47,14 +44,12 @@ class JsonObject(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Results:
-    """All that a run of the pipeline has left behind, but for its runs in MLflow."""
+    """The files that a run of the pipeline has left behind, read."""
 
     figures: Mapping[str, JsonObject]
     """The figures of each stage."""
     tasks: Mapping[str, JsonObject]
     """The figures of each task."""
-    texts: JsonObject | None
-    """The texts of the corpus with their files; None where the corpus is not named."""
     training: JsonObject
     """The model's `training.json`."""
     network: JsonObject
@@ -64,8 +59,6 @@ class Results:
     """The model that was trained elsewhere, "" where the project's own was pretrained."""
     curves: "dict[str, dict[str, Curve]]"
     """The curves of each stage that trained, by the name of their file."""
-    counts: Int64s
-    """How often each word was seen, the most frequent first."""
     store: "FeatureStore"
     layers: Mapping[str, Mapping[str, float]]
     """The statistics of each layer (`layer_statistics`)."""
@@ -90,20 +83,17 @@ def read_results(
     *,
     numbers: Path,
     curves: Path,
-    vocab: Path,
     model: Path,
     store: Location,
     registered: Path,
-    corpus: Path | None,
     tasks: Sequence[str],
     named: str,
 ) -> Results:
     """Read the results of all stages, and of `tasks`; raise `ElmoError` where one is missing.
 
-    `numbers`, `curves`, `vocab`, `model` and `corpus` are folders that the stages wrote,
-    `registered` is the file of register; without `corpus` its files are not named. `tasks` are the
-    names of tasks. `named` is the model that the settings name to start from, "" where that is not
-    known.
+    `numbers`, `curves`, `model` and `store` are folders that the stages wrote, `registered` is the
+    file of register. `tasks` are the names of tasks. `named` is the model that the settings name to
+    start from, "" where there is none.
     """
     from elmo.store import FeatureStore
 
@@ -116,31 +106,14 @@ def read_results(
     return Results(
         figures=figures,
         tasks=by_task,
-        texts=None if corpus is None else _read(corpus / "manifest.json").under("texts"),
         training=training,
         network=_read(model / "config.json").under("model"),
         registered=registration,
         started_from="" if trained else named or "a pretrained model",
         curves=_curves(curves, training.under("perplexity"), trained=trained, tuned=tuned),
-        counts=_counts(vocab),
         store=opened,
         layers=layer_statistics(opened),
     )
-
-
-def training_runs(results: Results) -> dict[str, tracking.RunFacts]:
-    """Return what MLflow knows of the runs that trained the model, by stage.
-
-    The stages are "pretrain" and "finetune"; one of which MLflow knows no run is left out.
-    """
-    digest = results.registered["model_digest"]
-    facts = {
-        "pretrain": tracking.training_facts(
-            "pretrain", results.training["inputs"].get("parent", digest)
-        ),
-        "finetune": tracking.training_facts("finetune", digest),
-    }
-    return {stage: known for stage, known in facts.items() if known is not None}
 
 
 def layer_statistics(store: "FeatureStore") -> dict[str, dict[str, float]]:
@@ -181,17 +154,6 @@ def _registered(path: Path, store: "FeatureStore") -> JsonObject:
             f"{model[:12]}…; run register again"
         )
     return registered
-
-
-def _counts(vocab: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Return how often each word was seen, without the boundaries and the unknown."""
-    from elmo.data.vocabulary import Vocabulary
-
-    words = Vocabulary.load(vocab)
-    if words.counts is None:
-        raise NotFound(f"{vocab / 'counts.txt'}: no such file; run vocab again")
-    known = np.delete(np.array(words.counts, np.int64), [words.bos, words.eos, words.unk])
-    return np.sort(known)[::-1]
 
 
 def _curves(

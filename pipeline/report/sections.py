@@ -1,14 +1,13 @@
-"""The report's sections on figures: perplexity, text, vocabulary, layers, store and tasks."""
+"""The report's sections on figures: model, perplexity, layers and tasks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from elmo.tasks.metrics import score_order
 
-from .page import Block, Details, Heading, Paragraph, Picture, Table
+from .page import Block, Heading, Paragraph, Picture, Table, code_html
 from .phrases import (
     ARMS,
     SIMPLE,
@@ -18,14 +17,6 @@ from .phrases import (
     versus_unigram,
 )
 from .results import SENTENCES, TEXTS, JsonObject, Results
-
-if TYPE_CHECKING:
-    from elmo.data.shards import Shards
-    from elmo.store import FeatureStore
-
-SAMPLES = 6  # sentences of a text that are shown
-SHARDS = 4  # of the general text that are read for them: at a URL each is fetched whole
-FILES = 12  # of a text whose names are shown; the others are folded away
 
 
 def summary(results: Results) -> str:
@@ -58,6 +49,51 @@ def _headline(results: Results) -> str:
         f"{general}Fine-tuning took domain text from {tuned['domain_perplexity_before']:.1f} to "
         f"{tuned['domain_perplexity_after']:.1f}."
     )
+
+
+def model(results: Results) -> Table:
+    """Return a table that names the model: its version, network, training and digests."""
+    origin = ("Started from", f"{results.started_from}, trained elsewhere")
+    if not results.started_from:
+        origin = ("Pretrained on", _trained_on(results.figures["pretrain"], "general"))
+    rows = [
+        ("Registered as", _version(results.registered)),
+        ("Network", _network(results.network)),
+        origin,
+        ("Fine-tuned on", _tuned_on(results.figures["finetune"])),
+        ("MLflow run of the model", code_html(results.training.get("run_id", ""))),
+        ("Digest of the model", code_html(results.registered["model_digest"])),
+        ("Digest of the store", code_html(results.store.digest)),
+    ]
+    return Table(rows)
+
+
+def _version(registered: JsonObject) -> str:
+    if not registered["version"]:
+        return "nothing: it is an experiment"
+    return Markup("{}, version {}").format(code_html(registered["uri"]), registered["version"])
+
+
+def _trained_on(figures: JsonObject, text: str) -> str:
+    return (
+        f"{text} text in {figures['steps']:,} steps: {figures['tokens_seen']:,} tokens and ends of "
+        "sentences, those of each reading counted"
+    )
+
+
+def _network(network: JsonObject) -> str:
+    filters = sum(count for _, count in network["filters"])
+    return (
+        f"{filters} character filters, {network['highways']} highway, {network['layers']} layers "
+        f"of {network['cells']} cells each way, projected to {network['projection']}: vectors of "
+        f"{2 * network['projection']} numbers"
+    )
+
+
+def _tuned_on(figures: JsonObject) -> str:
+    if "steps" not in figures:
+        return "nothing: the domain text is what the model has read"
+    return _trained_on(figures, "domain")
 
 
 def perplexities(results: Results) -> list[Block]:
@@ -145,135 +181,6 @@ def training() -> Paragraph:
     )
 
 
-def files(texts: JsonObject | None) -> list[Block]:
-    """Return the names of the files that were read, and what was left out of them, by reason.
-
-    `texts` are those of the corpus manifest; without them there are no blocks.
-    """
-    if texts is None:
-        return []
-    blocks: list[Block] = []
-    for text, title in TEXTS.items():
-        files = [(one["name"], f"{one['bytes']:,}") for one in texts.under(text)["inputs"]]
-        blocks.append(Table(files[:FILES], head=(f"Files of the {title}", "bytes")))
-        if more := files[FILES:]:
-            blocks.append(Details(f"{len(more)} more", [Table(more, numbers=True)]))
-        if rows := _left_out(texts.under(text)):
-            head = ("Reason", "paragraphs", "such as")
-            title = f"Paragraphs left out of the {title}"
-            blocks.append(Details(title, [Table(rows, head=head, words=(0, 2))]))
-    return blocks
-
-
-def _left_out(text: JsonObject) -> list[tuple[str, str, str]]:
-    """Return why paragraphs were left out, of how many that is so, and a few of them."""
-    counts, samples = text.get("dropped_paragraphs", {}), text.get("dropped_samples", {})
-    return [
-        (reason, f"{count:,}", Markup("<br>").join(samples.get(reason, ())))
-        for reason, count in counts.items()
-        if count
-    ]
-
-
-def text_figures(figures: Mapping[str, JsonObject]) -> list[Block]:
-    """Return the counts of both texts; those that are zero are folded away.
-
-    They are the `figures` of the stages "tokenize-general" and "tokenize-domain".
-    """
-    both = [figures[f"tokenize-{text}"] for text in TEXTS]
-    names = {
-        "documents": "Documents",
-        "sentences": "Sentences",
-        "blank_lines": "Blank lines",
-        "tokens": "Tokens",
-        "heldout_tokens": "Tokens held out",
-        "long_tokens": "Tokens too long, cut",
-        "bytes": "Bytes of text",
-        "token_bytes": "Bytes in tokens",
-    }
-    dropped = sorted(
-        {
-            name
-            for figures_of_text in both
-            for name in figures_of_text
-            if name.startswith("dropped_")
-        }
-    )
-    names |= {name: f"Dropped, {_reason(name)}" for name in dropped}
-    others = {
-        "not_text_sentences": "Sentences that hardly look like text",
-        "odd_script_sentences": "Sentences in an unusual script",
-    }
-    rows: list[tuple[str, ...]] = []
-    zeros: list[tuple[str, ...]] = []
-    for name, title in (names | others).items():
-        row = (title, *(f"{text.get(name, 0):,}" for text in both))
-        (rows if any(text.get(name) for text in both) else zeros).append(row)
-    rows.append(("Duplicates among sentences", *(f"{f['duplicate_share']:.1%}" for f in both)))
-    head = ("", *TEXTS.values())
-    blocks: list[Block] = [Table(rows, head=head)]
-    return blocks + ([Details("What did not occur", [Table(zeros, head=head)])] if zeros else [])
-
-
-def _reason(name: str) -> str:
-    reason, unit = name.removeprefix("dropped_").rsplit("_", 1)
-    return f"{reason.replace('_', ' ')} ({unit})"
-
-
-def samples(store: "FeatureStore", general: "Shards | None" = None) -> list[Block]:
-    """Return sentences of each text as they were cut, and some that are hardly text.
-
-    The domain text is that of the store; of `general`, if it is another, a few shards are read.
-    """
-    texts = {"domain": [store.tokens(k) for k in _spread(len(store), SENTENCES)]}
-    if general is not None and general.digest not in {one.source.digest for one in store.manifests}:
-        entries = general.entries("train")
-        opened = [general.open(entries[k]) for k in _spread(len(entries), SHARDS)]
-        texts["general"] = [
-            one.tokens(k) for one in opened for k in _spread(len(one), SENTENCES // len(opened))
-        ]
-    blocks: list[Block] = []
-    for text, title in TEXTS.items():
-        sentences = [tokens for tokens in texts.get(text, ()) if tokens]
-        odd = [tokens for tokens in sentences if _hardly_text(tokens)]
-        usual = [tokens for tokens in sentences if not _hardly_text(tokens)]
-        blocks += [
-            Details(
-                title, [Table([(" ".join(some[k])[:300],) for k in _spread(len(some), SAMPLES)])]
-            )
-            for title, some in (
-                (f"{title.capitalize()} as it was cut", usual),
-                (f"Sentences of the {title} that hardly look like text", odd),
-            )
-            if some
-        ]
-    return blocks
-
-
-def _spread(count: int, most: int) -> range:
-    """Return at most `most` of the numbers below `count`, spread evenly."""
-    return range(0, count, -(-count // most) or 1)
-
-
-def _hardly_text(tokens: Sequence[str]) -> bool:
-    """Tell whether most tokens have no letter, as the quality of a text is counted."""
-    return 2 * sum(not any(map(str.isalpha, token)) for token in tokens) > len(tokens)
-
-
-def vocabulary(vocab: JsonObject) -> Table:
-    """Return a table of the counts of the vocabulary: `vocab`, the figures of its stage."""
-    rows = [
-        ("Words", f"{vocab['words']:,}"),
-        ("Distinct tokens", f"{vocab['types']:,}"),
-        ("Training tokens", f"{vocab['tokens']:,}"),
-        ("Training tokens covered", f"{vocab['coverage']:.2%}"),
-        ("Held-out tokens covered", f"{vocab['heldout_coverage']:.2%}"),
-        ("Characters", f"{vocab['characters']:,}"),
-        ("Tokens cut to fit", f"{vocab['long_tokens']:,}"),
-    ]
-    return Table(rows, numbers=True)
-
-
 def layers(by_layer: Mapping[str, Mapping[str, float]]) -> list[Block]:
     """Return a table of the statistics of each layer, and a paragraph that explains it.
 
@@ -289,23 +196,6 @@ def layers(by_layer: Mapping[str, Mapping[str, float]]) -> list[Block]:
         "different tokens of one sentence."
     )
     return [Paragraph(note), Table(rows, head=("Layer", "mean norm", "mean cosine"))]
-
-
-def store(opened: "FeatureStore") -> Table:
-    """Return a table of what the store holds, and how."""
-    counts, layout = opened.counts, opened.layout
-    rows = [
-        ("Sentences", f"{counts.sentences:,}"),
-        ("Tokens", f"{counts.tokens:,}"),
-        ("Layers", ", ".join(name.replace("_", " ") for name in layout.layers)),
-        ("Numbers in a vector", f"{layout.dim:,}, {layout.dtype}"),
-        ("Compression", layout.codec),
-        ("Parts", f"{counts.parts:,}"),
-        ("Bytes", f"{counts.bytes:,}"),
-        ("Bytes per token", f"{counts.bytes / max(1, counts.tokens):,.0f}"),
-        ("Tokens of a row group, at most", f"{layout.row_group_tokens:,}"),
-    ]
-    return Table(rows, numbers=True)
 
 
 def tasks(by_task: Mapping[str, JsonObject], pictures: Path) -> list[Block]:

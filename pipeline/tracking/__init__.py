@@ -18,16 +18,13 @@ from .client import (
 )
 from .runs import (
     Run,
-    RunFacts,
     flat_params,
     run,
     run_exists,
-    training_facts,
 )
 
 __all__ = [
     "Run",
-    "RunFacts",
     "catch_mlflow_errors",
     "check_mlflow",
     "check_database_exists",
@@ -35,7 +32,6 @@ __all__ = [
     "database_file",
     "flat_params",
     "run_exists",
-    "training_facts",
     "mlflow_client",
     "name_filter",
     "run",

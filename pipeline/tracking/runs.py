@@ -1,4 +1,4 @@
-"""MLflow runs: opened, logged to, and searched.
+"""MLflow runs: opened and logged to.
 
 Which figures a run shows is chosen where they are logged: `pipeline.stages.training`, and the
 modules of the other stages. MLflow is told best effort: a run that can't be reached keeps what it
@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -269,51 +268,6 @@ def _log_inputs(client: Any, run_id: str, datasets: list[Any]) -> None:
             if not tries_left or not _DUPLICATE.search(str(error)):
                 raise
         time.sleep(0.1)
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """The facts that MLflow has of a finished training: time, commit, machine, metrics, params.
-
-    `minutes` is how long it took; `changed` tells whether files of the project differed from the
-    `commit`, which is empty without git.
-    """
-
-    run_id: str
-    began: float  # seconds since 1970
-    minutes: float
-    commit: str
-    changed: bool
-    machine: str
-    metrics: dict[str, float]
-    params: dict[str, str]
-
-
-def training_facts(stage: str, model_digest: str) -> RunFacts | None:
-    """Return the facts of the newest finished run of a stage that made this model, or None."""
-    with catch_mlflow_errors():
-        client = mlflow_client()
-        rows = client.search_runs(
-            [experiment_id(client)],
-            f"tags.stage = '{stage}' and tags.model_digest = '{model_digest}' "
-            "and attributes.status = 'FINISHED'",
-            max_results=1,
-            order_by=["attributes.start_time DESC"],
-        )
-    if not rows:
-        return None
-    (row,) = rows
-    tags = row.data.tags
-    return RunFacts(
-        row.info.run_id,
-        row.info.start_time / 1000,
-        (row.info.end_time - row.info.start_time) / 60_000,
-        tags.get(origin.COMMIT_TAG, ""),
-        tags.get("git.dirty") == "true",
-        tags.get("machine", ""),
-        dict(row.data.metrics),
-        dict(row.data.params),
-    )
 
 
 def run_exists(run_id: str) -> bool:

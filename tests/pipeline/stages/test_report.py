@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 import subprocess
-import time
 from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
@@ -19,7 +18,7 @@ import pytest
 import torch
 
 from elmo.data.characters import Characters
-from elmo.data.shards import Shards, write_shards
+from elmo.data.shards import write_shards
 from elmo.data.tokenizer import Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
@@ -33,10 +32,9 @@ from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
 from elmo.store.neighbors import neighbors
-from pipeline import tracking
-from pipeline.report import results, sections, word_sections
-from pipeline.report.page import Details, Table
-from pipeline.settings.params import Params, ReportSettings, load
+from pipeline.report import results, word_sections
+from pipeline.report.page import Table
+from pipeline.settings.params import ReportSettings
 from pipeline.stages import report
 from tests.elmo.run_job import NETWORK
 
@@ -45,34 +43,7 @@ PARAMS = ReportSettings(
     title="Cats & <dogs>", neighbors_of=("the [cat] sat & slept", "the [dog] sat"), neighbors=3
 )
 CONFIG = replace(NETWORK, filters=((1, 8), (3, 8)))
-TOKENIZED = {
-    "documents": 41,
-    "sentences": 4242,
-    "blank_lines": 13,
-    "tokens": 54321,
-    "heldout_tokens": 777,
-    "bytes": 987654,
-    "token_bytes": 900001,
-    "dropped_mark_bytes": 31337,
-    "dropped_space_bytes": 0,
-    "long_tokens": 19,
-    "not_text_sentences": 3,
-    "odd_script_sentences": 2,
-    "duplicate_share": 0.1234,
-    "shards": 1,
-}
 METRICS: dict[str, dict[str, Any]] = {
-    "tokenize-general": TOKENIZED,
-    "tokenize-domain": TOKENIZED | {"sentences": 60, "tokens": 2323},
-    "vocab": {
-        "words": 2003,
-        "types": 3004,
-        "tokens": 9000,
-        "coverage": 0.98765,
-        "heldout_coverage": 0.91234,
-        "characters": 261,
-        "long_tokens": 6,
-    },
     "pretrain": {
         "heldout_perplexity": 81.81,
         "heldout_forward": 82.72,
@@ -89,7 +60,6 @@ METRICS: dict[str, dict[str, Any]] = {
         "tokens_seen": 166550,
         "steps": 143,
     },
-    "features": {"tokens": 500},
 }
 
 
@@ -139,13 +109,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         training=TRAINING,
         tokenizer=Tokenization("whitespace"),
     )
-    (folder / "vocab").mkdir()
-    vocabulary.save(folder / "vocab")
     draw = random.Random(0)
     sentences = [draw.choices(words, k=draw.randrange(12)) for _ in range(60)]
     write_shards(folder / "shards", sentences, heldout_every=6, shard_sentences=30)
-    others = [["a", f"general{k}", "<i>"] for k in range(50)] + [["+", "-", "%"]]
-    write_shards(folder / "general", others, heldout_every=7, shard_sentences=5)
     settings = StoreSettings(
         layers="all",
         mix="",
@@ -168,13 +134,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, figures in METRICS.items():
         write_json(folder / "numbers" / f"{name}.json", figures)
     digest = model_digest(folder / "model")
-    corpus: dict[str, dict[str, Any]] = {
-        name: {"inputs": [{"name": f"{name}-{k}.txt", "bytes": 1234} for k in range(14)]}
-        for name in ("general", "domain")
-    }
-    corpus["domain"]["dropped_paragraphs"] = {"code": 2718, "directive": 5, "table": 0}
-    corpus["domain"]["dropped_samples"] = {"code": ["if a < b:", "return a"]}
-    write_json(folder / "corpus" / "manifest.json", {"texts": corpus})
     registered = {"uri": "models:/elmo@champion", "version": 7, "model_digest": digest}
     write_json(folder / "registered.json", registered)
     return folder
@@ -186,27 +145,22 @@ def given(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "given"))
 
 
-def run(
-    given: Path, out: Path, params: ReportSettings = PARAMS, *, settings: Params | None = None
-) -> dict[str, int]:
+def run(given: Path, out: Path, *, named: str = "") -> dict[str, int]:
     return report.run(
         out,
-        params,
+        PARAMS,
         numbers_in=given / "numbers",
         curves=given / "curves",
-        vocab=Location(given / "vocab"),
         model=Location(given / "model"),
         store=Location(given / "store"),
         registered=given / "registered.json",
-        corpus=given / "corpus",
-        general=Location(given / "general"),
-        settings=settings,
+        named=named,
     )
 
 
 @pytest.fixture(scope="module")
 def page(made: Path) -> str:
-    assert run(made, made / "report") == {"pictures": 5}
+    assert run(made, made / "report") == {"pictures": 3}
     return (made / "report" / "index.html").read_text(encoding="utf-8")
 
 
@@ -227,23 +181,7 @@ def text_of(page: str) -> str:
         "General text 414.4 86.0 115.0 +33.7% 3.60 × 1.313 9,467 2.9%",
         "Domain text 473.0 150.0 85.1 −43.3% 5.56 ×",
         "81.8 on general text (forward 82.7, backward 80.9; unigram model 399.1)",
-        "Tokens 54,321 2,323",
-        "Tokens too long, cut 19 19",
-        "Blank lines 13 13",
-        "Dropped, mark (bytes) 31,337 31,337",
-        "Duplicates among sentences 12.3% 12.3%",
-        "Training tokens covered 98.77%",
-        "Held-out tokens covered 91.23%",
         "layer 2 ",
-        "Numbers in a vector 16, float16",
-        "Digest of its pretrained model " + "e" * 64,
-        "Files of the domain text bytes domain-0.txt 1,234",
-        "2 more domain-12.txt 1,234 domain-13.txt 1,234",
-        "Paragraphs left out of the domain text Reason paragraphs such as "
-        "code 2,718 if a < b: return a directive 5",
-        "What did not occur general text domain text Dropped, space (bytes) 0 0",
-        "General text as it was cut a general",
-        "Domain text as it was cut",
         "; two random tokens have 0.",
     ],
 )
@@ -261,7 +199,7 @@ def test_the_page_needs_nothing_else(page: str, made: Path) -> None:
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
     pictures = [source for source in sources if not source.startswith("#")]
     files = sorted(path.name for path in (made / "report").iterdir())
-    drawn = ["curves", "layers", "perplexity", "steps", "vocabulary"]
+    drawn = ["curves", "layers", "perplexity"]
     assert files == sorted(["index.html", *(f"{name}.png" for name in drawn)])
     found = [
         base64.b64decode(picture.removeprefix("data:image/png;base64,")) for picture in pictures
@@ -371,32 +309,6 @@ def test_pictures_follow_the_figures(made: Path, page: str, given: Path, tmp_pat
     assert changed == {"curves.png", "index.html"}
 
 
-def test_what_mlflow_knows_of_the_runs_is_on_the_page(given: Path, tmp_path: Path) -> None:
-    params = PARAMS
-    for average, model in ((91.5, "0" * 64), (85.1, model_digest(given / "model"))):
-        with tracking.run("finetune", params, inputs={"corpus": "c"}) as log:
-            log.log_metrics({"after.domain.average": average, "train.tokens_per_second": 4321.0})
-            log.set_tag("model_digest", model)
-        params = replace(params, neighbors=4)
-        time.sleep(0.01)  # MLflow's times have milliseconds
-    run(given, tmp_path / "report")
-    text = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
-    assert re.search(
-        r"Finetune \d{4}-\d\d-\d\d \d\d:\d\d UTC, \d\.\d minutes, 4,321 tokens per second, "
-        r"\d+ cores of ",
-        text,
-    )
-
-
-def test_the_general_text_is_not_shown_twice_where_it_is_the_domain_text(made: Path) -> None:
-    store = FeatureStore(made / "store")
-    (alone,) = sections.samples(store, Shards(made / "shards"))
-    assert isinstance(alone, Details) and alone.title == "Domain text as it was cut"
-    for block in sections.samples(store, Shards(made / "general")):
-        assert isinstance(block, Details) and isinstance(block.blocks[0], Table)
-        assert len(block.blocks[0].rows) <= sections.SAMPLES
-
-
 def test_many_unknown_words_are_noted(given: Path, tmp_path: Path) -> None:
     file = given / "model" / "training.json"
     training = json.loads(file.read_text())
@@ -408,34 +320,11 @@ def test_many_unknown_words_are_noted(given: Path, tmp_path: Path) -> None:
     assert "Up to 21% of the tokens are unknown words" in page
 
 
-def test_settings_are_folded_away(given: Path, tmp_path: Path) -> None:
-    settings = load(Path(__file__).resolve().parents[3] / "params.yaml")
-    report.run(
-        tmp_path / "report",
-        PARAMS,
-        numbers_in=given / "numbers",
-        curves=given / "curves",
-        vocab=Location(given / "vocab"),
-        model=Location(given / "model"),
-        store=Location(given / "store"),
-        registered=given / "registered.json",
-        settings=settings,
-    )
-    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
-    fold = page.split("<summary>Settings</summary>")[1].split("</details>")[0]
-    said = text_of(fold)
-    assert "pretrain.training.optimizer.lr 0.006" in said and "pretrain.network.skip true" in said
-    assert "corpus.general [] " in said and "pretrain.network.filters [[1, 32], [2, 32]," in said
-    assert "finetune.freeze [] " in said and "labels.package numpy" in said
-
-
 MISSING = [
     "curves/finetune/train.tsv",
     "curves/pretrain/heldout.tsv",
-    "numbers/vocab.json",
+    "numbers/pretrain.json",
     "registered.json",
-    "vocab/words.txt",
-    "vocab/counts.txt",
     "model/training.json",
     "store/__elmo/manifest.json",
 ]
@@ -453,8 +342,8 @@ def test_a_missing_input_is_one_line_and_nothing_is_written(
 
 
 def test_a_missing_figure_names_its_file(given: Path, tmp_path: Path) -> None:
-    write_json(given / "numbers" / "vocab.json", {"words": 3, "tokens": 9})
-    with pytest.raises(ElmoError, match=r"vocab\.json: has no types; run the stage"):
+    write_json(given / "numbers" / "finetune.json", {"steps": 3})
+    with pytest.raises(ElmoError, match=r"finetune\.json: has no [a-z_]+; run the stage"):
         run(given, tmp_path / "report")
     assert not list(tmp_path.glob("*report*"))
 
@@ -494,7 +383,7 @@ def test_one_text_alone_has_no_column_of_fine_tuning(given: Path, tmp_path: Path
     for name in ("train.tsv", "heldout.tsv"):
         curve = given / "curves" / "finetune" / name
         curve.write_text(curve.read_text().splitlines()[0] + "\n")
-    assert run(given, tmp_path / "report") == {"pictures": 5}
+    assert run(given, tmp_path / "report") == {"pictures": 3}
     said = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     assert "The domain text is the general text, so nothing was fine-tuned." in said
     head = "Held-out unigram pretrained below unigram bits per byte tokens unknown"
@@ -519,14 +408,7 @@ def test_a_model_taken_as_it_is_has_no_panel_of_pretraining(
     for name in ("train.tsv", "heldout.tsv"):
         curve = given / "curves" / "pretrain" / name
         curve.write_text(curve.read_text().splitlines()[0] + "\n")
-    settings = load(Path(__file__).resolve().parents[3] / "params.yaml")
-    settings = replace(
-        settings,
-        corpus=replace(settings.corpus, domain=("texts/*.md",)),
-        pretrain=replace(settings.pretrain, model="english"),
-        labels=replace(settings.labels, package=""),
-    )
-    assert run(given, tmp_path / "report", settings=settings) == {"pictures": 5}
+    assert run(given, tmp_path / "report", named="english") == {"pictures": 3}
     assert drawn == [["fine-tuning on domain text"]]
     said = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     head = "Held-out perplexity 150.0 on domain text before fine-tuning english, 85.1 after."
@@ -536,7 +418,3 @@ def test_a_model_taken_as_it_is_has_no_panel_of_pretraining(
     )
     assert head in said and "Started from english, trained elsewhere" in said
     assert said.index("Domain text 473.0") < said.index("General text 414.4")
-    assert 'corpus.domain ["texts/*.md"]' in said and "finetune.training.seed 2" in said
-    for unused in ("vocab.", "pretrain.training.", "pretrain.network.", "labels.", "_package"):
-        assert unused not in said
-    assert "Training tokens covered" not in said
