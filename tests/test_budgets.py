@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 20_060,
-    "pipeline": 15_460,
+    "pipeline": 14_970,
     "research": 1_850,
     "benchmarks": 3_640,
-    "tests": 30_500,
+    "tests": 30_360,
 }
 
 

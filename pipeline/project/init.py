@@ -18,7 +18,7 @@ from elmo.settings import check_value
 
 from .. import PACKAGE
 from ..cluster.job import LINKS
-from ..settings import params, preset, strict_yaml
+from ..settings import params, preset
 from ..text.input_files import InputFile, find_inputs
 from ..text.text_blocks import check_texts
 
@@ -199,7 +199,9 @@ def _settings(
             overlay.write_text("\n".join(lines), encoding="utf-8")
             file.write_text(preset.overlaid_text(file, overlay)[0], encoding="utf-8")
         if "labels" in own:
-            file.write_text(_without_tasks(file), encoding="utf-8")
+            # The built-in task is one of English documentation.
+            text = preset.edited_text(file, lambda values: values.update(tasks={}))
+            file.write_text(text, encoding="utf-8")
         if model is not None:
             file.write_text(_with_notes(file), encoding="utf-8")
         params.load(file)
@@ -221,15 +223,6 @@ def _quoted(value: object) -> str:
     """A value as JSON that is YAML too, to which these three characters end a line."""
     text = json.dumps(value, ensure_ascii=False)
     return text.translate({0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"})
-
-
-def _without_tasks(file: Path) -> str:
-    """The text of params.yaml without the built-in task, which is one of English documentation."""
-    text = file.read_text(encoding="utf-8")
-    value = {name.value: value for name, value in strict_yaml.parse_nodes(file).value}["tasks"]
-    start, end = value.start_mark.index, value.end_mark.index
-    kept = text[:start].rstrip()
-    return f"{kept} {{}}\n\n{text[end:]}"
 
 
 def _ignored(path: Path) -> str:

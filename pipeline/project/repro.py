@@ -17,7 +17,6 @@ from elmo.errors import NotFound
 
 from .. import tracking
 from ..settings import cluster as execution
-from ..settings import strict_yaml
 from ..stages import STAGES, load_stage
 from .outcome import outcome_lines
 
@@ -33,9 +32,6 @@ def repro(arguments: Sequence[str]) -> int:
     """
     if not Path("dvc.yaml").is_file():
         raise NotFound("dvc.yaml: no such file; go to a project's folder, or make one: elmo init")
-    for name in ("dvc.yaml", "params.yaml"):
-        if Path(name).exists():
-            strict_yaml.parse_nodes(Path(name))
     tracking.configured_database()  # refuses a folder that can't hold it, before anything runs
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
     os.environ |= {"DVC_NO_ANALYTICS": "1", "PATH": path}

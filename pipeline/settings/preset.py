@@ -57,8 +57,7 @@ def overlaid_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
     These are a line for each value that differs; the file itself is not written.
     """
     for path in (params_file, source):
-        node = strict_yaml.parse_nodes(path)  # says what is wrong with a file, and where
-        if node is None or node.id != "mapping":
+        if not isinstance(strict_yaml.parse_file(path), dict):
             raise BadSettings(f"{path}: must hold sections of settings")
     changes: list[str] = []
 

@@ -1,28 +1,21 @@
 """Strict YAML: files read as frozen dataclasses, with types and ranges checked.
 
-Every error names the line. A field's range stands in its type (`elmo.settings`). A file that
-repeats a key is refused.
+Every error names the line. A field's range stands in its type (`elmo.settings`). Files are read by
+DVC's own reader, ruamel.yaml: YAML 1.2, in which no key may be repeated.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin
 
 from elmo.errors import BadSettings, ElmoError
 from elmo.io.records import check_readable
 from elmo.settings import check_value, field_types
 
 Settings = TypeVar("Settings")
-_WHOLE = re.compile(r"[-+]?(0x[0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|[0-9][0-9_]*)$")
-_DECIMAL = re.compile(
-    r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?$"
-    r"|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
-)
-LARGEST = 1 << 20  # bytes of a file of settings
+Keys = tuple[str | int, ...]  # the way to a value from the root of a file
 
 
 def read_settings(
@@ -39,212 +32,152 @@ def read_settings(
     of older versions to advice on where they are now. `changes` are `section.key=value` each, in
     YAML, and override the file.
     """
-    reader = _Reader(path, complete, moved or {})
-    root = parse_nodes(path)
-    for change in changes:
-        root = _changed(root, change)
-    built: Settings = reader.build(root, kind, "")
+    reader = _Reader(path, complete, moved or {}, changes)
+    built: Settings = reader.build(reader.root, kind, ())
     return built
 
 
-def parse_nodes(path: Path) -> Any:
-    """Return the root of a file's parsed YAML nodes, which know their lines; None if it is empty.
+def parse_file(path: Path) -> Any:
+    """Return the values of a YAML file, which know their lines; None if it is empty.
 
-    Raises `ElmoError`, with the line, for a file that is no YAML, not UTF-8 or far too large.
+    Raises `ElmoError`, with the line, for a file that is no YAML.
     """
-    import yaml
-
     check_readable(path)
-    with path.open("rb") as file:
-        data = file.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise BadSettings(
-            f"{path}: is larger than {LARGEST:,} bytes; it can't be a file of settings"
-        )
     try:
-        root = yaml.compose(data.decode("utf-8-sig"), Loader=_loader())
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise BadSettings(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        began = error.context_mark.line + 1 if error.context_mark else line
-        within = f", {error.context} that begins on line {began}" if began < line else ""
-        raise BadSettings(f"{path}:{line}: not valid YAML ({error.problem}{within})") from None
-    except yaml.reader.ReaderError as error:
-        line = data.decode("utf-8-sig")[: error.position].count("\n") + 1
-        raise BadSettings(f"{path}:{line}: not valid YAML ({error.reason})") from None
-    return root
+        return _parse(path.read_bytes().decode("utf-8-sig"), str(path))
+    except UnicodeDecodeError:
+        raise BadSettings(f"{path}: not UTF-8; save the file as UTF-8") from None
 
 
-@cache
-def _loader() -> Any:
-    """Return PyYAML's safe loader, with the numbers of YAML 1.2, as DVC reads and writes them.
+def _parse(text: str, source: str) -> Any:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-    PyYAML's own are those of 1.1: `5e-05` would be text, and `010` eight.
-    """
-    import yaml
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        pass
-
-    def whole_number(loader: Any, node: Any) -> int:
-        text = node.value.replace("_", "")
-        return int(text, 0) if text.lstrip("+-")[:2] in ("0x", "0o", "0b") else int(text)
-
-    number, decimal = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
-    Loader.yaml_implicit_resolvers = {
-        first: [one for one in rules if one[0] not in (number, decimal)]
-        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-    Loader.add_implicit_resolver(number, _WHOLE, list("-+0123456789"))
-    Loader.add_implicit_resolver(decimal, _DECIMAL, list("-+.0123456789"))
-    Loader.add_constructor(number, whole_number)
-    return Loader
-
-
-def _changed(root: Any, change: str) -> Any:
-    """The tree with one value set, or added where the key is not there."""
-    import yaml
-
-    key, sign, text = change.partition("=")
-    source = f"-S {change if len(change) <= 80 else change[:77] + '…'}"
-    if not sign or not all(key.split(".")):
-        raise BadSettings(f"{source}: write it as section.key=value")
     try:
-        loader = _loader()(text)
-        loader.name = source  # what errors name
-        value = loader.get_single_node()
-        loader.dispose()
-    except yaml.YAMLError:
-        raise BadSettings(f"{source}: the value is not valid YAML") from None
-    mark = yaml.Mark(source, 0, 0, 0, None, None)
-    value = value or yaml.ScalarNode("tag:yaml.org,2002:null", "", mark, mark)
-    *sections, last = key.split(".")
-    node = root
-    for name in sections:
-        inner = (
-            dict((k.value, v) for k, v in node.value)
-            if getattr(node, "id", "") == "mapping"
-            else {}
-        )
-        if name not in inner:
-            raise BadSettings(f"{source}: there is no section {name}")
-        node = inner[name]
-    if getattr(node, "id", "") != "mapping":
-        raise BadSettings(f"{source}: {'.'.join(sections)} is no section of settings")
-    named = yaml.ScalarNode("tag:yaml.org,2002:str", last, mark, mark)
-    node.value = [pair for pair in node.value if pair[0].value != last] + [(named, value)]
-    return root
-
-
-def _is_branch(node: Any) -> bool:
-    return getattr(node, "id", "") in ("mapping", "sequence")
+        return YAML().load(text)
+    except MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise BadSettings(f"{source}{line}: not valid YAML ({error.problem})") from None
+    except (YAMLError, ValueError) as error:
+        raise BadSettings(f"{source}: not valid YAML ({' '.join(str(error).split())})") from None
 
 
 class _Reader:
-    """Turns the nodes of one file into settings."""
+    """Turns the values of one file, and `changes` to them, into settings."""
 
-    def __init__(self, path: Path, complete: bool, moved: Mapping[str, str]) -> None:
+    def __init__(
+        self, path: Path, complete: bool, moved: Mapping[str, str], changes: Sequence[str]
+    ) -> None:
         self.path, self.complete, self.moved = path, complete, moved
+        self.root = parse_file(path)
+        self.changed: dict[Keys, str] = {}
+        for change in changes:
+            self._change(change)
 
-    def build(self, node: Any, kind: Any, key: str) -> Any:
-        """Return a node as `kind`; `key` is its name from the root, with dots."""
+    def _change(self, change: str) -> None:
+        """Set one value, or add it where the key is not there."""
+        key, sign, text = change.partition("=")
+        source = f"-S {change if len(change) <= 80 else change[:77] + '…'}"
+        *sections, last = key.split(".")
+        if not sign or not all((*sections, last)):
+            raise BadSettings(f"{source}: write it as section.key=value")
+        inner = self.root
+        for name in sections:
+            if not isinstance(inner, dict) or name not in inner:
+                raise BadSettings(f"{source}: there is no section {name}")
+            inner = inner[name]
+        if not isinstance(inner, dict):
+            raise BadSettings(f"{source}: {'.'.join(sections)} is no section of settings")
+        inner[last] = _parse(text, source)
+        self.changed[(*sections, last)] = source
+
+    def build(self, value: Any, kind: Any, at: Keys) -> Any:
+        """Return a value as `kind`; `at` leads to it from the root."""
         if is_dataclass(kind):
-            return self.section(node, kind, key)
+            return self.section(value, kind, at)
         plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
         if get_origin(plain) is dict:
-            name_kind, value_kind = get_args(plain)
-            return self.named(node, name_kind, value_kind, key)
+            if not isinstance(value, dict):
+                self.refuse(at, f"must be a section of names (or {{}}), found {_shown(value)}")
+            name_kind, inner = get_args(plain)
+            return {
+                self.check(str(name), name_kind, (*at, name)): self.build(one, inner, (*at, name))
+                for name, one in value.items()
+            }
         if get_origin(plain) is tuple:
-            items = self.items(node, get_args(plain), key)
-            return items if plain is kind else self.check(node, items, kind, key)
-        if _is_branch(node):
-            what = "a list" if node.id == "sequence" else "a section"
-            self.refuse(node, f"{key} must be one value, found {what}")
-        return self.check(node, self.scalar(node, key), kind, key)
+            items = self.items(value, get_args(plain), at)
+            return items if plain is kind else self.check(items, kind, at)
+        if isinstance(value, dict | list):
+            self.refuse(at, f"must be one value, found {_shown(value)}")
+        return self.check(_plain(value), kind, at)
 
-    def section(self, node: Any, kind: Any, key: str) -> Any:
+    def section(self, value: Any, kind: Any, at: Keys) -> Any:
         """Return a mapping as a dataclass."""
-        if node is not None and node.id != "mapping":
-            shown = repr(node.value) if node.id == "scalar" else "a list"
-            self.refuse(node, f"{key or 'it'} must be a section of settings, found {shown}")
-        prefix = f"{key}." if key else ""
+        if not isinstance(value, dict) and value is not None:
+            self.refuse(at, f"must be a section of settings, found {_shown(value)}")
         known = {field.name: field for field in fields(kind)}
-        given: dict[str, Any] = {}
-        for name_node, value in node.value if node is not None else ():
-            name = str(name_node.value) if name_node.id == "scalar" else "a list or section"
+        given = value or {}
+        for name in given:
             if name not in known:
-                end = self.moved.get(prefix + name) or f"there are {', '.join(known)}"
-                self.refuse(name_node, f"{prefix}{name} is no setting; {end}")
-            if name in given:
-                self.refuse(name_node, f"{prefix}{name} is given twice; delete one")
-            given[name] = value
-        types = field_types(kind)
-        built = {name: self.build(one, types[name], prefix + name) for name, one in given.items()}
+                advice = self.moved.get(_dotted((*at, name))) or f"there are {', '.join(known)}"
+                self.refuse((*at, name), f"is no setting; {advice}")
         for name, field in known.items():
             if name not in given and (self.complete or field.default is MISSING):
-                self.refuse(node, f"{prefix}{name} is missing")
+                self.refuse((*at, name), "is missing")
+        types = field_types(kind)
+        built = {name: self.build(one, types[name], (*at, name)) for name, one in given.items()}
         try:
             return kind(**built)
         except ElmoError as error:
-            self.refuse(node, f"{prefix}{error}")
+            self.refuse(at, str(error), link=".")
 
-    def named(self, node: Any, name_kind: Any, kind: Any, key: str) -> dict[str, Any]:
-        """Return a mapping whose keys the user chooses as a dictionary."""
-        if node.id != "mapping":
-            shown = repr(node.value) if node.id == "scalar" else "a list"
-            self.refuse(node, f"{key} must be a section of names (or {{}}), found {shown}")
-        built: dict[str, Any] = {}
-        for name_node, value in node.value:
-            if _is_branch(name_node):
-                self.refuse(name_node, f"a name in {key} must be text, found a list or section")
-            name = self.check(name_node, str(name_node.value), name_kind, f"a name in {key}")
-            if name in built:
-                self.refuse(name_node, f"{key}.{name} is given twice; delete one")
-            built[name] = self.build(value, kind, f"{key}.{name}")
-        return built
-
-    def items(self, node: Any, kinds: tuple[Any, ...], key: str) -> tuple[Any, ...]:
+    def items(self, value: Any, kinds: tuple[Any, ...], at: Keys) -> tuple[Any, ...]:
         """Return a sequence as a tuple."""
-        if node.id != "sequence":
-            shown = repr(node.value) if node.id == "scalar" else "a section"
-            self.refuse(node, f"{key} must be a list, found {shown}")
+        if not isinstance(value, list):
+            self.refuse(at, f"must be a list, found {_shown(value)}")
         if kinds[-1] is Ellipsis:
-            kinds = (kinds[0],) * len(node.value)
-        if len(kinds) != len(node.value):
-            self.refuse(node, f"{key} must have {len(kinds)} items, found {len(node.value)}")
-        pairs = enumerate(zip(node.value, kinds, strict=True))
-        return tuple(self.build(item, kind, f"{key}[{k}]") for k, (item, kind) in pairs)
+            kinds = (kinds[0],) * len(value)
+        if len(kinds) != len(value):
+            self.refuse(at, f"must have {len(kinds)} items, found {len(value)}")
+        pairs = enumerate(zip(value, kinds, strict=True))
+        return tuple(self.build(item, kind, (*at, k)) for k, (item, kind) in pairs)
 
-    def scalar(self, node: Any, key: str) -> Any:
-        """Return what YAML reads of a scalar."""
-        import yaml
-
-        loader = _loader()("")
-        try:
-            return loader.construct_object(node, deep=True)
-        except (ValueError, OverflowError) as error:
-            self.refuse(node, f"{key} can't be read ({error})")
-        except yaml.YAMLError:
-            self.refuse(node, f"{key} has the tag {node.tag}; write a plain value")
-        finally:
-            loader.dispose()
-
-    def check(self, node: Any, value: Any, kind: Any, key: str) -> Any:
+    def check(self, value: Any, kind: Any, at: Keys) -> Any:
         """Return a value that is in its range; refuse any other."""
         if isinstance(value, float) and value.is_integer():  # 1e3 may be a whole number
             with suppress(ElmoError):
-                return check_value(key, int(value), kind)
+                return check_value("", int(value), kind)
         try:
-            return check_value(key, value, kind)
+            return check_value("", value, kind)
         except ElmoError as error:
-            self.refuse(node, str(error))
+            self.refuse(at, str(error).strip())
 
-    def refuse(self, node: Any, message: str) -> Any:
-        """Raise the error of a node, with its line."""
-        source = getattr(node.start_mark, "name", "") if node is not None else ""
-        if str(source).startswith("-S "):
-            raise BadSettings(f"{source}: {message}")
-        line = node.start_mark.line + 1 if node is not None else 1
-        raise BadSettings(f"{self.path}:{line}: {message}")
+    def refuse(self, at: Keys, message: str, *, link: str = " ") -> NoReturn:
+        """Raise the error of a value, with its line, or the change that has set it."""
+        line, inner = 1, self.root
+        what = f"{_dotted(at)}{link}" if at else ""
+        for count, name in enumerate(at, 1):
+            if source := self.changed.get(at[:count]):
+                raise BadSettings(f"{source}: {what}{message}")
+            with suppress(AttributeError, KeyError, TypeError):  # a key that is not there
+                line, inner = inner.lc.data[name][0] + 1, inner[name]
+        raise BadSettings(f"{self.path}:{line}: {what}{message}")
+
+
+def _dotted(at: Keys) -> str:
+    return "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in at)[1:]
+
+
+def _plain(value: Any) -> Any:
+    """A scalar as Python has it: the reader's own remember how they were written."""
+    for kind in (float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _shown(value: Any) -> str:
+    """What stands where another shape is needed."""
+    if isinstance(value, dict):
+        return "a section"
+    return "a list" if isinstance(value, list) else repr(value)

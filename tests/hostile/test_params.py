@@ -46,4 +46,4 @@ def test_variables_out_of_range(
 
 def test_a_control_character_names_the_setting(case: Path) -> None:
     words = [*COMMANDS["vocab"], "-S", "vocab.min_count=\x01"]
-    refused(*words, cwd=case, names=r"-S vocab.min_count=\x01: the value is not valid YAML")
+    refused(*words, cwd=case, names=r"-S vocab.min_count=\x01: not valid YAML")

@@ -319,7 +319,6 @@ def test_a_mistyped_command_is_answered_with_the_one_that_is_meant(typed: str, m
             ("dump", "x", "y", "--layout", "wordvec"),
             "did you mean 'word2vec'? See elmo dump --help",
         ),
-        (("schema", "parms"), "did you mean 'params'? See elmo schema --help"),
     ],
 )
 def test_a_mistyped_word_is_answered_with_the_one_that_is_meant(
