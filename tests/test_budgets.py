@@ -14,8 +14,8 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "elmo": 20_060,
     "pipeline": 14_970,
     "research": 1_850,
-    "benchmarks": 3_640,
-    "tests": 30_360,
+    "benchmarks": 3_520,
+    "tests": 29_610,
 }
 
 

@@ -80,28 +80,6 @@ def test_a_name_that_no_file_has(command: click.Command, parameter: click.Parame
         assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize(
-    ("command", "parameter"),
-    [
-        pytest.param(command, parameter, id=name)
-        for name, command in all_commands()
-        for parameter in command.params
-        if parameter.name == "device"
-    ],
-)
-def test_a_device_that_there_is_not(command: click.Command, parameter: click.Parameter) -> None:
-    words = words_of(command, parameter, "tpu")
-    for one in command.params:
-        if one.required and isinstance(one, click.Option):
-            words += given(one, "x")
-    with pytest.raises(ElmoError, match="--device must be cpu or cuda, found "):
-        command.make_context("elmo", words)
-
-
-def test_many_commands_take_paths() -> None:
-    assert len(LOCAL) > 55
-
-
 def test_a_login_that_a_store_takes_for_a_bucket_is_not_shown() -> None:
     pytest.importorskip("s3fs")
     for read in (lambda: Location(URL).exists("it"), lambda: find_inputs([URL])):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from elmo.io.records import sha256
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import DAMAGE, folders, paired, refused
 
@@ -81,55 +80,6 @@ def test_a_manifest_that_leaves_its_folder(case: Path, command: str, spot: str, 
     {"part": entry, "types": entry["types"], "shard": entry["shard"]}[spot]["file"] = name
     path.write_text(json.dumps(value))
     refused(*COMMANDS[command], cwd=case, names=MANIFEST)
-
-
-MANIFESTS: dict[str, Callable[[Path], object]] = {
-    "empty": lambda path: path.touch(),
-    "a folder": lambda path: path.mkdir(),
-    "a link that leads nowhere": lambda path: path.symlink_to("nowhere"),
-}
-
-
-@pytest.mark.parametrize(("command", "what"), paired([*READERS, "lineage", "register"], MANIFESTS))
-def test_a_manifest_that_is_none(case: Path, command: str, what: str) -> None:
-    path = case / "store" / MANIFEST
-    path.unlink()
-    MANIFESTS[what](path)
-    refused(*COMMANDS[command], cwd=case, names=f"store/{MANIFEST}")
-
-
-def test_a_part_of_another_store_signed_in(case: Path) -> None:
-    """Its bytes agree with the manifest, its fingerprint does not."""
-    path = case / "store" / MANIFEST
-    value = json.loads(path.read_text())
-    one, two = value["parts"][:2]
-    shutil.copyfile(case / "store" / two["file"], case / "store" / one["file"])
-    one["bytes"] = two["bytes"]
-    one["sha256"] = sha256(case / "store" / one["file"])
-    value["counts"]["bytes"] = sum(p["bytes"] + p["types"]["bytes"] for p in value["parts"])
-    path.write_text(json.dumps(value))
-    refused("verify", "store", cwd=case, names=one["file"])
-
-
-LAYOUTS = {"int8": {"dtype": "int8"}, "float32": {"dtype": "float32"}, "half": {"dim": 2}}
-
-
-@pytest.mark.parametrize(("command", "what"), paired(READERS, LAYOUTS))
-def test_a_layout_that_is_not_the_parts(case: Path, command: str, what: str) -> None:
-    path = case / "store" / MANIFEST
-    value = json.loads(path.read_text())
-    value["layout"] |= LAYOUTS[what]
-    path.write_text(json.dumps(value))
-    refused(*COMMANDS[command], cwd=case, names="store/")
-
-
-@pytest.mark.parametrize("command", ["verify", "dump"])
-def test_a_layout_with_an_unknown_key(case: Path, command: str) -> None:
-    path = case / "store" / MANIFEST
-    value = json.loads(path.read_text())
-    value["layout"]["zz"] = 1
-    path.write_text(json.dumps(value))
-    refused(*COMMANDS[command], cwd=case, names="__elmo/manifest.json: layout: ")
 
 
 FOLDERS = folders("store", {"shards": "task", "a model": "model"})

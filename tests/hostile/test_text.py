@@ -176,34 +176,6 @@ def test_a_corpus_that_is_damaged(collected: Path, what: str) -> None:
     refused(*TOKENIZE, cwd=collected, names="corpus/manifest.json")
 
 
-WRONG: dict[str, Any] = {
-    "another kind": {"kind": "shards"},
-    "a later schema": {"schema": 2},
-    "no text": {"texts": {}},
-    "another text": {"texts": {"poems": {}}},
-    "no files": {"texts": {"general": {"inputs": []}}},
-    "more than there is": {"more": 1},
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_a_corpus_that_says_what_it_can_not(collected: Path, what: str) -> None:
-    path = collected / "corpus" / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | WRONG[what]))
-    refused(*TOKENIZE, cwd=collected, names="corpus/manifest.json")
-
-
-@pytest.mark.parametrize("name", ["../in.txt", "/etc/hostname", "general/../../in.txt"])
-def test_a_corpus_that_leaves_its_folder(collected: Path, name: str) -> None:
-    path = collected / "corpus" / "manifest.json"
-    value = json.loads(path.read_text())
-    (source,) = value["texts"]["general"]["inputs"]
-    del source["url"]
-    source["name"] = name
-    path.write_text(json.dumps(value))
-    refused(*TOKENIZE, cwd=collected, names="corpus/manifest.json")
-
-
 def test_marks_among_the_tokens_are_no_words(tmp_path: Path) -> None:
     """Of the beginning, the end, the unknown, and a line that readers of 2018 skip."""
     marks = "!!!MAXTERMID <S> </S> <UNK>"

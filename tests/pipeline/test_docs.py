@@ -13,8 +13,6 @@ import click
 import pytest
 import yaml
 
-from elmo.data.tokenizer import TOKENIZERS
-from pipeline.stages import load_stage
 from tests.pipeline.command_line import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,29 +47,6 @@ def test_one_word_a_stage(stage: str) -> None:
     assert f"| `{stage}` |" in (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
 
 
-def test_the_tutorial_names_the_columns_of_the_metrics() -> None:
-    """All of them but those of tasks, which its project has not."""
-    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (`.*?) \|", page.partition("| column |")[2], re.MULTILINE)
-    named = set(re.findall(r"`(\w+)`", " ".join(rows)))
-    assert named == {
-        name for stage in STAGES if stage != "tasks" for name in load_stage(stage).metrics
-    }
-
-
-def test_a_setting_that_a_page_sets_has_another_value_before() -> None:
-    """Else nothing would run."""
-    params = yaml.safe_load((ROOT / "params.yaml").read_text())
-    pages = [README, *(page.read_text(encoding="utf-8") for page in ROOT.glob("docs/**/*.md"))]
-    found = [one for page in pages for one in re.findall(r"-S ([\w.]+)=([\w.]+)", page)]
-    assert found
-    for path, value in found:
-        here = params
-        for key in path.split("."):
-            here = here.get(key, {})
-        assert str(here) != value, path
-
-
 def test_no_stage_depends_on_how_the_work_is_run() -> None:
     assert "cluster" not in (ROOT / "params.yaml").read_text().replace("cluster.example.yaml", "")
     assert "cluster.yaml" not in (ROOT / "dvc.yaml").read_text()
@@ -84,29 +59,10 @@ def test_dvc_yaml_holds_no_number() -> None:
         assert not [word for word in words if word.replace(".", "").isdigit()]
 
 
-def test_ci_runs_the_readmes_test_command() -> None:
-    assert "\nmake test\n" in README
-    assert "\nmake test\n" in (ROOT / ".ci" / "run").read_text()
-
-
 def test_the_guide_shows_the_example_that_the_tests_run() -> None:
     example = (ROOT / "examples" / "tagger.py").read_text(encoding="utf-8")
     guide = (ROOT / "docs" / "guides" / "stores.md").read_text(encoding="utf-8")
     assert example.partition('"""\n\n')[2].strip() in guide
-
-
-def test_each_tokenizer_is_in_the_table_with_the_extra_that_installs_it() -> None:
-    page = (ROOT / "docs" / "guides" / "choosing.md").read_text(encoding="utf-8")
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    for name, kind in TOKENIZERS.items():
-        (row,) = (line for line in page.splitlines() if line.startswith(f"| {kind.text}"))
-        assert f"| `{name}` |" in row
-        for package in kind.packages[:1]:
-            assert any(one.startswith(package) for one in extras[kind.extra])
-            always = any(one.startswith(package) for one in extras["pipeline"])
-            assert always or f"'elmo-pipeline[{kind.extra}]'" in row
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
@@ -123,10 +79,6 @@ def docstrings() -> Iterator[tuple[str, str]]:
 def test_docstrings_begin_with_a_verb_or_the_noun() -> None:
     questions = re.compile(r"(What|Where|Whether|How|Which|Who|When|Why|The same)\b")
     assert [where for where, text in docstrings() if questions.match(text)] == []
-
-
-def test_the_readme_is_two_screens() -> None:
-    assert len(README.splitlines()) <= 190
 
 
 def page(name: str) -> str:
@@ -185,14 +137,6 @@ def broken(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     assert broken(page) == []
-
-
-def test_a_broken_link_is_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# One Thing\n[a](#one-thing) [b](#two) [c](no.md) [d](https://e.org) `[e](f)`\n"
-    )
-    assert broken(page) == ["#two", "no.md"]
 
 
 def test_every_page_is_in_the_contents() -> None:

@@ -23,7 +23,7 @@ from elmo.model.folder import load_model
 from elmo.model.pretrained import pretrained_folder
 from pipeline import tracking
 from pipeline.terminal.urls import with_login, without_credentials
-from pipeline.tracking import champion, registry
+from pipeline.tracking import registry
 from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.mlflow_process import MlflowServer
 from tests.pipeline.stage_runs import runs_of
@@ -161,42 +161,11 @@ def test_a_database_that_is_moved_away_is_one_line(
     assert capfd.readouterr().err == ""
 
 
-def test_a_registered_name_may_hold_quotes(database: Path) -> None:
-    for name in ("o'neil", 'the "best"'):
-        mlflow.MlflowClient().create_registered_model(name)
-        assert champion.versions(name) == []
-    with pytest.raises(ElmoError, match="both kinds of quotes"):
-        champion.versions("""o'neil's "best\"""")
-
-
 def test_a_file_of_this_machine_is_not_laid_to_mlflow(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(NotADirectoryError), tracking.catch_mlflow_errors():
         (file / "below").mkdir()
-
-
-def test_a_long_message_keeps_its_reason() -> None:
-    error = RuntimeError("it failed: " + "of no interest " * 50 + "the disk is full")
-    assert tracking.client.shorten_error(error).endswith("the disk is full")
-
-
-def test_a_folder_that_can_not_be_written(
-    tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a database, and with one."""
-    folder = tmp_path / "mounted"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("no right to mount")
-    try:
-        shutil.copy(empty_database, folder / "old.db")
-        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
-        for name in ("new.db", "old.db"):
-            assert "can't be written" in refused(f"sqlite:///{folder / name}", monkeypatch)
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.hostile
