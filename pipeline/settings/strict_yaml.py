@@ -177,7 +177,7 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """What stands where another shape is needed."""
+    """A value of another shape, for a message."""
     if isinstance(value, dict):
         return "a section"
     return "a list" if isinstance(value, list) else repr(value)
