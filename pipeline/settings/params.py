@@ -175,8 +175,9 @@ class TokenizeSettings:
     """The share of documents, by their hashes, that is never trained on; perplexity is measured on
     it. Above 0, at least one document is held out and one is not."""
     near_duplicates: Annotated[float, Meta(ge=0, le=1)]
-    """How similar a document must be to an earlier one of the same text to be left out; 0: none is.
-    At 0.8 it is one in which about every fiftieth word differs."""
+    """How similar a document must be to an earlier one of the same text to be left out, or one of
+    the general text to one that is held out of the domain text; 0: only copies are left out. At 0.8
+    it is one in which about every fiftieth word differs."""
     shard_bytes: Annotated[int, Meta(ge=1024, le=2**31)]
     """About how many bytes of text a piece of work and its shard hold, doubled until the text is
     at most 8,192 times as large; about each 262,144 tokens of a shard become one part of a store.

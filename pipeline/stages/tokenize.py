@@ -38,10 +38,10 @@ from ..settings.cluster import Cluster
 from ..settings.params import Params, TokenizeSettings
 from ..terminal.progress import human_size, say
 from ..text import accounting, quality
-from ..text.copies import Passages, find_copies, find_passages
+from ..text.copies import LeftOut, PiecePassages, find_copies, find_leaks, find_passages
 from ..text.held_out import LEAST_HELD_OUT, choose_sides
 from ..text.input_files import InputFile, check_inputs, raise_all
-from ..text.pieces import Piece, number_pieces, piece_bytes, plan_pieces
+from ..text.pieces import Piece, Ranges, number_pieces, piece_bytes, plan_pieces
 from ..text.shard_builder import (
     PIECES,
     PieceResult,
@@ -59,6 +59,11 @@ _LONG = 200_000_000  # bytes of a compressed file, which one core reads for half
 _OURS = ("manifest.json",)
 _ALSO = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
 _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
+_LEFT_OUT = {  # why lines are left out, by the reason
+    "copy": "that came before in this text",
+    "near_copy": "that nearly came before",
+    "leak": "that the domain text has on the other side (held out or learned from)",
+}
 _REMARKS = {  # by the name of a figure: from which share of the sentences it is said, and how
     "not_text_sentences": (
         0.2,
@@ -75,7 +80,7 @@ _REMARKS = {  # by the name of a figure: from which share of the sentences it is
 
 STAGE = Stage(
     name="tokenize",
-    version=5,
+    version=6,
     help="Cut the general or the domain text of CORPUS into sentences of tokens, as Arrow shards.",
     inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "domain"))),
     outputs=(OUT,),
@@ -142,10 +147,15 @@ def run(
     texts = read_manifest(corpus).texts
     if text not in texts:
         raise ElmoError(f"{corpus}/manifest.json: names no {text} text; run the corpus stage")
-    inputs = [source.to_input(corpus, given) for source in texts[text].inputs]
-    ours, *others = ({one.sha256 for one in texts[name].inputs} for name in (text, *texts))
+    inputs = {
+        name: [source.to_input(corpus, given) for source in texts[name].inputs] for name in texts
+    }
+    ours, *others = ({file.sha256 for file in inputs[name]} for name in (text, *texts))
+    domain = None  # what leaks between the two is left out of the general text
+    if text == "general" and params.heldout and any(ours != other for other in others):
+        domain = inputs["domain"], texts["domain"].column
     return tokenize(
-        inputs,
+        inputs[text],
         out,
         params,
         column=texts[text].column,
@@ -155,6 +165,7 @@ def run(
         cluster=cluster,
         # A file of both texts must fall to the same sides in both.
         alone=all(ours == other or ours.isdisjoint(other) for other in others),
+        domain=domain,
     )
 
 
@@ -164,8 +175,9 @@ def summary(figures: dict[str, float]) -> str:
     said = [f"{figures['tokens']:,} tokens in {sentences:,} sentences, {figures['shards']} shards"]
     if held < LEAST_HELD_OUT:
         said.append(f"only {held:,} tokens are held out, {_FEW_HELD_OUT}")
-    if copied := figures.get("dropped_copy_bytes", 0):
-        said.append(f"{human_size(copied)} left out that came before in this text")
+    for reason, what in _LEFT_OUT.items():
+        if size := figures.get(f"dropped_{reason}_bytes", 0):
+            said.append(f"{human_size(size)} left out {what}")
     for name, (share, remark) in _REMARKS.items():
         count = figures.get(name, 0) * (sentences if name == "duplicate_share" else 1)
         if count > share * sentences:
@@ -182,6 +194,7 @@ def tokenize(
     work: Location,
     cluster: Cluster,
     alone: bool = True,
+    domain: tuple[Sequence[InputFile], str] | None = None,
     tokenization: Tokenization | None = None,
     earlier: Location | None = None,
 ) -> dict[str, float]:
@@ -190,27 +203,33 @@ def tokenize(
     `column` is the column or field that holds the text of records. Finished pieces wait in `work`,
     or at a URL in `out`, until all are done; the next run resumes from them. Those that `earlier`
     has, the shards that are replaced (default: those at a local `out`), are taken from there.
-    `alone` is set unless another text has some of the files and not others. `tokenization` is a
-    version of the tokenizer; default: the present one.
+    `alone` is set unless another text has some of the files and not others. Given the files of the
+    `domain` text and its column, nothing is learned from that is held out there, or the other way
+    round. `tokenization` is a version of the tokenizer; default: the present one.
     """
     check_folder(out, ours=_OURS, also=_ALSO, kind="shards")
     tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
-    params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
     _say_large(inputs)
-    sides = choose_sides(inputs, params, column=column, alone=alone)
-    divided = plan_pieces(inputs, shard_bytes=params.shard_bytes, documents=sides.documents)
-    check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
+
+    def plan(inputs: Sequence[InputFile], column: str) -> list[Piece]:
+        size = piece_bytes(inputs, shard_bytes=params.shard_bytes)
+        how = replace(params, shard_bytes=size)
+        sides = choose_sides(inputs, how, column=column, alone=alone)
+        divided = plan_pieces(inputs, shard_bytes=size, documents=sides.documents)
+        return [
+            Piece(number, spans, out, how, sides, column, tokenizer, STAGE.version)
+            for number, spans in enumerate(divided)
+        ]
+
+    pieces = plan(inputs, column)
+    check_size(out, shards=len(SPLITS) * len(pieces), inputs=files)
+    domain_pieces = plan(check_inputs(domain[0]), domain[1]) if domain else []
     with work_folder(work, "tokenize", out) as kept:
         kept = kept if out.local is not None else out  # at a URL they are written where they stay
-        pieces = _without_copies(
-            [
-                Piece(number, spans, kept, params, sides, column, tokenizer, STAGE.version)
-                for number, spans in enumerate(divided)
-            ],
-            cluster,
-        )
+        pieces = [replace(piece, folder=kept) for piece in pieces]
+        pieces = _leave_out_copies(pieces, domain_pieces, cluster)
         before = {result.piece: result for result in _written_before(earlier or out, out, pieces)}
         results = _results(pieces, before, cluster)
         total = accounting.sum_accounts(result.accounting for result in results)
@@ -263,15 +282,35 @@ def _say_large(inputs: Sequence[InputFile]) -> None:
         )
 
 
-def _without_copies(pieces: Sequence[Piece], cluster: Cluster) -> list[Piece]:
-    """The pieces, each with the lines that it leaves out: those that came before."""
-    found = [*workers.tasks(find_passages, pieces, cluster=cluster, label="copies")]
+def _leave_out_copies(
+    pieces: Sequence[Piece], domain_pieces: Sequence[Piece], cluster: Cluster
+) -> list[Piece]:
+    """The pieces, each with the lines that it leaves out: those that came before, or leak.
+
+    `domain_pieces` are those of the domain text, with which it is compared.
+    """
+    both_texts = [*pieces, *domain_pieces]
+    found = [*workers.tasks(find_passages, both_texts, cluster=cluster, label="copies")]
     raise_all(one for one in found if isinstance(one, ElmoError))
-    passages = [one for one in found if isinstance(one, Passages)]
-    copies = find_copies(passages, similarity=pieces[0].params.near_duplicates if pieces else 0.0)
+    passages = [one for one in found if isinstance(one, PiecePassages)]
+    passages, domain_passages = passages[: len(pieces)], passages[len(pieces) :]
+    similarity = pieces[0].params.near_duplicates if pieces else 0.0
+    left_out = find_copies(passages, similarity=similarity)
+    if domain_passages:
+        leaks = find_leaks(passages, domain_passages, similarity=similarity)
+        left_out = [{**ranges, "leak": leak} for ranges, leak in zip(left_out, leaks, strict=True)]
     return number_pieces(
-        replace(piece, copies=tuple(map(tuple, ranges.tolist())))
-        for piece, ranges in zip(pieces, copies, strict=True)
+        replace(piece, left_out=_plain(ranges))
+        for piece, ranges in zip(pieces, left_out, strict=True)
+    )
+
+
+def _plain(left_out: LeftOut) -> tuple[tuple[str, Ranges], ...]:
+    """Return ranges as plain values, without the reasons for which there are none."""
+    return tuple(
+        (reason, tuple((begin, end) for begin, end in ranges.tolist()))
+        for reason, ranges in left_out.items()
+        if len(ranges)
     )
 
 

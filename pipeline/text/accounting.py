@@ -12,10 +12,10 @@ class Accounting(Struct):
     """Counts that account for each byte of a part of a text: in a token, or left out for a reason.
 
     `bytes` are those read. Of them `mark` are byte order marks, `fields` stand around the text of
-    records, `blank_bytes` are in blank lines, `space_bytes` are white space in other lines,
-    `copied_bytes` are in lines that came before, and `lost_bytes` are what the tokenizer left out.
-    `lines` counts blank lines and copies too, `document_ids` blank documents too; `added` are the
-    newlines that the file lacks.
+    records, `blank_bytes` are in blank lines, `space_bytes` are white space in other lines, and
+    `lost_bytes` are what the tokenizer left out. Lines that were left out are in `left_out`, by a
+    reason of `REASONS`. `lines` counts these and blank lines too, `document_ids` blank documents
+    too; `added` are the newlines that the file lacks.
     """
 
     bytes: Count = 0
@@ -27,14 +27,18 @@ class Accounting(Struct):
     blank_bytes: Count = 0
     space_bytes: Count = 0
     lost_bytes: Count = 0
-    copied_lines: Count = 0
-    copied_bytes: Count = 0
     token_bytes: Count = 0
     tokens: Count = 0
     sentences: Count = 0
     document_ids: Count = 0
     train_documents: Count = 0
     heldout_documents: Count = 0
+    left_out: dict[str, Dropped] = {}
+
+    def leave_out(self, reason: str, dropped: Dropped) -> None:
+        """Count lines that are left out for a reason."""
+        before = self.left_out.get(reason, Dropped(0, 0))
+        self.left_out[reason] = Dropped(before.lines + dropped.lines, before.bytes + dropped.bytes)
 
     def counts(self) -> ShardsCounts:
         """Return the counts as a manifest records them; each byte read is in one of its entries."""
@@ -46,7 +50,8 @@ class Accounting(Struct):
             "fields": Dropped(0, self.fields),
             "mark": Dropped(0, self.mark),
             "tokenizer": Dropped(0, self.lost_bytes),
-            "copy": Dropped(self.copied_lines, self.copied_bytes),
+            "copy": Dropped(0, 0),
+            **self.left_out,
         }
         total = self.token_bytes + sum(reason.bytes for reason in dropped.values())
         assert total == self.bytes, f"{self.bytes} bytes read, {total} accounted for"
@@ -65,6 +70,9 @@ def sum_accounts(parts: Iterable[Accounting]) -> Accounting:
     """Return the sum of the accounts of several parts."""
     total = Accounting()
     for part in parts:
+        for reason, dropped in part.left_out.items():
+            total.leave_out(reason, dropped)
         for name in Accounting.__struct_fields__:
-            setattr(total, name, getattr(total, name) + getattr(part, name))
+            if name != "left_out":
+                setattr(total, name, getattr(total, name) + getattr(part, name))
     return total

@@ -1,12 +1,13 @@
 """Copies in a text: documents and lines that come again, found by their hashes before it is cut.
 
-Documents that nearly repeat an earlier one are left out too if the settings ask for it. Only what
-has 256 bytes or more is taken for a copy: shorter texts, such as an answer or a heading, are
-written again and again by people.
+Documents that nearly repeat an earlier one are left out too if the settings ask for it. Where a
+text is cut beside another one, nothing of it is learned from that is held out of the other, or the
+other way round. Only what has 256 bytes or more is taken for a copy: shorter texts, such as an
+answer or a heading, are written again and again by people.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,31 +18,45 @@ from elmo.errors import ElmoError
 from .accounting import Accounting
 from .documents import Documents
 from .formats import document_rule
-from .near_duplicates import SLOTS, Sketches, find_near_duplicates, sketch_documents
+from .near_duplicates import SLOTS, find_near_duplicates, sketch_documents
 from .pieces import Piece
 from .text_blocks import read_blocks
-from .text_hashes import Hashes, hash_runs
+from .text_hashes import hash_runs
 from .text_rows import TextRows, find_lines
 from .utf8_lines import BLOCK
+
+LeftOut = dict[str, Int64s]  # ranges of a piece's lines, by the reason why they are left out
 
 LEAST = 256  # bytes of a document or line from which it can be a copy
 
 
-@dataclass(frozen=True)
-class Passages:
-    """The documents and lines of a piece that have `LEAST` bytes: their hashes and lines.
+class Passages(NamedTuple):
+    """Documents or lines of a piece in order, by their `keys`: hashes or sketches.
 
-    `lines` are, of each, the numbers of its first line and of the line after it in the piece. With
-    `tokenize.near_duplicates` the `documents` have `sketches`.
+    `lines` are, of each, the numbers of its first line and of the line after it in the piece;
+    `heldout` tells whether it is held out.
     """
 
-    hashes: Hashes
+    keys: npt.NDArray[np.unsignedinteger]
     lines: Int64s
-    documents: Int64s
-    sketches: Sketches
+    heldout: npt.NDArray[np.bool_]
+
+    def choose(self, mask: npt.NDArray[np.bool_]) -> "Passages":
+        """Return some of the passages."""
+        return Passages(self.keys[mask], self.lines[mask], self.heldout[mask])
 
 
-def find_passages(piece: Piece) -> Passages | ElmoError:
+class PiecePassages(NamedTuple):
+    """The documents and lines of a piece that have `LEAST` bytes: `exact` by their hashes.
+
+    With `tokenize.near_duplicates`, `near_documents` has its documents by their sketches.
+    """
+
+    exact: Passages
+    near_documents: Passages
+
+
+def find_passages(piece: Piece) -> PiecePassages | ElmoError:
     """Return the passages of a piece, or the error of a file that cannot be read."""
     try:
         return _passages(piece)
@@ -49,10 +64,10 @@ def find_passages(piece: Piece) -> Passages | ElmoError:
         return error
 
 
-def _passages(piece: Piece) -> Passages:
-    documents, first = Documents(), 0
-    hashes, ranges = [np.zeros(0, np.uint64)], [np.zeros((0, 2), np.int64)]
-    sketches, sketched = [np.zeros((0, SLOTS), np.uint16)], [np.zeros((0, 2), np.int64)]
+def _passages(piece: Piece) -> PiecePassages:
+    documents, first, is_heldout = Documents(), 0, False
+    exact = [_no_passages(np.zeros(0, np.uint64))]
+    near_documents = [_no_passages(np.zeros((0, SLOTS), np.uint16))]
     for span in piece.spans:
         rule = document_rule(piece.sides.documents, span.input.format)
         size = min(BLOCK, piece.params.shard_bytes)
@@ -62,54 +77,123 @@ def _passages(piece: Piece) -> Passages:
             lines = find_lines(block.text)
             rows = TextRows.of(block.text, lines)
             found = documents.find(block, lines, rows, span=span, rule=rule)
+            heldout = np.append(is_heldout, piece.sides.are_heldout(found.hashes))
+            is_heldout = bool(heldout[-1])
             sizes, has_text = lines[1] - lines[0], rows.counts > 0
             for of_line in (np.arange(len(sizes)), found.number):
                 begins = np.flatnonzero(np.diff(of_line, prepend=-1))
                 counts = np.add.reduceat(has_text, begins, dtype=np.int64)
                 large = np.add.reduceat(sizes * has_text, begins) >= LEAST
                 within = np.stack([begins, np.append(begins[1:], len(sizes))], 1)
+                sides = heldout[found.number[begins]]
                 if of_line is found.number:
                     if piece.params.near_duplicates:
-                        long, new = sketch_documents(block.text, lines, within[large])
-                        sketches.append(new)
-                        sketched.append(first + within[large][long])
+                        long, sketches = sketch_documents(block.text, lines, within[large])
+                        near_documents.append(
+                            Passages(sketches, first + within[large][long], sides[large][long])
+                        )
                     large &= counts > 1  # of one line, that is it
-                hashes.append(hash_runs(rows.hashes[has_text], counts)[large])
-                ranges.append(first + within[large])
+                hashes = hash_runs(rows.hashes[has_text], counts)
+                exact.append(Passages(hashes, first + within, sides).choose(large))
             first += len(sizes)
-    return Passages(
-        np.concatenate(hashes),
-        np.concatenate(ranges),
-        np.concatenate(sketched),
-        np.concatenate(sketches),
-    )
+    return PiecePassages(_joined(exact), _joined(near_documents))
 
 
-def find_copies(pieces: Sequence[Passages], *, similarity: float = 0.0) -> list[Int64s]:
+def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> list[LeftOut]:
     """Return of each piece the ranges of lines that came before, in it or in a piece before it.
 
-    With a `similarity` above 0, documents are among them that are so similar to an earlier one.
+    They are by the reason: "copy", and with a `similarity` above 0 "near_copy", documents that are
+    so similar to an earlier one.
     """
-    hashes = np.concatenate([piece.hashes for piece in pieces])
-    is_copy = np.ones(len(hashes), bool)
-    is_copy[np.unique(hashes, return_index=True)[1]] = False
-    copies = _split(is_copy, [piece.lines for piece in pieces])
+    keys = np.concatenate([piece.exact.keys for piece in pieces])
+    is_copy = np.ones(len(keys), bool)
+    is_copy[np.unique(keys, return_index=True)[1]] = False
+    left_out: list[LeftOut] = [
+        {"copy": ranges} for ranges in _split(is_copy, [piece.exact.lines for piece in pieces])
+    ]
     if similarity:
-        sketches = np.concatenate([piece.sketches for piece in pieces])
-        near = find_near_duplicates(sketches, similarity=similarity)
-        more = _split(near, [piece.documents for piece in pieces])
-        copies = [np.concatenate(both) for both in zip(copies, more, strict=True)]
-    return [_joined(lines) for lines in copies]
+        sketches = np.concatenate([piece.near_documents.keys for piece in pieces])
+        is_near = find_near_duplicates(sketches, similarity=similarity)
+        near_ranges = _split(is_near, [piece.near_documents.lines for piece in pieces])
+        for of_piece, ranges in zip(left_out, near_ranges, strict=True):
+            of_piece["near_copy"] = ranges
+    return left_out
 
 
-def _split(chosen: npt.NDArray[np.bool_], ranges: Sequence[Int64s]) -> list[Int64s]:
-    """Return the chosen ranges of each piece; `chosen` goes through the pieces' in order."""
-    ends = np.cumsum([len(one) for one in ranges])
-    return [one[of] for one, of in zip(ranges, np.split(chosen, ends[:-1]), strict=True)]
+def find_leaks(
+    pieces: Sequence[PiecePassages],
+    other_pieces: Sequence[PiecePassages],
+    *,
+    similarity: float = 0.0,
+) -> list[Int64s]:
+    """Return of each piece the ranges of lines that leak between two texts.
+
+    These come in the other text, whose pieces are `other_pieces`, on the other side: held out of
+    one and learned from in the other. With a `similarity` above 0, so do similar documents.
+    """
+    copies = find_copies(other_pieces, similarity=similarity)
+    other_pieces = [
+        _exclude(piece, of_piece) for piece, of_piece in zip(other_pieces, copies, strict=True)
+    ]
+    passages, other_passages = (
+        _joined([piece.exact for piece in text]) for text in (pieces, other_pieces)
+    )
+    leaks = np.zeros(len(passages.keys), bool)
+    for side in (False, True):
+        on_side, other_keys = (
+            passages.heldout == side,
+            other_passages.keys[other_passages.heldout != side],
+        )
+        leaks[on_side] = np.isin(passages.keys[on_side], other_keys)
+    ranges = _split(leaks, [piece.exact.lines for piece in pieces])
+    if similarity and (count := sum(len(piece.near_documents.keys) for piece in other_pieces)):
+        is_near = find_near_duplicates(
+            np.concatenate([piece.near_documents.keys for piece in (*other_pieces, *pieces)]),
+            similarity=similarity,
+            reference_count=count,
+            sides=np.concatenate(
+                [
+                    *(~piece.near_documents.heldout for piece in other_pieces),
+                    *(p.near_documents.heldout for p in pieces),
+                ]
+            ),
+        )
+        near_ranges = _split(is_near, [piece.near_documents.lines for piece in pieces])
+        ranges = [_merged(np.concatenate(pair)) for pair in zip(ranges, near_ranges, strict=True)]
+    return ranges
 
 
-def _joined(ranges: Int64s) -> Int64s:
-    """Join ranges that overlap or touch, and sort them."""
+def _exclude(piece: PiecePassages, left_out: LeftOut) -> PiecePassages:
+    """Return the passages that are not in what is left out."""
+    ranges = _merged(np.concatenate([*left_out.values()]))
+    if not len(ranges):
+        return piece
+
+    def are_kept(passages: Passages) -> npt.NDArray[np.bool_]:
+        place = np.searchsorted(ranges[:, 0], passages.lines[:, 0], "right") - 1
+        return (place < 0) | (passages.lines[:, 1] > ranges[place, 1])
+
+    return PiecePassages(*(passages.choose(are_kept(passages)) for passages in piece))
+
+
+def _no_passages(keys: npt.NDArray[np.unsignedinteger]) -> Passages:
+    return Passages(keys, np.zeros((0, 2), np.int64), np.zeros(0, bool))
+
+
+def _joined(parts: Sequence[Passages]) -> Passages:
+    """Return passages of several parts as one, in order."""
+    return Passages(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _split(is_left_out: npt.NDArray[np.bool_], ranges: Sequence[Int64s]) -> list[Int64s]:
+    """Return the chosen ranges of each piece, merged; `is_left_out` is of all pieces in order."""
+    ends = np.cumsum([len(of_piece) for of_piece in ranges])
+    parts = zip(ranges, np.split(is_left_out, ends[:-1]), strict=True)
+    return [_merged(of_piece[mask]) for of_piece, mask in parts]
+
+
+def _merged(ranges: Int64s) -> Int64s:
+    """Merge ranges that overlap or touch, and sort them."""
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
     ends = np.maximum.accumulate(ranges[:, 1])
     begins = np.flatnonzero(np.append(True, ranges[1:, 0] > ends[:-1])[: len(ranges)])

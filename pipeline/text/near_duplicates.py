@@ -49,23 +49,38 @@ def sketch_documents(
     return counts > 0, sketches
 
 
-def find_near_duplicates(sketches: Sketches, *, similarity: float) -> npt.NDArray[np.bool_]:
+def find_near_duplicates(
+    sketches: Sketches,
+    *,
+    similarity: float,
+    reference_count: int = 0,
+    sides: npt.NDArray[np.bool_] | None = None,
+) -> npt.NDArray[np.bool_]:
     """Tell of each document whether one before it has so many equal slots, as a share of all.
 
     In each band of a sketch a document is compared with the first that has the same band, and with
-    the last before it.
+    the last before it. With `reference_count`, only the first so many documents are compared with,
+    and it is told of those that follow. With `sides`, documents of one side alone are compared.
     """
-    found = np.zeros(len(sketches), bool)
+    is_near = np.zeros(len(sketches), bool)
     for slot in range(0, SLOTS, _BAND):
-        keys = np.ascontiguousarray(sketches[:, slot : slot + _BAND]).view(np.uint64).ravel()
+        keys = np.ascontiguousarray(sketches[:, slot : slot + _BAND]).view(np.uint64).flatten()
+        if sides is not None:
+            keys[sides] = ~keys[sides]
         order = np.argsort(keys, kind="stable")  # of equal keys in the order of the text
+        places = np.arange(len(order))
         begins = np.append(True, np.diff(keys[order]) != 0)[: len(order)]
-        firsts = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
-        later = np.flatnonzero(~begins & ~found[order])
-        for earlier in (firsts[later], later - 1):
+        firsts = np.maximum.accumulate(np.where(begins, places, 0))
+        is_later, lasts = ~begins & ~is_near[order], places - 1
+        if reference_count:
+            is_reference = order < reference_count
+            lasts = np.maximum.accumulate(np.where(is_reference | begins, places, 0))
+            is_later &= ~is_reference & is_reference[firsts]
+        later = np.flatnonzero(is_later)
+        for earlier in (firsts[later], lasts[later]):
             for start in range(0, len(later), _PAIRS):
                 part = slice(start, start + _PAIRS)
                 documents = order[later[part]]
                 equal = sketches[documents] == sketches[order[earlier[part]]]
-                found[documents[equal.mean(1) >= similarity]] = True
-    return found
+                is_near[documents[equal.mean(1) >= similarity]] = True
+    return is_near[reference_count:]

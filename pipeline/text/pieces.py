@@ -26,6 +26,8 @@ MOST_PIECES = 1 << 13  # that a corpus is divided into, about
 MOST_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
 _FEW = 1 << 8  # files of which each has a piece of its own
 
+Ranges = tuple[tuple[int, int], ...]  # of lines of a piece: the first, and the one after the last
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -33,8 +35,8 @@ class Piece:
 
     It has the spans of files to read, the settings, which documents are held out, and the folder
     for its shards. `column` holds the text of records, `tokenizer` describes the tokenizer as the
-    manifest does, and `version` is that of the stage. `copies` are ranges of lines that are left
-    out, since they came before. `copy` numbers pieces with the same text.
+    manifest does, and `version` is that of the stage. `left_out` are ranges of lines that are left
+    out, by the reason. `copy` numbers pieces with the same text.
     """
 
     number: int
@@ -45,7 +47,7 @@ class Piece:
     column: str
     tokenizer: Tokenization
     version: int
-    copies: tuple[tuple[int, int], ...] = ()
+    left_out: tuple[tuple[str, Ranges], ...] = ()
     copy: int = 0
 
     @cached_property
@@ -63,7 +65,7 @@ class Piece:
             self.column,
             self.params.shard_bytes,
             self.version,
-            self.copies,
+            self.left_out,
             self.copy,
         ]
         return digest([*depends_on, asdict(self.sides), to_builtins(self.tokenizer)])

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from msgspec import DecodeError, Struct, json, to_builtins
 
 from elmo.data.arrays import Int64s
-from elmo.data.manifest import SPLITS, ShardEntry, Split
+from elmo.data.manifest import SPLITS, Dropped, ShardEntry, Split
 from elmo.data.shards import describe_shard, shard_name, write_shard
 from elmo.data.tokenizer import Tokenizer, load_recorded, sentence_splitter
 from elmo.errors import ElmoError
@@ -29,7 +29,7 @@ from .formats import document_rule
 from .input_files import check_unchanged
 from .pieces import Piece
 from .quality import QualityCounts, QualityFigures
-from .text_blocks import TextBlock, read_blocks
+from .text_blocks import read_blocks
 from .text_rows import TextRows, find_lines
 from .utf8_lines import BLOCK
 
@@ -107,7 +107,10 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     accounting, quality, documents = Accounting(), QualityCounts(), Documents()
     builder = _Builder(piece, load_recorded(piece.tokenizer), accounting, quality)
     is_heldout = False  # the document that goes on in the next block
-    copies, first = np.array(piece.copies, np.int64).reshape(-1, 2), 0
+    left_out = {
+        reason: np.array(ranges, np.int64).reshape(-1, 2) for reason, ranges in piece.left_out
+    }
+    first = 0
     for span in piece.spans:
         rule = document_rule(piece.sides.documents, span.input.format)
         blocks = read_blocks(
@@ -123,7 +126,13 @@ def tokenize_piece(piece: Piece) -> PieceResult:
             lines = find_lines(block.text)
             rows = TextRows.of(block.text, lines)
             found = documents.find(block, lines, rows, span=span, rule=rule)
-            kept = ~are_in(np.arange(first, first + len(lines[0])), copies)
+            kept, numbers = np.ones(len(lines[0]), bool), np.arange(first, first + len(lines[0]))
+            for reason, ranges in left_out.items():
+                chosen = kept & are_in(numbers, ranges)
+                if chosen.any():
+                    sizes = (lines[1] - lines[0])[chosen]
+                    accounting.leave_out(reason, Dropped(len(sizes), int(sizes.sum())))
+                    kept &= ~chosen
             first += len(kept)
             heldout = np.append(is_heldout, piece.sides.are_heldout(found.hashes))
             is_heldout = bool(heldout[-1])
@@ -134,10 +143,13 @@ def tokenize_piece(piece: Piece) -> PieceResult:
                 has_text[found.number[kept & (rows.counts > 0)]] = True
                 accounting.heldout_documents += int((has_text & heldout)[1:].sum())
                 accounting.train_documents += int((has_text & ~heldout)[1:].sum())
-            text = block.text if kept.all() else _without_copies(block, lines, kept, accounting)
-            if text and text is not block.text:
-                lines = find_lines(text)
-                rows = TextRows.of(text, lines)
+            text = block.text
+            if not kept.all():
+                accounting.lines += int((~kept).sum())
+                stays = np.repeat(kept, lines[1] - lines[0] + 1)
+                text = np.frombuffer(text, np.uint8)[stays].tobytes()
+                lines = find_lines(text) if text else lines
+                rows = TextRows.of(text, lines) if text else rows
             if text:
                 number = found.number[kept]
                 builder.add(text, lines, rows, ids[kept], heldout[number], split)
@@ -148,20 +160,6 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     result = PieceResult(piece.digest, tuple(builder.shards), accounting, quality.figures())
     piece.folder.write_json(piece.result_name, to_builtins(result))
     return result
-
-
-def _without_copies(
-    block: TextBlock,
-    lines: tuple[Int64s, Int64s],
-    kept: npt.NDArray[np.bool_],
-    accounting: Accounting,
-) -> bytes:
-    """Return the text of a block without the lines that are not `kept`; account for these."""
-    sizes = lines[1] - lines[0]
-    accounting.lines += int((~kept).sum())
-    accounting.copied_lines += int((~kept).sum())
-    accounting.copied_bytes += int(sizes[~kept].sum())
-    return np.frombuffer(block.text, np.uint8)[np.repeat(kept, sizes + 1)].tobytes()
 
 
 @dataclass(frozen=True)

@@ -446,6 +446,61 @@ def test_a_document_that_nearly_repeats_one_before_it_is_left_out(
             assert accounted(shards) == shards.manifest.counts.bytes
 
 
+@pytest.mark.parametrize("similarity", [0.0, 0.8])
+def test_nothing_is_learned_from_that_the_other_text_holds_out(
+    tmp_path: Path, similarity: float
+) -> None:
+    """The general text loses it, on either side; of the domain text nothing is left out."""
+    pick = random.Random(8)
+    texts = [" ".join(f"w{pick.randrange(10**5)}" for _ in range(100)) for _ in range(400)]
+    general, shared, domain = texts[:100], texts[100:300], texts[300:]
+    alike = [edit_text(text, 0.01, pick) for text in shared]
+    named = {
+        # Each shared text is part of another document there, so chance chooses its side anew.
+        "general": [f"{one}\n{other}" for one, other in zip(general * 2, shared, strict=True)],
+        "alike": [f"{text} once more" for text in alike],
+        "domain": [*domain, *shared],
+    }
+    for name, documents_ in named.items():
+        text_file(tmp_path, ["\n\n".join(documents_)], name=f"{name}.txt")
+    settings = CorpusSettings(
+        general=(str(tmp_path / "general.txt"), str(tmp_path / "alike.txt")),
+        domain=(str(tmp_path / "domain.txt"),),
+        domain_package="numpy",
+        column="text",
+    )
+    corpus.run(Location(tmp_path / "corpus"), settings, work=Location(tmp_path / "work"))
+    found = {}
+    for size in (4096, 1 << 20):
+        sides: dict[str, dict[str, set[str]]] = {}
+        for text in ("general", "domain"):
+            out = Location(tmp_path / f"{text}{size}")
+            how = params(
+                documents="blank", heldout=0.4, near_duplicates=similarity, shard_bytes=size
+            )
+            places = {"work": Location(tmp_path / "work"), "cluster": CLUSTER}
+            tokenize.run(Location(tmp_path / "corpus"), out, how, text=text, **places)
+            shards = Shards(out)
+            assert accounted(shards) == shards.manifest.counts.bytes
+            lines, side = rows(shards), documents(shards)
+            sides[text] = {
+                split: {" ".join(lines[k]) for k in lines if side[k][1] == split}
+                for split in ("train", "heldout")
+            }
+        found[size] = sides
+    assert found[4096] == found[1 << 20]
+    ours, theirs = found[4096]["general"], found[4096]["domain"]
+    assert {*domain, *shared} <= theirs["train"] | theirs["heldout"]
+    nearly = {f"{text} once more": one for one, text in zip(shared, alike, strict=True)}
+    for side, other in (("train", "heldout"), ("heldout", "train")):
+        assert not ours[side] & theirs[other] - {""}
+        kept = {nearly[text] for text in ours[side] if text in nearly}
+        # What is on the same side in both texts stays.
+        assert len(ours[side] & theirs[side] - {""}) > 20
+        assert len(kept & theirs[side]) > 20
+        assert bool(similarity) != bool(kept & theirs[other])
+
+
 @pytest.mark.parametrize("documents_", ["blank", "line", "file", "auto"])
 @pytest.mark.parametrize("sentences", ["line", "split"])
 def test_what_came_before_is_left_out_and_counted(
