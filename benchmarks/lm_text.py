@@ -45,7 +45,7 @@ def _first(lines: list[list[str]], tokens: int) -> list[list[str]]:
 
 def _write(out: Path, texts: dict[str, list[list[str]]]) -> None:
     entries, splits, totals, first_id = [], {}, Counter[str](), 0
-    with new_folder(Location(out), ours=("manifest.json",)) as folder:
+    with new_folder(Location(out), required=("manifest.json",)) as folder:
         for split, lines in texts.items():
             splits[split] = len(lines)
             for number, start in enumerate(range(0, len(lines), SHARD_SENTENCES)):

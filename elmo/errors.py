@@ -34,33 +34,33 @@ def missing_error(file: object) -> Damaged:
     return Damaged(f"{file}: is missing, though its manifest names it; restore it or make it again")
 
 
-def altered_error(file: object, found: str) -> Damaged:
-    """Return the exception for a truncated or altered file, which is named by `file`; `found` says
+def altered_error(file: object, reason: str) -> Damaged:
+    """Return the exception for a truncated or altered file, which is named by `file`; `reason` says
     how it differs."""
-    return Damaged(f"{file}: truncated or altered ({found}); restore it or make it again")
+    return Damaged(f"{file}: truncated or altered ({reason}); restore it or make it again")
 
 
 def format_error(
-    source: object, found: object, wanted: int, *, name: str = "format", again: str
+    source: object, file_format: object, expected: int, *, name: str = "format", remake: str
 ) -> Mismatch:
     """Return the exception for a file whose format this version does not read.
 
-    `found` is the format number in the file `source`, `wanted` the one that is read, and `name`
-    what the number is called in the message. `again` is the advice if the file is older; if it is
+    `file_format` is the number in the file `source`, `expected` the one that is read, and `name`
+    what the number is called in the message. `remake` is the advice if the file is older; if it is
     newer, the advice is to upgrade.
     """
-    newer = isinstance(found, int) and found > wanted
-    remedy = "a newer version wrote it: upgrade elmo-pipeline" if newer else again
+    newer = isinstance(file_format, int) and file_format > expected
+    remedy = "a newer version wrote it: upgrade elmo-pipeline" if newer else remake
     return Mismatch(
-        f"{source}: has {name} {str(found)[:20]}, this version reads {wanted}; {remedy}"
+        f"{source}: has {name} {str(file_format)[:20]}, this version reads {expected}; {remedy}"
     )
 
 
 def did_you_mean(name: str, among: Iterable[str]) -> str:
     """Return the end of a message about a name that was not found: the name `among` others that is
     most like it, as a question; empty if none is."""
-    near = difflib.get_close_matches(name, list(among), 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    matches = difflib.get_close_matches(name, list(among), 1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def not_utf8_error(source: object, number: int, line: bytes, start: int) -> ElmoError:
@@ -76,12 +76,12 @@ def similar_path(path: Path, *, folders: bool = False) -> str:
     """Return the end of a message that the file `path`, or with `folders` the folder, is missing:
     the one beside it with the most similar name, as a question; empty if none is."""
     try:
-        beside = [one.name for one in path.parent.iterdir() if not folders or one.is_dir()]
+        names = [item.name for item in path.parent.iterdir() if not folders or item.is_dir()]
     except OSError:
         return ""
-    beside = [name for name in beside if name != path.name] if len(beside) < 10_000 else []
-    near = difflib.get_close_matches(path.name, beside, 1, 0.75)  # endings alone are alike as well
-    return did_you_mean(str(path), [str(path.with_name(one)) for one in near])
+    names = [name for name in names if name != path.name] if len(names) < 10_000 else []
+    hits = difflib.get_close_matches(path.name, names, 1, 0.75)  # endings alone are alike as well
+    return did_you_mean(str(path), [str(path.with_name(item)) for item in hits])
 
 
 def first_line(error: BaseException) -> str:
@@ -100,7 +100,7 @@ def reason_of(error: BaseException) -> str:
     line of the message."""
     wrapped = re.search(r"\[errno (\d+)\]", str(error), re.IGNORECASE)
     number = int(wrapped[1]) if wrapped else getattr(error, "errno", None)
-    own = os.strerror(int(wrapped[1])) if wrapped else getattr(error, "strerror", None)
-    reason = own or first_line(error)
+    system_reason = os.strerror(int(wrapped[1])) if wrapped else getattr(error, "strerror", None)
+    reason = system_reason or first_line(error)
     full = number in (errno.ENOSPC, errno.EDQUOT)
     return reason + "; make room, and run the same command again" * full

@@ -49,7 +49,7 @@ def check_value(name: str, value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, type=kind)
     except (msgspec.ValidationError, ValueError):
-        raise BadSettings(f"{name} must be {describe_type(kind)}, found {_shown(value)}") from None
+        raise BadSettings(f"{name} must be {describe_type(kind)}, found {_short(value)}") from None
 
 
 def check_fields(settings: Any) -> None:
@@ -71,16 +71,16 @@ def describe_type(kind: Any) -> str:
     plain = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(
-            "null" if one is type(None) else describe_type(one) for one in get_args(kind)
+            "null" if item is type(None) else describe_type(item) for item in get_args(kind)
         )
     if get_origin(kind) is Literal:
-        return "one of " + ", ".join(str(one) for one in get_args(kind))
+        return "one of " + ", ".join(str(item) for item in get_args(kind))
     if get_origin(kind) is tuple:
         return "a list"
     if get_origin(kind) is not Annotated:
         return plain.get(kind, f"a {getattr(kind, '__name__', kind)}")
     base, *metas = get_args(kind)
-    meta = next(one for one in metas if isinstance(one, Meta))
+    meta = next(item for item in metas if isinstance(item, Meta))
     if meta.description is not None:
         return meta.description
     bounds = [
@@ -99,7 +99,7 @@ def describe_type(kind: Any) -> str:
     return " ".join([describe_type(base), " and ".join(bounds)]).strip()
 
 
-def _shown(value: Any) -> str:
+def _short(value: Any) -> str:
     """Return a value for a message: on one line and not too long."""
     try:
         text = repr(list(value) if isinstance(value, tuple) else value)
@@ -206,8 +206,8 @@ class OptimizerSettings:
             return self.lr * (step + 1) / self.warmup_steps
         if self.decay == "constant":
             return self.lr
-        done = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
-        left = 1 - done if self.decay == "linear" else (1 + math.cos(math.pi * done)) / 2
+        progress = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
+        left = 1 - progress if self.decay == "linear" else (1 + math.cos(math.pi * progress)) / 2
         return self.lr * (self.final_lr + (1 - self.final_lr) * left)
 
 
@@ -282,8 +282,8 @@ class TrainingSettings:
         if self.rows:
             return self
         steps = {rows: tokens * self.epochs / (rows * self.window) for rows in ROWS}
-        enough = [rows for rows in ROWS if steps[rows] >= ENOUGH_STEPS]
-        return replace(self, rows=max(enough, default=ROWS[0]))
+        row_choices = [rows for rows in ROWS if steps[rows] >= ENOUGH_STEPS]
+        return replace(self, rows=max(row_choices, default=ROWS[0]))
 
 
 @dataclass(frozen=True)
@@ -370,8 +370,8 @@ class ModelShape(NetworkSettings):
         """Create a shape from a JSON object; `BadSettings`, which names `source`, is raised if it
         is invalid."""
         names = {field.name for field in fields(cls)}
-        if missing := sorted(names - value.keys()):
-            raise BadSettings(f"{source}: {missing[0]} is missing")
+        if missing_names := sorted(names - value.keys()):
+            raise BadSettings(f"{source}: {missing_names[0]} is missing")
         if unknown := sorted(value.keys() - names):
             raise BadSettings(f"{source}: {unknown[0]} is not a setting of a model")
         try:

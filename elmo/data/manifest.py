@@ -154,7 +154,7 @@ def read_manifest(folder: Location) -> ShardsManifest:
     header = folder.read_record("manifest.json", Header)
     if header.kind != "shards":
         raise ElmoError(f"{path}: is not the manifest of a shards folder")
-    header.check_version(path, "schema", SCHEMA_VERSION, again="make the shards again")
+    header.check_version(path, "schema", SCHEMA_VERSION, remake="make the shards again")
     manifest = folder.read_record("manifest.json", ShardsManifest)
     _check_manifest(path, manifest)
     return manifest

@@ -256,7 +256,9 @@ def write_shards(
         "heldout": sorted(heldout),
     }
     location = Location.of(out)
-    with new_folder(location, ours=("manifest.json",), also=FILE_PATTERN, kind="shards") as folder:
+    with new_folder(
+        location, required=("manifest.json",), pattern=FILE_PATTERN, kind="shards"
+    ) as folder:
         entries = []
         for split, ids in split_ids.items():
             for number, start in enumerate(range(0, len(ids), shard_sentences)):

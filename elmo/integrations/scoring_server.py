@@ -26,10 +26,12 @@ def adapt_scoring_server() -> None:
         return
 
     def answer(data: Any, content_type: str | None, model: Any, schema: Any) -> Any:
-        known = model.metadata.get_params_schema()
+        known_params = model.metadata.get_params_schema()
         try:
             items, params = read_request(
-                data, content_type or "", [one.name for one in known.params] if known else []
+                data,
+                content_type or "",
+                [item.name for item in known_params.params] if known_params else [],
             )
             text = io.StringIO()
             server.predictions_to_json(model.predict(items, params=params), text)
@@ -74,12 +76,12 @@ def read_request(
     if not isinstance(body, dict):
         raise ElmoError(f"the request must be a JSON object with inputs, found {body!r:.80}")
     body = request_of_items(body, params)
-    given = body.get("params")
-    if given is not None and not isinstance(given, dict):
-        raise ElmoError(f"params must be an object, found {given!r:.80}")
-    if nulls := [name for name, value in (given or {}).items() if value is None]:
+    request_params = body.get("params")
+    if request_params is not None and not isinstance(request_params, dict):
+        raise ElmoError(f"params must be an object, found {request_params!r:.80}")
+    if nulls := [name for name, value in (request_params or {}).items() if value is None]:
         raise ElmoError(f"params: {nulls[0]} must have a value, found null; leave it out")
-    return body["inputs"], given
+    return body["inputs"], request_params
 
 
 def _refuse_constant(word: str) -> NoReturn:
@@ -117,8 +119,8 @@ def request_of_items(body: Mapping[str, Any], params: Iterable[str]) -> dict[str
     slip; `params` are the names of parameters that the model knows.
     """
     _check_names("the request", body, ("inputs", *TABLES, "params"))
-    if isinstance(given := body.get("params"), dict):
-        _check_names("params", given, params)
+    if isinstance(request_params := body.get("params"), dict):
+        _check_names("params", request_params, params)
     request = {name: value for name, value in body.items() if name not in TABLES}
     for name in TABLES:
         if name in body:
@@ -133,11 +135,11 @@ def request_of_items(body: Mapping[str, Any], params: Iterable[str]) -> dict[str
     return request
 
 
-def _check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    known = list(known)
-    if unknown := [str(name) for name in given if name not in known]:
-        expected = ", ".join(known) or "nothing"
-        raise ElmoError(f"{where} must hold {expected}, found {', '.join(unknown)}")
+def _check_names(subject: str, names: Iterable[str], known_names: Iterable[str]) -> None:
+    known_names = list(known_names)
+    if unknown := [str(name) for name in names if name not in known_names]:
+        expected = ", ".join(known_names) or "nothing"
+        raise ElmoError(f"{subject} must hold {expected}, found {', '.join(unknown)}")
 
 
 def _rows(table: Any) -> list[dict[str, Any]]:

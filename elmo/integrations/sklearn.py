@@ -43,7 +43,7 @@ class ElmoVectorizer(TransformerMixin, BaseEstimator):
 
     def fit(self, texts: Sequence[str], y: Any = None) -> "ElmoVectorizer":
         """Load the model and return the transformer; nothing is learned from the texts."""
-        self._loaded()
+        self._load_embedder()
         return self
 
     def transform(self, texts: Sequence[str]) -> Floats:
@@ -53,20 +53,20 @@ class ElmoVectorizer(TransformerMixin, BaseEstimator):
         if isinstance(texts, str):
             raise ElmoError("give a list of texts, not one text")
         options: dict[str, Any] = {"normalize": self.normalize, "layers": self.layers}
-        embedder, several = self._loaded(), list_texts(texts)
+        embedder, several = self._load_embedder(), list_texts(texts)
         return np.asarray(
             embedder.encode(several, self.pooling, batch_size=self.batch_size, **options)  # type: ignore[arg-type]
         )
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Return the names of the features: elmo0 to elmo(dim - 1)."""
-        return np.array([f"elmo{k}" for k in range(self._loaded().dim)], object)
+        return np.array([f"elmo{k}" for k in range(self._load_embedder().dim)], object)
 
-    def _loaded(self) -> Embedder:
-        named = (str(self.model), self.device)
-        if getattr(self, "_of", None) != named:
+    def _load_embedder(self) -> Embedder:
+        source = (str(self.model), self.device)
+        if getattr(self, "_source", None) != source:
             self._embedder = Embedder.from_pretrained(self.model, device=self.device)
-            self._of = named
+            self._source = source
         return self._embedder
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -75,4 +75,6 @@ class ElmoVectorizer(TransformerMixin, BaseEstimator):
     def __getstate__(self) -> Any:
         """Return the state to pickle, without the model's weights."""
         state = dict(super().__getstate__())
-        return {name: value for name, value in state.items() if name not in ("_embedder", "_of")}
+        return {
+            name: value for name, value in state.items() if name not in ("_embedder", "_source")
+        }

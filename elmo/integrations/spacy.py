@@ -62,7 +62,7 @@ class ElmoComponent:
             doc._.elmo[:, is_word_T] = layers_LTD
             doc.tensor = doc._.elmo.mean(0)
             # Not vector_norm of spans: spaCy calls the hook of the vector in its place.
-            alike: dict[str, Any] = {"has_vector": _whether, "similarity": _similarity}
+            alike: dict[str, Any] = {"has_vector": _always_true, "similarity": _similarity}
             doc.user_hooks |= {"vector": _mean, "vector_norm": _norm, **alike}
             doc.user_span_hooks |= {"vector": _mean, **alike}
             doc.user_token_hooks |= {"vector": _vector, "vector_norm": _norm, **alike}
@@ -84,13 +84,13 @@ def _norm(part: Any) -> float:
     return float(np.linalg.norm(part.vector))
 
 
-def _similarity(one: Any, other: Any) -> float:
+def _similarity(left: Any, right: Any) -> float:
     """Return the cosine of two vectors, each that of a Doc, a span or a token; 0 if one is 0."""
-    norms = _norm(one) * _norm(other)
-    return float(one.vector @ other.vector) / norms if norms else 0.0
+    norms = _norm(left) * _norm(right)
+    return float(left.vector @ right.vector) / norms if norms else 0.0
 
 
-def _whether(_: Any) -> bool:
+def _always_true(_: Any) -> bool:
     return True
 
 

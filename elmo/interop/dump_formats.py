@@ -39,9 +39,9 @@ class DumpFormat:
                 f"--dtype {dtype}: this layout has {' and '.join(self.dtypes)}; leave --dtype out"
             )
         module, _, name = self.writer.partition(":")
-        chosen = {"dtype": dtype} if len(self.dtypes) > 1 else {}
-        written: int = getattr(import_module(module), name)(store, out, **self.options, **chosen)
-        return written
+        extra = {"dtype": dtype} if len(self.dtypes) > 1 else {}
+        count: int = getattr(import_module(module), name)(store, out, **self.options, **extra)
+        return count
 
 
 _HDF5 = "elmo.store.dump:export_hdf5"
@@ -80,10 +80,10 @@ DUMP_FORMATS: Mapping[str, DumpFormat] = {
 def format_for(name: str, layout: str | None = None) -> DumpFormat:
     """Return the export format for an output file's name: that of the `layout`, or the one that has
     its ending; raise `BadSettings` if there is none, or the ending is for another kind of file."""
-    by_ending = next((one for one in DUMP_FORMATS.values() if name.endswith(one.endings)), None)
-    chosen = DUMP_FORMATS[layout] if layout else by_ending
-    if chosen is None:
+    by_ending = next((item for item in DUMP_FORMATS.values() if name.endswith(item.endings)), None)
+    dump_format = DUMP_FORMATS[layout] if layout else by_ending
+    if dump_format is None:
         raise BadSettings(f"{name}: dump writes .parquet, .hdf5 and .h5, or what --layout names")
-    if by_ending is not None and by_ending.kind != chosen.kind:
+    if by_ending is not None and by_ending.kind != dump_format.kind:
         raise BadSettings(f"{name}: --layout {layout} writes another kind of file; rename it")
-    return chosen
+    return dump_format

@@ -72,7 +72,7 @@ def import_2018(
     is there is replaced only with `overwrite`. `ElmoError` names an option or dataset that is
     missing or does not fit.
     """
-    check_folder(Location(out), ours=(CONFIG, WEIGHTS), also=OTHER_FILE_PATTERN)
+    check_folder(Location(out), required=(CONFIG, WEIGHTS), pattern=OTHER_FILE_PATTERN)
     if not overwrite and (files := Location(out).names()):
         raise ElmoError(
             f"{out}: holds {files[0]}, and is not replaced; choose another folder, or delete it"
@@ -102,7 +102,7 @@ def import_2018(
         for name, datasets in _datasets(config, set(_names(file, weights))):
             source = (table_file, table) if name == "encoder.embedding" else (file, weights)
             arrays = [_array(*source, dataset, shape) for dataset, shape in datasets]
-            state[name] = _joined(name, arrays)
+            state[name] = _join_datasets(name, arrays)
         bilm.load_state_dict(state, assign=True)
     inputs = {"options": sha256(options), "weights": sha256(weights)}
     if embedding is not None:
@@ -124,20 +124,20 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
     bilm-tf and AllenNLP read. The softmax and the training record are left out."""
     if os.path.realpath(options) == os.path.realpath(weights):  # Path.resolve fails on a loop
         raise ElmoError(f"{weights}: named for the options too; pass a second file for the weights")
-    loaded = load_model(model, with_softmax=False)
-    config = loaded.bilm.config
-    if loaded.characters != Characters():
+    source_model = load_model(model, with_softmax=False)
+    config = source_model.bilm.config
+    if source_model.characters != Characters():
         raise ElmoError(
-            f"{model}: its characters are {loaded.characters.kind}, at most "
-            f"{loaded.characters.max_characters}; the 2018 files know bytes and 50 alone"
+            f"{model}: its characters are {source_model.characters.kind}, at most "
+            f"{source_model.characters.max_characters}; the 2018 files know bytes and 50 alone"
         )
-    state = loaded.bilm.state_dict()
-    with new_file_if_absent(Path(options)) as new:  # both files, or neither
-        write_json(new, _options(config))
+    state = source_model.bilm.state_dict()
+    with new_file_if_absent(Path(options)) as new_options:  # both files, or neither
+        write_json(new_options, _options(config))
         # Killed between the two, it left the weights; the next export finds them the same.
-        with create_hdf5(Path(weights), same=True) as (file, check):
+        with create_hdf5(Path(weights), keep_same=True) as (file, check):
             for name, datasets in _datasets(config, None):
-                arrays = _split(name, state[name])
+                arrays = _split_weight(name, state[name])
                 for (dataset, shape), array in zip(datasets, arrays, strict=True):
                     file.create_dataset(dataset, data=array.reshape(shape).numpy(), dtype="float32")
                     check()
@@ -222,10 +222,10 @@ def _options(config: ModelShape) -> dict[str, Any]:
 DatasetShape = tuple[str, tuple[int, ...]]
 
 
-def _datasets(config: ModelShape, present: set[str] | None) -> list[tuple[str, list[DatasetShape]]]:
+def _datasets(config: ModelShape, names: set[str] | None) -> list[tuple[str, list[DatasetShape]]]:
     """Return for each weight of ours the HDF5 datasets it is read from, with their shapes.
 
-    `present` are the datasets of the file: a model of one layer may lack `MultiRNNCell` in its
+    `names` are those of the file's datasets: a model of one layer may lack `MultiRNNCell` in its
     names.
     """
     datasets: list[tuple[str, list[DatasetShape]]] = []
@@ -245,7 +245,7 @@ def _datasets(config: ModelShape, present: set[str] | None) -> list[tuple[str, l
             if name == "project" and config.cells == config.projection:
                 continue
             directions = [
-                (f"{_cell(direction, layer, config.layers, present)}/{_LSTM[name]}", shape)
+                (f"{_cell_path(direction, layer, config.layers, names)}/{_LSTM[name]}", shape)
                 for direction in (0, 1)
             ]
             datasets.append((f"lstm.{name}.{layer}", directions))
@@ -263,9 +263,9 @@ def _encoder_datasets(config: ModelShape) -> list[tuple[str, list[DatasetShape]]
         datasets.append((f"encoder.conv_weight.{k}", [(f"CNN/W_cnn_{k}", weight)]))
         datasets.append((f"encoder.conv_bias.{k}", [(f"CNN/b_cnn_{k}", (count,))]))
     for k in range(config.highways):
-        for ours, theirs in _HIGHWAY.items():
-            shape: tuple[int, ...] = (total, total) if ours.endswith("weight") else (total,)
-            datasets.append((f"encoder.highway.{k}.{ours}", [(f"CNN_high_{k}/{theirs}", shape)]))
+        for part, dataset in _HIGHWAY.items():
+            shape: tuple[int, ...] = (total, total) if part.endswith("weight") else (total,)
+            datasets.append((f"encoder.highway.{k}.{part}", [(f"CNN_high_{k}/{dataset}", shape)]))
     if total != config.projection:
         projection: tuple[int, ...] = (total, config.projection)
         datasets.append(("encoder.project_weight", [("CNN_proj/W_proj", projection)]))
@@ -273,15 +273,15 @@ def _encoder_datasets(config: ModelShape) -> list[tuple[str, list[DatasetShape]]
     return datasets
 
 
-def _cell(direction: int, layer: int, layers: int, present: set[str] | None) -> str:
+def _cell_path(direction: int, layer: int, layers: int, names: set[str] | None) -> str:
     full = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
     bare = f"RNN_{direction}/RNN/LSTMCell"
-    if layers == 1 and present is not None and f"{bare}/W_0" in present:
+    if layers == 1 and names is not None and f"{bare}/W_0" in names:
         return bare
     return full
 
 
-def _joined(name: str, arrays: list[Floats]) -> Tensor:
+def _join_datasets(name: str, arrays: list[Floats]) -> Tensor:
     """Build a weight from its datasets: both directions stacked, a convolution flattened."""
     tensors = [torch.from_numpy(array) for array in arrays]
     if name.startswith("lstm."):
@@ -290,7 +290,7 @@ def _joined(name: str, arrays: list[Floats]) -> Tensor:
     return tensor.flatten(0, 2) if tensor.dim() == 4 else tensor
 
 
-def _split(name: str, tensor: Tensor) -> list[Tensor]:
+def _split_weight(name: str, tensor: Tensor) -> list[Tensor]:
     """Split a weight into its datasets."""
     return list(tensor) if name.startswith("lstm.") else [tensor]
 
@@ -305,10 +305,10 @@ def _names(file: Any, path: Path) -> list[str]:
 
 
 def _dataset(file: Any, path: Path, name: str) -> Any:
-    found = read_dataset(file, path, name)
-    if found is None:
+    dataset = read_dataset(file, path, name)
+    if dataset is None:
         raise ElmoError(f"{path}: has no dataset {name}; options.json asks for it")
-    return found
+    return dataset
 
 
 def _array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
@@ -337,7 +337,7 @@ def _section(path: Path, value: dict[str, Any], name: str) -> dict[str, Any]:
     return section
 
 
-def _option(path: Path, section: dict[str, Any], where: str, name: str) -> Any:
+def _option(path: Path, section: dict[str, Any], section_name: str, name: str) -> Any:
     if name not in section:
-        raise ElmoError(f"{path}: {where}.{name} is missing")
+        raise ElmoError(f"{path}: {section_name}.{name} is missing")
     return section[name]

@@ -81,16 +81,19 @@ def damaged_error(path: Path, error: Exception) -> Damaged:
 
 
 @contextmanager
-def create_hdf5(out: Path, *, same: bool = False) -> Iterator[tuple[Any, Callable[[], None]]]:
+def create_hdf5(out: Path, *, keep_same: bool = False) -> Iterator[tuple[Any, Callable[[], None]]]:
     """Yield a new h5py file, which becomes `out` on success, and a function that you must call
     after each dataset.
 
     The function raises the error if a write failed, as on a full disk, where the HDF5 library
-    itself would crash the process. An existing `out` is refused unless it is empty; with `same`, it
-    is kept if its bytes are the same.
+    itself would crash the process. An existing `out` is refused unless it is empty; with
+    `keep_same`, it is kept if its bytes are the same.
     """
     h5py = load_h5py()
-    with new_file_if_absent(out, same=same) as path, path.open("w+b", buffering=0) as file:
+    with (
+        new_file_if_absent(out, keep_same=keep_same) as path,
+        path.open("w+b", buffering=0) as file,
+    ):
         stream = _Unfailing(file)
         try:
             with h5py.File(stream, "w") as hdf5:
@@ -110,7 +113,7 @@ class _Unfailing(io.RawIOBase):
         self._file = file
         self._position = self._end = 0
         self._error: OSError | None = None
-        self._later: list[tuple[int, bytes]] = []  # what was written after the error
+        self._unwritten: list[tuple[int, bytes]] = []  # what was written after the error
 
     def check(self) -> None:
         """Raise the recorded error, if any."""
@@ -136,25 +139,25 @@ class _Unfailing(io.RawIOBase):
         start, stop = self._position, min(self._position + len(view), self._end)
         size = max(0, stop - start)
         data = bytearray(os.pread(self._file.fileno(), size, start).ljust(size, b"\0"))
-        for offset, later in self._later:
-            first, last = max(start, offset), min(stop, offset + len(later))
-            if first < last:
-                data[first - start : last - start] = later[first - offset : last - offset]
+        for offset, chunk in self._unwritten:
+            begin, end = max(start, offset), min(stop, offset + len(chunk))
+            if begin < end:
+                data[begin - start : end - start] = chunk[begin - offset : end - offset]
         view[:size] = data
         self._position += size
         return size
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        written = 0
+        byte_count = 0
         try:
-            while self._error is None and written < len(view):
-                offset = self._position + written
-                written += os.pwrite(self._file.fileno(), view[written:], offset)
+            while self._error is None and byte_count < len(view):
+                offset = self._position + byte_count
+                byte_count += os.pwrite(self._file.fileno(), view[byte_count:], offset)
         except OSError as error:
             self._error = error
-        if written < len(view):
-            self._later.append((self._position + written, bytes(view[written:])))
+        if byte_count < len(view):
+            self._unwritten.append((self._position + byte_count, bytes(view[byte_count:])))
         self._position += len(view)
         self._end = max(self._end, self._position)
         return len(view)

@@ -41,16 +41,16 @@ def export_portable_model(model: str | Path, out: str | Path) -> None:
     write = {".pt2": _write_program, ".onnx": _write_onnx}.get(out.suffix)
     if write is None:
         raise ElmoError(f"{out}: must end in .pt2 (torch.export) or .onnx")
-    loaded = load_model(model, with_softmax=False)
-    served = ExportableBiLM(loaded).eval()
-    ids_BTK = torch.ones(2, 3, served.begin_K.shape[0], dtype=torch.long)
+    source_model = load_model(model, with_softmax=False)
+    exportable = ExportableBiLM(source_model).eval()
+    ids_BTK = torch.ones(2, 3, exportable.begin_K.shape[0], dtype=torch.long)
     axes = {
         0: torch.export.Dim("sentences", max=LONGEST),
         1: torch.export.Dim("tokens", max=LONGEST),
     }
-    with torch.no_grad(), new_file_if_absent(out) as beside, warnings.catch_warnings():
+    with torch.no_grad(), new_file_if_absent(out) as new_model, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the exporters' own insides
-        write(served, ids_BTK, {"ids": axes}, beside, model_metadata(loaded))
+        write(exportable, ids_BTK, {"ids": axes}, new_model, model_metadata(source_model))
 
 
 def model_metadata(model: Model) -> dict[str, str]:
@@ -99,13 +99,13 @@ class ExportableBiLM(nn.Module):
         """Return all layers (sentences, layers, tokens, dim) for character ids (sentences, tokens,
         characters)."""
         mask_BT = ids[:, :, 0] > 0
-        last_B1 = mask_BT.sum(1, keepdim=True) + 1
+        end_B1 = mask_BT.sum(1, keepdim=True) + 1
         raw_BTK = torch.where(mask_BT.unsqueeze(-1), ids - 1, self.end_K)
         ends_B1K = torch.zeros_like(raw_BTK[:, :1])
         raw_BTK = torch.cat([ends_B1K + self.begin_K, raw_BTK, ends_B1K + self.end_K], 1)
         x_BTP = self._encode(raw_BTK.flatten(0, 1)).view(*raw_BTK.shape[:2], -1)
         steps_T = torch.arange(raw_BTK.shape[1], device=ids.device)
-        reversed_BT1 = (last_B1 - steps_T).clamp(min=0).unsqueeze(-1)
+        reversed_BT1 = (end_B1 - steps_T).clamp(min=0).unsqueeze(-1)
         x_STBP = torch.stack([x_BTP, _reversed(x_BTP, reversed_BT1)]).transpose(1, 2)
         layers = [torch.cat([x_BTP, x_BTP], -1)]
         for layer in range(self.bilm.config.layers):

@@ -33,18 +33,18 @@ def new_file(out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_file_if_absent(out: Path, *, same: bool = False) -> Iterator[Path]:
+def new_file_if_absent(out: Path, *, keep_same: bool = False) -> Iterator[Path]:
     """Yield a temporary path that becomes `out` on success, like `new_file`, but never replaces a
     file.
 
-    `ElmoError` is raised if a non-empty `out` exists. With `same`, an existing file with the same
-    bytes is accepted and kept.
+    `ElmoError` is raised if a non-empty `out` exists. With `keep_same`, an existing file with
+    the same bytes is accepted and kept.
     """
-    if not same:
+    if not keep_same:
         check_absent(out)
     with hidden_folder(out) as folder:
         yield folder / out.name
-        if not (same and out.is_file() and filecmp.cmp(folder / out.name, out, shallow=False)):
+        if not (keep_same and out.is_file() and filecmp.cmp(folder / out.name, out, shallow=False)):
             check_absent(out)
             os.replace(folder / out.name, out)
 
@@ -92,7 +92,7 @@ def hidden_folder(out: Path) -> Iterator[Path]:
         with _locked_folder(out) as folder:
             yield folder
     except BaseException as error:
-        _say_where(error, out)
+        _name_output(error, out)
         raise
 
 
@@ -103,16 +103,16 @@ def _locked_folder(out: Path) -> Iterator[Path]:
     An interrupt may come between any two lines.
     """
     sweep_hidden_folders(out)
-    made = [path for path in out.absolute().parents if not path.exists()]
-    folder, lock, left = hidden_name(out), -1, _TRIES
+    new_parents = [path for path in out.absolute().parents if not path.exists()]
+    folder, lock, tries_left = hidden_name(out), -1, _TRIES
     try:
         while True:
             try:
                 folder.mkdir(parents=True)
                 lock = os.open(folder, os.O_RDONLY)
             except FileNotFoundError:  # another writer's sweep came between, or its rmdir
-                left -= 1
-                if not left:  # or no folder can be made there
+                tries_left -= 1
+                if not tries_left:  # or no folder can be made there
                     raise
                 continue
             take_lock(lock)
@@ -125,7 +125,7 @@ def _locked_folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         if lock >= 0:
             os.close(lock)
-        for path in made:
+        for path in new_parents:
             with suppress(OSError):  # it holds something
                 path.rmdir()
 
@@ -163,20 +163,20 @@ def write_json(path: Path, value: Any) -> None:
 
     A number that is not finite becomes null, since JSON has no notation for it.
     """
-    check_file(path, ours=rb"\{" if isinstance(value, dict) else rb"\[")
+    check_file(path, pattern=rb"\{" if isinstance(value, dict) else rb"\[")
     data = json_bytes(value, source=str(path))
-    with new_file(path) as beside:
-        beside.write_bytes(data)
+    with new_file(path) as new_json:
+        new_json.write_bytes(data)
 
 
-def _say_where(error: BaseException, out: Path) -> None:
+def _name_output(error: BaseException, out: Path) -> None:
     """Make an error name the output file instead of the hidden folder in which it was written."""
     hidden = re.compile(rf"{_hidden(out)}(/[^:]*)?")
     if isinstance(error, ElmoError) and hidden.search(str(error)):
         raise type(error)(hidden.sub(out.name, str(error))) from error
     if isinstance(error, OSError):
-        named = error.filename is not None and error.filename2 is None
-        if not (named and hidden.search(str(error.filename)) is None):
+        names_one_path = error.filename is not None and error.filename2 is None
+        if not (names_one_path and hidden.search(str(error.filename)) is None):
             raise ElmoError(f"{out}: {reason_of(error)}") from error
 
 

@@ -44,9 +44,9 @@ def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
         return path
     if not location.exists(file):
         raise missing_error(location.name(file))
-    with folder.new(sha256) as new:
-        location.get(file, new)
-        if records.sha256(new) != sha256:
+    with folder.new_file(sha256) as new_copy:
+        location.get(file, new_copy)
+        if records.sha256(new_copy) != sha256:
             raise altered_error(location.name(file), "its sha256 is not its manifest's")
     _make_room(folder.local, keep=sha256)
     return path
@@ -62,13 +62,13 @@ def _make_room(folder: Path, *, keep: str) -> None:
     for name in filter(_COPY.fullmatch, os.listdir(folder)):
         with suppress(FileNotFoundError):
             copies.append(((folder / name).stat(), name))
-    taken = sum(status.st_size for status, _ in copies)
-    given = os.environ.get(CACHE_GB)
-    most = _gigabytes(given) if given else (shutil.disk_usage(folder).free + taken) / 2
+    used_bytes = sum(status.st_size for status, _ in copies)
+    limit = os.environ.get(CACHE_GB)
+    max_bytes = _gigabytes(limit) if limit else (shutil.disk_usage(folder).free + used_bytes) / 2
     for status, name in sorted(copies, key=lambda copy: copy[0].st_atime_ns):
-        if taken > most and name != keep:
+        if used_bytes > max_bytes and name != keep:
             (folder / name).unlink(missing_ok=True)
-            taken -= status.st_size
+            used_bytes -= status.st_size
 
 
 def _gigabytes(text: str) -> float:

@@ -21,73 +21,73 @@ _LOOK = 2.0  # seconds between two looks at a URL for a file that tells somethin
 
 @contextmanager
 def new_folder(
-    out: Location, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
+    out: Location, *, required: Sequence[str] = (), pattern: str = ".*", kind: str | None = None
 ) -> Iterator[Path]:
     """Yield an empty local folder that becomes `out` on success and is deleted on failure.
 
     An existing `out` is replaced in the end, on Linux in one step. It is refused before work starts
-    unless it is empty or has all files `ours`, beside them only files that the regular expression
-    `also` matches, and the `kind`, if given, in its `manifest.json`. At a URL, where nothing is
-    replaced, all files are uploaded in the end, the first of `ours` last, so that readers see all
-    or nothing.
+    unless it is empty or has all `required` files, otherwise only files that the regular expression
+    `pattern` matches, and the `kind`, if given, in its `manifest.json`. At a URL, where nothing is
+    replaced, all files are uploaded in the end, the first required one last, so that readers see
+    all or nothing.
     """
-    check_folder(out, ours=ours, also=also, kind=kind)
+    check_folder(out, required=required, pattern=pattern, kind=kind)
     if out.local is None:
         with tempfile.TemporaryDirectory(dir=scratch()) as name:
             yield Path(name)
-            _put_all(Path(name), out, last=ours[:1])
+            _put_all(Path(name), out, last_files=required[:1])
         return
-    with hidden_folder(out.local) as new:
-        yield new
-        check_folder(out, ours=ours, also=also, kind=kind)
+    with hidden_folder(out.local) as new_path:
+        yield new_path
+        check_folder(out, required=required, pattern=pattern, kind=kind)
         if not out.local.exists():
-            os.rename(new, out.local)
-        elif not _exchange(new, out.local):
-            old = hidden_name(out.local)
-            os.rename(out.local, old)
-            os.rename(new, out.local)
-            shutil.rmtree(old, ignore_errors=True)
+            os.rename(new_path, out.local)
+        elif not _exchange(new_path, out.local):
+            old_path = hidden_name(out.local)
+            os.rename(out.local, old_path)
+            os.rename(new_path, out.local)
+            shutil.rmtree(old_path, ignore_errors=True)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(a: Path, b: Path) -> bool:
     """Exchange two paths in one step, so that neither name is ever missing; return false if the
     system or the file system cannot."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)  # of Linux; not in `os`
     return bool(
         rename
         and not rename(
-            _HERE, os.fsencode(one), _HERE, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE)
+            _HERE, os.fsencode(a), _HERE, os.fsencode(b), ctypes.c_uint(_RENAME_EXCHANGE)
         )
     )
 
 
-def _put_all(folder: Path, out: Location, *, last: Sequence[str]) -> None:
-    written = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    at_end = [folder / one for one in last]
+def _put_all(folder: Path, out: Location, *, last_files: Sequence[str]) -> None:
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    at_end = [folder / name for name in last_files]
 
-    def put(path: Path) -> None:
+    def put_file(path: Path) -> None:
         out.put(path.relative_to(folder).as_posix(), path)
 
-    in_parallel(put, [path for path in written if path not in at_end])
-    in_parallel(put, at_end)
+    in_parallel(put_file, [path for path in paths if path not in at_end])
+    in_parallel(put_file, at_end)
 
 
 @contextmanager
 def output_location(
-    out: Location, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
+    out: Location, *, required: Sequence[str] = (), pattern: str = ".*", kind: str | None = None
 ) -> Iterator[Location]:
     """Yield the empty location in which to write the files of the folder `out`.
 
-    Locally it is a new folder that replaces `out` on success; `ours`, `also` and `kind` say which
-    folder may be replaced, as in `new_folder`. At a URL, where nothing is replaced, it is `out`
-    itself; write its manifest last.
+    Locally it is a new folder that replaces `out` on success; `required`, `pattern` and `kind`
+    say which folder may be replaced, as in `new_folder`. At a URL, where nothing is replaced, it is
+    `out` itself; write its manifest last.
     """
     if out.local is None:
-        check_folder(out, ours=ours)
+        check_folder(out, required=required)
         yield out
         return
-    with new_folder(out, ours=ours, also=also, kind=kind) as new:
-        yield Location(new)
+    with new_folder(out, required=required, pattern=pattern, kind=kind) as new_path:
+        yield Location(new_path)
 
 
 @contextmanager
@@ -123,9 +123,9 @@ def link_folder(source: Path, target: Path) -> None:
     """Create the folder `target` with hard links, or copies, of all files of a folder and its
     subfolders. Use it only for files that never change."""
     for path in [path for path in sorted(source.rglob("*")) if path.is_file()]:
-        there = target / path.relative_to(source)
-        there.parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(path, there)
+        new_path = target / path.relative_to(source)
+        new_path.parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(path, new_path)
 
 
 class Flag:
@@ -133,24 +133,24 @@ class Flag:
 
     def __init__(self, location: Location, file: str) -> None:
         self.location, self.file = location, file
-        self._looked, self._seen = -_LOOK, False
+        self._checked_at, self._existed = -_LOOK, False
 
     def exists(self) -> bool:
         """Tell whether the file exists; at a URL the answer may be up to 2 seconds old."""
         if self.location.local is None:
-            if time.monotonic() - self._looked < _LOOK:
-                return self._seen
-            self._looked = time.monotonic()
-        self._seen = self.location.exists(self.file)
-        return self._seen
+            if time.monotonic() - self._checked_at < _LOOK:
+                return self._existed
+            self._checked_at = time.monotonic()
+        self._existed = self.location.exists(self.file)
+        return self._existed
 
     def touch(self) -> None:
         """Create the file, which gives the signal."""
         self.location.write(self.file, b"")
-        self._looked = -_LOOK
+        self._checked_at = -_LOOK
 
     def unlink(self, missing_ok: bool = True) -> None:
         """Delete the file, which ends the signal; do nothing if it does not exist. `missing_ok` is
         ignored: it is there because `Path.unlink` has it."""
         self.location.delete(self.file)
-        self._looked = -_LOOK
+        self._checked_at = -_LOOK

@@ -80,9 +80,9 @@ class Location:
         self._remote = Remote(self.url, options or {})
 
     @classmethod
-    def of(cls, where: "Folder") -> "Location":
+    def of(cls, folder: "Folder") -> "Location":
         """Return a path or URL as a location; a location is returned unchanged."""
-        return where if isinstance(where, Location) else cls(where)
+        return folder if isinstance(folder, Location) else cls(folder)
 
     def __truediv__(self, folder: str) -> "Location":
         """Return the location of a subfolder."""
@@ -212,9 +212,9 @@ class Location:
 
         `sizes` are pairs: a file's path below the folder, and its size in bytes.
         """
-        listed = self.tree()
-        doubtful = [one for one in sizes if listed.get(one[0]) != one[1]]
-        in_parallel(lambda one: self.check(one[0], size=one[1]), doubtful)
+        size_by_path = self.tree()
+        doubtful = [entry for entry in sizes if size_by_path.get(entry[0]) != entry[1]]
+        in_parallel(lambda entry: self.check(entry[0], size=entry[1]), doubtful)
 
     def delete(self, file: str) -> None:
         """Delete a file; do nothing if it does not exist."""
@@ -234,8 +234,8 @@ class Location:
             with self._remote.at(file) as (files, path):
                 files.pipe_file(path, data)
             return
-        with self.new(file) as new:
-            new.write_bytes(data)
+        with self.new_file(file) as new_file:
+            new_file.write_bytes(data)
 
     def write_json(self, file: str, value: Any) -> None:
         """Write a value as JSON, like `elmo.io.atomic.write_json`, atomically replacing a file of
@@ -243,22 +243,22 @@ class Location:
         self.write(file, json_bytes(value, source=self.name(file)))
 
     @contextmanager
-    def new(self, file: str) -> Iterator[Path]:
+    def new_file(self, file: str) -> Iterator[Path]:
         """Yield the path of an empty local file to write; on success it atomically replaces the
         file `file` of this folder."""
-        with self.temporary() as new:
-            yield new
+        with self.temporary() as path:
+            yield path
             if self.local is not None:
                 (self.local / file).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(new, self.local / file)
+                os.replace(path, self.local / file)
                 return
-            self.put(file, new)
+            self.put(file, path)
 
     def put(self, file: str, source: Path) -> None:
         """Copy a local file into the folder, replacing one of that name."""
         if self.local is not None:
-            with self.new(file) as new:
-                shutil.copyfile(source, new)
+            with self.new_file(file) as new_file:
+                shutil.copyfile(source, new_file)
             return
         with self._remote.at(file) as (files, path):
             files.put_file(str(source), path)
@@ -285,9 +285,9 @@ class Location:
         writers would silently lose its work.
         """
         if self.local is not None:
-            with self.temporary() as new:
-                new.write_bytes(data)
-                return self.publish(new, file)
+            with self.temporary() as new_file:
+                new_file.write_bytes(data)
+                return self.publish(new_file, file)
         self._remote.check_creates()
         try:
             with self._remote.at(file) as (files, path):
@@ -296,8 +296,8 @@ class Location:
             return False
         return True
 
-    def publish(self, written: Path, file: str) -> bool:
-        """Give the local file `written`, from `temporary`, the name `file` in this folder, unless
+    def publish(self, source: Path, file: str) -> bool:
+        """Give the local file `source`, from `temporary`, the name `file` in this folder, unless
         that name is taken; return whether it was given.
 
         At a URL, use only names that the content determines, since two writers may both upload the
@@ -305,17 +305,17 @@ class Location:
         """
         if self.local is None:
             if not (is_taken := self.exists(file)):
-                self.put(file, written)
+                self.put(file, source)
             return not is_taken
         (self.local / file).parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(written, self.local / file)  # the only call that fails where the name is taken
+            os.link(source, self.local / file)  # the only call that fails where the name is taken
         except FileExistsError:
             return False
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            return self._copy(written, self.local / file)
+            return self._copy(source, self.local / file)
         return True
 
     def adopt(self, file: str, source: "Location") -> None:
@@ -336,9 +336,12 @@ class Location:
                 if error.errno != errno.EXDEV:
                     raise
         elif self.local is None and source.local is None:
-            with self._remote.at(file) as (files, path), source._remote.at(file) as (theirs, old):
-                if files.protocol == theirs.protocol:
-                    files.cp_file(old, path)
+            with (
+                self._remote.at(file) as (files, path),
+                source._remote.at(file) as (source_files, source_path),
+            ):
+                if files.protocol == source_files.protocol:
+                    files.cp_file(source_path, path)
                     return
         with source.local_copy(file) as copy:
             self.put(file, copy)
@@ -369,9 +372,9 @@ class Location:
         if self.local is not None:
             yield self.local / file
             return
-        with self.temporary() as new:
-            self.get(file, new)
-            yield new
+        with self.temporary() as copy:
+            self.get(file, copy)
+            yield copy
 
     def sweep(self) -> list[str]:
         """Delete the temporary files of dead writers in this folder or, for a URL, in the user's
@@ -385,8 +388,8 @@ class Location:
         if self.local is not None and other.local is not None:
             self.local.rename(other.local)
             return
-        with self._remote.at("") as (files, path), other._remote.at("") as (_, new):
-            files.mv(path.rstrip("/"), new.rstrip("/"), recursive=True)
+        with self._remote.at("") as (files, path), other._remote.at("") as (_, new_path):
+            files.mv(path.rstrip("/"), new_path.rstrip("/"), recursive=True)
 
     def remove(self) -> None:
         """Delete the folder and its content; at a URL JSON files first, since manifests are
@@ -398,14 +401,14 @@ class Location:
         with suppress(FileNotFoundError), self._remote.at("") as (files, path):
             files.rm(path.rstrip("/"), recursive=True)
 
-    def _copy(self, written: Path, path: Path) -> bool:
+    def _copy(self, source: Path, path: Path) -> bool:
         """Create a file by copying, on a file system without hard links."""
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
         except FileExistsError:
             return False
         try:
-            with os.fdopen(descriptor, "wb") as out, written.open("rb") as stream:
+            with os.fdopen(descriptor, "wb") as out, source.open("rb") as stream:
                 shutil.copyfileobj(stream, out, 1 << 20)
         except BaseException:
             path.unlink(missing_ok=True)
@@ -429,15 +432,15 @@ def files_below(folder: Path) -> dict[str, os.stat_result]:
         if not isinstance(error, FileNotFoundError):
             raise error
 
-    found = {}
+    status_by_path = {}
     for root, _, names in os.walk(folder, onerror=failed):
         for name in names:
             path = Path(root, name)
             with suppress(FileNotFoundError):
                 status = path.stat()
                 if stat.S_ISREG(status.st_mode):
-                    found[path.relative_to(folder).as_posix()] = status
-    return found
+                    status_by_path[path.relative_to(folder).as_posix()] = status
+    return status_by_path
 
 
 def scratch() -> Path:

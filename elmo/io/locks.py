@@ -46,10 +46,10 @@ def work_folder_lock(folder: Path) -> Iterator[None]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / LOCK_FILE).open("a+", encoding="utf-8") as file:
-            held = take_lock(file.fileno(), wait=False)
-            if held is None:
+            is_locked = take_lock(file.fileno(), wait=False)
+            if is_locked is None:
                 raise ElmoError(f"{folder}: its file system has no locks; choose another folder")
-            if not held:
+            if not is_locked:
                 file.seek(0)
                 owner = file.read(256).strip() or "another process"
                 raise ElmoError(f"{folder}: {owner} is at work here; wait for it, or stop it")
@@ -104,11 +104,11 @@ def delete_abandoned(path: Path) -> bool:
     except OSError:
         return not path.exists()
     try:
-        held = take_lock(descriptor, wait=False)
-        if held is None:  # locks tell nothing on this file system
-            held = time.time() - os.fstat(descriptor).st_mtime >= _ABANDONED
-        if held:
+        is_abandoned = take_lock(descriptor, wait=False)
+        if is_abandoned is None:  # locks tell nothing on this file system
+            is_abandoned = time.time() - os.fstat(descriptor).st_mtime >= _ABANDONED
+        if is_abandoned:
             path.unlink(missing_ok=True)
-        return held
+        return is_abandoned
     finally:
         os.close(descriptor)

@@ -16,50 +16,50 @@ from elmo.io.location import Location
 from elmo.io.records import Header, read_record
 
 
-def check_file(out: Path, *, ours: bytes = b"") -> None:
+def check_file(out: Path, *, pattern: bytes = b"") -> None:
     """Raise `ElmoError` if an output file is a link, a folder, a device, or a file of another kind.
 
-    `ours` is a regular expression that the first KiB of files of the right kind match (empty: any
-    file is).
+    `pattern` is a regular expression that the first KiB of a file of the right kind matches (empty:
+    any file does).
     """
     _check_path(out)
     if out.is_dir():
         raise ElmoError(f"{out}: is a folder; choose a file")
     if out.exists() and not out.is_file():
         raise ElmoError(f"{out}: is a pipe or a device; choose a file")
-    if ours and out.exists():
+    if pattern and out.exists():
         with out.open("rb") as file:
             head = file.read(1024)
-        if head and not re.match(ours, head, re.DOTALL):
+        if head and not re.match(pattern, head, re.DOTALL):
             raise ElmoError(
                 f"{out}: is a file of another kind, and is not replaced; choose another, or "
                 "delete it"
             )
 
 
-def check_output(out: Path, *, ours: bytes = b"") -> None:
+def check_output(out: Path, *, pattern: bytes = b"") -> None:
     """Raise `ElmoError` if an output file cannot be created, or is a link, a folder, a device, or a
     file of another kind; call it before the work.
 
-    `ours` is a regular expression that the first KiB of files of the right kind match (empty: any
-    file is).
+    `pattern` is a regular expression that the first KiB of a file of the right kind matches (empty:
+    any file does).
     """
-    check_file(out, ours=ours)
-    above = next(path for path in out.absolute().parents if path.is_dir())
-    probe = above / f".{uuid.uuid4().hex[:8]}"
+    check_file(out, pattern=pattern)
+    parent = next(path for path in out.absolute().parents if path.is_dir())
+    probe = parent / f".{uuid.uuid4().hex[:8]}"
     try:
         probe.touch(exist_ok=False)
         probe.unlink()
     except OSError as error:
         raise ElmoError(
-            f"{out}: {above} takes no files ({error.strerror}); choose another path"
+            f"{out}: {parent} takes no files ({error.strerror}); choose another path"
         ) from None
 
 
 def check_record(out: Path, kind: Any) -> None:
     """Raise `ElmoError` if the output file `out` cannot be written, or exists and is not a JSON
     record of type `kind`, the type to be written."""
-    check_output(out, ours=rb"\s*[{\[]")
+    check_output(out, pattern=rb"\s*[{\[]")
     if out.exists() and out.stat().st_size:
         with not_replacing(out):
             read_record(out, kind)
@@ -82,36 +82,37 @@ def not_replacing(out: Path | str) -> Iterator[None]:
 def check_folder(
     out: Location,
     *,
-    ours: Sequence[str],
-    also: str = ".*",
+    required: Sequence[str],
+    pattern: str = ".*",
     kind: str | None = None,
     never: str = "",
 ) -> None:
     """Raise `ElmoError` if an output folder holds files that are not this project's, or another
     stage's.
 
-    The folder may be empty, or hold all files in `ours` and otherwise only hidden files and those
-    that the regular expression `also` matches, in subfolders too. If `kind` is given, its
+    The folder may be empty, or hold all `required` files and otherwise only hidden files and those
+    that the regular expression `pattern` matches, in subfolders too. If `kind` is given, its
     `manifest.json` must state that kind, and `never` is the name of a file that only another
-    stage's output has. At a URL nothing is replaced: the first of `ours` must not be there.
+    stage's output has. At a URL nothing is replaced: the first of `required` must not exist.
     """
-    files = set(out.names()) if out.local is None else _files_of(out.local, ours=ours)
-    if out.local is None and ours and ours[0] in files:
+    files = set(out.names()) if out.local is None else _files_of(out.local, required=required)
+    if out.local is None and required and required[0] in files:
         raise ElmoError(
             f"{out}: is there already, and at a URL nothing is replaced; choose a new folder"
         )
-    _check_names(str(out), files, ours=ours, also=also)  # at a URL, of a writer that was killed
+    # At a URL, these are files of a writer that was killed.
+    _check_names(str(out), files, required=required, pattern=pattern)
     if kind is not None and out.local is not None and files:
-        written = out.read_record("manifest.json", Header).kind
-        if written != kind:
+        actual_kind = out.read_record("manifest.json", Header).kind
+        if actual_kind != kind:
             raise ElmoError(
-                f"{out}: holds {written}, not {kind}; choose another folder, or empty it"
+                f"{out}: holds {actual_kind}, not {kind}; choose another folder, or empty it"
             )
     if never in files:
         raise ElmoError(f"{out}: holds {never}, another output; choose another folder, or empty it")
 
 
-def _files_of(out: Path, *, ours: Sequence[str]) -> set[str]:
+def _files_of(out: Path, *, required: Sequence[str]) -> set[str]:
     """Return the files in a folder and its subfolders; raise `ElmoError` if it is not ours to
     replace."""
     _check_path(out)
@@ -120,22 +121,22 @@ def _files_of(out: Path, *, ours: Sequence[str]) -> set[str]:
     if not out.is_dir():
         raise ElmoError(f"{out}: is a file, not a folder to replace; choose another, or delete it")
     names = {path.name for path in out.iterdir()}
-    if names and not (ours and names.issuperset(ours)):
+    if names and not (required and names.issuperset(required)):
         raise ElmoError(
-            f"{out}: holds {min(names)}, and no {' and '.join(ours) or 'output'} of this project; "
-            "it is not replaced: choose another folder, or empty it"
+            f"{out}: holds {min(names)}, and no {' and '.join(required) or 'output'} of this "
+            "project; it is not replaced: choose another folder, or empty it"
         )
     return {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
 
 
-def _check_names(out: str, names: Iterable[str], *, ours: Sequence[str], also: str) -> None:
+def _check_names(out: str, names: Iterable[str], *, required: Sequence[str], pattern: str) -> None:
     """Raise `ElmoError` if a folder, or a subfolder, holds a file that no stage has written.
 
     Hidden files are allowed, since file managers create them.
     """
     for name in sorted(names):
         hidden = any(part.startswith(".") for part in name.split("/"))
-        if not (hidden or name in ours or re.fullmatch(also, name)):
+        if not (hidden or name in required or re.fullmatch(pattern, name)):
             raise ElmoError(
                 f"{out}: holds {name}, which no stage has written; it is not replaced: move that "
                 "away, or choose another folder"
@@ -152,6 +153,6 @@ def _check_path(out: Path) -> None:
 
 def check_parent(out: Path) -> None:
     """Raise `ElmoError` if the nearest existing parent of an output path is not a folder."""
-    above = next((path for path in out.parents if os.path.lexists(path)), Path())
-    if not above.is_dir():
-        raise ElmoError(f"{out}: {above} is no folder; choose another output")
+    parent = next((path for path in out.parents if os.path.lexists(path)), Path())
+    if not parent.is_dir():
+        raise ElmoError(f"{out}: {parent} is no folder; choose another output")

@@ -44,14 +44,14 @@ class Header(msgspec.Struct):
     schema: Any = None
     format: Any = None
 
-    def check_version(self, source: object, key: str, wanted: int, *, again: str) -> None:
-        """Raise `Mismatch` unless the file's version, its field `key`, is `wanted`, which this code
-        reads.
+    def check_version(self, source: object, key: str, expected: int, *, remake: str) -> None:
+        """Raise `Mismatch` unless the file's version, its field `key`, is `expected`, the one that
+        this code reads.
 
-        `source` names the file in the message; `again` is the advice for an older file.
+        `source` names the file in the message; `remake` is the advice for an older file.
         """
-        if (found := getattr(self, key)) != wanted:
-            raise format_error(source, found, wanted, name=key, again=again)
+        if (version := getattr(self, key)) != expected:
+            raise format_error(source, version, expected, name=key, remake=remake)
 
 
 JSON_LIMIT = 256 << 20  # bytes of a JSON file that is read at all, and so written
@@ -91,7 +91,7 @@ def check_sha256(path: Path, expected: str) -> None:
 def digest(value: Any) -> str:
     """Return the SHA-256, in hex, of a value's canonical JSON: with sorted keys, without spaces,
     and null for numbers that are not finite, as `json_bytes` writes it."""
-    text = json.dumps(_finite(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(_json_value(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
@@ -100,7 +100,7 @@ def json_bytes(value: Any, *, source: str) -> bytes:
 
     `ElmoError`, which names `source`, is raised if they are too large to be read again.
     """
-    text = json.dumps(_finite(value), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+    text = json.dumps(_json_value(value), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
     data = text.encode()
     check_json_size(len(data), source=source)
     return data
@@ -115,11 +115,11 @@ def check_json_size(size: int, *, source: str, limit: int | None = None) -> None
         )
 
 
-def _finite(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_json_value(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -148,9 +148,9 @@ def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
         data.decode("utf-8")
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        what, _, where = str(error).replace("`key` in ", "").partition(" - at `$")
-        where = where.removesuffix("`").removeprefix(".")
-        raise ElmoError(f"{source}: {where + ': ' if where else ''}{what}") from None
+        problem, _, key_path = str(error).replace("`key` in ", "").partition(" - at `$")
+        key_path = key_path.removesuffix("`").removeprefix(".")
+        raise ElmoError(f"{source}: {key_path + ': ' if key_path else ''}{problem}") from None
     except UnicodeDecodeError as error:
         raise ElmoError(f"{source}: not UTF-8 (byte {error.start})") from None
     except RecursionError:

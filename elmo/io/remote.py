@@ -18,11 +18,11 @@ class Remote:
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self.url, self.options = url, dict(options)
-        self._opened: tuple[int, Any, str] | None = None
+        self._connection: tuple[int, Any, str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle, without a connection."""
-        return {**self.__dict__, "_opened": None}
+        return {**self.__dict__, "_connection": None}
 
     @contextmanager
     def at(self, file: str) -> Iterator[tuple[Any, str]]:
@@ -64,10 +64,10 @@ class Remote:
         with self.at("") as (files, path):
             root = files._strip_protocol(path).rstrip("/")
             if _lists_itself(files):
-                listed = files.find(root, detail=True).items()
+                entries = files.find(root, detail=True).items()
             else:  # fsspec's own passes over folders that can't be listed
-                listed = list(_walk(files, root))
-        return {name[len(root) :].lstrip("/"): int(entry["size"] or 0) for name, entry in listed}
+                entries = list(_walk(files, root))
+        return {name[len(root) :].lstrip("/"): int(entry["size"] or 0) for name, entry in entries}
 
     def check_creates(self) -> None:
         """Raise `ElmoError` unless the service at the URL refuses to create a name a second time.
@@ -99,7 +99,7 @@ class Remote:
 
         Listings are not cached, since other processes write too.
         """
-        if self._opened is None or self._opened[0] != os.getpid():
+        if self._connection is None or self._connection[0] != os.getpid():
             from fsspec.config import conf
             from fsspec.core import url_to_fs
 
@@ -107,11 +107,11 @@ class Remote:
             if "::" not in self.url:
                 options = {"use_listings_cache": False, **options}
             if self.url.startswith("s3://"):  # whose client opens 10 connections otherwise
-                given = {**conf.get("s3", {}), **options}.get("config_kwargs") or {}
-                options["config_kwargs"] = {"max_pool_connections": THREADS, **given}
+                client_settings = {**conf.get("s3", {}), **options}.get("config_kwargs") or {}
+                options["config_kwargs"] = {"max_pool_connections": THREADS, **client_settings}
             files, root = url_to_fs(self.url, **options)
-            self._opened = os.getpid(), files, root.rstrip("/")
-        _, files, root = self._opened
+            self._connection = os.getpid(), files, root.rstrip("/")
+        _, files, root = self._connection
         return files, root
 
 

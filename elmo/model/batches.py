@@ -62,27 +62,27 @@ class BatchReader:
         index_STB = _index([sentences[row] for row in batch.order], x_NP.shape[0])
         outputs = self._outputs(batch)
         rows = torch.from_numpy(batch.order).to(x_NP.device)
-        whole = self._begin(carry, len(sentences))
-        state = whole.select_rows(rows)
+        full_state = self._initial_state(carry, len(sentences))
+        state = full_state.select_rows(rows)
         start = 0
         while start < batch.longest:
-            active = batch.active(start)
+            active = batch.active_rows(start)
             stop = min(batch.longest, start + max(1, WINDOW_TOKENS // active))
             index = device_tensor(index_STB[:, start:stop, :active], x_NP.device)
-            ys, after = self.lstm(
+            ys, next_state = self.lstm(
                 x_NP[index],
                 state.select_rows(slice(active)),
-                sizes=[batch.active(t) for t in range(start, stop)],
+                sizes=[batch.active_rows(t) for t in range(start, stop)],
                 weights=self.weights if active > 1 else self.of_one_row,
             )
-            state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = after
-            indices = device_tensor(batch.scattered(start, stop, active), x_NP.device)
+            state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = next_state
+            indices = device_tensor(batch.scatter_indices(start, stop, active), x_NP.device)
             for y_STBP, y_ND in zip(ys, outputs, strict=True):
                 _scatter(y_STBP, y_ND, indices)
             start = stop
         if carry is not None:
-            whole.h_LSBP[:, :, rows], whole.c_LSBC[:, :, rows] = state
-            self._keep(carry, whole)
+            full_state.h_LSBP[:, :, rows], full_state.c_LSBC[:, :, rows] = state
+            self._update_carry(carry, full_state)
         return outputs
 
     def _read_padded(self, x_NP: Tensor, sentences: list[Ints]) -> list[Tensor]:
@@ -100,14 +100,14 @@ class BatchReader:
         )
         windows = []
         for start in range(0, longest, PADDED_TIME_STEPS):
-            if active := batch.active(start):
+            if active := batch.active_rows(start):
                 stop, width = min(longest, start + PADDED_TIME_STEPS), round_up_rows(active)
-                windows.append((start, stop, width, batch.scattered(start, stop, width)))
+                windows.append((start, stop, width, batch.scatter_indices(start, stop, width)))
         index = device_tensor(index_STB, x_NP.device)
         scattered = device_tensor(np.concatenate([part for *_, part in windows], -1), x_NP.device)
         by_window = torch.split(scattered, [part.shape[-1] for *_, part in windows], -1)
         outputs = self._outputs(batch)
-        state = self._begin(None, rows)
+        state = self._initial_state(None, rows)
         for (start, stop, width, _), indices in zip(windows, by_window, strict=True):
             x_STBP = x_NP[index[:, start:stop, :width]]
             ys, state = self.lstm(x_STBP, state.select_rows(slice(width)))
@@ -115,28 +115,28 @@ class BatchReader:
                 _scatter(y_STBP, y_ND, indices)
         return outputs
 
-    def _begin(self, carry: Carry | None, rows: int) -> LSTMState:
+    def _initial_state(self, carry: Carry | None, rows: int) -> LSTMState:
         """Return the state from which B rows start."""
         if carry is None or carry.state is None:
-            return self._first(rows)
-        kept = carry.state.h_LSBP.shape[2]
-        if kept >= rows:
+            return self._fresh_state(rows)
+        carried_rows = carry.state.h_LSBP.shape[2]
+        if carried_rows >= rows:
             return LSTMState(*(part.clone() for part in carry.state.select_rows(slice(rows))))
-        new = self._first(rows - kept)
-        return LSTMState(*(torch.cat(both, 2) for both in zip(carry.state, new, strict=True)))
+        fresh = self._fresh_state(rows - carried_rows)
+        return LSTMState(*(torch.cat(pair, 2) for pair in zip(carry.state, fresh, strict=True)))
 
-    def _first(self, rows: int) -> LSTMState:
+    def _fresh_state(self, rows: int) -> LSTMState:
         """Return the state from which rows start that have read nothing."""
         if self.start is None:
             return self.lstm.zero_state(rows)
         return self.start.select_rows(torch.zeros(rows, dtype=torch.long))
 
     @staticmethod
-    def _keep(carry: Carry, state: LSTMState) -> None:
+    def _update_carry(carry: Carry, state: LSTMState) -> None:
         """Store the new state; rows beyond the batch keep their old one, as in 2018."""
         if carry.state is not None:
-            beyond = carry.state.select_rows(slice(state.h_LSBP.shape[2], None))
-            state = LSTMState(*(torch.cat(both, 2) for both in zip(state, beyond, strict=True)))
+            idle = carry.state.select_rows(slice(state.h_LSBP.shape[2], None))
+            state = LSTMState(*(torch.cat(pair, 2) for pair in zip(state, idle, strict=True)))
         carry.state = state
 
     def _outputs(self, batch: "_Batch") -> list[Tensor]:
@@ -175,11 +175,11 @@ class _Batch:
         self.longest = int(self.lengths[0]) + 2  # time steps, with the boundaries
         self._starts = np.concatenate([[0], np.cumsum(lengths)])[self.order]
 
-    def active(self, time: int) -> int:
+    def active_rows(self, time: int) -> int:
         """Return the number of rows, counted from the first, that are still read at a time step."""
         return int((self.lengths + 2 > time).sum())
 
-    def scattered(self, start: int, stop: int, width: int) -> npt.NDArray[np.int64]:
+    def scatter_indices(self, start: int, stop: int, width: int) -> npt.NDArray[np.int64]:
         """Return which (time step, row) of a window hold tokens, and their output rows: (S, 2,
         tokens).
 

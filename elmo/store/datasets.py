@@ -41,11 +41,11 @@ def collate(sentences: Sequence[Floats]) -> Batch:
     """Pad sentences, arrays of shape (layers, tokens, dim), to the longest; return them as a
     batch."""
     vectors = [torch.as_tensor(sentence) for sentence in sentences]
-    lengths = torch.tensor([one.shape[1] for one in vectors])
+    lengths = torch.tensor([layers_LTD.shape[1] for layers_LTD in vectors])
     layers, _, dim = vectors[0].shape
     batch = vectors[0].new_zeros(len(vectors), layers, int(lengths.max()), dim)
-    for row, one in enumerate(vectors):
-        batch[row, :, : one.shape[1]] = one
+    for row, layers_LTD in enumerate(vectors):
+        batch[row, :, : layers_LTD.shape[1]] = layers_LTD
     mask_BT = torch.arange(batch.shape[2]) < lengths[:, None]
     ids = [getattr(sentence, "sentence_id", None) for sentence in sentences]
     if None in ids:

@@ -54,21 +54,21 @@ def export_token_table(
         pa.field("token", pa.string()),
     ]
     schema = pa.schema([*fields, *layers])
-    written = 0
+    token_count = 0
     with new_file_if_absent(out) as path, pq.ParquetWriter(path, schema) as writer:
-        for part, block, (first, last) in _row_groups(store):
+        for part, block, (start_row, stop_row) in _row_groups(store):
             lengths = np.diff(block.offsets)
             starts = np.repeat(block.offsets[:-1], lengths)
             columns = [
                 pa.array(np.repeat(block.sentence_ids, lengths)),
-                pa.array(np.repeat(part.document_ids[first:last], lengths)),
+                pa.array(np.repeat(part.document_ids[start_row:stop_row], lengths)),
                 pa.array((np.arange(len(block.type_ids)) - starts).astype(np.int32)),
                 part.types.tokens.take(pa.array(block.type_ids)),
                 *(_lists(vectors, dtype) for vectors in block.vectors),
             ]
             writer.write_table(pa.Table.from_arrays(columns, schema=schema), _ROWS)
-            written += len(block.type_ids)
-    return written
+            token_count += len(block.type_ids)
+    return token_count
 
 
 def _row_groups(store: FeatureStore) -> Iterator[tuple[Part, VectorBlock, tuple[int, int]]]:
@@ -89,16 +89,16 @@ def export_hdf5(store: FeatureStore, out: Path, *, layout: str = "all") -> int:
     store of the average suffices.
     """
     layers = layer_names(store.layout.model_layers)
-    wanted = layers[-1:] if layout == "top" else layers
+    layer_selection = layers[-1:] if layout == "top" else layers
     if layout == "average" and "average" in store.layers:
-        wanted = ["average"]
+        layer_selection = ["average"]
     lines = store.lines(np.arange(len(store)))
 
     def sentences() -> Iterator[tuple[list[str], Floats]]:
         for k in range(len(store)):
             tokens = store.tokens(k)
             if tokens or lines[k]:
-                yield tokens, store.vectors(k, layers=wanted)
+                yield tokens, store.vectors(k, layers=layer_selection)
 
     return write_vectors_hdf5(out, sentences(), layout=layout)
 
@@ -140,7 +140,7 @@ def sentence_records(store: FeatureStore) -> Iterator[dict[str, Any]]:
 
     A sentence without tokens is left out unless it was a blank line of the input.
     """
-    for part, block, (first, _) in _row_groups(store):
+    for part, block, (start_row, _) in _row_groups(store):
         lines = store.lines(block.sentence_ids)
         for row, k in enumerate(block.sentence_ids):
             start, stop = block.offsets[row], block.offsets[row + 1]
@@ -149,7 +149,7 @@ def sentence_records(store: FeatureStore) -> Iterator[dict[str, Any]]:
             vectors = {
                 name: block.vectors[layer, start:stop] for layer, name in enumerate(store.layers)
             }
-            yield {"sentence_id": int(k), "tokens": part.tokens(first + row), **vectors}
+            yield {"sentence_id": int(k), "tokens": part.tokens(start_row + row), **vectors}
 
 
 def to_dataset(store: FeatureStore, *, cache_dir: Path | None = None) -> "datasets.Dataset":
@@ -179,7 +179,7 @@ def export_dataset(store: FeatureStore, out: Path) -> int:
     """Export a store as the folder of a Hugging Face dataset, which `datasets.load_from_disk`
     reads; return the number of sentences."""
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when it is imported
-    with new_folder(Location(out), ours=(DATASET_FILE, "state.json")) as folder:
+    with new_folder(Location(out), required=(DATASET_FILE, "state.json")) as folder:
         with TemporaryDirectory(dir=folder) as cache:
             dataset = to_dataset(store, cache_dir=Path(cache))
             dataset.save_to_disk(str(folder))

@@ -191,7 +191,7 @@ class FeatureStore:
         and one without tokens has no meaning there.
         """
         firsts = [store.sentence_shift for store in self._stores]
-        lines = [one.source.tokenizer.sentences == "line" for one in self.manifests]
+        lines = [manifest.source.tokenizer.sentences == "line" for manifest in self.manifests]
         return np.array(lines, bool)[np.searchsorted(firsts, ids, side="right") - 1]
 
     def numbers(self, split: str | None = None) -> list[int]:
@@ -294,7 +294,7 @@ class FeatureStore:
             store, entry = self._entries[number]
             part = _open_part(store, entry, checked=self._checked)
             self._parts[number] = part
-            unmapped = [one for one, other in self._parts.items() if not other.is_mapped]
+            unmapped = [key for key, item in self._parts.items() if not item.is_mapped]
             if len(unmapped) > _OPEN_PARTS:
                 del self._parts[unmapped[0]]
             return part
@@ -302,10 +302,10 @@ class FeatureStore:
     def check_model(self, model: Folder) -> None:
         """Raise `Mismatch` unless a model, a folder or a digest, made the store: vectors of two
         models do not compare."""
-        wanted, actual = model_digest(model), self.model
-        if actual != wanted:
+        expected, actual = model_digest(model), self.model
+        if actual != expected:
             raise Mismatch(
-                f"{self.path}: was made by model {actual[:12]}…, not by {wanted[:12]}…; "
+                f"{self.path}: was made by model {actual[:12]}…, not by {expected[:12]}…; "
                 "use the model that it was made by, or make the store again"
             )
 
@@ -327,15 +327,15 @@ def _open_all(paths: Sequence[Folder], options: Mapping[str, Any] | None) -> lis
     for path in paths:
         location = path if isinstance(path, Location) else Location(path, options)
         manifest = read_manifest(location)
-        first = stores[0] if stores else None
-        if first and manifest.model.digest != first.manifest.model.digest:
+        base = stores[0] if stores else None
+        if base and manifest.model.digest != base.manifest.model.digest:
             raise Mismatch(
-                f"{location}: was made by model {manifest.model.digest[:12]}…, {first.location} by "
-                f"{first.manifest.model.digest[:12]}…; stores that are read as one have one model"
+                f"{location}: was made by model {manifest.model.digest[:12]}…, {base.location} by "
+                f"{base.manifest.model.digest[:12]}…; stores that are read as one have one model"
             )
-        if first and _settings(manifest) != _settings(first.manifest):
+        if base and _settings(manifest) != _settings(base.manifest):
             raise Mismatch(
-                f"{location}: was made with other settings than {first.location}; make both with "
+                f"{location}: was made with other settings than {base.location}; make both with "
                 "the same section features of params.yaml"
             )
         stores.append(_Opened(location, manifest, sentences, documents))

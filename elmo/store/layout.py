@@ -89,12 +89,12 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
             )
         if self.row_group_tokens < 1:
             raise ElmoError(f"row_group_tokens must be 1 or more, found {self.row_group_tokens}")
-        named = layer_names(self.model_layers)
-        unknown = [name for name in self.layers if name not in named]
-        alone = self.layers in (("average",), ("mix",))
-        if (unknown and not alone) or len(set(self.layers)) < len(self.layers):
+        names = layer_names(self.model_layers)
+        unknown = [name for name in self.layers if name not in names]
+        is_single_layer = self.layers in (("average",), ("mix",))
+        if (unknown and not is_single_layer) or len(set(self.layers)) < len(self.layers):
             raise ElmoError(
-                f"layers must be average, mix or distinct ones of layer_0 to {named[-1]}, found "
+                f"layers must be average, mix or distinct ones of layer_0 to {names[-1]}, found "
                 f"{', '.join(self.layers)[:100]}"
             )
         if (self.mix is None) != (self.layers != ("mix",)):

@@ -151,16 +151,16 @@ class StoreManifest(Struct, frozen=True, forbid_unknown_fields=True):
 
     def problems(self) -> list[str]:
         """Return one line for each contradiction within the manifest."""
-        wrong = []
+        lines = []
         for name, number in msgspec.to_builtins(count_parts(self.parts)).items():
-            counted = getattr(self.counts, name)
-            if counted != number:
-                wrong.append(f"counts {counted} {name}, its parts have {number}")
+            count = getattr(self.counts, name)
+            if count != number:
+                lines.append(f"counts {count} {name}, its parts have {number}")
         for name in ("sentences", "tokens"):
-            counted, number = getattr(self.counts, name), getattr(self.source, name)
-            if counted != number:
-                wrong.append(f"counts {counted} {name}, its shards had {number}")
-        return wrong
+            count, number = getattr(self.counts, name), getattr(self.source, name)
+            if count != number:
+                lines.append(f"counts {count} {name}, its shards had {number}")
+        return lines
 
 
 def new_manifest(
@@ -239,7 +239,7 @@ def read_manifest(location: Location) -> StoreManifest:
         raise _no_store(location) from None
     if head.kind != "store":
         raise ElmoError(f"{source}: is not the manifest of a store")
-    head.check_version(source, "schema", SCHEMA_VERSION, again=_AGAIN)
+    head.check_version(source, "schema", SCHEMA_VERSION, remake=_AGAIN)
     try:
         manifest = location.read_record(MANIFEST, StoreManifest)
     except ElmoError as error:
@@ -253,9 +253,9 @@ def read_manifest(location: Location) -> StoreManifest:
 def _no_store(location: Location) -> ElmoError:
     """Return the exception for a folder without a manifest, or with those of an earlier version."""
     if location.local is not None and not os.path.lexists(location.local):
-        near = similar_path(location.local, folders=True)
-        return NotFound(f"{location}: no such folder{near or '; pass the folder of a store'}")
-    for earlier in (f"{INNER_FOLDER}/manifest-000001.json", "_manifest-000001.json"):
-        if location.exists(earlier):
+        suggestion = similar_path(location.local, folders=True)
+        return NotFound(f"{location}: no such folder{suggestion or '; pass the folder of a store'}")
+    for former_manifest in (f"{INNER_FOLDER}/manifest-000001.json", "_manifest-000001.json"):
+        if location.exists(former_manifest):
             return Mismatch(f"{location}: an earlier version of elmo made this store; {_AGAIN}")
     return NotFound(f"{location.name(MANIFEST)}: no such file; {location} is not a store")

@@ -39,20 +39,20 @@ class Neighbor:
 
     def marked(self) -> str:
         """Return the tokens around this one as text, with it in brackets."""
-        before, token, after = surroundings(self.tokens, self.position)
-        return f"{before}[{token}]{after}"
+        text_before, token, text_after = surroundings(self.tokens, self.position)
+        return f"{text_before}[{token}]{text_after}"
 
 
 def surroundings(tokens: Sequence[str], position: int) -> tuple[str, str, str]:
     """Return what stands before a token, the token, and what stands after it, each as text: at most
     8 tokens on either side, and `…` where there are more."""
-    first, last = max(0, position - _AROUND), position + _AROUND + 1
-    before = ["…"] * (first > 0) + [*tokens[first:position]]
-    after = [*tokens[position + 1 : last]] + ["…"] * (last < len(tokens))
+    start, stop = max(0, position - _AROUND), position + _AROUND + 1
+    tokens_before = ["…"] * (start > 0) + [*tokens[start:position]]
+    tokens_after = [*tokens[position + 1 : stop]] + ["…"] * (stop < len(tokens))
     return (
-        "".join(f"{token} " for token in before),
+        "".join(f"{token} " for token in tokens_before),
         tokens[position],
-        "".join(f" {token}" for token in after),
+        "".join(f" {token}" for token in tokens_after),
     )
 
 
@@ -70,17 +70,17 @@ def parse_query(
         raise ElmoError(f"the text must be a string with one token in brackets, found {text!r:.80}")
     if not is_utf8(text):
         raise ElmoError(f"the text {text!r} is not UTF-8; write it in UTF-8")
-    marked = re.findall(r"\[([^\[\]\s]+)\]", text) or re.findall(r"\[([^\[\]]+)\]", text)
-    if len(marked) != 1:
+    words = re.findall(r"\[([^\[\]\s]+)\]", text) or re.findall(r"\[([^\[\]]+)\]", text)
+    if len(words) != 1:
         raise ElmoError(
             'the text must have one token in brackets, as in "He has a [gift] for music"; '
-            f"found {len(marked)} in {text!r}"
+            f"found {len(words)} in {text!r}"
         )
-    (word,) = marked
-    before, after = text.split(f"[{word}]")
-    plain = before + word + after
-    start, stop, end = len(before), len(before) + len(word), 0
-    inside = []
+    (word,) = words
+    text_before, text_after = text.split(f"[{word}]")
+    plain = text_before + word + text_after
+    start, stop, end = len(text_before), len(text_before) + len(word), 0
+    overlaps = []
     for tokens in tokenize(plain):
         for index, token in enumerate(tokens):
             begin = plain.index(token, end)
@@ -88,9 +88,9 @@ def parse_query(
             if (begin, end) == (start, stop):
                 return tokens, index
             if begin < stop and end > start:
-                inside.append(token)
+                overlaps.append(token)
     raise ElmoError(
-        f"[{word}] is not one token: the model's tokenizer cuts {' '.join(inside)!r} there; put "
+        f"[{word}] is not one token: the model's tokenizer cuts {' '.join(overlaps)!r} there; put "
         "one of these in brackets"
     )
 
@@ -126,13 +126,13 @@ def neighbors(
         part = store.part(number)
         texts: dict[bytes, Tokens] = {}  # of the part's types, by their numbers
         types = part.types.tokens
-        allowed = _occurrences(types, tokens[position]) if same_word else None
+        allowed_ids = _occurrences(types, tokens[position]) if same_word else None
         for block in part.blocks(names):
             if len(block.type_ids):
                 cosine_T = _cosine(block.vectors, query_D)
-                if allowed is not None:
-                    cosine_T[~np.isin(block.type_ids, allowed)] = -np.inf
-                _compare(nearest, block, cosine_T, types, texts, tuple(tokens))
+                if allowed_ids is not None:
+                    cosine_T[~np.isin(block.type_ids, allowed_ids)] = -np.inf
+                _add_nearest(nearest, block, cosine_T, types, texts, tuple(tokens))
     return [
         Neighbor(-minus, store.document(sentence_id), sentence_id, place, list(text))
         for text, (minus, sentence_id, place) in nearest.candidates()
@@ -147,18 +147,18 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
     tokens. `layer` is a layer's number or name (default: the mean of the stored layers).
     """
     names = layer_choice(store, layer)
-    if missing := set(names) - set(store.layers):
-        held = ", ".join(store.layers)
-        raise ElmoError(f"{store.path}: {missing.pop()} was not opened; opened were {held}")
-    chosen = [store.layers.index(name) for name in names]
+    if absent := set(names) - set(store.layers):
+        layers = ", ".join(store.layers)
+        raise ElmoError(f"{store.path}: {absent.pop()} was not opened; opened were {layers}")
+    indices = [store.layers.index(name) for name in names]
     vectors = []
     for k in range(0, len(store), len(store) // _SENTENCES + 1):
         vectors_LTD = store[k]
         if count := vectors_LTD.shape[1]:
-            vectors.append(vectors_LTD[chosen].mean(0)[k % count])
+            vectors.append(vectors_LTD[indices].mean(0)[k % count])
     if len(vectors) < 2:
         return float("nan")
-    unit_ND = np.stack([one / max(float(np.linalg.norm(one)), 1e-12) for one in vectors])
+    unit_ND = np.stack([v_D / max(float(np.linalg.norm(v_D)), 1e-12) for v_D in vectors])
     sum_D, total = unit_ND.sum(0), len(unit_ND)
     return float((sum_D @ sum_D - total) / (total * (total - 1)))
 
@@ -176,7 +176,7 @@ class Nearest:
     def __init__(self, k: int) -> None:
         self._k = k
         self._best: dict[Tokens, Candidate] = {}
-        self.last: Candidate = (np.inf, 0, 0)  # no later candidate can be among the k
+        self.farthest: Candidate = (np.inf, 0, 0)  # no later candidate can be among the k
 
     def add(self, tokens: Tokens, candidate: Candidate) -> None:
         """Add a sentence by its tokens; of equal ones the nearest is kept, then the first in the
@@ -192,7 +192,7 @@ class Nearest:
         ordered = sorted(self._best.items(), key=lambda item: item[1])[: self._k]
         self._best = dict(ordered)
         if len(ordered) == self._k:
-            self.last = ordered[-1][1]
+            self.farthest = ordered[-1][1]
 
     def candidates(self) -> list[tuple[Tokens, Candidate]]:
         """Return the sentences, nearest first; of equally near ones, the first in the store comes
@@ -201,28 +201,29 @@ class Nearest:
         return [*self._best.items()]
 
 
-def _compare(
+def _add_nearest(
     nearest: Nearest,
     block: VectorBlock,
     cosine_T: npt.NDArray[np.float32],
     types: pa.StringArray,
     texts: dict[bytes, Tokens],
-    without: Tokens,
+    excluded_text: Tokens,
 ) -> None:
-    """Add the sentences of a block that have a token with a cosine above −∞, but not `without`.
+    """Add the sentences of a block that have a token with a cosine above −∞, but not
+    `excluded_text`.
 
     `texts` caches the tokens of sentences by their type ids.
     """
     rows = np.flatnonzero(np.diff(block.offsets))
     highest = np.maximum.reduceat(cosine_T, block.offsets[rows])
-    for row in rows[(highest >= -nearest.last[0]) & (highest > -np.inf)]:
+    for row in rows[(highest >= -nearest.farthest[0]) & (highest > -np.inf)]:
         start, stop = block.offsets[row], block.offsets[row + 1]
         key = block.type_ids[start:stop].tobytes()
         text = texts.get(key)
         if text is None:
             text = tuple(types.take(pa.array(block.type_ids[start:stop])).to_pylist())
             texts[key] = text
-        if text != without:
+        if text != excluded_text:
             position = int(np.argmax(cosine_T[start:stop]))
             candidate = -float(cosine_T[start + position]), int(block.sentence_ids[row]), position
             nearest.add(text, candidate)
@@ -230,8 +231,8 @@ def _compare(
 
 def _occurrences(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:
     """Return the ids of a part's types that equal a word, ignoring case."""
-    same = pc.equal(pc.utf8_lower(types), pc.utf8_lower(pa.scalar(word)))
-    return np.flatnonzero(same.to_numpy(zero_copy_only=False))
+    is_equal = pc.equal(pc.utf8_lower(types), pc.utf8_lower(pa.scalar(word)))
+    return np.flatnonzero(is_equal.to_numpy(zero_copy_only=False))
 
 
 def layer_choice(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:

@@ -58,8 +58,8 @@ class ParquetColumns:
     def __init__(self, location: Location, file: str, layout: Layout) -> None:
         self.name = location.name(file)
         self._lock = threading.Lock()  # of `_file` and `_decoded`
-        self.map = _mapped(location, file) if layout.codec == "none" else None
-        self._file = open_parquet(location, file, mapped=self.map)
+        self.map = _map_file(location, file) if layout.codec == "none" else None
+        self._file = open_parquet(location, file, file_map=self.map)
         check_layout(self.name, self._file.schema_arrow, layout)
         self._metadata = self._file.metadata
         self._columns = {name: i for i, name in enumerate(_leaves(self._file))}
@@ -94,9 +94,9 @@ class ParquetColumns:
         if key not in self._bases:
             chunk = self._metadata.row_group(group).column(self._columns[column])
             header = chunk.total_compressed_size - size
-            inside = chunk.data_page_offset + chunk.total_compressed_size <= len(self.map or b"")
-            known = inside and 0 < header < _HEADER
-            self._bases[key] = chunk.data_page_offset + header if known else -1
+            is_inside = chunk.data_page_offset + chunk.total_compressed_size <= len(self.map or b"")
+            is_one_page = is_inside and 0 < header < _HEADER
+            self._bases[key] = chunk.data_page_offset + header if is_one_page else -1
         return self._bases[key]
 
     def decoded(self, group: int, column: str) -> pa.Array:
@@ -143,16 +143,16 @@ class Types:
         """Return the context-free vectors x of the types `ids`, float32 (len(ids), dim / 2)."""
         table = self._tables
         if len(table) == 1:
-            stored_TP = table[0][ids]
+            encoded_TP = table[0][ids]
         else:
             starts = np.array(self._parquet.group_starts)
             group_T = np.searchsorted(starts, ids, side="right") - 1
-            stored_TP = np.empty((len(ids), self._layout.dim // 2), self._dtype)
+            encoded_TP = np.empty((len(ids), self._layout.dim // 2), self._dtype)
             for group in np.unique(group_T):
                 rows = np.flatnonzero(group_T == group)
-                stored_TP[rows] = table[group][ids[rows] - starts[group]]
-        wide_TP = np.empty(stored_TP.shape, np.float32)
-        widen(stored_TP, wide_TP)
+                encoded_TP[rows] = table[group][ids[rows] - starts[group]]
+        wide_TP = np.empty(encoded_TP.shape, np.float32)
+        widen(encoded_TP, wide_TP)
         if self._layout.dtype == "int8":
             wide_TP *= self._scales[ids, None]
         return wide_TP
@@ -198,8 +198,8 @@ class Part:
             location.check(file.path, size=file.bytes, sha256=file.sha256 if checked else None)
         self._layout = layout
         name = location.name(entry.file)
-        least = entry.tokens * (4 + layout.width * len(layout.contextual))
-        if layout.codec == "none" and least > entry.bytes:
+        min_bytes = entry.tokens * (4 + layout.width * len(layout.contextual))
+        if layout.codec == "none" and min_bytes > entry.bytes:
             raise ElmoError(
                 f"{name}: {entry.bytes} bytes cannot hold the {entry.tokens} tokens that the "
                 "manifest says; restore it or make the store again"
@@ -237,8 +237,8 @@ class Part:
     def row(self, sentence_id: int) -> int | None:
         """Return the row of a sentence, or None if the sentence is not in this part."""
         row = int(np.searchsorted(self.sentence_ids, sentence_id))
-        present = row < len(self.sentence_ids) and self.sentence_ids[row] == sentence_id
-        return row if present else None
+        is_present = row < len(self.sentence_ids) and self.sentence_ids[row] == sentence_id
+        return row if is_present else None
 
     def ids(self, row: int) -> npt.NDArray[np.int32]:
         """Return the type ids of the tokens of the sentence in row `row`, int32 (tokens,): rows of
@@ -303,10 +303,8 @@ class Part:
             if self._parquet.map is None:
                 yield self.block(group, layers)
                 continue
-            first, last = self.block_rows(group)
-            for start, stop in split_into_runs(
-                self.offsets, _CACHED_TOKENS, first=first, last=last
-            ):
+            begin, end = self.block_rows(group)
+            for start, stop in split_into_runs(self.offsets, _CACHED_TOKENS, first=begin, last=end):
                 yield self._mapped_block(start, stop, layers)
 
     def _mapped_block(self, start: int, stop: int, layers: Sequence[str]) -> VectorBlock:
@@ -331,19 +329,19 @@ class Part:
     def _value(self, row: int, column: str, dtype: str, width: int) -> npt.NDArray[Any]:
         """Return the value of a row's binary column as an array (T, width)."""
         group = self._parquet.group(row)
-        first, last = self.block_rows(group)
+        begin, end = self.block_rows(group)
         item = np.dtype(dtype).itemsize * width
         length = int(self.offsets[row + 1] - self.offsets[row])
-        mapped = self._parquet.map
-        if mapped is not None:
-            size = 4 * (last - first) + item * int(self.offsets[last] - self.offsets[first])
+        buffer = self._parquet.map
+        if buffer is not None:
+            size = 4 * (end - begin) + item * int(self.offsets[end] - self.offsets[begin])
             base = self._parquet.value_offset(group, column, size)
-            offset = base + 4 * (row - first) + item * int(self.offsets[row] - self.offsets[first])
-            if base >= 0 and int.from_bytes(mapped[offset : offset + 4], "little") == length * item:
-                return np.frombuffer(mapped, dtype, length * width, offset + 4).reshape(
+            offset = base + 4 * (row - begin) + item * int(self.offsets[row] - self.offsets[begin])
+            if base >= 0 and int.from_bytes(buffer[offset : offset + 4], "little") == length * item:
+                return np.frombuffer(buffer, dtype, length * width, offset + 4).reshape(
                     length, width
                 )
-        value = self._parquet.decoded(group, column)[row - first].as_buffer()
+        value = self._parquet.decoded(group, column)[row - begin].as_buffer()
         if value.size != length * item:
             raise Damaged(
                 f"{self._parquet.name}: altered ({column} of sentence {self.sentence_ids[row]} has "
@@ -398,7 +396,7 @@ def flat_values(column: pa.ChunkedArray, dtype: str) -> npt.NDArray[Any]:
     return flats[0] if len(flats) == 1 else np.concatenate([np.empty(0, dtype), *flats])
 
 
-def _mapped(location: Location, file: str) -> pa.Buffer | None:
+def _map_file(location: Location, file: str) -> pa.Buffer | None:
     """Memory-map a local file, without keeping it open; return None for a URL, or for an empty
     file, which is no Parquet."""
     if location.local is None or not location.size(file):
@@ -408,7 +406,7 @@ def _mapped(location: Location, file: str) -> pa.Buffer | None:
 
 
 def open_parquet(
-    location: Location, file: str, *, checksums: bool = False, mapped: pa.Buffer | None = None
+    location: Location, file: str, *, checksums: bool = False, file_map: pa.Buffer | None = None
 ) -> pq.ParquetFile:
     """Open a Parquet file, from the memory map `mapped` if given.
 
@@ -417,8 +415,8 @@ def open_parquet(
     """
     local = location.local
     source: Any = None
-    if mapped is not None:
-        source = pa.BufferReader(mapped)
+    if file_map is not None:
+        source = pa.BufferReader(file_map)
     else:
         source = str(local / file) if local is not None else location.open(file)
     try:

@@ -41,16 +41,16 @@ def embed_segments(embedder: Embedder, x_NP: Floats, ids: Ints, offsets: Ints) -
         lengths = [len(sentence) for sentence in sentences[start:stop]]
         batches = [rows + start for rows in batches_by_length(lengths, BATCH_ROWS)]
         segments.append((start, stop, batches))
-    every = list(chain.from_iterable(batches for _, _, batches in segments))
-    read = embedder.read_alone(x_NP, sentences, every)
+    all_batches = list(chain.from_iterable(batches for _, _, batches in segments))
+    read = embedder.read_alone(x_NP, sentences, all_batches)
     for start, stop, batches in segments:
-        first, last = int(offsets[start]), int(offsets[stop])
+        begin, end = int(offsets[start]), int(offsets[stop])
         layers = [
-            np.empty((last - first, embedder.dim), np.float32) for _ in range(1, embedder.layers)
+            np.empty((end - begin, embedder.dim), np.float32) for _ in range(1, embedder.layers)
         ]
         for rows, layers_TD in islice(read, len(batches)):
             token_rows = np.concatenate(
-                [np.arange(offsets[row], offsets[row + 1]) - first for row in rows]
+                [np.arange(offsets[row], offsets[row + 1]) - begin for row in rows]
             )
             for layer, y_TD in zip(layers, layers_TD, strict=True):
                 layer[token_rows] = y_TD

@@ -72,9 +72,9 @@ def static_vectors(
         tokens = part.types.tokens.to_pylist()
         row_of = np.array([rows.setdefault(token, len(rows)) for token in tokens], np.int64)
         if len(rows) > len(counts_N):  # room for twice as many, so that few copies are made
-            more = max(len(rows), 2 * len(counts_N)) - len(counts_N)
-            sums_ND = np.concatenate([sums_ND, np.zeros((more, width), np.float32)])
-            counts_N = np.concatenate([counts_N, np.zeros(more, np.int64)])
+            added_rows = max(len(rows), 2 * len(counts_N)) - len(counts_N)
+            sums_ND = np.concatenate([sums_ND, np.zeros((added_rows, width), np.float32)])
+            counts_N = np.concatenate([counts_N, np.zeros(added_rows, np.int64)])
         if kind == "layer_0":
             sums_ND[row_of] = part.types.x(np.arange(len(tokens)))
             for group in range(part.row_groups):
@@ -83,7 +83,7 @@ def static_vectors(
             continue
         for block in part.blocks(names):
             if len(block.type_ids):
-                _add(sums_ND, counts_N, row_of[block.type_ids], block.vectors.mean(0))
+                _add_to_sums(sums_ND, counts_N, row_of[block.type_ids], block.vectors.mean(0))
     sums_ND, counts_N = sums_ND[: len(rows)], counts_N[: len(rows)]
     if kind == "mean":
         sums_ND /= np.maximum(counts_N, 1)[:, None]
@@ -92,16 +92,16 @@ def static_vectors(
     return StaticVectors([words[i] for i in order], counts_N[order], sums_ND[order])
 
 
-def _add(
+def _add_to_sums(
     sums_ND: Floats,
     counts_N: npt.NDArray[np.int64],
     rows_T: npt.NDArray[np.int64],
-    added_TD: Floats,
+    vectors_TD: Floats,
 ) -> None:
     """Add each token's vector to the row of its word."""
     order = np.argsort(rows_T, kind="stable")
     rows, starts, counts = np.unique(rows_T[order], return_index=True, return_counts=True)
-    sums_ND[rows] += np.add.reduceat(added_TD[order], starts, axis=0)
+    sums_ND[rows] += np.add.reduceat(vectors_TD[order], starts, axis=0)
     counts_N[rows] += counts
 
 

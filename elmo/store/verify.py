@@ -24,8 +24,8 @@ def verify(store: Folder) -> StoreManifest:
     location = Location.of(store)
     lines = list(problems(location))
     if lines:
-        more = f" (and {len(lines) - 20} more)" if len(lines) > 20 else ""
-        raise ElmoError("; ".join(lines[:20]) + more)
+        remainder = f" (and {len(lines) - 20} more)" if len(lines) > 20 else ""
+        raise ElmoError("; ".join(lines[:20]) + remainder)
     return read_manifest(location)
 
 
@@ -40,15 +40,15 @@ def problems(store: Folder) -> Iterator[str]:
         yield from damaged
         if damaged:
             continue
-        yield from _mismatches(location, part, manifest.layout, ids)
-    whole = len(ids) == len(manifest.parts) + 1
+        yield from _compare_part(location, part, manifest.layout, ids)
+    is_complete = len(ids) == len(manifest.parts) + 1
     all_ids = np.sort(np.concatenate(ids))
-    twice = np.unique(all_ids[1:][all_ids[1:] == all_ids[:-1]])
-    if len(twice):
-        yield f"{name}: sentence {twice[0]} is there twice ({len(twice)} such)"
-    elif whole and not np.array_equal(all_ids, np.arange(len(all_ids))):
-        missing = int(np.argmax(all_ids != np.arange(len(all_ids))))
-        yield f"{name}: sentence {missing} is in no part"
+    repeated_ids = np.unique(all_ids[1:][all_ids[1:] == all_ids[:-1]])
+    if len(repeated_ids):
+        yield f"{name}: sentence {repeated_ids[0]} is there twice ({len(repeated_ids)} such)"
+    elif is_complete and not np.array_equal(all_ids, np.arange(len(all_ids))):
+        missing_id = int(np.argmax(all_ids != np.arange(len(all_ids))))
+        yield f"{name}: sentence {missing_id} is in no part"
 
 
 def lineage(store: Folder) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _damage(location: Location, entry: PartEntry | TypesEntry) -> list[str]:
     return lines or [f"{name}: altered (its sha256 is not the manifest's)"]
 
 
-def _mismatches(
+def _compare_part(
     location: Location, part: PartEntry, layout: Layout, ids: list[npt.NDArray[np.int64]]
 ) -> Iterator[str]:
     """Yield the differences between an undamaged part and the manifest; append its ids to `ids`."""
@@ -105,41 +105,41 @@ def _mismatches(
     widths = {name: layout.width for name in layout.contextual} | {"types": 4}
     if layout.dtype == "int8":
         widths |= {f"{name}_scale": 4 for name in layout.contextual}
-    wanted = ["sentence_id", "document_id", "length", *widths]
-    absent = [column for column in wanted if column not in file.schema_arrow.names]
+    columns = ["sentence_id", "document_id", "length", *widths]
+    absent = [column for column in columns if column not in file.schema_arrow.names]
     if absent:
         yield f"{name}: has no column {absent[0]}"
         return
-    own, documents = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    id_chunks, document_chunks = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     tokens, largest = 0, -1
     for group in range(file.num_row_groups):
-        table = file.read_row_group(group, wanted)
+        table = file.read_row_group(group, columns)
         lengths = table["length"].to_numpy()
-        own.append(table["sentence_id"].to_numpy())
-        documents.append(table["document_id"].to_numpy())
+        id_chunks.append(table["sentence_id"].to_numpy())
+        document_chunks.append(table["document_id"].to_numpy())
         tokens += int(lengths.sum())
         largest = max(largest, int(flat_values(table["types"], TYPE_ID_DTYPE).max(initial=-1)))
         for column, width in widths.items():
             sizes = pc.binary_length(table[column]).to_numpy()
             if (sizes != lengths * width).any():
                 yield f"{name}: row group {group}, column {column} does not fit the lengths"
-    sentence_ids, document_ids = np.concatenate(own), np.concatenate(documents)
-    counted = {
+    sentence_ids, document_ids = np.concatenate(id_chunks), np.concatenate(document_chunks)
+    counts = {
         "sentences": (len(sentence_ids), part.sentences),
         "tokens": (tokens, part.tokens),
         "types": (type_count, part.types.rows),
         "row groups": (file.num_row_groups, part.row_groups),
     }
     if len(sentence_ids):
-        counted |= {
+        counts |= {
             "first sentence": (int(sentence_ids[0]), part.first_sentence_id),
             "last sentence": (int(sentence_ids[-1]), part.last_sentence_id),
             "first document": (int(document_ids.min()), part.first_document_id),
             "last document": (int(document_ids.max()), part.last_document_id),
         }
-    for what, (number, recorded) in counted.items():
+    for name_of_count, (number, recorded) in counts.items():
         if number != recorded:
-            yield f"{name}: {what}: {number}, the manifest says {recorded}"
+            yield f"{name}: {name_of_count}: {number}, the manifest says {recorded}"
     if (np.diff(sentence_ids) <= 0).any():
         yield f"{name}: its sentences are not in order"
     if largest >= type_count:

@@ -189,8 +189,8 @@ def _renumber_part(
         "sentence_id": origin.sentence_offset - entry.sentence_offset,
         "document_id": origin.document_offset - entry.document_offset,
     }
-    with source.local_copy(entry.path) as old, location.temporary() as path:
-        with pq.ParquetFile(old, page_checksum_verification=True) as file:
+    with source.local_copy(entry.path) as old_path, location.temporary() as path:
+        with pq.ParquetFile(old_path, page_checksum_verification=True) as file:
             schema = file.schema_arrow
             with part_writer(path, schema, codec) as writer:
                 for group in range(file.num_row_groups):
@@ -230,21 +230,21 @@ def add_rows(
     ids = rows.ids.astype(TYPE_ID_DTYPE)
     max_tokens = min(layout.row_group_tokens, MAX_VALUE_BYTES // layout.width)
     for start, stop in split_into_runs(offsets, max_tokens, max_sentences=MAX_ROWS):
-        first, last = int(offsets[start]), int(offsets[stop])
-        own_offsets = offsets[start : stop + 1] - first
+        start_token, stop_token = int(offsets[start]), int(offsets[stop])
+        token_offsets = offsets[start : stop + 1] - start_token
         arrays = {
             "sentence_id": pa.array(rows.sentence_ids[start:stop], pa.int64()),
             "document_id": pa.array(rows.document_ids[start:stop], pa.int64()),
-            "length": pa.array(np.diff(own_offsets), pa.int32()),
+            "length": pa.array(np.diff(token_offsets), pa.int32()),
             "tokens": pa.ListArray.from_arrays(
-                pa.array(own_offsets, pa.int32()),
-                rows.types.take(pa.array(ids[first:last])),
+                pa.array(token_offsets, pa.int32()),
+                rows.types.take(pa.array(ids[start_token:stop_token])),
                 type=schema.field("tokens").type,
             ),
-            "types": _blobs(ids[first:last], own_offsets),
+            "types": _blobs(ids[start_token:stop_token], token_offsets),
         }
         for name, values in columns.items():
-            arrays[name] = _blobs(values[first:last], own_offsets)
+            arrays[name] = _blobs(values[start_token:stop_token], token_offsets)
         table = pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
         writer.write_table(table, row_group_size=max(1, len(table)))
 
@@ -318,13 +318,13 @@ def _describe_part(path: Path, *, types: TypesEntry, origin: Origin) -> PartEntr
 def _write_segment(
     writer: pq.ParquetWriter, rows: Rows, x_NP: Floats, segment: "Segment", layout: Layout
 ) -> None:
-    first = int(rows.offsets[segment.start])
-    last = int(rows.offsets[segment.stop])
+    start_token = int(rows.offsets[segment.start])
+    stop_token = int(rows.offsets[segment.stop])
     sentences = Rows(
         rows.sentence_ids[segment.start : segment.stop],
         rows.document_ids[segment.start : segment.stop],
-        rows.offsets[segment.start : segment.stop + 1] - first,
-        rows.ids[first:last],
+        rows.offsets[segment.start : segment.stop + 1] - start_token,
+        rows.ids[start_token:stop_token],
         rows.types,
     )
     columns: dict[str, npt.NDArray[Any]] = {}

@@ -280,7 +280,7 @@ def train_task(
     """
     _check(settings, model, train, dev)
     check_lengths([*train.examples, *dev.examples])
-    check_folder(Location(out), ours=(TASK_FILE,), also=OTHER_FILE_PATTERN)
+    check_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN)
     check_writable(out)
     learned = _learned(train)
     words = word_table(settings, distinct_sentences(train.examples))  # its file is read before work
@@ -300,7 +300,7 @@ def train_task(
     )
     processes = torch.get_num_threads() if device == "cpu" else 1
     train_seeds(training, seeds, report, processes=processes)
-    with new_folder(Location(out), ours=(TASK_FILE,), also=OTHER_FILE_PATTERN) as new:
+    with new_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN) as new:
         write_json(new / "words.json", words.words)
         if model is not None:
             link_model(model, new / "model")
@@ -421,7 +421,7 @@ def read_task(folder: Path) -> TaskRecord:
         raise NotFound(f"{folder}: no such task folder{did_you_mean(folder.name, beside)}")
     given = read_json(file)
     again = "train the task again with this version"
-    msgspec.convert(given, Header).check_version(file, "format", FORMAT, again=again)
+    msgspec.convert(given, Header).check_version(file, "format", FORMAT, remake=again)
     record = read_record(file, TaskRecord)
     known = record.kind in KINDS and record.scheme in schemes.SCHEMES
     if not known or not record.seeds:

@@ -99,7 +99,7 @@ class Checkpoint:
 
     def save(self, folder: Location) -> None:
         """Write the checkpoint to a folder, completely or not at all."""
-        with new_folder(folder, ours=("state.json",)) as new:
+        with new_folder(folder, required=("state.json",)) as new:
             digest = save_weights(new / "state.safetensors", self.tensors)
             record = {
                 "format": FORMAT,
@@ -209,7 +209,7 @@ class CheckpointFolder:
 def _record(folder: Location) -> CheckpointRecord:
     header = folder.read_record("state.json", Header)
     again = "train again with this version"
-    header.check_version(folder.name("state.json"), "format", FORMAT, again=again)
+    header.check_version(folder.name("state.json"), "format", FORMAT, remake=again)
     return folder.read_record("state.json", CheckpointRecord)
 
 

@@ -15,7 +15,7 @@ CURVES = {
 def write_empty_curves(out: Location) -> None:
     """Write a folder `out` of curves without rows, `train.tsv` and `heldout.tsv`, for a model that
     was not trained."""
-    with new_folder(out, ours=tuple(CURVES), also="") as new:
+    with new_folder(out, required=tuple(CURVES), pattern="") as new:
         for name, columns in CURVES.items():
             (new / name).write_text("\t".join(columns) + "\n", encoding="utf-8")
 

@@ -345,6 +345,6 @@ def _read_if_there(location: Location, file: str, kind: Any) -> Any:
 def _replaceable(local: Path) -> dict[str, Any]:
     """The arguments of `check_folder` for the files that were left in a pointer's folder."""
     if not (local / STORED).is_file():
-        return {"ours": (), "also": ""}
+        return {"required": (), "pattern": ""}
     files = "|".join(map(re.escape, read_pointer(local).files))
-    return {"ours": (STORED,), "also": files or _MANIFESTS.pattern}
+    return {"required": (STORED,), "pattern": files or _MANIFESTS.pattern}

@@ -214,7 +214,7 @@ def output_file(
 
     if not overwrite:
         return nullcontext(out)
-    check_file(out, ours=kind)
+    check_file(out, pattern=kind)
     for given in read:
         path = Path(os.path.realpath(str(given)))
         if path.exists() and Path(os.path.realpath(out)).is_relative_to(path):

@@ -22,7 +22,7 @@ def check_replaceable_plot(path: Path) -> None:
 
     It is called before the work whose plot would overwrite it.
     """
-    check_output(path, ours=rb"\x89PNG.*tEXtSoftware\0" + MARK.encode())
+    check_output(path, pattern=rb"\x89PNG.*tEXtSoftware\0" + MARK.encode())
 
 
 def draw_task(path: Path, curves: Curve, names: Mapping[str, str], *, score: str) -> None:

@@ -141,7 +141,7 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
             "corpus.domain, or those of corpus.general again"
         )
     working = work_folder(work, "corpus", out)
-    written = new_folder(out, ours=("manifest.json",), also=_WRITTEN, kind="corpus")
+    written = new_folder(out, required=("manifest.json",), pattern=_WRITTEN, kind="corpus")
     with working, written as folder:
         if params.domain:  # first, since a package may not be there
             domain = _own(params.domain, params.column)
@@ -175,7 +175,7 @@ def summary(figures: dict[str, float], out: Location) -> str:
 def read_manifest(folder: Location) -> CorpusManifest:
     """Read the manifest of a corpus folder; `ElmoError` where a name in it leaves the folder."""
     path, header = folder.name("manifest.json"), folder.read_record("manifest.json", Header)
-    header.check_version(path, "schema", SCHEMA_VERSION, again="run the corpus stage")
+    header.check_version(path, "schema", SCHEMA_VERSION, remake="run the corpus stage")
     manifest = folder.read_record("manifest.json", CorpusManifest)
     for name, text in manifest.texts.items():
         for source in text.inputs:

@@ -73,14 +73,14 @@ def run(
     sources = {"model": model, "shards": shards}
     given: dict[str, Any] = {"shards": shards, "model": model, "settings": params}
     given["device"] = _device(cluster)
-    there = sum(kept.tree().values()) + store_build.taken_bytes(out, **given)
+    there = sum(kept.tree().values()) + store_build.reusable_bytes(out, **given)
     layout = store_build.make_layout(model, params)
     _check_room(out, layout, tokens=Shards(shards).tokens(), there=there)
     try:
         with tracking.run("features", params, inputs=inputs, sources=sources, folder=kept) as log:
             manifest = store_build.build(
                 out,
-                earlier=earlier,
+                previous_store=earlier,
                 replace=f"/{UNFINISHED}/" in out.url,
                 work=kept,
                 run=_on(cluster),
@@ -154,7 +154,7 @@ def _on(cluster: Cluster) -> "JobRunner":
     def run(
         kind: Callable[..., Any], arguments: Sequence[Any], jobs: "Sequence[EmbedJob]"
     ) -> "Iterable[PartEntry]":
-        if taken := sum(job.earlier is not None for job in jobs):
+        if taken := sum(job.previous_part is not None for job in jobs):
             progress.say(f"features: takes {taken} of {len(jobs)} parts from the store before")
         return workers.actors(
             kind,

@@ -57,9 +57,9 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
     in one file, and no sentence comes twice. Of more sentences than asked for, those with the
     lowest hashes are taken, so asking for more keeps the earlier ones.
     """
-    check_folder(Location(out), ours=_OURS, also="", kind="labels")
+    check_folder(Location(out), required=_OURS, pattern="", kind="labels")
     if not params.package:
-        with new_folder(Location(out), ours=_OURS, also="", kind="labels") as folder:
+        with new_folder(Location(out), required=_OURS, pattern="", kind="labels") as folder:
             _write_manifest(folder, ())
         return {}
     wanted = {"train": params.train, "dev": params.dev, "test": params.test}
@@ -75,7 +75,7 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
                 continue
             seen.add(tokens)
             sentences[tokens, tags] = hashlib.sha256(" ".join(tokens).encode()).hexdigest()
-    with new_folder(Location(out), ours=_OURS, also="", kind="labels") as folder:
+    with new_folder(Location(out), required=_OURS, pattern="", kind="labels") as folder:
         for split, sentences in by_split.items():
             chosen = sorted(sentences, key=sentences.__getitem__)[: wanted[split]]
             if not chosen:

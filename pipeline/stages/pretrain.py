@@ -213,7 +213,7 @@ def _check(vocab: Location, network: NetworkSettings) -> None:
     check_filter_widths(
         ModelShape(**asdict(network), input_words=None),
         characters,
-        where="pretrain.network.filters",
+        source="pretrain.network.filters",
     )
 
 

@@ -79,7 +79,7 @@ def run(
         sources = {"model": model, "store": store}
         with tracking.run("report", params, inputs=digests, sources=sources) as log:
             marks = ("index.html", "curves.png")
-            with new_folder(Location(out), ours=marks, also=r"\w+\.png") as folder:
+            with new_folder(Location(out), required=marks, pattern=r"\w+\.png") as folder:
                 drawn = pictures(results, folder)
                 embedder = Embedder.load(local_model, device="cpu")
                 figures = _figures(results, drawn, curves / "tasks", params, embedder)

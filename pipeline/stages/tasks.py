@@ -108,10 +108,10 @@ def run(
 
     arms = _arms(params)
     written = rf"({'|'.join(ARMS)})/(task\.json|{OTHER_FILE_PATTERN})"
-    ours: dict[str, Any] = {"ours": tuple(arms)[:1], "also": written}
+    ours: dict[str, Any] = {"required": tuple(arms)[:1], "pattern": written}
     check_folder(Location(out), **ours)
     check_writable(out)
-    check_output(curve, ours=rb"epoch(\telmo)?(\tbaseline)?\n")
+    check_output(curve, pattern=rb"epoch(\telmo)?(\tbaseline)?\n")
     plots.check_replaceable_plot(picture)
     sources = {split: Path(getattr(params, split)) for split in ("train", "dev", "test")}
     inputs = {split: source_digest(split, path) for split, path in sources.items()}

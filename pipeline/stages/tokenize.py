@@ -207,7 +207,7 @@ def tokenize(
     `domain` text and its column, nothing is learned from that is held out there, or the other way
     round. `tokenization` is a version of the tokenizer; default: the present one.
     """
-    check_folder(out, ours=_OURS, also=_ALSO, kind="shards")
+    check_folder(out, required=_OURS, pattern=_ALSO, kind="shards")
     tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
@@ -242,7 +242,7 @@ def tokenize(
         }
         counts, report = total.counts(), quality.summarize([result.quality for result in results])
         shards = _entries(pieces, results)
-        with output_location(out, ours=_OURS, also=_ALSO, kind="shards") as folder:
+        with output_location(out, required=_OURS, pattern=_ALSO, kind="shards") as folder:
             new = [entry.file for one in results if one.piece not in before for entry in one.shards]
             if kept != folder:
                 folder.adopt_all(new, kept)

@@ -162,7 +162,7 @@ def train(
         with restarts.run_alongside(_log_reports, log, folder):
             trained = _on_workers(job, settings, cluster)
         _log_curves(log, folder)
-        with new_folder(Location(curves), ours=tuple(CURVES), also="") as new:
+        with new_folder(Location(curves), required=tuple(CURVES), pattern="") as new:
             for name in CURVES:
                 (new / name).write_bytes(folder.read(name))
         log.log_metrics(_flat(trained), step=trained.steps)
@@ -208,10 +208,10 @@ def _check_outputs(out: Location, curves: Path) -> None:
     """Refuse outputs that are each other's, or would replace what is not a stage's own."""
     if out == Location(curves):
         raise ElmoError(f"{out}: is named for the model and for its curves; name two folders")
-    check_folder(out, ours=("config.json", "weights.safetensors"), also=OTHER_FILE_PATTERN)
-    check_folder(Location(curves), ours=tuple(CURVES), also="")
+    check_folder(out, required=("config.json", "weights.safetensors"), pattern=OTHER_FILE_PATTERN)
+    check_folder(Location(curves), required=tuple(CURVES), pattern="")
     for name, columns in CURVES.items():
-        check_output(curves / name, ours="\t".join(columns).encode() + b"\n")
+        check_output(curves / name, pattern="\t".join(columns).encode() + b"\n")
 
 
 def _sweep(folder: Location) -> None:

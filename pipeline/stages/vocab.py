@@ -91,7 +91,7 @@ def run(
         raise ElmoError(
             f"vocab.max_words must be 0 (no limit) or 4 or more, found {params.max_words}"
         )
-    check_folder(out, ours=_FILES, also=_ALSO, never="config.json")  # a model has words too
+    check_folder(out, required=_FILES, pattern=_ALSO, never="config.json")  # a model has words too
     if out.exists("characters.json"):
         with not_replacing(str(out)), local_folder(out) as old:
             Characters.load(old / "characters.json")
@@ -108,7 +108,7 @@ def run(
         marks = [train.sentences, train.sentences, train.tokens - known]
         lines = pa.concat_arrays([pa.array([*MARKS]), words])
         characters = _characters(train, params)
-        with new_folder(out, ours=_FILES, also=_ALSO) as folder:
+        with new_folder(out, required=_FILES, pattern=_ALSO) as folder:
             _write_lines(folder / "words.txt", lines)
             _write_lines(
                 folder / "counts.txt", pa.array(np.append(marks, counts)).cast(pa.string())
@@ -169,7 +169,7 @@ def count_shard(job: tuple[Location, ShardEntry, Location, str]) -> None:
     batch = pa.record_batch(columns | {"hash": hashes[order]}).replace_schema_metadata(
         {"sentences": str(sentences)}
     )
-    with work.new(name) as new, pa.ipc.new_file(str(new), batch.schema) as writer:
+    with work.new_file(name) as new, pa.ipc.new_file(str(new), batch.schema) as writer:
         writer.write_batch(batch)
 
 

@@ -244,7 +244,7 @@ class _Builder:
         self, split: Split, numbers: Int64s, documents: Int64s, offsets: Int64s, tokens: Any
     ) -> None:
         name = shard_name(split, f"{self.piece.digest[:16]}-{len(self.shards):03d}")
-        with self.piece.folder.new(name) as path:
+        with self.piece.folder.new_file(name) as path:
             write_shard(
                 path,
                 sentence_ids=numbers,

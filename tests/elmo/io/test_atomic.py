@@ -25,7 +25,7 @@ def test_a_failed_folder_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> 
     out = tmp_path / "out"
     with new_folder(Location(out)) as new:
         (new / "a").write_text("old")
-    with pytest.raises(KeyboardInterrupt), new_folder(Location(out), ours=["a"]) as new:
+    with pytest.raises(KeyboardInterrupt), new_folder(Location(out), required=["a"]) as new:
         (new / "a").write_text("new")
         raise KeyboardInterrupt
     assert (out / "a").read_text() == "old"
@@ -35,7 +35,7 @@ def test_a_failed_folder_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> 
 def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
     for name in ("first", "second"):
-        with new_folder(Location(out), ours=["mark"]) as new:
+        with new_folder(Location(out), required=["mark"]) as new:
             (new / "mark").touch()
             (new / name).touch()
     assert sorted(path.name for path in out.iterdir()) == ["mark", "second"]
@@ -59,7 +59,7 @@ def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
     ):
         with (
             pytest.raises(ElmoError, match=message),
-            new_folder(Location(out), ours=["config.json"]),
+            new_folder(Location(out), required=["config.json"]),
         ):
             raise AssertionError("no work starts")
     for out, message in (

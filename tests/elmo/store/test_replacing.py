@@ -49,7 +49,7 @@ def write_files(out: Path, texts: Texts) -> Path:
     """Write shards as the tokenize stage does: one for each file, its ids counted from its own
     start."""
     entries, documents, sentences = [], 0, 0
-    with new_folder(Location(out), ours=("manifest.json",), also=FILE_PATTERN) as folder:
+    with new_folder(Location(out), required=("manifest.json",), pattern=FILE_PATTERN) as folder:
         for number, rows in enumerate(texts.values()):
             alone = folder / "alone"
             write_shards(alone, rows)
