@@ -110,11 +110,10 @@ def _short(value: Any) -> str:
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """The settings of a bidirectional language model's network: widths, and numbers of filters,
-    cells and layers."""
+    """The settings of a bidirectional language model's network."""
 
     char_dim: Annotated[int, Meta(ge=1, le=2**14)]
-    """The width of a character's vector."""
+    """The width of a character vector."""
     filters: Annotated[
         tuple[
             tuple[
@@ -125,23 +124,23 @@ class NetworkSettings:
         ],
         Meta(min_length=1, max_length=256, description="a list of 1 to 256 pairs"),
     ]
-    """The char-CNN's filters: pairs of a width in characters and how many of that width."""
+    """The filters of the char-CNN: pairs of a width in characters and the number of filters."""
     activation: Literal["relu", "tanh"]
-    """What follows the filters."""
+    """The activation after the filters."""
     highways: Annotated[int, Meta(ge=0, le=64)]
-    """Highway layers above the filters."""
+    """The number of highway layers after the filters."""
     cells: Annotated[int, Meta(ge=1, le=2**17)]
-    """Cells of each LSTM, in each layer and direction."""
+    """The number of cells of each LSTM, in each layer and direction."""
     projection: Annotated[int, Meta(ge=1, le=2**17)]
-    """What each LSTM's output is projected to; a vector of a token is twice as wide."""
+    """The width to which each LSTM's output is projected. A token vector is twice as wide."""
     layers: Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
-    """LSTM layers in each direction; a token has one representation more."""
+    """The number of LSTM layers in each direction. A token has one more vector than layers."""
     cell_clip: AboveZero | None
-    """A bound on each number of the LSTM's cell state; null: none."""
+    """The bound on each number of the LSTM's cell state; null: none."""
     projection_clip: AboveZero | None
-    """A bound on each number of the LSTM's output; null: none."""
+    """The bound on each number of the LSTM's output; null: none."""
     skip: bool
-    """Whether layers from the second add their input to their output."""
+    """Whether layers from the second on add their input to their output."""
 
     @property
     def lstm_multiplications(self) -> int:
@@ -154,36 +153,32 @@ class OptimizerSettings:
     """The settings of the optimizer: adagrad, as in 2018, or adamw."""
 
     name: Literal["adagrad", "adamw"]
-    """The rule of the updates; the recipe of 2018 is adagrad with lr 0.2, accumulator 1 and epsilon
-    0.
-    """
+    """The optimizer. The recipe of 2018 is adagrad with lr 0.2, accumulator 1 and epsilon 0."""
     lr: AboveZero
-    """The highest learning rate, reached when the warm-up ends."""
+    """The highest learning rate, reached at the end of the warm-up."""
     warmup_steps: WholeNumber
-    """Steps in which the learning rate rises linearly from near 0 to `lr`."""
+    """The number of steps in which the learning rate rises linearly from near 0 to `lr`."""
     decay: Literal["constant", "linear", "cosine"]
-    """How the learning rate falls from the end of the warm-up to the last step."""
+    """The learning-rate schedule from the end of the warm-up to the last step."""
     final_lr: Fraction
-    """The share of `lr` that is left at the last step; without effect with `constant`."""
+    """The share of `lr` that is left at the last step. `constant` ignores it."""
     clip: NonNegative
-    """A bound on the norm of all gradients together, before the update; 0: no bound."""
+    """The bound on the norm of all gradients together, before the update; 0: none."""
     accumulator: NonNegative
-    """Where Adagrad's sums of squared gradients start; AdamW ignores it."""
+    """The initial value of Adagrad's sums of squared gradients. AdamW ignores it."""
     beta1: BelowOne
-    """AdamW's memory of past gradients; Adagrad ignores it."""
+    """AdamW's decay rate for the mean of past gradients. Adagrad ignores it."""
     beta2: BelowOne
-    """AdamW's memory of past squared gradients; Adagrad ignores it."""
+    """AdamW's decay rate for the mean of past squared gradients. Adagrad ignores it."""
     epsilon: Fraction
-    """What is added to the divisor of an update, so that it is never 0."""
+    """A number added to the divisor of an update, so that it is never 0."""
     weight_decay: Fraction
-    """The share of each weight that AdamW takes away per step, times the learning rate; biases are
-    spared.
-    """
+    """The share of each weight that AdamW subtracts per step, times the learning rate. Biases are
+    excluded."""
     row_updates: Literal["exact", "lazy"]
-    """What AdamW does to rows of the word matrix that a step does not use: `exact` moves and decays
-    them as in the dense update, caught up when next used; `lazy` lets them rest. The same with
-    Adagrad.
-    """
+    """How AdamW treats rows of the word matrix that a step does not use. `exact` moves and decays
+    them as the dense update does, when they are next used; `lazy` leaves them unchanged. Adagrad
+    gives the same result with both."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -217,61 +212,53 @@ class TrainingSettings:
     tokens of each, in each direction."""
 
     seed: Seed
-    """Where the random numbers start: the first weights, the order of the text, dropout and
-    samples.
-    """
+    """The seed of the random numbers: initial weights, order of the text, dropout and samples."""
     epochs: Positive
-    """How often all of the training text is read."""
+    """How often the training text is read."""
     rows: Annotated[int, Meta(ge=0, le=2**16)]
-    """Parallel streams of text that a step reads; more use a processor better, fewer give more
-    updates. 0: 8, 16 or 32, the most with which training takes at least 400 steps.
-    """
+    """The number of parallel streams of text in a step. More rows use a processor better; fewer
+    give more updates. 0 chooses 8, 16 or 32: the largest that leaves at least 400 steps."""
     window: Annotated[int, Meta(ge=1, le=2**12)]
-    """Tokens of each row that a step reads, in each direction; gradients flow no further back."""
+    """The number of tokens of each row in a step, in each direction. Gradients flow no further
+    back."""
     block_sentences: Positive
-    """Neighbouring sentences that stay together when the text is shuffled for an epoch."""
+    """The number of consecutive sentences that stay together when the text is shuffled."""
     reset: Literal["sentence", "never"]
-    """`sentence`: the LSTM state is zeroed where a sentence begins; `never`: it runs on, as in
-    2018.
-    """
+    """`sentence` sets the LSTM state to zero at the start of each sentence; `never` keeps it, as in
+    2018."""
     precision: Requested
-    """What products are computed in: bfloat16 is several times faster where the processor has units
-    for it and many times slower where it has none; `auto` times matrix products in both on this
-    machine, once, so that results differ between machines.
-    """
+    """The precision of matrix products. bfloat16 is several times as fast on hardware that supports
+    it, and many times slower elsewhere. `auto` times both on this machine once, so results differ
+    between machines."""
     softmax: Literal["sampled", "full"]
-    """`sampled` compares with `samples` candidates, `full` with all words: slower."""
+    """`sampled` compares with `samples` candidates; `full` compares with all words and is
+    slower."""
     samples: Annotated[int, Meta(ge=1, le=2**24)]
-    """Candidates of the sampled softmax per step; more are slower and closer to the full softmax.
-    """
+    """The number of candidates of the sampled softmax per step. More are slower and closer to the
+    full softmax."""
     draws: Literal["shared", "separate"]
-    """`shared`: both directions are compared with one draw of candidates; `separate`: each with its
-    own, as in 2018.
-    """
+    """`shared`: both directions use one draw of candidates; `separate`: each has its own, as in
+    2018."""
     loss_scale: AboveZero
-    """What the mean loss is multiplied by; 2018 took the gradient of loss × window, which Adagrad's
-    accumulator and the clip notice.
-    """
+    """The factor of the mean loss. In 2018 the gradient was that of loss × window, which affects
+    Adagrad's accumulator and the clip."""
     dropout: BelowOne
-    """The share of numbers set to 0 between layers while training."""
+    """The share of numbers between layers that training sets to 0."""
     optimizer: OptimizerSettings
     evaluate_every: WholeNumber
-    """Steps between two measurements of held-out perplexity; one is taken at the end too. 0: chosen
-    so that they take about a tenth of the arithmetic of training, 3 to 50 measurements.
-    """
+    """The number of steps between measurements of held-out perplexity; one more is made at the end.
+    0: 3 to 50 measurements, which take about a tenth of the arithmetic of training."""
     evaluate_tokens: Annotated[int, Meta(ge=0, le=2**40)]
-    """Held-out tokens that a measurement during training reads, or a few more; 0: all of them, but
-    at most about 200,000, as before and after training.
-    """
+    """About how many held-out tokens a measurement during training reads. 0: all, but at most about
+    200,000, as before and after training."""
     patience: WholeNumber
-    """Measurements without a better one after which training stops; 0: never."""
+    """The number of measurements without improvement before training stops; 0: never."""
     start_from: Annotated[
         str,
         Meta(pattern=r"\A[^\x00]{0,4096}\Z", description="the folder of a checkpoint, or empty"),
     ]
-    """The folder of a checkpoint of another run, which this one continues (after divergence, say,
-    with a lower learning rate); empty: none.
-    """
+    """The folder of a checkpoint of another run to continue from, for example with a lower learning
+    rate after a divergence; empty: none."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -316,21 +303,20 @@ class StoreSettings:
             description="all, top, average, mix or numbers between commas, in quotes",
         ),
     ] = "all"
-    """Which layers a store keeps of each token, or one vector: the `top` layer, the `average`, or a
-    learned `mix`.
-    """
+    """The layers to store for each token, or one vector: the `top` layer, the `average`, or a
+    learned `mix`."""
     mix: Annotated[str, Meta(pattern=r"\A[^\x00]{0,4096}\Z", description="the path of a mix")] = ""
-    """The file of the learned mix, where `layers` is mix."""
+    """The file of the learned mix, if `layers` is mix."""
     dtype: Dtype = "float16"
-    """How numbers are stored; int8 is half of float16, at a relative error below one percent."""
+    """The number type of the vectors. int8 takes half the bytes of float16, with a relative error
+    of about one percent."""
     codec: Codec = "none"
-    """Compression of the stored vectors."""
+    """The compression of the stored vectors."""
     row_group_tokens: Annotated[int, Meta(ge=1, le=10**7)] = 2048
-    """About how many tokens a row group holds, the least that is read at a time."""
+    """About how many tokens a row group holds, the smallest unit of reading."""
     precision: RequestedOfEmbedding = "float32"
-    """What the vectors are computed in; `auto` times float32 and bfloat16 here, once, and
-    `int8` rounds the LSTMs' weights, for processors with AVX-512 VNNI.
-    """
+    """The precision in which vectors are computed. `auto` times float32 and bfloat16 on this
+    machine once. `int8` rounds the LSTM weights and needs a CPU with AVX-512 VNNI."""
 
     def __post_init__(self) -> None:
         check_fields(self)

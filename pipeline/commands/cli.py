@@ -89,11 +89,11 @@ class SectionedGroup(click.Group):
 @click.group(cls=SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="elmo-pipeline")
 @click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress: results and errors alone.")
+@click.option("-q", "--quiet", is_flag=True, help="Hide progress; print only results and errors.")
 def cli(verbose: bool, quiet: bool) -> None:
-    """ELMo on your own text: train it, tune it to a domain, store its vectors as Parquet.
+    """Train ELMo on your own text, tune it to a domain, and store its vectors as Parquet.
 
-    `elmo init FOLDER` starts a project; `elmo run` there runs the stages of dvc.yaml, in order.
+    `elmo init FOLDER` starts a project. `elmo run` in that folder runs the stages of dvc.yaml.
 
     \b
     Example: elmo init my-project --text my-text.txt; cd my-project; elmo run

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 @click.argument("weights", type=PATH)
 @click.argument("model", type=PATH)
 @click.option(
-    "--vocabulary", type=PATH, help="The words of its softmax or word embedding, one per line."
+    "--vocabulary", type=PATH, help="The words of the softmax or word embedding, one per line."
 )
-@click.option("--embedding", type=PATH, help="Its word embedding, where a separate file holds it.")
+@click.option("--embedding", type=PATH, help="The word embedding, if it is in a separate file.")
 @click.option(
     "--tokenizer",
     type=Choice([*TOKENIZERS]),
     default="whitespace",
     show_default=True,
-    help="The tokenizer of its training text: the files do not record it.",
+    help="The tokenizer of the training text, which the files do not record.",
 )
 @OVERWRITE
 def import_(
@@ -53,7 +53,7 @@ def import_(
     tokenizer: str,
     overwrite: bool,
 ) -> None:
-    """Make a model folder of a 2018 OPTIONS.json and WEIGHTS.hdf5.
+    """Make the folder MODEL from OPTIONS.json and WEIGHTS.hdf5 of 2018.
 
     \b
     Example: elmo import options.json weights.hdf5 models/original --vocabulary words.txt
@@ -85,7 +85,7 @@ def import_(
 @click.argument("weights", type=NEW_FILE)
 @OVERWRITE
 def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
-    """Write a model as the 2018 pair OPTIONS.json and WEIGHTS.hdf5.
+    """Write MODEL as OPTIONS.json and WEIGHTS.hdf5 of 2018.
 
     \b
     Example: elmo export models/finetune options.json weights.hdf5
@@ -106,22 +106,22 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
 @click.command()
 @click.argument("model", type=PATH)
 @click.argument("out", type=PATH)
-@click.option("--name", required=True, help="What the model is loaded by, such as english.")
-@click.option("--version", default="1.0", show_default=True, help="The package's version.")
+@click.option("--name", required=True, help="The name that loads the model, such as english.")
+@click.option("--version", default="1.0", show_default=True, help="The version of the package.")
 @click.option(
     "--licence",
     default="unknown",
     show_default=True,
-    help="The model's licence, such as CC-BY-4.0.",
+    help="The licence of the model, such as CC-BY-4.0.",
 )
-@click.option("--language", help="A language code for the card, such as en.")
-@click.option("--about", type=TEXT, help="Markdown for the card: its data, its use, its limits.")
+@click.option("--language", help="The language code for the model card, such as en.")
+@click.option("--about", type=TEXT, help="Markdown for the model card: data, use, limits.")
 @click.option(
     "--weights",
     type=Choice(["float16", "float32"]),
     default="float16",
     show_default=True,
-    help="The precision of the file; float16 halves it.",
+    help="The precision of the weights; float16 halves the file.",
 )
 @OVERWRITE
 def package(
@@ -135,7 +135,7 @@ def package(
     weights: "WeightPrecision",
     overwrite: bool,
 ) -> None:
-    """Make a Python package of MODEL, which others install and load by NAME.
+    """Make a Python package of MODEL that others can install and load by name.
 
     \b
     Example: elmo package models/pretrain pretrained/english --name english --language en
@@ -171,7 +171,7 @@ def package(
 def export_serving(model: Path, out: Path, overwrite: bool) -> None:
     """Write MODEL as one file that serves without this package: OUT.pt2 (torch.export) or OUT.onnx.
 
-    It takes ids (sentences, tokens, characters) and gives layers (sentences, layers, tokens, dim).
+    Input: ids (sentences, tokens, characters). Output: layers (sentences, layers, tokens, dim).
 
     \b
     Example: elmo export-serving models/finetune model.onnx
@@ -188,7 +188,7 @@ def export_serving(model: Path, out: Path, overwrite: bool) -> None:
 def _dump_help() -> str:
     layouts = [f"  {name:<10} {export.help}" for name, export in DUMP_FORMATS.items()]
     lines = [
-        "Write STORE for other tools: a table of tokens, HDF5 of 2018, Hugging Face datasets.",
+        "Write STORE for other tools, as a table of tokens, HDF5 of 2018 or Hugging Face datasets.",
         "",
         "\b",
         "Layouts:",
@@ -204,14 +204,14 @@ def _dump_help() -> str:
 @click.option(
     "--layout",
     type=Choice([*DUMP_FORMATS]),
-    help="One of the layouts above; by default lists for OUT.parquet, all for OUT.hdf5 or OUT.h5.",
+    help="A layout from the list. Default: lists for OUT.parquet, all for OUT.hdf5 or OUT.h5.",
 )
 @click.option(
     "--dtype",
     type=Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
-    help="The type of the numbers in the layout lists.",
+    help="The number type of the layout lists.",
 )
 @OVERWRITE
 def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite: bool) -> None:
@@ -236,7 +236,7 @@ def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite
 @click.argument("out", type=NEW_FILE)
 @OVERWRITE
 def dump_tokens(model: Path, vocabulary: Path, out: Path, overwrite: bool) -> None:
-    """Write MODEL's context-free vectors of a word list, a line each, to OUT.hdf5 as in 2018.
+    """Write MODEL's context-free vectors of a word list, one word per line, to OUT.hdf5 as in 2018.
 
     \b
     Example: elmo dump-tokens models/finetune words.txt tokens.hdf5

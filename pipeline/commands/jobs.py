@@ -13,14 +13,14 @@ from .options import JSON, PARAMS
 @click.command()
 @click.argument("stages", nargs=-1)
 @click.option(
-    "--address", help="The cluster's Jobs API, as http://HEAD:8265; else RAY_API_SERVER_ADDRESS."
+    "--address", help="The Jobs API, such as http://HEAD:8265. Default: RAY_API_SERVER_ADDRESS."
 )
-@click.option("--folder", help="The folder of the cluster's shared storage to work in.")
-@click.option("--command", help="A command line to run instead of stages.")
+@click.option("--folder", help="The folder on the cluster's shared storage, or a URL.")
+@click.option("--command", help="A command to run instead of stages.")
 @click.option(
-    "--env", "variables", multiple=True, help="A variable to send too: NAME or NAME=VALUE."
+    "--env", "variables", multiple=True, help="Another variable to send: NAME or NAME=VALUE."
 )
-@click.option("--no-wait", is_flag=True, help="Do not follow the job.")
+@click.option("--no-wait", is_flag=True, help="Return without following the job.")
 @PARAMS
 def submit(
     stages: tuple[str, ...],
@@ -31,11 +31,11 @@ def submit(
     no_wait: bool,
     params_file: Path,
 ) -> None:
-    """Run STAGES and what they need (default: all) on a Ray cluster, as `dvc repro` there.
+    """Run STAGES (default: all) and the stages they need on a Ray cluster, with `dvc repro`.
 
-    The code and params of this folder are sent, and variables of an allow-list (of S3, Azure,
-    Google and MLflow). The exit code is the job's. Interrupting leaves the job running; Ray's own
-    commands for it (`ray job logs`, `ray job stop`) are printed.
+    The job gets the code and params of this folder, and the variables of an allow-list (S3, Azure,
+    Google, MLflow). The exit code is that of the job. If you interrupt this command, the job
+    continues; Ray's commands for it (`ray job logs`, `ray job stop`) are printed.
 
     \b
     Example: elmo submit pretrain --address http://head:8265 --folder /shared/elmo
@@ -63,14 +63,14 @@ def submit(
 
 
 @click.command()
-@click.option("--remove", is_flag=True, help="Delete them at the URL.")
+@click.option("--remove", is_flag=True, help="Delete these outputs at the URL.")
 @JSON
 def unused(remove: bool, as_json: bool) -> None:
-    """List the outputs at the storage's URL that nothing names; --remove deletes them.
+    """List the outputs at the storage URL that nothing uses; --remove deletes them.
 
-    Outputs are named by each dvc.lock among git's objects, by the pointers of this project in all
-    worktrees and experiments, and by jobs at the URL: run `git fetch --all` first, and `dvc fetch
-    --all-commits`.
+    An output is used if a dvc.lock in any git object names it, a pointer of this project in any
+    worktree or experiment, or a job at the URL. Run `git fetch --all` and `dvc fetch
+    --all-commits` first.
 
     \b
     Example: elmo unused; elmo unused --remove

@@ -39,9 +39,11 @@ if TYPE_CHECKING:
 
 LineSentences = list[list[str]]  # the sentences of a line, each a list of tokens
 
-INPUT = click.option("--input", "source", type=TEXT, required=True, help="Text; - is stdin.")
+INPUT = click.option(
+    "--input", "source", type=TEXT, required=True, help="The text file; - is stdin."
+)
 COLUMN = click.option(
-    "--column", default="text", show_default=True, help="The column or field of its text."
+    "--column", default="text", show_default=True, help="The column or field that holds the text."
 )
 
 
@@ -49,16 +51,19 @@ COLUMN = click.option(
 @click.argument("model", type=PATH)
 @INPUT
 @click.option(
-    "--output", type=NEW_FILE, required=True, help="An .npz file: key k is line k, from 0."
+    "--output",
+    type=NEW_FILE,
+    required=True,
+    help="The .npz file to write; key k is line k, from 0.",
 )
 @PRETOKENIZED
-@click.option("--batch-size", default=256, show_default=True, help="Sentences read at a time.")
+@click.option("--batch-size", default=256, show_default=True, help="Sentences per batch.")
 @click.option(
     "--state",
     type=Choice(["reset", "carry"]),
     default="reset",
     show_default=True,
-    help="reset: each sentence alone; carry: from sentence to sentence, as in 2018.",
+    help="reset: embed each sentence alone; carry: keep the state, as in 2018.",
 )
 @click.option(
     "--layers",
@@ -71,14 +76,14 @@ COLUMN = click.option(
     type=Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
-    help="The type of the numbers in the file.",
+    help="The number type of the file.",
 )
 @click.option(
     "--precision",
     type=Choice(["auto", "float32", "bfloat16", "int8"]),
     default="float32",
     show_default=True,
-    help="The precision of matrix products; auto: the faster here of float32 and bfloat16.",
+    help="The precision of matrix products; auto: float32 or bfloat16, the faster one here.",
 )
 @OVERWRITE
 @DEVICE
@@ -97,9 +102,9 @@ def embed(
     device: str,
     column: str,
 ) -> None:
-    """Embed each line into an array (layers, tokens, dim); the model's own tokenizer cuts it.
+    """Embed each line as an array (layers, tokens, dim), tokenized by the model's tokenizer.
 
-    The text may be in any format of a corpus, also compressed; of records, each is a line.
+    The input can be any corpus format, also compressed. Each record counts as a line.
 
     \b
     Example: elmo embed models/finetune --input text.txt --output vectors.npz
@@ -179,7 +184,7 @@ def _layers(layers: str, embedder: "Embedder") -> list[int]:
 @INPUT
 @PRETOKENIZED
 @JSON
-@click.option("--sentences", is_flag=True, help="Print the scores of each line instead.")
+@click.option("--sentences", is_flag=True, help="Print one line of scores per input line instead.")
 @DEVICE
 @COLUMN
 def perplexity(
@@ -191,9 +196,9 @@ def perplexity(
     device: str,
     column: str,
 ) -> None:
-    """Print the perplexity of a text, each sentence read alone, under the full softmax.
+    """Print the perplexity of a text under the full softmax; each sentence is read alone.
 
-    The model's own tokenizer cuts each line. The mean is over all tokens and each sentence's end.
+    The model's tokenizer splits each line. The mean includes all tokens and sentence ends.
 
     \b
     Example: elmo perplexity models/finetune --input text.txt

@@ -131,7 +131,7 @@ PARAMS = click.option(
     default="params.yaml",
     show_default=True,
     type=PATH,
-    help="The file of settings.",
+    help="The settings file.",
 )
 
 
@@ -152,12 +152,10 @@ SET = click.option(
     metavar="KEY=VALUE",
     expose_value=False,
     callback=_remember,
-    help="Another value for this run alone, as -S pretrain.training.epochs=3; DVC does not see it.",
+    help="Change a setting for this run only: -S pretrain.training.epochs=3. DVC does not see it.",
 )
-METRICS = click.option(
-    "--metrics", type=PATH, help="Write the few numbers that people compare to this JSON file."
-)
-NUMBERS = click.option("--numbers", type=PATH, help="Write all its numbers to this JSON file.")
+METRICS = click.option("--metrics", type=PATH, help="Write the main figures to this JSON file.")
+NUMBERS = click.option("--numbers", type=PATH, help="Write all figures to this JSON file.")
 
 
 def _check_device(context: click.Context, _: Any, device: str) -> str:
@@ -184,10 +182,10 @@ DEVICE = click.option(
     default="cpu",
     show_default=True,
     callback=_check_device,
-    help="cpu, or cuda for a GPU.",
+    help="The device: cpu, or cuda for a GPU.",
 )
 PRETOKENIZED = click.option(
-    "--pretokenized", is_flag=True, help="Tokens stand between single spaces."
+    "--pretokenized", is_flag=True, help="The input is tokenized; single spaces separate tokens."
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
@@ -195,7 +193,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one obj
 OVERWRITE = click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace an output that is there, once the new is whole.",
+    help="Replace an existing output once the new one is complete.",
 )
 
 
@@ -270,12 +268,15 @@ def add_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
 
     shown: dict[str, Any] = {"default": None, "show_default": False}
     options = [
-        click.option("--workers", type=int, help="Processes that train; 0: this one.", **shown),
+        click.option("--workers", type=int, help="Training processes; 0: this process.", **shown),
         click.option(
-            "--max-workers", type=int, help="Train with up to this many, as nodes join.", **shown
+            "--max-workers",
+            type=int,
+            help="Train with up to this many workers as nodes join.",
+            **shown,
         ),
-        click.option("--cpus", type=int, help="Cores for each worker.", **shown),
-        click.option("--gpu/--no-gpu", help="One GPU for each worker and actor.", **shown),
+        click.option("--cpus", type=int, help="Cores per worker.", **shown),
+        click.option("--gpu/--no-gpu", help="One GPU per worker and actor.", **shown),
         click.option(
             "--actors", type=int, help="Processes that tokenize, count and embed.", **shown
         ),
@@ -285,7 +286,7 @@ def add_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
             type=PATH,
             default="cluster.yaml",
             show_default=True,
-            help="A file with more of these settings; it is optional.",
+            help="A file with more of these settings (optional).",
         ),
     ]
     for option in reversed(options):

@@ -31,26 +31,26 @@ class _SeveralFiles(click.Command):
     "--text",
     multiple=True,
     metavar="FILES...",
-    help="What the language model learns from: files, folders, globs, URLs.",
+    help="The text to train the language model on: files, folders, globs, URLs.",
 )
 @click.option(
     "--domain",
     "domain_text",
     multiple=True,
     metavar="FILES...",
-    help="The text of your domain, whose vectors are stored; default: TEXT again.",
+    help="The text of your domain, whose vectors are stored. Default: the general text.",
 )
-@click.option("--column", help="The column of CSV, TSV, JSON lines and Parquet; default: text.")
+@click.option("--column", help="The column of CSV, TSV, JSON lines or Parquet. Default: text.")
 @click.option(
     "--preset",
     "preset_name",
-    help="The size or language: small, original, korean, …",
+    help="The preset for the size or language: small, original, korean, …",
 )
 @click.option(
     "--from",
     "model",
     metavar="MODEL",
-    help="A trained model to fine-tune to DOMAIN, by name or folder; nothing is pretrained.",
+    help="A trained model to fine-tune, by name or folder, instead of pretraining one.",
 )
 def init(
     folder: Path,
@@ -60,7 +60,7 @@ def init(
     preset_name: str | None,
     model: str | None,
 ) -> None:
-    """Start a project in FOLDER: its stages, its settings, git and DVC.
+    """Start a project in FOLDER with stages, settings, git and DVC.
 
     \b
     Example: elmo init my-project --text wiki/*.txt.gz --domain reviews.jsonl
@@ -86,12 +86,12 @@ def init(
 @click.command("run", context_settings={"ignore_unknown_options": True})
 @click.argument("stages", nargs=-1, type=click.UNPROCESSED)
 def run_stages(stages: tuple[str, ...]) -> None:
-    """Run STAGES and what they need (default: all) where they are not up to date.
+    """Run STAGES (default: all) and the stages they need, unless they are up to date.
 
     Stages: corpus, tokenize (tokenize@general, tokenize@domain), vocab, pretrain, finetune,
     features, register, labels, tasks (tasks@NAME), report.
 
-    It is `dvc repro`, and takes its options: --force, --dry, --single-item.
+    This is `dvc repro` and takes its options: --force, --dry, --single-item.
 
     \b
     Example: elmo run pretrain
@@ -105,7 +105,7 @@ def run_stages(stages: tuple[str, ...]) -> None:
 @click.argument("name")
 @PARAMS
 def preset(name: str, params_file: Path) -> None:
-    """Write the values of presets/NAME.yaml into params.yaml; all other lines stay as they are.
+    """Write the values of presets/NAME.yaml into params.yaml and keep all other lines.
 
     \b
     Example: elmo preset small; git diff params.yaml; git checkout params.yaml

@@ -24,7 +24,7 @@ def stage_command(stage: "Stage") -> click.Command:
         made = option(made)
     for argument in reversed([*stage.inputs, *stage.outputs, *filter(None, [stage.work])]):
         made = _parameter(argument)(made)
-    about = "`elmo run` gives it the paths of dvc.yaml."
+    about = "`elmo run` calls this command with the paths of dvc.yaml."
     shown = f"{stage.help}\n\n{about}\n\n\b\nExample: elmo run {stage.name}"
     return click.command(stage.name, help=shown, short_help=stage.help)(made)
 

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("store", type=FOLDER)
 @click.argument("text")
-@click.option("--model", type=PATH, help="The store's model; default: the one in its project.")
-@click.option("-k", "count", default=10, show_default=True, help="How many neighbours to print.")
+@click.option("--model", type=PATH, help="The model of the store. Default: the one in its project.")
+@click.option("-k", "count", default=10, show_default=True, help="The number of neighbours.")
 @click.option(
     "--layer",
-    help="A layer of the store, or average; default: the one that tells tokens apart best.",
+    help="A layer of the store, or average. Default: the layer that separates tokens best.",
 )
-@click.option("--same-word", is_flag=True, help="Only other occurrences of the word.")
+@click.option("--same-word", is_flag=True, help="List only other occurrences of the same word.")
 @PRETOKENIZED
 @JSON
 @DEVICE
@@ -44,7 +44,7 @@ def neighbors(
     as_json: bool,
     device: str,
 ) -> None:
-    """List the tokens of STORE that are used most like the one in brackets.
+    """List the tokens of STORE that are used most like the token in brackets.
 
     \b
     Example: elmo neighbors data/features "He has a [gift] for music"
@@ -67,7 +67,7 @@ def neighbors(
 @click.argument("store", type=FOLDER)
 @JSON
 def verify(store: "Location", as_json: bool) -> None:
-    """Check every checksum and count of STORE, and name what is wrong.
+    """Check every checksum and count of STORE and report what is wrong.
 
     \b
     Example: elmo verify data/features
@@ -87,7 +87,7 @@ def verify(store: "Location", as_json: bool) -> None:
 @click.argument("store", type=FOLDER)
 @JSON
 def lineage(store: "Location", as_json: bool) -> None:
-    """Print the model, run, corpus and settings that made STORE, as JSON; with --json on one line.
+    """Print the model, run, corpus and settings that made STORE as JSON; --json prints one line.
 
     \b
     Example: elmo lineage data/features

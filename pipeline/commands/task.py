@@ -26,11 +26,13 @@ def _reading(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--format",
             "format_",
-            help="conll, conllu, csv, tsv, jsonl, json or text, if the file's ending tells none.",
+            help="conll, conllu, csv, tsv, jsonl, json or text, if the extension does not tell.",
         ),
-        click.option("--columns", help="Where fields are, such as word=2,tag=4 or label=stars."),
         click.option(
-            "--scheme", help="The scheme of the tags: bio, iob1, bioes or plain; default: detected."
+            "--columns", help="The columns of the fields, such as word=2,tag=4 or label=stars."
+        ),
+        click.option(
+            "--scheme", help="The tag scheme: bio, iob1, bioes or plain. Default: detected."
         ),
         DEVICE,
     ):
@@ -40,7 +42,7 @@ def _reading(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def task() -> None:
-    """Train and use the paper's six task models; docs/tasks.md shows each kind and format.
+    """Train and use models for the paper's six tasks; docs/tasks.md shows kinds and formats.
 
     \b
     Example: elmo task train tagging --train train.conll --dev dev.conll --model english --out ner
@@ -54,42 +56,46 @@ def task() -> None:
     "--train",
     type=PATH,
     required=True,
-    help="The labelled file, or folder of files, to learn from.",
+    help="The labelled file or folder to train on.",
 )
 @click.option(
-    "--dev", type=PATH, required=True, help="The labelled file that chooses the best epoch."
+    "--dev", type=PATH, required=True, help="The labelled file that selects the best epoch."
 )
-@click.option("--model", type=PATH, help="The model folder whose vectors are read.")
-@click.option("--out", type=PATH, required=True, help="Where the trained task goes.")
-@click.option("--without-elmo", is_flag=True, help="The baseline: nothing else is changed.")
-@click.option("--layers", help="Which layers are mixed, such as 0,2; default: all.")
+@click.option("--model", type=PATH, help="The model folder whose vectors the task reads.")
+@click.option("--out", type=PATH, required=True, help="The folder for the trained task.")
+@click.option("--without-elmo", is_flag=True, help="Train the same model without ELMo.")
+@click.option("--layers", help="The layers to mix, such as 0,2. Default: all.")
 @click.option(
     "--seeds",
     type=click.IntRange(1, 100),
     default=1,
     show_default=True,
-    help="How many seeds to train, from 0.",
+    help="The number of seeds to train, from seed 0.",
 )
 @click.option(
-    "--epochs", type=int, help="Epochs at most; training ends sooner without gain on dev."
+    "--epochs", type=int, help="The maximum number of epochs; early stopping on dev can end sooner."
 )
 @click.option("--batch-size", type=int, help="Examples per training step.")
 @click.option("--hidden", type=int, help="The width of the recurrent layers.")
 @click.option("--lr", type=float, help="The learning rate.")
-@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
-@click.option("--store", type=PATH, help="A store of these very sentences; default: one is made.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change any other setting."
+)
+@click.option(
+    "--store", type=PATH, help="A store of exactly these sentences. Default: one is made."
+)
 @click.option(
     "--tokenizer",
     type=Choice([*TOKENIZERS]),
-    help="The tokenizer for text; default: the model's own, else unicode.",
+    help="The tokenizer for text. Default: the model's own, or unicode.",
 )
-@click.option("--track", is_flag=True, help="One MLflow run for each seed.")
+@click.option("--track", is_flag=True, help="Record one MLflow run per seed.")
 @click.option(
     "--work",
     type=PATH,
     default="work/tasks",
     show_default=True,
-    help="Where unfinished work and the vectors are kept.",
+    help="The folder for unfinished work and vectors.",
 )
 @OVERWRITE
 @_reading
@@ -117,7 +123,7 @@ def train(
     scheme: str | None,
     device: str,
 ) -> None:
-    """Train a task model of KIND; the best epoch on DEV is kept.
+    """Train a task model of KIND and keep the best epoch on the dev file.
 
     \b
     Example: elmo task train tagging --train train.conll --dev dev.conll \\
@@ -213,7 +219,7 @@ def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
 
 @task.command()
 @click.argument("folder", type=PATH)
-@click.option("--data", type=PATH, required=True, help="A labelled file.")
+@click.option("--data", type=PATH, required=True, help="The labelled file.")
 @JSON
 @_reading
 def evaluate(
@@ -227,7 +233,7 @@ def evaluate(
 ) -> None:
     """Print the scores of the task in FOLDER on labelled data.
 
-    They are the means over the seeds; those by label count the answers of all seeds.
+    Scores are means over the seeds; scores by label count the answers of all seeds.
 
     \b
     Example: elmo task evaluate models/ner --data test.conll --json
@@ -267,13 +273,15 @@ def evaluate(
 
 @task.command()
 @click.argument("folder", type=PATH)
-@click.option("--input", "source", type=PATH, required=True, help="Text, or examples unlabelled.")
-@click.option("--seed", type=int, help="Which of the task's seeds; default: the best on dev.")
+@click.option(
+    "--input", "source", type=PATH, required=True, help="Text, or examples without labels."
+)
+@click.option("--seed", type=int, help="The seed to use. Default: the best on dev.")
 @click.option(
     "--as",
     "as_",
     type=Choice(["conll", "props", "squad"]),
-    help="For conlleval (labelled tags), srl-eval.pl or SQuAD's script, instead of JSON lines.",
+    help="Write for conlleval (needs labelled tags), srl-eval.pl or SQuAD's script, not JSON.",
 )
 @_reading
 def predict(
@@ -286,9 +294,9 @@ def predict(
     scheme: str | None,
     device: str,
 ) -> None:
-    """Predict with the task in FOLDER, one line of JSON for each.
+    """Predict with the task in FOLDER and print one line of JSON per example.
 
-    `source` is the file and line of the example; what had to be left out is counted on stderr.
+    `source` is the file and line of the example. Skipped examples are counted on stderr.
 
     \b
     Example: elmo task predict models/ner --input text.txt

@@ -11,7 +11,7 @@ from .options import PARAMS
 @click.argument("version", type=click.IntRange(min=1))
 @PARAMS
 def promote(version: int, params_file: Path) -> None:
-    """Make VERSION of the registered model the champion, whatever its perplexity.
+    """Make VERSION of the registered model the champion, regardless of its perplexity.
 
     \b
     Example: elmo promote 2

@@ -99,13 +99,11 @@ def _general(inputs: Sequence[InputFile], model: tuple[str, Tokenization] | None
     if inputs:
         return _listing(inputs)
     if model is not None and model[1].name not in ("unicode", "whitespace"):
-        return (
-            "English prose; pass --text, text in the model's language, to measure what it forgets"
-        )
-    what = "prose that every machine has"
+        return "English prose; use --text with the model's language to measure what it forgets"
+    what = "English prose that comes with Python"
     if model is not None:
-        what += ", to measure on it what the model forgets"
-    return f"{what}; name yours with --text"
+        what += ", to measure what the model forgets"
+    return f"{what}; pass your own with --text"
 
 
 def _domain(inputs: Sequence[InputFile], general: Sequence[InputFile]) -> str:
@@ -113,8 +111,8 @@ def _domain(inputs: Sequence[InputFile], general: Sequence[InputFile]) -> str:
     if inputs:
         return _listing(inputs)
     if general:
-        return "the same; pass --domain, the text of your domain"
-    return "the docstrings of a package; name yours with --domain"
+        return "the same; pass the text of your domain with --domain"
+    return "the docstrings of a package; pass your own text with --domain"
 
 
 def _readable(option: str, patterns: Sequence[str], column: str | None) -> list[InputFile]:
@@ -259,7 +257,7 @@ def _start(folder: Path) -> str:
         _checked(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
         _checked(folder, sys.executable, "-m", "dvc", "config", "-q", *LINKS)
         started.append("DVC")
-    return f"{' and '.join(started)} started" if started else "git and DVC were there"
+    return f"{' and '.join(started)} started" if started else "git and DVC exist"
 
 
 def _needs_dvc(folder: Path) -> bool:
@@ -277,7 +275,7 @@ def _needs_dvc(folder: Path) -> bool:
         if not settings or settings == {"analytics = false"}:
             return True
     if not config.is_file():
-        raise ElmoError(f"{folder}: is no folder of DVC, it has no config; delete it")
+        raise ElmoError(f"{folder}: not a DVC folder (config is missing); delete it")
     return False
 
 
@@ -295,7 +293,7 @@ def _commit(folder: Path, files: Iterable[str]) -> str:
     ):
         done = _call(folder, "git", *own, *command)
         if done.returncode:
-            return f"; nothing is committed ({' '.join(done.stderr.split())[:200]})"
+            return f"; not committed ({' '.join(done.stderr.split())[:200]})"
     return ""
 
 

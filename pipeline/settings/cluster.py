@@ -41,40 +41,35 @@ _OTHERS_NAMES = {"address": "RAY_ADDRESS", "tracking_uri": "MLFLOW_TRACKING_URI"
 
 @dataclass(frozen=True)
 class Cluster:
-    """The settings of how the work is run (workers, cores, addresses); they change no result."""
+    """The settings of how the work runs (workers, cores, addresses). They change no result."""
 
     workers: Annotated[int, Meta(ge=0, le=10_000)] = 0
-    """Processes that train; 0: this one."""
+    """Training processes; 0: this process."""
     cpus: Annotated[int, Meta(ge=1, le=10_000)] = 2
-    """Cores for each worker; no more than are free, since all threads wait for the slowest."""
+    """Cores per worker. Do not set more than are free, because all threads wait for the slowest."""
     gpu: bool = False
     """Whether each worker and actor has a GPU."""
     actors: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    """Processes that tokenize, count and embed, with one core each; 0: as many as can be placed, or
-    this one where the work takes seconds; 1: this one, where no address is named.
-    """
+    """Processes that tokenize, count and embed, with one core each; 0: as many as fit, or this
+    process if the work takes seconds; 1: this process, unless an address is set."""
     address: Address = ""
-    """The address of a Ray cluster; empty: what the environment says, or a Ray started here."""
+    """The address of a Ray cluster; empty: from the environment, or a Ray started here."""
     tracking_uri: TrackingUri = ""
-    """The address of an MLflow server; empty: what the environment says, or a file here."""
+    """The address of an MLflow server; empty: from the environment, or a file here."""
     checkpoint_minutes: Minutes = 10.0
-    """Minutes between two checkpoints."""
+    """Minutes between checkpoints."""
     keep: Annotated[int, Meta(ge=1, le=1000)] = 2
-    """How many of the last checkpoints stay; the best one stays besides."""
+    """The number of recent checkpoints to keep, besides the best one."""
     wait_minutes: Minutes = 10.0
-    """Minutes to wait for what can't be placed on the cluster, before giving up."""
+    """Minutes to wait for cores and GPUs that are not free before giving up."""
     restarts: Annotated[int, Meta(ge=0, le=10_000)] = 3
-    """How often training starts again after a loss of workers, counted anew with each new
-    checkpoint.
-    """
+    """How often training restarts after it loses workers, counted anew after each checkpoint."""
     storage: Url = ""
-    """The URL of a folder for data and models, as s3://bucket/elmo, where the machines share none;
-    empty: the project's folder.
-    """
+    """The URL of a folder for data and models, such as s3://bucket/elmo, if machines share no
+    folder; empty: the project's folder."""
     max_workers: Annotated[int, Meta(ge=0, le=10_000)] = 0
-    """Where it is above `workers`: train with as many up to it as can be placed, more or fewer as
-    nodes come and go; 0: exactly `workers`.
-    """
+    """The maximum number of workers when nodes come and go, if above `workers`; 0: exactly
+    `workers`."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of its range."""

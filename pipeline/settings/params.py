@@ -86,18 +86,16 @@ class CorpusSettings:
     """
 
     general: tuple[Source, ...]
-    """The text that the language model learns from: files, folders, globs or URLs; empty: the
-    Python language reference and the standard library's docstrings.
-    """
+    """The text that the language model is trained on: files, folders, globs or URLs. Empty: the
+    Python language reference and the standard library's docstrings."""
     domain: tuple[Source, ...]
-    """The text of the domain, which the model is tuned to and whose vectors are stored; must be
-    named where `general` is. Empty: the docstrings of `domain_package`.
-    """
+    """The text of your domain, which the model is tuned to and whose vectors are stored. Required
+    if `general` is set. Empty: the docstrings of `domain_package`."""
     domain_package: PackageName
-    """The installed package whose docstrings are the domain text while `domain` is empty."""
+    """The installed package whose docstrings are the domain text if `domain` is empty."""
     column: Line
-    """The column of CSV, TSV and Parquet, or field of JSON lines, that holds the text; plain text
-    has none."""
+    """The column of CSV, TSV and Parquet, or the field of JSON lines, that holds the text. Plain
+    text ignores it."""
 
 
 @dataclass(frozen=True)
@@ -108,41 +106,41 @@ class LabelsSettings:
     """
 
     package: PackageNameOrNone
-    """The installed package whose docstrings are labelled; empty: no labelled text is made."""
+    """The installed package whose docstrings are labelled; empty: none."""
     train: Annotated[int, Meta(ge=1, le=10**6)]
-    """How many sentences to learn from, at most."""
+    """The maximum number of training sentences."""
     dev: Annotated[int, Meta(ge=1, le=10**6)]
-    """How many sentences choose the best epoch, at most."""
+    """The maximum number of sentences that select the best epoch."""
     test: Annotated[int, Meta(ge=1, le=10**6)]
-    """How many sentences are scored, at most."""
+    """The maximum number of test sentences."""
 
 
 @dataclass(frozen=True)
 class ProjectTask:
-    """One task of the section `tasks`: its kind, its labelled files, and how it is trained."""
+    """One task of the section `tasks`: its kind, its labelled files, and its training settings."""
 
     kind: TaskKind
-    """The kind of task, which is a model and a metric."""
+    """The kind of task, which determines the model and the metric."""
     train: LabelledFile
-    """The labelled file, or folder of files, to learn from."""
+    """The labelled file or folder to train on."""
     dev: LabelledFile
-    """The labelled file that chooses the best epoch."""
+    """The labelled file that selects the best epoch."""
     test: LabelledFile
-    """The labelled file that is scored."""
+    """The labelled file for the final scores."""
     format: Literal["", "conll", "conllu", "tsv", "csv", "jsonl", "json"]
-    """The format of the files; empty: as their endings tell."""
+    """The format of the files; empty: from their extensions."""
     columns: Annotated[
         str, Meta(pattern=r"\A[^\x00-\x1f]{0,1000}\Z", description="one line of text")
     ]
-    """Where fields are, such as word=2,tag=4 or label=stars; empty: where they usually are."""
+    """The columns of the fields, such as word=2,tag=4 or label=stars; empty: the usual ones."""
     scheme: Literal["", "bio", "iob1", "bioes", "plain"]
-    """The scheme of tags; empty: as the tags show."""
+    """The scheme of the tags; empty: detected."""
     seeds: Annotated[int, Meta(ge=1, le=100)]
-    """How many times it is trained, with the seeds 0, 1 and so on."""
+    """The number of seeds to train, from seed 0."""
     baseline: bool
-    """Whether it is trained without ELMo too."""
+    """Whether to train it without ELMo too."""
     settings: dict[str, SettingValue]
-    """What differs from the kind's own settings, which docs/tasks.md lists: epochs and others."""
+    """Changes to the default settings of this kind, such as epochs; docs/tasks.md lists them."""
 
     def __post_init__(self) -> None:
         """Check the settings together, as the task does."""
@@ -156,66 +154,58 @@ class ProjectTask:
 
 @dataclass(frozen=True)
 class TokenizeSettings:
-    """The section `tokenize`: how text is cut into tokens, and how much of it is held out."""
+    """The section `tokenize`: how text is tokenized, and how much of it is held out."""
 
     tokenizer: TokenizerName
-    """What cuts a sentence into tokens, by the language of the text (docs/guides/choosing.md). It
-    becomes part of the model.
-    """
+    """The tokenizer for the language of the text (docs/guides/choosing.md). It becomes part of the
+    model."""
     sentences: Literal["line", "split"]
-    """`line`: each line is a sentence; `split`: lines are cut into sentences, and blank ones only
-    divide documents.
-    """
+    """`line`: each line is a sentence; `split`: lines are split into sentences, and blank lines
+    only separate documents."""
     documents: Literal["auto", "file", "line", "blank"]
-    """What is held out or trained on as a whole: a file, a line (of records: a record), or what
-    blank lines divide; `auto` is a record of a table or JSON lines, and in text what blank lines
-    divide, or a line where one such document has more than an eighth of the text.
-    """
+    """The unit that is held out or trained on as a whole: a file, a line (or record), or text
+    between blank lines. `auto`: a record of a table or JSON lines; in plain text, text between
+    blank lines, or a line if one such document has more than an eighth of the text."""
     heldout: Annotated[float, Meta(ge=0, lt=1)]
-    """The share of documents, by their hashes, that is never trained on; perplexity is measured on
-    it. Above 0, at least one document is held out and one is not."""
+    """The share of documents, chosen by their hashes, that is never trained on and measures
+    perplexity. Above 0, at least one document is held out and one is not."""
     near_duplicates: Annotated[float, Meta(ge=0, le=1)]
-    """How similar a document must be to an earlier one of the same text to be left out, or one of
-    the general text to one that is held out of the domain text; 0: only copies are left out. At 0.8
-    it is one in which about every fiftieth word differs."""
+    """The similarity to an earlier document of the same text at which a document is left out, as is
+    general text similar to held-out domain text; 0: only copies are left out. At 0.8, about every
+    fiftieth word differs."""
     shard_bytes: Annotated[int, Meta(ge=1024, le=2**31)]
-    """About how many bytes of text a piece of work and its shard hold, doubled until the text is
-    at most 8,192 times as large; about each 262,144 tokens of a shard become one part of a store.
-    """
+    """About how many bytes of text one shard holds, doubled until the text is at most 8,192 times
+    as large. About every 262,144 tokens of a shard become one part of a store."""
 
 
 @dataclass(frozen=True)
 class VocabSettings:
-    """The section `vocab`: which tokens become words of the softmax, and what a character is."""
+    """The section `vocab`: the words of the softmax, and the characters."""
 
     min_count: Positive
-    """How often a token must occur to become a word, a target of the softmax; rarer ones are
-    `<UNK>` there, and keep vectors of their own.
-    """
+    """How often a token must occur to become a word, a target of the softmax. Rarer tokens are
+    `<UNK>` there, but still have their own vectors."""
     max_words: WholeNumber
-    """The largest number of words, the most frequent ones; 0: no limit, else 4 or more."""
+    """The maximum number of words, the most frequent ones (at least 4); 0: no limit."""
     characters: Literal["bytes", "unicode"]
-    """What the char-CNN reads: `bytes` of UTF-8 as in 2018, or `unicode` characters, which suit
-    scripts of several bytes.
-    """
+    """The input of the char-CNN: UTF-8 `bytes`, as in 2018, or `unicode` characters, for scripts
+    with several bytes per character."""
     min_character_count: Positive
-    """How often a Unicode character must occur to be told apart from unknown ones; `bytes` ignores
-    it.
-    """
+    """How often a Unicode character must occur to have its own id. `bytes` ignores it."""
     max_characters: Annotated[int, Meta(ge=3, le=MOST_CHARACTERS)]
-    """The characters of a token that are read, with the two marks around it; 2018: 50."""
+    """The maximum number of characters read of a token, including the two marks around it; 2018:
+    50."""
 
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """The section `pretrain`: the network and its training, or a trained model to take instead."""
+    """The section `pretrain`: the network and its training, or a trained model to use instead."""
 
     network: NetworkSettings
     training: TrainingSettings
     model: ModelName = ""
-    """A trained model that is taken as it is, nothing is trained: the name of an installed one or a
-    model folder; empty: one is trained.
-    """
+    """A trained model to use unchanged instead of training one: the name of an installed model or a
+    model folder; empty: train one."""
 
 
 @dataclass(frozen=True)
@@ -224,9 +214,8 @@ class FinetuneSettings:
 
     training: TrainingSettings
     new_words: WholeNumber
-    """How often a token of the domain must occur to become a word of its own; 0: none does. New
-    words begin as `<UNK>`, whose probability they share.
-    """
+    """How often a domain token must occur to become a new word; 0: none does. New words start as
+    `<UNK>` and share its probability."""
     freeze: tuple[
         Annotated[
             str,
@@ -239,9 +228,8 @@ class FinetuneSettings:
     ]
     """The layers that are not trained: encoder, lstm.1, lstm.2, …, softmax."""
     layer_decay: Annotated[float, Meta(gt=0, le=1)]
-    """What the learning rate is multiplied by, once for each layer below the softmax; 1: all learn
-    alike.
-    """
+    """The factor of the learning rate for each layer below the softmax; 1: the same rate for
+    all."""
 
 
 @dataclass(frozen=True)
@@ -249,27 +237,25 @@ class RegisterSettings:
     """The section `register`: the name in MLflow's registry, and how the champion is chosen."""
 
     name: RegistryName
-    """The model's name in MLflow's registry."""
+    """The name of the model in MLflow's registry."""
     alias: Alias
     """The alias of the best version, as in `models:/elmo@champion`."""
     margin: Annotated[float, Meta(ge=0, lt=1)]
-    """The share by which a new version's held-out perplexity, on the same text, must be lower for
-    the alias to move to it.
-    """
+    """The share by which a new version must lower held-out perplexity, on the same text, to get the
+    alias."""
 
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """The section `report`: the page's title, and the words whose uses it shows."""
+    """The section `report`: the title of the page, and the words whose neighbours it lists."""
 
     title: Line
     """The title of the page."""
     neighbors_of: tuple[Line, ...]
-    """Sentences with one token in brackets each; for each the report lists the tokens of the store
-    used most like it. Empty: it lists none.
-    """
+    """Sentences with one token in brackets. For each, the report lists the tokens of the store that
+    are used most like it. Empty: none."""
     neighbors: Annotated[int, Meta(ge=1, le=1000)]
-    """How many tokens it lists for each."""
+    """The number of neighbours for each sentence."""
 
 
 @dataclass(frozen=True)

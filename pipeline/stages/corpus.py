@@ -120,7 +120,7 @@ STAGE = Stage(
     outputs=(
         OUT,
         Argument(
-            "packages", "path", "Write the versions of packages that are read.", required=False
+            "packages", "path", "Write the versions of the packages that are read.", required=False
         ),
         Argument("versions", "path", "Write the version of each stage's results.", required=False),
     ),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STAGE = Stage(
     name="finetune",
     version=9,
-    help="Continue training MODEL on the shards DOMAIN; GENERAL measures the forgetting.",
+    help="Continue training MODEL on the shards DOMAIN, and measure on GENERAL what it forgets.",
     inputs=(Argument("model"), Argument("domain"), Argument("general")),
     outputs=(OUT, CURVES),
     run=lambda params, **given: run(params=params.finetune, **given),

@@ -40,7 +40,7 @@ LabelledSentence = tuple[tuple[str, ...], tuple[str, ...]]  # tokens and their B
 STAGE = Stage(
     name="labels",
     version=1,
-    help="Label which words of a package's docstrings are code, by their markup: a task to try.",
+    help="Label the code words in a package's docstrings from their markup, as an example task.",
     inputs=(),
     outputs=(Argument("out", "path"),),
     run=lambda params, **given: run(params=params.labels, **given),

@@ -71,8 +71,8 @@ STAGE = Stage(
     inputs=(
         Argument("model"),
         Argument("store"),
-        Argument("general", help="Shards the model was pretrained on."),
-        Argument("domain", help="Shards it was fine-tuned on."),
+        Argument("general", help="The shards that the model was pretrained on."),
+        Argument("domain", help="The shards that the model was fine-tuned on."),
     ),
     outputs=(Argument("out", "path"),),
     run=lambda params, **given: run(params=params.register, **given),

@@ -30,7 +30,7 @@ STAGE = Stage(
         Argument("curves", "path", "The folder of the curves."),
         Argument("model", help="The model."),
         Argument("store", help="The store."),
-        Argument("registered", "path", "What register wrote."),
+        Argument("registered", "path", "The output of register."),
     ),
     outputs=(Argument("out", "path"),),
     run=lambda params, **given: run(

@@ -25,7 +25,7 @@ class Argument:
 
 OUT = Argument("out")
 CURVES = Argument("curves", "path", "The folder for the training curves.")
-WORK = Argument("work", "folder", "Where the work in progress is kept.")
+WORK = Argument("work", "folder", "The folder for unfinished work.")
 
 
 @dataclass(frozen=True)

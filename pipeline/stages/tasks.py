@@ -65,12 +65,12 @@ def _run(params: Params, name: str, model: Location, cluster: Cluster, **given: 
 STAGE = Stage(
     name="tasks",
     version=RESULTS_VERSION + 1,  # with what it adds to the trained tasks: simple baselines
-    help="Train the task NAME of the params on MODEL's vectors, and without them; score both.",
+    help="Train the task NAME of the params with MODEL's vectors and without them, and score both.",
     inputs=(Argument("name", "word"), Argument("model")),
     outputs=(
         Argument("out", "path"),
-        Argument("curve", "path", "Where the table of scores by epoch goes."),
-        Argument("picture", "path", "Where its picture goes."),
+        Argument("curve", "path", "The table of scores by epoch to write."),
+        Argument("picture", "path", "The plot of that table to write."),
     ),
     run=_run,
     summary=lambda figures, _: summary(figures),

@@ -81,7 +81,7 @@ _REMARKS = {  # by the name of a figure: from which share of the sentences it is
 STAGE = Stage(
     name="tokenize",
     version=6,
-    help="Cut the general or the domain text of CORPUS into sentences of tokens, as Arrow shards.",
+    help="Tokenize the general or domain text of CORPUS into Arrow shards.",
     inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "domain"))),
     outputs=(OUT,),
     run=lambda params, **given: _run(params, **given),

@@ -56,7 +56,7 @@ def test_one_text_is_also_the_task_text(tmp_path: Path) -> None:
     assert made.corpus.general == made.corpus.domain == (str(tmp_path / "t.txt"),)
     assert lines[1:] == [
         "general text: t.txt, 73 bytes",
-        "domain text: the same; pass --domain, the text of your domain",
+        "domain text: the same; pass the text of your domain with --domain",
     ]
     assert made.report.neighbors_of == ()
     assert made.labels.package == ""
@@ -300,7 +300,7 @@ def test_what_a_killed_init_left_of_dvc_is_finished(tmp_path: Path) -> None:
         assert START(folder).endswith("DVC started")
         config = (folder / ".dvc" / "config").read_text()
         assert "analytics = false" in config and 'type = "hardlink' in config
-        assert START(folder) == "git and DVC were there"
+        assert START(folder) == "git and DVC exist"
         assert (folder / ".dvc" / "config").read_text() == config
 
 
@@ -311,11 +311,11 @@ def test_a_dvc_of_the_users_own_is_not_made_again(tmp_path: Path, content: str) 
     assert not init._needs_dvc(tmp_path / ".dvc")
     (tmp_path / ".dvc" / "cache").mkdir()
     (tmp_path / ".dvc" / "config").unlink()
-    with pytest.raises(ElmoError, match="it has no config; delete it"):
+    with pytest.raises(ElmoError, match="config is missing"):
         init._needs_dvc(tmp_path / ".dvc")
 
 
 def test_a_dvc_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".dvc").touch()
-    with pytest.raises(ElmoError, match="is no folder of DVC"):
+    with pytest.raises(ElmoError, match="config is missing"):
         init._needs_dvc(tmp_path / ".dvc")
