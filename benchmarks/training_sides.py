@@ -141,9 +141,11 @@ def count(step: Step, window: Window, number: int) -> int:
     def in_place(_: Any, a: Any, b: Any, **__: Any) -> int:
         return 2 * a[0] * a[1] * a[2] * b[2]
 
-    with FlopCounterMode(
-        display=False, custom_mapping={torch.ops.aten.baddbmm_: in_place}
-    ) as counter:
+    def linear(x: Any, weight: Any, *_: Any, **__: Any) -> int:
+        return 2 * x[0] * x[1] * weight[0]
+
+    counted = {torch.ops.aten.baddbmm_: in_place, torch.ops.mkldnn._linear_pointwise: linear}
+    with FlopCounterMode(display=False, custom_mapping=counted) as counter:
         step(window, number)
     return counter.get_total_flops()
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from elmo.errors import ElmoError
 from elmo.nn.device import prefers_large_operations
+from elmo.nn.products import affine
 
 CHUNK = 128  # tokens convolved at a time: bounds memory and keeps the products in cache
 GPU_CHUNK = 2048  # tokens convolved at a time where launches count: bounds memory alone
@@ -46,9 +47,9 @@ class Highway(nn.Module):
     def forward(self, x_NF: Tensor) -> Tensor:
         """Return vectors (tokens, filters) of the same shape as the input."""
         dtype = x_NF.dtype
-        carry_NF = torch.addmm(self.carry_bias.to(dtype), x_NF, self.carry_weight.to(dtype))
+        carry_NF = affine(x_NF, self.carry_weight.to(dtype), self.carry_bias.to(dtype))
         weight, bias = self.transform_weight.to(dtype), self.transform_bias.to(dtype)
-        transform_NF = torch.addmm(bias, x_NF, weight)
+        transform_NF = affine(x_NF, weight, bias)
         return torch.lerp(x_NF, torch.relu(transform_NF), torch.sigmoid(carry_NF))
 
 
@@ -123,7 +124,7 @@ class CharacterEncoder(nn.Module):
             x_NF = highway(x_NF)
         if self.project_weight is None or self.project_bias is None:
             return x_NF
-        return torch.addmm(self.project_bias.to(precision), x_NF, self.project_weight.to(precision))
+        return affine(x_NF, self.project_weight.to(precision), self.project_bias.to(precision))
 
     def _joined_filters(self, precision: torch.dtype) -> Tensor:
         """Return the filters of all widths as one weight (widest × character vector, filters), in
@@ -202,7 +203,7 @@ def _convolve(x_NKE: Tensor, weight_WF: Tensor, width: int) -> Tensor:
     """Return the product of every window of `width` characters with the weight (tokens, windows,
     filters)."""
     windows_NKW: Tensor = _Windows.apply(x_NKE, width)  # type: ignore[no-untyped-call]
-    return windows_NKW @ weight_WF
+    return affine(windows_NKW.flatten(0, 1), weight_WF).view(*windows_NKW.shape[:2], -1)
 
 
 class _Windows(torch.autograd.Function):

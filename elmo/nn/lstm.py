@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from elmo.nn.cell import EAGER, CellFunctions, cell_functions_for, repays_compiling
 from elmo.nn.cuda_graphs import call_lending_outputs, call_with_cuda_graph
+from elmo.nn.products import add_products_, product
 
 Drop = Callable[[Tensor, int], Tensor]
 
@@ -286,7 +287,13 @@ def _read(
     """
     cell_clip, projection_clip = clips
     S, T, B, _ = x_STBI.shape
-    gates = weights.input_gates(x_STBI, cell)
+    if kept is None:
+        gates = weights.input_gates(x_STBI, cell)
+    else:
+        assert isinstance(weights, LayerWeights)
+        x_SNI = x_STBI.reshape(S, T * B, -1)
+        gates_SNG = product(x_SNI, weights.input_SIG, bias_SO=weights.bias_SG)
+        gates = gates_SNG.view(S, T, B, -1)
     y_STBP = torch.empty(S, T, B, h_SBP.shape[-1], dtype=x_STBI.dtype, device=x_STBI.device)
     h_SBP, c_SBC = h_SBP.clone(), c_SBC.clone()
     for t in range(T):
@@ -302,14 +309,16 @@ def _read(
         else:
             assert isinstance(weights, LayerWeights)
             c_SnC, hidden_SnC = cell.forward_kept(
-                gates[:, t].baddbmm_(h_SnP, weights.recurrent_SPG),
+                add_products_(gates[:, t], h_SnP, weights.recurrent_SPG),
                 c_SnC,
                 keep_SB1,
                 cell_clip,
                 kept.cells_STBC[:, t],
                 kept.hidden_STBC[:, t],
             )
-            h_SnP = weights.project(hidden_SnC)
+            h_SnP = hidden_SnC
+            if weights.project_SCP is not None:
+                h_SnP = product(hidden_SnC, weights.project_SCP)
         if projection_clip is not None:
             h_SnP = h_SnP.clamp_(-projection_clip, projection_clip)
         y_STBP[:, t, :n] = h_SnP
@@ -434,7 +443,7 @@ def _backward(
         dm_SBP = torch.add(dy_STBP[:, t], dh_SBP, out=dm_STBP[:, t])
         if clipped_STBP is not None:
             dm_SBP.masked_fill_(clipped_STBP[:, t], 0)
-        dhidden_SBC = dm_SBP if project_SCP is None else torch.bmm(dm_SBP, project_SCP.mT)
+        dhidden_SBC = dm_SBP if project_SCP is None else product(dm_SBP, project_SCP.mT)
         keep_SB1 = None if keep_STB1 is None else keep_STB1[:, t]
         dc_SBC = cell.backward(
             dhidden_SBC,
@@ -447,7 +456,7 @@ def _backward(
             dgates_STBG[:, t],
         )
         if t > 0:
-            dh_SBP = torch.bmm(dgates_STBG[:, t], recurrent_SGP)
+            dh_SBP = product(dgates_STBG[:, t], recurrent_SGP)
             if keep_SB1 is not None:
                 dh_SBP = dh_SBP * keep_SB1
     h_STBP = torch.cat([h_SBP[:, None], y_STBP[:, :-1]], 1)
@@ -455,14 +464,14 @@ def _backward(
         h_STBP = h_STBP * keep_STB1
     dgates_SNG = dgates_STBG.view(S, T * B, -1)
     dweight_SKG = torch.empty_like(weight_SKG)
-    torch.bmm(x_STBI.reshape(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, :inputs])
-    torch.bmm(h_STBP.view(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, inputs:])
+    product(x_STBI.reshape(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, :inputs])
+    product(h_STBP.view(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, inputs:])
     dproject_SCP = (
         None
         if project_SCP is None
-        else torch.bmm(hidden_STBC.view(S, T * B, -1).mT, dm_STBP.view(S, T * B, -1)).to(precision)
+        else product(hidden_STBC.view(S, T * B, -1).mT, dm_STBP.view(S, T * B, -1)).to(precision)
     )
-    dx_SNI = torch.bmm(dgates_SNG, weight_SKG[:, :inputs].mT)
+    dx_SNI = product(dgates_SNG, weight_SKG[:, :inputs].mT)
     dbias_SG = torch.bmm(dgates_SNG.new_ones(S, 1, T * B), dgates_SNG)[:, 0]
     return dx_SNI.view_as(x_STBI), dweight_SKG.to(precision), dbias_SG.to(precision), dproject_SCP
 

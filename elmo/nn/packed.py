@@ -10,9 +10,6 @@ weight, I input, P projection, C cells.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -20,8 +17,8 @@ from torch import Tensor
 
 from elmo.nn.cell import CellFunctions
 from elmo.nn.lstm import LayerWeights, LayerWeightsLike
+from elmo.nn.products import mkl_lacks_avx512
 
-CPU_INFO = Path("/proc/cpuinfo")
 LARGE = 2**22  # numbers in a weight from which on ordering them for each product takes long
 _ROWS = 128  # for which the layout is chosen; products of other numbers of rows are as right
 
@@ -130,12 +127,3 @@ def _is_worth_it(weights: LayerWeights) -> bool:
 def onednn_has_bfloat16() -> bool:
     """Tell whether oneDNN multiplies bfloat16 on this processor."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-@cache
-def mkl_lacks_avx512() -> bool:
-    """Tell whether MKL leaves this processor's AVX-512 unused, as it does on those of AMD."""
-    with suppress(OSError):
-        is_amd = "AuthenticAMD" in CPU_INFO.read_text(encoding="utf-8", errors="replace")
-        return is_amd and torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return False

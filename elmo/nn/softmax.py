@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.nn.device import add_rows_, device_tensor, host_tensor, prefers_large_operations
+from elmo.nn.products import product
 
 CHUNK_LOGITS = 1 << 20  # logits held at a time: 4 MB, so that they stay in a CPU's cache
 GPU_CHUNK_LOGITS = 1 << 26  # 256 MB: a GPU wants few large launches
@@ -256,7 +257,7 @@ class _Loss(torch.autograd.Function):
         dtrue_N = torch.empty_like(nats_N)
         for part, product_nM, logits_nM in _chunks(h_NP, len(bias_M)):
             h_nP = h_NP[part]
-            torch.mm(h_nP, weight_MP.T, out=product_nM)
+            product_nM = product(h_nP, weight_MP.T, scratch=product_nM)
             torch.add(product_nM, bias_M, out=logits_nM)
             if row_of_M is None:
                 rows_n = torch.arange(len(h_nP), device=h_nP.device)
@@ -330,12 +331,12 @@ class _Gradients:
         dtype."""
         dbias_M = share_nM.sum(0)
         product_nM.copy_(share_nM)
-        torch.mm(product_nM, self.weight_MP, out=self.dh_NP[part])
-        torch.mm(product_nM.T, self.h_NP[part], out=self._partial_MP)
+        product(product_nM, self.weight_MP, out=self.dh_NP[part])
+        partial_MP = product(product_nM.T, self.h_NP[part], scratch=self._partial_MP)
         if self._sums is None:
-            self._sums = self._partial_MP.to(torch.float32, copy=True), dbias_M
+            self._sums = partial_MP.to(torch.float32, copy=True), dbias_M
         else:
-            self._sums[0].add_(self._partial_MP)
+            self._sums[0].add_(partial_MP)
             self._sums[1].add_(dbias_M)
 
     def sums(self) -> tuple[Tensor, Tensor]:

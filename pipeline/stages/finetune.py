@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="finetune",
-    version=9,
+    version=10,
     help="Continue training MODEL on the shards DOMAIN, and measure on GENERAL what it forgets.",
     inputs=(Argument("model"), Argument("domain"), Argument("general")),
     outputs=(OUT, CURVES),

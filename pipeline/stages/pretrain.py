@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="pretrain",
-    version=6,
+    version=7,
     help="Train a bidirectional language model on SHARDS.",
     inputs=(Argument("shards"), Argument("vocab")),
     outputs=(OUT, CURVES),

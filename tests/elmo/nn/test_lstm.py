@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmo.nn import cell, int8, packed
+from elmo.nn import cell, int8, packed, products
 from elmo.nn.lstm import LayerWeights, LSTMStack, LSTMState
 
 T, B, P, C = 7, 3, 4, 6
@@ -304,11 +304,11 @@ def test_weights_of_any_size_are_laid_out_where_mkl_lacks_avx512(
 ) -> None:
     if vendor is not None:
         (tmp_path / "cpuinfo").write_text(f"vendor_id\t: {vendor}\n")
-    monkeypatch.setattr(packed, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(products, "CPU_INFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    packed.mkl_lacks_avx512.cache_clear()
+    products.mkl_lacks_avx512.cache_clear()
     weights = packed.pack_if_faster(stack().requires_grad_(False).inference_weights(torch.float32))
-    packed.mkl_lacks_avx512.cache_clear()
+    products.mkl_lacks_avx512.cache_clear()
     assert {isinstance(layer, packed.PackedWeights) for layer in weights} == {lacks}
 
 

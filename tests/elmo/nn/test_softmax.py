@@ -253,6 +253,13 @@ def test_weights_are_drawn_as_in_2018_and_follow_the_seed() -> None:
     assert not first.bias.any()
 
 
+_PRODUCTS = (
+    torch.ops.aten.mm.default,
+    torch.ops.aten.mm.out,
+    torch.ops.mkldnn._linear_pointwise.default,
+)
+
+
 class _Products(TorchDispatchMode):
     """Counts matrix products and the largest tensor that one makes."""
 
@@ -262,7 +269,7 @@ class _Products(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten.mm.default:
+        if func in _PRODUCTS:
             self.count += 1
             self.largest = max(self.largest, made.numel())
         return made
@@ -289,14 +296,6 @@ def test_evaluation_over_many_words_takes_few_products_that_fit_a_cache() -> Non
 def test_the_full_loss_takes_64_predictions_at_a_time_or_more() -> None:
     words = 100_000
     h_NP, targets = torch.randn(256, 2), torch.randint(words, (256,))
-    with torch.no_grad(), _Mms() as products:
+    with torch.no_grad(), _Products() as products:
         full_softmax_loss(h_NP, targets, torch.randn(words, 2), torch.zeros(words))
     assert products.count == 4
-
-
-class _Mms(_Products):
-    """Counts products into memory given as well."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func is torch.ops.aten.mm.out
-        return func(*args, **(kwargs or {}))

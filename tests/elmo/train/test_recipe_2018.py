@@ -17,6 +17,7 @@ from elmo.data.characters import Characters
 from elmo.data.shards import Shards, write_shards
 from elmo.data.stream import Window, WindowStream
 from elmo.data.vocabulary import Vocabulary
+from elmo.nn import products
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.train.optimizer import Optimizer
@@ -151,7 +152,13 @@ def sampled(
     return torch.stack(logits).logsumexp(0) - logits[0]
 
 
-def test_three_steps_of_the_2018_recipe(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_onednn", [False, True])
+def test_three_steps_of_the_2018_recipe(
+    by_onednn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by_onednn and not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        pytest.skip("this torch has no oneDNN")
+    monkeypatch.setattr(products, "mkl_lacks_avx512", lambda: by_onednn)
     bilm = BiLM(CONFIG, characters=261)
     bilm.reset_parameters(1)
     softmax = Softmax(len(WORDS), CONFIG.projection)

@@ -1,0 +1,104 @@
+"""The matrix products of training, forward and backward: torch's, or oneDNN's where it is faster.
+
+torch's float32 products are MKL's, which on an AMD processor leaves AVX-512 unused. There these are
+oneDNN's; everywhere else, and in bfloat16, they are the calls of torch that their names say. What
+decides is the processor and not a measurement, which other work on the machine would sway: so each
+training on a machine, and each of its workers, gets the same bits.
+
+Shapes: N rows, I columns of the input, O of the result; batches have one more axis before these.
+"""
+
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+def product(
+    a: Tensor,
+    b: Tensor,
+    *,
+    bias_SO: Tensor | None = None,
+    out: Tensor | None = None,
+    scratch: Tensor | None = None,
+) -> Tensor:
+    """Return the product of two matrices, or of each pair in two batches of them, plus the bias of
+    each pair, in `out` if that is given; `scratch` is memory that the result may take or leave."""
+    if not _is_for_onednn(a):
+        if bias_SO is not None:
+            return torch.baddbmm(bias_SO[:, None], a, b, out=out)
+        return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out=scratch if out is None else out)
+    if a.dim() == 2:
+        return _multiply(a, b) if out is None else out.copy_(_multiply(a, b))
+    out = a.new_empty(*a.shape[:2], b.shape[2]) if out is None else out
+    for k, result in enumerate(out):
+        result.copy_(_multiply(a[k], b[k], None if bias_SO is None else bias_SO[k]))
+    return out
+
+
+def add_products_(sums: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Add to `sums` in place the product of each pair of matrices in two batches; return it."""
+    if not _is_for_onednn(a):
+        return sums.baddbmm_(a, b)
+    for total, left, right in zip(sums, a, b, strict=True):
+        total.add_(_multiply(left, right))
+    return sums
+
+
+def affine(x_NI: Tensor, weight_IO: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """Return the product of an input and a weight, plus the bias; autograd's products are those of
+    training, where the weight is trained."""
+    if weight_IO.requires_grad and torch.is_grad_enabled() and _is_for_onednn(x_NI):
+        apply: Any = _Affine.apply
+        result: Tensor = apply(x_NI, weight_IO, bias_O)
+        return result
+    if bias_O is None:
+        return torch.mm(x_NI, weight_IO)
+    return torch.addmm(bias_O, x_NI, weight_IO)
+
+
+@cache
+def mkl_lacks_avx512() -> bool:
+    """Tell whether MKL leaves this processor's AVX-512 unused, as it does on those of AMD, and
+    oneDNN is there to use it."""
+    with suppress(OSError):
+        is_amd = "AuthenticAMD" in CPU_INFO.read_text(encoding="utf-8", errors="replace")
+        has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        return is_amd and has_onednn and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return False
+
+
+class _Affine(torch.autograd.Function):
+    """An input times a weight, plus a bias, with oneDNN's products in both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, x_NI: Tensor, weight_IO: Tensor, bias_O: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x_NI, weight_IO)
+        return _multiply(x_NI, weight_IO, bias_O)
+
+    @staticmethod
+    def backward(ctx: Any, dy_NO: Tensor) -> tuple[Tensor | None, ...]:
+        x_NI, weight_IO = ctx.saved_tensors
+        of_x, _, of_bias = ctx.needs_input_grad
+        dx_NI = product(dy_NO, weight_IO.mT) if of_x else None
+        return dx_NI, product(x_NI.mT, dy_NO), dy_NO.sum(0) if of_bias else None
+
+
+def _is_for_onednn(a: Tensor) -> bool:
+    return a.dtype == torch.float32 and a.device.type == "cpu" and mkl_lacks_avx512()
+
+
+def _multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return the product of two matrices by oneDNN, which takes the second in any order, while it
+    would copy the first one if that is transposed: so the smaller of the two is."""
+    linear = torch.ops.mkldnn._linear_pointwise
+    if bias is None and not a.is_contiguous() and a.numel() > b.numel():
+        transposed: Tensor = linear(b.mT, a, None, "none", [], "")
+        return transposed.mT
+    result: Tensor = linear(a, b.mT, bias, "none", [], "")
+    return result
