@@ -144,8 +144,8 @@ def count(step: Step, window: Window, number: int) -> int:
     def linear(x: Any, weight: Any, *_: Any, **__: Any) -> int:
         return 2 * x[0] * x[1] * weight[0]
 
-    counted = {torch.ops.aten.baddbmm_: in_place, torch.ops.mkldnn._linear_pointwise: linear}
-    with FlopCounterMode(display=False, custom_mapping=counted) as counter:
+    formulas = {torch.ops.aten.baddbmm_: in_place, torch.ops.mkldnn._linear_pointwise: linear}
+    with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
         step(window, number)
     return counter.get_total_flops()
 
