@@ -90,10 +90,7 @@ def create_hdf5(out: Path, *, keep_same: bool = False) -> Iterator[tuple[Any, Ca
     `keep_same`, it is kept if its bytes are the same.
     """
     h5py = load_h5py()
-    with (
-        new_file_if_absent(out, keep_same=keep_same) as path,
-        path.open("w+b", buffering=0) as file,
-    ):
+    with new_file_if_absent(out, keep_same=keep_same) as path, open(path, "w+b", 0) as file:
         stream = _Unfailing(file)
         try:
             with h5py.File(stream, "w") as hdf5:

@@ -80,14 +80,12 @@ def render(title: str, summary: str, sections: Mapping[str, Sequence[Block]]) ->
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    shown = [
+    rows = [
         (name, name.lower().replace(" ", "-"), blocks)
         for name, blocks in sections.items()
         if blocks
     ]
-    page = environment.get_template("page.html").render(
-        title=title, summary=summary, sections=shown
-    )
+    page = environment.get_template("page.html").render(title=title, summary=summary, sections=rows)
     return f"{page}\n"
 
 

@@ -38,24 +38,24 @@ def _unigram(results: Results) -> dict[str, float]:
     if not results.started_from:
         unigram["pretraining on general text"] = results.figures["pretrain"]["unigram_perplexity"]
     if results.tuned:
-        after = results.scores.under("after")
-        unigram["fine-tuning on domain text"] = after.under("domain")["unigram"]
+        final = results.scores.child("after")
+        unigram["fine-tuning on domain text"] = final.child("domain")["unigram"]
     return unigram
 
 
 def _bars(results: Results) -> dict[str, dict[str, float]]:
     """The perplexities by text; the domain text first where the model was trained elsewhere."""
     scores = results.scores
-    after = scores.under("after")
+    final = scores.child("after")
     if "before" not in scores:
-        one = after.under("general")
-        return {TEXTS["general"]: {"unigram model": one["unigram"], "pretrained": one["average"]}}
-    before = scores.under("before")
+        row = final.child("general")
+        return {TEXTS["general"]: {"unigram model": row["unigram"], "pretrained": row["average"]}}
+    initial = scores.child("before")
     return {
         title: {
-            "unigram model": after.under(text)["unigram"],
-            "pretrained": before.under(text)["average"],
-            "fine-tuned": after.under(text)["average"],
+            "unigram model": final.child(text)["unigram"],
+            "pretrained": initial.child(text)["average"],
+            "fine-tuned": final.child(text)["average"],
         }
         for text, title in (reversed(TEXTS.items()) if results.started_from else TEXTS.items())
     }
@@ -72,11 +72,11 @@ def draw_curves(
     perplexity for each.
     """
     figure, axes = _panels(len(by_stage), 3.8)
-    for axis, (stage, both) in zip(axes, by_stage.items(), strict=True):
-        train, heldout = both["train"], both["heldout"]
+    for axis, (stage, curves) in zip(axes, by_stage.items(), strict=True):
+        train, heldout = curves["train"], curves["heldout"]
         axis.plot(_thousands(train), train["perplexity"], color=PALE, label="training")
-        held = _thousands(heldout)
-        axis.plot(held, heldout["average"], "o-", color=BLUE, ms=4, label="held-out")
+        heldout_tokens = _thousands(heldout)
+        axis.plot(heldout_tokens, heldout["average"], "o-", color=BLUE, ms=4, label="held-out")
         axis.axhline(unigram[stage], color=GREY, ls="--", lw=1.2, label="unigram model, held-out")
         axis.set(title=stage, xlabel="thousand tokens read", yscale="log")
         _plain_ticks(axis)
@@ -96,8 +96,8 @@ def draw_perplexity(path: Path, by_text: dict[str, dict[str, float]]) -> None:
     for index, kind in enumerate(kinds):
         rows = np.arange(len(by_text)) + (index - (len(kinds) - 1) / 2) * height
         values = [row[kind] for row in by_text.values()]
-        drawn = axis.barh(rows, values, height * 0.88, color=KINDS[kind], label=kind)
-        axis.bar_label(drawn, fmt="%.1f", padding=4)
+        bars = axis.barh(rows, values, height * 0.88, color=KINDS[kind], label=kind)
+        axis.bar_label(bars, fmt="%.1f", padding=4)
     axis.set_yticks(range(len(by_text)), list(by_text))
     axis.tick_params(axis="y", length=0)
     axis.invert_yaxis()
@@ -119,8 +119,8 @@ def draw_layers(path: Path, by_layer: Mapping[str, Mapping[str, float]]) -> None
     }
     for axis, (key, title) in zip(axes, titles.items(), strict=True):
         names = [name.replace("_", " ") for name in by_layer]
-        drawn = axis.bar(names, [row[key] for row in by_layer.values()], 0.6, color=BLUE)
-        axis.bar_label(drawn, fmt="%.2f", padding=2)
+        bars = axis.bar(names, [row[key] for row in by_layer.values()], 0.6, color=BLUE)
+        axis.bar_label(bars, fmt="%.2f", padding=2)
         axis.set_title(title)
         axis.margins(y=0.15)
         axis.set_xlim(-0.7, len(by_layer) - 0.3)
@@ -142,7 +142,7 @@ def _plain_ticks(axis: Any) -> None:
     """Round numbers, written out, on a log axis: the more, the fewer decades it spans."""
     low, high = axis.get_ylim()
     leading = (1, 2, 5) if high > 15 * low else (1, 1.5, 2, 3, 4, 5, 7)
-    ticks = [first * 10.0**power for power in range(9) for first in leading]
+    ticks = [factor * 10.0**power for power in range(9) for factor in leading]
     axis.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
     axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_major_formatter("{x:,.0f}")

@@ -37,7 +37,7 @@ class JsonObject(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
         raise ElmoError(f"{self.path}: has no {key}; run the stage that writes it again")
 
-    def under(self, key: str) -> "JsonObject":
+    def child(self, key: str) -> "JsonObject":
         """Return the object at `key` of this one."""
         return JsonObject(self.path, self[key])
 
@@ -71,7 +71,7 @@ class Results:
         those of the pretrained model, with the fine-tuned one's vocabulary; it is absent where
         nothing was fine-tuned.
         """
-        return self.training.under("perplexity")
+        return self.training.child("perplexity")
 
     @property
     def tuned(self) -> bool:
@@ -85,34 +85,34 @@ def read_results(
     curves: Path,
     model: Path,
     store: Location,
-    registered: Path,
+    registration_file: Path,
     tasks: Sequence[str],
-    named: str,
+    model_name: str,
 ) -> Results:
     """Read the results of all stages, and of `tasks`; raise `ElmoError` where one is missing.
 
-    `numbers`, `curves`, `model` and `store` are folders that the stages wrote, `registered` is the
-    file of register. `tasks` are the names of tasks. `named` is the model that the settings name to
-    start from, "" where there is none.
+    `numbers`, `curves`, `model` and `store` are folders that the stages wrote, `registration_file`
+    is what register wrote. `tasks` are the names of tasks. `model_name` is the model to start from
+    by the settings, "" where there is none.
     """
     from elmo.store import FeatureStore
 
     figures = {name: _read(numbers / f"{name}.json") for name in FIGURES}
     by_task = {name: _read(numbers / f"tasks-{name}.json") for name in tasks}
     training = _read(model / "training.json")
-    opened = FeatureStore(store, model=model, checked=True)
-    registration = _registered(registered, opened)
-    trained, tuned = ("steps" in figures[stage] for stage in ("pretrain", "finetune"))
+    feature_store = FeatureStore(store, model=model, checked=True)
+    registration = _read_registration(registration_file, feature_store)
+    trained, finetuned = ("steps" in figures[stage] for stage in ("pretrain", "finetune"))
     return Results(
         figures=figures,
         tasks=by_task,
         training=training,
-        network=_read(model / "config.json").under("model"),
+        network=_read(model / "config.json").child("model"),
         registered=registration,
-        started_from="" if trained else named or "a pretrained model",
-        curves=_curves(curves, training.under("perplexity"), trained=trained, tuned=tuned),
-        store=opened,
-        layers=layer_statistics(opened),
+        started_from="" if trained else model_name or "a pretrained model",
+        curves=_curves(curves, training.child("perplexity"), trained=trained, finetuned=finetuned),
+        store=feature_store,
+        layers=layer_statistics(feature_store),
     )
 
 
@@ -145,19 +145,19 @@ def _read(path: Path) -> JsonObject:
     return JsonObject(path, read_json(path))
 
 
-def _registered(path: Path, store: "FeatureStore") -> JsonObject:
-    registered = _read(path)
+def _read_registration(path: Path, store: "FeatureStore") -> JsonObject:
+    registration = _read(path)
     model = store.model
-    if registered["model_digest"] != model:
+    if registration["model_digest"] != model:
         raise Mismatch(
-            f"{path}: names model {registered['model_digest'][:12]}…, the store was made by "
+            f"{path}: names model {registration['model_digest'][:12]}…, the store was made by "
             f"{model[:12]}…; run register again"
         )
-    return registered
+    return registration
 
 
 def _curves(
-    folder: Path, scores: JsonObject, *, trained: bool, tuned: bool
+    folder: Path, scores: JsonObject, *, trained: bool, finetuned: bool
 ) -> dict[str, dict[str, "Curve"]]:
     """The curves of the stages that trained; the held-out one of fine-tuning begins before the
     first step."""
@@ -166,11 +166,11 @@ def _curves(
         for stage in ("pretrain", "finetune")
     )
     lines = {"pretraining on general text": pretrain} if trained else {}
-    if not tuned:
+    if not finetuned:
         return lines
     heldout = finetune["heldout"]
     heldout["tokens"].insert(0, 0.0)
-    heldout["average"].insert(0, scores.under("before").under("domain")["average"])
+    heldout["average"].insert(0, scores.child("before").child("domain")["average"])
     return lines | {"fine-tuning on domain text": finetune}
 
 

@@ -21,8 +21,8 @@ from .results import SENTENCES, TEXTS, JsonObject, Results
 
 def summary(results: Results) -> str:
     """Return the sentences at the head of the page: the held-out perplexities, and their worth."""
-    after = results.scores.under("after")
-    figures = after.under("domain" if "domain" in after else "general")
+    final = results.scores.child("after")
+    figures = final.child("domain" if "domain" in final else "general")
     return (
         f"{_headline(results)} The model is as unsure of a word as between "
         f"{figures['average']:.0f} equally likely ones; by word counts alone it would be "
@@ -31,11 +31,11 @@ def summary(results: Results) -> str:
 
 
 def _headline(results: Results) -> str:
-    pretrain, tuned = results.figures["pretrain"], results.figures["finetune"]
+    pretrain, finetune = results.figures["pretrain"], results.figures["finetune"]
     if results.started_from and results.tuned:
         return (
-            f"Held-out perplexity {tuned['domain_perplexity_before']:.1f} on domain text before "
-            f"fine-tuning {results.started_from}, {tuned['domain_perplexity_after']:.1f} after."
+            f"Held-out perplexity {finetune['domain_perplexity_before']:.1f} on domain text before "
+            f"fine-tuning {results.started_from}, {finetune['domain_perplexity_after']:.1f} after."
         )
     general = ""
     if "times_below_unigram" in pretrain:
@@ -46,8 +46,8 @@ def _headline(results: Results) -> str:
     if not results.tuned:
         return f"{general}The domain text is the general text, so nothing was fine-tuned."
     return (
-        f"{general}Fine-tuning took domain text from {tuned['domain_perplexity_before']:.1f} to "
-        f"{tuned['domain_perplexity_after']:.1f}."
+        f"{general}Fine-tuning took domain text from {finetune['domain_perplexity_before']:.1f} to "
+        f"{finetune['domain_perplexity_after']:.1f}."
     )
 
 
@@ -68,10 +68,10 @@ def model(results: Results) -> Table:
     return Table(rows)
 
 
-def _version(registered: JsonObject) -> str:
-    if not registered["version"]:
+def _version(registration: JsonObject) -> str:
+    if not registration["version"]:
         return "nothing: it is an experiment"
-    return Markup("{}, version {}").format(code_html(registered["uri"]), registered["version"])
+    return Markup("{}, version {}").format(code_html(registration["uri"]), registration["version"])
 
 
 def _trained_on(figures: JsonObject, text: str) -> str:
@@ -103,23 +103,23 @@ def perplexities(results: Results) -> list[Block]:
     """
     figures, scores, started_from = results.figures, results.scores, results.started_from
     if "before" not in scores:
-        return [_perplexity_of_one(scores.under("after").under("general"))]
+        return [_perplexity_of_one(scores.child("after").child("general"))]
     rows = []
     for text, title in reversed(TEXTS.items()) if started_from else TEXTS.items():
-        before, after = scores.under("before").under(text), scores.under("after").under(text)
-        change = after["average"] / before["average"] - 1
+        initial, final = scores.child("before").child(text), scores.child("after").child(text)
+        change = final["average"] / initial["average"] - 1
         rows.append(
             (
                 title.capitalize(),
                 *(
                     f"{value:.1f}"
-                    for value in (after["unigram"], before["average"], after["average"])
+                    for value in (final["unigram"], initial["average"], final["average"])
                 ),
                 f"{change:+.1%}".replace("-", "−"),
-                f"{after['unigram'] / after['average']:.2f} ×",
-                f"{after['bits_per_byte']:.3f}",
-                f"{after['tokens']:,}",
-                f"{after['unk_rate']:.1%}",
+                f"{final['unigram'] / final['average']:.2f} ×",
+                f"{final['bits_per_byte']:.3f}",
+                f"{final['tokens']:,}",
+                f"{final['unk_rate']:.1%}",
             )
         )
     head = (
@@ -133,7 +133,7 @@ def perplexities(results: Results) -> list[Block]:
         "tokens",
         "unknown",
     )
-    pretrain, added = figures["pretrain"], figures["finetune"]["words_added"]
+    pretrain, words_added = figures["pretrain"], figures["finetune"]["words_added"]
     note = ""
     if "times_below_unigram" in pretrain:
         note = (
@@ -144,10 +144,11 @@ def perplexities(results: Results) -> list[Block]:
         )
     note += (
         "The table and the picture compare both models under the fine-tuned one's vocabulary, "
-        f"which has {added:,} words more; before training these share the probability of <UNK>."
+        f"which has {words_added:,} words more; before training these share the probability "
+        "of <UNK>."
     )
     blocks: list[Block] = [Table(rows, head=head), Paragraph(note)]
-    rate = max(scores.under("after").under(text)["unk_rate"] for text in TEXTS)
+    rate = max(scores.child("after").child(text)["unk_rate"] for text in TEXTS)
     if rate >= UNKNOWN:
         blocks.append(
             Paragraph(
@@ -208,12 +209,12 @@ def tasks(by_task: Mapping[str, JsonObject], pictures: Path) -> list[Block]:
 
     blocks: list[Block] = []
     for name, figures in by_task.items():
-        arms = {arm: figures.under(arm) for arm in titles if arm in figures}
+        arms = {arm: figures.child(arm) for arm in titles if arm in figures}
         names = [key for key in next(iter(arms.values())) if not key.endswith("_sd")]
         scores = sorted(names, key=score_order)
         rows = [(titles[arm], *(_score(row, key) for key in scores)) for arm, row in arms.items()]
         blocks += [Heading(name), Table(rows, head=("", *scores))]
-        examples = figures.under("examples")
+        examples = figures.child("examples")
         blocks.append(
             Paragraph(
                 f"{_seeds(figures)}; {examples['test']:,} test examples, "

@@ -26,24 +26,24 @@ def neighbors(params: ReportSettings, store: "FeatureStore", embedder: "Embedder
     from elmo.store.neighbors import neighbors as nearest
 
     layer = clearest_layer(store)
-    compared = "Vectors" if layer is None else f"Those of layer {layer}, which differ most,"
+    subject = "Vectors" if layer is None else f"Those of layer {layer}, which differ most,"
     intro = (
-        f"Which tokens of the store are used most like the marked one? {compared} are compared by "
+        f"Which tokens of the store are used most like the marked one? {subject} are compared by "
         f"cosine; two random tokens have {random_cosine(store, layer):.3f}."
     )
     blocks: list[Block] = [Paragraph(intro, small=False)]
     for text in params.neighbors_of:
         tokens, position = parse_query(text, tokenize=embedder.tokenize)
-        found = nearest(store, embedder, tokens, position, k=params.neighbors + 1, layer=layer)
-        others = [one for one in found if one.tokens[: len(tokens)] != tokens]
+        hits = nearest(store, embedder, tokens, position, k=params.neighbors + 1, layer=layer)
+        answers = [hit for hit in hits if hit.tokens[: len(tokens)] != tokens]
         rows = [
             (
-                f"{one.cosine:.3f}",
-                f"{one.document_id}",
-                f"{one.sentence_id}",
-                _marked(one.tokens, one.position),
+                f"{hit.cosine:.3f}",
+                f"{hit.document_id}",
+                f"{hit.sentence_id}",
+                _mark_token(hit.tokens, hit.position),
             )
-            for one in others[: params.neighbors]
+            for hit in answers[: params.neighbors]
         ]
         query = Markup(re.sub(r"\[(\S+)\]", r"<b>\1</b>", str(escape(text))))
         blocks.append(Heading(query))
@@ -53,7 +53,7 @@ def neighbors(params: ReportSettings, store: "FeatureStore", embedder: "Embedder
     return blocks
 
 
-def _marked(tokens: Sequence[str], position: int) -> Markup:
+def _mark_token(tokens: Sequence[str], position: int) -> Markup:
     """Return the tokens around a position as HTML, with the one there in bold."""
     from elmo.store.neighbors import surroundings
 

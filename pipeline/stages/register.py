@@ -112,11 +112,10 @@ def run(
     scores = _scores(lineage)
     tags = {
         "model_digest": content,
-        "words": champion.shortened(model.sha256("words.txt")),
-        f"store.{champion.shortened(opened.digest)}": without_credentials(store.absolute().url),
+        "words": champion.shorten(model.sha256("words.txt")),
+        f"store.{champion.shorten(opened.digest)}": without_credentials(store.absolute().url),
         **{
-            f"heldout.{text}": champion.shortened(heldout_digest(one))
-            for text, one in shards.items()
+            f"heldout.{text}": champion.shorten(heldout_digest(one)) for text, one in shards.items()
         },
         **{name: f"{value:.6g}" for name, value in scores.items() if ".after." in name},
     }

@@ -71,9 +71,9 @@ def run(
             curves=curves,
             model=local_model,
             store=store,
-            registered=registered,
+            registration_file=registered,
             tasks=tasks,
-            named=named,
+            model_name=named,
         )
         digests = {"model": results.registered["model_digest"], "store": results.store.digest}
         sources = {"model": model, "store": store}

@@ -52,8 +52,8 @@ def user_message(error: BaseException) -> str | None:
         if package in _LIBRARIES:
             return f"{_LIBRARIES[package]}: {first_line(error)}"
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{reason_of(error)}"
+        prefix = f"{error.filename}: " if error.filename else ""
+        return f"{prefix}{reason_of(error)}"
     return None
 
 
@@ -63,7 +63,7 @@ def printable(message: str) -> str:
 
 
 @contextmanager
-def catch_read_errors(url: str, what: str = "cannot be read") -> Iterator[None]:
+def catch_read_errors(url: str, failure: str = "cannot be read") -> Iterator[None]:
     """Turn any exception in the block into an `ElmoError`, with the text `URL: WHAT (the reason)`.
 
     `url` is the URL or path of the file that is read there. The libraries that read files (Arrow,
@@ -78,4 +78,4 @@ def catch_read_errors(url: str, what: str = "cannot be read") -> Iterator[None]:
         raise NotFound(f"{url}: no such file; name an existing one") from None
     except Exception as error:
         reason = without_login(reason_of(error), url)
-        raise ElmoError(f"{url}: {what} ({reason})") from error
+        raise ElmoError(f"{url}: {failure} ({reason})") from error

@@ -39,8 +39,8 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         with _drawing:
-            for shown in _open:
-                shown._clear()
+            for progress in _open:
+                progress._clear()
             _open.append(self)
         if not is_quiet():
             self._thread.start()
@@ -65,18 +65,18 @@ class Progress:
         """Return as text what is done, the speed, the time so far and the time left."""
         seconds = max(1e-9, time.monotonic() - self.began)
         if not self.unit:
-            return ", ".join(filter(None, [f"{_clock(seconds)} so far", self.note]))
+            return ", ".join(filter(None, [f"{_clock_time(seconds)} so far", self.note]))
         rate = (self.done - self.first) / max(1e-9, self.reached - self.began)
-        of = f" of {self.total:,.0f}" if self.total is not None else ""
-        parts = [f"{self.done:,.0f}{of} {self.unit}"]
+        total_text = f" of {self.total:,.0f}" if self.total is not None else ""
+        parts = [f"{self.done:,.0f}{total_text} {self.unit}"]
         if rate > 0:
             often, time_unit = (rate, "s") if rate >= 1 else (60 * rate, "min")
             parts.append(f"{often:,.{0 if often >= 10 else 1}f} {self.unit}/{time_unit}")
-        parts.append(f"{_clock(seconds)} so far")
+        parts.append(f"{_clock_time(seconds)} so far")
         if rate > 0 and self.total is not None:
             left = (self.total - self.done) / rate - (time.monotonic() - self.reached)
             if left > -1:  # what is overdue takes longer than is known
-                parts.append(f"{_clock(max(0.0, left))} left")
+                parts.append(f"{_clock_time(max(0.0, left))} left")
         return ", ".join([*parts, self.note] if self.note else parts)
 
     def _tick(self) -> None:
@@ -111,10 +111,10 @@ class Progress:
             self._bar = None
 
 
-def show_activity(what: str) -> None:
+def show_activity(activity: str) -> None:
     """Show on the newest progress bar what is being done or waited for, until its next figures."""
     if _open:
-        _open[-1].note = what
+        _open[-1].note = activity
 
 
 @contextmanager
@@ -167,10 +167,10 @@ def _columns() -> int:
         return 80
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
+def _clock_time(seconds: float) -> str:
+    minutes, left_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{left_seconds:02d}" if hours else f"{minutes}:{left_seconds:02d}"
 
 
 def human_size(count: float) -> str:

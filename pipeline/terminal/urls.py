@@ -19,20 +19,21 @@ def without_credentials(text: str) -> str:
     return _URL.sub(lambda url: _SECRET.sub(r"\1***", _LOGIN.sub("", url[0])), text)
 
 
-def with_login(url: str, given: Iterable[str]) -> str:
-    """Return `url` with the login that `without_credentials` removed, taken from the URLs `given`.
+def with_login(url: str, known_urls: Iterable[str]) -> str:
+    """Return `url` with the login that `without_credentials` removed, taken from
+    `known_urls`.
 
     A URL of the same host gives its login, an equal one its secret parameters; without either,
     `url` is returned as it is.
     """
-    given = [one for one in given if "://" in one]
-    for one in given:
-        if without_credentials(one) == url:
-            return one
+    known_urls = [known_url for known_url in known_urls if "://" in known_url]
+    for known_url in known_urls:
+        if without_credentials(known_url) == url:
+            return known_url
     parts = urlsplit(url)
-    for one in given:
-        login, _, host = urlsplit(one).netloc.rpartition("@")
-        if login and (urlsplit(one).scheme, host) == (parts.scheme, parts.netloc):
+    for known_url in known_urls:
+        login, _, host = urlsplit(known_url).netloc.rpartition("@")
+        if login and (urlsplit(known_url).scheme, host) == (parts.scheme, parts.netloc):
             return urlunsplit(parts._replace(netloc=f"{login}@{host}"))
     return url
 
@@ -44,7 +45,7 @@ def without_credentials_in(value: Any) -> Any:
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, dict):
-        return {key: without_credentials_in(one) for key, one in value.items()}
+        return {key: without_credentials_in(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [without_credentials_in(one) for one in value]
+        return [without_credentials_in(item) for item in value]
     return value

@@ -38,8 +38,8 @@ def find_version(name: str, model_digest: str) -> int | None:
     If there are several, the lowest one is returned. One whose files are not on this machine any
     more, since the project was moved, does not count.
     """
-    rows = [one for one in versions(name) if one.tags.get("model_digest") == model_digest]
-    return min((one.version for one in rows if _has_files(name, one.version)), default=None)
+    rows = [row for row in versions(name) if row.tags.get("model_digest") == model_digest]
+    return min((row.version for row in rows if _has_files(name, row.version)), default=None)
 
 
 def _has_files(name: str, number: int) -> bool:
@@ -56,30 +56,30 @@ def versions(name: str) -> list[ModelVersion]:
     tracking.check_mlflow()
     with tracking.catch_mlflow_errors():
         client = tracking.mlflow_client()
-        where = tracking.name_filter(name)
-        pages = [client.search_model_versions(where)]
+        query = tracking.name_filter(name)
+        pages = [client.search_model_versions(query)]
         while pages[-1].token:
-            pages.append(client.search_model_versions(where, page_token=pages[-1].token))
+            pages.append(client.search_model_versions(query, page_token=pages[-1].token))
         aliases = client.get_registered_model(name).aliases if any(pages) else {}
     rows = [
         ModelVersion(
-            int(one.version),
-            one.run_id,
-            sorted(a for a, v in aliases.items() if int(v) == int(one.version)),
-            {_renamed(tag): value for tag, value in one.tags.items()},
+            int(item.version),
+            item.run_id,
+            sorted(a for a, v in aliases.items() if int(v) == int(item.version)),
+            {_current_tag_name(tag): value for tag, value in item.tags.items()},
         )
         for page in pages
-        for one in page
+        for item in page
     ]
     return sorted(rows, key=lambda row: -row.version)
 
 
-def shortened(digest: str) -> str:
+def shorten(digest: str) -> str:
     """Return as much of a digest as a tag shows."""
     return digest[:SHOWN]
 
 
-def _renamed(tag: str) -> str:
+def _current_tag_name(tag: str) -> str:
     """A tag by its name of today: the domain text was once called the task text."""
     return re.sub(r"(^|\.)task$", r"\1domain", tag)
 
@@ -94,13 +94,13 @@ def decide_champion(
     perplexity is lower than the champion's by the share `margin`.
     """
     rows = {row.version: row for row in versions(name)}
-    has = rows[number].tags
+    champion_tags = rows[number].tags
     with tracking.catch_mlflow_errors():
         client = tracking.mlflow_client()
         for key, value in tags.items():
-            if has.get(key) != value:  # each is a write of its own
+            if champion_tags.get(key) != value:  # each is a write of its own
                 client.set_model_version_tag(name, str(number), key, value)
-    has.update(tags)
+    champion_tags.update(tags)
     newest = max((v for v, row in rows.items() if CANDIDATE in row.aliases), default=0)
     if number > newest:  # an older commit that is reproduced moves nothing back
         _point(name, CANDIDATE, number)
@@ -112,38 +112,38 @@ def decide_champion(
         return f"{alias} is version {number}, the first"
     if champion.version == number:
         return f"{alias} is version {number}"
-    if champion.tags.get("model_digest") == has["model_digest"]:
+    if champion.tags.get("model_digest") == champion_tags["model_digest"]:
         _point(name, alias, number)
         return f"{alias} moved from version {champion.version} to {number}: it is the same model"
-    better, why = is_better(champion, rows[number], margin=margin)
+    better, reason = is_better(champion, rows[number], margin=margin)
     if better:
         _point(name, alias, number)
-        return f"{alias} moved from version {champion.version} to {number}: {why}"
-    return f"{alias} stays version {champion.version}: {why}; to move it: elmo promote {number}"
+        return f"{alias} moved from version {champion.version} to {number}: {reason}"
+    return f"{alias} stays version {champion.version}: {reason}; to move it: elmo promote {number}"
 
 
-def is_better(champion: ModelVersion, other: ModelVersion, *, margin: float) -> tuple[bool, str]:
-    """Tell whether `other` should replace the champion, and why, as text.
+def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> tuple[bool, str]:
+    """Tell whether `rival` should replace the champion, and why, as text.
 
     It must be newer, and on the same held-out text, with the same words, its perplexity must be
     lower by the share `margin`.
     """
-    if other.version < champion.version:
-        return False, f"version {other.version} is older"
-    text = next((text for text in TEXTS if f"perplexity.after.{text}" in other.tags), None)
+    if rival.version < champion.version:
+        return False, f"version {rival.version} is older"
+    text = next((text for text in TEXTS if f"perplexity.after.{text}" in rival.tags), None)
     if text is None:
-        return False, f"version {other.version} has no held-out perplexity"
-    for key, what in (
+        return False, f"version {rival.version} has no held-out perplexity"
+    for key, description in (
         (f"heldout.{text}", f"held-out {text} text"),
         ("words", "words, and perplexity depends on them"),
     ):
-        digests = [shortened(one.tags.get(key, "")) for one in (champion, other)]
+        digests = [shorten(row.tags.get(key, "")) for row in (champion, rival)]
         if not digests[1] or digests[0] != digests[1]:
-            return False, f"it was measured on other {what}"
+            return False, f"it was measured on other {description}"
     key = f"perplexity.after.{text}"
-    old, new = (float(one.tags.get(key, "nan")) for one in (champion, other))
-    figures = f"{text} perplexity {new:.6g}, the champion's {old:.6g}"
-    if new <= old * (1 - margin) and new < old:
+    champion_score, score = (float(row.tags.get(key, "nan")) for row in (champion, rival))
+    figures = f"{text} perplexity {score:.6g}, the champion's {champion_score:.6g}"
+    if score <= champion_score * (1 - margin) and score < champion_score:
         return True, figures
     return False, f"{figures}, is not lower by {margin:.2%}"
 
@@ -155,11 +155,11 @@ def promote(name: str, number: int, *, alias: str) -> int | None:
     """
     rows = {row.version: row for row in versions(name)}
     if number not in rows:
-        known = ", ".join(map(str, sorted(rows))) or "none yet"
-        raise ElmoError(f"{name} has no version {number} to promote; it has {known}")
-    before = next((row.version for row in rows.values() if alias in row.aliases), None)
+        numbers = ", ".join(map(str, sorted(rows))) or "none yet"
+        raise ElmoError(f"{name} has no version {number} to promote; it has {numbers}")
+    former = next((row.version for row in rows.values() if alias in row.aliases), None)
     _point(name, alias, number)
-    return before
+    return former
 
 
 def _point(name: str, alias: str, number: int) -> None:

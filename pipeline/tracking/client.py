@@ -69,9 +69,9 @@ def configured_uri() -> str:
 def _default_uri() -> str:
     """Return the address of `mlflow.db` in the project's folder."""
     folder = project_root()
-    if found := [sign for sign in "%?" if sign in str(folder)]:
+    if signs := [sign for sign in "%?" if sign in str(folder)]:
         raise ElmoError(
-            f"{folder}: MLflow can't keep its database in a folder with {found[0]} in its path; "
+            f"{folder}: MLflow can't keep its database in a folder with {signs[0]} in its path; "
             "rename the folder, or set MLFLOW_TRACKING_URI"
         )
     return f"sqlite:///{folder / 'mlflow.db'}"
@@ -126,11 +126,11 @@ def catch_mlflow_errors() -> Iterator[None]:
 def explain(error: BaseException) -> str:
     """Return a message for the user, in one line, about an exception of MLflow."""
     text, line = str(error), shorten_error(error)
-    where = f"MLflow at {shown_uri()}"
+    subject = f"MLflow at {shown_uri()}"
     if any(words in text for words in ("disk is full", "No space left", "disk I/O error")):
-        return f"{where}: its disk is full; make room, and run the same command again"
+        return f"{subject}: its disk is full; make room, and run the same command again"
     if (file := database_of(uri_with_login())) is not None and not file.exists():
-        return f"{where} is gone; run the same command again where its folder is now"
+        return f"{subject} is gone; run the same command again where its folder is now"
     status = re.search(r"error code (\d{3})", text)
     if (
         "UNAUTHENTICATED" in text
@@ -138,7 +138,7 @@ def explain(error: BaseException) -> str:
         or (status and status[1] in ("401", "403"))
     ):
         return (
-            f"{where} refuses the login; set MLFLOW_TRACKING_USERNAME and "
+            f"{subject} refuses the login; set MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
         )
     reasons = {
@@ -152,13 +152,13 @@ def explain(error: BaseException) -> str:
     }
     for sign, reason in reasons.items():
         if sign in text:
-            return f"{where} can't be reached ({reason}); start it, or set MLFLOW_TRACKING_URI"
+            return f"{subject} can't be reached ({reason}); start it, or set MLFLOW_TRACKING_URI"
     if status:
         return (
-            f"{where} answers with error {status[1]}; check that it is an MLflow server, "
+            f"{subject} answers with error {status[1]}; check that it is an MLflow server, "
             "or set MLFLOW_TRACKING_URI"
         )
-    return f"{where}: {line}"
+    return f"{subject}: {line}"
 
 
 def shorten_error(error: BaseException) -> str:
@@ -260,12 +260,12 @@ def home_before_move(experiment: Any) -> str:
 def silenced(name: str, *, level: int = logging.ERROR) -> Iterator[None]:
     """Hide a library's messages below a level in the block; `name` is that of its logger."""
     logger = logging.getLogger(name)
-    before = logger.level
+    previous_level = logger.level
     logger.setLevel(level)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(previous_level)
 
 
 def project_root() -> Path:

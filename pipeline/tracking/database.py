@@ -24,16 +24,16 @@ def check_database(path: Path) -> None:
 
     MLflow would try for a minute, and then show a traceback.
     """
-    other = "or set MLFLOW_TRACKING_URI"
+    remedy = "or set MLFLOW_TRACKING_URI"
     if path.is_dir():
-        raise ElmoError(f"{path}: is a folder, not MLflow's database; move it away, {other}")
+        raise ElmoError(f"{path}: is a folder, not MLflow's database; move it away, {remedy}")
     if path.is_symlink() and not path.exists():
-        raise ElmoError(f"{path}: is a link that leads nowhere; delete it, {other}")
+        raise ElmoError(f"{path}: is a link that leads nowhere; delete it, {remedy}")
     folder = path.parent
     while not folder.exists():
         folder = folder.parent
     if not os.access(folder, os.W_OK):
-        raise ElmoError(f"{folder}: can't be written, and MLflow's database is there; {other}")
+        raise ElmoError(f"{folder}: can't be written, and MLflow's database is there; {remedy}")
     if not path.exists():
         return
     try:
@@ -50,10 +50,10 @@ def check_database(path: Path) -> None:
             "attempt to write a readonly database": "make it writable",
         }.get(str(error), "restore it")
         raise ElmoError(
-            f"{path}: MLflow's database can't be used ({error}); {advice}, {other}"
+            f"{path}: MLflow's database can't be used ({error}); {advice}, {remedy}"
         ) from None
     if tables and not tables >= _TABLES:  # MLflow would add its own to them
-        raise ElmoError(f"{path}: is another program's database, not MLflow's; {other[3:]}")
+        raise ElmoError(f"{path}: is another program's database, not MLflow's; {remedy[3:]}")
 
 
 def make_database(database: Path) -> None:
@@ -70,7 +70,7 @@ def make_database(database: Path) -> None:
     for name in os.listdir(folder):  # of processes that were killed
         if re.fullmatch(rf"{re.escape(prefix)}[0-9a-f]{{8,16}}(-journal)?", name):
             delete_abandoned(folder / name)
-    with locked_file(folder, prefix) as beside:
-        mlflow.MlflowClient(f"sqlite:///{beside}").search_experiments(max_results=1)
+    with locked_file(folder, prefix) as new_database:
+        mlflow.MlflowClient(f"sqlite:///{new_database}").search_experiments(max_results=1)
         with contextlib.suppress(FileExistsError):  # another process was first
-            os.link(beside, database)
+            os.link(new_database, database)

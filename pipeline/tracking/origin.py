@@ -33,14 +33,14 @@ def commit_tags() -> dict[str, str]:
 
     There are none without git. In a job they are those of the project that was sent with it.
     """
-    if sent := os.environ.get(COMMIT):
-        return dict(json.loads(sent))
+    if tags_text := os.environ.get(COMMIT):
+        return dict(json.loads(tags_text))
 
     def git(*arguments: str) -> str | None:
         command = ["git", "-C", str(project_root()), *arguments]
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-            return done.stdout.rstrip() if done.returncode == 0 else None
+            process = subprocess.run(command, capture_output=True, text=True, timeout=20)
+            return process.stdout.rstrip() if process.returncode == 0 else None
         return None
 
     commit = git("rev-parse", "HEAD")
@@ -53,9 +53,9 @@ def commit_tags() -> dict[str, str]:
     status = git(
         "status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock", ":!metrics"
     )
-    changed = [line[3:] for line in (status or "").splitlines()]
-    tags["git.dirty"] = str(bool(changed)).lower()
-    return tags | ({"git.changed": ", ".join(changed)[:500]} if changed else {})
+    changed_files = [line[3:] for line in (status or "").splitlines()]
+    tags["git.dirty"] = str(bool(changed_files)).lower()
+    return tags | ({"git.changed": ", ".join(changed_files)[:500]} if changed_files else {})
 
 
 def machine_name() -> str:
@@ -65,8 +65,8 @@ def machine_name() -> str:
     name = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        named = [line for line in text.splitlines() if line.startswith("model name")]
-        name = named[0].partition(":")[2].strip() if named else name
+        model_lines = [line for line in text.splitlines() if line.startswith("model name")]
+        name = model_lines[0].partition(":")[2].strip() if model_lines else name
     return f"{psutil.cpu_count() or 1} cores of {name}"
 
 

@@ -93,12 +93,12 @@ class ServedEmbedder(PythonModel):
         from elmo.errors import ElmoError
 
         try:
-            return self._embedded(model_input, PARAMS | (params or {}))
+            return self._embed(model_input, PARAMS | (params or {}))
         except (ElmoError, ValueError, OverflowError) as error:  # a server shows no stack trace
             message = " ".join(str(error).split())
             raise MlflowException(message, error_code=BAD_REQUEST) from None
 
-    def _embedded(self, model_input: Any, settings: dict[str, Any]) -> list[np.ndarray]:
+    def _embed(self, model_input: Any, settings: dict[str, Any]) -> list[np.ndarray]:
         from elmo.data.texts import list_items
 
         if settings["pooling"] not in ("none", "mean"):
@@ -110,12 +110,12 @@ class ServedEmbedder(PythonModel):
         texts = [self._sentences(item) for item in list_items(model_input)]
         embedded = self.embedder.embed_stream(texts, int(settings["batch_size"]))
         layers, gamma = str(settings["layers"]), float(settings["gamma"])
-        chosen = (_chosen(vectors, layers, gamma).astype(np.float32) for vectors in embedded)
+        mixed = (_mix_layers(vectors, layers, gamma).astype(np.float32) for vectors in embedded)
         with np.errstate(over="ignore", invalid="ignore"):  # refused below
-            answers = list(chosen)
+            answers = list(mixed)
             if settings["pooling"] == "mean":
-                answers = [one.sum(-2) / max(1, one.shape[-2]) for one in answers]
-        if not all(np.isfinite(one).all() for one in answers):
+                answers = [answer.sum(-2) / max(1, answer.shape[-2]) for answer in answers]
+        if not all(np.isfinite(answer).all() for answer in answers):
             raise ValueError("the vectors are not all finite numbers; choose other layers or gamma")
         return answers
 
@@ -124,8 +124,8 @@ class ServedEmbedder(PythonModel):
             item = _cell(item)
         if isinstance(item, str):
             return self.embedder.tokenize(item)
-        listed = isinstance(item, list | tuple | np.ndarray)
-        if not listed or not all(isinstance(token, str) for token in item):
+        is_list = isinstance(item, list | tuple | np.ndarray)
+        if not is_list or not all(isinstance(token, str) for token in item):
             raise ValueError(f"a sentence must be text or a list of tokens, found {item!r:.80}")
         return [list(item)]
 
@@ -135,15 +135,15 @@ def _cell(row: dict[str, Any]) -> Any:
     from elmo.data.texts import is_missing
 
     if not any(name in row for name in COLUMNS):
-        found = ", ".join(map(str, row)) or "none"
-        raise ValueError(f"the columns must be {' or '.join(COLUMNS)}, found {found}")
-    given = [row[name] for name in COLUMNS if not is_missing(row.get(name))]
-    if len(given) != 1:
+        columns = ", ".join(map(str, row)) or "none"
+        raise ValueError(f"the columns must be {' or '.join(COLUMNS)}, found {columns}")
+    cells = [row[name] for name in COLUMNS if not is_missing(row.get(name))]
+    if len(cells) != 1:
         raise ValueError(f"a row must have either {' or '.join(COLUMNS)}, found {row!r:.80}")
-    return given[0]
+    return cells[0]
 
 
-def _chosen(vectors: np.ndarray, layers: str, gamma: float) -> np.ndarray:
+def _mix_layers(vectors: np.ndarray, layers: str, gamma: float) -> np.ndarray:
     from elmo.errors import ElmoError
 
     if layers == "all":

@@ -28,7 +28,7 @@ class RegisterResult:
     """The result of `register`: version, whether it is new, and the decision about the champion."""
 
     version: int
-    new: bool
+    is_new: bool
     decision: str
 
 
@@ -52,16 +52,17 @@ def register(
     `trained_with` and the `scores` beside the model. Raises `ElmoError`, and
     publishes nothing, if the model can't embed an example.
     """
-    with _alone(), tracking.catch_mlflow_errors():
+    with _registration_lock(), tracking.catch_mlflow_errors():
         content = tags["model_digest"]
         number = find_version(name, content)
-        new = number is None
+        is_new = number is None
         if number is None:
             logged = _log_checked(folder, run_id, content, trained_with=trained_with, scores=scores)
             number = _publish(name, logged, run_id, tags, description, alias)
-        made, number = number, find_version(name, content) or number  # another's, if it was first
+        # The version is another process's if that one was first.
+        created, number = number, find_version(name, content) or number
         decision = decide_champion(name, number, alias=alias, margin=margin, tags=tags)
-    return RegisterResult(number, new and made == number, decision)
+    return RegisterResult(number, is_new and created == number, decision)
 
 
 def _publish(
@@ -102,10 +103,10 @@ def _log_checked(
     from . import pyfunc
 
     tokenizer = load_model(folder).tokenizer
-    given = pyfunc.example_input(text=tokenizer != NO_TOKENIZER)
+    example = pyfunc.example_input(text=tokenizer != NO_TOKENIZER)
 
     def check(answer: Any) -> None:
-        if len(answer) != len(given) or not all(np.isfinite(one).all() for one in answer):
+        if len(answer) != len(example) or not all(np.isfinite(vectors).all() for vectors in answer):
             raise ElmoError("its vectors are not all finite numbers")
 
     served = ServedModel(
@@ -113,7 +114,7 @@ def _log_checked(
         code=Path(pyfunc.__file__),
         artifacts={"model": folder},
         signature=pyfunc.signature(),
-        example=given,
+        example=example,
         params=pyfunc.PARAMS,
         check=check,
         tokenizer=tokenizer,
@@ -131,7 +132,7 @@ def _log_checked(
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _registration_lock() -> Iterator[None]:
     """One registration at a time where the registry is a file."""
     database = tracking.database_file()
     if database is None:

@@ -39,7 +39,7 @@ FLUSH = 60.0  # seconds a finished stage waits for MLflow to take its last figur
 _LONGEST_PAUSE = 60.0  # seconds between two attempts to reach MLflow, at most
 _RACES = 10  # times that another process may add a row first
 _DUPLICATE = re.compile("UNIQUE constraint|UniqueViolation|duplicate key", re.IGNORECASE)
-_KEPT = "mlflow.json"  # in the folder of work in progress: which run it is
+_RUN_FILE = "mlflow.json"  # in the folder of work in progress: which run it is
 _BATCH = 1000  # MLflow takes no more metrics at a time
 _NEVER = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"}
 
@@ -69,9 +69,9 @@ class Run:
 
     def log_steps(self, rows: Iterable[tuple[int, Mapping[str, float | None]]]) -> None:
         """Log the figures of several training steps, as `log_metrics` does those of one."""
-        now = _now()
+        milliseconds = _milliseconds()
         self._metrics += [
-            (name, float(value), now, step)
+            (name, float(value), milliseconds, step)
             for step, figures in rows
             for name, value in figures.items()
             if value is not None and isfinite(value)
@@ -80,18 +80,18 @@ class Run:
 
     def log_artifact(self, path: Path) -> None:
         """Log a file or a folder as an artifact of the run."""
-        whole = str(path.absolute())
+        absolute_path = str(path.absolute())
         name = "log_artifacts" if path.is_dir() else "log_artifact"
-        self._call(lambda client: getattr(client, name)(self.run_id, whole))
+        self._call(lambda client: getattr(client, name)(self.run_id, absolute_path))
 
     def set_tag(self, name: str, value: str) -> None:
         """Set a tag of the run."""
-        shown = without_credentials(value)
-        self._call(lambda client: client.set_tag(self.run_id, name, shown))
+        public_value = without_credentials(value)
+        self._call(lambda client: client.set_tag(self.run_id, name, public_value))
 
     def end(self, status: str) -> None:
         """Mark the run as ended with an MLflow status."""
-        ended = _now()
+        ended = _milliseconds()
         self._call(lambda client: client.set_terminated(self.run_id, status, ended))
 
     def close(self, wait: float = 10.0) -> int:
@@ -99,10 +99,10 @@ class Run:
 
         The run itself goes on.
         """
-        until = time.monotonic() + wait
+        deadline = time.monotonic() + wait
         pause = 0.1
         self._next_attempt = 0.0
-        while not self._send() and time.monotonic() < until:
+        while not self._send() and time.monotonic() < deadline:
             time.sleep(pause)
             pause, self._next_attempt = min(2 * pause, 5.0), 0.0
         return len(self._metrics) + len(self._calls)
@@ -111,7 +111,7 @@ class Run:
         """Log params by name, without logins."""
         from mlflow.entities import Param
 
-        pairs = [Param(name, str(without_credentials_in(one))) for name, one in params.items()]
+        pairs = [Param(name, str(without_credentials_in(param))) for name, param in params.items()]
         self._call(lambda client: client.log_batch(self.run_id, params=pairs))
 
     def _call(self, call: Callable[[Any], Any]) -> None:
@@ -137,8 +137,8 @@ class Run:
             if not self._is_away:
                 say(f"{explain(error)}; it is sent what it lacks when it answers")
             self._is_away = True
-            now = time.monotonic()  # an outage takes a tenth of the time at most
-            self._next_attempt = now + min(max(1.0, 10 * (now - began)), _LONGEST_PAUSE)
+            end = time.monotonic()  # an outage takes a tenth of the time at most
+            self._next_attempt = end + min(max(1.0, 10 * (end - began)), _LONGEST_PAUSE)
             return False
         if self._is_away:
             say("MLflow answers again")
@@ -150,15 +150,15 @@ class Run:
 
         for name in {row[0] for row in self._metrics} - self._steps.keys():
             history = client.get_metric_history(self.run_id, name) if self._resumed else []
-            self._steps[name] = {one.step for one in history}
+            self._steps[name] = {metric.step for metric in history}
         while self._metrics:
-            batch, new = self._metrics[:_BATCH], []
+            batch, unsent = self._metrics[:_BATCH], []
             for row in batch:
                 if row[3] not in self._steps[row[0]]:
                     self._steps[row[0]].add(row[3])
-                    new.append(Metric(*row))
-            if new:
-                self._offer(partial(client.log_batch, self.run_id, metrics=new))
+                    unsent.append(Metric(*row))
+            if unsent:
+                self._offer(partial(client.log_batch, self.run_id, metrics=unsent))
             del self._metrics[: len(batch)]
 
     def _offer(self, call: Callable[[], Any]) -> None:
@@ -190,13 +190,13 @@ def run(
     run_id = None
     with catch_mlflow_errors():
         client = mlflow_client()
-        if folder and folder.exists(_KEPT):
-            run_id = folder.read_record(_KEPT, dict[str, str]).get("run_id")
+        if folder and folder.exists(_RUN_FILE):
+            run_id = folder.read_record(_RUN_FILE, dict[str, str]).get("run_id")
         resumed = run_id is not None and run_exists(run_id)
         if run_id is None or not resumed:
-            run_id = _begin(client, stage, params, inputs, sources or {})
+            run_id = _create_run(client, stage, params, inputs, sources or {})
             if folder:
-                folder.write_json(_KEPT, {"run_id": run_id})
+                folder.write_json(_RUN_FILE, {"run_id": run_id})
         client.update_run(run_id, status="RUNNING")
     log = Run(run_id, resumed=resumed)
     try:
@@ -218,7 +218,7 @@ def _end(log: Run, status: str, *, wait: float) -> None:
         )
 
 
-def _begin(
+def _create_run(
     client: Any,
     stage: str,
     params: Any,
@@ -237,8 +237,8 @@ def _begin(
     run_id = str(
         client.create_run(experiment_id(client, stage), run_name=name, tags=tags).info.run_id
     )
-    named = flat_params(to_plain(params)).items()
-    client.log_batch(run_id, params=[Param(name, value) for name, value in named])
+    flat = flat_params(to_plain(params)).items()
+    client.log_batch(run_id, params=[Param(name, value) for name, value in flat])
     datasets = []
     for name, value in inputs.items():
         location = locations.get(name, name)
@@ -310,5 +310,5 @@ def flat_params(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _now() -> int:
+def _milliseconds() -> int:
     return int(time.time() * 1000)

@@ -61,8 +61,8 @@ def log_and_check_model(served: ServedModel, run_id: str) -> str:
         warnings.catch_warnings(),
         tracking.silenced("mlflow"),
         quiet,
-        _experiment_of(run.info.experiment_id),
-        _nothing_compiled(),
+        _logging_to_experiment(run.info.experiment_id),
+        _without_compiling(),
     ):
         warnings.simplefilter("ignore")  # what they may mean is tried below
         info = Model.log(
@@ -93,32 +93,32 @@ def log_and_check_model(served: ServedModel, run_id: str) -> str:
 
 
 @contextmanager
-def _experiment_of(experiment_id: str) -> Iterator[None]:
+def _logging_to_experiment(experiment_id: str) -> Iterator[None]:
     """Models that MLflow logs go to this experiment: it asks the environment, not the run."""
     names = ("MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
-    before = {name: os.environ.pop(name, None) for name in names}
+    old_values = {name: os.environ.pop(name, None) for name in names}
     os.environ["MLFLOW_EXPERIMENT_ID"] = experiment_id
     try:
         yield
     finally:
         del os.environ["MLFLOW_EXPERIMENT_ID"]
-        os.environ.update({name: value for name, value in before.items() if value is not None})
+        os.environ.update({name: value for name, value in old_values.items() if value is not None})
 
 
 @contextmanager
-def _nothing_compiled() -> Iterator[None]:
+def _without_compiling() -> Iterator[None]:
     """Load models without compiling their cell: trying one example does not repay it."""
     from elmo.nn.cell import cell_functions_for
 
-    before = os.environ.get("ELMO_COMPILE")
+    old_value = os.environ.get("ELMO_COMPILE")
     os.environ["ELMO_COMPILE"] = "0"
     cell_functions_for.cache_clear()
     try:
         yield
     finally:
         os.environ.pop("ELMO_COMPILE")
-        if before is not None:
-            os.environ["ELMO_COMPILE"] = before
+        if old_value is not None:
+            os.environ["ELMO_COMPILE"] = old_value
         cell_functions_for.cache_clear()
 
 

@@ -51,7 +51,7 @@ class TaskRuns:
     @contextmanager
     def open(self, seed: int) -> Iterator[tracking.Run]:
         """Open the MLflow run of a seed for the block, and yield it."""
-        params, inputs, folder = self._of(seed)
+        params, inputs, folder = self._seed_record(seed)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         with tracking.run(
@@ -69,11 +69,11 @@ class TaskRuns:
         It is called when all seeds are trained; the runs in MLflow stay as they are.
         """
         for seed in seeds:
-            folder = self._of(seed)[2]
+            folder = self._seed_record(seed)[2]
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _of(self, seed: int) -> tuple[TaskRunParams, dict[str, str], Path | None]:
+    def _seed_record(self, seed: int) -> tuple[TaskRunParams, dict[str, str], Path | None]:
         """A seed's params, the digests of what it reads, and where its run is kept."""
         params = TaskRunParams(self.task, self.kind, seed, msgspec.to_builtins(self.settings))
         inputs = {name: source_digest(name, path) for name, path in self.sources.items()}
@@ -95,7 +95,7 @@ class TaskRuns:
 
         from . import served_model, task_pyfunc
 
-        example = [dict(one) for one in KINDS[self.kind].examples[-1:]]
+        example = [dict(item) for item in KINDS[self.kind].examples[-1:]]
         record = read_task(folder)
 
         def check(answer: Any) -> None:
@@ -112,7 +112,7 @@ class TaskRuns:
             tokenizer=record.tokenizer,
             config={"seed": seed},
             trained_with=msgspec.to_builtins(self.settings),
-            scores={f"dev.{name}": one for name, one in record.scores[str(seed)].items()},
+            scores={f"dev.{name}": item for name, item in record.scores[str(seed)].items()},
         )
         with self.open(seed) as log, tracking.catch_mlflow_errors():
             try:

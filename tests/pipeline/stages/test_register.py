@@ -345,7 +345,7 @@ def test_without_a_lock_the_first_of_two_versions_wins(
             run_id=log.run_id,
             description="",
         )
-    assert (made.version, made.new) == (1, False)
+    assert (made.version, made.is_new) == (1, False)
     assert aliases() == {1: ["candidate", "champion"], 2: []}
 
 
