@@ -64,9 +64,9 @@ class SectionedGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            if not (near := did_you_mean(args[0], self.list_commands(ctx))):
+            if not (suggestion := did_you_mean(args[0], self.list_commands(ctx))):
                 raise
-            raise click.UsageError(f"No such command {args[0]!r}{near}", error.ctx) from None
+            raise click.UsageError(f"No such command {args[0]!r}{suggestion}", error.ctx) from None
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Return the command of that name, or None."""
@@ -78,11 +78,11 @@ class SectionedGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help's lists of commands, one for each section."""
-        of_stages = [one for name in STAGES if (one := self.get_command(ctx, name))]
+        of_stages = [item for name in STAGES if (item := self.get_command(ctx, name))]
         for title, commands in {"Stages, in order": of_stages, **SECTIONS}.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(str(one.name), one.get_short_help_str(_WHOLE)) for one in commands]
+                    [(str(item.name), item.get_short_help_str(_WHOLE)) for item in commands]
                 )
 
 
@@ -116,9 +116,9 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     does every error.
     """
     keep_freed_memory()
-    signal.signal(signal.SIGTERM, _stopped)
+    signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _stopped)
+        signal.signal(signal.SIGINT, _stop)
     _name_home()
     try:
         with commands.make_context(name, sys.argv[1:]) as context:
@@ -131,7 +131,7 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         sys.exit(1)
     except click.ClickException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", name)
-        message = _shown(" ".join(error.format_message().split()))
+        message = _printable_line(" ".join(error.format_message().split()))
         stop = "" if message.endswith((".", "?", "?)")) else "."
         sys.exit(f"error: {message}{stop} See {command} --help")
     except KeyboardInterrupt:
@@ -163,10 +163,10 @@ def _end(error: Exception) -> None:
     message = str(error) if isinstance(error, ElmoError) else user_message(error)
     if message is None or os.environ.get("ELMO_VERBOSE"):
         raise error
-    sys.exit(f"error: {_shown(message)}")
+    sys.exit(f"error: {_printable_line(message)}")
 
 
-def _shown(message: str) -> str:
+def _printable_line(message: str) -> str:
     """A message on one line, without logins."""
     from ..terminal.failures import printable
     from ..terminal.urls import without_credentials
@@ -174,7 +174,7 @@ def _shown(message: str) -> str:
     return printable(without_credentials(message))
 
 
-def _stopped(*_: object) -> None:
+def _stop(*_: object) -> None:
     """Interrupt; a SIGTERM after that is of the same stop, which `elmo run` has passed on."""
     signal.signal(signal.SIGTERM, lambda *_: None)
     raise KeyboardInterrupt

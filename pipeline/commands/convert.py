@@ -178,8 +178,8 @@ def export_serving(model: Path, out: Path, overwrite: bool) -> None:
     """
     from elmo.interop.portable_model import export_portable_model as write
 
-    with output_file(out, overwrite, kind=SERVING, read=[model]) as new:
-        write(model, new)
+    with output_file(out, overwrite, kind=SERVING, read=[model]) as new_path:
+        write(model, new_path)
     from ..terminal.progress import human_size
 
     print_done(f"export-serving: {out} ({human_size(out.stat().st_size)})")
@@ -223,10 +223,10 @@ def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite
     export = format_for(out.name, layout)
     if layout == "datasets" and not overwrite:
         check_unfinished(out, mark=DATASET_FILE)
-    opened = FeatureStore(store, checked=True)
+    features = FeatureStore(store, checked=True)
     replaces = overwrite and not out.is_dir()  # a folder of ours is replaced
     with output_file(out, replaces, kind=export.kind, read=[store]) as new:
-        count = export.write(opened, new, dtype=dtype)
+        count = export.write(features, new, dtype=dtype)
     print_done(f"dump: {out} has {count:,} {export.units}")
 
 
@@ -243,6 +243,6 @@ def dump_tokens(model: Path, vocabulary: Path, out: Path, overwrite: bool) -> No
     """
     from elmo.interop.files_of_2018 import dump_token_embeddings
 
-    with output_file(out, overwrite, kind=HDF5, read=[model, vocabulary]) as new:
-        count = dump_token_embeddings(model, vocabulary, new)
+    with output_file(out, overwrite, kind=HDF5, read=[model, vocabulary]) as new_path:
+        count = dump_token_embeddings(model, vocabulary, new_path)
     print_done(f"dump-tokens: {out} holds {count:,} words")

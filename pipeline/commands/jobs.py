@@ -44,7 +44,7 @@ def submit(
     from ..cluster import submit as cluster_jobs
     from ..cluster.job import LOCK
 
-    before = Path(LOCK).read_bytes() if Path(LOCK).exists() else b""
+    old_lock = Path(LOCK).read_bytes() if Path(LOCK).exists() else b""
     client, job = cluster_jobs.submit(
         list(stages),
         address=address,
@@ -52,13 +52,13 @@ def submit(
         command=command,
         variables=variables,
         params=params_file,
-        say=_say,
+        say=_note,
     )
     if not no_wait:
-        code = _followed(client, job)
+        code = _follow(client, job)
         url = storage.root()
         if code == 0 and command is None and url and folder in (None, url):
-            _bring_back(url, job, before)
+            _bring_back(url, job, old_lock)
         sys.exit(code)
 
 
@@ -83,34 +83,34 @@ def unused(remove: bool, as_json: bool) -> None:
     url = storage.root()
     if not url:
         raise ElmoError("storage in cluster.yaml is empty: the outputs lie in this folder")
-    found = outputs.find_unused(url)
+    unnamed = outputs.find_unused(url)
     if remove:
-        outputs.remove(url, found)
-    for name in found.outputs:
+        outputs.remove(url, unnamed)
+    for name in unnamed.outputs:
         click.echo(json.dumps({"output": f"{url}/{name}"}) if as_json else f"{url}/{name}")
-    _say(f"{len(found.outputs)} outputs that nothing names {'removed' if remove else 'found'}")
-    if found.unknown:
-        _say(f"{found.unknown} outputs of commits are not in DVC's cache and may be among these")
+    _note(f"{len(unnamed.outputs)} outputs that nothing names {'removed' if remove else 'found'}")
+    if unnamed.unknown:
+        _note(f"{unnamed.unknown} outputs of commits are not in DVC's cache and may be among these")
 
 
-def _bring_back(url: str, job: str, before: bytes) -> None:
+def _bring_back(url: str, job: str, old_lock: bytes) -> None:
     """Make this folder as the job left its."""
     from ..cluster import results
 
-    paths = results.bring_back(url, job, before=before)
-    _say(f"{len(paths)} results of the job are here; the data stay at {url}")
+    paths = results.bring_back(url, job, before=old_lock)
+    _note(f"{len(paths)} results of the job are here; the data stay at {url}")
 
 
-def _followed(client: Any, job: str) -> int:
+def _follow(client: Any, job: str) -> int:
     """Print a job's log until it ends; its exit code."""
     from ..cluster import submit as cluster_jobs
 
     try:
         return cluster_jobs.follow(client, job)
     except KeyboardInterrupt:
-        _say("\n".join([f"\n{job} continues:", *cluster_jobs.commands_of(client, job)]))
+        _note("\n".join([f"\n{job} continues:", *cluster_jobs.commands_of(client, job)]))
         sys.exit(130)
 
 
-def _say(line: str) -> None:
+def _note(line: str) -> None:
     click.echo(line, err=True)

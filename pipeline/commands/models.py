@@ -124,13 +124,13 @@ def embed(
             precision, setting="--precision", device=device, say=partial(click.echo, err=True)
         )
         embedder = Embedder.load(model, device=device, precision=products)
-        chosen = _layers(layers, embedder)
+        layer_numbers = _layers(layers, embedder)
         tokenize = None if pretokenized else embedder.model.text_tokenizer()
         progress = Progress("embed", _kilobytes(getattr(source, "name", "-")), unit="kB")
         lines = _lines(source, tokenize, column=column, tokens=MOST_TOKENS, progress=progress)
         with progress:
             count = _write_vectors(
-                out, embedder, lines, batch_size, layers=chosen, state=state, dtype=dtype
+                out, embedder, lines, batch_size, layers=layer_numbers, state=state, dtype=dtype
             )
     print_done(f"embed: {count:,} lines in {output}")
 
@@ -162,7 +162,7 @@ def _write_vectors(
         carry = Carry()
         lines = ([[token for tokens in line for token in tokens]] for line in lines)
     count = 0
-    with new_file_if_absent(out) as new, zipfile.ZipFile(new, "w", allowZip64=True) as archive:
+    with new_file_if_absent(out) as path, zipfile.ZipFile(path, "w", allowZip64=True) as archive:
         for vectors in embedder.embed_stream(lines, batch_size, layers=layers, state=carry):
             with archive.open(zipfile.ZipInfo(f"{count}.npy"), "w", force_zip64=True) as entry:
                 np.lib.format.write_array(cast(BinaryIO, entry), vectors.astype(dtype))
@@ -206,26 +206,26 @@ def perplexity(
     from elmo.model.folder import load_model
     from elmo.train import perplexity as evaluation
 
-    loaded = load_model(model, device=device)
-    tokenize = None if pretokenized else loaded.text_tokenizer()
+    loaded_model = load_model(model, device=device)
+    tokenize = None if pretokenized else loaded_model.text_tokenizer()
     lines = _lines(
         source, tokenize, column=column, tokens=LONGEST_LINE
     )  # scored piece by piece: no bound
     if sentences:
-        evaluator = evaluation.evaluator_of(loaded)
+        evaluator = evaluation.evaluator_of(loaded_model)
         for block in evaluation.token_blocks(lines, lambda line: sum(map(len, line))):
             of_block = [tokens for line in block for tokens in line]
-            each = iter(evaluation.sentence_scores(loaded, of_block, evaluator=evaluator))
+            scores = iter(evaluation.sentence_scores(loaded_model, of_block, evaluator=evaluator))
             for line in block:
-                of_line = [next(each) for _ in line]
+                of_line = [next(scores) for _ in line]
                 forward, backward = (sum(score[way] for score in of_line) for way in (0, 1))
                 if as_json:
-                    said = {"forward": forward, "backward": backward, "tokens": [*chain(*line)]}
-                    click.echo(json.dumps(said, ensure_ascii=False))
+                    record = {"forward": forward, "backward": backward, "tokens": [*chain(*line)]}
+                    click.echo(json.dumps(record, ensure_ascii=False))
                     continue
                 click.echo(f"{forward:.4f}\t{backward:.4f}\t{' '.join(chain(*line))}")
         return
-    result = evaluation.perplexity(loaded, chain.from_iterable(lines)).to_dict()
+    result = evaluation.perplexity(loaded_model, chain.from_iterable(lines)).to_dict()
     if as_json:
         finite = {name: value if value == value else None for name, value in result.items()}
         click.echo(json.dumps(finite))

@@ -21,16 +21,16 @@ def _check_name(value: str, *, urls: bool) -> None:
 
     from ..terminal.urls import without_credentials
 
-    shown = without_credentials(value)
+    name = without_credentials(value)
     if not value.strip():
         raise ElmoError(f"{value!r}: an empty name; name a file or folder")
     if not value.isascii() and value != value.encode("utf-8", "ignore").decode("utf-8"):
         raise ElmoError(f"{os.fsencode(value)!r}: the name is not UTF-8; rename it")
     if "://" in value:
         if not urls:
-            raise ElmoError(f"{shown}: is a URL; pass a file or folder of this machine")
+            raise ElmoError(f"{name}: is a URL; pass a file or folder of this machine")
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", value):
-        raise ElmoError(f"{shown}: a URL has two slashes after its colon; a folder, ./ before it")
+        raise ElmoError(f"{name}: a URL has two slashes after its colon; a folder, ./ before it")
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]
@@ -40,9 +40,9 @@ class Choice(click.Choice):  # type: ignore[type-arg]
         """Return a message that `value` is none of the words, and which may be meant."""
         from elmo.errors import did_you_mean
 
-        said = super().get_invalid_choice_message(value, ctx)
-        near = did_you_mean(str(value), self.choices)
-        return f"{said.removesuffix('.')}{near}" if near else said
+        message = super().get_invalid_choice_message(value, ctx)
+        suggestion = did_you_mean(str(value), self.choices)
+        return f"{message.removesuffix('.')}{suggestion}" if suggestion else message
 
 
 class _Path(click.Path):
@@ -213,10 +213,10 @@ def output_file(
     if not overwrite:
         return nullcontext(out)
     check_file(out, pattern=kind)
-    for given in read:
-        path = Path(os.path.realpath(str(given)))
+    for source in read:
+        path = Path(os.path.realpath(str(source)))
         if path.exists() and Path(os.path.realpath(out)).is_relative_to(path):
-            raise ElmoError(f"{out}: is {given} or part of it, which is read; choose another path")
+            raise ElmoError(f"{out}: is {source} or part of it, which is read; choose another path")
     return new_file(out)
 
 
@@ -225,13 +225,13 @@ NPZ, HDF5 = b"PK", rb"\x89HDF"
 OPTIONS, SERVING = rb'\s*\{.*"(lstm|char_cnn)"', rb"PK|\x08"
 
 
-def _check_named(cluster_file: Path) -> None:
+def _check_cluster_file(cluster_file: Path) -> None:
     """Refuse a file of settings that was named and is not there; the default one is optional."""
     from elmo.errors import NotFound
 
     source = click.get_current_context().get_parameter_source("cluster_file")
-    named = source is click.core.ParameterSource.COMMANDLINE
-    if named and not cluster_file.exists():
+    is_named = source is click.core.ParameterSource.COMMANDLINE
+    if is_named and not cluster_file.exists():
         raise NotFound(f"--cluster {cluster_file}: no such file; leave --cluster out, or write it")
 
 
@@ -239,46 +239,46 @@ def add_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--workers` and the other cluster options to a command, passed on as one `cluster`."""
 
     @wraps(command)
-    def with_options(cluster_file: Path, **given: Any) -> None:
+    def with_options(cluster_file: Path, **values: Any) -> None:
         from dataclasses import fields
 
         from ..settings import cluster as execution
         from ..terminal.progress import say
 
-        flags = {field.name: given.pop(field.name, None) for field in fields(execution.Cluster)}
-        _check_named(cluster_file)
+        flags = {field.name: values.pop(field.name, None) for field in fields(execution.Cluster)}
+        _check_cluster_file(cluster_file)
         cluster, in_force = execution.load(cluster_file, flags)
         execution.export_addresses(cluster)
         if cluster != execution.Cluster():
             say(in_force)
         if not os.environ.get("RAY_ADDRESS"):
-            return command(cluster=cluster, **given)
+            return command(cluster=cluster, **values)
         from elmo.io.location import Location
 
         from ..cluster import workers
 
         # The nodes need the folders; other files and the curves are the driver's alone.
         parameters = click.get_current_context().command.params
-        named = [one.name for one in parameters if one.name and isinstance(one.type, _Folder)]
-        folders = [given[name] for name in named]
+        names = [item.name for item in parameters if item.name and isinstance(item.type, _Folder)]
+        folders = [values[name] for name in names]
         if cluster.storage:
             folders = [Location(cluster.storage)]
         with workers.checked_nodes([folder for folder in folders if folder is not None]):
-            command(cluster=cluster, **given)
+            command(cluster=cluster, **values)
 
-    shown: dict[str, Any] = {"default": None, "show_default": False}
+    extra: dict[str, Any] = {"default": None, "show_default": False}
     options = [
-        click.option("--workers", type=int, help="Training processes; 0: this process.", **shown),
+        click.option("--workers", type=int, help="Training processes; 0: this process.", **extra),
         click.option(
             "--max-workers",
             type=int,
             help="Train with up to this many workers as nodes join.",
-            **shown,
+            **extra,
         ),
-        click.option("--cpus", type=int, help="Cores per worker.", **shown),
-        click.option("--gpu/--no-gpu", help="One GPU per worker and actor.", **shown),
+        click.option("--cpus", type=int, help="Cores per worker.", **extra),
+        click.option("--gpu/--no-gpu", help="One GPU per worker and actor.", **extra),
         click.option(
-            "--actors", type=int, help="Processes that tokenize, count and embed.", **shown
+            "--actors", type=int, help="Processes that tokenize, count and embed.", **extra
         ),
         click.option(
             "--cluster",

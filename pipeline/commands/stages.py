@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 def stage_command(stage: "Stage") -> click.Command:
     """Build the click command that runs a stage, with the options that its arguments ask for."""
 
-    def run(**given: Any) -> None:
+    def run(**arguments: Any) -> None:
         """Run the stage with what was read from the command line."""
-        run_stage(stage, **given)
+        run_stage(stage, **arguments)
 
-    made: Callable[..., None] = add_cluster_options(run) if stage.cluster else run
+    command: Callable[..., None] = add_cluster_options(run) if stage.cluster else run
     for option in (NUMBERS, METRICS, SET, PARAMS):
-        made = option(made)
+        command = option(command)
     for argument in reversed([*stage.inputs, *stage.outputs, *filter(None, [stage.work])]):
-        made = _parameter(argument)(made)
-    about = "`elmo run` calls this command with the paths of dvc.yaml."
-    shown = f"{stage.help}\n\n{about}\n\n\b\nExample: elmo run {stage.name}"
-    return click.command(stage.name, help=shown, short_help=stage.help)(made)
+        command = _parameter(argument)(command)
+    source = "`elmo run` calls this command with the paths of dvc.yaml."
+    help_text = f"{stage.help}\n\n{source}\n\n\b\nExample: elmo run {stage.name}"
+    return click.command(stage.name, help=help_text, short_help=stage.help)(command)
 
 
 def _parameter(argument: "Argument") -> Callable[[Callable[..., None]], Callable[..., None]]:

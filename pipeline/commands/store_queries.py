@@ -52,15 +52,15 @@ def neighbors(
     from elmo.store.neighbors import clearest_layer, parse_query
     from elmo.store.neighbors import neighbors as nearest
 
-    opened, embedder = _opened(store, model, device)
+    features, embedder = _open(store, model, device)
     tokens, index = (
         parse_query(text) if pretokenized else parse_query(text, tokenize=embedder.tokenize)
     )
-    chosen = clearest_layer(opened) if layer is None else _layer(layer)
-    found = nearest(opened, embedder, tokens, index, k=count, layer=chosen, same_word=same_word)
-    if same_word and not found:
+    layer_id = clearest_layer(features) if layer is None else _layer(layer)
+    hits = nearest(features, embedder, tokens, index, k=count, layer=layer_id, same_word=same_word)
+    if same_word and not hits:
         raise ElmoError(f"{store}: has no other {tokens[index]!r}; leave out --same-word")
-    _print_neighbors(found, opened, chosen, as_json)
+    _print_neighbors(hits, features, layer_id, as_json)
 
 
 @click.command()
@@ -99,7 +99,7 @@ def lineage(store: "Location", as_json: bool) -> None:
 
 
 def _print_neighbors(
-    found: "list[Neighbor]", store: "FeatureStore", layer: int | str | None, as_json: bool
+    hits: "list[Neighbor]", store: "FeatureStore", layer: int | str | None, as_json: bool
 ) -> None:
     """Print tokens of a store, each in its sentence, and the cosine of two random ones."""
     from elmo.store.neighbors import layer_choice, random_cosine
@@ -107,28 +107,28 @@ def _print_neighbors(
     names = layer_choice(store, layer)
     random = random_cosine(store, layer)
     if as_json:
-        also = {"layers": names, "random_cosine": random if random == random else None}
-        for one in found:
-            click.echo(json.dumps(asdict(one) | also, ensure_ascii=False))
+        common = {"layers": names, "random_cosine": random if random == random else None}
+        for hit in hits:
+            click.echo(json.dumps(asdict(hit) | common, ensure_ascii=False))
         return
     click.echo("cosine  document  sentence")
-    for one in found:
-        click.echo(f"{one.cosine:6.3f}{one.document_id:10}{one.sentence_id:10}  {one.marked()}")
+    for hit in hits:
+        click.echo(f"{hit.cosine:6.3f}{hit.document_id:10}{hit.sentence_id:10}  {hit.marked()}")
     # At the end: where standard output can't be written, its error is the only message.
-    compared = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
-    other = "; --layer chooses another" if len(store.layers) > 1 else ""
-    say(f"{compared}: two random tokens of the store have {random:.3f}{other}")
-    if found and found[0].cosine < random:
+    subject = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
+    advice = "; --layer chooses another" if len(store.layers) > 1 else ""
+    say(f"{subject}: two random tokens of the store have {random:.3f}{advice}")
+    if hits and hits[0].cosine < random:
         say("nothing is near: the first is less like the token than two random ones are alike")
 
 
-def _opened(store: "Location", model: Path | None, device: str) -> "tuple[FeatureStore, Embedder]":
+def _open(store: "Location", model: Path | None, device: str) -> "tuple[FeatureStore, Embedder]":
     """The store, and its model: the one that was named, or that of the project which made it."""
     from elmo.model.embedder import Embedder
     from elmo.store import FeatureStore
 
-    opened = FeatureStore(store, checked=True)
-    return opened, Embedder.load(model or _model_of(store, opened.model), device=device)
+    features = FeatureStore(store, checked=True)
+    return features, Embedder.load(model or _model_of(store, features.model), device=device)
 
 
 def _model_of(store: "Location", digest: str) -> "Location":

@@ -22,6 +22,6 @@ def promote(version: int, params_file: Path) -> None:
 
     tracking.check_database_exists()
     params = settings.load(params_file).register
-    before = champion.promote(params.name, version, alias=params.alias)
-    was = "there was none" if before is None else f"it was version {before}"
-    click.echo(f"promote: {params.alias} of {params.name} is version {version} ({was})")
+    former = champion.promote(params.name, version, alias=params.alias)
+    description = "there was none" if former is None else f"it was version {former}"
+    click.echo(f"promote: {params.alias} of {params.name} is version {version} ({description})")

@@ -54,8 +54,8 @@ def create_project(
         check_value("--column", column, params.Line)
     if model is not None:
         check_value("--from", model, params.ModelName)
-    general_inputs = _readable("--text", text, column)
-    domain_inputs = _readable("--domain", domain, column) or general_inputs
+    general_inputs = _find_texts("--text", text, column)
+    domain_inputs = _find_texts("--domain", domain, column) or general_inputs
     if model is not None and not domain:
         raise ElmoError("--from: pass --domain, the text of your domain: that is what it learns")
     own_model = None if model is None else _named_model(folder, model)
@@ -70,7 +70,7 @@ def create_project(
     for name in ("dvc.yaml", "cluster.example.yaml", "README.md"):
         if not os.path.lexists(folder / name):
             files[name] = (TEMPLATE / name).read_text(encoding="utf-8")
-    files[".gitignore"] = _ignored(folder / ".gitignore")
+    files[".gitignore"] = _ignore_lines(folder / ".gitignore")
     started = _write(folder, files)
     return [
         f"{', '.join(sorted(files))}; {started}",
@@ -100,10 +100,10 @@ def _general(inputs: Sequence[InputFile], model: tuple[str, Tokenization] | None
         return _listing(inputs)
     if model is not None and model[1].name not in ("unicode", "whitespace"):
         return "English prose; use --text with the model's language to measure what it forgets"
-    what = "English prose that comes with Python"
+    description = "English prose that comes with Python"
     if model is not None:
-        what += ", to measure what the model forgets"
-    return f"{what}; pass your own with --text"
+        description += ", to measure what the model forgets"
+    return f"{description}; pass your own with --text"
 
 
 def _domain(inputs: Sequence[InputFile], general: Sequence[InputFile]) -> str:
@@ -115,13 +115,13 @@ def _domain(inputs: Sequence[InputFile], general: Sequence[InputFile]) -> str:
     return "the docstrings of a package; pass your own text with --domain"
 
 
-def _readable(option: str, patterns: Sequence[str], column: str | None) -> list[InputFile]:
+def _find_texts(option: str, patterns: Sequence[str], column: str | None) -> list[InputFile]:
     """The files that names, folders, globs and URLs of an option stand for, each looked at."""
     if not patterns:
         return []
-    inputs = find_inputs(patterns, where := f"as {option}")
+    inputs = find_inputs(patterns, origin := f"as {option}")
     try:
-        check_texts(inputs, column or "text", where)
+        check_texts(inputs, column or "text", origin)
     except ElmoError as error:
         raise ElmoError(str(error).replace("set corpus.column", "pass --column")) from None
     return inputs
@@ -169,36 +169,36 @@ def _settings(
         shutil.copyfile(TEMPLATE / "params.yaml", file)
         if preset_name is not None:
             preset.apply_preset(preset_name, file)
-        own: dict[str, dict[str, object]] = {"corpus": {}}
+        values: dict[str, dict[str, object]] = {"corpus": {}}
         if model is not None:
-            name, how = model
-            own["pretrain"] = {"model": name}
-            own["tokenize"] = {"tokenizer": how.name, "sentences": how.sentences}
+            name, rules = model
+            values["pretrain"] = {"model": name}
+            values["tokenize"] = {"tokenizer": rules.name, "sentences": rules.sentences}
         if general:
-            own["corpus"]["general"] = general
+            values["corpus"]["general"] = general
         if general or model is not None:
-            own["labels"] = {"package": ""}
+            values["labels"] = {"package": ""}
         if domain:
-            own["corpus"]["domain"] = domain
-            own["report"] = {"neighbors_of": []}
+            values["corpus"]["domain"] = domain
+            values["report"] = {"neighbors_of": []}
         if column is not None:
-            own["corpus"]["column"] = column
+            values["corpus"]["column"] = column
         lines = [
             line
-            for section, values in own.items()
+            for section, items in values.items()
             for line in (
                 f"{section}:",
-                *(f"  {key}: {_quoted(value)}" for key, value in values.items()),
+                *(f"  {key}: {_quoted(value)}" for key, value in items.items()),
             )
-            if values
+            if items
         ]
         if lines:
             overlay = Path(parent) / "own.yaml"
             overlay.write_text("\n".join(lines), encoding="utf-8")
-            file.write_text(preset.overlaid_text(file, overlay)[0], encoding="utf-8")
-        if "labels" in own:
+            file.write_text(preset.overlay_text(file, overlay)[0], encoding="utf-8")
+        if "labels" in values:
             # The built-in task is one of English documentation.
-            text = preset.edited_text(file, lambda values: values.update(tasks={}))
+            text = preset.edit_text(file, lambda items: items.update(tasks={}))
             file.write_text(text, encoding="utf-8")
         if model is not None:
             file.write_text(_with_notes(file), encoding="utf-8")
@@ -223,7 +223,7 @@ def _quoted(value: object) -> str:
     return text.translate({0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"})
 
 
-def _ignored(path: Path) -> str:
+def _ignore_lines(path: Path) -> str:
     """The folder's .gitignore with what the stages write."""
     if path.is_symlink():
         raise ElmoError(
@@ -233,10 +233,10 @@ def _ignored(path: Path) -> str:
         text = path.read_bytes().decode("utf-8") if path.exists() else ""
     except UnicodeDecodeError:
         raise ElmoError(f"{path}: is not UTF-8; save it as UTF-8, or move it away") from None
-    known = {line.rstrip("\r") for line in text.split("\n")}
+    old_lines = {line.rstrip("\r") for line in text.split("\n")}
     lines = (TEMPLATE / "gitignore").read_text(encoding="utf-8").splitlines()
-    missing = [f"{line}\n" for line in lines if line not in known]
-    return text + "\n" * (text != "" and not text.endswith("\n")) + "".join(missing)
+    new_lines = [f"{line}\n" for line in lines if line not in old_lines]
+    return text + "\n" * (text != "" and not text.endswith("\n")) + "".join(new_lines)
 
 
 def _start(folder: Path) -> str:
@@ -244,7 +244,7 @@ def _start(folder: Path) -> str:
     started = []
     has_git = shutil.which("git") is not None
     if has_git and _call(folder, "git", "rev-parse", "--is-inside-work-tree").returncode:
-        _checked(folder, "git", "init", "-q")
+        _run(folder, "git", "init", "-q")
         started.append("git")
     if _needs_dvc(folder / ".dvc"):
         options = ["--no-scm"] if not has_git else []
@@ -252,10 +252,10 @@ def _start(folder: Path) -> str:
             options = ["--subdir"]
         if (folder / ".dvc").exists():
             options.append("--force")
-        _checked(folder, sys.executable, "-m", "dvc", "init", "-q", *options)
+        _run(folder, sys.executable, "-m", "dvc", "init", "-q", *options)
         # Nothing leaves this machine, whoever calls DVC here, and however.
-        _checked(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
-        _checked(folder, sys.executable, "-m", "dvc", "config", "-q", *LINKS)
+        _run(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
+        _run(folder, sys.executable, "-m", "dvc", "config", "-q", *LINKS)
         started.append("DVC")
     return f"{' and '.join(started)} started" if started else "git and DVC exist"
 
@@ -282,27 +282,27 @@ def _needs_dvc(folder: Path) -> bool:
 def _commit(folder: Path, files: Iterable[str]) -> str:
     """Commit the project's own files, since an experiment of DVC begins at a commit; what is wrong
     where git refuses."""
-    ours = [*files, ".dvc/config", ".dvc/.gitignore", ".dvcignore"]
-    own = ["-c", "commit.gpgsign=false"]
+    own_files = [*files, ".dvc/config", ".dvc/.gitignore", ".dvcignore"]
+    options = ["-c", "commit.gpgsign=false"]
     if _call(folder, "git", "config", "user.email").returncode:
-        own += ["-c", "user.name=elmo init", "-c", "user.email=elmo@localhost"]
-    there = [name for name in ours if (folder / name).exists()]
+        options += ["-c", "user.name=elmo init", "-c", "user.email=elmo@localhost"]
+    paths = [name for name in own_files if (folder / name).exists()]
     for command in (
-        ["add", "--", *there],
+        ["add", "--", *paths],
         ["commit", "-q", "--no-verify", "-m", "Start a project"],
     ):
-        done = _call(folder, "git", *own, *command)
-        if done.returncode:
-            return f"; not committed ({' '.join(done.stderr.split())[:200]})"
+        process = _call(folder, "git", *options, *command)
+        if process.returncode:
+            return f"; not committed ({' '.join(process.stderr.split())[:200]})"
     return ""
 
 
-def _checked(folder: Path, *command: str) -> None:
-    done = _call(folder, *command)
-    if done.returncode:
-        reason = " ".join(done.stderr.split())[:300] or f"exit code {done.returncode}"
-        what = " ".join(command[1:]).removeprefix("-m ")
-        raise ElmoError(f"{folder}: {what} failed ({reason}); nothing else was written")
+def _run(folder: Path, *command: str) -> None:
+    process = _call(folder, *command)
+    if process.returncode:
+        reason = " ".join(process.stderr.split())[:300] or f"exit code {process.returncode}"
+        action = " ".join(command[1:]).removeprefix("-m ")
+        raise ElmoError(f"{folder}: {action} failed ({reason}); nothing else was written")
 
 
 def _call(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":

@@ -21,21 +21,21 @@ def outcome_lines() -> list[str]:
     Read `dvc.yaml` and `dvc.lock` of the current folder: stages are known by their names there, and
     the first of a stage's outs is its product.
     """
-    project, done = _stages_of("dvc.yaml"), _stages_of("dvc.lock")
-    model = params.load(Path("params.yaml")).pretrain.model if "pretrain" in done else ""
-    made: list[str] = []
-    scored: list[str] = []
-    for stage, key, outs in _own_stages(project, done):
+    project, lock = _stages_of("dvc.yaml"), _stages_of("dvc.lock")
+    model = params.load(Path("params.yaml")).pretrain.model if "pretrain" in lock else ""
+    products: list[str] = []
+    scores: list[str] = []
+    for stage, key, outs in _own_stages(project, lock):
         product = stage.product.format(out=outs[0]) if stage.product and outs else ""
         if product and Path(product.split(" ", 1)[1]).exists():
-            made.append(product)
+            products.append(product)
         if score := _score(stage, outs, model):
-            scored.append(f"{key} {score}".strip())
-    tracked = sorted({Path(path).parts[0] for path in _uncached(project)})
+            scores.append(f"{key} {score}".strip())
+    tracked = sorted({Path(path).parts[0] for path in _git_outs(project)})
     return [
-        f"made:   {', '.join(made) or 'nothing yet'}",
-        f"scored: {'; '.join(scored) or 'nothing yet'}",
-        f"next:   {'; '.join(_next(made, ['dvc.lock', *tracked]))}",
+        f"made:   {', '.join(products) or 'nothing yet'}",
+        f"scored: {'; '.join(scores) or 'nothing yet'}",
+        f"next:   {'; '.join(_next_steps(products, ['dvc.lock', *tracked]))}",
     ]
 
 
@@ -49,18 +49,18 @@ def _stages_of(name: str) -> dict[str, Any]:
 
 
 def _own_stages(
-    project: Mapping[str, Any], done: Mapping[str, Any]
+    project: Mapping[str, Any], lock: Mapping[str, Any]
 ) -> "Iterator[tuple[Stage, str, list[str]]]":
     """Yield our stages that have run, each with its key in a `foreach` and the paths of its outs.
 
     A stage without `foreach` has an empty key.
     """
     for name, entry in project.items():
-        for key in (one.partition("@")[2] for one in done if one.partition("@")[0] == name):
+        for key in (item.partition("@")[2] for item in lock if item.partition("@")[0] == name):
             if name in STAGES:
                 outs = [_path(out) for out in entry.get("do", entry).get("outs", ())]
-                filled = [one.replace("${key}", key).replace("${item}", key) for one in outs]
-                yield load_stage(name), key, filled
+                paths = [item.replace("${key}", key).replace("${item}", key) for item in outs]
+                yield load_stage(name), key, paths
 
 
 def _path(out: str | Mapping[str, Any]) -> str:
@@ -68,7 +68,7 @@ def _path(out: str | Mapping[str, Any]) -> str:
     return out if isinstance(out, str) else next(iter(out))
 
 
-def _uncached(project: Mapping[str, Any]) -> Iterator[str]:
+def _git_outs(project: Mapping[str, Any]) -> Iterator[str]:
     """Yield the paths of the outs that git keeps, and not DVC's cache."""
     for entry in project.values():
         body = entry.get("do", entry)
@@ -85,11 +85,15 @@ def _score(stage: "Stage", outs: Sequence[str], started_from: str) -> str:
     return stage.score(read_record(files[0], stage.numbers), started_from)
 
 
-def _next(made: Sequence[str], tracked: Sequence[str]) -> list[str]:
+def _next_steps(products: Sequence[str], tracked: Sequence[str]) -> list[str]:
     """The steps that a newcomer may take from here."""
-    steps = [f"open {one.removeprefix('report ')}" for one in made if one.startswith("report ")]
-    if _changed(tracked):
-        tracked = [*tracked, *(["params.yaml"] if _changed(["params.yaml"]) else [])]
+    steps = [
+        f"open {product.removeprefix('report ')}"
+        for product in products
+        if product.startswith("report ")
+    ]
+    if _has_changes(tracked):
+        tracked = [*tracked, *(["params.yaml"] if _has_changes(["params.yaml"]) else [])]
         steps.append(f"keep these numbers: git add {' '.join(tracked)} && git commit -m Results")
     steps.append("compare runs: dvc metrics diff")
     if not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -97,13 +101,13 @@ def _next(made: Sequence[str], tracked: Sequence[str]) -> list[str]:
     return steps
 
 
-def _changed(tracked: Sequence[str]) -> bool:
+def _has_changes(tracked: Sequence[str]) -> bool:
     """Tell whether git would commit something of these files."""
     if not tracked:
         return False
     command = ["git", "status", "--porcelain", "--", *tracked]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0 and bool(done.stdout)
+    return process.returncode == 0 and bool(process.stdout)

@@ -62,8 +62,8 @@ def _run(command: Sequence[str]) -> int:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGINT)
 
-    heard = [one for one in _STOPS if signal.getsignal(one) != signal.SIG_IGN]
-    before = {one: signal.signal(one, pass_on) for one in heard}
+    signals = [sig for sig in _STOPS if signal.getsignal(sig) != signal.SIG_IGN]
+    handlers = {sig: signal.signal(sig, pass_on) for sig in signals}
     try:
         process = subprocess.Popen(
             command,
@@ -76,8 +76,8 @@ def _run(command: Sequence[str]) -> int:
         while is_stopped and _is_alive(process.pid):  # a shell may die before its stage
             time.sleep(0.1)
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for sig, handler in handlers.items():
+            signal.signal(sig, handler)
     if is_stopped:
         raise KeyboardInterrupt
     return code
@@ -100,11 +100,11 @@ def _check_cluster(arguments: Sequence[str], targets: Sequence[str]) -> None:
         return
     stages = set(STAGES if not targets else (name.partition("@")[0] for name in targets))
     if not {"-f", "--force"}.intersection(arguments):
-        asked = ["--with-deps", *targets] if targets else []
-        done = subprocess.run([*DVC, "status", "--json", *asked], capture_output=True, text=True)
-        if done.returncode:  # `dvc repro` says why
+        flags = ["--with-deps", *targets] if targets else []
+        status = subprocess.run([*DVC, "status", "--json", *flags], capture_output=True, text=True)
+        if status.returncode:  # `dvc repro` says why
             return
-        stages = {name.partition("@")[0] for name in json.loads(done.stdout)}
+        stages = {name.partition("@")[0] for name in json.loads(status.stdout)}
     if any(load_stage(name).cluster for name in stages.intersection(STAGES)):
         from ..cluster import run_check
 

@@ -95,7 +95,7 @@ def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, s
     path = _in_project(path)
     from_file = strict_yaml.read_settings(path, Cluster) if os.path.lexists(path) else Cluster()
     values: dict[str, Any] = {}
-    changed = []
+    changes = []
     for field in fields(Cluster):
         name, value, source = field.name, getattr(from_file, field.name), str(path)
         variable = environment_variable(name)
@@ -105,19 +105,19 @@ def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, s
             value, source = flags[name], "flag"
         values[name] = value
         if value != field.default:
-            changed.append(f"{name} {_shown(value)} ({source})")
+            changes.append(f"{name} {_public_value(value)} ({source})")
     cluster = Cluster(**values)
-    if not changed:
+    if not changes:
         return cluster, "cluster: the defaults"
-    return cluster, f"cluster: {', '.join(changed)}; the rest by default"
+    return cluster, f"cluster: {', '.join(changes)}; the rest by default"
 
 
 def _in_project(path: Path) -> Path:
     """The path in the user's project, where DVC runs an experiment in a copy of it: the copy lacks
     what git ignores."""
     if not os.path.lexists(path):
-        project, inside, _ = os.fspath(path.absolute()).partition("/.dvc/tmp/exps/")
-        if inside and (above := Path(project) / path.name).exists():
+        project, copy_path, _ = os.fspath(path.absolute()).partition("/.dvc/tmp/exps/")
+        if copy_path and (above := Path(project) / path.name).exists():
             return above
     return path
 
@@ -132,14 +132,14 @@ def export_addresses(cluster: Cluster) -> None:
 def variables(cluster: Cluster) -> dict[str, str]:
     """Return the environment variables that give another machine these settings, but for Ray's
     address; defaults are left out."""
-    changed = {
+    values = {
         field.name: getattr(cluster, field.name)
         for field in fields(Cluster)
         if field.name != "address" and getattr(cluster, field.name) != field.default
     }
     return {
         environment_variable(name): str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in changed.items()
+        for name, value in values.items()
     }
 
 
@@ -162,6 +162,6 @@ def _parsed(variable: str, text: str, kind: Any) -> Any:
     return check_value(variable, int(number) if number.is_integer() else number, kind)
 
 
-def _shown(value: Any) -> str:
+def _public_value(value: Any) -> str:
     """A value for the line; passwords in addresses are left out."""
     return "yes" if value is True else re.sub(r"//[^/@]*@", "//…@", str(value))

@@ -288,4 +288,4 @@ def load(path: Path, changes: Sequence[str] = ()) -> Params:
 
     `changes` are `section.key=value` each, as `--set` gives them, and override the file.
     """
-    return strict_yaml.read_settings(path, Params, complete=True, moved=_MOVED, changes=changes)
+    return strict_yaml.read_settings(path, Params, complete=True, advice=_MOVED, changes=changes)

@@ -51,16 +51,16 @@ def choose_precision(
         return requested
     if device == "cuda" and not torch.cuda.is_available():
         return "bfloat16"
-    measured = machine_speed.matrix_speeds(torch.device(device))
+    speeds = machine_speed.matrix_speeds(torch.device(device))
     if requested == "auto":
-        chosen = machine_speed.faster_precision(measured)
-        factor = measured.speedup("bfloat16", "float32")
+        faster = machine_speed.faster_precision(speeds)
+        factor = speeds.speedup("bfloat16", "float32")
         (note or say)(
-            f"{setting}: auto is {chosen} here, where matrix products are {_times(factor)} as fast "
+            f"{setting}: auto is {faster} here, where matrix products are {_times(factor)} as fast "
             "in bfloat16 as in float32"
         )
-        return chosen
-    factor = measured.speedup("float32", "bfloat16")
+        return faster
+    factor = speeds.speedup("float32", "bfloat16")
     if factor >= machine_speed.WORTH and not os.environ.get("RAY_ADDRESS"):  # of unlike machines
         say(
             f"warning: {setting}: matrix products here are {_times(factor)} as fast in float32 as "
@@ -102,18 +102,18 @@ def with_chosen_precision(
     if holder.precision == "auto" and work.exists(record) and work.folders():
         begun = work.read_record(record, AutoPrecision)
     if begun is not None and begun.device == device:
-        chosen = begun.precision
-        (note or say)(f"{path}.precision: auto is {chosen}, in which the work in progress began")
+        precision = begun.precision
+        (note or say)(f"{path}.precision: auto is {precision}, in which the work in progress began")
     else:
-        chosen = choose_precision(
+        precision = choose_precision(
             holder.precision, setting=f"{path}.precision", device=device, say=say, note=note
         )
         if holder.precision == "auto":
-            work.write_json(record, {"precision": chosen, "device": device})
-    holder = replace(holder, precision=chosen)
-    whole = replace(section, training=holder) if hasattr(section, "training") else holder
-    changed: Params = replace(params, **{stage: whole})
-    return changed
+            work.write_json(record, {"precision": precision, "device": device})
+    holder = replace(holder, precision=precision)
+    new_section = replace(section, training=holder) if hasattr(section, "training") else holder
+    new_params: Params = replace(params, **{stage: new_section})
+    return new_params
 
 
 def forget_precision(work: Location, stage: str) -> None:

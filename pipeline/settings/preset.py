@@ -36,22 +36,22 @@ def apply_preset(name: str, params_file: Path) -> list[str]:
     """
     presets = find_presets(params_file.parent)
     if name not in presets:
-        known = f"; there are {', '.join(sorted(presets))}"
-        raise BadSettings(f"no preset {name}{did_you_mean(name, presets) or known}")
+        names = f"; there are {', '.join(sorted(presets))}"
+        raise BadSettings(f"no preset {name}{did_you_mean(name, presets) or names}")
     source = presets[name]
-    text, changes = overlaid_text(params_file, source)
-    with new_file(params_file) as new:
-        new.write_bytes(text.encode("utf-8"))
+    text, changes = overlay_text(params_file, source)
+    with new_file(params_file) as new_params:
+        new_params.write_bytes(text.encode("utf-8"))
         try:
-            params.load(new)
+            params.load(new_params)
         except ElmoError as error:
             raise BadSettings(
-                str(error).replace(str(new), f"{params_file} with {source}")
+                str(error).replace(str(new_params), f"{params_file} with {source}")
             ) from None
     return changes
 
 
-def overlaid_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
+def overlay_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
     """Return the text of `params_file` with the values of the YAML file `source`, and the changes.
 
     These are a line for each value that differs; the file itself is not written.
@@ -61,14 +61,14 @@ def overlaid_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
             raise BadSettings(f"{path}: must hold sections of settings")
     changes: list[str] = []
 
-    def edit(ours: Any) -> None:
+    def edit(values: Any) -> None:
         text = source.read_bytes().decode("utf-8-sig")
-        changes.extend(_merged(ours, _yaml(text).load(text), "", params_file, source))
+        changes.extend(_merge(values, _yaml(text).load(text), "", params_file, source))
 
-    return edited_text(params_file, edit), changes
+    return edit_text(params_file, edit), changes
 
 
-def edited_text(file: Path, edit: Any) -> str:
+def edit_text(file: Path, edit: Any) -> str:
     """Return the text of a YAML file after the function `edit` has changed its parsed values.
 
     `edit` gets them as nested dictionaries, and changes these in place. Comments and line ends are
@@ -80,8 +80,8 @@ def edited_text(file: Path, edit: Any) -> str:
     values = yaml.load(plain)
     edit(values)
     yaml.dump(values, out)
-    new = out.getvalue()
-    return new.replace("\n", "\r\n") if "\r\n" in text else new
+    new_text = out.getvalue()
+    return new_text.replace("\n", "\r\n") if "\r\n" in text else new_text
 
 
 def _yaml(text: str) -> Any:
@@ -90,27 +90,27 @@ def _yaml(text: str) -> Any:
 
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 1 << 20
-    listed = re.search(_LIST, text, re.M)
-    offset = len(listed[2]) - len(listed[1]) if listed else 2
+    list_indents = re.search(_LIST, text, re.M)
+    offset = len(list_indents[2]) - len(list_indents[1]) if list_indents else 2
     yaml.indent(mapping=2, sequence=offset + 2, offset=offset)
     return yaml
 
 
-def _merged(ours: Any, theirs: Any, key: str, params_file: Path, source: Path) -> Iterator[str]:
-    """Set in `ours` what differs in `theirs`; yield a line for each value."""
-    for name, value in theirs.items():
+def _merge(base: Any, overlay: Any, key: str, params_file: Path, source: Path) -> Iterator[str]:
+    """Set in `base` what differs in `overlay`; yield a line for each value."""
+    for name, value in overlay.items():
         dotted = f"{key}.{name}" if key else str(name)
-        if name not in ours:
-            line = theirs.lc.key(name)[0] + 1
+        if name not in base:
+            line = overlay.lc.key(name)[0] + 1
             raise BadSettings(f"{source}:{line}: {params_file} has no {dotted}")
-        if isinstance(value, dict) and isinstance(ours[name], dict):
-            yield from _merged(ours[name], value, dotted, params_file, source)
-        elif _shown(value) != _shown(ours[name]):
-            yield f"{dotted}: {_shown(ours[name])} → {_shown(value)}"
-            ours[name] = value
+        if isinstance(value, dict) and isinstance(base[name], dict):
+            yield from _merge(base[name], value, dotted, params_file, source)
+        elif _yaml_text(value) != _yaml_text(base[name]):
+            yield f"{dotted}: {_yaml_text(base[name])} → {_yaml_text(value)}"
+            base[name] = value
 
 
-def _shown(value: Any) -> str:
+def _yaml_text(value: Any) -> str:
     """A value as a file of settings has it."""
     if isinstance(value, str) and value:
         return str(value)

@@ -23,16 +23,16 @@ def read_settings(
     kind: type[Settings],
     *,
     complete: bool = False,
-    moved: Mapping[str, str] | None = None,
+    advice: Mapping[str, str] | None = None,
     changes: Sequence[str] = (),
 ) -> Settings:
     """Read a YAML file as the dataclass `kind`; an `ElmoError` names file, line and key.
 
-    A missing key takes its field's default, unless the file must be `complete`. `moved` maps keys
+    A missing key takes its field's default, unless the file must be `complete`. `advice` maps keys
     of older versions to advice on where they are now. `changes` are `section.key=value` each, in
     YAML, and override the file.
     """
-    reader = _Reader(path, complete, moved or {}, changes)
+    reader = _Reader(path, complete, advice or {}, changes)
     built: Settings = reader.build(reader.root, kind, ())
     return built
 
@@ -66,11 +66,11 @@ class _Reader:
     """Turns the values of one file, and `changes` to them, into settings."""
 
     def __init__(
-        self, path: Path, complete: bool, moved: Mapping[str, str], changes: Sequence[str]
+        self, path: Path, complete: bool, advice: Mapping[str, str], changes: Sequence[str]
     ) -> None:
-        self.path, self.complete, self.moved = path, complete, moved
+        self.path, self.complete, self.advice = path, complete, advice
         self.root = parse_file(path)
-        self.changed: dict[Keys, str] = {}
+        self.sources: dict[Keys, str] = {}
         for change in changes:
             self._change(change)
 
@@ -78,8 +78,8 @@ class _Reader:
         """Set one value, or add it where the key is not there."""
         key, sign, text = change.partition("=")
         source = f"-S {change if len(change) <= 80 else change[:77] + '…'}"
-        *sections, last = key.split(".")
-        if not sign or not all((*sections, last)):
+        *sections, name_of_value = key.split(".")
+        if not sign or not all((*sections, name_of_value)):
             raise BadSettings(f"{source}: write it as section.key=value")
         inner = self.root
         for name in sections:
@@ -88,61 +88,68 @@ class _Reader:
             inner = inner[name]
         if not isinstance(inner, dict):
             raise BadSettings(f"{source}: {'.'.join(sections)} is no section of settings")
-        inner[last] = _parse(text, source)
-        self.changed[(*sections, last)] = source
+        inner[name_of_value] = _parse(text, source)
+        self.sources[(*sections, name_of_value)] = source
 
-    def build(self, value: Any, kind: Any, at: Keys) -> Any:
-        """Return a value as `kind`; `at` leads to it from the root."""
+    def build(self, value: Any, kind: Any, keys: Keys) -> Any:
+        """Return a value as `kind`; `keys` leads to it from the root."""
         if is_dataclass(kind):
-            return self.section(value, kind, at)
+            return self.section(value, kind, keys)
         plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
         if get_origin(plain) is dict:
             if not isinstance(value, dict):
-                self.refuse(at, f"must be a section of names (or {{}}), found {_shown(value)}")
+                self.refuse(keys, f"must be a section of names (or {{}}), found {_describe(value)}")
             name_kind, inner = get_args(plain)
             return {
-                self.check(str(name), name_kind, (*at, name)): self.build(one, inner, (*at, name))
-                for name, one in value.items()
+                self.check(str(name), name_kind, (*keys, name)): self.build(
+                    item, inner, (*keys, name)
+                )
+                for name, item in value.items()
             }
         if get_origin(plain) is tuple:
-            items = self.items(value, get_args(plain), at)
-            return items if plain is kind else self.check(items, kind, at)
+            items = self.items(value, get_args(plain), keys)
+            return items if plain is kind else self.check(items, kind, keys)
         if isinstance(value, dict | list):
-            self.refuse(at, f"must be one value, found {_shown(value)}")
-        return self.check(_plain(value), kind, at)
+            self.refuse(keys, f"must be one value, found {_describe(value)}")
+        return self.check(_plain(value), kind, keys)
 
-    def section(self, value: Any, kind: Any, at: Keys) -> Any:
+    def section(self, value: Any, kind: Any, keys: Keys) -> Any:
         """Return a mapping as a dataclass."""
         if not isinstance(value, dict) and value is not None:
-            self.refuse(at, f"must be a section of settings, found {_shown(value)}")
-        known = {field.name: field for field in fields(kind)}
-        given = value or {}
-        for name in given:
-            if name not in known:
-                advice = self.moved.get(_dotted((*at, name))) or f"there are {', '.join(known)}"
-                self.refuse((*at, name), f"is no setting; {advice}")
-        for name, field in known.items():
-            if name not in given and (self.complete or field.default is MISSING):
-                self.refuse((*at, name), "is missing")
+            self.refuse(keys, f"must be a section of settings, found {_describe(value)}")
+        by_name = {field.name: field for field in fields(kind)}
+        values = value or {}
+        for name in values:
+            if name not in by_name:
+                advice = (
+                    self.advice.get(_dotted_name((*keys, name)))
+                    or f"there are {', '.join(by_name)}"
+                )
+                self.refuse((*keys, name), f"is no setting; {advice}")
+        for name, field in by_name.items():
+            if name not in values and (self.complete or field.default is MISSING):
+                self.refuse((*keys, name), "is missing")
         types = field_types(kind)
-        built = {name: self.build(one, types[name], (*at, name)) for name, one in given.items()}
+        built = {
+            name: self.build(item, types[name], (*keys, name)) for name, item in values.items()
+        }
         try:
             return kind(**built)
         except ElmoError as error:
-            self.refuse(at, str(error), link=".")
+            self.refuse(keys, str(error), link=".")
 
-    def items(self, value: Any, kinds: tuple[Any, ...], at: Keys) -> tuple[Any, ...]:
+    def items(self, value: Any, kinds: tuple[Any, ...], keys: Keys) -> tuple[Any, ...]:
         """Return a sequence as a tuple."""
         if not isinstance(value, list):
-            self.refuse(at, f"must be a list, found {_shown(value)}")
+            self.refuse(keys, f"must be a list, found {_describe(value)}")
         if kinds[-1] is Ellipsis:
             kinds = (kinds[0],) * len(value)
         if len(kinds) != len(value):
-            self.refuse(at, f"must have {len(kinds)} items, found {len(value)}")
+            self.refuse(keys, f"must have {len(kinds)} items, found {len(value)}")
         pairs = enumerate(zip(value, kinds, strict=True))
-        return tuple(self.build(item, kind, (*at, k)) for k, (item, kind) in pairs)
+        return tuple(self.build(item, kind, (*keys, k)) for k, (item, kind) in pairs)
 
-    def check(self, value: Any, kind: Any, at: Keys) -> Any:
+    def check(self, value: Any, kind: Any, keys: Keys) -> Any:
         """Return a value that is in its range; refuse any other."""
         if isinstance(value, float) and value.is_integer():  # 1e3 may be a whole number
             with suppress(ElmoError):
@@ -150,22 +157,22 @@ class _Reader:
         try:
             return check_value("", value, kind)
         except ElmoError as error:
-            self.refuse(at, str(error).strip())
+            self.refuse(keys, str(error).strip())
 
-    def refuse(self, at: Keys, message: str, *, link: str = " ") -> NoReturn:
+    def refuse(self, keys: Keys, message: str, *, link: str = " ") -> NoReturn:
         """Raise the error of a value, with its line, or the change that has set it."""
         line, inner = 1, self.root
-        what = f"{_dotted(at)}{link}" if at else ""
-        for count, name in enumerate(at, 1):
-            if source := self.changed.get(at[:count]):
-                raise BadSettings(f"{source}: {what}{message}")
+        subject = f"{_dotted_name(keys)}{link}" if keys else ""
+        for count, name in enumerate(keys, 1):
+            if source := self.sources.get(keys[:count]):
+                raise BadSettings(f"{source}: {subject}{message}")
             with suppress(AttributeError, KeyError, TypeError):  # a key that is not there
                 line, inner = inner.lc.data[name][0] + 1, inner[name]
-        raise BadSettings(f"{self.path}:{line}: {what}{message}")
+        raise BadSettings(f"{self.path}:{line}: {subject}{message}")
 
 
-def _dotted(at: Keys) -> str:
-    return "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in at)[1:]
+def _dotted_name(keys: Keys) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)[1:]
 
 
 def _plain(value: Any) -> Any:
@@ -176,7 +183,7 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     """A value of another shape, for a message."""
     if isinstance(value, dict):
         return "a section"
