@@ -47,12 +47,16 @@ SCHEMA = pa.schema(
 )
 
 
+RECORD = pa.field("record", pa.dictionary(pa.int32(), pa.string()), nullable=False)  # if kept
+
+
 @dataclass(frozen=True)
 class Shard:
     """One memory-mapped shard: n sentences, with their tokens end to end, and the distinct tokens.
 
     Row i has the tokens `ids[offsets[i] : offsets[i + 1]]`, each an index into `types`, which
-    `dictionary` holds as Arrow strings. `digest` is the file's SHA-256.
+    `dictionary` holds as Arrow strings. `records` are the columns that were kept of each row's
+    record, as JSON, empty without a record; None if none were kept. `digest` is the file's SHA-256.
     """
 
     path: Path
@@ -63,6 +67,7 @@ class Shard:
     offsets: npt.NDArray[np.int32]
     ids: npt.NDArray[np.int32]
     dictionary: pa.StringArray
+    records: pa.DictionaryArray | None = None
 
     def __len__(self) -> int:
         return len(self.sentence_ids)
@@ -89,6 +94,7 @@ class Shard:
             offsets=self.offsets[start : stop + 1] - np.int32(first),
             ids=ids.astype(np.int32),
             dictionary=self.dictionary.take(pa.array(used)),
+            records=None if self.records is None else self.records[start:stop],
         )
 
     def tokens(self, i: int) -> list[str]:
@@ -169,6 +175,7 @@ def open_shard(path: Path, *, entry: ShardEntry) -> Shard:
         offsets=tokens.offsets.to_numpy(),
         ids=tokens.values.indices.to_numpy(),
         dictionary=tokens.values.dictionary,
+        records=batch.column("record") if batch.num_columns > len(SCHEMA) else None,
     )
 
 
@@ -189,16 +196,22 @@ def write_shard(
     document_ids: npt.NDArray[np.int64],
     offsets: npt.NDArray[np.int32],
     tokens: pa.DictionaryArray,
+    records: pa.StringArray | None = None,
 ) -> None:
     """Write n sentences to a new shard file; the same input always gives the same bytes.
 
     `tokens` holds all tokens end to end as dictionary<int32, string>; its dictionary must hold
     exactly the distinct tokens. `offsets` (n + 1) gives the index of each sentence's first token.
+    `records` has what was kept of each sentence's record, as `Shard.records`.
     """
     lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), tokens)
     columns = [pa.array(sentence_ids, pa.int64()), pa.array(document_ids, pa.int64()), lists]
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+    schema = SCHEMA
+    if records is not None:
+        schema = SCHEMA.append(RECORD)
+        columns.append(records.dictionary_encode())
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
 def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
@@ -328,7 +341,8 @@ def _check_once(path: Path, modified: int, entry: ShardEntry) -> None:
 def _read(path: Path) -> pa.RecordBatch:
     try:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            if reader.num_record_batches != 1 or not reader.schema.equals(SCHEMA):
+            is_shard = reader.schema in (SCHEMA, SCHEMA.append(RECORD))
+            if reader.num_record_batches != 1 or not is_shard:
                 raise ElmoError(f"{path}: is an Arrow file but not a shard; make it again")
             return reader.get_batch(0)
     except (pa.ArrowInvalid, OSError) as error:

@@ -130,7 +130,12 @@ class ShardEmbedder:
         return write_part(
             self.out,
             rows=Rows(
-                shard.sentence_ids, shard.document_ids, shard.offsets, shard.ids, shard.dictionary
+                shard.sentence_ids,
+                shard.document_ids,
+                shard.offsets,
+                shard.ids,
+                shard.dictionary,
+                shard.records,
             ),
             x_NP=x_NP,
             segments=self._unless_stopped(embed_segments(embedder, x_NP, shard.ids, shard.offsets)),

@@ -11,6 +11,7 @@ processes forked or spawned open its files anew.
     store = elmo.FeatureStore(["monday", "tuesday"])  # several, read as one
 """
 
+import json
 import operator
 import os
 import re
@@ -165,6 +166,13 @@ class FeatureStore:
         """Return the id of the document that sentence k is of: its number in the corpus, from 0."""
         part, row = self._locate(k)
         return int(part.document_ids[row])
+
+    def record(self, k: int) -> dict[str, Any]:
+        """Return the columns of the record that sentence k is of, by their names, as far as the
+        setting `corpus.keep` named them."""
+        part, row = self._locate(k)
+        record: dict[str, Any] = json.loads(part.record(row) or "{}")
+        return record
 
     def sentences(self, document: int) -> npt.NDArray[np.int64]:
         """Return the ids of the sentences of a document, ascending; none if the store has no such

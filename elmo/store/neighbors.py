@@ -5,7 +5,8 @@ Shapes: L layers, T tokens of a block, N tokens of different sentences, D the wi
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +30,15 @@ _AROUND = 8  # tokens shown on either side of one
 @dataclass(frozen=True)
 class Neighbor:
     """A token found by `neighbors`: its cosine with the query, its document, its sentence and its
-    position there. `tokens` are those of the sentence."""
+    position there. `tokens` are those of the sentence, `record` what was kept of its record
+    (`FeatureStore.record`)."""
 
     cosine: float
     document_id: int
     sentence_id: int
     position: int
     tokens: list[str]
+    record: dict[str, Any] = field(default_factory=dict)
 
     def marked(self) -> str:
         """Return the tokens around this one as text, with it in brackets."""
@@ -134,7 +137,14 @@ def neighbors(
                     cosine_T[~np.isin(block.type_ids, allowed_ids)] = -np.inf
                 _add_nearest(nearest, block, cosine_T, types, texts, tuple(tokens))
     return [
-        Neighbor(-minus, store.document(sentence_id), sentence_id, place, list(text))
+        Neighbor(
+            -minus,
+            store.document(sentence_id),
+            sentence_id,
+            place,
+            list(text),
+            store.record(sentence_id),
+        )
         for text, (minus, sentence_id, place) in nearest.candidates()
     ]
 

@@ -72,6 +72,10 @@ class ParquetColumns:
         """Return the index of the row group that contains a row."""
         return bisect_right(self.group_starts, row) - 1
 
+    def has_column(self, name: str) -> bool:
+        """Tell whether the file has a column."""
+        return name in self._columns
+
     def read(self, columns: list[str], group: int | None = None) -> pa.Table:
         """Return the given columns, of all rows or of one row group; raise `Damaged` if that
         fails."""
@@ -249,6 +253,16 @@ class Part:
         """Return the tokens of the sentence in row `row` of this part."""
         tokens: list[str] = self.types.tokens.take(pa.array(self.ids(row))).to_pylist()
         return tokens
+
+    def record(self, row: int) -> str:
+        """Return what was kept of the record that row `row` is of, as JSON; "" where nothing is."""
+        return self._records[row].as_py() if self._records is not None else ""
+
+    @cached_property
+    def _records(self) -> pa.StringArray | None:
+        if not self._parquet.has_column("record"):
+            return None
+        return self._parquet.read(["record"])["record"].combine_chunks()
 
     def raw(self, row: int, layer: str) -> npt.NDArray[Any]:
         """Return the vectors of the sentence in row `row` of a contextual layer as stored, (tokens,

@@ -59,6 +59,7 @@ class Rows:
     offsets: Ints
     ids: Ints
     types: pa.StringArray
+    records: pa.DictionaryArray | None = None  # as `Shard.records`
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ def write_part(
         schema = types_schema(layout, metadata=origin.footer)
         write_types(types_path, schema, layout, rows.types, columns)
         schema = part_schema(layout, types_file=origin.types_path, metadata=origin.footer)
+        if rows.records is not None:
+            schema = schema.append(pa.field("record", pa.string(), nullable=False))
         with part_writer(path, schema, layout.codec) as writer, ThreadPoolExecutor(1) as thread:
             pending = None
             for segment in segments:
@@ -245,6 +248,8 @@ def add_rows(
         }
         for name, values in columns.items():
             arrays[name] = _blobs(values[start_token:stop_token], token_offsets)
+        if rows.records is not None:
+            arrays["record"] = rows.records[start:stop].dictionary_decode()
         table = pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
         writer.write_table(table, row_group_size=max(1, len(table)))
 
@@ -326,6 +331,7 @@ def _write_segment(
         rows.offsets[segment.start : segment.stop + 1] - start_token,
         rows.ids[start_token:stop_token],
         rows.types,
+        None if rows.records is None else rows.records[segment.start : segment.stop],
     )
     columns: dict[str, npt.NDArray[Any]] = {}
     contextual = contextual_columns(layout, x_NP=x_NP, ids=sentences.ids, layers=segment.contextual)

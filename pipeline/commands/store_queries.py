@@ -114,6 +114,8 @@ def _print_neighbors(
     click.echo("cosine  document  sentence")
     for hit in hits:
         click.echo(f"{hit.cosine:6.3f}{hit.document_id:10}{hit.sentence_id:10}  {hit.marked()}")
+        if hit.record:
+            click.echo(" " * 28 + json.dumps(hit.record, ensure_ascii=False))
     # At the end: where standard output can't be written, its error is the only message.
     subject = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
     advice = "; --layer chooses another" if len(store.layers) > 1 else ""

@@ -96,6 +96,9 @@ class CorpusSettings:
     column: Line
     """The column of CSV, TSV and Parquet, or the field of JSON lines, that holds the text. Plain
     text ignores it."""
+    keep: tuple[Line, ...]
+    """Other columns of the domain text's records, such as their id, that the store keeps beside
+    each sentence; `elmo neighbors` shows them."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class CorpusText(Struct, frozen=True, forbid_unknown_fields=True):
 
     `counts` are of bytes, and of files or, in a text made from documentation, of documents and
     words. Such a text also has in `rendered` the versions that it depends on, and by reason how
-    many paragraphs were left out, and a few of them.
+    many paragraphs were left out, and a few of them. `keep` names the columns that are kept.
     """
 
     column: str
@@ -79,6 +79,7 @@ class CorpusText(Struct, frozen=True, forbid_unknown_fields=True):
     dropped_paragraphs: dict[str, Count]
     dropped_samples: dict[str, tuple[str, ...]] | UnsetType = UNSET
     rendered: dict[str, str | int] | UnsetType = UNSET
+    keep: tuple[str, ...] | UnsetType = UNSET
 
 
 class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,7 +145,7 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
     written = new_folder(out, required=("manifest.json",), pattern=_WRITTEN, kind="corpus")
     with working, written as folder:
         if params.domain:  # first, since a package may not be there
-            domain = _own(params.domain, params.column)
+            domain = _own(params.domain, params.column, params.keep)
         else:
             name = params.domain_package
             package = package_docstrings(name, setting="corpus.domain_package")
@@ -291,10 +292,10 @@ def _documents(sources: Iterable[str], seen: set[str], dropped: LeftOut) -> Iter
             yield new
 
 
-def _own(patterns: tuple[str, ...], column: str) -> CorpusText:
+def _own(patterns: tuple[str, ...], column: str, keep: tuple[str, ...] = ()) -> CorpusText:
     """The manifest's entry of the user's own files: names and digests, nothing copied."""
     inputs = find_inputs(patterns)
-    check_texts(inputs, column)
+    check_texts(inputs, column, keep=keep)
     sources = tuple(TextFile(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)
     counts = {"files": len(inputs), "bytes": sum(i.bytes for i in inputs)}
-    return CorpusText(column, sources, counts, {})
+    return CorpusText(column, sources, counts, {}, keep=keep or UNSET)

@@ -96,6 +96,11 @@ STAGE = Stage(
 def _run(params: Params, *, cluster: Cluster, text: str, out: Location, **given: Any) -> Numbers:
     if text == "domain":
         _check_queries(params)
+        if params.corpus.keep and params.tokenize.documents == "blank":
+            raise BadSettings(
+                "params.yaml: corpus.keep: blank lines divide documents, not records; set "
+                "tokenize.documents to auto or line"
+            )
     addresses = (*params.corpus.general, *params.corpus.domain)
     own: dict[str, Any] = given | {"text": text, "out": out, "cluster": cluster}
     tokenization = _tokenization(params)
@@ -166,6 +171,7 @@ def run(
         # A file of both texts must fall to the same sides in both.
         alone=all(ours == other or ours.isdisjoint(other) for other in others),
         domain=domain,
+        keep=texts[text].keep or (),
     )
 
 
@@ -195,6 +201,7 @@ def tokenize(
     cluster: Cluster,
     alone: bool = True,
     domain: tuple[Sequence[InputFile], str] | None = None,
+    keep: tuple[str, ...] = (),
     tokenization: Tokenization | None = None,
     earlier: Location | None = None,
 ) -> dict[str, float]:
@@ -205,7 +212,8 @@ def tokenize(
     has, the shards that are replaced (default: those at a local `out`), are taken from there.
     `alone` is set unless another text has some of the files and not others. Given the files of the
     `domain` text and its column, nothing is learned from that is held out there, or the other way
-    round. `tokenization` is a version of the tokenizer; default: the present one.
+    round. `keep` names columns of records that are kept beside the sentences. `tokenization` is a
+    version of the tokenizer; default: the present one.
     """
     check_folder(out, required=_OURS, pattern=_ALSO, kind="shards")
     tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
@@ -228,7 +236,7 @@ def tokenize(
     domain_pieces = plan(check_inputs(domain[0]), domain[1]) if domain else []
     with work_folder(work, "tokenize", out) as kept:
         kept = kept if out.local is not None else out  # at a URL they are written where they stay
-        pieces = [replace(piece, folder=kept) for piece in pieces]
+        pieces = [replace(piece, folder=kept, keep=keep) for piece in pieces]
         pieces = _leave_out_copies(pieces, domain_pieces, cluster)
         before = {result.piece: result for result in _written_before(earlier or out, out, pieces)}
         results = _results(pieces, before, cluster)

@@ -79,7 +79,7 @@ class Documents:
             self._started = True
             if block.records is None:
                 return np.ones(len(blank), bool)
-            return np.diff(block.records, prepend=block.records[:1] - 1) > 0
+            return np.diff(block.records.numbers, prepend=block.records.numbers[:1] - 1) > 0
         if block.begins:
             self._text_seen = self._blank_before = False
         before = np.append(self._blank_before, blank[:-1])

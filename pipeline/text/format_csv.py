@@ -9,18 +9,18 @@ from elmo.errors import ElmoError
 
 from .accounting import Accounting
 from .input_files import InputFile, read_head
-from .reader import Records, join_records
+from .reader import Keep, Records, encode_kept, join_records
 from .spans import FileSpan, whole_file
 from .utf8_lines import abbreviate_names, check_no_nul, check_utf8, raw_blocks
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
-def check_head(input_: InputFile, column: str) -> None:
+def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
     """Raise `ElmoError` for a file whose head is binary or no table, or that lacks the column."""
     check_no_nul(input_, read_head(input_), 0)
     for span in whole_file(input_, 0):
-        next(blocks(span, 1 << 16, column, "line", Accounting()), None)
+        next(blocks(span, 1 << 16, column, "line", Accounting(), keep), None)
 
 
 def spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
@@ -33,14 +33,20 @@ def spans(input_: InputFile, index: int, size: int, documents: str) -> list[File
 
 
 def blocks(
-    span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
+    span: FileSpan,
+    size: int,
+    column: str,
+    documents: str,
+    accounting: Accounting,
+    keep: Keep = (),
 ) -> Iterator[tuple[bytes, Records]]:
     """Yield the texts of a file's records in blocks, with the number of every line's record.
 
     The texts are those of the column that the header names `column`; without such a header, of the
     column with that number, from 1. A block is UTF-8 of about
     `size` bytes, each line ended by a newline; records count from 0. All bytes that are read, and
-    those that are no text, are counted in `accounting`. `documents` has no effect in this format.
+    those that are no text, are counted in `accounting`. `keep` names the columns that are kept.
+    `documents` has no effect in this format.
     """
     lines = _TableLines(span, size)
     records = read_table(lines, delimiter=_DELIMITERS[span.input.format], source=span.input.url)
@@ -48,18 +54,24 @@ def blocks(
     if column.isascii() and column.isdecimal() and column not in first_line[1]:
         records = chain([first_line], records)  # there is no header
     index = _column_index(span.input, first_line[1], column) if first_line[1] else 0
+    kept_at = [
+        _column_index(span.input, first_line[1], name, "keep") for name in keep if first_line[1]
+    ]
     texts: list[bytes] = []
+    kept: list[str] = []
     first, length = 0, 0
     for _, fields in records:
         texts.append(fields[index].encode())
+        if keep:
+            kept.append(encode_kept(keep, (fields[place] for place in kept_at)))
         length += len(texts[-1])
         if length >= size:
             lines.account(texts, accounting)
-            yield join_records(texts, first)
-            first, length, texts = first + len(texts), 0, []
+            yield join_records(texts, first, kept)
+            first, length, texts, kept = first + len(texts), 0, [], []
     lines.account(texts, accounting)
     if texts:
-        yield join_records(texts, first)
+        yield join_records(texts, first, kept)
 
 
 class _TableLines:
@@ -93,7 +105,7 @@ class _TableLines:
         self._bytes = self._mark = 0
 
 
-def _column_index(input_: InputFile, names: list[str], column: str) -> int:
+def _column_index(input_: InputFile, names: list[str], column: str, setting: str = "column") -> int:
     """The index of a column among those that a header names, or of the column with this number."""
     if names.count(column) == 1:
         return names.index(column)
@@ -109,5 +121,5 @@ def _column_index(input_: InputFile, names: list[str], column: str) -> int:
         )
     raise ElmoError(
         f"{input_.url}: its first line, the header, has no column {column!r}, found "
-        f"{abbreviate_names(names)}; set corpus.column, without a header to the column's number"
+        f"{abbreviate_names(names)}; set corpus.{setting}, without a header to the column's number"
     )

@@ -9,12 +9,12 @@ from elmo.errors import ElmoError
 
 from .accounting import Accounting
 from .input_files import InputFile, read_head
-from .reader import Records, join_records
+from .reader import Keep, Records, encode_kept, join_records
 from .spans import FileSpan, line_spans
 from .utf8_lines import abbreviate_names, check_no_nul, check_utf8, line_number, raw_blocks
 
 
-def check_head(input_: InputFile, column: str) -> None:
+def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
     """Raise `ElmoError` for a binary file, or one whose first records lack the field `column`."""
     head = read_head(input_)
     check_no_nul(input_, head, 0)
@@ -24,7 +24,12 @@ def check_head(input_: InputFile, column: str) -> None:
             f"{input_.url}: is {what}, not one record per line; make lines of it: jq -c '{remedy}'"
         )
     span = FileSpan(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
-    for _ in blocks(span, 1 << 16, column, "line", Accounting()):
+    for _, records in blocks(span, 1 << 16, column, "line", Accounting(), keep):
+        for name in keep:
+            if all(json.loads(kept or "{}").get(name) is None for kept in records.kept):
+                raise ElmoError(
+                    f"{input_.url}: no field {name!r} in its first records; set corpus.keep"
+                )
         break
 
 
@@ -38,39 +43,48 @@ def spans(input_: InputFile, index: int, size: int, documents: str) -> list[File
 
 
 def blocks(
-    span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
+    span: FileSpan,
+    size: int,
+    column: str,
+    documents: str,
+    accounting: Accounting,
+    keep: Keep = (),
 ) -> Iterator[tuple[bytes, Records]]:
     """Yield the texts of a span's JSON lines in blocks, with the number of every line's record.
 
     The texts are those of the field `column`; one may have several lines, and that of a blank line
     or null is blank. A block holds the texts of about `size` bytes of the file as UTF-8, each line
     ended by a newline; records count from 0. All bytes that are read, and those that are no text,
-    are counted in `accounting`. `documents` has no effect here.
+    are counted in `accounting`. The fields `keep` are kept, null where a record has none.
+    `documents` has no effect here.
     """
     first = 0
     for raw, offset in raw_blocks(span, size, "line"):
         check_utf8(span, raw, offset)
         lines = raw.removesuffix(b"\n").split(b"\n")
-        texts = []
+        texts, kept = [], []
         seen = offset
         for line in lines:
             try:
-                texts.append(_field(line, column))
+                text, of_record = _fields(line, column, keep)
             except ValueError as error:
                 where = f"{span.input.url}:{line_number(span, seen)}"
                 raise ElmoError(f"{where}: {error}") from None
+            texts.append(text)
+            kept += [of_record] if keep else []
             seen += len(line) + 1
         accounting.bytes += len(raw)
         accounting.added += not raw.endswith(b"\n")
         accounting.fields += sum(map(len, lines)) - sum(map(len, texts))
-        yield join_records(texts, first)
+        yield join_records(texts, first, kept)
         first += len(texts)
 
 
-def _field(line: bytes, column: str) -> bytes:
-    """The text of one JSON line; a blank line or null is an empty text, and keeps its number."""
+def _fields(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
+    """The text of one JSON line, and what is kept of it; a blank line or null is an empty text, and
+    keeps its number."""
     if not line.strip():
-        return b"" if not line else line
+        return line, ""
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
@@ -87,10 +101,18 @@ def _field(line: bytes, column: str) -> bytes:
         raise ValueError(message) from None
     if text is not None and not isinstance(text, str):
         raise ValueError(f"field {column!r} must be a string, found {type(text).__name__}")
+    kept = encode_kept(keep, (_value_or_none(record, name) for name in keep)) if keep else ""
     try:
-        return (text or "").encode("utf-8")
+        return (text or "").encode("utf-8"), kept
     except UnicodeEncodeError:
         raise ValueError(f"field {column!r} holds half a surrogate pair, no character") from None
+
+
+def _value_or_none(record: Any, column: str) -> Any:
+    try:
+        return _value(record, column)
+    except (KeyError, TypeError):
+        return None
 
 
 def _value(record: Any, column: str) -> Any:

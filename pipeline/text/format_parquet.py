@@ -9,15 +9,21 @@ from elmo.settings import LONGEST_LINE
 from ..terminal.failures import catch_read_errors
 from .accounting import Accounting
 from .input_files import InputFile, open_input
-from .reader import Records, join_records
+from .reader import Keep, Records, encode_kept, join_records
 from .spans import FileSpan
 from .utf8_lines import abbreviate_names, is_utf8, too_long_message
 
 
-def check_head(input_: InputFile, column: str) -> None:
+def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
     """Raise `ElmoError` for a file that is incomplete, is not Parquet, or lacks the column."""
     with _open(input_) as file:
         _check_column(input_, file, column)
+        for name in keep:
+            if name not in file.schema_arrow.names:
+                raise ElmoError(
+                    f"{input_.url}: no column {name!r}, found "
+                    f"{abbreviate_names(file.schema_arrow.names)}; set corpus.keep"
+                )
 
 
 def spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
@@ -34,13 +40,19 @@ def spans(input_: InputFile, index: int, size: int, documents: str) -> list[File
 
 
 def blocks(
-    span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
+    span: FileSpan,
+    size: int,
+    column: str,
+    documents: str,
+    accounting: Accounting,
+    keep: Keep = (),
 ) -> Iterator[tuple[bytes, Records]]:
     """Yield the texts of a span's rows in blocks, with the number of every line's row.
 
     The texts are those of `column`. A block is UTF-8 of about `size` bytes or 1 MiB, the larger,
     each line ended by a newline; rows count from 0 in the span. The bytes of the texts, and the
-    newlines that are added, are counted in `accounting`. `documents` has no effect here.
+    newlines that are added, are counted in `accounting`. `keep` names the columns that are kept.
+    `documents` has no effect here.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -50,13 +62,13 @@ def blocks(
         groups = list(range(span.start, file.num_row_groups if span.end < 0 else span.end))
         _check_column(span.input, file, column)
         rows = _rows_at_a_time(file, groups, size)
-        batches = file.iter_batches(batch_size=rows, row_groups=groups, columns=[column])
+        batches = file.iter_batches(batch_size=rows, row_groups=groups, columns=[column, *keep])
         while True:
             with catch_read_errors(span.input.url, "damaged"):
                 batch = next(batches, None)
                 if batch is None:
                     break
-                values = batch.column(0)
+                values = batch.column(_path(file.schema_arrow, column)[0])
                 for name in _path(file.schema_arrow, column)[1:]:
                     values = pc.struct_field(values, name)
                 values = values.cast(pa.large_binary())
@@ -72,7 +84,9 @@ def blocks(
                     raise ElmoError(f"{where} is not UTF-8; write the column as strings")
             accounting.bytes += sum(map(len, texts))
             accounting.added += len(texts)
-            yield join_records(texts, first)
+            columns = [batch.column(name).to_pylist() for name in keep]
+            kept = [encode_kept(keep, values) for values in zip(*columns, strict=True)]
+            yield join_records(texts, first, kept)
             first += len(texts)
 
 

@@ -8,6 +8,7 @@ from elmo.errors import ElmoError
 from .accounting import Accounting
 from .input_files import InputFile, read_head
 from .other_formats import recognize
+from .reader import Keep
 from .spans import FileSpan
 from .spans import line_spans as spans
 from .utf8_lines import check_no_nul, check_utf8, raw_blocks
@@ -15,10 +16,10 @@ from .utf8_lines import check_no_nul, check_utf8, raw_blocks
 __all__ = ["blocks", "check_head", "spans"]
 
 
-def check_head(input_: InputFile, column: str) -> None:
+def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
     """Raise `ElmoError` for a file that is no plain text, as far as its head tells.
 
-    `column` has no effect in this format.
+    `column` and `keep` have no effect in this format.
     """
     head = read_head(input_)
     if (found := recognize(head)) is not None:
@@ -28,13 +29,18 @@ def check_head(input_: InputFile, column: str) -> None:
 
 
 def blocks(
-    span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
+    span: FileSpan,
+    size: int,
+    column: str,
+    documents: str,
+    accounting: Accounting,
+    keep: Keep = (),
 ) -> Iterator[tuple[bytes, None]]:
     """Yield a span's lines in blocks of about `size` bytes, each with None: no line is of a record.
 
     A block is UTF-8 without a byte order mark, each line ended by a newline. With `documents`
     "blank" a block ends where a document does. All bytes that are read, a mark, and a newline that
-    the file lacks are counted in `accounting`. `column` has no effect in this format.
+    the file lacks are counted in `accounting`. `column` and `keep` have no effect here.
     """
     for text, offset in raw_blocks(span, size, documents):
         check_utf8(span, text, offset)

@@ -19,7 +19,7 @@ from ..settings.params import TokenizeSettings
 from .formats import document_rule
 from .held_out import Sides
 from .input_files import InputFile
-from .reader import load_reader
+from .reader import Keep, load_reader
 from .spans import FileSpan, text_bytes
 
 MOST_PIECES = 1 << 13  # that a corpus is divided into, about
@@ -36,7 +36,8 @@ class Piece:
     It has the spans of files to read, the settings, which documents are held out, and the folder
     for its shards. `column` holds the text of records, `tokenizer` describes the tokenizer as the
     manifest does, and `version` is that of the stage. `left_out` are ranges of lines that are left
-    out, by the reason. `copy` numbers pieces with the same text.
+    out, by the reason, `keep` columns of records that are kept beside the sentences. `copy` numbers
+    pieces with the same text.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Piece:
     tokenizer: Tokenization
     version: int
     left_out: tuple[tuple[str, Ranges], ...] = ()
+    keep: Keep = ()
     copy: int = 0
 
     @cached_property
@@ -66,6 +68,7 @@ class Piece:
             self.params.shard_bytes,
             self.version,
             self.left_out,
+            self.keep,
             self.copy,
         ]
         return digest([*depends_on, asdict(self.sides), to_builtins(self.tokenizer)])

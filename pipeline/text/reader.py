@@ -1,18 +1,35 @@
 """The protocol of a format's module, which is imported only when a file of that format is read."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
+
+from elmo.data.arrays import Int64s
 
 from .accounting import Accounting
 from .formats import FORMATS
 from .input_files import InputFile
 from .spans import FileSpan
 
-Records = npt.NDArray[np.int64]  # the number of the record that each line is of
+Keep = tuple[str, ...]
+
+
+class Records(NamedTuple):
+    """The records that the lines of a block are of: the `numbers` of each line's record, ascending.
+
+    `kept` has of each of these records what is kept, as JSON; it is empty if nothing is.
+    """
+
+    numbers: Int64s
+    kept: list[str]
+
+    def of_lines(self) -> pa.StringArray:
+        """Return what is kept of each line's record."""
+        return pa.array(self.kept, pa.string()).take(pa.array(self.numbers - self.numbers[0]))
 
 
 class Reader(Protocol):
@@ -21,11 +38,11 @@ class Reader(Protocol):
     A *span* is a part of a file that one process reads. `size` is about how many bytes of text it
     or a block has; `column` is the column or field that holds the text; `documents` says what a
     document is in the file: "file", "line" (of records: a record) or "blank" (what blank lines
-    divide).
+    divide). `keep` names other columns, which are kept beside the text.
     """
 
-    def check_head(self, input_: InputFile, column: str) -> None:
-        """Read the head of a file; raise `ElmoError` if it is binary or lacks the column."""
+    def check_head(self, input_: InputFile, column: str, keep: Keep = ()) -> None:
+        """Read the head of a file; raise `ElmoError` if it is binary or lacks a column."""
 
     def spans(self, input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
         """Divide a file, number `index` of the corpus, into spans of about `size` bytes of text.
@@ -34,7 +51,13 @@ class Reader(Protocol):
         """
 
     def blocks(
-        self, span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
+        self,
+        span: FileSpan,
+        size: int,
+        column: str,
+        documents: str,
+        accounting: Accounting,
+        keep: Keep = (),
     ) -> Iterator[tuple[bytes, Records | None]]:
         """Yield a span's text in blocks, each with the number of every line's record.
 
@@ -49,11 +72,19 @@ def load_reader(input_: InputFile) -> Reader:
     return cast(Reader, import_module(f".{FORMATS[input_.format].module}", __package__))
 
 
-def join_records(texts: list[bytes], first: int) -> tuple[bytes, Records]:
-    """Join the texts of records into lines; return these and the number of each line's record.
+def join_records(
+    texts: list[bytes], first: int, kept: list[str] | None = None
+) -> tuple[bytes, Records]:
+    """Join the texts of records into lines; return these and their records.
 
-    The number of the first record is `first`.
+    The number of the first record is `first`; `kept` is what is kept of each.
     """
     lines = [text.count(b"\n") + 1 for text in texts]
-    records = np.repeat(np.arange(first, first + len(texts), dtype=np.int64), lines)
-    return b"".join(text + b"\n" for text in texts), records
+    numbers = np.repeat(np.arange(first, first + len(texts), dtype=np.int64), lines)
+    return b"".join(text + b"\n" for text in texts), Records(numbers, kept or [])
+
+
+def encode_kept(keep: Keep, values: Iterable[Any]) -> str:
+    """Return the values of the columns `keep` of one record as JSON."""
+    columns = dict(zip(keep, values, strict=True))
+    return json.dumps(columns, ensure_ascii=False, default=str)

@@ -29,7 +29,7 @@ from .formats import document_rule
 from .input_files import check_unchanged
 from .pieces import Piece
 from .quality import QualityCounts, QualityFigures
-from .text_blocks import read_blocks
+from .text_blocks import TextBlock, read_blocks
 from .text_rows import TextRows, find_lines
 from .utf8_lines import BLOCK
 
@@ -119,6 +119,7 @@ def tokenize_piece(piece: Piece) -> PieceResult:
             documents=rule,
             size=min(BLOCK, piece.params.shard_bytes),
             accounting=accounting,
+            keep=piece.keep,
         )
         for block in blocks:
             if builder.bytes >= piece.params.shard_bytes:
@@ -152,7 +153,10 @@ def tokenize_piece(piece: Piece) -> PieceResult:
                 rows = TextRows.of(text, lines) if text else rows
             if text:
                 number = found.number[kept]
-                builder.add(text, lines, rows, ids[kept], heldout[number], split)
+                records = _records(block, len(kept)) if piece.keep else None
+                if records is not None:
+                    records = records.filter(pa.array(kept))
+                builder.add(text, lines, rows, ids[kept], heldout[number], split, records)
             if split is not None and block.records is None:
                 quality.add_lines(text)
         check_unchanged(span.input)
@@ -167,7 +171,8 @@ class _Part:
     """Lines of a shard as rows, one per sentence.
 
     Of each row: which line it comes from. Of each line: its bytes, its document, and whether that
-    is held out. `lost` bytes that are not white space stand in no token.
+    is held out, and what is kept of its record, if anything is. `lost` bytes that are not white
+    space stand in no token.
     """
 
     rows: TextRows
@@ -176,6 +181,12 @@ class _Part:
     documents: Int64s
     heldout: npt.NDArray[np.bool_]
     lost: int
+    records: pa.StringArray | None
+
+
+def _records(block: TextBlock, lines: int) -> pa.StringArray:
+    """Return what is kept of the record of each line of a block; nothing in a file without."""
+    return pa.array([""] * lines) if block.records is None else block.records.of_lines()
 
 
 class _Builder:
@@ -202,8 +213,9 @@ class _Builder:
         documents: Int64s,
         heldout: npt.NDArray[np.bool_],
         split: Callable[[str], list[str]] | None,
+        records: pa.StringArray | None,
     ) -> None:
-        """Gather whole lines, each with its document; `split` cuts them into sentences."""
+        """Gather whole lines, each with its document and record; `split` cuts into sentences."""
         self.bytes += len(text)
         line_of, lost = np.arange(len(documents)), 0
         if split is not None:
@@ -212,7 +224,7 @@ class _Builder:
         if not self.tokenizer.kind.apart:
             rows, lost = _whole_rows(text, rows, self.tokenizer)
         sizes = lines[1] - lines[0]
-        self._parts.append(_Part(rows, line_of, sizes, documents, heldout, lost))
+        self._parts.append(_Part(rows, line_of, sizes, documents, heldout, lost, records))
 
     def write(self) -> None:
         """Write what was gathered as one shard for each split, numbered from the piece's start."""
@@ -225,8 +237,18 @@ class _Builder:
         self.quality.add(types, ids, lengths, hashes)
         heldout = np.concatenate([part.heldout[part.line_of] for part in self._parts])
         documents = np.concatenate([part.documents[part.line_of] for part in self._parts])
+        records = None
+        if self.piece.keep:
+            records = pa.concat_arrays(
+                [
+                    part.records.take(part.line_of)
+                    for part in self._parts
+                    if part.records is not None
+                ]
+            )
         if self.piece.params.sentences == "split":
             full = lengths > 0
+            records = records if records is None else records.filter(pa.array(full))
             lengths, heldout, documents = lengths[full], heldout[full], documents[full]
         first = self.accounting.sentences
         numbers = np.arange(first, first + len(lengths))
@@ -236,12 +258,23 @@ class _Builder:
                 tokens = ids if chosen.all() else ids[np.repeat(chosen, lengths)]
                 offsets = np.cumsum(np.append(0, lengths[chosen]))
                 self._write_shard(
-                    split, numbers[chosen], documents[chosen], offsets, _encode(tokens, types)
+                    split,
+                    numbers[chosen],
+                    documents[chosen],
+                    offsets,
+                    _encode(tokens, types),
+                    records if records is None else records.filter(pa.array(chosen)),
                 )
         self.bytes, self._parts = 0, []
 
     def _write_shard(
-        self, split: Split, numbers: Int64s, documents: Int64s, offsets: Int64s, tokens: Any
+        self,
+        split: Split,
+        numbers: Int64s,
+        documents: Int64s,
+        offsets: Int64s,
+        tokens: Any,
+        records: pa.StringArray | None,
     ) -> None:
         name = shard_name(split, f"{self.piece.digest[:16]}-{len(self.shards):03d}")
         with self.piece.folder.new_file(name) as path:
@@ -251,6 +284,7 @@ class _Builder:
                 document_ids=documents,
                 offsets=offsets.astype(np.int32),
                 tokens=tokens,
+                records=records,
             )
             self.shards.append(describe_shard(path, split=split, name=name))
 

@@ -16,7 +16,7 @@ from elmo.errors import ElmoError
 from .accounting import Accounting
 from .formats import FORMATS
 from .input_files import InputFile, for_each
-from .reader import Records, load_reader
+from .reader import Keep, Records, load_reader
 from .spans import FileSpan, whole_file
 from .utf8_lines import block_end
 
@@ -25,7 +25,7 @@ from .utf8_lines import block_end
 class TextBlock:
     """Whole lines of UTF-8, each ended by a newline.
 
-    `records` is the number of each line's record, None in a file without records; `begins` tells
+    `records` are those of the lines, None in a file without records; `begins` tells
     whether the first line is the first of its file.
     """
 
@@ -34,14 +34,16 @@ class TextBlock:
     begins: bool
 
 
-def check_texts(inputs: Sequence[InputFile], column: str, where: str = "in params.yaml") -> None:
+def check_texts(
+    inputs: Sequence[InputFile], column: str, where: str = "in params.yaml", keep: Keep = ()
+) -> None:
     """Read the heads of files; raise `ElmoError` that names those that are binary or lack the
     column, or if none has text.
 
     `where` names the source of the list in messages, as in `find_inputs`.
     """
     files = [input_ for input_ in inputs if input_.bytes]
-    for_each(lambda one: load_reader(one).check_head(one, column), files)
+    for_each(lambda one: load_reader(one).check_head(one, column, keep), files)
     if not any(_has_text(one, column) for one in files):
         has_column = FORMATS[files[0].format].documents == "line"
         what = f"no text in column {column!r}" if has_column else "has no text"
@@ -66,7 +68,7 @@ def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
             yield from enumerate(lines, number + 1)
             number += len(lines)
             continue
-        begins = np.flatnonzero(np.diff(block.records, prepend=-1))
+        begins = np.flatnonzero(np.diff(block.records.numbers, prepend=-1))
         for begin, end in pairwise([*begins.tolist(), len(lines)]):
             number += 1
             yield number, "\n".join(lines[begin:end])
@@ -81,17 +83,23 @@ def _has_text(input_: InputFile, column: str) -> bool:
 
 
 def read_blocks(
-    span: FileSpan, *, column: str, documents: str, size: int, accounting: Accounting
+    span: FileSpan,
+    *,
+    column: str,
+    documents: str,
+    size: int,
+    accounting: Accounting,
+    keep: Keep = (),
 ) -> Iterator[TextBlock]:
     """Yield the lines of a span in blocks of about `size` bytes of text.
 
-    `column` is the column or field that holds the text of records. Bytes that are read, and those
-    that are not text, such as the names of JSON fields, are counted in `accounting`. With
-    `documents` (`document_rule`) "blank" a block ends where a document ends, unless one document
-    fills it.
+    `column` is the column or field that holds the text of records, `keep` others that are kept.
+    Bytes that are read, and those that are not text, such as the names of JSON fields, are counted
+    in `accounting`. With `documents` (`document_rule`) "blank" a block ends where a document ends,
+    unless one document fills it.
     """
     format_ = FORMATS[span.input.format]
-    blocks = load_reader(span.input).blocks(span, size, column, documents, accounting)
+    blocks = load_reader(span.input).blocks(span, size, column, documents, accounting, keep)
     if documents == "blank" != format_.documents:
         blocks = _recut(blocks, size)
     for number, (text, records) in enumerate(blocks):

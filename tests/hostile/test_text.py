@@ -35,6 +35,7 @@ def settings(folder: Path, *names: str, **tokenize: Any) -> None:
         "domain": ["good.txt"],
         "domain_package": "numpy",
         "column": "text",
+        "keep": [],
     }
     value = SETTINGS | {"corpus": own}
     value["tokenize"] = SETTINGS["tokenize"] | {"tokenizer": "whitespace", "sentences": "line"}

@@ -98,6 +98,7 @@ def records(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Path:
             Location(folder / "shards"),
             TokenizeSettings("unicode", "split", "auto", 0.05, 0.0, 1 << 20),
             column="text",
+            keep=("id",),
             work=Location(folder / "runs"),
             cluster=Cluster(workers=0, cpus=1, gpu=False, actors=1),
         )
@@ -108,12 +109,13 @@ def records(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Path:
         settings=StoreSettings(),
         work=folder / "runs",
     )
+    (folder / "models").symlink_to(project / "models")
     return folder
 
 
 @pytest.mark.parametrize(
     ("page", "several", "made"),
-    [(README, 4, "project"), (STORES, 7, "project"), (RECORDS, 4, "records")],
+    [(README, 4, "project"), (STORES, 7, "project"), (RECORDS, 6, "records")],
     ids=["readme", "stores", "records"],
 )
 def test_the_examples_of_a_page(

@@ -19,7 +19,7 @@ from pipeline.text.input_files import InputFile
 
 
 def params(**changes: object) -> CorpusSettings:
-    plain = {"general": (), "domain": (), "domain_package": "click", "column": "text"}
+    plain = {"general": (), "domain": (), "domain_package": "click", "column": "text", "keep": ()}
     return CorpusSettings(**{**plain, **changes})  # type: ignore[arg-type]
 
 
@@ -246,7 +246,7 @@ def test_logins_stay_out_of_the_manifest_and_reach_the_reader(
 ) -> None:
     named = InputFile("a.txt", "ftp://user:hunter2@host/a.txt", 9, "0" * 64)
     monkeypatch.setattr(corpus, "find_inputs", lambda patterns: [named])
-    monkeypatch.setattr(corpus, "check_texts", lambda *_: None)
+    monkeypatch.setattr(corpus, "check_texts", lambda *_, **__: None)
     patterns = ("ftp://user:hunter2@host/*.txt",)
     corpus.run(
         Location(tmp_path / "corpus"),

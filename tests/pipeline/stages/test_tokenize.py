@@ -1,6 +1,7 @@
 """tokenize: nothing lost, nothing moved, every byte accounted for, every bad file named."""
 
 import bz2
+import csv
 import gzip
 import json
 import lzma
@@ -31,6 +32,7 @@ from pipeline.settings.params import load as load_params
 from pipeline.stages import corpus, tokenize
 from pipeline.text import format_parquet, shard_builder, utf8_lines
 from pipeline.text.input_files import find_inputs
+from pipeline.text.text_blocks import check_texts
 
 CLUSTER = Cluster(workers=0, cpus=1, gpu=False, actors=2)
 LINES = [
@@ -68,13 +70,20 @@ def params(**changes: object) -> TokenizeSettings:
     )  # type: ignore[arg-type]
 
 
-def make(out: Path, *paths: Path, column: str = "text", **changes: object) -> Shards:
+def make(
+    out: Path,
+    *paths: Path,
+    column: str = "text",
+    keep: tuple[str, ...] = (),
+    **changes: object,
+) -> Shards:
     inputs = find_inputs([str(path) for path in paths])
     tokenize.tokenize(
         inputs,
         Location(out),
         params(**changes),
         column=column,
+        keep=keep,
         work=Location(out.parent / "runs"),
         cluster=CLUSTER,
     )
@@ -446,6 +455,53 @@ def test_a_document_that_nearly_repeats_one_before_it_is_left_out(
             assert accounted(shards) == shards.manifest.counts.bytes
 
 
+@pytest.mark.parametrize("documents_", ["auto", "file"])
+def test_columns_of_a_record_stay_beside_its_sentences(tmp_path: Path, documents_: str) -> None:
+    """Also beside those of one with several lines; blank and copied ones shift nothing."""
+    texts = [f"record {k} . It has\nsome words {k} ." for k in range(400)]
+    texts[5], texts[8], texts[9] = "", "a long text " * 40, "a long text " * 40
+    rows_ = [{"id": f"r{k}", "stars": k, "text": text} for k, text in enumerate(texts)]
+    with (tmp_path / "a.jsonl").open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows_[:200])
+        file.write(json.dumps({"text": "none"}) + "\n")
+    pq.write_table(pa.Table.from_pylist(rows_[200:300]), tmp_path / "b.parquet", row_group_size=7)
+    with (tmp_path / "c.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, ["stars", "text", "id"])
+        table.writeheader()
+        table.writerows(rows_[300:])
+    text_file(tmp_path, ["no record"], name="d.txt")
+    paths = [tmp_path / name for name in ("a.jsonl", "b.parquet", "c.csv", "d.txt")]
+    how = {"documents": documents_, "sentences": "split", "heldout": 0.3}
+    shards = make(tmp_path / "out", *paths, keep=("id", "stars"), **how)
+    found = {}
+    for entry in shards.entries():
+        shard = shards.open(entry)
+        for row, place in enumerate(shard.sentence_ids.tolist()):
+            kept = json.loads(shard.records[row].as_py() or "{}")
+            found[place] = " ".join(shard.tokens(row)), kept
+    for sentence, kept in found.values():
+        number = re.search(r"\d+", sentence)
+        if number is not None:
+            k = int(number[0])
+            assert kept == {"id": f"r{k}", "stars": str(k) if k >= 300 else k}
+    others = [
+        (sentence, kept) for sentence, kept in found.values() if not re.search(r"\d", sentence)
+    ]
+    assert ("no record", {}) in others
+    assert ("none", {"id": None, "stars": None}) in others
+    assert sum(kept == {"id": "r8", "stars": 8} for _, kept in others) == 1
+    assert not any(kept == {"id": "r9", "stars": 9} for _, kept in others)
+    assert accounted(shards) == shards.manifest.counts.bytes
+    plain = make(tmp_path / "plain", *paths, **how)
+    assert rows(plain) == rows(shards)
+    with pytest.raises(ElmoError, match=r"a\.jsonl: no field 'key' .*; set corpus\.keep"):
+        check_texts(find_inputs([str(paths[0])]), "text", keep=("key",))
+    with pytest.raises(ElmoError, match=r"b\.parquet: no column 'key'"):
+        check_texts(find_inputs([str(paths[1])]), "text", keep=("key",))
+    with pytest.raises(ElmoError, match=r"c\.csv: .*'key'"):
+        check_texts(find_inputs([str(paths[2])]), "text", keep=("key",))
+
+
 @pytest.mark.parametrize("similarity", [0.0, 0.8])
 def test_nothing_is_learned_from_that_the_other_text_holds_out(
     tmp_path: Path, similarity: float
@@ -468,6 +524,7 @@ def test_nothing_is_learned_from_that_the_other_text_holds_out(
         domain=(str(tmp_path / "domain.txt"),),
         domain_package="numpy",
         column="text",
+        keep=(),
     )
     corpus.run(Location(tmp_path / "corpus"), settings, work=Location(tmp_path / "work"))
     found = {}
@@ -919,6 +976,7 @@ def test_a_file_of_both_texts_falls_to_one_side(tmp_path: Path) -> None:
         domain=(str(tmp_path / "a.csv"),),
         domain_package="numpy",
         column="text",
+        keep=(),
     )
     corpus.run(Location(tmp_path / "corpus"), settings, work=Location(tmp_path / "work"))
     how = params(documents="auto", heldout=0.001)
