@@ -22,7 +22,7 @@ from typing import NamedTuple, TypedDict, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from elmo.data.arrays import Int64s
+from elmo.data.arrays import Int64s, distinct_numbers, index_table
 from elmo.data.manifest import ShardEntry
 from elmo.data.shards import Shard, Shards
 from elmo.data.vocabulary import Vocabulary
@@ -134,46 +134,44 @@ class WindowStream:
         """Yield the windows from `position` onwards, each with a function that returns the position
         after it, from which a resumed training continues. It is a function because positions are
         costly and seldom needed."""
-        rows = _Rows(self, position)
-        own = [(column, int(row)) for column, row in enumerate(self.mine)]
-        # The block that each row of this worker reads, with its group and its number there.
-        blocks: dict[int, tuple[tuple[int, int], TokenBlock]] = {}
-        shape = (self.window, len(self.mine))
+        rows, blocks = _Rows(self, position), _RowBlocks(len(self.mine))
+        steps_T1 = np.arange(self.window)[:, None]
         while count := rows.advance():
-            keys_STB, words_STB = np.zeros((2, *shape), np.int64), np.zeros((2, *shape), np.int64)
-            mask_TB, starts_TB = np.zeros(shape, bool), np.zeros(shape, bool)
-            keys_STB[0], keys_STB[1] = self.vocabulary.bos, self.vocabulary.eos
-            for column, row in own:
-                filled = 0
-                for which, offset, tokens in rows.pieces(row):
-                    if row not in blocks or blocks[row][0] != which:
-                        blocks[row] = which, self._read(*which)
-                    block = blocks[row][1]
-                    source, target = slice(offset, offset + tokens), slice(filled, filled + tokens)
-                    keys_STB[:, target, column] = block.keys_Sn[:, source]
-                    words_STB[:, target, column] = block.words_Sn[:, source]
-                    starts_TB[target, column] = block.starts_n[source]
+            group_B, place_B, tokens_B = rows.window_begins(self.mine)
+            begin_B = blocks.begin_of(group_B, place_B, self.window)
+            length_B = np.full(len(self.mine), self.window)
+            is_whole_B = (tokens_B == self.window) & (begin_B >= 0)
+            # keys, words and starts, of rows whose window lies in the block that they had
+            read_5TB = blocks.laid_5n.take(np.where(is_whole_B, begin_B + steps_T1, 0), axis=1)
+            for column in np.flatnonzero(~is_whole_B).tolist():
+                filled, row_5T = 0, read_5TB[:, :, column]
+                row_5T[:] = [[self.vocabulary.bos], [self.vocabulary.eos], [0], [0], [0]]
+                for name, place, offset, tokens in rows.pieces(int(self.mine[column])):
+                    if name != blocks.name_B[column]:
+                        blocks.lay(column, name, place, self._read(*name))
+                    begin = int(blocks.at_B[column]) + offset
+                    piece_5n = blocks.laid_5n[:, begin : begin + tokens]
+                    row_5T[:, filled : filled + tokens] = piece_5n
                     filled += tokens
-                mask_TB[:filled, column] = True
-            window = self._window(keys_STB, words_STB, mask_TB, starts_TB, 2 * count)
+                length_B[column] = filled
+            window = self._window(read_5TB, steps_T1 < length_B, 2 * count)
             yield window, rows.position_after()
 
-    def _window(
-        self,
-        keys_STB: Int64s,
-        words_STB: Int64s,
-        mask_TB: npt.NDArray[np.bool_],
-        starts_TB: npt.NDArray[np.bool_],
-        count: int,
-    ) -> Window:
-        distinct, index = np.unique(keys_STB, return_inverse=True)
+    def _window(self, read_5TB: Int64s, mask_TB: npt.NDArray[np.bool_], count: int) -> Window:
+        keys_STB, words_STB = read_5TB[:2], read_5TB[2:4]
+        words, is_word_STB = len(self.vocabulary), keys_STB < _OOV
+        oov_keys, oov_index = np.unique(keys_STB[~is_word_STB], return_inverse=True)
+        distinct = distinct_numbers(keys_STB[is_word_STB], words)
+        index_STB = np.empty(keys_STB.shape, np.int64)
+        index_STB[is_word_STB] = index_table(distinct, words)[keys_STB[is_word_STB]]
+        index_STB[~is_word_STB] = len(distinct) + oov_index
         return Window(
-            index.reshape(keys_STB.shape),
+            index_STB,
             words_STB,
             mask_TB,
-            starts_TB,
-            *self._characters(distinct),
-            np.unique(words_STB[:, mask_TB]),
+            read_5TB[4].astype(bool),
+            *self._characters(np.concatenate([distinct, oov_keys])),
+            distinct_numbers(words_STB[:, mask_TB], words),
             count,
         )
 
@@ -271,6 +269,51 @@ class _Group(NamedTuple):
     bounds: Int64s
 
 
+class _RowBlocks:
+    """The block that each row reads, all laid in one array, so that the windows of all rows are
+    taken at once.
+
+    `laid_5n` has their keys, both directions, their words, both directions, and where sentences
+    begin. `name_B` are the group and the number of each row's block, and `at_B` where it is laid.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.laid_5n, self._end = np.zeros((5, 1), np.int64), 0
+        self.name_B, self._group_B = [(-1, -1)] * rows, np.full(rows, -1)
+        self.at_B, self._place_B, self._tokens_B, self._room_B = np.zeros((4, rows), np.int64)
+
+    def begin_of(self, group_B: Int64s, place_B: Int64s, tokens: int) -> Int64s:
+        """Return where the next tokens of each row are laid, from a place in a group on; −1 where
+        they are not all in the row's block."""
+        offset_B = place_B - self._place_B
+        is_inside_B = (offset_B >= 0) & (offset_B + tokens <= self._tokens_B)
+        return np.where(is_inside_B & (group_B == self._group_B), self.at_B + offset_B, -1)
+
+    def lay(self, row: int, name: tuple[int, int], place: int, block: TokenBlock) -> None:
+        """Lay a row's next block, which begins at a place of its group, over the one before if it
+        fits there."""
+        tokens = len(block.starts_n)
+        if tokens > self._room_B[row]:
+            self._room_B[row] = 0
+            self._make_room(row, tokens * 5 // 4)
+        self.name_B[row], self._group_B[row], self._place_B[row] = name, name[0], place
+        self._tokens_B[row], begin = tokens, int(self.at_B[row])
+        laid_5n = self.laid_5n[:, begin : begin + tokens]
+        laid_5n[:2], laid_5n[2:4], laid_5n[4] = block
+
+    def _make_room(self, row: int, tokens: int) -> None:
+        """Give a row room at the end of the array, which is made longer if it must be."""
+        if self._end + tokens > self.laid_5n.shape[1]:
+            old_5n, self._end = self.laid_5n, 0
+            self.laid_5n = np.empty((5, (int(self._room_B.sum()) + tokens) * 3 // 2), np.int64)
+            for k, (begin, room) in enumerate(zip(self.at_B, self._room_B.tolist(), strict=True)):
+                self.laid_5n[:, self._end : self._end + room] = old_5n[:, begin : begin + room]
+                self.at_B[k] = self._end
+                self._end += room
+        self.at_B[row], self._room_B[row] = self._end, tokens
+        self._end += tokens
+
+
 class _Rows:
     """The group that each row reads, its place there and the end of its part, computed from the
     block lengths without reading tokens."""
@@ -302,6 +345,12 @@ class _Rows:
             self._parts[row] = parts
         return int(filled.sum())
 
+    def window_begins(self, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """Return the group and the place where the window of each of some rows begins, and how many
+        tokens follow in the row's part of that group."""
+        group, place, tokens = self._before
+        return group[rows], place[rows], tokens[rows]
+
     def _before_of(self, row: int) -> tuple[int, int, int]:
         """Return where a row's window begins: the group, the place there, and how many tokens
         follow in the row's part of it."""
@@ -316,9 +365,9 @@ class _Rows:
         begin, end = self.stream._group(group).bounds[row : row + 2].tolist()
         return begin, end
 
-    def pieces(self, row: int) -> Iterator[tuple[tuple[int, int], int, int]]:
+    def pieces(self, row: int) -> Iterator[tuple[tuple[int, int], int, int, int]]:
         """Yield the parts of blocks that a row reads in this window: the group and number of the
-        block, an offset in it, and how many tokens."""
+        block, its place in the group, an offset in it, and how many tokens."""
         for group, start, left in self._parts.get(row) or [self._before_of(row)]:
             if left:
                 ends_M = self.stream._group(group).ends_M
@@ -326,7 +375,7 @@ class _Rows:
                 number = int(np.searchsorted(ends_M, start, side="right"))
                 tokens = min(left, int(ends_M[number]) - start)
                 begin = int(ends_M[number - 1]) if number else 0
-                yield (group, number), start - begin, tokens
+                yield (group, number), begin, start - begin, tokens
                 start, left = start + tokens, left - tokens
 
     def position_after(self) -> Callable[[], StreamPosition]:

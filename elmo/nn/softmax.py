@@ -10,6 +10,7 @@ use, M candidates or words of a block, H predictions whose target is a candidate
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from elmo.data.arrays import index_table
 from elmo.nn.device import add_rows_, device_tensor, host_tensor, prefers_large_operations
 from elmo.nn.products import product
 
@@ -80,8 +82,16 @@ class CandidateSample(NamedTuple):
         It is log(−expm1(tries · log1p(−p))), with the log-uniform probability p = log((w + 2) / (w
         + 1)) / log(V + 1) of word w among V.
         """
-        p = (np.log(words + 2.0) - np.log(words + 1.0)) / np.log(self.vocabulary + 1.0)
-        return np.log(-np.expm1(self.tries * np.log1p(-p))).astype(np.float32)
+        rejections = _log_rejections(self.vocabulary)[words]
+        return np.log(-np.expm1(self.tries * rejections)).astype(np.float32)
+
+
+@lru_cache(maxsize=2)
+def _log_rejections(vocabulary: int) -> npt.NDArray[np.float64]:
+    """Return for each word the log of the probability that a draw is another word."""
+    words = np.arange(vocabulary)
+    p = (np.log(words + 2.0) - np.log(words + 1.0)) / np.log(vocabulary + 1.0)
+    return np.log1p(-p)
 
 
 def sample_candidates(count: int, vocabulary: int, random: np.random.Generator) -> CandidateSample:
@@ -94,7 +104,10 @@ def sample_candidates(count: int, vocabulary: int, random: np.random.Generator) 
     while True:
         more = np.exp(random.random(2 * count) * np.log(vocabulary + 1.0)).astype(np.int64) - 1
         drawn = np.concatenate([drawn, np.minimum(more, vocabulary - 1)])
-        first = np.sort(np.unique(drawn, return_index=True)[1])
+        draws = np.arange(len(drawn), dtype=np.int32)
+        first_of_V = np.full(vocabulary, len(drawn), np.int32)
+        np.minimum.at(first_of_V, drawn, draws)
+        first = np.flatnonzero(first_of_V[drawn] == draws)
         if len(first) >= count:
             words = np.sort(drawn[first[:count]])
             return CandidateSample(words, int(first[count - 1]) + 1, vocabulary)
@@ -176,9 +189,8 @@ class CandidateDraw(NamedTuple):
         """Prepare the loss of N targets with these candidates: find the targets that are
         candidates, and compute the log expected counts of both, as tensors ready for `device`."""
         words = candidates.words
-        hit_N = np.searchsorted(words, targets_N)
-        hit_N[hit_N == len(words)] = 0
-        hits = np.flatnonzero(words[hit_N] == targets_N)
+        hit_N = index_table(words, candidates.vocabulary)[targets_N].astype(np.int64)
+        hits = np.flatnonzero(hit_N >= 0)
         expected_M = candidates.log_expected_counts(words)
         return cls(
             words,
@@ -200,13 +212,13 @@ class UsedWordRows(NamedTuple):
         cls,
         targets_N: npt.NDArray[np.int64],
         words: npt.NDArray[np.int64],
-        word_rows: npt.NDArray[np.int64],
+        row_of_V: npt.NDArray[np.int32],
         device: torch.device,
     ) -> "UsedWordRows":
         """Find the rows of the targets and of the candidates `words`, as tensors ready for
-        `device`; `word_rows` are the sorted word ids of the used rows."""
-        found = (np.searchsorted(word_rows, each) for each in (targets_N, words))
-        return cls(*(host_tensor(rows, device) for rows in found))
+        `device`; `row_of_V` has the row of each word that is used."""
+        rows = (row_of_V[targets_N], row_of_V[words])
+        return cls(*(host_tensor(row.astype(np.int64), device) for row in rows))
 
 
 def sampled_softmax_loss(

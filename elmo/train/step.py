@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from elmo.data.arrays import distinct_numbers, index_table
 from elmo.data.stream import Window
 from elmo.errors import ElmoError
 from elmo.nn.bilm import BiLM, token_vectors
@@ -364,10 +365,13 @@ class Stepper:
     ) -> StepWordRows:
         """Return the used rows: the distinct targets `words` of all workers, and the candidates."""
         device = self.workers.device
-        numbers = np.unique(np.concatenate([words, *(draw.words for draw in draws)]))
+        vocabulary = len(self.softmax.weight)
+        with_candidates = np.concatenate([words, *(draw.words for draw in draws)])
+        numbers = distinct_numbers(with_candidates, vocabulary)
+        row_of_V = index_table(numbers, vocabulary)
         each = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
         rows = [
-            UsedWordRows.of(targets_N, draw.words, numbers, device)
+            UsedWordRows.of(targets_N, draw.words, row_of_V, device)
             for targets_N, draw in zip(each, draws, strict=True)
         ]
         return StepWordRows(numbers, host_tensor(numbers, device), rows)

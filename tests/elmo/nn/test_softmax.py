@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from elmo.data.arrays import index_table
 from elmo.nn import softmax
 from elmo.nn.softmax import (
     CandidateDraw,
@@ -69,7 +70,7 @@ def sampled_loss(
 ) -> tuple[Tensor, Tensor]:
     """The loss of candidates and targets that are looked up in the word rows here."""
     draw = CandidateDraw.of(targets_N, candidates, h_NP.device)
-    rows = UsedWordRows.of(targets_N, draw.words, word_rows, h_NP.device)
+    rows = UsedWordRows.of(targets_N, draw.words, index_table(word_rows, V), h_NP.device)
     return softmax.sampled_softmax_loss(h_NP, weight_UP, bias_U, draw, rows)
 
 
