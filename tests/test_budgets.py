@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 20_290,
-    "pipeline": 15_260,
+    "pipeline": 15_310,
     "research": 1_850,
     "benchmarks": 3_520,
-    "tests": 29_810,
+    "tests": 29_830,
 }
 
 

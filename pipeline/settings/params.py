@@ -176,6 +176,9 @@ class TokenizeSettings:
     """The similarity to an earlier document of the same text at which a document is left out, as is
     general text similar to held-out domain text; 0: only copies are left out. At 0.8, about every
     fiftieth word differs."""
+    repeated_lines: WholeNumber
+    """In how many documents of a text a line must stand to be left out of all: headers, footers,
+    signatures; 0: none is left out."""
     shard_bytes: Annotated[int, Meta(ge=1024, le=2**31)]
     """About how many bytes of text one shard holds, doubled until the text is at most 8,192 times
     as large. About every 262,144 tokens of a shard become one part of a store."""

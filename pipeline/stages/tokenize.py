@@ -38,7 +38,14 @@ from ..settings.cluster import Cluster
 from ..settings.params import Params, TokenizeSettings
 from ..terminal.progress import human_size, say
 from ..text import accounting, quality
-from ..text.copies import LeftOut, PiecePassages, find_copies, find_leaks, find_passages
+from ..text.copies import (
+    LeftOut,
+    PiecePassages,
+    find_copies,
+    find_leaks,
+    find_passages,
+    find_repeated_lines,
+)
 from ..text.held_out import LEAST_HELD_OUT, choose_sides
 from ..text.input_files import InputFile, check_inputs, raise_all
 from ..text.pieces import Piece, Ranges, number_pieces, piece_bytes, plan_pieces
@@ -62,6 +69,7 @@ _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldou
 _LEFT_OUT = {  # why lines are left out, by the reason
     "copy": "that came before in this text",
     "near_copy": "that nearly came before",
+    "repeated_line": "that is repeated across documents",
     "leak": "that the domain text has on the other side (held out or learned from)",
 }
 _REMARKS = {  # by the name of a figure: from which share of the sentences it is said, and how
@@ -307,9 +315,12 @@ def _leave_out_copies(
     if domain_passages:
         leaks = find_leaks(passages, domain_passages, similarity=similarity)
         left_out = [{**ranges, "leak": leak} for ranges, leak in zip(left_out, leaks, strict=True)]
+    repeated_lines: list[tuple[int, ...]] = [()] * len(pieces)
+    if pieces and (document_count := pieces[0].params.repeated_lines):
+        repeated_lines = find_repeated_lines(passages, document_count=document_count)
     return number_pieces(
-        replace(piece, left_out=_plain(ranges))
-        for piece, ranges in zip(pieces, left_out, strict=True)
+        replace(piece, left_out=_plain(ranges), repeated_lines=hashes)
+        for piece, ranges, hashes in zip(pieces, left_out, repeated_lines, strict=True)
     )
 
 

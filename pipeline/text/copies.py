@@ -21,7 +21,7 @@ from .formats import document_rule
 from .near_duplicates import SLOTS, find_near_duplicates, sketch_documents
 from .pieces import Piece
 from .text_blocks import read_blocks
-from .text_hashes import hash_runs
+from .text_hashes import Hashes, hash_runs
 from .text_rows import TextRows, find_lines
 from .utf8_lines import BLOCK
 
@@ -49,11 +49,15 @@ class Passages(NamedTuple):
 class PiecePassages(NamedTuple):
     """The documents and lines of a piece that have `LEAST` bytes: `exact` by their hashes.
 
-    With `tokenize.near_duplicates`, `near_documents` has its documents by their sketches.
+    With `tokenize.near_duplicates`, `near_documents` has its documents by their sketches. With
+    `tokenize.repeated_lines`, `line_hashes` are of all its lines, `line_counts` say in how many
+    documents each stands.
     """
 
     exact: Passages
     near_documents: Passages
+    line_hashes: Hashes
+    line_counts: Int64s
 
 
 def find_passages(piece: Piece) -> PiecePassages | ElmoError:
@@ -66,6 +70,8 @@ def find_passages(piece: Piece) -> PiecePassages | ElmoError:
 
 def _passages(piece: Piece) -> PiecePassages:
     documents, first, is_heldout = Documents(), 0, False
+    document_count = 0
+    lines_by_document = [np.zeros((0, 2), np.uint64)]
     exact = [_no_passages(np.zeros(0, np.uint64))]
     near_documents = [_no_passages(np.zeros((0, SLOTS), np.uint16))]
     for span in piece.spans:
@@ -80,6 +86,11 @@ def _passages(piece: Piece) -> PiecePassages:
             heldout = np.append(is_heldout, piece.sides.are_heldout(found.hashes))
             is_heldout = bool(heldout[-1])
             sizes, has_text = lines[1] - lines[0], rows.counts > 0
+            if piece.params.repeated_lines:
+                document_ids = (found.number + document_count).astype(np.uint64)
+                pairs = np.stack([rows.hashes, document_ids], 1)
+                lines_by_document.append(np.unique(pairs[has_text], axis=0))
+                document_count += len(found.hashes)
             for of_line in (np.arange(len(sizes)), found.number):
                 begins = np.flatnonzero(np.diff(of_line, prepend=-1))
                 counts = np.add.reduceat(has_text, begins, dtype=np.int64)
@@ -96,7 +107,21 @@ def _passages(piece: Piece) -> PiecePassages:
                 hashes = hash_runs(rows.hashes[has_text], counts)
                 exact.append(Passages(hashes, first + within, sides).choose(large))
             first += len(sizes)
-    return PiecePassages(_joined(exact), _joined(near_documents))
+    pairs = np.unique(np.concatenate(lines_by_document), axis=0)
+    line_hashes, line_counts = np.unique(pairs[:, 0], return_counts=True)
+    return PiecePassages(_joined(exact), _joined(near_documents), line_hashes, line_counts)
+
+
+def find_repeated_lines(
+    pieces: Sequence[PiecePassages], *, document_count: int
+) -> list[tuple[int, ...]]:
+    """Return of each piece the hashes of its lines that stand in so many documents or more."""
+    hashes, places = np.unique(
+        np.concatenate([piece.line_hashes for piece in pieces]), return_inverse=True
+    )
+    counts = np.bincount(places, np.concatenate([piece.line_counts for piece in pieces]))
+    repeated = hashes[counts >= document_count]
+    return [tuple(np.intersect1d(piece.line_hashes, repeated).tolist()) for piece in pieces]
 
 
 def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> list[LeftOut]:
@@ -173,7 +198,10 @@ def _exclude(piece: PiecePassages, left_out: LeftOut) -> PiecePassages:
         place = np.searchsorted(ranges[:, 0], passages.lines[:, 0], "right") - 1
         return (place < 0) | (passages.lines[:, 1] > ranges[place, 1])
 
-    return PiecePassages(*(passages.choose(are_kept(passages)) for passages in piece))
+    return piece._replace(
+        exact=piece.exact.choose(are_kept(piece.exact)),
+        near_documents=piece.near_documents.choose(are_kept(piece.near_documents)),
+    )
 
 
 def _no_passages(keys: npt.NDArray[np.unsignedinteger]) -> Passages:

@@ -36,8 +36,8 @@ class Piece:
     It has the spans of files to read, the settings, which documents are held out, and the folder
     for its shards. `column` holds the text of records, `tokenizer` describes the tokenizer as the
     manifest does, and `version` is that of the stage. `left_out` are ranges of lines that are left
-    out, by the reason, `keep` columns of records that are kept beside the sentences. `copy` numbers
-    pieces with the same text.
+    out, by the reason, `repeated_lines` hashes of lines that are left out too, `keep` columns of
+    records that are kept beside the sentences. `copy` numbers pieces with the same text.
     """
 
     number: int
@@ -49,6 +49,7 @@ class Piece:
     tokenizer: Tokenization
     version: int
     left_out: tuple[tuple[str, Ranges], ...] = ()
+    repeated_lines: tuple[int, ...] = ()
     keep: Keep = ()
     copy: int = 0
 
@@ -68,6 +69,7 @@ class Piece:
             self.params.shard_bytes,
             self.version,
             self.left_out,
+            self.repeated_lines,
             self.keep,
             self.copy,
         ]

@@ -110,7 +110,7 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     left_out = {
         reason: np.array(ranges, np.int64).reshape(-1, 2) for reason, ranges in piece.left_out
     }
-    first = 0
+    first, repeated_lines = 0, np.array(piece.repeated_lines, np.uint64)
     for span in piece.spans:
         rule = document_rule(piece.sides.documents, span.input.format)
         blocks = read_blocks(
@@ -128,8 +128,11 @@ def tokenize_piece(piece: Piece) -> PieceResult:
             rows = TextRows.of(block.text, lines)
             found = documents.find(block, lines, rows, span=span, rule=rule)
             kept, numbers = np.ones(len(lines[0]), bool), np.arange(first, first + len(lines[0]))
-            for reason, ranges in left_out.items():
-                chosen = kept & are_in(numbers, ranges)
+            reasons = {reason: are_in(numbers, ranges) for reason, ranges in left_out.items()}
+            if piece.repeated_lines:
+                reasons["repeated_line"] = np.isin(rows.hashes, repeated_lines)
+            for reason, line_mask in reasons.items():
+                chosen = kept & line_mask
                 if chosen.any():
                     sizes = (lines[1] - lines[0])[chosen]
                     accounting.leave_out(reason, Dropped(len(sizes), int(sizes.sum())))

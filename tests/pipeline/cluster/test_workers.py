@@ -223,7 +223,7 @@ from pipeline.cluster import workers as cluster
 from pipeline.text.input_files import find_inputs
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import TokenizeSettings
-params = TokenizeSettings("whitespace", "line", "blank", 0.2, 0.0, 1024)
+params = TokenizeSettings("whitespace", "line", "blank", 0.2, 0.0, 0, 1024)
 here = Cluster(0, 1, False, 2)
 with cluster.session() as ray:
     found = os.environ.get("RAY_ADDRESS")

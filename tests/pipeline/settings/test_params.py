@@ -148,7 +148,7 @@ def test_no_setting_is_without_a_range() -> None:
             "tokenize.holdout",
             0.1,
             "tokenize.holdout is no setting; there are tokenizer, sentences, "
-            "documents, heldout, near_duplicates, shard_bytes",
+            "documents, heldout, near_duplicates, repeated_lines, shard_bytes",
         ),
         ("corpus.general", "text.txt", "corpus.general must be a list, found 'text.txt'"),
         (

@@ -66,7 +66,14 @@ class _no_session:
 def params(**changes: object) -> TokenizeSettings:
     plain = {"tokenizer": "whitespace", "sentences": "line", "documents": "line"}
     return TokenizeSettings(
-        **{**plain, "heldout": 0.0, "near_duplicates": 0.0, "shard_bytes": 1024, **changes}
+        **{
+            **plain,
+            "heldout": 0.0,
+            "near_duplicates": 0.0,
+            "repeated_lines": 0,
+            "shard_bytes": 1024,
+            **changes,
+        }
     )  # type: ignore[arg-type]
 
 
@@ -502,6 +509,31 @@ def test_columns_of_a_record_stay_beside_its_sentences(tmp_path: Path, documents
         check_texts(find_inputs([str(paths[2])]), "text", keep=("key",))
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_lines_repeated_across_documents_are_left_out(tmp_path: Path, name: str) -> None:
+    """Often in one document is no repetition across several."""
+    bodies = [[f"body {k} {line}" for line in range(3)] for k in range(40)]
+    texts = [["Confidential", *body, "Yours", "Ann"] for body in bodies]
+    texts[0] += ["often here"] * 50
+    for text in texts[:9]:
+        text.append("nine times")
+    joined = ["\n".join(text) for text in texts]
+    if name == "a.txt":
+        path = text_file(tmp_path, ["\n\n".join(joined)], name=name)
+    else:
+        path = text_file(tmp_path, [json.dumps({"text": text}) for text in joined], name=name)
+    expected = [line for text in texts for line in text]
+    for size in (1024, 1 << 20):
+        for least, gone in ((0, []), (10, ["Confidential", "Yours", "Ann"])):
+            how = {"documents": "auto", "shard_bytes": size, "repeated_lines": least}
+            shards = make(tmp_path / f"{size}{least}", path, **how)
+            kept = [line for line in expected if line not in gone]
+            assert [" ".join(row) for row in in_order(shards) if row] == kept
+            assert accounted(shards) == shards.manifest.counts.bytes
+            dropped = shards.manifest.counts.dropped.get("repeated_line", Dropped(0, 0))
+            assert dropped == Dropped(40 * len(gone), 40 * sum(map(len, gone)))
+
+
 @pytest.mark.parametrize("similarity", [0.0, 0.8])
 def test_nothing_is_learned_from_that_the_other_text_holds_out(
     tmp_path: Path, similarity: float
@@ -637,7 +669,7 @@ from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import TokenizeSettings
 cluster.tasks = lambda function, items, **_: map(function, items)
 cluster.session = nullcontext
-params = TokenizeSettings("unicode", "line", "line", 0.1, 0.0, 1 << 20)
+params = TokenizeSettings("unicode", "line", "line", 0.1, 0.0, 0, 1 << 20)
 here = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 inputs = find_inputs([sys.argv[1]])
 out, work = Location(sys.argv[2]), Location(f"{sys.argv[2]}-runs")
@@ -1085,7 +1117,7 @@ out, name, at = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 workers.tasks, workers.session = tasks, nullcontext
 where = shard_builder if name == "describe_shard" else Location
 setattr(where, name, killing(getattr(where, name), at))
-params = TokenizeSettings("whitespace", "line", "line", 0.2, 0.0, 4096)
+params = TokenizeSettings("whitespace", "line", "line", 0.2, 0.0, 0, 4096)
 inputs = find_inputs([sys.argv[1]])
 tokenize.tokenize(
     inputs, Location(out), params, column="text", work=Location(out.parent / "runs"),
