@@ -32,13 +32,13 @@ def hold_cores(ray: Any, cluster: Cluster, waiting: "WaitReport", *, is_own: boo
             f"{describe_resources(ray)}; lower workers or cpus"
         )
     worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
-    held = ray.util.placement_group([worker] * cluster.workers)
+    group = ray.util.placement_group([worker] * cluster.workers)
     try:
-        while not held.wait(PAUSE):
+        while not group.wait(PAUSE):
             waiting.report_missing(needs, ray)
-        yield held
+        yield group
     finally:
-        ray.util.remove_placement_group(held)
+        ray.util.remove_placement_group(group)
 
 
 def placeable_workers(ray: Any, *, cpus: float, gpus: int) -> int:
@@ -46,19 +46,19 @@ def placeable_workers(ray: Any, *, cpus: float, gpus: int) -> int:
 
     `ray` is the module `ray`, connected.
     """
-    many = 0
+    count = 0
     for node in ray.nodes():
-        has = node["Resources"]
+        resources = node["Resources"]
         if node["Alive"]:
-            fits = int(has.get("CPU", 0) // cpus)
-            many += min(fits, int(has.get("GPU", 0) // gpus)) if gpus else fits
-    return many
+            fits = int(resources.get("CPU", 0) // cpus)
+            count += min(fits, int(resources.get("GPU", 0) // gpus)) if gpus else fits
+    return count
 
 
 def describe_resources(ray: Any) -> str:
     """Return the cores and GPUs of the living nodes as text, such as `8 cores and 2 GPUs`."""
-    has = ray.cluster_resources()
-    return f"{has.get('CPU', 0):.0f} cores and {has.get('GPU', 0):.0f} GPUs"
+    total = ray.cluster_resources()
+    return f"{total.get('CPU', 0):.0f} cores and {total.get('GPU', 0):.0f} GPUs"
 
 
 class WaitReport:
@@ -72,26 +72,26 @@ class WaitReport:
         self.began: float | None = None
         self.reported = 0.0
 
-    def report_missing(self, what: str, ray: Any) -> None:
-        """Print, if it is time, that `what` is still missing; raise `ElmoError` after
+    def report_missing(self, need: str, ray: Any) -> None:
+        """Print, if it is time, that `need` is still missing; raise `ElmoError` after
         `wait_minutes`.
 
         Call it at each look; the time runs from the first one since `reset`.
         """
-        now = time.monotonic()
+        time_now = time.monotonic()
         if self.began is None:
-            self.began, self.reported = now, now - 20
-        if now - self.began > self.limit:
+            self.began, self.reported = time_now, time_now - 20
+        if time_now - self.began > self.limit:
             raise ElmoError(
-                f"{self.label}: waited {_duration(self.limit)} for {what}, and there are "
+                f"{self.label}: waited {_duration(self.limit)} for {need}, and there are "
                 f"{describe_resources(ray)}, {_free(ray)}; add nodes, ask for less, or raise "
                 "wait_minutes"
             )
-        if now - self.reported > 30:
-            self.reported = now
+        if time_now - self.reported > 30:
+            self.reported = time_now
             say(
-                f"{self.label}: waiting for {what}: {describe_resources(ray)} are there, "
-                f"{_free(ray)}; {_duration(now - self.began)} of {_duration(self.limit)}"
+                f"{self.label}: waiting for {need}: {describe_resources(ray)} are there, "
+                f"{_free(ray)}; {_duration(time_now - self.began)} of {_duration(self.limit)}"
             )
 
     def reset(self) -> None:

@@ -29,20 +29,20 @@ def results_here(
     side; if they are to end early, its `stop()` is called.
     """
     running: dict[Future[tuple[Result, float]], bool] = {}  # whether an item tells of the others
-    told, enough = False, False
+    is_first_over, is_enough = False, False
     with _executor(threads) as executor:
         try:
             while work or running:
-                while work and not enough and len(running) < threads:
-                    running[executor.submit(_timed, function, work.pop(0))] = told
+                while work and not is_enough and len(running) < threads:
+                    running[executor.submit(_time_call, function, work.pop(0))] = is_first_over
                 if not running:
                     return
-                for done in wait(running, return_when=FIRST_COMPLETED).done:
-                    tells = running.pop(done)
-                    result, seconds = done.result()
-                    tells, told = tells or seconds > WORTH_RAY, True
-                    if hands_over and tells and len(work) * seconds > WORTH_RAY * threads:
-                        enough = True
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    is_telling = running.pop(future)
+                    result, seconds = future.result()
+                    is_telling, is_first_over = is_telling or seconds > WORTH_RAY, True
+                    if hands_over and is_telling and len(work) * seconds > WORTH_RAY * threads:
+                        is_enough = True
                     progress.advance()
                     yield result
         except BaseException:
@@ -51,7 +51,7 @@ def results_here(
             raise
 
 
-def _timed(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
+def _time_call(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
     began = time.monotonic()
     return function(item), time.monotonic() - began
 
@@ -68,6 +68,6 @@ class _Inline:
     """An executor that calls a function at once: a signal then interrupts it."""
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
-        done: Future[Result] = Future()
-        done.set_result(function(*arguments))
-        return done
+        future: Future[Result] = Future()
+        future.set_result(function(*arguments))
+        return future

@@ -42,9 +42,9 @@ def set_environment() -> None:
 
     They come in a file and not in the job's runtime_env, which Ray shows and logs.
     """
-    sent = PACKAGE / ENVIRONMENT
-    if sent.exists():
-        os.environ.update(json.loads(sent.read_text(encoding="utf-8")))
+    file = PACKAGE / ENVIRONMENT
+    if file.exists():
+        os.environ.update(json.loads(file.read_text(encoding="utf-8")))
 
 
 def main(arguments: list[str]) -> int:
@@ -67,23 +67,23 @@ def _run(folder: str, command: list[str]) -> int:
     if not home.is_dir():
         print(f"error: {os.uname().nodename} has no folder {home}; mount it there", flush=True)
         return 1
-    own = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    own["DVC_NO_ANALYTICS"] = "1"
+    changes = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    changes["DVC_NO_ANALYTICS"] = "1"
     if code := (PACKAGE / "elmo_pipeline").is_dir():
         paths = [str(PACKAGE), os.environ.get("PYTHONPATH", "")]
-        own["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        changes["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if at_url:
         from elmo.errors import ElmoError  # of the package
 
         url = os.environ.get("ELMO_STORAGE") or folder  # which Ray shows, so without its login
         try:
-            return _run_at_url(url.rstrip("/"), command, home, os.environ | own)
+            return _run_at_url(url.rstrip("/"), command, home, os.environ | changes)
         except ElmoError as error:  # of the store, before the first stage
             print(f"error: {error}", flush=True)
             return 1
     if code and folder != "-":
-        _prepare(home, os.environ | own)
-    return run(command, home, os.environ | own)
+        _prepare(home, os.environ | changes)
+    return run(command, home, os.environ | changes)
 
 
 def _forget() -> None:
@@ -100,8 +100,8 @@ def _forget() -> None:
         remote = ray.remote(num_cpus=0)(forget)
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
         places = [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
-        asked = [remote.options(scheduling_strategy=place).remote() for place in places]
-        ray.wait(asked, num_returns=len(asked), timeout=_FORGET)
+        references = [remote.options(scheduling_strategy=place).remote() for place in places]
+        ray.wait(references, num_returns=len(references), timeout=_FORGET)
     (PACKAGE / ENVIRONMENT).unlink(missing_ok=True)
 
 
@@ -115,8 +115,8 @@ def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, s
 
     job = os.environ.get(JOB, f"process-{os.getpid()}")
     jobs = Location(f"{url}/{JOBS}")
-    own = jobs / job
-    own.create("job.json", json.dumps({"node": os.uname().nodename}).encode())
+    target = jobs / job
+    target.create("job.json", json.dumps({"node": os.uname().nodename}).encode())
     _init(home, variables)
     _inherit(jobs, home)
     inherited = {name for name in _files(home) if name.startswith(CACHE)}
@@ -125,18 +125,18 @@ def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, s
     _prepare(home, variables)
     if (home / LOCK).exists():  # what is not there is made again, or taken from an earlier run
         subprocess.run(["dvc", "checkout", "-q"], cwd=home, env=variables, capture_output=True)
-    done, failed = threading.Event(), [""]
-    keeper = threading.Thread(target=_keep, args=(home, own, inherited, done, failed))
+    stop, failed = threading.Event(), [""]
+    keeper = threading.Thread(target=_upload, args=(home, target, inherited, stop, failed))
     keeper.start()
-    project = _own_work(job, variables.get(PROJECT, ""))
+    project = _choose_work_id(job, variables.get(PROJECT, ""))
     try:
         code = run(command, home, variables | {"ELMO_STORAGE": url, PROJECT: project})
     finally:
-        done.set()
+        stop.set()
         keeper.join()
     if failed[0]:
-        where = f"it is in {home} on {os.uname().nodename}"
-        print(f"error: {own}: does not take the project ({failed[0]}); {where}", flush=True)
+        place = f"it is in {home} on {os.uname().nodename}"
+        print(f"error: {target}: does not take the project ({failed[0]}); {place}", flush=True)
         return code or 1
     shutil.rmtree(home, ignore_errors=True)
     return code
@@ -147,58 +147,58 @@ def _inherit(jobs: Any, home: Path) -> None:
     their content, and runs of stages."""
     from elmo.io.location import in_parallel
 
-    known = re.compile(rf"[^/]+/({re.escape(CACHE)}(files/md5|runs)/[0-9a-f]{{2}}/[0-9a-f./dir]+)")
-    found = {
+    inner = re.compile(rf"[^/]+/({re.escape(CACHE)}(files/md5|runs)/[0-9a-f]{{2}}/[0-9a-f./dir]+)")
+    names = {
         match[1]: name
         for name in jobs.tree()
-        if (match := known.fullmatch(name)) and ".." not in name
+        if (match := inner.fullmatch(name)) and ".." not in name
     }
-    for folder in {(home / path).parent for path in found}:
+    for folder in {(home / path).parent for path in names}:
         folder.mkdir(parents=True, exist_ok=True)
-    in_parallel(lambda path: jobs.get(found[path], home / path), found)
+    in_parallel(lambda path: jobs.get(names[path], home / path), names)
 
 
-def _own_work(job: str, project: str) -> str:
+def _choose_work_id(job: str, project: str) -> str:
     """Return the id under which this job keeps its work in progress: that of its project, or one of
     its own while an earlier job of the project is at work."""
     from ray.job_submission import JobSubmissionClient
 
     try:
-        listed = JobSubmissionClient(os.environ["RAY_ADDRESS"]).list_jobs()
+        jobs = JobSubmissionClient(os.environ["RAY_ADDRESS"]).list_jobs()
     except Exception as error:  # so whether another is at work is not known
         print(f"  Ray's list of jobs can't be read ({error}); nothing is resumed", flush=True)
         return f"{project}-{job}"
     running = [
-        (one.start_time or 0, str(one.submission_id))
-        for one in listed
-        if (one.metadata or {}).get(PROJECT) == project and not one.status.is_terminal()
+        (item.start_time or 0, str(item.submission_id))
+        for item in jobs
+        if (item.metadata or {}).get(PROJECT) == project and not item.status.is_terminal()
     ]
-    first = min(running, default=(0, job))[1]
-    if first == job:
+    earliest = min(running, default=(0, job))[1]
+    if earliest == job:
         return project
-    print(f"  {first} of this project is at work too: what it has not finished stays its own")
+    print(f"  {earliest} of this project is at work too: what it has not finished stays its own")
     return f"{project}-{job}"
 
 
-def _keep(
-    home: Path, own: Any, inherited: set[str], done: threading.Event, failed: list[str]
+def _upload(
+    home: Path, target: Any, inherited: set[str], stop: threading.Event, failed: list[str]
 ) -> None:
     """Copy what changes in the project, but for what was inherited, until all is done."""
     from elmo.io.location import in_parallel
 
-    sent: dict[str, tuple[float, int]] = {}
-    last = False
-    while not last:
-        last = done.wait(_KEEP)
+    uploaded: dict[str, tuple[float, int]] = {}
+    is_last = False
+    while not is_last:
+        is_last = stop.wait(_KEEP)
         try:
-            now = {name: state for name, state in _files(home).items() if name not in inherited}
-            new = [name for name in now if now[name] != sent.get(name)]
-            in_parallel(lambda name: own.put(name, home / name), new)
-            own.delete_all(sent.keys() - now.keys())
-            sent, failed[0] = now, ""
+            current = {name: state for name, state in _files(home).items() if name not in inherited}
+            changes = [name for name in current if current[name] != uploaded.get(name)]
+            in_parallel(lambda name: target.put(name, home / name), changes)
+            target.delete_all(uploaded.keys() - current.keys())
+            uploaded, failed[0] = current, ""
         except Exception as error:  # the next look may do better; the last one is the user's
             failed[0] = " ".join(str(error).split())
-            print(f"  {own}: {failed[0]}", file=sys.stderr, flush=True)
+            print(f"  {target}: {failed[0]}", file=sys.stderr, flush=True)
 
 
 def _files(home: Path) -> dict[str, tuple[float, int]]:
@@ -206,10 +206,10 @@ def _files(home: Path) -> dict[str, tuple[float, int]]:
     written."""
     from elmo.io.location import files_below  # of the package
 
-    found = files_below(home)
+    status_by_name = files_below(home)
     return {
-        name: (found[name].st_mtime, found[name].st_size)
-        for name in sorted(found)
+        name: (status_by_name[name].st_mtime, status_by_name[name].st_size)
+        for name in sorted(status_by_name)
         if not _hidden(tuple(name.split("/")))
     }
 
@@ -225,12 +225,12 @@ def _prepare(home: Path, variables: dict[str, str]) -> None:
     if not (home / ".dvc").exists():
         _init(home, variables)
     for name in PROJECT_FILES:
-        sent, current = PACKAGE / name, home / name
-        if not sent.exists() or (current.exists() and filecmp.cmp(sent, current, shallow=False)):
+        fresh, current = PACKAGE / name, home / name
+        if not fresh.exists() or (current.exists() and filecmp.cmp(fresh, current, shallow=False)):
             continue
-        new = home / f".{name}.{os.getpid()}"
-        shutil.copyfile(sent, new)
-        new.replace(current)
+        copy = home / f".{name}.{os.getpid()}"
+        shutil.copyfile(fresh, copy)
+        copy.replace(current)
 
 
 def _init(home: Path, variables: dict[str, str]) -> None:
@@ -248,7 +248,7 @@ def run(command: list[str], folder: Path, variables: dict[str, str]) -> int:
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     stopped = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda got, _: stopped.append(got))
+        signal.signal(number, lambda received, _: stopped.append(received))
     child = subprocess.Popen(command, cwd=folder, env=variables)
     code = child.wait()
     while stopped:

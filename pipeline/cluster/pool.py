@@ -43,21 +43,21 @@ def run_actors(
     results. Only actors that have started are given items, so one that can't be placed holds up
     nothing.
     """
-    waiting, looked = WaitReport(retries.label, cluster), float("-inf")
+    waiting, looked_at = WaitReport(retries.label, cluster), float("-inf")
     actors = _Actors(ray, _actor_class(ray, kind, arguments, cluster), retries)
     queue = deque(work)
     try:
         while queue or actors.busy:
-            if time.monotonic() - looked > LOOK:
-                looked, room = time.monotonic(), _room(ray, cluster)
+            if time.monotonic() - looked_at > LOOK:
+                looked_at, room = time.monotonic(), _room(ray, cluster)
             while len(actors) < min(room, len(queue) + len(actors.busy)):
                 actors.start()
             while queue and actors.idle:
                 actors.give(queue.popleft())
-            ready = actors.ready()
-            if not ready and not actors.busy:
+            references = actors.wait_any()
+            if not references and not actors.busy:
                 waiting.report_missing("a core" + " and a GPU" * cluster.gpu, ray)
-            for reference in ready:
+            for reference in references:
                 waiting.reset()
                 if reference in actors.starting:
                     actors.add_started(reference)
@@ -65,7 +65,7 @@ def run_actors(
                 item = actors.busy[reference][1]
                 try:
                     result = actors.result(reference)
-                except _lost(ray):  # counted
+                except _loss_types(ray):  # counted
                     queue.appendleft(item)
                     continue
                 progress.advance()
@@ -100,11 +100,11 @@ class _Actors:
         actor = self.idle.pop()
         self.busy[actor.do.remote(item)] = (actor, item)
 
-    def ready(self) -> list[Any]:
+    def wait_any(self) -> list[Any]:
         """Return the references that are ready: of actors that started, or of finished items."""
         references = [*self.busy, *self.starting]
-        ready: list[Any] = self.ray.wait(references, num_returns=1, timeout=PAUSE)[0]
-        return ready
+        finished: list[Any] = self.ray.wait(references, num_returns=1, timeout=PAUSE)[0]
+        return finished
 
     def add_started(self, reference: Any) -> None:
         """Add an actor whose start has ended to the idle ones, or count it as lost."""
@@ -112,7 +112,7 @@ class _Actors:
         try:
             self.hosts[actor] = get_result(self.ray, reference)
             self.idle.append(actor)
-        except _lost(self.ray) as error:
+        except _loss_types(self.ray) as error:
             self.retries.count(None, error)
 
     def result(self, reference: Any) -> Any:
@@ -120,7 +120,7 @@ class _Actors:
         actor, item = self.busy.pop(reference)
         try:
             result = get_result(self.ray, reference)
-        except _lost(self.ray) as error:
+        except _loss_types(self.ray) as error:
             self.ray.kill(actor)
             self.retries.count(item, error, host=self.hosts.pop(actor, ""))
             raise
@@ -170,17 +170,17 @@ class RetryCount:
         `error` is what Ray raised, `host` where the worker was, empty if unknown. Raises `Damaged`,
         naming the item, after `RETRIES` retries.
         """
-        what = "a worker that was starting" if item is None else self.name(item)[:200]
-        self.deaths[what] += 1
-        times = self.deaths[what]
+        name = "a worker that was starting" if item is None else self.name(item)[:200]
+        self.deaths[name] += 1
+        times = self.deaths[name]
         cause = type(error).__name__
         if times > RETRIES:
             raise Damaged(
-                f"{self.label}: {what} ended its worker {times} times ({cause}); is it damaged, or "
+                f"{self.label}: {name} ended its worker {times} times ({cause}); is it damaged, or "
                 "has a worker too little memory?"
             ) from None
-        where = f" on {host}" if host else ""
-        say(f"{self.label}: {what}: its worker{where} died ({cause}); retry {times} of {RETRIES}")
+        place = f" on {host}" if host else ""
+        say(f"{self.label}: {name}: its worker{place} died ({cause}); retry {times} of {RETRIES}")
 
 
 def _actor_class(
@@ -204,7 +204,7 @@ def _actor_class(
     return ray.remote(**options, max_restarts=0, max_task_retries=0)(Actor)
 
 
-def _lost(ray: Any) -> tuple[type[Exception], ...]:
+def _loss_types(ray: Any) -> tuple[type[Exception], ...]:
     """Return how Ray says that a worker, its node or its result has gone."""
     names = "RayActorError WorkerCrashedError OutOfMemoryError NodeDiedError ObjectLostError"
     return tuple(getattr(ray.exceptions, name) for name in [*names.split(), "LocalRayletDiedError"])

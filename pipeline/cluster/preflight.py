@@ -47,13 +47,15 @@ def find_problems(
     and answer in `answer` seconds. The only node of a cluster is this machine, and is not asked.
     """
     folders = list(folders)
-    needed = needed_packages([*map(str, folders), *urls])
-    if absent := [name for name in needed if not needed[name]]:
+    packages = needed_packages([*map(str, folders), *urls])
+    if absent := [name for name in packages if not packages[name]]:
         return [f"{socket.gethostname()}: {', '.join(absent)} is not installed; {_IMAGE}"]
     with markers(folders) as (contents, at_urls):
-        found = _ask(ray, _other_nodes(ray), (needed, code_digest(), contents, at_urls), answer)
+        causes = _ask_all(
+            ray, _other_nodes(ray), (packages, code_digest(), contents, at_urls), answer
+        )
     by_cause: dict[str, list[str]] = {}
-    for node, cause in found:
+    for node, cause in causes:
         by_cause.setdefault(cause, []).append(node)
     return [
         f"node{'s' * (len(names) > 1)} {', '.join(names)}: {cause}"
@@ -77,8 +79,8 @@ def check_node(
     problems = []
     for name, version in packages.items():
         if (installed := package_version(name)) != version:
-            has = f"{installed}, and the driver has {version}" if installed else "is not installed"
-            problems.append(f"{name} {has}; {_IMAGE}")
+            note = f"{installed}, and the driver has {version}" if installed else "is not installed"
+            problems.append(f"{name} {note}; {_IMAGE}")
     if code_digest() != code:
         problems.append(
             f"{PACKAGE.parent} holds another version of the code; send it (elmo submit) or mount it"
@@ -89,15 +91,15 @@ def check_node(
                 problems.append(f"{url} does not hold there what the driver has put in it")
         except ElmoError as error:
             problems.append(f"{error}; does this node have the address and the credentials?")
-    until = time.monotonic() + stale
+    deadline = time.monotonic() + stale
     for folder, (name, content) in contents.items():
         while not (is_there := _is_there(Path(folder, name or "any"), content if name else "")):
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 break
             time.sleep(0.5)
         if not is_there:
-            what = "is not the driver's folder" if Path(folder).is_dir() else "is not there"
-            problems.append(f"{folder} {what}; mount the shared storage there")
+            state = "is not the driver's folder" if Path(folder).is_dir() else "is not there"
+            problems.append(f"{folder} {state}; mount the shared storage there")
     return problems
 
 
@@ -122,13 +124,13 @@ def needed_packages(addresses: Iterable[str]) -> dict[str, str]:
 def _package_of(address: str) -> str:
     """The package that fsspec takes for a URL, such as s3fs; empty where none is needed."""
     protocol, separator, _ = address.partition("://")
-    known = known_implementations.get(protocol, {"class": ""})["class"] if separator else ""
-    module = known.partition(".")[0]
+    class_name = known_implementations.get(protocol, {"class": ""})["class"] if separator else ""
+    module = class_name.partition(".")[0]
     return "" if module == "fsspec" else module
 
 
-def _ask(
-    ray: Any, nodes: Sequence[dict[str, Any]], wanted: tuple[Any, ...], answer: float
+def _ask_all(
+    ray: Any, nodes: Sequence[dict[str, Any]], arguments: tuple[Any, ...], answer: float
 ) -> list[tuple[str, str]]:
     """Return what is wrong with each node; the check runs on all at once.
 
@@ -136,15 +138,15 @@ def _ask(
     """
     pinned = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     remote = ray.remote(num_cpus=0, max_retries=4)(check_node)
-    asked = {}
+    names = {}
     for node in nodes:
-        there = pinned(node["NodeID"], soft=False)
+        strategy = pinned(node["NodeID"], soft=False)
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-        asked[remote.options(scheduling_strategy=there).remote(*wanted)] = name
-    if asked:
-        ray.wait(list(asked), num_returns=len(asked), timeout=answer)
+        names[remote.options(scheduling_strategy=strategy).remote(*arguments)] = name
+    if names:
+        ray.wait(list(names), num_returns=len(names), timeout=answer)
     problems = []
-    for reference, name in asked.items():
+    for reference, name in names.items():
         try:
             problems += [(name, cause) for cause in ray.get(reference, timeout=0)]
         except ray.exceptions.GetTimeoutError:
@@ -170,11 +172,11 @@ def markers(
     contents: dict[str, tuple[str, str]] = {}
     urls: dict[str, str] = {}
     with ExitStack() as stack:
-        for remote in [one for one in folders if one.local is None][-1:]:
+        for remote in [item for item in folders if item.local is None][-1:]:
             name = urls[remote.url] = f".preflight-{secrets.token_hex(8)}"
             remote.write(name, b"")
             stack.callback(remote.delete, name)
-        local = [one.local for one in folders if one.local is not None]
+        local = [item.local for item in folders if item.local is not None]
         for folder in sorted({str(_folder(path)) for path in local}):
             name, content = f".preflight-{secrets.token_hex(8)}", secrets.token_hex(16)
             try:

@@ -34,8 +34,8 @@ def record_worker_start(folder: Location, rank: int, size: int, ip: str) -> None
 
     This process is the worker, number `rank` of `size`.
     """
-    own = {"host": socket.gethostname(), "ip": ip, "size": size, "start": uuid.uuid4().hex}
-    (folder / "workers").write_json(f"{rank}.json", own)
+    record = {"host": socket.gethostname(), "ip": ip, "size": size, "start": uuid.uuid4().hex}
+    (folder / "workers").write_json(f"{rank}.json", record)
 
 
 def is_worker_loss(error: BaseException) -> bool:
@@ -60,25 +60,25 @@ class LossCount:
 
     def __init__(self, folder: Location, *, label: str, limit: int) -> None:
         self.folder, self.label, self.limit = folder, label, limit
-        self.saved, self.count = self._checkpoints(), 0
+        self.folders, self.count = self._checkpoints(), 0
 
     def add(self, failures: Mapping[int, BaseException]) -> None:
         """Count and print one loss of workers, given the error of each rank.
 
         Raises `ElmoError` at the loss after the last restart that `limit` allows.
         """
-        saved = self._checkpoints()
-        self.count, self.saved = 1 if saved - self.saved else self.count + 1, saved
-        what = describe_losses(
+        folders = self._checkpoints()
+        self.count, self.folders = 1 if folders - self.folders else self.count + 1, folders
+        losses = describe_losses(
             {str(rank): loss_cause(error) for rank, error in failures.items()}, self.folder
         )
         if self.count > self.limit:
             raise ElmoError(
-                f"{self.label}: {what}; that is {self.count} losses without a new checkpoint "
+                f"{self.label}: {losses}; that is {self.count} losses without a new checkpoint "
                 "between: see what ends them, and run the same command again to resume"
             )
-        of = f"restart {self.count} of {self.limit} without a new checkpoint"
-        say(f"{self.label}: {what}; resuming from the newest checkpoint, {of}")
+        count = f"restart {self.count} of {self.limit} without a new checkpoint"
+        say(f"{self.label}: {losses}; resuming from the newest checkpoint, {count}")
 
     def _checkpoints(self) -> set[str]:
         return set((self.folder / "checkpoints").folders())
@@ -92,21 +92,21 @@ def describe_losses(causes: Mapping[str, str], folder: Location) -> str:
     is.
     """
     workers = _workers(folder)
-    lost = {rank: cause for rank, cause in causes.items() if cause in LOSSES.values()}
-    if not lost:
+    losses = {rank: cause for rank, cause in causes.items() if cause in LOSSES.values()}
+    if not losses:
         ranks = {worker["ip"]: rank for rank, worker in workers.items()}
         for rank, cause in causes.items():
             peer = next((ip for ip in _ADDRESS.findall(cause) if ip in ranks), None)
             if peer is not None:
-                lost[ranks[peer]] = "its connection closed"
+                losses[ranks[peer]] = "its connection closed"
             else:
-                lost[rank] = cause
+                losses[rank] = cause
     by_cause: dict[str, set[str]] = {}
-    for rank, cause in lost.items():
+    for rank, cause in losses.items():
         host = workers[rank]["host"] if rank in workers else "an unknown node"
         by_cause.setdefault(cause, set()).add(f"{rank} on {host}")
-    named = {why: ", ".join(sorted(who)) for why, who in by_cause.items()}
-    return "; ".join(f"worker {who} lost: {why}" for why, who in named.items())
+    texts = {reason: ", ".join(sorted(names)) for reason, names in by_cause.items()}
+    return "; ".join(f"worker {text} lost: {reason}" for reason, text in texts.items())
 
 
 @contextmanager
@@ -124,35 +124,35 @@ def show_worker_count(
 
 
 @contextmanager
-def run_alongside(function: Callable[..., None], *given: Any) -> Iterator[None]:
-    """Call `function(*given, done)` in a thread until the block ends: then `done` is set."""
-    done = threading.Event()
-    thread = threading.Thread(target=function, args=(*given, done), daemon=True)
+def run_alongside(function: Callable[..., None], *arguments: Any) -> Iterator[None]:
+    """Call `function(*arguments, stop)` in a thread until the block ends: then `stop` is set."""
+    stop = threading.Event()
+    thread = threading.Thread(target=function, args=(*arguments, stop), daemon=True)
     thread.start()
     try:
         yield
     finally:
-        done.set()
+        stop.set()
         thread.join()
 
 
-def _watch(folder: Location, label: str, has_begun: threading.Event, done: threading.Event) -> None:
+def _watch(folder: Location, label: str, has_begun: threading.Event, stop: threading.Event) -> None:
     ended, start = False, ""
     while not ended:
-        ended = done.wait(0.5 if folder.local else 5)
+        ended = stop.wait(0.5 if folder.local else 5)
         try:
-            first = (folder / "workers").read_record("0.json", dict[str, Any])
+            worker = (folder / "workers").read_record("0.json", dict[str, Any])
         except NotFound:
-            first = {"start": "", "size": 0}
-        if first["start"]:
+            worker = {"start": "", "size": 0}
+        if worker["start"]:
             has_begun.set()
-        if start and first["start"] != start:
-            say(f"{label}: {first['size']} worker{'s' * (first['size'] > 1)} now")
-        start = first["start"]
+        if start and worker["start"] != start:
+            say(f"{label}: {worker['size']} worker{'s' * (worker['size'] > 1)} now")
+        start = worker["start"]
 
 
 def _workers(folder: Location) -> dict[str, Any]:
-    own = folder / "workers"
-    names = [name for name in own.names() if name.endswith(".json")]
-    notes = in_parallel(lambda name: own.read_record(name, dict[str, Any]), names)
+    location = folder / "workers"
+    names = [name for name in location.names() if name.endswith(".json")]
+    notes = in_parallel(lambda name: location.read_record(name, dict[str, Any]), names)
     return {name.removesuffix(".json"): note for name, note in zip(names, notes, strict=True)}

@@ -52,7 +52,7 @@ def outs_of(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
 def files_to_send() -> dict[str, Path]:
     """Return the files of DVC's cache that a job at a URL needs of what this project has, by their
     digests: pointers, and small results."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     lock = Path(LOCK)
     for entry in stages_of(lock.read_bytes() if lock.exists() else b"").values():
         for out in outs_of(entry):
@@ -62,43 +62,43 @@ def files_to_send() -> dict[str, Path]:
                 continue
             if not files and out.get("size", 0) > _SMALL:
                 continue
-            found |= {
-                one: cached(one) for one in (digest, *files.values()) if cached(one).is_file()
+            paths |= {
+                key: cached(key) for key in (digest, *files.values()) if cached(key).is_file()
             }
-    return found
+    return paths
 
 
-def bring_back(url: str, job: str, *, before: bytes) -> list[str]:
+def bring_back(url: str, job: str, *, old_lock: bytes) -> list[str]:
     """Copy the results of a job at the `storage` URL into this project; return their paths.
 
-    `before` is the `dvc.lock` that was sent. Only stages that the job has run change here. Raises
+    `old_lock` is the `dvc.lock` that was sent. Only stages that the job has run change here. Raises
     `ElmoError`, and changes no result, where a name or digest is wrong, or where DVC finds a result
     here that it could not bring back.
     """
-    own = Location(f"{url}/{JOBS}/{job}")
+    source = Location(f"{url}/{JOBS}/{job}")
     try:
-        theirs = own.read(LOCK)
+        data = source.read(LOCK)
     except FileNotFoundError:
         return []
-    old, lock = stages_of(before), Path(LOCK)
-    ran = {name: entry for name, entry in stages_of(theirs).items() if entry != old.get(name)}
+    stages, lock = stages_of(old_lock), Path(LOCK)
+    ran = {name: entry for name, entry in stages_of(data).items() if entry != stages.get(name)}
     outs = [out for entry in ran.values() for out in outs_of(entry)]
     if not ran:
         return []
     _check(ran, outs)
-    in_parallel(lambda out: _fetch(own, out), outs)
-    here = lock.read_bytes() if lock.exists() else b""
-    if here != before:  # another job, or a run here, has come between
-        merged = {"schema": "2.0", "stages": stages_of(here) | ran}
-        theirs = yaml.safe_dump(merged, sort_keys=False, allow_unicode=True).encode()
-    _write(lock, theirs)
-    done = subprocess.run(
+    in_parallel(lambda out: _fetch(source, out), outs)
+    current = lock.read_bytes() if lock.exists() else b""
+    if current != old_lock:  # another job, or a run here, has come between
+        merged = {"schema": "2.0", "stages": stages_of(current) | ran}
+        data = yaml.safe_dump(merged, sort_keys=False, allow_unicode=True).encode()
+    _write(lock, data)
+    process = subprocess.run(
         [sys.executable, "-m", "dvc", "checkout", *ran], capture_output=True, text=True
     )
-    if done.returncode:
-        _write(lock, here)
-        said = " ".join(done.stderr.split()).removeprefix("ERROR: ")[:400]
-        raise ElmoError(f"{own}: its results can't be put in place here: {said}")
+    if process.returncode:
+        _write(lock, current)
+        reason = " ".join(process.stderr.split()).removeprefix("ERROR: ")[:400]
+        raise ElmoError(f"{source}: its results can't be put in place here: {reason}")
     for out in outs:  # DVC leaves alone what git keeps
         path = Path(out["path"])
         if not path.exists() or (path.is_file() and _md5(path.read_bytes()) != out["md5"]):
@@ -126,8 +126,8 @@ def cached(digest: str, project: Path | None = None) -> Path:
 
 def _check(ran: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> None:
     """Refuse names that lead out of the project, by `..`, hidden folders or links."""
-    if wrong := [name for name in ran if not _STAGE.fullmatch(name)]:
-        raise ElmoError(f"{LOCK} of the job: {wrong[0][:100]!r} is no name of a stage")
+    if bad_names := [name for name in ran if not _STAGE.fullmatch(name)]:
+        raise ElmoError(f"{LOCK} of the job: {bad_names[0][:100]!r} is no name of a stage")
     paths = [str(out.get("path", "")) for out in outs]
     storage.check_inside(paths)
     home = Path.cwd().resolve()
@@ -136,32 +136,32 @@ def _check(ran: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> None:
             raise ElmoError(f"{path}: a link leads out of the project; nothing is written")
 
 
-def _fetch(own: Location, out: Mapping[str, Any]) -> None:
+def _fetch(source: Location, out: Mapping[str, Any]) -> None:
     """Copy an output of a job into DVC's cache, with the files of a folder."""
     digest = str(out.get("md5", ""))
-    data = _fetch_file(own, digest, str(out["path"]))
+    data = _fetch_file(source, digest, str(out["path"]))
     if digest.endswith(".dir"):
         files = _files_in(data, str(out["path"]))
         storage.check_inside(files)
         for path, inner in files.items():
-            _fetch_file(own, inner, f"{out['path']}/{path}")
+            _fetch_file(source, inner, f"{out['path']}/{path}")
 
 
-def _fetch_file(own: Location, digest: str, path: str) -> bytes:
+def _fetch_file(source: Location, digest: str, path: str) -> bytes:
     """Copy a file into DVC's cache, unless it is there, and return its content."""
-    there = cached(digest)
-    if there.is_file():
-        return there.read_bytes()
+    target = cached(digest)
+    if target.is_file():
+        return target.read_bytes()
     try:
-        data = own.read(f"{CACHE}files/md5/{digest[:2]}/{digest[2:]}")
+        data = source.read(f"{CACHE}files/md5/{digest[:2]}/{digest[2:]}")
     except FileNotFoundError:
         try:
-            data = own.read(path)
+            data = source.read(path)
         except FileNotFoundError:
-            raise NotFound(f"{own}: has no {path}; submit again to make it") from None
+            raise NotFound(f"{source}: has no {path}; submit again to make it") from None
     if _md5(data) != digest.removesuffix(".dir"):
-        raise Damaged(f"{own}: {path} has not the content that its {LOCK} names; submit again")
-    _write(there, data)
+        raise Damaged(f"{source}: {path} has not the content that its {LOCK} names; submit again")
+    _write(target, data)
     return data
 
 
@@ -174,8 +174,8 @@ def _files_in(listing: bytes, source: str) -> dict[str, str]:
 
 def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(path) as new:
-        new.write_bytes(data)
+    with new_file(path) as new_path:
+        new_path.write_bytes(data)
 
 
 def _md5(data: bytes) -> str:
@@ -184,8 +184,8 @@ def _md5(data: bytes) -> str:
 
 @cache
 def _cache_of(project: Path) -> str:
-    done = subprocess.run([sys.executable, "-m", "dvc", "cache", "dir"], capture_output=True)
-    if done.returncode:
-        said = " ".join(done.stderr.decode(errors="replace").split())[-300:]
-        raise ElmoError(f"{project}: DVC's cache can't be found: {said}")
-    return done.stdout.decode().strip()
+    process = subprocess.run([sys.executable, "-m", "dvc", "cache", "dir"], capture_output=True)
+    if process.returncode:
+        reason = " ".join(process.stderr.decode(errors="replace").split())[-300:]
+        raise ElmoError(f"{project}: DVC's cache can't be found: {reason}")
+    return process.stdout.decode().strip()

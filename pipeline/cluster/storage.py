@@ -101,40 +101,40 @@ def read_from(folder: Location, url: str | None = None) -> Location:
     return files_of(url, name, output)
 
 
-def resolve_inputs(given: Mapping[str, Any], names: Iterable[str], url: str) -> dict[str, Any]:
+def resolve_inputs(arguments: Mapping[str, Any], names: Iterable[str], url: str) -> dict[str, Any]:
     """Return arguments in which the folders `names` of the project are where their data are."""
     return {
         name: read_from(folder, url) if name in names and folder is not None else folder
-        for name, folder in given.items()
+        for name, folder in arguments.items()
     }
 
 
 def resolve_work(work: Any, url: str) -> Any:
     """Return where a stage keeps its work in progress: at the URL, if there is one."""
     name = _name_at_url(work, url)
-    return Location(f"{_own(url)}/{name}") if name else work
+    return Location(f"{_work_url(url)}/{name}") if name else work
 
 
-def begin(named: Any, url: str, *, depends: str, resumes: bool) -> Any:
-    """Return the folder at the URL in which to write an output; without a URL, `named` itself.
+def begin(output: Any, url: str, *, depends: str, resumes: bool) -> Any:
+    """Return the folder at the URL in which to write an output; without one, `output`.
 
-    `named` is the output's folder in the project, `depends` a digest of what the output depends on.
+    `output` is its folder in the project, `depends` a digest of what it depends on.
     A stage that `resumes` gets the folder of its killed run, if that depended on the same. What
-    another killed run left is deleted. Raises `ElmoError` where `named` has files that `publish`
+    another killed run left is deleted. Raises `ElmoError` where `output` has files that `publish`
     did not write.
     """
-    name = _name_at_url(named, url)
+    name = _name_at_url(output, url)
     if not name:
-        return named
-    check_folder(named, **_replaceable(named.local))
-    note, place = Location(_own(url)) / BEGUN, Location(f"{url}/{name}")
-    begun = _read_if_there(note, f"{name}.json", Begun)
-    if begun is not None and not _is_published(place, begun.folder):
-        if resumes and begun.depends == depends:
-            files = place / begun.folder
+        return output
+    check_folder(output, **_replaceable(output.local))
+    note, place = Location(_work_url(url)) / BEGUN, Location(f"{url}/{name}")
+    record = _read_if_there(note, f"{name}.json", Begun)
+    if record is not None and not _is_published(place, record.folder):
+        if resumes and record.depends == depends:
+            files = place / record.folder
             files.delete_all(filter(_MANIFESTS.fullmatch, files.tree()))
             return files
-        (place / begun.folder).remove()
+        (place / record.folder).remove()
     folder = secrets.token_hex(8)
     note.write_json(f"{name}.json", msgspec.to_builtins(Begun(folder, depends)))
     return place / folder
@@ -156,33 +156,33 @@ def published_location(out: Location, url: str | None = None) -> Location:
     return files_of(url, name, output)
 
 
-def publish(named: Any, written: Any, url: str) -> None:
+def publish(output: Any, data: Any, url: str) -> None:
     """Name a complete output at the URL by its digest, and write the pointer in the project.
 
-    `named` is the output's folder in the project, `written` what `begin` gave for it; nothing is
-    done where they are equal. If an equal output is there and whole, that one is kept, and the new
+    `output` is its folder in the project, `data` the folder that `begin` returned; nothing is done
+    where they are equal. If an equal output is there and whole, that one is kept, and the new
     one deleted.
     """
-    if named == written:
+    if output == data:
         return
-    manifests, name, folder = _manifests(written), _name_of_output(written, url), written.last
-    made = Output(folder, written.tree())
+    manifests, name, folder = _manifests(data), _name_of_output(data, url), data.last
+    record = Output(folder, data.tree())
     place, file = _place_of(url, name), f"{Path(name).name}.json"
-    while not place.create(file, json_bytes(msgspec.to_builtins(made), source=name)):
-        there = read_output(url, name)
-        if there is not None and _is_whole(url, name, there):
-            made = there
+    while not place.create(file, json_bytes(msgspec.to_builtins(record), source=name)):
+        existing = read_output(url, name)
+        if existing is not None and _is_whole(url, name, existing):
+            record = existing
             break
         place.delete(file)  # it has lost files
-    files = place / made.folder
-    named.local.parent.mkdir(parents=True, exist_ok=True)
-    with new_folder(named, **_replaceable(named.local)) as new:
-        files.get_all(manifests, new)
+    files = place / record.folder
+    output.local.parent.mkdir(parents=True, exist_ok=True)
+    with new_folder(output, **_replaceable(output.local)) as new_path:
+        files.get_all(manifests, new_path)
         pointer = msgspec.to_builtins(Pointer(name, manifests))
-        (new / STORED).write_bytes(json_bytes(pointer, source=STORED))
-    if files != written:
-        written.remove()
-    (Location(_own(url)) / BEGUN).delete(f"{_name_at_url(named, url)}.json")
+        (new_path / STORED).write_bytes(json_bytes(pointer, source=STORED))
+    if files != data:
+        data.remove()
+    (Location(_work_url(url)) / BEGUN).delete(f"{_name_at_url(output, url)}.json")
 
 
 def pointers(project: Path = Path()) -> dict[Path, Pointer]:
@@ -191,11 +191,11 @@ def pointers(project: Path = Path()) -> dict[Path, Pointer]:
     def fail(error: OSError) -> None:
         raise error
 
-    marked = []
-    for folder, below, files in os.walk(project, onerror=fail):
-        below[:] = [one for one in below if one not in (".dvc", ".git")]
-        marked += [Path(folder)] if STORED in files else []
-    return {folder: read_pointer(folder) for folder in sorted(marked)}
+    paths = []
+    for folder, subfolders, files in os.walk(project, onerror=fail):
+        subfolders[:] = [name for name in subfolders if name not in (".dvc", ".git")]
+        paths += [Path(folder)] if STORED in files else []
+    return {folder: read_pointer(folder) for folder in sorted(paths)}
 
 
 def forget_lost(url: str) -> list[str]:
@@ -204,20 +204,20 @@ def forget_lost(url: str) -> list[str]:
     Returns the deleted folders. Raises `ElmoError`, and deletes nothing, where none of several
     outputs is there, since the URL may be another's, or where a folder has other files too.
     """
-    known = pointers()
-    whole = in_parallel(lambda one: _is_there(url, one.folder), known.values())
-    lost = [folder for folder, is_whole in zip(known, whole, strict=True) if not is_whole]
-    if len(lost) == len(known) > 1:
+    by_folder = pointers()
+    states = in_parallel(lambda item: _is_there(url, item.folder), by_folder.values())
+    folders = [folder for folder, is_whole in zip(by_folder, states, strict=True) if not is_whole]
+    if len(folders) == len(by_folder) > 1:
         raise ElmoError(
-            f"{url}: holds none of this project's {len(lost)} outputs; is it the right storage? If "
-            f"they are lost, make them again: rm -r {' '.join(map(str, lost))} && elmo run"
+            f"{url}: holds none of this project's {len(folders)} outputs; is it the right storage? "
+            f"If they are lost, make them again: rm -r {' '.join(map(str, folders))} && elmo run"
         )
-    for folder in lost:
+    for folder in folders:
         check_folder(Location(folder), **_replaceable(folder))
-    for folder in lost:
+    for folder in folders:
         shutil.rmtree(folder)
-    _forget_runs({folder.as_posix() for folder in lost})
-    return [folder.as_posix() for folder in lost]
+    _forget_runs({folder.as_posix() for folder in folders})
+    return [folder.as_posix() for folder in folders]
 
 
 def _forget_runs(folders: set[str]) -> None:
@@ -278,7 +278,7 @@ def _is_published(place: Location, folder: str) -> bool:
             return None
 
     names = [name for name in place.names() if name.endswith(".json")]
-    return any(one is not None and one.folder == folder for one in in_parallel(read, names))
+    return any(item is not None and item.folder == folder for item in in_parallel(read, names))
 
 
 def files_of(url: str, name: str, output: Output) -> Location:
@@ -290,13 +290,13 @@ def _place_of(url: str, name: str) -> Location:
     return Location(f"{url}/{name.rpartition('/')[0]}")
 
 
-def _name_of_output(written: Location, url: str) -> str:
+def _name_of_output(location: Location, url: str) -> str:
     """The name below the URL of a complete output: its place, and the digest of its manifests."""
-    manifests = _manifests(written)
+    manifests = _manifests(location)
     if not manifests:
-        raise ElmoError(f"{written}: is empty; nothing is published")
-    sums = dict(zip(manifests, in_parallel(written.sha256, manifests), strict=True))
-    place = written.url.removeprefix(f"{url}/").rpartition("/")[0]
+        raise ElmoError(f"{location}: is empty; nothing is published")
+    sums = dict(zip(manifests, in_parallel(location.sha256, manifests), strict=True))
+    place = location.url.removeprefix(f"{url}/").rpartition("/")[0]
     return f"{place}/{digest(sums)[:16]}"
 
 
@@ -306,7 +306,7 @@ def _manifests(location: Location) -> list[str]:
     return [path for path in paths if _MANIFESTS.fullmatch(path)] or paths
 
 
-def _own(url: str) -> str:
+def _work_url(url: str) -> str:
     """The folder at the URL of what this project has in progress.
 
     It is named by an id that the project gets once, in its work folder.
@@ -321,10 +321,10 @@ def project_id() -> str:
     if not work.exists(PROJECT_ID):
         _WORK.mkdir(exist_ok=True)
         work.create(PROJECT_ID, secrets.token_hex(8).encode())
-    made = work.read(PROJECT_ID).decode(errors="replace")
-    if re.fullmatch("[0-9a-f]{16}", made) is None:
+    content = work.read(PROJECT_ID).decode(errors="replace")
+    if re.fullmatch("[0-9a-f]{16}", content) is None:
         raise BadSettings(f"{_WORK / PROJECT_ID}: is no id of a project; delete it to begin anew")
-    return made
+    return content
 
 
 def _name_at_url(folder: Any, url: str) -> str:

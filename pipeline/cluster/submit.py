@@ -90,10 +90,10 @@ def submit(
             f"--folder {folder}: an absolute path on the cluster, such as /shared/elmo, or a URL, "
             "such as s3://bucket/elmo"
         )
-    sent = execution.variables(settings) | environment(variables)
+    to_send = execution.variables(settings) | environment(variables)
     if commit := commit_tags():
-        sent.setdefault(COMMIT, json.dumps(commit))
-    if at_url and not sent.get("MLFLOW_TRACKING_URI", "").startswith("http"):
+        to_send.setdefault(COMMIT, json.dumps(commit))
+    if at_url and not to_send.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         raise ElmoError(
             f"--folder {folder}: machines that share no folder share no mlflow.db; name an MLflow "
             "server in MLFLOW_TRACKING_URI"
@@ -105,61 +105,60 @@ def submit(
         except ValueError as error:
             raise ElmoError(f"--command {command}: {str(error).lower()}") from None
     job = f"elmo-{'-'.join(stages) or 'job'}-{secrets.token_hex(4)}".replace("@", "-")
-    own = {on_cluster.JOB: job}
+    metadata = {on_cluster.JOB: job}
     if folder is not None and at_url:
-        own[on_cluster.PROJECT] = storage.project_id()
-        sent["ELMO_STORAGE"], folder = folder, without_credentials(folder)
+        metadata[on_cluster.PROJECT] = storage.project_id()
+        to_send["ELMO_STORAGE"], folder = folder, without_credentials(folder)
     with tempfile.TemporaryDirectory() as parent:
         package = Path(parent) / "package"
         # With its job's id each package is another, to Ray too, which keeps equal ones as they are
         # on its nodes; there the variables of the last job are deleted.
-        pack(package, sent | own, params=params, state=at_url)
+        pack(package, to_send | metadata, params=params, state=at_url)
         client = connect(address)
-        with answers(client.get_address()):
+        with catch_ray_errors(client.get_address()):
             client.submit_job(
                 entrypoint=shlex.join(["exec", "python", "elmo_job.py", folder or "-", *run]),
                 submission_id=job,
                 runtime_env=_runtime_env(package),
-                metadata=own,
+                metadata=metadata,
             )
-    where = without_credentials(client.get_address())
-    say(f"submitted {job} to {where}; sent of the environment: {', '.join(sent) or '-'}")
+    server = without_credentials(client.get_address())
+    say(f"submitted {job} to {server}; sent of the environment: {', '.join(to_send) or '-'}")
     for line in commands_of(client, job):
         say(f"  {line}")
     return client, job
 
 
-def environment(asked: Iterable[str]) -> dict[str, str]:
-    """Return the variables to send: those of the allow-list that are set, and those `asked` for.
+def environment(entries: Iterable[str]) -> dict[str, str]:
+    """Return the variables to send: those of the allow-list that are set, and those of `entries`.
 
-    `asked` holds NAME, whose value is this process's, or NAME=VALUE.
+    `entries` holds NAME, whose value is this process's, or NAME=VALUE.
     """
     variables = {
         name: value
         for name, value in os.environ.items()
         if name not in OWN and any(fnmatch.fnmatchcase(name, pattern) for pattern in ALLOWED)
     }
-    for entry in asked:
-        name, given, value = entry.partition("=")
-        if not given and name not in os.environ:
+    for entry in entries:
+        name, sign, value = entry.partition("=")
+        if not sign and name not in os.environ:
             raise ElmoError(f"--env {name}: not set here; set it or write --env {name}=VALUE")
-        variables[name] = value if given else os.environ[name]
+        variables[name] = value if sign else os.environ[name]
     return dict(sorted(variables.items()))
 
 
-def pack(package: Path, sent: dict[str, str], *, params: Path, state: bool = False) -> None:
+def pack(package: Path, variables: dict[str, str], *, params: Path, state: bool = False) -> None:
     """Write the files to send with a job into the new folder `package`.
 
-    They are the job's program, `elmo_job.py`; `environment.json` with `sent`, the values of
-    environment variables by name; the packages `elmo` and `elmo_pipeline`, the project's dvc.yaml,
-    and the file `params` as params.yaml; and with `state` dvc.lock, with the pointers and small
+    They are the job's program, `elmo_job.py`; `environment.json` with the environment `variables`
+    by name; the packages `elmo` and `elmo_pipeline`, the project's dvc.yaml, and the file `params` as params.yaml; and with `state` dvc.lock, with the pointers and small
     results that it names. cluster.yaml, which may hold logins, is not sent.
     """
     package.mkdir()
     shutil.copyfile(on_cluster.__file__, package / "elmo_job.py")
     descriptor = os.open(package / on_cluster.ENVIRONMENT, os.O_WRONLY | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(sent, file)
+        json.dump(variables, file)
     # Under the names that dvc.yaml uses, whatever the packages are called where they are installed.
     for name, source in {"elmo": Path(elmo.__file__).parent, "elmo_pipeline": PACKAGE}.items():
         ignored = shutil.ignore_patterns("__pycache__")
@@ -216,7 +215,7 @@ def connect(address: str | None) -> Any:
         raise ElmoError(f"{error.name} is missing; run: {install}") from None
     for module in ("modules.dashboard_sdk", "modules.job.sdk"):
         logging.getLogger(f"ray.dashboard.{module}").setLevel(logging.WARNING)
-    with answers(address):
+    with catch_ray_errors(address):
         parts = urlsplit(address)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
         socket.create_connection((parts.hostname or "", port), timeout=_ANSWER).close()
@@ -224,25 +223,25 @@ def connect(address: str | None) -> Any:
 
 
 @contextmanager
-def answers(address: str, *, lost: str = "") -> Iterator[None]:
+def catch_ray_errors(address: str, *, advice: str = "") -> Iterator[None]:
     """Say in one line what went wrong with a request to the Jobs API at `address`.
 
-    `lost` is what to do where a connection that there was is lost.
+    `advice` is what to do where a connection that there was is lost.
     """
     from ray.exceptions import AuthenticationError
 
-    where = without_credentials(address)
+    place = without_credentials(address)
     try:
         yield
     except AuthenticationError:
         raise ElmoError(
-            f"{where} refuses this token; RAY_AUTH_TOKEN, or the file that RAY_AUTH_TOKEN_PATH "
+            f"{place} refuses this token; RAY_AUTH_TOKEN, or the file that RAY_AUTH_TOKEN_PATH "
             "names, or ~/.ray/auth_token, must hold the cluster's"
         ) from None
     except OSError as error:  # those of requests are
-        raise ElmoError(f"no Ray Jobs API answers at {where}: {_line(error)}{lost}") from None
+        raise ElmoError(f"no Ray Jobs API answers at {place}: {_line(error)}{advice}") from None
     except (RuntimeError, ValueError) as error:  # as Ray raises them
-        raise ElmoError(f"the Ray Jobs API at {where}: {_line(error)}{lost}") from None
+        raise ElmoError(f"the Ray Jobs API at {place}: {_line(error)}{advice}") from None
 
 
 def _line(error: Exception) -> str:
@@ -267,8 +266,8 @@ def follow(client: Any, job: str) -> int:
     `client` is what `connect` returns, `job` the job's id. Raises `ElmoError` if the connection is
     lost; the job does not depend on it.
     """
-    lost = f"; {job} may go on: {commands_of(client, job)[0]}"
-    with answers(client.get_address(), lost=lost):
+    advice = f"; {job} may go on: {commands_of(client, job)[0]}"
+    with catch_ray_errors(client.get_address(), advice=advice):
         asyncio.run(_print_log(client, job))
         while not (info := client.get_job_info(job)).status.is_terminal():
             time.sleep(1)

@@ -38,24 +38,24 @@ def find_unused(url: str) -> Unused:
     URL, and by work in progress. Raises `ElmoError` where one of these can't be read.
     """
     tree = Location(url).tree()
-    found = dict(_outputs(url, tree))
-    locks, named = _of_git(), set()
+    outputs = dict(_outputs(url, tree))
+    locks, names = _read_git_locks(), set()
     projects = list(_projects())
     for project in projects:
-        named |= {pointer.folder for pointer in storage.pointers(project).values()}
+        names |= {pointer.folder for pointer in storage.pointers(project).values()}
         if (project / LOCK).exists():
             locks.add((project / LOCK).read_bytes())
     marks = [name for name in tree if name.startswith(f"{JOBS}/") and name.endswith(f"/{STORED}")]
     for name, data in zip(marks, in_parallel(Location(url).read, marks), strict=True):
-        named.add(parse_record(data, storage.Pointer, source=f"{url}/{name}").folder)
+        names.add(parse_record(data, storage.Pointer, source=f"{url}/{name}").folder)
     digests = {digest for lock in locks for digest in _folders_of(lock)}
     pointed = [_pointed_to(digest, projects) for digest in digests]
-    named |= {name for name in pointed if name}
+    names |= {name for name in pointed if name}
     begun = set(_begun(url, tree))
     unused = {}
-    for name, output in found.items():
+    for name, output in outputs.items():
         place = name.rpartition("/")[0]
-        if name not in named and (place, output.folder) not in begun:
+        if name not in names and (place, output.folder) not in begun:
             files = [f"{place}/{output.folder}/{file}" for file in output.sizes]
             unused[name] = [f"{name}.json", *(file for file in files if file in tree)]
     return Unused(unused, pointed.count(None))
@@ -83,8 +83,8 @@ def remove(url: str, unused: Unused) -> None:
 
 def _outputs(url: str, tree: dict[str, int]) -> Iterator[tuple[str, storage.Output]]:
     """Yield the outputs at the URL: those whose record has the mark of one."""
-    inside = (f"{JOBS}/", f"{storage.UNFINISHED}/")
-    names = [m[1] for n in tree if (m := _OUTPUT.fullmatch(n)) and not n.startswith(inside)]
+    prefixes = (f"{JOBS}/", f"{storage.UNFINISHED}/")
+    names = [m[1] for n in tree if (m := _OUTPUT.fullmatch(n)) and not n.startswith(prefixes)]
 
     def read(name: str) -> storage.Output | None:
         try:
@@ -107,30 +107,30 @@ def _begun(url: str, tree: dict[str, int]) -> Iterator[tuple[str, str]]:
 
 def _projects() -> Iterator[Path]:
     """Yield this project's folder in each worktree of the repository and in DVC's experiments."""
-    inside = _git("rev-parse", "--show-prefix").decode().strip()
+    subfolder = _git("rev-parse", "--show-prefix").decode().strip()
     yield Path()
     for line in _git("worktree", "list", "--porcelain").decode().splitlines():
-        folder = Path(line.removeprefix("worktree "), inside)
+        folder = Path(line.removeprefix("worktree "), subfolder)
         if line.startswith("worktree ") and folder.is_dir():
             yield folder
     experiments = Path(".dvc", "tmp", "exps")
     yield from experiments.glob("*/") if experiments.is_dir() else ()
 
 
-def _of_git() -> set[bytes]:
+def _read_git_locks() -> set[bytes]:
     """Return the content of each `dvc.lock` among git's objects, reachable or not."""
-    listed = _git("cat-file", "--batch-all-objects", "--batch-check", "--unordered")
-    rows = [line.split() for line in listed.decode().splitlines()]
+    listing = _git("cat-file", "--batch-all-objects", "--batch-check", "--unordered")
+    rows = [line.split() for line in listing.decode().splitlines()]
     blobs = [name for name, kind, size in rows if kind == "blob" and int(size) < _MOST]
-    contents = _git("cat-file", "--batch", given="\n".join(blobs).encode())
-    found, start = set(), 0
+    contents = _git("cat-file", "--batch", data="\n".join(blobs).encode())
+    locks, start = set(), 0
     for _ in blobs:
         end = contents.index(b"\n", start)
         stop = end + 1 + int(contents[start:end].split()[2])
         if re.match(rb"schema:|stages:", data := contents[end + 1 : stop]):
-            found.add(data)
+            locks.add(data)
         start = stop + 1
-    return found
+    return locks
 
 
 def _folders_of(lock: bytes) -> set[str]:
@@ -151,9 +151,9 @@ def _pointed_to(digest: str, projects: Iterable[Path]) -> str | None:
     return None
 
 
-def _git(*command: str, given: bytes = b"") -> bytes:
-    done = subprocess.run(["git", *command], input=given, capture_output=True)
-    if done.returncode:
-        said = " ".join(done.stderr.decode(errors="replace").split())[-300:]
-        raise ElmoError(f"what the commits of this folder name can't be read: {said}")
-    return done.stdout
+def _git(*command: str, data: bytes = b"") -> bytes:
+    process = subprocess.run(["git", *command], input=data, capture_output=True)
+    if process.returncode:
+        reason = " ".join(process.stderr.decode(errors="replace").split())[-300:]
+        raise ElmoError(f"what the commits of this folder name can't be read: {reason}")
+    return process.stdout

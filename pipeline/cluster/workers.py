@@ -70,10 +70,12 @@ def session() -> Iterator[Any]:
     root = str(PACKAGE.parent)
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     terminated = signal.getsignal(signal.SIGTERM)
-    given = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
+    job_env = (
+        json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
+    )
     env_vars = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     env_vars |= {name: os.environ[name] for name in _WAITING if name in os.environ}
-    for name in given.get("env_vars", {}):  # a submitted job's own count; Ray refuses both
+    for name in job_env.get("env_vars", {}):  # a submitted job's own count; Ray refuses both
         env_vars.pop(name, None)
     _start(ray, quiet | {"runtime_env": {"env_vars": env_vars}})
     if threading.current_thread() is threading.main_thread():
@@ -111,8 +113,8 @@ def tasks(
     longer than starting Ray. An exception of `function` is raised as it is. Messages call the work
     `label`, and an item `name(item)`.
     """
-    done: dict[int, Result] = {}
-    shown = 0
+    results: dict[int, Result] = {}
+    next_number = 0
     for number, result in actors(
         _Numbered,
         [function],
@@ -122,14 +124,14 @@ def tasks(
         name=lambda numbered: name(numbered[1]),
         unit="shards",
     ):
-        done[number] = result
-        while shown in done:
-            yield done.pop(shown)
-            shown += 1
+        results[number] = result
+        while next_number in results:
+            yield results.pop(next_number)
+            next_number += 1
 
 
 def call_on_gpu(
-    function: Callable[..., Result], *given: Any, cluster: Cluster, label: str
+    function: Callable[..., Result], *arguments: Any, cluster: Cluster, label: str
 ) -> Result:
     """Call a function on a node of the cluster that has a GPU, in this folder, which all nodes
     share; return its result.
@@ -139,24 +141,24 @@ def call_on_gpu(
     names = ("ELMO_", "MLFLOW_")
     variables = {name: value for name, value in os.environ.items() if name.startswith(names)}
     with session() as ray:
-        one = replace(cluster, workers=1, max_workers=0, gpu=True)
+        worker_cluster = replace(cluster, workers=1, max_workers=0, gpu=True)
         waiting = free_cores.WaitReport(label, cluster)
-        with free_cores.hold_cores(ray, one, waiting, is_own=not elsewhere()) as held:
-            there = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(held)
-            options = {"num_cpus": cluster.cpus, "num_gpus": 1, "scheduling_strategy": there}
+        with free_cores.hold_cores(ray, worker_cluster, waiting, is_own=not elsewhere()) as group:
+            strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+            options = {"num_cpus": cluster.cpus, "num_gpus": 1, "scheduling_strategy": strategy}
             reference = ray.remote(**options)(_call_in).remote(
-                os.getcwd(), variables, function, *given
+                os.getcwd(), variables, function, *arguments
             )
             result: Result = pool.get_result(ray, reference)
             return result
 
 
 def _call_in(
-    folder: str, variables: dict[str, str], function: Callable[..., Result], *given: Any
+    folder: str, variables: dict[str, str], function: Callable[..., Result], *arguments: Any
 ) -> Result:
     os.environ.update(variables)
     os.chdir(folder)
-    return function(*given)
+    return function(*arguments)
 
 
 class _Numbered:
@@ -326,22 +328,22 @@ def _stoppable(
         stop.touch()
         say("stopping: saving a checkpoint")
 
-    done: Future[Result] = Future()
+    future: Future[Result] = Future()
 
     def call() -> None:
         try:
-            done.set_result(function())
+            future.set_result(function())
         except BaseException as error:
-            done.set_exception(error)
+            future.set_exception(error)
 
-    old = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
+    actions = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         threading.Thread(target=call, daemon=True).start()
-        while not wait([done], timeout=free_cores.PAUSE).done:
+        while not wait([future], timeout=free_cores.PAUSE).done:
             on_wait()
-        return done.result()
+        return future.result()
     finally:
-        for number, handler in old.items():
+        for number, handler in actions.items():
             signal.signal(number, handler)
         stop.unlink(missing_ok=True)
 
@@ -354,7 +356,7 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
             "here needs Ray's own, as HEAD:6379"
         )
     show_activity("waiting for Ray to start" if not elsewhere() else "waiting for Ray's head")
-    for last in (False, True):
+    for is_last in (False, True):
         try:
             ray.init(**options)
             show_activity("")
@@ -367,7 +369,7 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
                     f"RAY_ADDRESS {os.environ['RAY_ADDRESS']}: no Ray cluster answers there "
                     f"({reason}); start it, or unset RAY_ADDRESS to work on this machine"
                 ) from None
-            if last:
+            if is_last:
                 raise ElmoError(
                     f"Ray did not start on this machine, twice ({reason}); is it busy, or short of "
                     "memory or of space in /tmp? Run the same command again when it is less so"
@@ -411,8 +413,8 @@ def _begins_here(work: Sequence[Any], cluster: Cluster) -> bool:
     here already speaks for more."""
     ray = sys.modules.get("ray")
     running = ray is not None and ray.is_initialized()
-    alone = len(work) < 2 or cluster.actors == 1
-    return not elsewhere() and (alone or (cluster.actors == 0 and not running))
+    is_alone = len(work) < 2 or cluster.actors == 1
+    return not elsewhere() and (is_alone or (cluster.actors == 0 and not running))
 
 
 def elsewhere() -> bool:
@@ -422,8 +424,8 @@ def elsewhere() -> bool:
 
 def _set_up() -> None:
     """Ray's own settings, which it reads as it is imported; what the user set stays."""
-    own = _QUIET if elsewhere() else _QUIET | _ON_THIS_MACHINE
-    for name, value in own.items():
+    settings = _QUIET if elsewhere() else _QUIET | _ON_THIS_MACHINE
+    for name, value in settings.items():
         os.environ.setdefault(name, value)
     if not elsewhere() and "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"

@@ -97,7 +97,7 @@ def _bring_back(url: str, job: str, old_lock: bytes) -> None:
     """Make this folder as the job left its."""
     from ..cluster import results
 
-    paths = results.bring_back(url, job, before=old_lock)
+    paths = results.bring_back(url, job, old_lock=old_lock)
     _note(f"{len(paths)} results of the job are here; the data stay at {url}")
 
 

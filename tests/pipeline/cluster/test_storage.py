@@ -479,7 +479,7 @@ def test_two_jobs_at_once_at_one_url_are_both_right(
             project, f"../{project.name}-{name}", ignore=shutil.ignore_patterns("bucket")
         )
         monkeypatch.chdir(f"../{project.name}-{name}")
-        results.bring_back(bucket, name, before=b"")
+        results.bring_back(bucket, name, old_lock=b"")
         done = jobs.dvc("repro", "vocab")
         assert done.returncode == 0, done.stderr
         assert set(re.findall("Running stage '([^']*)'", done.stdout)) == {"corpus"}
@@ -501,7 +501,7 @@ def test_what_a_job_left_is_brought_back(project: Path, bucket: str) -> None:
     """Then neither DVC here nor the next job repeats a stage; an output made here stays."""
     jobs = Jobs(project, bucket)
     jobs.run("first")
-    assert len(results.bring_back(bucket, "first", before=b"")) > 5
+    assert len(results.bring_back(bucket, "first", old_lock=b"")) > 5
     assert Path("metrics/vocab.json").exists() and Path("data/vocab/.stored").exists()
     done = jobs.dvc("repro", "vocab")
     assert set(re.findall("Running stage '([^']*)'", done.stdout)) == {"corpus"}, done.stdout
@@ -509,13 +509,13 @@ def test_what_a_job_left_is_brought_back(project: Path, bucket: str) -> None:
     jobs.run("second")
     records = [name for name in Location(bucket).tree() if re.search(r"/\w{16}\.json", name)]
     assert len(records) == 3  # corpus, general text and vocabulary, as before
-    results.bring_back(bucket, "second", before=before)
+    results.bring_back(bucket, "second", old_lock=before)
     assert "Running stage 'vocab'" not in jobs.dvc("repro", "vocab").stdout
     shutil.rmtree("data/vocab")
     Path("data/vocab").mkdir()
     Path("data/vocab/words.txt").write_text("made here")
     with pytest.raises(ElmoError, match="can't be put in place here: .*data/vocab"):
-        results.bring_back(bucket, "first", before=b"")
+        results.bring_back(bucket, "first", old_lock=b"")
     assert Path("data/vocab/words.txt").read_text() == "made here"
     assert Path("dvc.lock").read_bytes() == before
 
@@ -542,19 +542,19 @@ def test_nothing_that_a_bucket_holds_is_written_outside_the_results(
     for name in hostile:
         own.write("dvc.lock", lock({"path": name, "md5": evil}))
         with pytest.raises(ElmoError):
-            results.bring_back(bucket, "bad", before=b"")
+            results.bring_back(bucket, "bad", old_lock=b"")
         listing = json.dumps([{"relpath": name, "md5": evil}]).encode()
         folder = hashlib.md5(listing).hexdigest() + ".dir"
         own.write(f".dvc/cache/files/md5/{folder[:2]}/{folder[2:]}", listing)
         own.write("dvc.lock", lock({"path": "data/vocab", "md5": folder}))
         if name != "out/evil.txt":  # a name within the output
             with pytest.raises(ElmoError):
-                results.bring_back(bucket, "bad", before=b"")
+                results.bring_back(bucket, "bad", old_lock=b"")
     for wrong in ("../../../../evil", "0" * 32, "--force"):
         own.write(f".dvc/cache/files/md5/00/{'0' * 30}", b"evil")
         own.write("dvc.lock", lock({"path": "data/vocab", "md5": wrong}))
         with pytest.raises(ElmoError):
-            results.bring_back(bucket, "bad", before=b"")
+            results.bring_back(bucket, "bad", old_lock=b"")
     after = {path for path in project.parent.rglob("*") if "bucket" not in path.parts}
     assert not [path for path in after - before if path.is_file() and "cache" not in path.parts]
     assert not Path("dvc.lock").exists() and not Path(".git/config").exists()

@@ -520,17 +520,17 @@ def test_the_first_job_of_a_project_that_runs_has_its_work_in_progress(cluster: 
     code = """
 import os, sys, time
 from ray.job_submission import JobSubmissionClient
-from pipeline.cluster.job import PROJECT, _own_work
+from pipeline.cluster.job import PROJECT, _choose_work_id
 client = JobSubmissionClient(sys.argv[1])
 for job in ("one", "two"):
     client.submit_job(entrypoint="sleep 300", submission_id=job, metadata={PROJECT: "p"})
 client.submit_job(entrypoint="sleep 300", submission_id="other", metadata={PROJECT: "q"})
-print(_own_work("one", "p"), _own_work("other", "q"))
-print(_own_work("two", "p").split()[-1])
+print(_choose_work_id("one", "p"), _choose_work_id("other", "q"))
+print(_choose_work_id("two", "p").split()[-1])
 client.stop_job("one")
 while not client.get_job_status("one").is_terminal():
     time.sleep(0.5)
-print(_own_work("two", "p"))
+print(_choose_work_id("two", "p"))
 for job in ("two", "other"):
     client.stop_job(job)
 """
