@@ -30,33 +30,35 @@ def findings() -> None:
 
 
 def _task_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say which task is trained, handed on as `compared`."""
+    """The options that say which task is trained, handed on as `task`."""
 
     @wraps(command)
-    def with_task(**given: Any) -> None:
+    def with_task(**arguments: Any) -> None:
         from pipeline.stages import task_training
         from research.compare import ComparedTask
 
         names = ("kind", "model", "seeds", "columns", "scheme", "device")
-        taken: dict[str, Any] = {name: given.pop(name) or "" for name in names}
-        sources = {split: given.pop(split) for split in ("train", "dev", "test")}
-        check_outside(given["work"], [*sources.values(), taken["model"], *given.get("others", ())])
-        compared = ComparedTask(
-            sources=sources,
-            settings=task_training.parse_pairs("--set", given.pop("changes")),
-            format=given.pop("format_") or "",
-            **taken,
+        texts: dict[str, Any] = {name: arguments.pop(name) or "" for name in names}
+        sources = {split: arguments.pop(split) for split in ("train", "dev", "test")}
+        check_outside(
+            arguments["work"], [*sources.values(), texts["model"], *arguments.get("others", ())]
         )
-        command(compared=compared, **given)
+        task = ComparedTask(
+            sources=sources,
+            settings=task_training.parse_pairs("--set", arguments.pop("changes")),
+            format=arguments.pop("format_") or "",
+            **texts,
+        )
+        command(task=task, **arguments)
 
     files = {"train": "learn from", "dev": "choose the epoch by", "test": "score"}
     options = [
         click.argument("kind", type=click.Choice(KINDS)),
         *(
             click.option(
-                f"--{name}", type=PATH, required=True, help=f"The labelled file to {what}."
+                f"--{name}", type=PATH, required=True, help=f"The labelled file to {description}."
             )
-            for name, what in files.items()
+            for name, description in files.items()
         ),
         MODEL,
         click.option(
@@ -98,7 +100,7 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
     help="What is compared: with and without ELMo; which layers; where it enters; context alone.",
 )
 @_task_options
-def compare(compared: "ComparedTask", ways: Any, work: Path, out: Path) -> None:
+def compare(task: "ComparedTask", ways: Any, work: Path, out: Path) -> None:
     """Train a task of KIND in several ways, all else equal: Tables 1, 2 and 3, Figure 2.
 
     \b
@@ -107,7 +109,7 @@ def compare(compared: "ComparedTask", ways: Any, work: Path, out: Path) -> None:
     """
     from research.compare import compare as measure
 
-    _write(out, lambda: measure(compared, ways, work=work))
+    _write(out, lambda: measure(task, ways, work=work))
 
 
 @findings.command()
@@ -120,7 +122,7 @@ def compare(compared: "ComparedTask", ways: Any, work: Path, out: Path) -> None:
     help="The folder of another model; once for each.",
 )
 @_task_options
-def models(compared: "ComparedTask", others: tuple[Path, ...], work: Path, out: Path) -> None:
+def models(task: "ComparedTask", others: tuple[Path, ...], work: Path, out: Path) -> None:
     """Train a task of KIND without ELMo and with each of several models: which one to use.
 
     \b
@@ -129,7 +131,7 @@ def models(compared: "ComparedTask", others: tuple[Path, ...], work: Path, out: 
     """
     from research.compare import models as measure
 
-    _write(out, lambda: measure(compared, others, work=work))
+    _write(out, lambda: measure(task, others, work=work))
 
 
 @findings.command()
@@ -137,7 +139,7 @@ def models(compared: "ComparedTask", others: tuple[Path, ...], work: Path, out: 
     "--shares", default="1,3,10,30,100", show_default=True, help="Percent of the examples."
 )
 @_task_options
-def labels(compared: "ComparedTask", shares: str, work: Path, out: Path) -> None:
+def labels(task: "ComparedTask", shares: str, work: Path, out: Path) -> None:
     """Train a task of KIND on growing shares of its labels, with ELMo and without: Figure 1.
 
     \b
@@ -152,7 +154,7 @@ def labels(compared: "ComparedTask", shares: str, work: Path, out: Path) -> None
         parts = [0.0]
     if not all(0 < part <= 1 for part in parts):
         raise ElmoError(f"--shares must be percents such as 1,10,100; found {shares!r}")
-    _write(out, lambda: measure(compared, parts, work=work))
+    _write(out, lambda: measure(task, parts, work=work))
 
 
 @findings.command()
@@ -227,9 +229,9 @@ def probe(
 
     check_value("--l2", l2, NonNegative)
     fields = task_training.parse_pairs("--columns", columns.split(",") if columns else [])
-    how = {"format": format_, "columns": fields, "scheme": "plain"}
+    reading = {"format": format_, "columns": fields, "scheme": "plain"}
     files = _static(static)
-    _write(out, lambda: tags(model, train, test, l2=l2, device=device, static=files, **how))
+    _write(out, lambda: tags(model, train, test, l2=l2, device=device, static=files, **reading))
 
 
 @findings.command()
@@ -285,8 +287,8 @@ def page(folder: Path, out: Path) -> None:
     """
     from research.page import redraw
 
-    measured, left = redraw(folder, out)
-    click.echo(f"findings page: {out}: {measured} tables drawn, {left} not measured yet")
+    count, left = redraw(folder, out)
+    click.echo(f"findings page: {out}: {count} tables drawn, {left} not measured yet")
 
 
 def _write(out: Path, measure: Callable[[], "Finding"]) -> None:

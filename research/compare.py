@@ -70,65 +70,65 @@ class ComparedTask:
     device: str = "cpu"
 
 
-def compare(compared: ComparedTask, comparison: Comparison, *, work: Path) -> Finding:
+def compare(task: ComparedTask, comparison: Comparison, *, work: Path) -> Finding:
     """Train a task in each way of a comparison, with all seeds, and score it on the test file.
 
     Returns the scores as a `Finding`.
     """
-    _check(compared, WAYS[comparison])
-    data = _read(compared)
+    _check(task, WAYS[comparison])
+    data = _read(task)
     ways = {
-        name: _train(name, compared, data, _settings(compared, changes), work=work)
+        name: _train(name, task, data, _settings(task, changes), work=work)
         for name, changes in WAYS[comparison].items()
     }
     _compare_with(ways.get("without ELMo"), list(ways.values()))
-    return _finding(compared, comparison, data, list(ways.values()))
+    return _finding(task, comparison, data, list(ways.values()))
 
 
-def models(compared: ComparedTask, others: Sequence[Path], *, work: Path) -> Finding:
+def models(task: ComparedTask, others: Sequence[Path], *, work: Path) -> Finding:
     """Train a task without ELMo and with each of several models; score all on the test file.
 
-    All read the sentences as `compared.model` tokenizes them; a model with another tokenizer is
+    All read the sentences as `task.model` tokenizes them; a model with another tokenizer is
     refused.
     """
-    _check(compared, WAYS["elmo"])
-    folders = [compared.model, *others]
-    if twice := {path for path in folders if folders.count(path) > 1}:
-        raise ElmoError(f"--other {min(twice)}: named twice; pass each model once")
+    _check(task, WAYS["elmo"])
+    folders = [task.model, *others]
+    if repeated := {path for path in folders if folders.count(path) > 1}:
+        raise ElmoError(f"--other {min(repeated)}: named twice; pass each model once")
     _check_tokenizers(folders)
-    data = _read(compared)
-    ways = [_train("without ELMo", compared, data, _settings(compared, WITHOUT), work=work)]
+    data = _read(task)
+    ways = [_train("without ELMo", task, data, _settings(task, WITHOUT), work=work)]
     for path in folders:
-        read = replace(compared, model=path)
+        read = replace(task, model=path)
         name = f"with ELMo, {path.as_posix()}"
         ways.append(_train(name, read, data, _settings(read, {}), work=work))
     _compare_with(ways[0], ways)
-    found = _finding(compared, "models", data, ways)
-    found.data |= {f"other {path.as_posix()}": model_digest(path) for path in others}
-    return found
+    finding = _finding(task, "models", data, ways)
+    finding.data |= {f"other {path.as_posix()}": model_digest(path) for path in others}
+    return finding
 
 
-def labels(compared: ComparedTask, shares: Sequence[float], *, work: Path) -> Finding:
+def labels(task: ComparedTask, shares: Sequence[float], *, work: Path) -> Finding:
     """Train a task on growing shares of the training examples, with ELMo and without.
 
     A share contains every smaller one, and all seeds read the same examples.
     """
-    _check(compared, WAYS["elmo"])
-    data = _read(compared)
+    _check(task, WAYS["elmo"])
+    data = _read(task)
     examples = data["train"].examples
     order = np.random.default_rng(0).permutation(len(examples))
     ways = []
     for share in sorted(shares):
         count = max(1, round(share * len(examples)))
-        chosen = [examples[k] for k in sorted(order[:count])]
-        part = {**data, "train": replace(data["train"], examples=chosen)}
+        subset = [examples[k] for k in sorted(order[:count])]
+        part = {**data, "train": replace(data["train"], examples=subset)}
         for name, changes in WAYS["elmo"].items():
-            settings = _settings(compared, changes)
-            way = _train(f"{name}, {share:.3g}", compared, part, settings, work=work)
+            settings = _settings(task, changes)
+            way = _train(f"{name}, {share:.3g}", task, part, settings, work=work)
             way.row.more |= {"share": share, "train_examples": count}
             ways.append(way)
         _compare_with(ways[-2], ways[-2:])
-    return _finding(compared, "labels", data, ways)
+    return _finding(task, "labels", data, ways)
 
 
 def epochs_to_reach(curves: Sequence[Sequence[float]], goals: Sequence[float]) -> float | None:
@@ -140,8 +140,8 @@ def epochs_to_reach(curves: Sequence[Sequence[float]], goals: Sequence[float]) -
         next((k for k, score in enumerate(curve, 1) if score >= goal), None)
         for curve, goal in zip(curves, goals, strict=True)
     ]
-    known = [epoch for epoch in epochs if epoch is not None]
-    return statistics.fmean(known) if len(known) == len(epochs) else None
+    reached_epochs = [epoch for epoch in epochs if epoch is not None]
+    return statistics.fmean(reached_epochs) if len(reached_epochs) == len(epochs) else None
 
 
 @dataclass(frozen=True)
@@ -170,10 +170,10 @@ def _compare_with(baseline: _Way | None, ways: Sequence[_Way]) -> None:
             way.row.more["updates_to_baseline"] = epochs * way.updates
 
 
-def _check(compared: ComparedTask, ways: Mapping[str, Mapping[str, Any]]) -> None:
+def _check(task: ComparedTask, ways: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuse a setting that is what the ways differ in: their names would be false."""
     differing = {name for changes in ways.values() for name in changes} - {"elmo"}
-    for name, value in compared.settings.items():
+    for name, value in task.settings.items():
         if name in differing or (name, value) == ("elmo", "none"):
             raise ElmoError(f"--set {name}={value}: {name} is what is compared; leave it out")
 
@@ -181,8 +181,8 @@ def _check(compared: ComparedTask, ways: Mapping[str, Mapping[str, Any]]) -> Non
 def _check_tokenizers(folders: Sequence[Path]) -> None:
     from elmo.model.config import read_config
 
-    expected, *rest = (read_config(path).tokenizer for path in folders)
-    for path, tokenizer in zip(folders[1:], rest, strict=True):
+    expected, *tokenizers = (read_config(path).tokenizer for path in folders)
+    for path, tokenizer in zip(folders[1:], tokenizers, strict=True):
         if not tokenizer.same_tokens(expected):
             raise ElmoError(
                 f"{path}: its text was cut by {tokenizer}, that of {folders[0]} by {expected}; "
@@ -190,31 +190,31 @@ def _check_tokenizers(folders: Sequence[Path]) -> None:
             )
 
 
-def _settings(compared: ComparedTask, changes: Mapping[str, Any]) -> TaskSettings:
+def _settings(task: ComparedTask, changes: Mapping[str, Any]) -> TaskSettings:
     from elmo.model.folder import load_model
 
-    chosen = {**compared.settings, **changes}
-    if chosen.get("layers") == "last":
-        chosen["layers"] = str(load_model(compared.model).bilm.config.layers)
-    return task_settings(compared.kind, chosen)
+    values = {**task.settings, **changes}
+    if values.get("layers") == "last":
+        values["layers"] = str(load_model(task.model).bilm.config.layers)
+    return task_settings(task.kind, values)
 
 
-def _read(compared: ComparedTask) -> dict[str, "ExampleSet"]:
+def _read(task: ComparedTask) -> dict[str, "ExampleSet"]:
     from elmo.model.config import read_config
 
     return task_training.read_labelled(
-        compared.kind,
-        compared.sources,
-        format=compared.format,
-        columns=compared.columns,
-        scheme=compared.scheme,
-        tokenizer=read_config(compared.model).tokenizer,
+        task.kind,
+        task.sources,
+        format=task.format,
+        columns=task.columns,
+        scheme=task.scheme,
+        tokenizer=read_config(task.model).tokenizer,
     )
 
 
 def _train(
     name: str,
-    compared: ComparedTask,
+    task: ComparedTask,
     data: Mapping[str, "ExampleSet"],
     settings: TaskSettings,
     *,
@@ -222,12 +222,12 @@ def _train(
 ) -> _Way:
     """Train and score one way; what was finished before an interruption is kept in `work`."""
     made_from = [
-        compared.kind,
+        task.kind,
         msgspec.to_builtins(settings),
-        {split: source_digest(split, path) for split, path in compared.sources.items()},
-        [compared.format, compared.columns, compared.scheme, compared.seeds],
+        {split: source_digest(split, path) for split, path in task.sources.items()},
+        [task.format, task.columns, task.scheme, task.seeds],
         len(data["train"].examples),
-        model_digest(compared.model),
+        model_digest(task.model),
         RESULTS_VERSION,
     ]
     folder = work.absolute() / f"way-{digest(made_from)[:16]}"
@@ -244,16 +244,16 @@ def _train(
             task_training.train_variant(
                 trained,
                 data,
-                compared.kind,
+                task.kind,
                 settings,
-                seeds=compared.seeds,
-                model=compared.model,
+                seeds=task.seeds,
+                model=task.model,
                 work=work.absolute(),
-                device=compared.device,
+                device=task.device,
                 report=report,
             )
             tested = comparison.evaluate_seeds(
-                trained, data["test"], device=compared.device, work=work.absolute()
+                trained, data["test"], device=task.device, work=work.absolute()
             )
             stopwatch.note()
             write_json(kept, msgspec.to_builtins(tested))
@@ -268,7 +268,7 @@ def _train(
         if key != metric and not key.endswith("_sd")
     }
     # A seed's, where they were trained one after another: OMP_NUM_THREADS=1.
-    row.more["minutes"] = _seconds(folder / "seconds.json") / 60 / compared.seeds
+    row.more["minutes"] = _seconds(folder / "seconds.json") / 60 / task.seeds
     say(f"{name}: {metric} {row.mean:.4f}")
     updates = math.ceil(len(data["train"].examples) / settings.batch_size)
     return _Way(row, metric, comparison.best_by_epoch(trained), updates, tallies)
@@ -279,12 +279,12 @@ class _Stopwatch:
 
     def __init__(self, path: Path) -> None:
         self._path, self._began = path, time.perf_counter()
-        self._before = _seconds(path) if path.exists() else 0.0
+        self._earlier_seconds = _seconds(path) if path.exists() else 0.0
 
     def note(self) -> None:
         """Write the sum."""
         spent = time.perf_counter() - self._began
-        write_json(self._path, {"seconds": self._before + spent})
+        write_json(self._path, {"seconds": self._earlier_seconds + spent})
 
 
 def _seconds(path: Path) -> float:
@@ -308,7 +308,7 @@ def _weights(folder: Path) -> dict[str, float]:
 
 
 def _finding(
-    compared: ComparedTask,
+    task: ComparedTask,
     kind: FindingKind,
     data: Mapping[str, "ExampleSet"],
     ways: Sequence[_Way],
@@ -318,16 +318,16 @@ def _finding(
     return Finding(
         format=1,
         kind=kind,
-        task=compared.kind,
+        task=task.kind,
         metric=ways[0].metric,
         command=command_line(),
-        model=model_digest(compared.model),
-        data={split: source_digest(split, path) for split, path in compared.sources.items()},
+        model=model_digest(task.model),
+        data={split: source_digest(split, path) for split, path in task.sources.items()},
         examples={
             **{split: len(labelled.examples) for split, labelled in data.items()},
             "epoch_tokens": sum(map(token_count, data["train"].examples)),
         },
-        seeds=list(range(compared.seeds)),
-        settings=dict(compared.settings),
+        seeds=list(range(task.seeds)),
+        settings=dict(task.settings),
         rows=[way.row for way in ways],
     )

@@ -60,19 +60,19 @@ def main() -> None:
     text = "\n\n".join("\n".join(document) for document in heldout)
     (options.out / "heldout.txt").write_text(f"{text}\n", encoding="utf-8")
     excluded = {run for document in heldout for line in document for run in word_runs(line)}
-    written: set[int] = set()  # hashes of paragraphs
+    hashes: set[int] = set()  # hashes of paragraphs
     for corpus, step in CORPORA.items():
         kept: list[str] = []
         repeated = overlapping = 0
         for document in list(training_documents(options.data / corpus))[::step]:
             for paragraph in document:
                 key = hash(paragraph)
-                if key in written:
+                if key in hashes:
                     repeated += 1
                 elif not excluded.isdisjoint(word_runs(paragraph)):
                     overlapping += 1
                 else:
-                    written.add(key)
+                    hashes.add(key)
                     kept.append(paragraph)
         lines = "".join(f"{line}\n" for line in kept)
         (options.out / f"{corpus}.txt").write_text(lines, encoding="utf-8")
@@ -88,7 +88,7 @@ def held_out_documents(data: Path) -> list[Document]:
     """Return the held-out documents: the articles, then the novel."""
     articles = read_documents(data / "lm-squad-wiki" / "train.txt.gz")
     novel = read_documents(data / "lm-eltec-eng" / HELD_OUT_NOVEL)
-    return [one for one in articles if one[0] in HELD_OUT_ARTICLES] + list(novel)
+    return [article for article in articles if article[0] in HELD_OUT_ARTICLES] + list(novel)
 
 
 def training_documents(folder: Path) -> Iterator[Document]:

@@ -96,7 +96,7 @@ def over_sentences(name: str, right: npt.NDArray[Any], lengths: Sequence[int]) -
     sums, sizes = np.add.reduceat(right.astype(np.int64), starts), np.asarray(lengths)
     random = np.random.default_rng(0)
     draws = (random.integers(len(sizes), size=len(sizes)) for _ in range(DRAWS))
-    means = [sums[chosen].sum() / sizes[chosen].sum() for chosen in draws]
+    means = [sums[rows].sum() / sizes[rows].sum() for rows in draws]
     low, high = np.quantile(means, (0.025, 0.975))
     return Row(name, float(right.mean()), float(low), float(high))
 

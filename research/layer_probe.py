@@ -100,8 +100,8 @@ def probe_vectors(
     weight_CD, bias_C = _fit(train_ND, train_N, len(names), l2, iterations)
     del train_ND
     test_ND = vectors(test).sub_(mean_D).div_(std_D)
-    chosen_N = torch.addmm(bias_C, test_ND, weight_CD.T).argmax(1)
-    right_N: npt.NDArray[np.bool_] = (chosen_N == test_N).numpy()
+    best_N = torch.addmm(bias_C, test_ND, weight_CD.T).argmax(1)
+    right_N: npt.NDArray[np.bool_] = (best_N == test_N).numpy()
     return right_N
 
 

@@ -36,24 +36,24 @@ def in_context(
     neighbours in context that are the same word; with `same_word`, where all are, it is the cosine
     of the nearest.
     """
-    embedder, opened = Embedder.load(model, device=device), FeatureStore(store, model=model)
+    embedder, features = Embedder.load(model, device=device), FeatureStore(store, model=model)
     lines = [line for _, line in numbered_lines(queries) if line.strip()]
     if not lines:
         raise ElmoError(f"{queries}: holds no sentences; write one a line, a token in brackets")
-    asked = [parse_query(line, tokenize=embedder.tokenize) for line in lines]
-    words, static = _static(opened, vectors, {tokens[position] for tokens, position in asked})
-    rows, listed = [], {}
-    for line, (tokens, position) in zip(lines, asked, strict=True):
+    parsed = [parse_query(line, tokenize=embedder.tokenize) for line in lines]
+    words, static = _static(features, vectors, {tokens[position] for tokens, position in parsed})
+    rows, neighbor_lists = [], {}
+    for line, (tokens, position) in zip(lines, parsed, strict=True):
         nearest = neighbors(
-            opened, embedder, tokens, position, k=count, layer=layer, same_word=same_word
+            features, embedder, tokens, position, k=count, layer=layer, same_word=same_word
         )
         word = tokens[position]
-        same = [one.tokens[one.position].lower() == word.lower() for one in nearest]
-        share = float(np.mean(same)) if same else 0.0
+        is_same = [item.tokens[item.position].lower() == word.lower() for item in nearest]
+        share = float(np.mean(is_same)) if is_same else 0.0
         figure = nearest[0].cosine if same_word and nearest else share
         rows.append(Row(line, figure))
-        listed[line] = {
-            "in context": [one.marked() for one in nearest],
+        neighbor_lists[line] = {
+            "in context": [item.marked() for item in nearest],
             "static": _nearest(words, static, word, count),
         }
     sources = {"queries": queries} | ({"vectors": vectors} if vectors is not None else {})
@@ -66,22 +66,22 @@ def in_context(
         command=command_line(),
         model=embedder.model.digest,
         data={name: source_digest(name, path) for name, path in sources.items()}
-        | {"store": opened.digest},
-        examples={"sentences": len(opened), "queries": len(lines)},
+        | {"store": features.digest},
+        examples={"sentences": len(features), "queries": len(lines)},
         seeds=[],
         settings=settings,
         rows=rows,
-        neighbors=listed,
+        neighbors=neighbor_lists,
     )
 
 
-def _static(store: FeatureStore, vectors: Path | None, needed: set[str]) -> tuple[list[str], Any]:
+def _static(store: FeatureStore, vectors: Path | None, words: set[str]) -> tuple[list[str], Any]:
     if vectors is None:
         texts = [store.tokens(k) for k in range(len(store))]
         return train_word_vectors(texts, dim=DIM, min_count=MIN_COUNT)
-    first = next((line for _, line in numbered_lines(vectors)), "").split()
-    dim = int(first[1]) if len(first) == 2 and first[1].isdecimal() else len(first) - 1
-    return read_word_vectors(vectors, needed, dim=max(1, dim))
+    header = next((line for _, line in numbered_lines(vectors)), "").split()
+    dim = int(header[1]) if len(header) == 2 and header[1].isdecimal() else len(header) - 1
+    return read_word_vectors(vectors, words, dim=max(1, dim))
 
 
 def _nearest(words: list[str], vectors: Any, word: str, count: int) -> list[str]:

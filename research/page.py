@@ -42,28 +42,28 @@ def redraw(folder: Path, page: Path) -> tuple[int, int]:
             raise ElmoError(f"{path}: {page} has no mark <!-- finding {name} -->; add one")
     findings = {name: read(path) for name, path in files.items()}
 
-    def drawn(match: re.Match[str]) -> str:
+    def draw_match(match: re.Match[str]) -> str:
         finding = findings.get(match[2])
         if finding is None:
             return match[1] + NOT_MEASURED + match[4]
         return match[1] + table(finding) + _picture(files[match[2]], page) + match[4]
 
-    with new_file(page) as new:
-        new.write_text(_MARK.sub(drawn, text), encoding="utf-8")
+    with new_file(page) as new_page:
+        new_page.write_text(_MARK.sub(draw_match, text), encoding="utf-8")
     return len(findings), len(set(names) - findings.keys())
 
 
 def _check_closed(text: str, page: Path) -> None:
     """Refuse a page on which a mark is not closed before the next: what is between would go."""
-    opened: int | None = None
+    start: int | None = None
     for number, line in enumerate(text.split("\n"), 1):
         begins, ends = line.startswith("<!-- finding "), line.startswith("<!-- end -->")
-        if (begins and opened is not None) or (ends and opened is None):
-            where, what = (opened, "is not closed") if begins else (number, "closes nothing")
-            raise ElmoError(f"{page}:{where}: the mark {what}; write <!-- end --> after its table")
-        opened = number if begins else None if ends else opened
-    if opened is not None:
-        raise ElmoError(f"{page}:{opened}: the mark is not closed; write <!-- end --> after it")
+        if (begins and start is not None) or (ends and start is None):
+            place, fault = (start, "is not closed") if begins else (number, "closes nothing")
+            raise ElmoError(f"{page}:{place}: the mark {fault}; write <!-- end --> after its table")
+        start = number if begins else None if ends else start
+    if start is not None:
+        raise ElmoError(f"{page}:{start}: the mark is not closed; write <!-- end --> after it")
 
 
 def table(finding: Finding) -> str:
@@ -77,20 +77,20 @@ def table(finding: Finding) -> str:
         "updates_to_baseline": "updates to the baseline's best",
         "minutes": "minutes a seed",
     }
-    shown = {k: title for k, title in columns.items() if any(k in row.more for row in finding.rows)}
-    lines = [_line(["", finding.metric, "95 % interval", *shown.values()])]
-    lines.append(_line(["---"] * (3 + len(shown))))
+    heads = {k: title for k, title in columns.items() if any(k in row.more for row in finding.rows)}
+    lines = [_line(["", finding.metric, "95 % interval", *heads.values()])]
+    lines.append(_line(["---"] * (3 + len(heads))))
     for row in finding.rows:
-        cells = [_cell(row, key) for key in shown]
+        cells = [_cell(row, key) for key in heads]
         lines.append(_line([row.name, f"{row.mean:.3f}", _interval(row), *cells]))
-    for query, both in finding.neighbors.items():
+    for query, ways in finding.neighbors.items():
         lines += ["", f"{query}:", ""]
-        lines += [f"- {kind}: {'; '.join(neighbors) or 'none'}" for kind, neighbors in both.items()]
-    counted = ", ".join(
+        lines += [f"- {kind}: {'; '.join(neighbors) or 'none'}" for kind, neighbors in ways.items()]
+    counts = ", ".join(
         f"{name.replace('_', ' ')} {count:,}" for name, count in finding.examples.items()
     )
     seeds = f"seeds {', '.join(map(str, finding.seeds))}; " if finding.seeds else ""
-    lines += ["", f"{counted}; {seeds}model {finding.model[:12]}.", "", f"`{finding.command}`", ""]
+    lines += ["", f"{counts}; {seeds}model {finding.model[:12]}.", "", f"`{finding.command}`", ""]
     return "\n".join(lines)
 
 

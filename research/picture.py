@@ -15,12 +15,12 @@ Point = tuple[float, float, float | None, float | None]  # share, mean, interval
 
 def draw(path: Path, finding: Finding) -> None:
     """Draw a PNG: scores by share of the examples for `labels`, else a bar for each row."""
-    with new_file(path) as new:
+    with new_file(path) as new_path:
         if finding.kind == "labels":
-            _draw_shares(new, _by_way(finding.rows), score=finding.metric)
+            _draw_shares(new_path, _by_way(finding.rows), score=finding.metric)
         else:
             bars = {row.name: (row.mean, row.low, row.high) for row in finding.rows}
-            _draw_intervals(new, bars, score=finding.metric)
+            _draw_intervals(new_path, bars, score=finding.metric)
 
 
 def _by_way(rows: list[Row]) -> dict[str, list[Point]]:
@@ -55,8 +55,8 @@ def _draw_shares(path: Path, lines: Mapping[str, Sequence[Point]], *, score: str
     """Draw a score by the share of training examples, one line for each way of training."""
     figure, axis = plt.subplots(figsize=(6, 3.6))
     for (name, points), color in zip(lines.items(), (GREY, BLUE), strict=False):
-        where = [100 * share for share, _, _, _ in points]
-        axis.plot(where, [mean for _, mean, _, _ in points], "o-", color=color, ms=4, label=name)
+        percents = [100 * share for share, _, _, _ in points]
+        axis.plot(percents, [mean for _, mean, _, _ in points], "o-", color=color, ms=4, label=name)
         for share, _, low, high in points:
             if low is not None and high is not None:
                 axis.plot([100 * share] * 2, [low, high], color=color, lw=1.2)

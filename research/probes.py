@@ -81,8 +81,8 @@ def word_senses(
         if not np.isnan(score):
             row.more["ambiguous_words"] = score
     rows += [*of_static, *of_layers]
-    more = {"fallback": scores.fallback, "ambiguous": scores.ambiguous}
-    rows[0].more |= more
+    extra = {"fallback": scores.fallback, "ambiguous": scores.ambiguous}
+    rows[0].more |= extra
     examples = {"train": len(learned), "test": len(tested), "answers": scores.occurrences}
     return _finding("senses", model, sources, examples, rows, {})
 
@@ -95,14 +95,14 @@ def tags(
     l2: float,
     device: str,
     static: Mapping[str, Path] | None = None,
-    **how: Any,
+    **reading: Any,
 ) -> Finding:
     """Measure how well a linear probe predicts the tags of tokens from each layer.
 
     `how` are options for reading the files. `static` maps names to files of word vectors, each
     probed likewise.
     """
-    learned, tested = (_tagged(path, **how) for path in (train, test))
+    learned, tested = (_tagged(path, **reading) for path in (train, test))
     scores = layer_probe.probe_layers(Embedder.load(model, device=device), learned, tested, l2=l2)
     rows = [Row("most frequent tag of the type", scores.most_frequent)]
     lengths = [len(tokens) for tokens, _ in tested]
@@ -125,8 +125,8 @@ def _static_vectors(path: Path, sentences: Iterable[Sequence[str]]) -> Vectors:
     header = next(iter(numbered_lines(path)))[1].split()
     if len(header) != 2 or not header[1].isdecimal():
         raise ElmoError(f"{path}:1: must be the number of words and of numbers, as word2vec's text")
-    needed = types | {word.lower() for word in types}
-    words, table_WD = read_word_vectors(path, needed, dim=int(header[1]))
+    wanted_words = types | {word.lower() for word in types}
+    words, table_WD = read_word_vectors(path, wanted_words, dim=int(header[1]))
     number = {word: k for k, word in enumerate(words)}
     zero_1D = np.zeros((1, table_WD.shape[1]), np.float32)
     padded_WD = np.concatenate([table_WD, zero_1D])
@@ -182,10 +182,10 @@ def _is_held(document: str) -> bool:
     return int.from_bytes(hashed[:8], "big") / 2**64 < HELD_OUT
 
 
-def _tagged(path: Path, **how: Any) -> list[tuple[Sequence[str], Sequence[str]]]:
+def _tagged(path: Path, **reading: Any) -> list[tuple[Sequence[str], Sequence[str]]]:
     return [
         (example.tokens, example.tags)
-        for example in read_examples("tagging", path, **how).examples
+        for example in read_examples("tagging", path, **reading).examples
         if isinstance(example, Tagged) and example.tags is not None
     ]
 

@@ -82,8 +82,8 @@ def read_semcor(path: Path) -> list[SenseSentence]:
             if keys != "_":
                 right = tuple(keys.split(";"))
                 word = lemma.lower(), part_of_speech(right[0], path, number)
-                first = "1" in senses.split(";")
-                occurrences.append(SenseOccurrence(start, len(tokens), word, right, first))
+                is_first = "1" in senses.split(";")
+                occurrences.append(SenseOccurrence(start, len(tokens), word, right, is_first))
     if tokens:
         sentences.append(SenseSentence(document, tuple(tokens), tuple(occurrences)))
     if not any(sentence.occurrences for sentence in sentences):
@@ -133,8 +133,8 @@ def _sentence(
                     f"{', '.join(_TAGS)}, found {lemma!r} and {tag!r}"
                 )
             right = keys[str(word.get("id"))]
-            named = lemma.lower(), _TAGS[tag]
-            occurrences.append(SenseOccurrence(start, len(tokens), named, right))
+            key = lemma.lower(), _TAGS[tag]
+            occurrences.append(SenseOccurrence(start, len(tokens), key, right))
     return SenseSentence(document, tuple(tokens), tuple(occurrences))
 
 
@@ -143,10 +143,10 @@ def part_of_speech(key: str, path: Path, number: int) -> str:
 
     `ElmoError` names the line (`path`, `number`) if `key` is no sense key.
     """
-    _, percent, rest = key.partition("%")
-    if not percent or rest[:1] not in _PARTS:
+    _, percent, digits = key.partition("%")
+    if not percent or digits[:1] not in _PARTS:
         raise ElmoError(f"{path}:{number}: {key!r} is no WordNet sense key, such as play%1:04:05::")
-    return _PARTS[rest[0]]
+    return _PARTS[digits[0]]
 
 
 def read_first_senses(path: Path) -> dict[Word, str]:
@@ -237,18 +237,18 @@ def score_word_senses(
         for key in occurrence.keys:
             counts[occurrence.word][key] += 1
     right: list[list[bool]] = []
-    first, frequent, unseen, ambiguous = [], [], [], []
+    first_right, frequent, unseen, ambiguous = [], [], [], []
     for occurrence, vector_LD in _occurrences(embed, test):
-        first.append(_first_is_right(occurrence, first_senses))
-        chosen = vectors.nearest(occurrence.word, vector_LD)
-        unseen.append(chosen is None)
+        first_right.append(_first_is_right(occurrence, first_senses))
+        guess = vectors.nearest(occurrence.word, vector_LD)
+        unseen.append(guess is None)
         senses: Mapping[str, int] = counts.get(occurrence.word, {})
         ambiguous.append(len(senses) > 1)
-        if chosen is None:
-            right.append([first[-1]] * len(vector_LD))
-            frequent.append(first[-1])
+        if guess is None:
+            right.append([first_right[-1]] * len(vector_LD))
+            frequent.append(first_right[-1])
         else:
-            right.append([key in occurrence.keys for key in chosen])
+            right.append([key in occurrence.keys for key in guess])
             frequent_sense = max(sorted(senses), key=lambda key: senses[key])
             frequent.append(frequent_sense in occurrence.keys)
     if not right:
@@ -257,7 +257,7 @@ def score_word_senses(
     among = right_NL[several_N].mean(0) if several_N.any() else np.full(right_NL.shape[1], np.nan)
     return SenseScores(
         layers=right_NL.mean(0).tolist(),
-        first_sense=float(np.mean(first)),
+        first_sense=float(np.mean(first_right)),
         most_frequent=float(np.mean(frequent)),
         ambiguous_layers=among.tolist(),
         fallback=float(np.mean(unseen)),

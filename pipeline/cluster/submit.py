@@ -151,8 +151,9 @@ def pack(package: Path, variables: dict[str, str], *, params: Path, state: bool 
     """Write the files to send with a job into the new folder `package`.
 
     They are the job's program, `elmo_job.py`; `environment.json` with the environment `variables`
-    by name; the packages `elmo` and `elmo_pipeline`, the project's dvc.yaml, and the file `params` as params.yaml; and with `state` dvc.lock, with the pointers and small
-    results that it names. cluster.yaml, which may hold logins, is not sent.
+    by name; the packages `elmo` and `elmo_pipeline`, the project's dvc.yaml, and the file `params`
+    as params.yaml; and with `state` dvc.lock, with the pointers and small results that it names.
+    cluster.yaml, which may hold logins, is not sent.
     """
     package.mkdir()
     shutil.copyfile(on_cluster.__file__, package / "elmo_job.py")
