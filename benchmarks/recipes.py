@@ -35,7 +35,7 @@ from elmo.settings import CheckpointSettings, ModelShape, OptimizerSettings, Tra
 from elmo.train.job import TrainingJob
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.step import WorkerGroup
-from pipeline.settings.preset import overlaid_text
+from pipeline.settings.preset import overlay_text
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = CheckpointSettings(minutes=10.0, keep=2)
@@ -93,7 +93,7 @@ def curve(path: Path) -> list[tuple[int, float]]:
 
 def _preset(name: str) -> dict[str, Any]:
     """The section pretrain of params.yaml with a preset's values."""
-    text, _ = overlaid_text(ROOT / "params.yaml", ROOT / "presets" / name)
+    text, _ = overlay_text(ROOT / "params.yaml", ROOT / "presets" / name)
     section: dict[str, Any] = yaml.safe_load(text)["pretrain"]
     return section
 
