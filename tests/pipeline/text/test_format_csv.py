@@ -30,7 +30,7 @@ def read(path: Path, *, column: str = "text", size: int = 40) -> tuple[bytes, li
     given = dict(column=column, documents="line", size=size, accounting=accounting)
     blocks = list(read_blocks(span, **given))  # type: ignore[arg-type]
     text = b"".join(block.text for block in blocks)
-    numbers = [int(n) for block in blocks for n in block.records]  # type: ignore[union-attr]
+    numbers = [int(n) for block in blocks for n in block.records.numbers]  # type: ignore[union-attr]
     inside = len(text) - accounting.added
     assert accounting.bytes == inside + accounting.fields + accounting.mark
     return text, numbers, accounting.bytes
