@@ -27,40 +27,30 @@ STALE = 40.0  # seconds for which a network file system may hide what another no
 _IMAGE = "use one image for all"
 
 
-def check_nodes(ray: Any, folders: Iterable[Location], *, answer: float = ANSWER) -> int:
+def check_nodes(ray: Any, folders: Sequence[Location], *, answer: float = ANSWER) -> int:
     """Check each node of a cluster; return how many were checked, 0 if there is only one.
 
-    Raises `ElmoError` with all that is wrong. Each node must see the local `folders`, reach those
-    at URLs, and answer in `answer` seconds.
+    Raises `ElmoError` with all that is wrong, each cause with its nodes. Each node must see the
+    local `folders`, reach those at URLs, and answer in `answer` seconds. The only node of a cluster
+    is this machine, and is not asked.
     """
-    if problems := find_problems(ray, folders, answer=answer):
-        raise ElmoError("; ".join(problems))
-    return len(_other_nodes(ray))
-
-
-def find_problems(
-    ray: Any, folders: Iterable[Location], *, urls: Iterable[str] = (), answer: float = ANSWER
-) -> list[str]:
-    """Return what is wrong with each node, one line for each cause and its nodes.
-
-    Each node must see the local `folders`, reach those at URLs, have the packages that read `urls`,
-    and answer in `answer` seconds. The only node of a cluster is this machine, and is not asked.
-    """
-    folders = list(folders)
-    packages = needed_packages([*map(str, folders), *urls])
+    packages = needed_packages(map(str, folders))
     if absent := [name for name in packages if not packages[name]]:
-        return [f"{socket.gethostname()}: {', '.join(absent)} is not installed; {_IMAGE}"]
+        raise ElmoError(f"{socket.gethostname()}: {', '.join(absent)} is not installed; {_IMAGE}")
+    nodes = _other_nodes(ray)
     with markers(folders) as (contents, at_urls):
-        causes = _ask_all(
-            ray, _other_nodes(ray), (packages, code_digest(), contents, at_urls), answer
-        )
+        causes = _ask_all(ray, nodes, (packages, code_digest(), contents, at_urls), answer)
     by_cause: dict[str, list[str]] = {}
     for node, cause in causes:
         by_cause.setdefault(cause, []).append(node)
-    return [
-        f"node{'s' * (len(names) > 1)} {', '.join(names)}: {cause}"
-        for cause, names in by_cause.items()
-    ]
+    if by_cause:
+        raise ElmoError(
+            "; ".join(
+                f"node{'s' * (len(names) > 1)} {', '.join(names)}: {cause}"
+                for cause, names in by_cause.items()
+            )
+        )
+    return len(nodes)
 
 
 def check_node(

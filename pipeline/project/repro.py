@@ -1,6 +1,5 @@
 """`elmo run`: `dvc repro` in a process of its own, and the lines that end a run."""
 
-import json
 import os
 import signal
 import subprocess
@@ -16,11 +15,8 @@ import psutil
 from elmo.errors import NotFound
 
 from .. import tracking
-from ..settings import cluster as execution
-from ..stages import STAGES, load_stage
 from .outcome import outcome_lines
 
-DVC = [sys.executable, "-m", "dvc"]
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -36,11 +32,8 @@ def repro(arguments: Sequence[str]) -> int:
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
     os.environ |= {"DVC_NO_ANALYTICS": "1", "PATH": path}
     targets = [word for word in arguments if not word.startswith("-")]
-    only_shows = "--dry" in arguments
-    if not only_shows:
-        _check_cluster(arguments, targets)
-    code = _run([*DVC, "repro", *arguments])
-    if code == 0 and not targets and not only_shows:
+    code = _run([sys.executable, "-m", "dvc", "repro", *arguments])
+    if code == 0 and not targets and "--dry" not in arguments:
         for line in outcome_lines():
             print(line, flush=True)
     return code
@@ -91,21 +84,3 @@ def _is_alive(group: int) -> bool:
                 if process.info["status"] != psutil.STATUS_ZOMBIE:
                     return True
     return False
-
-
-def _check_cluster(arguments: Sequence[str], targets: Sequence[str]) -> None:
-    """Refuse what a cluster that is named can't do of the stages that are to run."""
-    cluster = execution.load(Path("cluster.yaml"))[0]
-    if not cluster.address:
-        return
-    stages = set(STAGES if not targets else (name.partition("@")[0] for name in targets))
-    if not {"-f", "--force"}.intersection(arguments):
-        flags = ["--with-deps", *targets] if targets else []
-        status = subprocess.run([*DVC, "status", "--json", *flags], capture_output=True, text=True)
-        if status.returncode:  # `dvc repro` says why
-            return
-        stages = {name.partition("@")[0] for name in json.loads(status.stdout)}
-    if any(load_stage(name).cluster for name in stages.intersection(STAGES)):
-        from ..cluster import run_check
-
-        run_check.check_run(cluster, stages)

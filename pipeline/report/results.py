@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.location import Location
 from elmo.io.records import read_json
@@ -22,7 +20,6 @@ COLUMNS = {
     "train": ("tokens", "perplexity"),
     "heldout": ("tokens", "average"),
 }
-SENTENCES = 300
 TEXTS = {"general": "general text", "domain": "domain text"}
 
 
@@ -60,8 +57,6 @@ class Results:
     curves: "dict[str, dict[str, Curve]]"
     """The curves of each stage that trained, by the name of their file."""
     store: "FeatureStore"
-    layers: Mapping[str, Mapping[str, float]]
-    """The statistics of each layer (`layer_statistics`)."""
 
     @property
     def scores(self) -> JsonObject:
@@ -112,33 +107,7 @@ def read_results(
         started_from="" if trained else model_name or "a pretrained model",
         curves=_curves(curves, training.child("perplexity"), trained=trained, finetuned=finetuned),
         store=feature_store,
-        layers=layer_statistics(feature_store),
     )
-
-
-def layer_statistics(store: "FeatureStore") -> dict[str, dict[str, float]]:
-    """Return each layer's mean norm of a vector ("norm"), and mean cosine of a sentence's tokens.
-
-    The "cosine" is NaN where no sentence has two different tokens. They are by the layer's name, of
-    sentences spread evenly through the store.
-    """
-    norms: list[np.ndarray[Any, Any]] = []
-    cosines: list[np.ndarray[Any, Any]] = []
-    for k in range(0, len(store), max(1, len(store) // SENTENCES)):
-        vectors_LTD, tokens = store[k], np.array(store.tokens(k))
-        norm_LT = np.linalg.norm(vectors_LTD, axis=-1)
-        unit_LTD = vectors_LTD / np.maximum(norm_LT, 1e-9)[..., None]
-        different_TT = tokens[:, None] != tokens[None, :]
-        norms.append(norm_LT)
-        if different_TT.any():
-            cosines.append((unit_LTD @ unit_LTD.swapaxes(1, 2))[:, different_TT].mean(1))
-    nothing = np.full((len(store.layers), 1), np.nan)
-    norm_L = (np.concatenate(norms, 1) if norms else nothing).mean(1)
-    cosine_L = (np.stack(cosines, 1) if cosines else nothing).mean(1)
-    return {
-        name: {"norm": float(norm), "cosine": float(cosine)}
-        for name, norm, cosine in zip(store.layers, norm_L, cosine_L, strict=True)
-    }
 
 
 def _read(path: Path) -> JsonObject:

@@ -1,4 +1,4 @@
-"""The report's sections on figures: model, perplexity, layers and tasks."""
+"""The report's sections on figures: model, perplexity and tasks."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from .phrases import (
     unknown_words_remark,
     versus_unigram,
 )
-from .results import SENTENCES, TEXTS, JsonObject, Results
+from .results import TEXTS, JsonObject, Results
 
 
 def summary(results: Results) -> str:
@@ -143,7 +143,7 @@ def perplexities(results: Results) -> list[Block]:
             f"unigram model {pretrain['unigram_perplexity']:.1f}). "
         )
     note += (
-        "The table and the picture compare both models under the fine-tuned one's vocabulary, "
+        "The table compares both models under the fine-tuned one's vocabulary, "
         f"which has {words_added:,} words more; before training these share the probability "
         "of <UNK>."
     )
@@ -180,23 +180,6 @@ def training() -> Paragraph:
         "Held-out perplexity is the mean of both directions under the full softmax. Training "
         "perplexity is that of the loss: with dropout, and under the softmax of the settings."
     )
-
-
-def layers(by_layer: Mapping[str, Mapping[str, float]]) -> list[Block]:
-    """Return a table of the statistics of each layer, and a paragraph that explains it.
-
-    `by_layer` is what `layer_statistics` returns.
-    """
-    rows = [
-        (name.replace("_", " "), f"{row['norm']:.2f}", f"{row['cosine']:.3f}")
-        for name, row in by_layer.items()
-    ]
-    note = (
-        f"Over up to {SENTENCES} sentences spread evenly through the store. Layer 0 sees the "
-        "characters of a token alone, the others its sentence; the cosine is that of two "
-        "different tokens of one sentence."
-    )
-    return [Paragraph(note), Table(rows, head=("Layer", "mean norm", "mean cosine"))]
 
 
 def tasks(by_task: Mapping[str, JsonObject], pictures: Path) -> list[Block]:

@@ -5,7 +5,6 @@ The comments, the order and all other values of params.yaml are kept.
 
 import io
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from elmo.io.atomic import new_file
 from .. import PACKAGE
 from . import params, strict_yaml
 
-# The indents of a key and of the first item of the list below it.
-_LIST = r"^( *)[^\s#][^\n]*:[ \t]*(?:#[^\n]*)?\n(?: *#[^\n]*\n|\n)*( *)- "
 OURS = PACKAGE / "project" / "presets"
 
 
@@ -62,8 +59,8 @@ def overlay_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
     changes: list[str] = []
 
     def edit(values: Any) -> None:
-        text = source.read_bytes().decode("utf-8-sig")
-        changes.extend(_merge(values, _yaml(text).load(text), "", params_file, source))
+        overlay = _yaml().load(source.read_text(encoding="utf-8-sig"))
+        changes.extend(_merge(values, overlay, "", params_file, source))
 
     return edit_text(params_file, edit), changes
 
@@ -71,28 +68,23 @@ def overlay_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
 def edit_text(file: Path, edit: Any) -> str:
     """Return the text of a YAML file after the function `edit` has changed its parsed values.
 
-    `edit` gets them as nested dictionaries, and changes these in place. Comments and line ends are
-    kept; the file itself is not written.
+    `edit` gets them as nested dictionaries, and changes these in place. Comments are kept; the file
+    itself is not written.
     """
-    text = file.read_bytes().decode("utf-8")
-    plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
-    yaml, out = _yaml(plain), io.StringIO()
-    values = yaml.load(plain)
+    yaml, out = _yaml(), io.StringIO()
+    values = yaml.load(file.read_text(encoding="utf-8-sig"))
     edit(values)
     yaml.dump(values, out)
-    new_text = out.getvalue()
-    return new_text.replace("\n", "\r\n") if "\r\n" in text else new_text
+    return out.getvalue()
 
 
-def _yaml(text: str) -> Any:
+def _yaml() -> Any:
     """A reader and writer that keeps how a file is laid out."""
     from ruamel.yaml import YAML
 
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 1 << 20
-    list_indents = re.search(_LIST, text, re.M)
-    offset = len(list_indents[2]) - len(list_indents[1]) if list_indents else 2
-    yaml.indent(mapping=2, sequence=offset + 2, offset=offset)
+    yaml.indent(mapping=2, sequence=4, offset=2)
     return yaml
 
 

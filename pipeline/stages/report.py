@@ -1,10 +1,10 @@
-"""report: the results of a run as pictures and one self-contained HTML page.
+"""report: the results of a run as one self-contained HTML page.
 
 In `pipeline/report`, `results.py` reads them, `pictures.py` draws, `sections.py` and
 `word_sections.py` are what the page says, section by section, and `page.py` renders it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="report",
-    version=13,
-    help="Write one HTML page: the model, its perplexities, curves, layers, neighbours and tasks.",
+    version=14,
+    help="Write one HTML page: the model, its perplexities, curves, neighbours and tasks.",
     inputs=(
         Argument("numbers_in", "path", "The folder of the stages' figures."),
         Argument("curves", "path", "The folder of the curves."),
@@ -54,7 +54,7 @@ def run(
     tasks: Sequence[str] = (),
     named: str = "",
 ) -> dict[str, int]:
-    """Write `index.html` and its PNGs to `out`, and log the page to MLflow; return their number.
+    """Write `index.html` and `curves.png` to `out`, and log the page to MLflow.
 
     `numbers_in` is the folder of the stages' figures, `curves` that of their tables of losses,
     `registered` the file that register wrote. `tasks` are the names of tasks that have figures and
@@ -63,7 +63,7 @@ def run(
     """
     from elmo.model.embedder import Embedder
 
-    from ..report.pictures import pictures
+    from ..report.pictures import curves as draw_curves
 
     with local_folder(model) as local_model:
         results = read_results(
@@ -80,18 +80,18 @@ def run(
         with tracking.run("report", params, inputs=digests, sources=sources) as log:
             marks = ("index.html", "curves.png")
             with new_folder(Location(out), required=marks, pattern=r"\w+\.png") as folder:
-                drawn = pictures(results, folder)
                 embedder = Embedder.load(local_model, device="cpu")
+                drawn = draw_curves(results, folder)
                 figures = _figures(results, drawn, curves / "tasks", params, embedder)
                 page = render(params.title, sections.summary(results), figures)
                 (folder / "index.html").write_text(page, encoding="utf-8")
             log.log_artifact(out / "index.html")
-    return {"pictures": len(drawn)}
+    return {"sections": len(figures)}
 
 
 def _figures(
     results: Results,
-    drawn: Mapping[str, Picture],
+    drawn: Picture,
     task_pictures: Path,
     params: ReportSettings,
     embedder: "Embedder",
@@ -99,14 +99,13 @@ def _figures(
     """The sections, in order."""
     return {
         "Model": [sections.model(results)],
-        "Perplexity": [*sections.perplexities(results), drawn["perplexity"]],
-        "Training": [sections.training(), drawn["curves"]],
-        "Layers": [*sections.layers(results.layers), drawn["layers"]],
+        "Perplexity": sections.perplexities(results),
+        "Training": [sections.training(), drawn],
         "Neighbours": word_sections.neighbors(params, results.store, embedder),
         "Tasks": sections.tasks(results.tasks, task_pictures),
     }
 
 
 def summary(figures: dict[str, int], out: Path) -> str:
-    """Return the line that the stage prints: where the page is, and how many pictures it has."""
-    return f"open {out / 'index.html'} ({figures['pictures']} pictures)"
+    """Return the line that the stage prints: where the page is."""
+    return f"open {out / 'index.html'}"

@@ -257,11 +257,10 @@ def test_a_version_leads_to_its_run_its_corpus_and_its_stores(project: Path) -> 
 def test_the_report_needs_nothing_else(project: Path) -> None:
     page = (project / "report" / "index.html").read_text(encoding="utf-8")
     assert "http" not in page.split("<body>")[0]
-    assert 'src="http' not in page and page.count('src="data:image/png;base64') == 4
+    assert 'src="http' not in page and page.count('src="data:image/png;base64') == 2
     metrics = json.loads((project / "numbers" / "pretrain.json").read_text())
     assert f"{metrics['heldout_forward']:.1f}" in page
-    for name in ("curves", "perplexity", "layers"):
-        assert (project / "report" / f"{name}.png").stat().st_size > 5000
+    assert (project / "report" / "curves.png").stat().st_size > 5000
 
 
 def test_every_command_of_the_readme_on_text(project: Path) -> None:

@@ -378,7 +378,8 @@ def project(tmp_path: Path) -> Path:
     for k in range(6):
         (folder / f"{k}.txt").write_text(f"text number {k} .\n\n" * 30)
     params["corpus"]["general"] = [str(folder / f"{k}.txt") for k in range(6)]
-    params["corpus"]["domain"] = [str(folder / "0.txt")]
+    (folder / "domain.txt").write_text("a text of the domain .\n\n" * 30)
+    params["corpus"]["domain"] = [str(folder / "domain.txt")]
     params["tokenize"] |= {"shard_bytes": 1024}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     return folder
@@ -408,19 +409,6 @@ def test_dvc_repro_with_the_code_that_was_sent(
     (project / "params.yaml").write_text("corpus: {}\n")
     wrong = cluster.call(*submitted, cwd=project)
     assert wrong.returncode != 0 and "error: params.yaml" in wrong.stdout
-
-
-@pytest.mark.ray
-def test_what_training_lacks_is_said_before_the_first_stage(
-    cluster: Cluster, project: Path, tmp_path: Path
-) -> None:
-    shutil.copyfile(ROOT / "dvc.yaml", project / "dvc.yaml")
-    (tmp_path / "shared").mkdir()
-    done = cluster.call("submit", "pretrain", "--folder", str(tmp_path / "shared"), cwd=project)
-    assert done.returncode == 1
-    (said,) = (line for line in done.stdout.splitlines() if line.startswith("error: "))
-    assert said.startswith("error: workers is 0")
-    assert "corpus: " not in done.stdout
 
 
 @pytest.mark.ray

@@ -52,22 +52,6 @@ def test_comments_and_the_users_own_values_stay(project: Path) -> None:
     assert "general: [a.txt]  # mine:" in project.read_text()
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("indent", ["", "  "])
-def test_how_a_file_is_laid_out_stays(project: Path, indent: str, mark: str, end: str) -> None:
-    """Windows' line ends, a byte order mark, and block lists with and without indent."""
-    listed = f"general:\n{indent}  - a.txt  # one\n{indent}  - b.txt"
-    text = project.read_text().replace("general: []", listed)
-    project.write_bytes((mark + text.replace("\n", end)).encode())
-    assert preset.apply_preset("small", project)
-    after = project.read_bytes().decode()
-    assert params.load(project).corpus.general == ("a.txt", "b.txt")
-    assert after.count("\r\n") == (after.count("\n") if end == "\r\n" else 0)
-    assert listed in after.replace("\r\n", "\n") and "- b.txt  # your files" in after
-    assert len(after.splitlines()) == len(text.splitlines())
-
-
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

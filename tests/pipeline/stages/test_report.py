@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
-import numpy as np
 import pytest
 import torch
 
@@ -32,7 +31,7 @@ from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
 from elmo.store.neighbors import neighbors
-from pipeline.report import results, word_sections
+from pipeline.report import word_sections
 from pipeline.report.page import Table
 from pipeline.settings.params import ReportSettings
 from pipeline.stages import report
@@ -160,7 +159,7 @@ def run(given: Path, out: Path, *, named: str = "") -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def page(made: Path) -> str:
-    assert run(made, made / "report") == {"pictures": 3}
+    assert run(made, made / "report") == {"sections": 5}
     return (made / "report" / "index.html").read_text(encoding="utf-8")
 
 
@@ -181,7 +180,6 @@ def text_of(page: str) -> str:
         "General text 414.4 86.0 115.0 +33.7% 3.60 × 1.313 9,467 2.9%",
         "Domain text 473.0 150.0 85.1 −43.3% 5.56 ×",
         "81.8 on general text (forward 82.7, backward 80.9; unigram model 399.1)",
-        "layer 2 ",
         "; two random tokens have 0.",
     ],
 )
@@ -199,8 +197,7 @@ def test_the_page_needs_nothing_else(page: str, made: Path) -> None:
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
     pictures = [source for source in sources if not source.startswith("#")]
     files = sorted(path.name for path in (made / "report").iterdir())
-    drawn = ["curves", "layers", "perplexity"]
-    assert files == sorted(["index.html", *(f"{name}.png" for name in drawn)])
+    assert files == ["curves.png", "index.html"]
     found = [
         base64.b64decode(picture.removeprefix("data:image/png;base64,")) for picture in pictures
     ]
@@ -275,26 +272,6 @@ def test_the_same_inputs_give_the_same_bytes(made: Path, page: str, tmp_path: Pa
     run(made, tmp_path / "again")
     for path in (made / "report").iterdir():
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes(), path.name
-
-
-def test_layer_statistics_are_those_of_every_pair(made: Path) -> None:
-    store = FeatureStore(made / "store")
-    norms: list[list[float]] = [[] for _ in store.layers]
-    cosines: list[list[float]] = [[] for _ in store.layers]
-    for k in range(len(store)):
-        tokens = store.tokens(k)
-        for layer, vectors in enumerate(store[k]):
-            norms[layer] += [float(np.linalg.norm(vector)) for vector in vectors]
-            pairs = [
-                float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-                for i, a in enumerate(vectors)
-                for j, b in enumerate(vectors)
-                if tokens[i] != tokens[j]
-            ]
-            cosines[layer] += [float(np.mean(pairs))] if pairs else []
-    for layer, found in enumerate(results.layer_statistics(store).values()):
-        assert found["norm"] == pytest.approx(np.mean(norms[layer]), rel=1e-4)
-        assert found["cosine"] == pytest.approx(np.mean(cosines[layer]), abs=1e-4)
 
 
 def test_pictures_follow_the_figures(made: Path, page: str, given: Path, tmp_path: Path) -> None:
@@ -383,7 +360,7 @@ def test_one_text_alone_has_no_column_of_fine_tuning(given: Path, tmp_path: Path
     for name in ("train.tsv", "heldout.tsv"):
         curve = given / "curves" / "finetune" / name
         curve.write_text(curve.read_text().splitlines()[0] + "\n")
-    assert run(given, tmp_path / "report") == {"pictures": 3}
+    assert run(given, tmp_path / "report") == {"sections": 5}
     said = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     assert "The domain text is the general text, so nothing was fine-tuned." in said
     head = "Held-out unigram pretrained below unigram bits per byte tokens unknown"
@@ -408,7 +385,7 @@ def test_a_model_taken_as_it_is_has_no_panel_of_pretraining(
     for name in ("train.tsv", "heldout.tsv"):
         curve = given / "curves" / "pretrain" / name
         curve.write_text(curve.read_text().splitlines()[0] + "\n")
-    assert run(given, tmp_path / "report", named="english") == {"pictures": 3}
+    assert run(given, tmp_path / "report", named="english") == {"sections": 5}
     assert drawn == [["fine-tuning on domain text"]]
     said = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     head = "Held-out perplexity 150.0 on domain text before fine-tuning english, 85.1 after."
