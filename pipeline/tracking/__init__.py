@@ -12,7 +12,6 @@ from .client import (
     configured_database,
     database_file,
     mlflow_client,
-    name_filter,
     shown_uri,
     silenced,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "flat_params",
     "run_exists",
     "mlflow_client",
-    "name_filter",
     "run",
     "shown_uri",
     "silenced",

@@ -4,7 +4,6 @@ A new version is `candidate`. The first one is champion too; another becomes cha
 held-out perplexity, on the same text and words, is lower by a margin, or by `promote`.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +55,7 @@ def versions(name: str) -> list[ModelVersion]:
     tracking.check_mlflow()
     with tracking.catch_mlflow_errors():
         client = tracking.mlflow_client()
-        query = tracking.name_filter(name)
+        query = f"name = '{name}'"
         pages = [client.search_model_versions(query)]
         while pages[-1].token:
             pages.append(client.search_model_versions(query, page_token=pages[-1].token))
@@ -66,7 +65,7 @@ def versions(name: str) -> list[ModelVersion]:
             int(item.version),
             item.run_id,
             sorted(a for a, v in aliases.items() if int(v) == int(item.version)),
-            {_current_tag_name(tag): value for tag, value in item.tags.items()},
+            dict(item.tags),
         )
         for page in pages
         for item in page
@@ -77,11 +76,6 @@ def versions(name: str) -> list[ModelVersion]:
 def shorten(digest: str) -> str:
     """Return as much of a digest as a tag shows."""
     return digest[:SHOWN]
-
-
-def _current_tag_name(tag: str) -> str:
-    """A tag by its name of today: the domain text was once called the task text."""
-    return re.sub(r"(^|\.)task$", r"\1domain", tag)
 
 
 def decide_champion(

@@ -25,6 +25,10 @@ _DEFAULTS = {
 }
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # its page shows runs, not traces
 _CLIENTS: dict[str, Any] = {}
+_UNREACHABLE = re.compile(
+    "Connection refused|Connection aborted|Connection reset|timed out|No route to host|"
+    "NameResolutionError|Name or service not known"
+)
 
 
 def mlflow_client() -> Any:
@@ -141,18 +145,9 @@ def explain(error: BaseException) -> str:
             f"{subject} refuses the login; set MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
         )
-    reasons = {
-        "Connection refused": "connection refused",
-        "NameResolutionError": "no such host",
-        "Name or service not known": "no such host",
-        "timed out": "no answer in time",
-        "Connection aborted": "it closed the connection",
-        "Connection reset": "it closed the connection",
-        "No route to host": "no route to it",
-    }
-    for sign, reason in reasons.items():
-        if sign in text:
-            return f"{subject} can't be reached ({reason}); start it, or set MLFLOW_TRACKING_URI"
+    if found := _UNREACHABLE.search(text):
+        reason = found[0].lower()
+        return f"{subject} can't be reached ({reason}); start it, or set MLFLOW_TRACKING_URI"
     if status:
         return (
             f"{subject} answers with error {status[1]}; check that it is an MLflow server, "
@@ -168,17 +163,6 @@ def shorten_error(error: BaseException) -> str:
     """
     text = " ".join(without_credentials(str(error)).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:100]} … {text[-197:]}"
-
-
-def name_filter(name: str) -> str:
-    """Return the filter `name = '…'` for a search in MLflow.
-
-    Raises `ElmoError` for a name with both kinds of quotes, which MLflow can't search for.
-    """
-    if '"' in name and "'" in name:
-        raise ElmoError(f"{name}: MLflow finds no name with both kinds of quotes; use one")
-    quote = '"' if "'" in name else "'"
-    return f"name = {quote}{name}{quote}"
 
 
 def uri_with_login() -> str:

@@ -107,13 +107,6 @@ class Run:
             pause, self._next_attempt = min(2 * pause, 5.0), 0.0
         return len(self._metrics) + len(self._calls)
 
-    def log_params(self, params: Mapping[str, Any]) -> None:
-        """Log params by name, without logins."""
-        from mlflow.entities import Param
-
-        pairs = [Param(name, str(without_credentials_in(param))) for name, param in params.items()]
-        self._call(lambda client: client.log_batch(self.run_id, params=pairs))
-
     def _call(self, call: Callable[[Any], Any]) -> None:
         """Do what can be repeated, in order, after the figures."""
         self._calls.append(call)

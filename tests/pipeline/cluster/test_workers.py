@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -130,35 +129,6 @@ def test_ray_train_is_not_given_the_config_to_show(
     assert given and "hunter2" not in repr(given)
 
 
-class SlowRay:
-    """A Ray that does not start in time, as on a busy machine."""
-
-    def __init__(self, failures: int) -> None:
-        self.failures, self.calls = failures, 0
-
-    def init(self, **_: object) -> None:
-        self.calls += 1
-        if self.calls <= self.failures:
-            raise Exception("The current node timed out during startup. This could happen\nif")
-
-    def shutdown(self) -> None:
-        """Nothing runs."""
-
-
-def test_a_ray_that_does_not_start_is_tried_once_more_and_is_one_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    ray = SlowRay(1)
-    cluster._start(ray, {})
-    assert ray.calls == 2 and "trying once more" in capsys.readouterr().err
-    ray = SlowRay(2)
-    with pytest.raises(ElmoError) as caught:
-        cluster._start(ray, {})
-    assert ray.calls == 2
-    assert str(caught.value).startswith("Ray did not start on this machine, twice (The current")
-    assert "\n" not in str(caught.value)
-
-
 def test_stages_run_on_the_cluster_that_ray_address_names(tmp_path: Path) -> None:
     """The bytes are those of the embedded Ray."""
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
@@ -188,10 +158,12 @@ from elmo.errors import ElmoError
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 
+
 def train(what):
     if not what:
         raise ElmoError("a.tsv:7: bad")
     return what, os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"], os.getcwd(), os.environ["ELMO_X"]
+
 
 cluster = Cluster(cpus=1, gpu=True)
 what, process, gpu, folder, x = workers.call_on_gpu(train, "tags", cluster=cluster, label="tasks")
@@ -232,25 +204,3 @@ with cluster.session() as ray:
     out, work = Location({out!r}), Location({out!r} + "/../runs")
     tokenize.tokenize(inputs, out, params, column="text", work=work, cluster=here)
 """
-
-
-def test_a_training_is_called_by_its_stage_and_shown_by_its_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In messages and on Ray's dashboard, which several people share."""
-    from pipeline.stages import training
-
-    seen: dict[str, Any] = {}
-
-    def ended(*_: object, **given: Any) -> str:
-        seen.update(given)
-        return "stopped here"
-
-    monkeypatch.setattr(training.ray_cluster, "fit", ended)
-    monkeypatch.setenv("ELMO_JOB", "elmo-pretrain-1f2e3d4c")
-    folder = Location(tmp_path / "pretrain" / "06037b274bd95d03")
-    settings = SimpleNamespace(stage="pretrain", folder=folder, stop=None)
-    with pytest.raises(ElmoError, match="stopped here"):
-        training._on_workers(None, settings, HERE)  # type: ignore[arg-type]
-    assert seen["label"] == "pretrain"
-    assert seen["name"] == "pretrain-elmo-pretrain-1f2e3d4c-06037b27"
