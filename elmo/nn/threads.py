@@ -1,13 +1,10 @@
-"""The number of threads that torch computes on: one here, for equal bits; one in each thread of a
-pool; or a given number in a new process."""
+"""The number of threads that torch computes on: one here, for equal bits, or one in each thread of
+a pool."""
 
-import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -74,15 +71,3 @@ def one_thread_each(count: int) -> Iterator[ThreadPoolExecutor]:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-def module_command(module: str, *, threads: int) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment that run a module of this package in a new process,
-    where torch computes on `threads` threads."""
-    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-    variables = {
-        "OMP_NUM_THREADS": str(threads),
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
-    # -P: else a random.py in the current folder would be imported in place of Python's.
-    return [sys.executable, "-P", "-m", module], os.environ | variables
