@@ -378,7 +378,8 @@ def project(tmp_path: Path) -> Path:
     for k in range(6):
         (folder / f"{k}.txt").write_text(f"text number {k} .\n\n" * 30)
     params["corpus"]["general"] = [str(folder / f"{k}.txt") for k in range(6)]
-    (folder / "domain.txt").write_text("a text of the domain .\n\n" * 30)
+    lines = (f"text {k} of the domain .\n\n" for k in range(80))
+    (folder / "domain.txt").write_text("".join(lines))
     params["corpus"]["domain"] = [str(folder / "domain.txt")]
     params["tokenize"] |= {"shard_bytes": 1024}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
