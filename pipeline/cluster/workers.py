@@ -70,12 +70,10 @@ def session() -> Iterator[Any]:
     root = str(PACKAGE.parent)
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     terminated = signal.getsignal(signal.SIGTERM)
-    job_env = (
-        json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
-    )
+    env = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
     env_vars = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     env_vars |= {name: os.environ[name] for name in _WAITING if name in os.environ}
-    for name in job_env.get("env_vars", {}):  # a submitted job's own count; Ray refuses both
+    for name in env.get("env_vars", {}):  # a submitted job's own count; Ray refuses both
         env_vars.pop(name, None)
     _start(ray, quiet | {"runtime_env": {"env_vars": env_vars}})
     if threading.current_thread() is threading.main_thread():
