@@ -42,17 +42,17 @@ def main() -> None:
                 if name in peers.PEERS:
                     peers.make(name, Path(given[name]))
             keep(benchmark, _measure(benchmark, given))
-    text = draw(PAGE.read_text(encoding="utf-8"), _kept())
+    text = draw(PAGE.read_text(encoding="utf-8"), _result_files())
     PAGE.write_text(text, encoding="utf-8")
     print(f"benchmarks: {PAGE.relative_to(ROOT)}")
 
 
 def _is_run(benchmark: Benchmark, given: Mapping[str, Any], *, only: Sequence[str]) -> bool:
     if only:
-        if benchmark.name in only and (lacking := set(benchmark.needs) - given.keys()):
-            first = sorted(lacking)[0]
-            option = f"--{'peers' if first in peers.PEERS else first}"
-            sys.exit(f"error: {benchmark.name} needs {first if option[2:] in given else option}")
+        if benchmark.name in only and (lacking_needs := set(benchmark.needs) - given.keys()):
+            need = sorted(lacking_needs)[0]
+            option = f"--{'peers' if need in peers.PEERS else need}"
+            sys.exit(f"error: {benchmark.name} needs {need if option[2:] in given else option}")
         return benchmark.name in only
     if benchmark.on_gpu and not _has_gpu():
         return False
@@ -72,10 +72,10 @@ def _measure(benchmark: Benchmark, given: Mapping[str, Any]) -> dict[str, Any]:
     print(f"{benchmark.name}: about {benchmark.minutes} min", file=sys.stderr)
     began = time.monotonic()
     command = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"error: {benchmark.name} ended with {done.returncode}; its words are above")
-    figures: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if process.returncode:
+        sys.exit(f"error: {benchmark.name} ended with {process.returncode}; its words are above")
+    figures: dict[str, Any] = json.loads(process.stdout[process.stdout.index("{") :])
     return figures | {
         "command": " ".join(["python", "-m", f"benchmarks.{words[0]}", *benchmark.command[1:]]),
         "date": datetime.date.today().isoformat(),
@@ -90,8 +90,8 @@ def keep(benchmark: Benchmark, figures: Mapping[str, Any]) -> None:
     (RESULTS / f"{benchmark.name}.json").write_text(text, encoding="utf-8")
 
 
-def _kept() -> dict[str, dict[str, Any]]:
-    files = {one.name: RESULTS / f"{one.name}.json" for one in BENCHMARKS}
+def _result_files() -> dict[str, dict[str, Any]]:
+    files = {item.name: RESULTS / f"{item.name}.json" for item in BENCHMARKS}
     return {
         name: json.loads(file.read_text(encoding="utf-8"))
         for name, file in files.items()
@@ -107,8 +107,8 @@ def draw(page: str, kept: Mapping[str, Mapping[str, Any]]) -> str:
             continue
         figures = kept[benchmark.name]
         command = " ".join(benchmark.command).replace("{", "").replace("}", "")
-        where = _measured_on(figures, on_gpu=benchmark.on_gpu)
-        ends = f"{where} | `benchmarks.{command}`"
+        machine = _describe_machine(figures, on_gpu=benchmark.on_gpu)
+        ends = f"{machine} | `benchmarks.{command}`"
         for row in benchmark.rows:
             if cell := row.cell(figures):
                 lines.append(f"| {row.what} | {row.against} | {cell} | {ends} |")
@@ -119,14 +119,14 @@ def draw(page: str, kept: Mapping[str, Mapping[str, Any]]) -> str:
     return _MARK.sub(lambda match: match[1] + table + match[2], page)
 
 
-def _measured_on(figures: Mapping[str, Any], *, on_gpu: bool) -> str:
+def _describe_machine(figures: Mapping[str, Any], *, on_gpu: bool) -> str:
     machine = figures.get("machine", {})
     units = [u for u in machine.get("units", []) if u not in ("AVX2", "AVX-512")] or ["AVX2 alone"]
     processor = re.sub(r"\(\w+\)| Processor", "", machine.get("processor", "x86-64")).strip()
     if on_gpu:
         processor = f"{machine['gpu']}, {processor}"
-    where = f"{processor} ({', '.join(units)}), {machine.get('cores', 2)} cores"
-    return f"{where}, {figures['date']}, {figures['commit']}"
+    text = f"{processor} ({', '.join(units)}), {machine.get('cores', 2)} cores"
+    return f"{text}, {figures['date']}, {figures['commit']}"
 
 
 def _commit() -> str:
@@ -148,7 +148,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fasttext", type=_file, help="vectors of words, as word2vec text")
     parser.add_argument("--peers", type=Path, help="a folder for the environments of the others")
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="NAME", choices=[one.name for one in BENCHMARKS]
+        "--only", nargs="+", default=[], metavar="NAME", choices=[item.name for item in BENCHMARKS]
     )
     return parser.parse_args()
 

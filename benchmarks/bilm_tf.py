@@ -45,8 +45,8 @@ def main() -> None:
     from benchmarks import embedding, lm_text, training
     from benchmarks.machine import precisions, show
 
-    ours = [f"ours {precision}" for precision in precisions()]
-    runs = {side: [] for side in (*options.peer, *ours)}
+    sides = [f"ours {precision}" for precision in precisions()]
+    runs = {side: [] for side in (*options.peer, *sides)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         embedding.make_weights(folder, options.size)
@@ -67,7 +67,7 @@ def main() -> None:
     for python in options.peer:
         peer = f"bilm-tf on TensorFlow {runs[python][0]['tensorflow']}"
         figures[peer] = training.figures_of(runs[python])
-        for side in ours:
+        for side in sides:
             figures[side] = training.figures_of(runs[side])
             figures[f"{side} / {peer}"] = training.ratio(runs[side], runs[python])
     show(figures)
@@ -82,10 +82,10 @@ def _run_peer(python: str, options: argparse.Namespace, folder: str) -> dict[str
         for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     }
     environment = os.environ | threads | {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        sys.exit(f"error: bilm-tf failed: {done.stderr.strip().splitlines()[-1]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if process.returncode:
+        sys.exit(f"error: bilm-tf failed: {process.stderr.strip().splitlines()[-1]}")
+    return json.loads(process.stdout.strip().splitlines()[-1])
 
 
 def _train(options: argparse.Namespace) -> dict[str, Any]:
@@ -118,8 +118,8 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
                 yield batch
                 seconds.append(time.perf_counter() - began)
 
-    with tempfile.TemporaryDirectory() as saved:
-        train(recipe, Timed(), n_gpus=1, tf_save_dir=saved, tf_log_dir=saved)
+    with tempfile.TemporaryDirectory() as folder:
+        train(recipe, Timed(), n_gpus=1, tf_save_dir=folder, tf_log_dir=folder)
     return _figures(options.rows * 20 / median(seconds[WARM_UP:]))
 
 

@@ -51,10 +51,10 @@ def main() -> None:
     embedder = Embedder.load(options.model, device="cpu")
     fasttext = WordVectors(options.fasttext) if options.fasttext else None
     tagged = [_tagged(path)[: options.sentences] for path in (options.train, options.test)]
-    questions, texts = _asked(options.squad, options.paragraphs)
-    sentences = [one.tokens for split in tagged for one in split]
-    given = options.peer, [*questions, *texts], sentences
-    minilm = SentenceTransformer(*given) if options.peer else None
+    questions, texts = _read_squad(options.squad, options.paragraphs)
+    sentences = [example.tokens for split in tagged for example in split]
+    arguments = options.peer, [*questions, *texts], sentences
+    minilm = SentenceTransformer(*arguments) if options.peer else None
     show(
         {
             "model": options.model,
@@ -85,14 +85,14 @@ class SentenceTransformer:
 
     def __init__(self, python: str, texts: list[str], sentences: list[Sequence[str]]) -> None:
         with tempfile.TemporaryDirectory() as name:
-            asked, vectors = Path(name) / "texts.json", Path(name) / "vectors.npz"
-            asked.write_text(json.dumps({"texts": texts, "sentences": sentences}))
+            texts_file, vectors = Path(name) / "texts.json", Path(name) / "vectors.npz"
+            texts_file.write_text(json.dumps({"texts": texts, "sentences": sentences}))
             script = str(Path(__file__).with_name("minilm.py"))
             offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
-            subprocess.run([python, script, str(asked), str(vectors)], check=True, env=offline)
-            with np.load(vectors) as made:
-                self.tokens = made["tokens"]
-                self._of = dict(zip(texts, made["texts"], strict=True))
+            subprocess.run([python, script, str(texts_file), str(vectors)], check=True, env=offline)
+            with np.load(vectors) as arrays:
+                self.tokens = arrays["tokens"]
+                self._of = dict(zip(texts, arrays["texts"], strict=True))
 
     def of(self, texts: Iterable[str]) -> Any:
         """Return the vectors of texts (texts, dim)."""
@@ -142,14 +142,14 @@ def search(
         return np.average(embedder.embed([words], layers=[0])[0][0], 0, weights=weights)
 
     ways: dict[str, Callable[[list[str]], Any]] = {
-        "counts": lambda some: tfidf.transform(some).toarray(),
-        "static": lambda some: embedder.encode(some, layers=[0]),
-        "weighted": lambda some: np.stack([weighted(text) for text in some]),
-        "elmo": lambda some: embedder.encode(some),
+        "counts": lambda batch: tfidf.transform(batch).toarray(),
+        "static": lambda batch: embedder.encode(batch, layers=[0]),
+        "weighted": lambda batch: np.stack([weighted(text) for text in batch]),
+        "elmo": lambda batch: embedder.encode(batch),
     }
     if fasttext is not None:
-        ways["fasttext"] = lambda some: np.stack(
-            [fasttext.of(_words(embedder, text)).mean(0) for text in some]
+        ways["fasttext"] = lambda batch: np.stack(
+            [fasttext.of(_words(embedder, text)).mean(0) for text in batch]
         )
     if minilm is not None:
         ways["minilm"] = minilm.of
@@ -157,8 +157,8 @@ def search(
         name: normalize(way(questions)) @ normalize(way(texts)).T for name, way in ways.items()
     }
     cosines["counts_weighted"] = cosines["counts"] + 0.3 * cosines["weighted"]
-    own = np.arange(len(texts))
-    return {name: float((cosine.argmax(1) == own).mean()) for name, cosine in cosines.items()} | {
+    order = np.arange(len(texts))
+    return {name: float((cosine.argmax(1) == order).mean()) for name, cosine in cosines.items()} | {
         "paragraphs": len(texts)
     }
 
@@ -167,14 +167,14 @@ def _words(embedder: Embedder, text: str) -> list[str]:
     return [token for tokens in embedder.tokenize(text) for token in tokens]
 
 
-def _asked(squad: Path, paragraphs: int) -> tuple[list[str], list[str]]:
+def _read_squad(squad: Path, paragraphs: int) -> tuple[list[str], list[str]]:
     """Return the first question of each of some paragraphs, and the paragraphs."""
     opener = gzip.open if squad.suffix == ".gz" else open
     with opener(squad, "rt", encoding="utf-8") as file:
         articles = json.load(file)["data"]
-    asked = [one for article in articles for one in article["paragraphs"] if one["qas"]]
-    asked = asked[:: max(1, len(asked) // paragraphs)][:paragraphs]
-    return [one["qas"][0]["question"] for one in asked], [one["context"] for one in asked]
+    passages = [item for article in articles for item in article["paragraphs"] if item["qas"]]
+    passages = passages[:: max(1, len(passages) // paragraphs)][:paragraphs]
+    return [item["qas"][0]["question"] for item in passages], [item["context"] for item in passages]
 
 
 def _tagged(path: Path) -> list[Tagged]:
@@ -184,19 +184,19 @@ def _tagged(path: Path) -> list[Tagged]:
 
 def _features(sentences: Sequence[Tagged]) -> list[dict[str, int]]:
     """A token's features as in textbooks of tagging, as counts."""
-    found = []
-    for one in sentences:
-        cased = ["", "", *one.tokens, "", ""]
+    rows = []
+    for sentence in sentences:
+        cased = ["", "", *sentence.tokens, "", ""]
         words = [word.lower() for word in cased]
         for k in range(2, len(words) - 2):
-            word, own = words[k], {f"{place} {words[k + place]}": 1 for place in range(-2, 3)}
-            own |= {f"pair {at} {words[k + at]} {words[k + at + 1]}": 1 for at in (-1, 0)}
-            own |= {f"around {words[k - 1]} {words[k + 1]}": 1, f"shape {_shape(cased[k])}": 1}
+            word, features = words[k], {f"{place} {words[k + place]}": 1 for place in range(-2, 3)}
+            features |= {f"pair {j} {words[k + j]} {words[k + j + 1]}": 1 for j in (-1, 0)}
+            features |= {f"around {words[k - 1]} {words[k + 1]}": 1, f"shape {_shape(cased[k])}": 1}
             for n in range(1, 5):
-                own |= {f"begins {word[:n]}": 1, f"ends {word[-n:]}": 1}
-            own |= {f"{at} ends {words[k + at][-3:]}": 1 for at in (-1, 1)}
-            found.append(own | {f"word {cased[k]}": 1, "first": int(k == 2)})
-    return found
+                features |= {f"begins {word[:n]}": 1, f"ends {word[-n:]}": 1}
+            features |= {f"{j} ends {words[k + j][-3:]}": 1 for j in (-1, 1)}
+            rows.append(features | {f"word {cased[k]}": 1, "first": int(k == 2)})
+    return rows
 
 
 def _shape(word: str) -> str:
@@ -208,9 +208,9 @@ def _shape(word: str) -> str:
 def _in_window(sentences: Iterable[Any]) -> Any:
     """Each token's vector with those of two neighbours on either side, zeros beyond the sentence,
     beside each other; of all sentences."""
-    padded = [(len(one_TD), np.pad(one_TD, ((2, 2), (0, 0)))) for one_TD in sentences]
+    padded = [(len(x_TD), np.pad(x_TD, ((2, 2), (0, 0)))) for x_TD in sentences]
     return np.concatenate(
-        [np.concatenate([x[at : at + T] for at in range(5)], axis=1) for T, x in padded]
+        [np.concatenate([x[k : k + T] for k in range(5)], axis=1) for T, x in padded]
     )
 
 

@@ -40,15 +40,15 @@ def main() -> None:
 
     options = _options()
     if options.side:
-        print(json.dumps({"ours": _ours, "peer": _peer, "peak": _peak}[options.side](options)))
+        print(json.dumps({"ours": _elmo, "peer": _peer, "peak": _peak}[options.side](options)))
         return
     with tempfile.TemporaryDirectory() as folder:
         make_weights(Path(folder), options.size)
-        here = precisions()
-        ways = [f"ours {precision}" for precision in here] + ["ours int8"] * int8_is_supported()
+        kinds = precisions()
+        ways = [f"ours {precision}" for precision in kinds] + ["ours int8"] * int8_is_supported()
         ways += ["peer float32"] * bool(options.peer)
         runs: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
-        peaks = {p: run(options, folder, "peak", p)["gflops"] for p in here}
+        peaks = {p: run(options, folder, "peak", p)["gflops"] for p in kinds}
         for _ in range(options.repeat):
             for way in ways:
                 side, precision = way.split()
@@ -93,14 +93,14 @@ def run(options: argparse.Namespace, folder: str, side: str, precision: str) -> 
     ]
     root = str(Path(__file__).resolve().parents[1])
     environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "PYTHONPATH": root}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        sys.exit(f"error: {side} failed: {done.stderr.strip().splitlines()[-1]}")
-    figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if process.returncode:
+        sys.exit(f"error: {side} failed: {process.stderr.strip().splitlines()[-1]}")
+    figures: dict[str, float] = json.loads(process.stdout.strip().splitlines()[-1])
     return figures
 
 
-def _ours(options: argparse.Namespace) -> dict[str, float]:
+def _elmo(options: argparse.Namespace) -> dict[str, float]:
     import torch
 
     from elmo.model.embedder import Embedder

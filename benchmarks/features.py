@@ -79,18 +79,18 @@ def _measure(
             lambda file, k: file[str(k)][()],
         ),
     }
-    chosen = [int(k) for k in np.random.default_rng(0).integers(0, count, options.sentences)]
+    ids = [int(k) for k in np.random.default_rng(0).integers(0, count, options.sentences)]
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for _ in range(options.repeat):
         for name, side in sides.items():
-            opened = side.open(side.path)
+            reader = side.open(side.path)
             began = time.perf_counter()
-            assert side.scan(opened) == tokens
+            assert side.scan(reader) == tokens
             scanned = time.perf_counter()
-            for k in chosen:
-                side.read(opened, k)
+            for k in ids:
+                side.read(reader, k)
             ended = time.perf_counter()
-            runs[name].append((scanned - began, (ended - scanned) / len(chosen) * 1e6))
+            runs[name].append((scanned - began, (ended - scanned) / len(ids) * 1e6))
     figures = {name: _figures(side.path, tokens, runs[name]) for name, side in sides.items()}
     ours, theirs = figures.values()
     ratios = {

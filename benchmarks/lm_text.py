@@ -20,15 +20,15 @@ def prepare(out: Path, *, train: Path, heldout: Path, tokens: int = 0) -> tuple[
     (0: all); every token of `train` becomes a word."""
     text = _lines(train)
     if not out.exists():
-        _write(out, {"train": _first(text, tokens), "heldout": _lines(heldout)})
+        _write(out, {"train": _take_tokens(text, tokens), "heldout": _lines(heldout)})
     shards = Shards(out)
     counts = Counter(token for line in text for token in line)
     lines = len(text)
     unknown = counts.pop("<unk>", 0) + counts.pop("<UNK>", 0)
     words = sorted(counts, key=lambda word: (-counts[word], word))
-    first = ["<S>", "</S>", "<UNK>"]
+    marks = ["<S>", "</S>", "<UNK>"]
     return shards, Vocabulary(
-        [*first, *words], [lines, lines, unknown, *(counts[word] for word in words)]
+        [*marks, *words], [lines, lines, unknown, *(counts[word] for word in words)]
     )
 
 
@@ -36,7 +36,7 @@ def _lines(file: Path) -> list[list[str]]:
     return [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def _first(lines: list[list[str]], tokens: int) -> list[list[str]]:
+def _take_tokens(lines: list[list[str]], tokens: int) -> list[list[str]]:
     if tokens == 0:
         return lines
     ends = np.cumsum([len(line) for line in lines])

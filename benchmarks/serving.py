@@ -90,8 +90,8 @@ def _timed(lines: list[str], embed: Callable[[str], object]) -> dict[str, float]
 
 
 def _wait(address: str, server: "subprocess.Popen[bytes]") -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until and server.poll() is None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and server.poll() is None:
         try:
             urllib.request.urlopen(address).close()
             return

@@ -29,21 +29,23 @@ def main() -> None:
     figures: dict[str, Any] = {}
     for size in EMBEDDED:
         sentences = ["--sentences", str(options.sentences)]
-        found = _run("embedding", text, "--size", size, *sentences, *repeat)
+        runs = _run("embedding", text, "--size", size, *sentences, *repeat)
         flop = embedding_flop(NETWORKS[size])
         figures[f"embedding, {size}"] = {
-            precision: _share(found[f"ours {precision}"]["tokens_per_second"], flop, peak)
-            for precision, peak in found["matrix_peak_gflops"].items()
+            precision: _share(runs[f"ours {precision}"]["tokens_per_second"], flop, peak)
+            for precision, peak in runs["matrix_peak_gflops"].items()
         }
     for network in TRAINED:
         steps = ["--steps", str(options.steps), "--network", network, "--ours"]
-        found = _run("training", text, "steps", *steps, *repeat)
-        flop = found["mflop_a_token"] * 1e6
+        runs = _run("training", text, "steps", *steps, *repeat)
+        flop = runs["mflop_a_token"] * 1e6
         figures[f"training, {network}"] = {
             name.removesuffix("_gflops"): _share(
-                found[f"ours {name.removesuffix('_gflops')}"]["tokens_per_second"], flop, peak
+                runs[f"ours {name.removesuffix('_gflops')}"]["tokens_per_second"],
+                flop,
+                peak,
             )
-            for name, peak in found["peak_gflops"].items()
+            for name, peak in runs["peak_gflops"].items()
         }
     show(figures)
 
@@ -58,10 +60,10 @@ def _share(rate: float, flop: float, peak: float) -> dict[str, float]:
 
 def _run(module: str, *words: str) -> dict[str, Any]:
     command = [sys.executable, "-m", f"benchmarks.{module}", *words]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"error: benchmarks.{module} ended with {done.returncode}; its words are above")
-    figures: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if process.returncode:
+        sys.exit(f"error: benchmarks.{module} ended with {process.returncode}; its words are above")
+    figures: dict[str, Any] = json.loads(process.stdout[process.stdout.index("{") :])
     return figures
 
 

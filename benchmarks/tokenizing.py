@@ -41,13 +41,13 @@ def main() -> None:
         ours, theirs = [], []
         for number in range(options.repeat):
             out = Path(folder) / f"{number}"
-            ours.append(_ours(text, out / "ours", options))
-            theirs.append(_theirs(datasets, text, out / "theirs", options))
+            ours.append(_elmo(text, out / "ours", options))
+            theirs.append(_peer(datasets, text, out / "theirs", options))
         size = text.stat().st_size
     show(_report(size, ours, theirs, options))
 
 
-def _ours(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
+def _elmo(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
     params = TokenizeSettings(options.tokenizer, "line", "line", 0.01, 0.0, 0, options.shard_bytes)
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=options.processes)
 
@@ -65,7 +65,7 @@ def _ours(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float
     return {"whole": _seconds(run), "tokens": Shards(out).tokens()}
 
 
-def _theirs(datasets: Any, text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
+def _peer(datasets: Any, text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
     words: list[Any] = []
 
     def split(batch: dict[str, list[str]]) -> dict[str, list[list[str]]]:
@@ -125,8 +125,8 @@ def _one_file(texts: list[str], folder: Path, megabytes: int) -> Path:
     with out.open("wb") as file:
         for text in find_inputs(texts):
             with open_input(text.url, compression=text.compression) as source:
-                while (more := source.read(1 << 20)) and file.tell() < megabytes * 10**6:
-                    file.write(more)
+                while (chunk := source.read(1 << 20)) and file.tell() < megabytes * 10**6:
+                    file.write(chunk)
     return out
 
 

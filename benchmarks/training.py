@@ -142,9 +142,9 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
         size=options.size,
     )
     if name == "count":
-        counted = [training_sides.count(step, window, k) for k, window in enumerate(windows)]
+        counts = [training_sides.count(step, window, k) for k, window in enumerate(windows)]
         return {
-            "mflop_a_token": round(sum(counted) / len(counted) / (options.rows * WINDOW) / 1e6, 1)
+            "mflop_a_token": round(sum(counts) / len(counts) / (options.rows * WINDOW) / 1e6, 1)
         }
     seconds = []
     for number, window in enumerate(windows):

@@ -96,7 +96,7 @@ def prepare(
     softmax = Softmax(len(vocabulary), config.projection)
     softmax.reset_parameters(2)
     if side == "ours":
-        return windows, _ours(bilm, softmax, recipe, workers)
+        return windows, _our_step(bilm, softmax, recipe, workers)
     body = _Fused(bilm) if side == "nn.LSTM" else _Plain(bilm)
     return windows, _plain(body, softmax, recipe)
 
@@ -150,7 +150,7 @@ def count(step: Step, window: Window, number: int) -> int:
     return counter.get_total_flops()
 
 
-def _ours(bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: WorkerGroup) -> Step:
+def _our_step(bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: WorkerGroup) -> Step:
     stepper = _stepper(bilm, softmax, recipe, workers)
     state = bilm.lstm.zero_state(len(workers.own_rows(recipe.rows)))
 
@@ -174,9 +174,11 @@ def stepper_of(
 def _stepper(
     bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: WorkerGroup
 ) -> Stepper:
-    named = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
-    named |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
-    optimizer = Optimizer(recipe.optimizer, named, steps=10_000, lr_of={}, word_matrix=WORD_MATRIX)
+    tensors = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
+    tensors |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
+    optimizer = Optimizer(
+        recipe.optimizer, tensors, steps=10_000, lr_of={}, word_matrix=WORD_MATRIX
+    )
     return Stepper(bilm, softmax, optimizer, recipe, workers)
 
 
@@ -211,8 +213,8 @@ def _sampled(h_NP: Tensor, window: Window, softmax: Softmax, number: int) -> Ten
     logits_NM = h_NP @ softmax.weight[words].T + softmax.bias[words]
     logits_NM = logits_NM - torch.from_numpy(draw.log_expected_counts(draw.words))
     logits_NM = logits_NM.masked_fill(targets_N[:, None] == words, -torch.inf)
-    whole = torch.cat([true_N[:, None], logits_NM], 1)
-    return (whole.logsumexp(1) - true_N).sum() / len(targets_N)
+    logits_of_all = torch.cat([true_N[:, None], logits_NM], 1)
+    return (logits_of_all.logsumexp(1) - true_N).sum() / len(targets_N)
 
 
 class _Plain(nn.Module):
@@ -224,17 +226,17 @@ class _Plain(nn.Module):
 
     def forward(self, window: Window, carry: Any) -> tuple[Tensor, Any]:
         x_STBP = _encoded(self.bilm, window)
-        new = []
+        states = []
         for layer in range(self.bilm.config.layers):
             x_STBP = nn.functional.dropout(x_STBP, 0.1)
-            both = []
+            directions = []
             for way in (0, 1):
                 state = None if carry is None else carry[2 * layer + way]
                 y_TBP, state = self._read(x_STBP[way], layer, way, state)
-                both.append(y_TBP)
-                new.append(state)
-            x_STBP = torch.stack(both) + (x_STBP if layer else 0)
-        return x_STBP, new
+                directions.append(y_TBP)
+                states.append(state)
+            x_STBP = torch.stack(directions) + (x_STBP if layer else 0)
+        return x_STBP, states
 
     def _read(self, x_TBP: Tensor, layer: int, way: int, state: Any) -> tuple[Tensor, Any]:
         lstm = self.bilm.lstm
@@ -267,17 +269,17 @@ class _Fused(nn.Module):
 
     def forward(self, window: Window, carry: Any) -> tuple[Tensor, Any]:
         x_STBP = _encoded(self.bilm, window)
-        new = []
+        states = []
         for layer in range(self.bilm.config.layers):
             x_STBP = nn.functional.dropout(x_STBP, 0.1)
-            both = []
+            directions = []
             for way in (0, 1):
                 k = 2 * layer + way
                 y_TBP, state = self.layers[k](x_STBP[way], carry[k] if carry else None)
-                both.append(y_TBP)
-                new.append(tuple(part.detach() for part in state))
-            x_STBP = torch.stack(both) + (x_STBP if layer else 0)
-        return x_STBP, new
+                directions.append(y_TBP)
+                states.append(tuple(part.detach() for part in state))
+            x_STBP = torch.stack(directions) + (x_STBP if layer else 0)
+        return x_STBP, states
 
 
 def _encoded(bilm: BiLM, window: Window) -> Tensor:

@@ -29,7 +29,7 @@ MOST_BARE_NAMES = {
     "elmo": 389,
     "pipeline": 356,
     "research": 10,
-    "benchmarks": 182,
+    "benchmarks": 111,
 }
 
 
