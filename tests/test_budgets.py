@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 20_280,
-    "pipeline": 15_090,
+    "pipeline": 15_080,
     "research": 1_850,
     "benchmarks": 3_520,
     "tests": 29_650,

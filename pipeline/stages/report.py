@@ -34,7 +34,7 @@ STAGE = Stage(
     ),
     outputs=(Argument("out", "path"),),
     run=lambda params, **given: run(
-        params=params.report, tasks=tuple(params.tasks), named=params.pretrain.model, **given
+        params=params.report, tasks=tuple(params.tasks), model_name=params.pretrain.model, **given
     ),
     summary=lambda figures, given: summary(figures, given["out"]),
     product="report {out}/index.html",
@@ -52,13 +52,13 @@ def run(
     store: Location,
     registered: Path,
     tasks: Sequence[str] = (),
-    named: str = "",
+    model_name: str = "",
 ) -> dict[str, int]:
     """Write `index.html` and `curves.png` to `out`, and log the page to MLflow.
 
     `numbers_in` is the folder of the stages' figures, `curves` that of their tables of losses,
     `registered` the file that register wrote. `tasks` are the names of tasks that have figures and
-    pictures, `named` is the model that the settings name to start from. Raises `ElmoError` where a
+    pictures, `model_name` the model to start from. Raises `ElmoError` where a
     figure is missing, or `store` was not made from `model`. Equal inputs give equal bytes.
     """
     from elmo.model.embedder import Embedder
@@ -73,7 +73,7 @@ def run(
             store=store,
             registration_file=registered,
             tasks=tasks,
-            model_name=named,
+            model_name=model_name,
         )
         digests = {"model": results.registered["model_digest"], "store": results.store.digest}
         sources = {"model": model, "store": store}

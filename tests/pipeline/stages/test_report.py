@@ -153,7 +153,7 @@ def run(given: Path, out: Path, *, named: str = "") -> dict[str, int]:
         model=Location(given / "model"),
         store=Location(given / "store"),
         registered=given / "registered.json",
-        named=named,
+        model_name=named,
     )
 
 
