@@ -13,11 +13,11 @@ from benchmarks.rows import BENCHMARKS, Benchmark, Row
 
 def test_the_page_shows_the_figures_that_are_kept() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
-    assert page.draw(text, page._kept()) == text, "run: python -m benchmarks"
+    assert page.draw(text, page._result_files()) == text, "run: python -m benchmarks"
 
 
 def test_every_row_has_a_command_and_its_figures_are_kept() -> None:
-    kept = page._kept()
+    kept = page._result_files()
     for benchmark in BENCHMARKS:
         assert importlib.util.find_spec(f"benchmarks.{benchmark.command[0]}")
         assert {"machine", "date", "commit"} <= kept[benchmark.name].keys(), benchmark.name
@@ -35,7 +35,7 @@ def test_a_benchmark_is_run_and_replaces_its_rows_alone(
     old = {"machine": {"processor": "Old"}, "date": "2026-01-01", "commit": "abc"}
     (tmp_path / "other.json").write_text(json.dumps(old))
     page.keep(small, page._measure(small, {"text": "t"}))
-    drawn = page.draw("# B\n<!-- rows -->\nwas\n<!-- end -->\n", page._kept())
+    drawn = page.draw("# B\n<!-- rows -->\nwas\n<!-- end -->\n", page._result_files())
     assert " found | " in drawn and "`benchmarks.machine text`" in drawn
     assert "| Old found | Old (AVX2 alone), 2 cores, 2026-01-01, abc |" in drawn
     assert "was" not in drawn
