@@ -25,7 +25,6 @@ import argparse
 import gzip
 import json
 import os
-import re
 import subprocess
 import tempfile
 import warnings
@@ -34,8 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.feature_extraction import DictVectorizer
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import MaxAbsScaler, normalize
 
@@ -43,6 +41,7 @@ from benchmarks.machine import show
 from elmo.model.embedder import Embedder
 from elmo.tasks.example_files import read_examples
 from elmo.tasks.examples import Tagged
+from elmo.tasks.features import tagging_features
 
 
 def main() -> None:
@@ -108,7 +107,7 @@ def tags(
     """The share of right tags of each way: learned from one split, counted on the other."""
     gold = [[tag for one in split for tag in one.tags or ()] for split in splits]
     embedded = [embedder.embed([one.tokens for one in split]) for split in splits]
-    numbered = DictVectorizer().fit(_features(splits[0]))
+    numbered = CountVectorizer(analyzer=list, binary=True).fit(_features(splits[0]))
     known: dict[str, list[Any]] = {
         "features": [numbered.transform(_features(split)) for split in splits],
         "static": [_in_window(one[0] for one in split) for split in embedded],
@@ -182,27 +181,9 @@ def _tagged(path: Path) -> list[Tagged]:
     return examples
 
 
-def _features(sentences: Sequence[Tagged]) -> list[dict[str, int]]:
-    """A token's features as in textbooks of tagging, as counts."""
-    rows = []
-    for sentence in sentences:
-        cased = ["", "", *sentence.tokens, "", ""]
-        words = [word.lower() for word in cased]
-        for k in range(2, len(words) - 2):
-            word, features = words[k], {f"{place} {words[k + place]}": 1 for place in range(-2, 3)}
-            features |= {f"pair {j} {words[k + j]} {words[k + j + 1]}": 1 for j in (-1, 0)}
-            features |= {f"around {words[k - 1]} {words[k + 1]}": 1, f"shape {_shape(cased[k])}": 1}
-            for n in range(1, 5):
-                features |= {f"begins {word[:n]}": 1, f"ends {word[-n:]}": 1}
-            features |= {f"{j} ends {words[k + j][-3:]}": 1 for j in (-1, 1)}
-            rows.append(features | {f"word {cased[k]}": 1, "first": int(k == 2)})
-    return rows
-
-
-def _shape(word: str) -> str:
-    """A word with its letters and digits by class, each run of a class once: `Xx-d`."""
-    letters = re.sub(r"[^\W\d_]", lambda letter: "X" if letter[0].isupper() else "x", word)
-    return re.sub(r"(.)\1+", r"\1", re.sub(r"\d", "d", letters))
+def _features(sentences: Sequence[Tagged]) -> list[list[str]]:
+    """The features of each token."""
+    return [row for sentence in sentences for row in tagging_features(sentence.tokens)]
 
 
 def _in_window(sentences: Iterable[Any]) -> Any:

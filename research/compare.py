@@ -193,7 +193,7 @@ def _check_tokenizers(folders: Sequence[Path]) -> None:
 def _settings(task: ComparedTask, changes: Mapping[str, Any]) -> TaskSettings:
     from elmo.model.folder import load_model
 
-    values = {**task.settings, **changes}
+    values = {"features": 0, **task.settings, **changes}  # the paper's models have none
     if values.get("layers") == "last":
         values["layers"] = str(load_model(task.model).bilm.config.layers)
     return task_settings(task.kind, values)

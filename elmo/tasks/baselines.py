@@ -1,8 +1,9 @@
 """Simple baselines to compare a task's score with, each fitted on the training file alone.
 
 `majority` predicts the most frequent label, or for a tagger the most frequent tag of each word.
-`tfidf` is a linear model on TF-IDF weights of words and word pairs. `static` is a linear model on
-the biLM's context-free word vectors (layer 0), averaged over a text, or one by one for a tagger.
+`features` is a linear model of ordinary features: the shape, affixes and neighbours of a word, or
+TF-IDF weights of a text's words and word pairs. `static` is a linear model on the biLM's
+context-free word vectors (layer 0), averaged over a text, or one by one for a tagger.
 
 Shapes: N examples or tokens, W words, D the width of a word's vector.
 """
@@ -18,7 +19,9 @@ import numpy as np
 from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.tasks.examples import Classified, Example, Pair, Tagged, Tokens
+from elmo.tasks.features import LinearModels
 from elmo.tasks.formats.fields import ExampleSet
+from elmo.tasks.kinds import FEATURED, FEATURES
 from elmo.tasks.metrics import Tally, tally_accuracy
 from elmo.tasks.tagging import tally_tags
 
@@ -34,7 +37,7 @@ def baselines(kind: str, data: Mapping[str, ExampleSet], encode: Encode) -> dict
     `data` holds the splits train, dev and test; `encode` gives the context-free vectors (layer 0)
     of words. No baseline applies to questions, roles and coreference.
     """
-    if kind not in ("tagging", "classification", "pairs"):
+    if kind not in FEATURED:
         return {}
     splits: list[list[Any]] = [data[split].examples for split in ("train", "dev", "test")]
     train, dev, test = splits
@@ -46,11 +49,18 @@ def baselines(kind: str, data: Mapping[str, ExampleSet], encode: Encode) -> dict
     gold = [example.label for example in test]
     label = _most_common(Counter(example.label for example in train))
     tallies = {"majority": tally_accuracy(gold, [label] * len(gold))}
+    labels = sorted({example.label for example in train})
+    tallies["features"] = tally_accuracy(gold, _of_features(labels, train, test))
     if kind == "classification":
         vectors = _WordVectors([*train, *dev, *test], encode)
-        for name, features in (("tfidf", _tfidf(train)), ("static", vectors.means)):
-            tallies[name] = tally_accuracy(gold, _linear(features, train, dev)(test))
+        tallies["static"] = tally_accuracy(gold, _linear(vectors.means, train, dev)(test))
     return tallies
+
+
+def _of_features(labels: Sequence[str], train: Sequence[Any], test: Sequence[Any]) -> list[Any]:
+    features = LinearModels(FEATURES, len(labels))
+    features.fit(train, labels)
+    return features.predict(test, labels)
 
 
 def _of_tagging(
@@ -60,6 +70,7 @@ def _of_tagging(
     guesses = [[tag_of(word) for word in example.tokens] for example in test]
     labels = sorted({tag for example in train for tag in example.tags or ()})
     tallies = {"majority": tally_tags(test, guesses, labels)}
+    tallies["features"] = tally_tags(test, _of_features(labels, train, test), labels)
     vectors = _WordVectors([*train, *dev, *test], encode)
     words = _words(train)
     predict = _linear(vectors.each, words[:: len(words) // _TOKENS + 1], _words(dev))
@@ -124,21 +135,6 @@ class _WordVectors:
             return np.zeros_like(self._vectors_WD[0])
         mean_D: Floats = self._vectors_WD[[self._numbers[word] for word in tokens]].mean(0)
         return mean_D
-
-
-def _tfidf(train: Sequence[Classified]) -> Callable[[Sequence[Classified]], Any]:
-    """Fit TF-IDF weights of words and word pairs on `train`; return the function that applies
-    them."""
-    vectorizer = _sklearn("feature_extraction.text").TfidfVectorizer(
-        analyzer=_words_and_pairs, sublinear_tf=True
-    )
-    vectorizer.fit([example.tokens for example in train])
-    return lambda examples: vectorizer.transform([example.tokens for example in examples])
-
-
-def _words_and_pairs(tokens: Tokens) -> list[str]:
-    words = [word.lower() for word in tokens]
-    return [*words, *(f"{a} {b}" for a, b in zip(words, words[1:], strict=False))]
 
 
 def _linear(

@@ -14,6 +14,8 @@ from elmo.tasks.formats import coreference, questions, roles, tagging, texts
 from elmo.tasks.formats.fields import ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.settings import TaskSettings, with_changes
 
+FEATURES = 1 << 17  # rows of weights of a linear model of ordinary features
+FEATURED = ("tagging", "classification", "pairs")  # the kinds that can have such a model
 RecordOfText = Callable[[str, TextSplitter], dict[str, Any]]
 
 
@@ -57,7 +59,9 @@ KINDS: Mapping[str, TaskKind] = {
             "text": tagging.from_text,
         },
         fields=("word", "tag", "text", "tokens", "tags", "names"),
-        defaults=TaskSettings(l2=0.1, elmo_dropout=0.0, dropout=0.5, patience=10),
+        defaults=TaskSettings(
+            l2=0.1, elmo_dropout=0.0, dropout=0.5, patience=10, features=FEATURES
+        ),
         examples=({"text": "He has a gift"}, {"tokens": ["He", "has", "a", "gift"]}),
     ),
     "classification": TaskKind(
@@ -69,7 +73,7 @@ KINDS: Mapping[str, TaskKind] = {
             "text": texts.read_classified,
         },
         fields=("text", "tokens", "label", "names"),
-        defaults=TaskSettings(l2=0.0, elmo_dropout=0.25, dropout=0.25),
+        defaults=TaskSettings(l2=0.0, elmo_dropout=0.25, dropout=0.25, features=FEATURES),
         examples=({"text": "He has a gift"}, {"tokens": ["He", "has", "a", "gift"]}),
     ),
     "pairs": TaskKind(
@@ -83,6 +87,7 @@ KINDS: Mapping[str, TaskKind] = {
             elmo_dropout=0.0,
             gradient_norm=10.0,
             elmo_output=True,
+            features=FEATURES,
         ),
         examples=({"premise": "He has a gift", "hypothesis": "He has nothing"},),
     ),
@@ -144,4 +149,6 @@ def task_settings(kind: str, changes: dict[str, Any]) -> TaskSettings:
     settings = with_changes(KINDS[kind].defaults, changes)
     if settings.class_weights != "none" and kind not in ("classification", "pairs"):
         raise BadSettings(f"class_weights: {kind} has none; leave it out")
+    if settings.features and kind not in FEATURED:
+        raise BadSettings(f"features: {kind} has none; leave it out")
     return settings

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.tasks.examples import Classified, Pair
+from elmo.tasks.features import LinearModels
 from elmo.tasks.metrics import Tally, tally_accuracy
 from elmo.tasks.vectors import Vectors
 
@@ -20,7 +21,8 @@ Labelled = Classified | Pair
 class LabelModel(nn.Module):
     """The base of a model that gives each example one of `labels`; `scores` returns their logits.
 
-    `class_weights` are weights of the labels in the loss, None for equal ones.
+    `class_weights` are weights of the labels in the loss, None for equal ones. `linear`, if given,
+    answers beside the trained network.
     """
 
     labels: list[str]
@@ -30,6 +32,7 @@ class LabelModel(nn.Module):
         self.labels = list(labels)
         self._numbers = {label: k for k, label in enumerate(labels)}
         self.class_weights: Tensor | None = None
+        self.linear: LinearModels | None = None
 
     @staticmethod
     def labels_of(examples: Sequence[Labelled]) -> list[str]:
@@ -74,7 +77,12 @@ class LabelModel(nn.Module):
         self, examples: Sequence[Labelled], vectors: Vectors | None
     ) -> list[tuple[str, list[float]]]:
         """Return the predicted label of each example, and the probability of each label."""
-        rows = self.scores(examples, vectors).softmax(1).tolist()
+        scores_BK = self.scores(examples, vectors)
+        if self.linear is not None:
+            shares = self.linear.shares
+            linear_BK = self.linear(examples, vectors)
+            scores_BK = (shares.network * scores_BK.log_softmax(1) + linear_BK) / sum(shares)
+        rows = scores_BK.softmax(1).tolist()
         return [(self.labels[row.index(max(row))], row) for row in rows]
 
     def describe_label(self, prediction: str, scores: Sequence[float] | None) -> dict[str, Any]:

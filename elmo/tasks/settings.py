@@ -30,11 +30,14 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     direction, `depth` their number. `gradient_norm` bounds the gradients' norm (0: not at all).
     Training ends after `patience` epochs without a better dev score.
 
-    Classification and pairs: `class_weights` is `balanced` if each label weighs as much in the loss
-    as the others, however rare it is. Questions: an answer has at most `answer_tokens` tokens.
-    Coreference: the model tries spans of up to `span_tokens` tokens, keeps `spans_per_token` of
-    them for each token of the document, compares each with up to `antecedents` kept before it, and
-    trains on `sentences` sentences of a document at a time.
+    Tagging, classification and pairs: linear models of ordinary features, hashed to `features` rows
+    of weights, and of ELMo's vectors answer beside the network (0: none). Classification and pairs:
+    `class_weights` is `balanced` if each label weighs as much in the loss as the others, however
+    rare it is.
+    Questions: an answer has at most `answer_tokens` tokens. Coreference: the model tries spans of
+    up to `span_tokens` tokens, keeps `spans_per_token` of them for each token of the document,
+    compares each with up to `antecedents` kept before it, and trains on `sentences` sentences of a
+    document at a time.
     """
 
     elmo: Literal["frozen", "tuned", "none"] = "frozen"
@@ -50,6 +53,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     word_dim: Width = 100
     min_count: SmallPositive = 2
     characters: Annotated[int, Meta(ge=0, le=1 << 15)] = 64
+    features: Annotated[int, Meta(ge=0, le=1 << 22)] = 0
     hidden: Width = 100
     depth: Annotated[int, Meta(ge=1, le=64)] = 1
     dropout: Share = 0.3

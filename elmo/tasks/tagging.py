@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from elmo.tasks.examples import Span, Tagged
+from elmo.tasks.features import LinearModels
 from elmo.tasks.inputs import EncodedBatch, TaskInputs
 from elmo.tasks.metrics import Tally, tally_span_f1, tally_spans_and_tags, tally_tag_accuracy
 from elmo.tasks.modules import (
@@ -30,13 +32,15 @@ from elmo.tasks.vectors import Vectors
 
 
 class TaggingModel(nn.Module):
-    """A model that tags each token of a sentence with one of `labels`."""
+    """A model that tags each token of a sentence with one of `labels`; `linear`, if given,
+    answers beside the trained network."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
         self.inputs, self.labels = inputs, list(labels)
         self._numbers = {tag: k for k, tag in enumerate(labels)}
         self.marks_spans = detect_scheme([labels]) == "bioes"
+        self.linear: LinearModels | None = None
         self.dropout = nn.Dropout(settings.dropout)
         self.lstm = BidirectionalRNN(
             inputs.width, settings.hidden, depth=settings.depth, dropout=settings.dropout
@@ -81,13 +85,14 @@ class TaggingModel(nn.Module):
     ) -> list[tuple[list[str], list[float]]]:
         text = self.inputs([example.tokens for example in examples], vectors)
         moves_KK, start_K, end_K = self._allowed()
-        crf = (
-            self._emissions(text).cpu(),
-            text.mask_BT.cpu(),
-            self.transitions_KK.cpu() + moves_KK,
-            start_K,
-            end_K,
-        )
+        emissions_BTK, transitions_KK = self._emissions(text).cpu(), self.transitions_KK.cpu()
+        if self.linear is not None:
+            shares = self.linear.shares
+            of_sentences = self.linear(examples, vectors).cpu().split(text.mask_BT.sum(1).tolist())
+            linear_BTK = pad_sequence(of_sentences, batch_first=True)
+            emissions_BTK = (shares.network * emissions_BTK + linear_BTK) / sum(shares)
+            transitions_KK = transitions_KK * shares.network / sum(shares)
+        crf = (emissions_BTK, text.mask_BT.cpu(), transitions_KK + moves_KK, start_K, end_K)
         paths = viterbi(*crf)
         rows = tag_probabilities(*crf) if scored else [None] * len(paths)
         return [

@@ -53,17 +53,20 @@ from elmo.tasks.examples import (
     distinct_sentences,
     learnable_examples,
 )
+from elmo.tasks.features import LinearModels, Shares
 from elmo.tasks.formats.fields import ExampleSet, token_offsets
 from elmo.tasks.inputs import TaskInputs, WordTable, word_table
 from elmo.tasks.kinds import KINDS
-from elmo.tasks.metrics import Scores, Tally
+from elmo.tasks.metrics import Scores, Tally, main_score
 from elmo.tasks.seeds import SeedTraining, train_seeds
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.train import (
     ReportEpoch,
     TaskModel,
     TaskProgress,
+    add_linear,
     check_lengths,
+    fit_linear,
     predict_all,
     report_nothing,
 )
@@ -91,13 +94,24 @@ class BiLMSource(msgspec.Struct, forbid_unknown_fields=True):
     dim: Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
+class LinearShares(msgspec.Struct, forbid_unknown_fields=True):
+    """The shares of a seed's network and of the linear models of features and of vectors, which
+    have `width` numbers, in its answers. `network_score` is the main score on dev without them."""
+
+    network: Annotated[float, Meta(ge=0)]
+    features: Annotated[float, Meta(ge=0)]
+    vectors: Annotated[float, Meta(ge=0)]
+    width: Count
+    network_score: float
+
+
 class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
     """The content of `task.json`; `digest` is the digest of all other fields.
 
     `labels` and the tags' `scheme` are those of the training file; `bilm` is None without ELMo.
     `scores` are those on dev, by seed; `counts` and the digests `data` are of the train and dev
-    examples; `files` has the SHA-256 of the other files. `columns` are
-    those that the training file was read with, by field.
+    examples; `files` has the SHA-256 of the other files. `columns` are those that the training file
+    was read with, by field. `linear` has the linear models' shares in the answers of each seed.
     """
 
     format: int
@@ -114,6 +128,7 @@ class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
     files: dict[str, Sha256]
     digest: Sha256
     columns: dict[str, str] = {}
+    linear: dict[str, LinearShares] = {}
 
 
 class Task:
@@ -142,15 +157,16 @@ class Task:
         record = read_task(folder)
         if seed is not None and seed not in record.seeds:
             raise ElmoError(f"{folder}: has no seed {seed}; it has {record.seeds}")
-        trained = f"seed-{best_seed(record) if seed is None else seed}"
+        seed = best_seed(record) if seed is None else seed
+        trained = f"seed-{seed}"
         for name, expected in record.files.items():
             if name == "words.json" or name.startswith(f"{trained}/"):
                 check_sha256(folder / name, expected)
         words = WordTable(read_record(folder / "words.json", list[str]), None)
         path = folder / trained / "weights.safetensors"
         weights = load_weights(path, device=device)
-        _check_shapes(record, words, weights, path)
-        model = _network(record, words, folder / "model", device)
+        _check_shapes(record, words, weights, seed, path)
+        model = _network(record, words, folder / "model", device, seed)
         try:
             cast(torch.nn.Module, model).load_state_dict(weights)
         except RuntimeError as error:
@@ -300,14 +316,24 @@ def train_task(
     )
     processes = torch.get_num_threads() if device == "cpu" else 1
     train_seeds(training, seeds, report, processes=processes)
+    linear: LinearModels | None = None
     with new_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN) as new:
         write_json(new / "words.json", words.words)
         if model is not None:
             link_model(model, new / "model")
         for seed in seeds:
-            record.scores[str(seed)] = _write_seed(
-                new / f"seed-{seed}", *training.run(seed, report_nothing)
-            )
+            network, progress = training.run(seed, report_nothing)
+            record.scores[str(seed)] = _best_scores(progress)
+            if settings.features:
+                linear = linear or fit_linear(network, learned, vectors=vectors, settings=settings)
+                scores, shares, network_scores = add_linear(
+                    network, linear, dev.examples, vectors=vectors, settings=settings
+                )
+                width = len(linear.vector_weights_DK)
+                score = main_score(network_scores)
+                record.linear[str(seed)] = LinearShares(*shares, width=width, network_score=score)
+                record.scores[str(seed)] |= scores
+            _write_seed(new / f"seed-{seed}", network, progress)
         _write_record(record, new)
         for seed in seeds:
             Task.load(new, seed=seed, vectors=vectors)  # what would not load is not written
@@ -488,12 +514,16 @@ def _vectors(
 
 
 def _check_shapes(
-    record: TaskRecord, words: WordTable, weights: Mapping[str, Tensor], path: Path
+    record: TaskRecord,
+    words: WordTable,
+    weights: Mapping[str, Tensor],
+    seed: int,
+    path: Path,
 ) -> None:
     """Raise `Mismatch` if the network of `record` is not that of the `weights`, which were read
     from `path`; its memory is not taken to find out."""
     with torch.device("meta"):
-        network = _network(record, words, None, "meta")
+        network = _network(record, words, None, "meta", seed)
     expected = {k: v.shape for k, v in cast(torch.nn.Module, network).state_dict().items()}
     found = {name: tensor.shape for name, tensor in weights.items()}
     of_bilm = ("inputs.bilm.", "inputs.own_mixes.") if record.settings.elmo == "tuned" else ()
@@ -517,8 +547,11 @@ def _untrained(
         return _network(record, words, model, device)
 
 
-def _network(record: TaskRecord, words: WordTable, model: Path | None, device: str) -> TaskModel:
-    """Build the untrained network; the caller seeds torch."""
+def _network(
+    record: TaskRecord, words: WordTable, model: Path | None, device: str, seed: int | None = None
+) -> TaskModel:
+    """Build the untrained network, with the linear models beside it that `record` has for a
+    `seed`; the caller seeds torch."""
     shape = record.bilm
     tuned = None
     if shape is not None and model is not None:
@@ -536,11 +569,18 @@ def _network(record: TaskRecord, words: WordTable, model: Path | None, device: s
         model=tuned,
     )
     network = KINDS[record.kind].model_class()(inputs, record.labels, record.settings)
+    if (shares := record.linear.get(str(seed))) and (shares.features or shares.vectors):
+        network.linear = LinearModels(
+            record.settings.features,
+            len(record.labels),
+            width=shares.width,
+            shares=Shares(shares.network, shares.features, shares.vectors),
+        )
     return cast(TaskModel, network.to(device))
 
 
-def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> dict[str, float]:
-    """Write the weights, curve and mix of a seed; return its scores on dev."""
+def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> None:
+    """Write the weights, curve and mix of a seed."""
     folder.mkdir()
     save_weights(folder / "weights.safetensors", cast(torch.nn.Module, network).state_dict())
     curve = b"\n".join(msgspec.json.encode(figures) for figures in progress.curve)
@@ -549,6 +589,10 @@ def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> dic
         mix = network.inputs.mixes[0]
         weights = mix.weights.detach().double().softmax(0).tolist()
         Mix(tuple(weights), float(mix.gamma.detach())).save(folder / "mix.json")
+
+
+def _best_scores(progress: TaskProgress) -> dict[str, float]:
+    """Return the scores on dev of the epoch that was kept, and its number."""
     best = dict(progress.curve[progress.best_epoch - 1])
     return {name: best[name] for name in best if name not in ("loss", "lr")}
 

@@ -29,15 +29,25 @@ from elmo.nn.device import exact_float32
 from elmo.nn.threads import one_thread
 from elmo.settings import MOST_TOKENS
 from elmo.tasks.examples import Example, Tokens, attention_pairs, token_count
+from elmo.tasks.features import LinearModels, Shares
 from elmo.tasks.inputs import TaskInputs
 from elmo.tasks.labels import LabelModel
-from elmo.tasks.metrics import Tally
+from elmo.tasks.metrics import Scores, Tally, main_score, paired_bootstrap
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 T = TypeVar("T")
 MOST_ATTENTION = 1 << 26  # pairs of tokens in a batch: about 2.5 GB where nothing is learned
 RECORD = "checkpoint.json"
+NETWORK = Shares(1.0, 0.0, 0.0)
+# The first holds unless another is better on dev beyond chance.
+CHOICES = (
+    Shares(0.5, 1.0, 1.0),
+    Shares(1.0, 0.5, 0.5),
+    Shares(0.0, 1.0, 1.0),
+    Shares(1.0, 1.0, 0.0),
+    NETWORK,
+)
 POOL = 50  # batches that are sorted by length together
 ReportEpoch = Callable[[str, dict[str, float]], None]
 
@@ -154,6 +164,50 @@ def fit_task(
             report("epoch", figures)
     run.take_best(progress)
     return progress
+
+
+def fit_linear(
+    model: TaskModel,
+    train: Sequence[Any],
+    *,
+    vectors: Vectors | None,
+    settings: TaskSettings,
+) -> LinearModels:
+    """Return linear models of the features and vectors of `train`, for the labels of `model` on
+    its device."""
+    linear = LinearModels(settings.features, len(model.labels))
+    weights = model.class_weights if isinstance(model, LabelModel) else None
+    linear.fit(train, model.labels, vectors, weights)
+    return linear.to(next(_module(model).parameters()).device)
+
+
+def add_linear(
+    model: TaskModel,
+    linear: LinearModels,
+    dev: Sequence[Any],
+    *,
+    vectors: Vectors | None,
+    settings: TaskSettings,
+) -> tuple[Scores, Shares, Scores]:
+    """Let `linear` answer beside the trained `model`, with the first of `CHOICES` or, if its score
+    on `dev` is higher beyond chance, with the best; return the scores on dev then, the shares, and
+    the scores of the network without it.
+    """
+    tried: dict[Shares, Tally] = {}
+    for shares in CHOICES:
+        if vectors is None:
+            shares = shares._replace(vectors=0.0)
+        linear.shares = shares
+        cast(Any, model).linear = linear if shares != NETWORK else None
+        guesses = predict_all(model, dev, vectors, settings.batch_size)
+        tried[shares] = model.tally(dev, guesses)
+    usual, *_ = tried
+    best = max(tried, key=lambda shares: main_score(tried[shares].scores()))
+    if best != usual and paired_bootstrap([tried[best]], [tried[usual]])[0] <= 0:
+        best = usual
+    linear.shares = best
+    cast(Any, model).linear = linear if best != NETWORK else None
+    return tried[best].scores(), best, tried[NETWORK].scores()
 
 
 def saved_curve(work: Path) -> list[dict[str, float]]:

@@ -178,6 +178,7 @@ def train(
         uri = f"; in MLflow {tracked.log_model(out, best_seed(record))}"
         tracked.forget_resumable(range(seeds))
     task_training.say_unfinished(out)
+    task_training.say_linear(out)
     figures = mean_over_seeds(list(record.scores.values()))
     print_done(f"task train: {out}: {task_training.scores_text(figures)} on dev{uri}")
 

@@ -2,7 +2,11 @@
 
 UNKNOWN = 0.05  # share of unknown tokens from which a perplexity is shown with it
 ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
-SIMPLE = {"majority": "by the most frequent label", "tfidf": "by TF-IDF", "static": "by layer 0"}
+SIMPLE = {
+    "majority": "by the most frequent label",
+    "features": "by ordinary features",
+    "static": "by layer 0",
+}
 
 
 def versus_unigram(times_below: float) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError
@@ -65,6 +66,27 @@ def say_unfinished(folder: Path, *, name: str = "") -> None:
         which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
         epochs = read_task(folder).settings.epochs
         say(f"{name or folder}: {which}: still improving at epoch {epochs}, the last; raise epochs")
+
+
+def say_linear(folder: Path, *, name: str = "") -> None:
+    """Say what linear models change on dev in the trained task in `folder`, if it has tried them;
+    the line begins with `name`, the folder by default."""
+    from elmo.tasks.metrics import main_score
+    from elmo.tasks.task import read_task
+
+    record = read_task(folder)
+    if not record.linear:
+        return
+    score = fmean(main_score(record.scores[seed]) for seed in record.linear)
+    network_score = fmean(shares.network_score for shares in record.linear.values())
+    ways = [
+        "+".join(way for way in ("network", "features", "vectors") if getattr(shares, way))
+        for shares in record.linear.values()
+    ]
+    say(
+        f"{name or folder}: {network_score:.4f} on dev by the network alone, {score:.4f} by "
+        f"{', '.join(dict.fromkeys(ways))}"
+    )
 
 
 def say_remark(labelled: "ExampleSet", *, path: Path) -> None:

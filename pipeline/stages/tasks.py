@@ -33,6 +33,7 @@ from .stage import WORK, Argument, Numbers, Stage
 from .task_training import (
     TrainProgress,
     read_labelled,
+    say_linear,
     say_remark,
     say_unfinished,
     scores_text,
@@ -241,6 +242,7 @@ def _train(
             report=TrainProgress(tracked.run_opener(stack), name=arm, show=show),
         )
     say_unfinished(out, name=f"{tracked.task}, {ARMS[out.name]}")
+    say_linear(out, name=f"{tracked.task}, {ARMS[out.name]}")
     bar.reach(before + seeds * tracked.settings.epochs, f"{arm}on the test file")
     tallies = evaluate_seeds(out, data["test"], device=device, work=out.parent.parent)
     for seed, tally in enumerate(tallies):

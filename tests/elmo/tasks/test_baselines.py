@@ -35,14 +35,15 @@ def test_classification() -> None:
     train = classified("p a good film", "p good", "p so good", "n a bad film", "n bad", "n so bad")
     test = classified("n bad so bad", "p good indeed", "n bad", "n")
     scores = first(baselines("classification", splits(train, test), encode))
-    assert list(scores) == ["majority", "tfidf", "static"]
+    assert list(scores) == ["majority", "features", "static"]
     assert scores["majority"] == 0.75  # of equals the first by name
-    assert scores["tfidf"] >= 0.75 and scores["static"] >= 0.75  # a text of no tokens: either
+    assert scores["features"] >= 0.75 and scores["static"] >= 0.75  # a text of no tokens: either
 
 
-def test_pairs_have_the_most_frequent_label_alone() -> None:
+def test_pairs_have_the_most_frequent_label_and_features() -> None:
     pairs: list[Example] = [Pair("f", ("a",), ("b",), label) for label in ("yes", "no", "yes")]
-    assert first(baselines("pairs", splits(pairs, pairs[:2]), encode)) == {"majority": 0.5}
+    scores = first(baselines("pairs", splits(pairs, pairs[:2]), encode))
+    assert scores == {"majority": 0.5, "features": 0.5}  # all pairs read alike
 
 
 def test_tagging_knows_each_words_most_frequent_tag() -> None:
@@ -54,7 +55,7 @@ def test_tagging_knows_each_words_most_frequent_tag() -> None:
     test: list[Example] = [Tagged("f", ("film", "good", "new", "bad"), ("V", "A", "A", "A"))]
     scores = first(baselines("tagging", splits(train, test), encode))
     assert scores["majority"] == 0.75  # film V, good A, new as most are: A; bad B
-    assert set(scores) == {"majority", "static"}
+    assert set(scores) == {"majority", "features", "static"}
 
 
 def test_spans_are_scored_as_spans() -> None:

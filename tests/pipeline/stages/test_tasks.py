@@ -81,7 +81,7 @@ def run(folder: Path, **changes: Any) -> dict[str, Any]:
 def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = run(folder)
     gains = ["gain", "gain_low", "gain_high", "gain_test_low", "gain_test_high"]
-    simple = ["majority", "static"]
+    simple = ["majority", "features", "static"]
     assert list(figures) == ["elmo", "baseline", *simple, "f1", *gains, "seeds", "examples"]
     assert figures["majority"].keys() == {"f1", "precision", "recall", "accuracy"}
     assert figures["gain_low"] <= figures["gain"] <= figures["gain_high"]
@@ -97,8 +97,8 @@ def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert lines[0] == "epoch\telmo\tbaseline" and len(lines) == 4
     columns = list(zip(*(map(float, line.split("\t")) for line in lines[1:]), strict=True))
     assert all(list(column) == sorted(column) for column in columns)
-    records = Task.load(folder / "out" / "elmo").record.scores.values()
-    best = sum(record["f1"] for record in records) / len(records)
+    linear = Task.load(folder / "out" / "elmo").record.linear.values()
+    best = sum(shares.network_score for shares in linear) / len(linear)
     assert columns[1][-1] == pytest.approx(best, abs=1e-5)  # not another of the scores
     logged = [one.data for one in runs_of("tasks")]
     assert len(logged) == 4
@@ -190,7 +190,7 @@ def test_the_command_of_the_stage(folder: Path) -> None:
         ("tasks.code.settings.epoch=2", "tasks.code.settings: no setting 'epoch'; did you"),
         ("tasks.code.settings.layers=top", "tasks.code.settings: layers must be all or numbers"),
         ("tasks.code.settings=3", "tasks.code.settings must be a section of names"),
-        ("tasks.a/b={}", "a name in tasks must be a name of at most 64 letters"),
+        ("tasks.a/b={}", "tasks.a/b must be a name of at most 64 letters"),
         ("tasks=[]", "tasks must be a section of names"),
     ],
 )

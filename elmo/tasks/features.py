@@ -1,0 +1,325 @@
+"""Two linear models beside a task's network: one of ordinary features, one of ELMo's vectors.
+
+A token's features are those of textbooks of tagging: the word, its shape, prefixes and suffixes,
+the words around it and pairs of them. A text's are its words and pairs of words, weighted by
+TF-IDF. Each feature is hashed to a row of weights, so no list of features has to be kept. The
+vectors are all layers of the token, or their means over the text.
+
+The models are fitted apart: in one, the many numbers of the vectors push the features aside. Each
+of the models and the network knows how frequent the labels are; where they answer together, most of
+what is counted twice is taken off, or rare labels, such as names, would hardly be found.
+
+Shapes: N items (tokens or texts), M features of all items, H rows of weights, D numbers of an
+item's vectors, K labels.
+"""
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from elmo.nn.threads import one_thread
+from elmo.tasks.examples import Classified, Pair, Tagged, Tokens
+from elmo.tasks.vectors import Vectors
+
+Labelled = Tagged | Classified | Pair
+# Strengths of the priors of weights: of features, and of the vectors' numbers, whose variance is 1.
+TOKEN_PRIORS, TEXT_PRIORS = (0.1, 30.0), (0.01, 300.0)
+FREQUENCY = 0.75  # how much of the labels' frequency is taken off, where it is counted again
+MOST_NUMBERS = 1 << 27  # of the vectors that are learned from: 0.5 GB
+STEPS = 100  # of L-BFGS at most
+LETTER, RUN = re.compile(r"[^\W\d_]"), re.compile(r"(.)\1+")
+
+
+class FeatureBags(NamedTuple):
+    """The features of N items: their rows of weights and values, one item after another (M,), and
+    where each item begins (N,)."""
+
+    rows_M: Tensor
+    values_M: Tensor
+    starts_N: Tensor
+
+
+class Shares(NamedTuple):
+    """The weights of a network's scores and of the log-probabilities beside them."""
+
+    network: float
+    features: float
+    vectors: float
+
+
+FEATURES_ALONE = Shares(0.0, 1.0, 0.0)
+
+
+class LinearModels(nn.Module):
+    """A linear model of the features of texts or, for tagging, of tokens; and one of their vectors,
+    of `width` numbers (0: there are none).
+
+    `shares` says how much each counts in an answer.
+    """
+
+    weights_HK: Tensor
+    bias_K: Tensor
+    idf_H: Tensor
+    vector_weights_DK: Tensor
+    vector_bias_K: Tensor
+    frequency_K: Tensor
+
+    def __init__(
+        self, rows: int, labels: int, *, width: int = 0, shares: Shares = FEATURES_ALONE
+    ) -> None:
+        super().__init__()
+        self.shares = shares
+        self.register_buffer("weights_HK", torch.zeros(rows, labels))
+        self.register_buffer("bias_K", torch.zeros(labels))
+        self.register_buffer("idf_H", torch.ones(rows))
+        self.register_buffer("vector_weights_DK", torch.zeros(width, labels))
+        self.register_buffer("vector_bias_K", torch.zeros(labels))
+        self.register_buffer("frequency_K", torch.zeros(labels))
+
+    def forward(self, examples: Sequence[Labelled], vectors: Vectors | None = None) -> Tensor:
+        """Return the scores (N, K) of the labels of each text or, one sentence after another, of
+        each token: log-probabilities of each model by its share, summed, less the logarithm of the
+        labels' frequency that is counted again."""
+        shares = self.shares
+        correction_K = FREQUENCY * (sum(shares) - 1) * self.frequency_K
+        summed_NK = weighted_sums(self._bags(examples), self.weights_HK, self.bias_K)
+        scores_NK = shares.features * summed_NK.log_softmax(1) - correction_K
+        if shares.vectors and vectors is not None:
+            x_ND = _vectors_of(examples, vectors).to(scores_NK)
+            logits_NK = x_ND @ self.vector_weights_DK + self.vector_bias_K
+            scores_NK = scores_NK + shares.vectors * logits_NK.log_softmax(1)
+        return scores_NK
+
+    def fit(
+        self,
+        train: Sequence[Labelled],
+        labels: Sequence[str],
+        vectors: Vectors | None = None,
+        class_weights: Tensor | None = None,
+    ) -> None:
+        """Fit the weights to the labels of `train`; `class_weights` (K,) weigh the labels.
+
+        `vectors` gives the ELMo layers of sentences.
+        """
+        labels_N = _label_numbers(train, labels)
+        counts_K = labels_N.bincount(minlength=len(labels)) + 0.5
+        counts_K = counts_K if class_weights is None else counts_K * class_weights
+        self.frequency_K = (counts_K / counts_K.sum()).log()
+        feature_prior, vector_prior = TOKEN_PRIORS
+        if not isinstance(train[0], Tagged):
+            feature_prior, vector_prior = TEXT_PRIORS
+            count_H = torch.bincount(self._bags(train).rows_M, minlength=len(self.idf_H))
+            idf_H = ((1 + len(train)) / (1 + count_H)).log() + 1
+            self.idf_H = idf_H.where(count_H > 0, 0)  # others have no weight
+        bags = self._bags(train)
+        row_U, rows_M = torch.unique(bags.rows_M, return_inverse=True)
+        bags = bags._replace(rows_M=rows_M)
+        items = _transposed(bags, len(row_U))
+        self.weights_HK[row_U], self.bias_K = _minimise(
+            lambda weights_UK, bias_K: weighted_sums(bags, weights_UK, bias_K),
+            lambda slopes_NK: weighted_sums(items, slopes_NK, torch.zeros(len(labels))),
+            len(row_U),
+            labels_N,
+            prior=feature_prior,
+            class_weights=class_weights,
+            labels=len(labels),
+        )
+        if vectors is None:
+            return
+        width = _vectors_of(train[:1], vectors).shape[1]
+        learned = train[:: width * len(bags.starts_N) // MOST_NUMBERS + 1]  # spread evenly
+        x_ND = _vectors_of(learned, vectors)
+        mean_D = x_ND.mean(0)
+        scale_D = x_ND.sub_(mean_D).square().mean(0).sqrt().clamp_min(1e-4)
+        x_ND.div_(scale_D)
+        weights_DK, bias_K = _minimise(
+            lambda weights_DK, bias_K: x_ND @ weights_DK + bias_K,
+            lambda slopes_NK: x_ND.T @ slopes_NK,
+            width,
+            _label_numbers(learned, labels),
+            prior=vector_prior,
+            class_weights=class_weights,
+            labels=len(labels),
+        )
+        self.vector_weights_DK = weights_DK / scale_D.unsqueeze(1)
+        self.vector_bias_K = bias_K - mean_D @ self.vector_weights_DK
+
+    def predict(
+        self, examples: Sequence[Labelled], labels: Sequence[str], vectors: Vectors | None = None
+    ) -> list[Any]:
+        """Return the likeliest of the `labels` of each text, or a list of those of a sentence."""
+        best = (labels[number] for number in self(examples, vectors).argmax(1).tolist())
+        return [
+            [next(best) for _ in example.tokens] if isinstance(example, Tagged) else next(best)
+            for example in examples
+        ]
+
+    def _bags(self, examples: Sequence[Labelled]) -> FeatureBags:
+        """Return the features of the items; those of a text are weighted, to a length of 1."""
+        rows: list[int] = []
+        values: list[int] = []
+        lengths: list[int] = []
+        for example in examples:
+            for features in _features(example):
+                counts = Counter(_hash(feature) % len(self.idf_H) for feature in features)
+                rows += counts.keys()
+                values += counts.values()
+                lengths.append(len(counts))
+        lengths_N = torch.tensor(lengths, dtype=torch.long)
+        starts_N = lengths_N.cumsum(0) - lengths_N
+        rows_M = torch.tensor(rows, dtype=torch.long)
+        if examples and isinstance(examples[0], Tagged):
+            return FeatureBags(rows_M, torch.ones(len(rows)), starts_N)
+        values_M = (torch.tensor(values).float().log() + 1) * self.idf_H.cpu()[rows_M]
+        items_M = torch.arange(len(lengths)).repeat_interleave(lengths_N)
+        squares_N = torch.zeros(len(lengths)).index_add(0, items_M, values_M.square())
+        return FeatureBags(rows_M, values_M / squares_N.sqrt().clamp_min(1e-9)[items_M], starts_N)
+
+
+def weighted_sums(bags: FeatureBags, weights_HK: Tensor, bias_K: Tensor) -> Tensor:
+    """Return the sum of the weights of each item's features (N, K), by their values, and bias (K,)
+    or (N, K)."""
+    device = weights_HK.device
+    summed_NK = nn.functional.embedding_bag(
+        bags.rows_M.to(device),
+        weights_HK,
+        bags.starts_N.to(device),
+        mode="sum",
+        per_sample_weights=bags.values_M.to(device),
+    )
+    return summed_NK + bias_K
+
+
+def _minimise(
+    score: Callable[[Tensor, Tensor], Tensor],
+    transpose: Callable[[Tensor], Tensor],
+    rows: int,
+    labels_N: Tensor,
+    *,
+    prior: float,
+    class_weights: Tensor | None,
+    labels: int,
+) -> tuple[Tensor, Tensor]:
+    """Return the weights (rows, K) and bias of logistic regression; it runs on one thread, whose
+    sums are the same each time.
+
+    `score` returns the labels' scores (N, K) by weights and bias, and `transpose` the weights'
+    gradient (rows, K) by that of the scores.
+    """
+    N, numbers_N1 = len(labels_N), labels_N.unsqueeze(1)
+    importance_N1 = torch.ones(N, 1) if class_weights is None else class_weights[numbers_N1]
+    weights_RK, bias_K = torch.zeros(rows, labels), torch.zeros(labels)
+    optimizer = torch.optim.LBFGS(
+        [weights_RK, bias_K], max_iter=STEPS, history_size=5, line_search_fn="strong_wolfe"
+    )
+
+    def compute_loss() -> Tensor:
+        logs_NK = score(weights_RK, bias_K).log_softmax(1)
+        loss = -(logs_NK.gather(1, numbers_N1) * importance_N1).sum()
+        targets_NK = torch.zeros_like(logs_NK).scatter_(1, numbers_N1, 1.0)
+        slopes_NK = (logs_NK.exp() - targets_NK) * importance_N1
+        bias_K.grad = slopes_NK.sum(0) / N
+        weights_RK.grad = (transpose(slopes_NK) + prior * weights_RK) / N
+        return (loss + prior / 2 * weights_RK.square().sum()) / N
+
+    with one_thread(), torch.no_grad():
+        optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
+    return weights_RK, bias_K
+
+
+def _transposed(bags: FeatureBags, rows: int) -> FeatureBags:
+    """Return the items of each row of weights, as its features: sums over them are gradients, and
+    several times as fast as those of torch."""
+    ends_N = torch.cat([bags.starts_N[1:], torch.tensor([len(bags.rows_M)])])
+    items_M = torch.arange(len(ends_N)).repeat_interleave(ends_N - bags.starts_N)
+    order_M = bags.rows_M.argsort(stable=True)
+    counts_U = bags.rows_M.bincount(minlength=rows)
+    return FeatureBags(items_M[order_M], bags.values_M[order_M], counts_U.cumsum(0) - counts_U)
+
+
+def _label_numbers(examples: Sequence[Labelled], labels: Sequence[str]) -> Tensor:
+    numbers = {label: number for number, label in enumerate(labels)}
+    gold = [e.tags or () if isinstance(e, Tagged) else [e.label or ""] for e in examples]
+    return torch.tensor([numbers[label] for item in gold for label in item])
+
+
+def _vectors_of(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
+    """Return the vectors of each item (N, D): a token's layers, or the means of a text's; those of
+    the two sentences of a pair, and how far they differ."""
+    sentences = list(dict.fromkeys(s for example in examples for s in example.sentences if s))
+    by_sentence = dict(zip(sentences, vectors(sentences), strict=True)) if sentences else {}
+    width = sum(layers.shape[0] * layers.shape[2] for layers in [*by_sentence.values()][:1])
+
+    def tokens_of(sentence: Tokens) -> Tensor:
+        if not sentence:
+            return torch.zeros(0, width)
+        layers_LTD = torch.from_numpy(by_sentence[sentence]).float()
+        return layers_LTD.transpose(0, 1).flatten(1)
+
+    rows: list[Tensor] = []
+    for example in examples:
+        if isinstance(example, Tagged):
+            rows.append(tokens_of(example.tokens))
+            continue
+        means = [tokens_of(side).sum(0) / max(1, len(side)) for side in example.sentences]
+        distance = [(means[0] - means[1]).abs()] if isinstance(example, Pair) else []
+        rows.append(torch.cat([*means, *distance]).unsqueeze(0))
+    return torch.cat(rows)
+
+
+def _hash(feature: str) -> int:
+    return zlib.crc32(feature.encode("utf-8", "backslashreplace"))
+
+
+def _features(example: Labelled) -> Iterator[list[str]]:
+    """Yield the features of each item of an example: of a text, or of each token."""
+    match example:
+        case Tagged():
+            yield from tagging_features(example.tokens)
+        case Classified():
+            yield words_and_pairs(example.tokens)
+        case Pair():
+            premise, hypothesis = (
+                words_and_pairs(side) for side in (example.premise, example.hypothesis)
+            )
+            shared = set(premise)
+            yield [
+                *(f"premise {word}" for word in premise),
+                *(f"hypothesis {word}" for word in hypothesis),
+                *(f"{'both' if word in shared else 'new'} {word}" for word in hypothesis),
+            ]
+
+
+def words_and_pairs(tokens: Tokens) -> list[str]:
+    """Return the words of a text, in lower case, and each two that stand together."""
+    words = [word.lower() for word in tokens]
+    return [*words, *(f"{a} {b}" for a, b in zip(words, words[1:], strict=False))]
+
+
+def tagging_features(tokens: Tokens) -> Iterator[list[str]]:
+    """Yield the features of each token of a sentence, as in textbooks of tagging."""
+    cased = ["", "", *tokens, "", ""]
+    words = [word.lower() for word in cased]
+    for k in range(2, len(words) - 2):
+        word = words[k]
+        features = [f"{place} {words[k + place]}" for place in range(-2, 3)]
+        features += [
+            f"pair {offset} {words[k + offset]} {words[k + offset + 1]}" for offset in (-1, 0)
+        ]
+        features += [f"around {words[k - 1]} {words[k + 1]}", f"word {cased[k]}"]
+        features += [f"shape {offset} {describe_shape(cased[k + offset])}" for offset in (-1, 0, 1)]
+        for length in range(1, 5):
+            features += [f"begins {word[:length]}", f"ends {word[-length:]}"]
+        features += [f"ends {offset} {words[k + offset][-3:]}" for offset in (-1, 1)]
+        yield features
+
+
+def describe_shape(word: str) -> str:
+    """Return a word with its letters and digits by class, each run of a class once: `Xx-d`."""
+    letters = LETTER.sub(lambda letter: "X" if letter[0].isupper() else "x", word)
+    return RUN.sub(r"\1", re.sub(r"\d", "d", letters))

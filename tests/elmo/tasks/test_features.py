@@ -1,0 +1,185 @@
+"""Ordinary features: the model is scikit-learn's, and it answers where dev gains by it."""
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmo.data.arrays import Floats
+from elmo.errors import ElmoError
+from elmo.io.atomic import write_json
+from elmo.io.records import read_json
+from elmo.tasks import features
+from elmo.tasks.examples import Classified, Pair, Tagged, Tokens
+from elmo.tasks.features import (
+    LinearModels,
+    Shares,
+    describe_shape,
+    tagging_features,
+    words_and_pairs,
+)
+from elmo.tasks.formats.fields import ExampleSet
+from elmo.tasks.kinds import FEATURED, task_settings
+from elmo.tasks.task import Task, record_digest
+from elmo.tasks.train import predict_all
+from tests.elmo.tasks.test_task import contents, labelled, taught
+from tests.elmo.tasks.toys import examples
+
+ROWS = 1 << 17  # so many that hardly two features of a test share one
+
+
+@pytest.mark.parametrize("kind", ["tagging", "classification"])
+def test_the_model_is_that_of_scikit_learn(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    monkeypatch.setattr(features, "TOKEN_PRIORS", (0.5, 1.0))
+    monkeypatch.setattr(features, "TEXT_PRIORS", (0.5, 1.0))
+    train, unseen = examples(kind, 20), examples(kind, 10, seed=1)
+    if kind == "tagging":
+        counts = text.CountVectorizer(analyzer=list, binary=True)
+        items = [
+            [item for e in part for item in tagging_features(e.tokens)] for part in (train, unseen)
+        ]
+        gold = [tag for e in train for tag in e.tags]
+    else:
+        counts = text.TfidfVectorizer(analyzer=words_and_pairs, sublinear_tf=True)
+        items = [[e.tokens for e in part] for part in (train, unseen)]
+        gold = [e.label for e in train]
+    # Of two labels scikit-learn has one vector of weights, the difference of our two.
+    strength = 2.0 * (2 if len(set(gold)) == 2 else 1)
+    logistic = linear_model.LogisticRegression(C=strength, max_iter=1000, tol=1e-6)
+    logistic.fit(counts.fit_transform(items[0]), gold)
+    ours = LinearModels(ROWS, len(logistic.classes_))
+    ours.fit(train, logistic.classes_.tolist())
+    expected = logistic.predict_log_proba(counts.transform(items[1]))
+    np.testing.assert_allclose(ours(unseen).numpy(), expected, atol=5e-3)
+
+
+def test_the_model_of_vectors_is_that_of_scikit_learn() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    preprocessing = pytest.importorskip("sklearn.preprocessing")
+    train, unseen = examples("tagging", 20), examples("tagging", 10, seed=1)
+    scale = preprocessing.StandardScaler().fit(_tokens_of(train))
+    gold = [tag for e in train for tag in e.tags]
+    logistic = linear_model.LogisticRegression(C=1 / features.TOKEN_PRIORS[1], tol=1e-6)
+    logistic.fit(scale.transform(_tokens_of(train)), gold)
+    ours = LinearModels(64, len(logistic.classes_), shares=Shares(0, 0, 1))
+    ours.fit(train, logistic.classes_.tolist(), _layers_of)
+    expected = logistic.predict_log_proba(scale.transform(_tokens_of(unseen)))
+    np.testing.assert_allclose(ours(unseen, _layers_of).numpy(), expected, atol=5e-3)
+
+
+def test_vectors_of_many_tokens_are_learned_from_sentences_spread_evenly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    train = examples("tagging", 20)
+    labels = sorted({tag for e in train for tag in e.tags})
+    first, second = (LinearModels(64, len(labels), shares=Shares(0, 0, 1)) for _ in range(2))
+    tokens = sum(len(e.tokens) for e in train)
+    monkeypatch.setattr(features, "MOST_NUMBERS", tokens * 6)  # of twelve
+    first.fit(train, labels, _layers_of)
+    monkeypatch.setattr(features, "MOST_NUMBERS", tokens * 12)
+    second.fit(train[::3], labels, _layers_of)
+    assert torch.equal(first(train, _layers_of), second(train, _layers_of))
+
+
+def _layers_of(sentences: Sequence[Tokens]) -> list[Floats]:
+    """Three layers of four numbers, by the token alone."""
+    return [
+        np.array(
+            [[[zlib.crc32(f"{k} {token}".encode()) % 97 for k in range(4)] for token in s]] * 3
+        )
+        * np.array([1.0, -1.0, 0.5], np.float32)[:, None, None]
+        for s in sentences
+    ]
+
+
+def _tokens_of(sentences: Sequence[Tagged]) -> Floats:
+    return np.concatenate(
+        [np.hstack(layers) for layers in _layers_of([s.tokens for s in sentences])]
+    )
+
+
+def test_shapes_of_words() -> None:
+    words = ["Anna", "McX", "B-52s", "2026", "서울", ""]
+    assert [describe_shape(word) for word in words] == ["Xx", "XxX", "X-dx", "d", "x", ""]
+
+
+@pytest.mark.parametrize("kind", FEATURED)
+def test_what_the_network_does_not_learn_the_features_do(kind: str, tmp_path: Path) -> None:
+    """The network's rate is 0. What dev chose is kept: the loaded task answers as it did."""
+    changes = {"lr": 0.0, "features": ROWS}
+    learned, dev = labelled(kind, 100), labelled(kind, 30, 1)
+    first = taught(kind, learned, dev, tmp_path / "a", changes=changes)
+    task = Task.load(first)
+    linear = task.record.linear["0"]
+    metric = "f1" if kind == "tagging" else "accuracy"
+    score = task.record.scores["0"][metric]
+    assert (
+        score > linear.network_score and linear.features > 0 and linear.vectors == linear.width == 0
+    )
+    assert task.evaluate(dev)[metric] == pytest.approx(score, abs=1e-6)
+    one_by_one = predict_all(task.model, dev.examples, None, 1)
+    assert predict_all(task.model, dev.examples, None, 7) == one_by_one
+    second = taught(kind, learned, dev, tmp_path / "b", changes=changes)
+    assert contents(second) == contents(first)
+
+
+def test_features_that_dev_does_not_want_are_left_out(tmp_path: Path) -> None:
+    """The labels of training are those of dev turned round; the network answers one label."""
+    turned = {"yes": "no", "no": "yes"}
+    train = [
+        Classified("f", ("so", word), turned[label])
+        for word, label in [("good", "yes"), ("bad", "no")] * 6
+    ] + [Classified("f", ("the",), "yes")]
+    dev = [
+        Classified("f", ("so", word), label) for word, label in [("good", "yes"), ("bad", "no")] * 9
+    ]
+    data = ExampleSet(train, {}), ExampleSet(dev, {})
+    out = taught("classification", *data, tmp_path, changes={"lr": 0.0})
+    task = Task.load(out)
+    assert task.record.linear["0"].features == 0
+    assert task.model.linear is None
+    assert "weights_HK" not in (out / "seed-0" / "weights.safetensors").read_bytes().decode(
+        "latin1"
+    )
+
+
+def test_a_task_from_before_there_were_features_loads(tmp_path: Path) -> None:
+    out = taught(
+        "tagging",
+        labelled("tagging", 20),
+        labelled("tagging", 8),
+        tmp_path,
+        changes={"features": 0},
+    )
+    before = list(Task.load(out)([["ann", "so", "bob"]]))
+    record = read_json(out / "task.json")
+    del record["linear"], record["settings"]["features"]
+    record["digest"] = record_digest(record)
+    write_json(out / "task.json", record)
+    assert Task.load(out)([["ann", "so", "bob"]]) == before
+
+
+def test_only_tokens_and_texts_have_features() -> None:
+    with pytest.raises(ElmoError, match="features: roles has none"):
+        task_settings("roles", {"features": 64})
+
+
+def test_texts_without_words_and_labels_that_training_lacks() -> None:
+    model = LinearModels(64, 2)
+    train = [Classified("f", ("good",), "a"), Classified("f", ("bad",), "b")]
+    model.fit(train, ["a", "b"])
+    empty = [Classified("f", (), None), Classified("f", ("new",), None)]
+    assert torch.isfinite(model(empty)).all()
+    assert model.predict([], ["a", "b"]) == []
+    assert model.predict([Tagged("f", (), None)], ["a", "b"]) == [[]]
+    assert LinearModels(64, 2)([Pair("f", (), (), None)]).shape == (1, 2)
+    model.fit(train, ["a", "b"], _layers_of)
+    assert torch.isfinite(model(empty, _layers_of)).all()
+    pair = [Pair("f", ("a",), (), "a"), Pair("f", ("a",), ("b",), "b")]
+    model.fit(pair, ["a", "b"], _layers_of)
+    assert model.predict(pair, ["a", "b"], _layers_of) == ["a", "b"]
