@@ -184,7 +184,7 @@ class OptimizerSettings:
         check_fields(self)
         if self.epsilon == 0 and (self.name == "adamw" or self.accumulator == 0):
             raise BadSettings(
-                "epsilon 0 divides by 0 where a weight had no gradient yet; set it above 0, such "
+                "epsilon 0 divides by 0 for weights without a gradient yet; set it above 0, such "
                 "as 1e-8, or use adagrad with an accumulator above 0"
             )
         exact = self.name == "adamw" and self.row_updates == "exact"

@@ -119,12 +119,12 @@ class Characters:
         symbols = record.symbols
         if record.kind == "bytes":
             if symbols is not None:
-                raise ElmoError(f"{path}: symbols are for kind unicode; bytes have none")
+                raise ElmoError(f"{path}: symbols are only for kind unicode, not bytes")
             return cls(max_characters=record.max_characters)
         if symbols is None:
             raise ElmoError(f"{path}: symbols must be a list of characters")
         if len(set(symbols)) != len(symbols):
-            raise ElmoError(f"{path}: symbols names a character twice")
+            raise ElmoError(f"{path}: symbols has a character twice")
         return cls(symbols, record.max_characters)
 
     def _inside(self, token: str) -> Sequence[int]:
@@ -132,7 +132,9 @@ class Characters:
             try:
                 return token.encode("utf-8")
             except UnicodeEncodeError:
-                raise ElmoError(f"the token {token!a} holds half a character; remove it") from None
+                raise ElmoError(
+                    f"the token {token!a} has half of a surrogate pair; remove it"
+                ) from None
         ids = self._ids
         return [ids.get(character, len(ids)) for character in token]
 

@@ -214,7 +214,7 @@ def _check_manifest(path: str, manifest: ShardsManifest) -> None:
     """Check that a manifest's numbers agree with each other."""
     names = [entry.file for entry in manifest.shards]
     if len(set(names)) != len(names):
-        raise ElmoError(f"{path}: shards: names a file twice; make the shards again")
+        raise ElmoError(f"{path}: shards: lists a file twice; make the shards again")
     if set(manifest.splits) != set(SPLITS):
         raise ElmoError(f"{path}: splits: must be train and heldout; make the shards again")
     for split, counts in manifest.splits.items():

@@ -121,7 +121,7 @@ class Shards:
         """Return the manifest entries of one split (default: both), in the order of their
         sentences."""
         if split not in (*SPLITS, None):
-            raise ElmoError(f"{self.location}: no split {split!r}; there are train and heldout")
+            raise ElmoError(f"{self.location}: no split {split!r}; choose train or heldout")
         return [entry for entry in self.manifest.shards if split in (entry.split, None)]
 
     def open(self, entry: ShardEntry) -> Shard:
@@ -316,7 +316,7 @@ def _check_once(path: Path, modified: int, entry: ShardEntry) -> None:
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise ElmoError(f"{path}: is no shard ({first_line(error)}); make it again") from None
+        raise ElmoError(f"{path}: is not a shard ({first_line(error)}); make it again") from None
     tokens = batch.column("tokens")
     counts = {
         "sentences": (batch.num_rows, entry.sentences),

@@ -135,8 +135,8 @@ class TextTokenizer:
     def __init__(self, tokenization: Tokenization) -> None:
         if tokenization.name == NO_TOKENIZER.name:
             raise ElmoError(
-                "the model was trained on token lists and has no tokenizer of its own; give it "
-                "token lists (on the command line: --pretokenized)"
+                "the model was trained on token lists and has no tokenizer; pass token lists (on "
+                "the command line: --pretokenized)"
             )
         if tokenization.name not in TOKENIZERS:
             raise ElmoError(
@@ -188,8 +188,8 @@ def load_recorded(tokenization: Tokenization) -> Tokenizer:
     version = (tokenization.pattern, tokenization.form)
     if version not in ((kind.pattern, kind.form), *kind.former):
         raise ElmoError(
-            f"the model's tokenizer {tokenization.name} cuts words by another pattern than "
-            "this version does; install the version of this package that trained the model"
+            f"the model's tokenizer {tokenization.name} splits words with another pattern than "
+            "this version; install the version of this package that trained the model"
         )
     return _load(tokenization.name, *version)
 

@@ -33,13 +33,13 @@ class Vocabulary:
         if len(self._ids) != len(self.words):
             seen: set[str] = set()
             twice = next(word for word in self.words if word in seen or seen.add(word))  # type: ignore[func-returns-value]
-            raise ElmoError(f"the word {twice!r} stands twice in the vocabulary; remove one")
+            raise ElmoError(f"the word {twice!r} is in the vocabulary twice; remove one")
         if lacking := [word for word in MARKS if word not in self._ids]:
             raise ElmoError(
                 f"the vocabulary has no {', '.join(lacking)}; add a line for each at its head"
             )
         if _MAX_TERM_ID in self._ids:
-            raise ElmoError(f"{_MAX_TERM_ID} marks a line that is no word; remove it")
+            raise ElmoError(f"{_MAX_TERM_ID} is not a word; remove it")
         if self.counts is not None and len(self.counts) != len(self.words):
             raise ElmoError(
                 f"{len(self.words)} words but {len(self.counts)} counts; make both again"

@@ -85,7 +85,7 @@ def read_request(
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _csv_rows(data: bytes | str) -> list[dict[str, str | None]]:
@@ -151,7 +151,7 @@ def _rows(table: Any) -> list[dict[str, Any]]:
         raise ElmoError(f"dataframe_split must hold columns and data, found {table!r:.80}")
     names = [str(name) for name in columns]
     if len(set(names)) < len(names):
-        raise ElmoError(f"each column must have a name of its own, found {', '.join(names)}")
+        raise ElmoError(f"column names must be distinct, found {', '.join(names)}")
     for row in data:
         if not isinstance(row, list) or len(row) != len(columns):
             raise ElmoError(f"a row must have a cell for each column, found {row!r:.80}")

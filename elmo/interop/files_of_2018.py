@@ -123,13 +123,13 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
     """Write a model folder to two new files, the `options` (options.json) and HDF5 `weights` that
     bilm-tf and AllenNLP read. The softmax and the training record are left out."""
     if os.path.realpath(options) == os.path.realpath(weights):  # Path.resolve fails on a loop
-        raise ElmoError(f"{weights}: named for the options too; pass a second file for the weights")
+        raise ElmoError(f"{weights}: is also the options file; pass another file for the weights")
     source_model = load_model(model, with_softmax=False)
     config = source_model.bilm.config
     if source_model.characters != Characters():
         raise ElmoError(
             f"{model}: its characters are {source_model.characters.kind}, at most "
-            f"{source_model.characters.max_characters}; the 2018 files know bytes and 50 alone"
+            f"{source_model.characters.max_characters}; files of 2018 support only bytes and 50"
         )
     state = source_model.bilm.state_dict()
     with new_file_if_absent(Path(options)) as new_options:  # both files, or neither
@@ -307,7 +307,7 @@ def _names(file: Any, path: Path) -> list[str]:
 def _dataset(file: Any, path: Path, name: str) -> Any:
     dataset = read_dataset(file, path, name)
     if dataset is None:
-        raise ElmoError(f"{path}: has no dataset {name}; options.json asks for it")
+        raise ElmoError(f"{path}: has no dataset {name}; options.json requires it")
     return dataset
 
 
@@ -319,7 +319,7 @@ def _array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
             f"{path}: char_embed has 262 rows; the files of 2018 have 261, without one for masks"
         )
     if actual != shape:
-        raise ElmoError(f"{path}: {name} has shape {actual}, options.json asks for {shape}")
+        raise ElmoError(f"{path}: {name} has shape {actual}, options.json requires {shape}")
     if dataset.dtype.kind != "f":
         raise ElmoError(f"{path}: {name} holds {dataset.dtype}, not floats")
     if dataset.id.get_storage_size() * LEAST_COMPRESSED < dataset.nbytes:

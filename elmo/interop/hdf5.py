@@ -46,12 +46,12 @@ def read_dataset(file: Any, path: Path, name: str) -> Any:
             if not isinstance(group, h5py.Group) or group.get(part, getlink=True) is None:
                 return None
             if not isinstance(group.get(part, getlink=True), h5py.HardLink):
-                raise ElmoError(f"{path}: {name} is a link to elsewhere; a dataset is needed")
+                raise ElmoError(f"{path}: {name} is a link; use a plain dataset")
             group = group[part]
         if not isinstance(group, h5py.Dataset):
             return None
         if group.external or group.is_virtual:
-            raise ElmoError(f"{path}: {name} is stored in other files; a plain dataset is needed")
+            raise ElmoError(f"{path}: {name} is stored in other files; use a plain dataset")
         return group
     except HDF5_ERRORS as error:
         raise damaged_error(path, error) from None

@@ -85,7 +85,9 @@ class ExportableBiLM(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         if not isinstance(model.bilm.encoder, CharacterEncoder):
-            raise ElmoError("the model reads words, not characters; it can't be exported to serve")
+            raise ElmoError(
+                "the model reads words, not characters, so it cannot be exported for serving"
+            )
         self.bilm = copy.deepcopy(model.bilm).float().requires_grad_(False)
         begin_K, end_K = torch.from_numpy(
             model.characters.encode([SENTENCE_BEGIN, SENTENCE_END])

@@ -75,9 +75,7 @@ def check_unfinished(out: Path, *, mark: str) -> None:
 
 def _refuse(out: Path) -> NoReturn:
     sweep_hidden_folders(out)
-    raise ElmoError(
-        f"{out}: exists, and is not replaced; delete it, choose another or pass --overwrite"
-    )
+    raise ElmoError(f"{out}: already exists; delete it, choose another name or pass --overwrite")
 
 
 @contextmanager

@@ -71,10 +71,12 @@ class Location:
 
     def __init__(self, url: str | Path, options: Mapping[str, Any] | None = None) -> None:
         if not isinstance(url, str | os.PathLike):
-            raise TypeError(f"a folder is named by a text or a Path, not by {url!r:.80}")
+            raise TypeError(f"a folder must be a string or a Path, found {url!r:.80}")
         text = str(url).removeprefix("file://")
         if isinstance(url, Path) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]", text):
-            raise ElmoError(f"{text}: a URL has two slashes; give it as text, not as a Path")
+            raise ElmoError(
+                f"{text}: looks like a URL with one slash; pass it as a string, not as a Path"
+            )
         self.url = text.rstrip("/") or text
         self.local = None if "://" in text else Path(text)
         self._remote = Remote(self.url, options or {})

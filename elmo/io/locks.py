@@ -52,7 +52,7 @@ def work_folder_lock(folder: Path) -> Iterator[None]:
             if not is_locked:
                 file.seek(0)
                 owner = file.read(256).strip() or "another process"
-                raise ElmoError(f"{folder}: {owner} is at work here; wait for it, or stop it")
+                raise ElmoError(f"{folder}: {owner} is working here; wait for it or stop it")
             if os.fstat(file.fileno()).st_nlink == 0:
                 continue  # its owner has just removed the folder
             try:

@@ -32,7 +32,7 @@ def check_file(out: Path, *, pattern: bytes = b"") -> None:
             head = file.read(1024)
         if head and not re.match(pattern, head, re.DOTALL):
             raise ElmoError(
-                f"{out}: is a file of another kind, and is not replaced; choose another, or "
+                f"{out}: already exists and was not written by this command; choose another or "
                 "delete it"
             )
 
@@ -52,7 +52,7 @@ def check_output(out: Path, *, pattern: bytes = b"") -> None:
         probe.unlink()
     except OSError as error:
         raise ElmoError(
-            f"{out}: {parent} takes no files ({error.strerror}); choose another path"
+            f"{out}: {parent} cannot be written to ({error.strerror}); choose another path"
         ) from None
 
 
@@ -74,8 +74,7 @@ def not_replacing(out: Path | str) -> Iterator[None]:
     except ElmoError as error:
         reason = str(error).removeprefix(f"{out}").lstrip(": /")
         raise ElmoError(
-            f"{out}: is no output of this command ({reason}), and is not replaced: choose another, "
-            "or delete it"
+            f"{out}: was not written by this command ({reason}); choose another or delete it"
         ) from None
 
 
@@ -98,7 +97,7 @@ def check_folder(
     files = set(out.names()) if out.local is None else _files_of(out.local, required=required)
     if out.local is None and required and required[0] in files:
         raise ElmoError(
-            f"{out}: is there already, and at a URL nothing is replaced; choose a new folder"
+            f"{out}: already exists, and outputs at a URL are never replaced; choose a new folder"
         )
     # At a URL, these are files of a writer that was killed.
     _check_names(str(out), files, required=required, pattern=pattern)
@@ -119,12 +118,12 @@ def _files_of(out: Path, *, required: Sequence[str]) -> set[str]:
     if not out.exists():
         return set()
     if not out.is_dir():
-        raise ElmoError(f"{out}: is a file, not a folder to replace; choose another, or delete it")
+        raise ElmoError(f"{out}: is a file, not a folder; choose another or delete it")
     names = {path.name for path in out.iterdir()}
     if names and not (required and names.issuperset(required)):
         raise ElmoError(
-            f"{out}: holds {min(names)}, and no {' and '.join(required) or 'output'} of this "
-            "project; it is not replaced: choose another folder, or empty it"
+            f"{out}: was not written by this project (found {min(names)}); choose another folder "
+            "or empty it"
         )
     return {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
 
@@ -138,8 +137,7 @@ def _check_names(out: str, names: Iterable[str], *, required: Sequence[str], pat
         hidden = any(part.startswith(".") for part in name.split("/"))
         if not (hidden or name in required or re.fullmatch(pattern, name)):
             raise ElmoError(
-                f"{out}: holds {name}, which no stage has written; it is not replaced: move that "
-                "away, or choose another folder"
+                f"{out}: contains {name}, which no stage wrote; move it or choose another folder"
             )
 
 
@@ -155,4 +153,4 @@ def check_parent(out: Path) -> None:
     """Raise `ElmoError` if the nearest existing parent of an output path is not a folder."""
     parent = next((path for path in out.parents if os.path.lexists(path)), Path())
     if not parent.is_dir():
-        raise ElmoError(f"{out}: {parent} is no folder; choose another output")
+        raise ElmoError(f"{out}: {parent} is not a folder; choose another output")

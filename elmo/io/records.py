@@ -66,9 +66,9 @@ def check_readable(path: Path) -> None:
         link = f"; it is a link to {os.readlink(path)}" if path.is_symlink() else ""
         raise NotFound(f"{path}: no such file{link or similar_path(path)}") from None
     if stat.S_ISDIR(mode):
-        raise ElmoError(f"{path}: is a folder; a file is needed")
+        raise ElmoError(f"{path}: is a folder; pass a file")
     if not stat.S_ISREG(mode):
-        raise ElmoError(f"{path}: is a pipe or a device; a file is needed")
+        raise ElmoError(f"{path}: is a pipe or a device; pass a file")
 
 
 def sha256(path: Path) -> str:

@@ -89,8 +89,8 @@ class Remote:
                 files.rm_file(path)
         if store not in _CREATING:
             raise ElmoError(
-                f"{self.url}: this store gives a name twice (it does not heed If-None-Match), so "
-                "two writers could lose each other's work; use one with conditional writes, such "
+                f"{self.url}: this object store ignores If-None-Match, so two writers could "
+                "overwrite each other; use one with conditional writes, such "
                 "as S3, Google Cloud Storage, Azure or a newer version of your server"
             )
 

@@ -24,7 +24,7 @@ def open_decompressed(path: Path) -> Iterator[BinaryIO]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield cast(BinaryIO, file)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise Damaged(f"{path}: truncated or no gzip file ({error})") from None
+        raise Damaged(f"{path}: truncated or not a gzip file ({error})") from None
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -38,9 +38,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         while line := file.readline(LONGEST_LINE + 1):
             number += 1
             if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                raise ElmoError(
-                    f"{path}: is UTF-16; save it as UTF-8, as by iconv -f UTF-16 -t UTF-8"
-                )
+                raise ElmoError(f"{path}: is UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
             if len(line) > LONGEST_LINE:
                 raise ElmoError(
                     f"{path}:{number}: the line has more than {LONGEST_LINE:,} bytes; cut it"
@@ -70,7 +68,7 @@ def read_bytes(path: Path) -> bytes:
     with open_decompressed(path) as file:
         data = file.read(_LARGEST_FILE + 1)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise ElmoError(f"{path}: is UTF-16; save it as UTF-8, as by iconv -f UTF-16 -t UTF-8")
+        raise ElmoError(f"{path}: is UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
     if len(data) > _LARGEST_FILE:
         raise ElmoError(
             f"{path}: has over {_LARGEST_FILE:,} bytes; cut it into files, or JSON lines"

@@ -175,15 +175,11 @@ class Embedder:
     def _save(self, out: Location) -> str:
         if self._folder is not None:
             if read_config(model_location(self._folder)).digest != self.model.digest:
-                raise ElmoError(
-                    f"{self._folder}: holds another model than when it was loaded; load it again"
-                )
+                raise ElmoError(f"{self._folder}: has changed since it was loaded; load it again")
             copy_model(self._folder, out)
             return self.model.digest
         if next(self.bilm.parameters()).dtype != torch.float32:
-            raise ElmoError(
-                "the weights are in bfloat16 here; load the model in float32 to save it"
-            )
+            raise ElmoError("the model was loaded in bfloat16; load it in float32 to save it")
         return save_model(
             out,
             bilm=self.bilm,
@@ -467,7 +463,7 @@ def check_precision(precision: str, device: torch.device) -> None:
         precisions = ", ".join(EMBEDDING_PRECISIONS)
         raise ElmoError(f"precision must be one of {precisions}, found {precision!r}")
     if precision == "int8" and device.type != "cpu":
-        raise ElmoError("precision int8 is for processors, not for a GPU: use bfloat16")
+        raise ElmoError("precision int8 runs on CPUs only; use bfloat16 on a GPU")
     if precision == "int8" and not int8_is_supported():
         raise ElmoError(
             "precision int8 is for x86-64 processors with AVX-512 VNNI, whose products of 8-bit "

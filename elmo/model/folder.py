@@ -207,7 +207,7 @@ def _check(folder: Path) -> tuple[Model, list[str]]:
     _check_softmax(_with_prefix("softmax.", shapes), config.projection, len(vocabulary), path)
     for name in shapes:
         if not name.startswith(("bilm.", "softmax.")):
-            raise ElmoError(f"{path}: {name} is no part of the model that config.json describes")
+            raise ElmoError(f"{path}: {name} does not belong to the model of config.json")
     model = Model(
         bilm,
         vocabulary,
@@ -227,9 +227,9 @@ def _check_pieces(folder: Path, record: ModelConfig) -> None:
         if name not in names:
             raise ElmoError(f"{folder / CONFIG}: pieces must name {name}")
     if unknown := sorted(names - {*_PIECES, _OPTIONAL}):
-        raise ElmoError(f"{folder / CONFIG}: pieces names {unknown[0]}, which no model has")
+        raise ElmoError(f"{folder / CONFIG}: pieces has the unknown name {unknown[0]}")
     if _OPTIONAL not in names and (folder / _OPTIONAL).exists():
-        raise ElmoError(f"{folder / _OPTIONAL}: is no piece of this model; remove it")
+        raise ElmoError(f"{folder / _OPTIONAL}: does not belong to this model; remove it")
     for name, expected in sorted(record.pieces.items()):
         path = folder / name
         if name != WEIGHTS and path.is_file() and (size := path.stat().st_size) > LARGEST:
@@ -248,7 +248,7 @@ def check_filter_widths(config: ModelShape, characters: Characters, *, source: s
     if config.input_words is None and widest > characters.max_characters:
         raise ElmoError(
             f"{source}: a filter is {widest} characters wide and a token has at most "
-            f"{characters.max_characters}; raise max_characters or take narrower filters"
+            f"{characters.max_characters}; raise max_characters or use narrower filters"
         )
 
 
@@ -257,7 +257,7 @@ def _check_shapes(bilm: BiLM, shapes: Shapes, path: Path) -> None:
     parameters = bilm.state_dict()
     for name, parameter in parameters.items():
         if name not in shapes:
-            raise ElmoError(f"{path}: bilm.{name} is missing; config.json asks for it")
+            raise ElmoError(f"{path}: bilm.{name} is missing; config.json requires it")
         if shapes[name] != tuple(parameter.shape):
             raise ElmoError(
                 f"{path}: bilm.{name} has shape {shapes[name]}, "
@@ -265,9 +265,7 @@ def _check_shapes(bilm: BiLM, shapes: Shapes, path: Path) -> None:
             )
     for name in shapes:
         if name not in parameters:
-            raise ElmoError(
-                f"{path}: bilm.{name} is no part of the model that config.json describes"
-            )
+            raise ElmoError(f"{path}: bilm.{name} does not belong to the model of config.json")
 
 
 def _check_softmax(shapes: Shapes, projection: int, words: int, path: Path) -> None:
@@ -296,7 +294,7 @@ def _check_softmax(shapes: Shapes, projection: int, words: int, path: Path) -> N
         )
     for name in shapes:
         if name not in ("weight", "bias"):
-            raise ElmoError(f"{path}: softmax.{name} is no part of a softmax")
+            raise ElmoError(f"{path}: softmax.{name} does not belong to a softmax")
 
 
 def _with_prefix(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -210,7 +210,7 @@ class Elmo(nn.Module):
             )
         mask_BT = ids_BTK[:, :, 0] > 0
         if (mask_BT[:, 1:] & ~mask_BT[:, :-1]).any():
-            raise ElmoError("ids have a gap: a token comes after one that is masked; move it up")
+            raise ElmoError("ids have a gap (a token follows a masked one); close it")
         raw = torch.where(mask_BT.unsqueeze(-1), ids_BTK - 1, self.marks_2K[0])
         distinct_NK, index = torch.unique(raw.flatten(0, 1), dim=0, return_inverse=True)
         x_NP = self.bilm.encode(distinct_NK, precision=precision)

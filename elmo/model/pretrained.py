@@ -33,7 +33,7 @@ def pretrained_folder(name: str | Path) -> Path:
     if text.startswith("models:/"):
         return _download_registered(text)
     if "://" in text:
-        raise ElmoError(f"{text}: is no folder and no models:/ URI; download it first")
+        raise ElmoError(f"{text}: not a folder or a models:/ URI; download it first")
     folder = Path(model_location(text).url)
     if (folder / CONFIG).is_file():
         return folder
@@ -100,9 +100,13 @@ def write_package(
     weights are read as float32, and the rounded model has its own digest.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise ElmoError(f"a model's name has letters a-z, digits and _, as english; found {name!r}")
+        raise ElmoError(
+            f"a model name must have only a-z, digits and _, such as english; found {name!r}"
+        )
     if not re.fullmatch(r"\d+(\.\d+)*", version):
-        raise ElmoError(f"a version has numbers and dots, as 1.0; found {version!r}")
+        raise ElmoError(
+            f"a version must have only numbers and dots, such as 1.0; found {version!r}"
+        )
     source, package = load_model(model), f"elmo_{name}"
     files = rf"README\.md|{package}/(__init__\.py|{FILE_PATTERN})|(build|dist|[^/]*\.egg-info)/.*"
     with new_folder(Location(out), required=(PROJECT_FILE, package), pattern=files) as root:

@@ -108,7 +108,7 @@ class CharacterEncoder(nn.Module):
         if characters_NK.shape[1] < max(self.widths):
             raise ElmoError(
                 f"a filter is {max(self.widths)} characters wide and a token has at most "
-                f"{characters_NK.shape[1]}; raise max_characters or take narrower filters"
+                f"{characters_NK.shape[1]}; raise max_characters or use narrower filters"
             )
         if len(characters_NK) == 0:
             return self.char_embedding.new_empty((0, self.projection), dtype=precision)

@@ -263,7 +263,7 @@ def find_published(
         return manifest
     if not replace:
         raise ElmoError(
-            f"{location}: another store is there already, and at a URL nothing is replaced; choose "
+            f"{location}: another store exists, and outputs at a URL are never replaced; choose "
             "a new folder"
         )
     location.delete(MANIFEST)
@@ -302,7 +302,7 @@ def check_build(
     corpus = Shards(shards)
     read_config(model).tokenizer.check_shards(corpus.tokenization, model=model, shards=shards)
     if not corpus.entries():
-        raise ElmoError(f"{shards}: holds no sentences; tokenize a corpus first")
+        raise ElmoError(f"{shards}: has no sentences; tokenize a corpus first")
     corpus.check_sizes()
     make_layout(model, settings)
 
@@ -326,7 +326,7 @@ def make_layout(model: Location, settings: StoreSettings) -> Layout:
     shape = ModelShape.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
     layers = shape.layers + 1
     if settings.layers == "mix" and not settings.mix:
-        raise ElmoError('layers "mix" needs mix: the file that a task wrote')
+        raise ElmoError('layers "mix" needs mix; set it to the mix.json of a task')
     return Layout(
         layers=choose_layers(settings.layers, model_layers=layers),
         dim=shape.dim,

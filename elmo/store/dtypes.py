@@ -22,7 +22,7 @@ def to_stored(vectors_TD: Floats, dtype: str) -> tuple[npt.NDArray[Any], Floats 
     `ElmoError` is raised if a value is not finite or too large for float16.
     """
     if not np.isfinite(vectors_TD).all():
-        raise ElmoError("the model gave a vector that is not finite; train it again")
+        raise ElmoError("the model computed a vector that is not finite; train it again")
     if dtype == "int8":
         scale_T = np.abs(vectors_TD).max(1, initial=0).astype(SCALE_DTYPE) / np.float32(127)
         safe_T = np.where(scale_T > 0, scale_T, np.float32(1))

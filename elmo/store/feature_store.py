@@ -260,7 +260,7 @@ class FeatureStore:
                     row = part.row(k)
                     if row is not None:
                         return part, row
-        raise ElmoError(f"{self.path}: no part has sentence {k}; elmo verify says more")
+        raise ElmoError(f"{self.path}: no part has sentence {k}; run elmo verify")
 
     @cached_property
     def _order(self) -> dict[str, tuple[list[int], list[int]]]:
@@ -339,7 +339,7 @@ def _open_all(paths: Sequence[Folder], options: Mapping[str, Any] | None) -> lis
         if base and manifest.model.digest != base.manifest.model.digest:
             raise Mismatch(
                 f"{location}: was made by model {manifest.model.digest[:12]}…, {base.location} by "
-                f"{base.manifest.model.digest[:12]}…; stores that are read as one have one model"
+                f"{base.manifest.model.digest[:12]}…; stores read as one must have the same model"
             )
         if base and _settings(manifest) != _settings(base.manifest):
             raise Mismatch(
@@ -372,7 +372,9 @@ def _open_part(store: _Opened, entry: PartEntry, *, checked: bool) -> Part:
 
 def _index(key: object) -> int:
     if isinstance(key, bool | np.bool_):
-        raise TypeError("a store is indexed by numbers; of a mask: store[np.flatnonzero(mask)]")
+        raise TypeError(
+            "a store is indexed by numbers; for a mask, use store[np.flatnonzero(mask)]"
+        )
     try:
         return operator.index(key)  # type: ignore[arg-type]
     except TypeError:

@@ -98,7 +98,7 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
                 f"{', '.join(self.layers)[:100]}"
             )
         if (self.mix is None) != (self.layers != ("mix",)):
-            raise ElmoError("a mix belongs to layers mix, and layers mix to a mix")
+            raise ElmoError("mix is required for layers mix and only allowed there")
         if self.dim % 2:
             raise ElmoError(f"dim must be even, found {self.dim}")
         if self.mix is not None and len(self.mix.weights) != self.model_layers:

@@ -159,7 +159,7 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
     names = layer_choice(store, layer)
     if absent := set(names) - set(store.layers):
         layers = ", ".join(store.layers)
-        raise ElmoError(f"{store.path}: {absent.pop()} was not opened; opened were {layers}")
+        raise ElmoError(f"{store.path}: {absent.pop()} was not opened (opened: {layers})")
     indices = [store.layers.index(name) for name in names]
     vectors = []
     for k in range(0, len(store), len(store) // _SENTENCES + 1):

@@ -359,7 +359,7 @@ class Part:
         if value.size != length * item:
             raise Damaged(
                 f"{self._parquet.name}: altered ({column} of sentence {self.sentence_ids[row]} has "
-                f"{value.size} bytes, not {length * item}); elmo verify says where"
+                f"{value.size} bytes, not {length * item}); run elmo verify"
             )
         return np.frombuffer(value, dtype).reshape(length, width)
 

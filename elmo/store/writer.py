@@ -215,7 +215,7 @@ def _check_pages(path: Path, origin: Origin) -> None:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         metadata = file.schema_arrow.metadata or {}
         if metadata.get(b"elmo.fingerprint") != origin.fingerprint.encode():
-            raise ValueError(f"{path}: is made from something else")
+            raise ValueError(f"{path}: was made from other inputs")
         for group in range(file.num_row_groups):
             file.read_row_group(group)
 

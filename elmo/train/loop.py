@@ -294,7 +294,7 @@ class _Training:
                     f"{getattr(ours, name)}; only optimizer settings may differ"
                 )
         if progress.finished:
-            raise ElmoError(f"training.start_from: {folder} is the end of a training")
+            raise ElmoError(f"training.start_from: {folder} is from a finished training")
         previous = self._make_optimizer(theirs, checkpoint.steps)
         restore_tensors(checkpoint.tensors, self.job.modules(), previous.slots, source=source)
         previous.catch_up_all(step=progress.step)  # with the learning rates of then

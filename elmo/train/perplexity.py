@@ -244,7 +244,7 @@ def perplexity(model: Model, sentences: Iterable[Sequence[str]]) -> Perplexity:
     )
     first = next(windows, None)
     if first is None:
-        raise ElmoError("there are no tokens to take the perplexity of")
+        raise ElmoError("the text has no tokens, so it has no perplexity")
     return evaluator_of(model).perplexity(chain([first], windows), reset=True, carry=False)
 
 

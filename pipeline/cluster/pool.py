@@ -176,8 +176,8 @@ class RetryCount:
         cause = type(error).__name__
         if times > RETRIES:
             raise Damaged(
-                f"{self.label}: {name} ended its worker {times} times ({cause}); is it damaged, or "
-                "has a worker too little memory?"
+                f"{self.label}: {name} ended its worker {times} times ({cause}); check whether it "
+                "is damaged or the workers are out of memory"
             ) from None
         place = f" on {host}" if host else ""
         say(f"{self.label}: {name}: its worker{place} died ({cause}); retry {times} of {RETRIES}")

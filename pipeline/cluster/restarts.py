@@ -75,7 +75,7 @@ class LossCount:
         if self.count > self.limit:
             raise ElmoError(
                 f"{self.label}: {losses}; that is {self.count} losses without a new checkpoint "
-                "between: see what ends them, and run the same command again to resume"
+                "between: find the cause, then run the same command again to resume"
             )
         count = f"restart {self.count} of {self.limit} without a new checkpoint"
         say(f"{self.label}: {losses}; resuming from the newest checkpoint, {count}")

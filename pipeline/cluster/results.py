@@ -98,7 +98,7 @@ def bring_back(url: str, job: str, *, old_lock: bytes) -> list[str]:
     if process.returncode:
         _write(lock, current)
         reason = " ".join(process.stderr.split()).removeprefix("ERROR: ")[:400]
-        raise ElmoError(f"{source}: its results can't be put in place here: {reason}")
+        raise ElmoError(f"{source}: its results cannot be copied here: {reason}")
     for out in outs:  # DVC leaves alone what git keeps
         path = Path(out["path"])
         if not path.exists() or (path.is_file() and _md5(path.read_bytes()) != out["md5"]):
@@ -119,7 +119,7 @@ def cached(digest: str, project: Path | None = None) -> Path:
     The cache is this project's, or the one in the folder of another `project`.
     """
     if _DIGEST.fullmatch(digest) is None:
-        raise Damaged(f"{LOCK}: {digest[:100]!r} is no digest of DVC")
+        raise Damaged(f"{LOCK}: {digest[:100]!r} is not a DVC digest")
     cache = project / CACHE if project else Path(_cache_of(Path.cwd()))
     return cache / "files" / "md5" / digest[:2] / digest[2:]
 
@@ -127,13 +127,13 @@ def cached(digest: str, project: Path | None = None) -> Path:
 def _check(ran: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> None:
     """Refuse names that lead out of the project, by `..`, hidden folders or links."""
     if bad_names := [name for name in ran if not _STAGE.fullmatch(name)]:
-        raise ElmoError(f"{LOCK} of the job: {bad_names[0][:100]!r} is no name of a stage")
+        raise ElmoError(f"{LOCK} of the job: {bad_names[0][:100]!r} is not a stage name")
     paths = [str(out.get("path", "")) for out in outs]
     storage.check_inside(paths)
     home = Path.cwd().resolve()
     for path in paths:
         if not Path(path).resolve().is_relative_to(home):
-            raise ElmoError(f"{path}: a link leads out of the project; nothing is written")
+            raise ElmoError(f"{path}: a link points outside the project; nothing was written")
 
 
 def _fetch(source: Location, out: Mapping[str, Any]) -> None:
@@ -169,7 +169,7 @@ def _files_in(listing: bytes, source: str) -> dict[str, str]:
     try:
         return {str(entry["relpath"]): str(entry["md5"]) for entry in json.loads(listing)}
     except (ValueError, TypeError, KeyError):
-        raise Damaged(f"{source}: is no folder of DVC's cache") from None
+        raise Damaged(f"{source}: is not a folder of DVC's cache") from None
 
 
 def _write(path: Path, data: bytes) -> None:

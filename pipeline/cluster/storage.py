@@ -89,11 +89,11 @@ def read_from(folder: Location, url: str | None = None) -> Location:
     if not folder.exists(STORED):
         if url and not local.exists():
             raise NotFound(
-                f"{folder}: this project names nothing of it at {url}; run the stage that makes it"
+                f"{folder}: this project has no such output at {url}; run the stage that makes it"
             )
         return folder
     if not url:
-        raise ElmoError(f"{folder}: lies at a URL; name that as storage in cluster.yaml")
+        raise ElmoError(f"{folder}: is stored at a URL; set storage in cluster.yaml to that URL")
     name = read_pointer(local).folder
     output = read_output(url, name)
     if output is None:
@@ -235,8 +235,8 @@ def read_pointer(local: Path) -> Pointer:
         return read_record(local / STORED, Pointer)
     except ElmoError as error:
         raise Damaged(
-            f"{local / STORED}: is no pointer of this version ({error}); delete {local}, and the "
-            "stage makes it again"
+            f"{local / STORED}: is not a pointer of this version ({error}); delete {local} and "
+            "run the stage again"
         ) from None
 
 
@@ -254,7 +254,7 @@ def check_inside(names: Iterable[str]) -> None:
     for name in names:
         parts = name.split("/")
         if any(part in ("", "..") or part[0] == "." and part != STORED for part in parts):
-            raise ElmoError(f"{name[:200]!r}: is no name of a result; nothing is written")
+            raise ElmoError(f"{name[:200]!r}: is not the name of a result; nothing was written")
 
 
 def _is_there(url: str, name: str) -> bool:
@@ -294,7 +294,7 @@ def _name_of_output(location: Location, url: str) -> str:
     """The name below the URL of a complete output: its place, and the digest of its manifests."""
     manifests = _manifests(location)
     if not manifests:
-        raise ElmoError(f"{location}: is empty; nothing is published")
+        raise ElmoError(f"{location}: is empty; nothing was published")
     sums = dict(zip(manifests, in_parallel(location.sha256, manifests), strict=True))
     place = location.url.removeprefix(f"{url}/").rpartition("/")[0]
     return f"{place}/{digest(sums)[:16]}"
@@ -323,7 +323,7 @@ def project_id() -> str:
         work.create(PROJECT_ID, secrets.token_hex(8).encode())
     content = work.read(PROJECT_ID).decode(errors="replace")
     if re.fullmatch("[0-9a-f]{16}", content) is None:
-        raise BadSettings(f"{_WORK / PROJECT_ID}: is no id of a project; delete it to begin anew")
+        raise BadSettings(f"{_WORK / PROJECT_ID}: is not a project id; delete it to start again")
     return content
 
 

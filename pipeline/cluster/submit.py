@@ -79,24 +79,24 @@ def submit(
     folder = folder or (None if command else settings.storage or None)
     if command is None and folder is None:
         raise ElmoError(
-            "say with --folder which folder of the cluster's shared storage, or which URL, holds "
+            "--folder is missing; pass a folder on the cluster's shared storage, or a URL, for "
             "data and models"
         )
     if command is not None and stages:
-        raise ElmoError("either stages or --command, not both")
+        raise ElmoError("stages and --command cannot be combined; leave out one of them")
     at_url = folder is not None and "://" in folder
     if folder is not None and not (at_url or folder.startswith("/")):
         raise ElmoError(
-            f"--folder {folder}: an absolute path on the cluster, such as /shared/elmo, or a URL, "
-            "such as s3://bucket/elmo"
+            f"--folder {folder}: must be an absolute path on the cluster, such as /shared/elmo, or "
+            "a URL, such as s3://bucket/elmo"
         )
     to_send = execution.variables(settings) | environment(variables)
     if commit := commit_tags():
         to_send.setdefault(COMMIT, json.dumps(commit))
     if at_url and not to_send.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         raise ElmoError(
-            f"--folder {folder}: machines that share no folder share no mlflow.db; name an MLflow "
-            "server in MLFLOW_TRACKING_URI"
+            f"--folder {folder}: without a shared folder there is no shared mlflow.db; set "
+            "MLFLOW_TRACKING_URI to an MLflow server"
         )
     run = ["python", "-m", "elmo_pipeline", "run", *stages]
     if command is not None:
@@ -199,11 +199,11 @@ def connect(address: str | None) -> Any:
     """
     address = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
     if not address:
-        raise ElmoError("say with --address where the cluster's Jobs API is, as http://HEAD:8265")
+        raise ElmoError("--address is missing; pass the Jobs API, such as http://HEAD:8265")
     if not re.match("https?://", address):
         raise ElmoError(
-            f"{without_credentials(address)}: is not the address of a Jobs API; pass it as "
-            "--address as http://HEAD:8265"
+            f"{without_credentials(address)}: is not the address of a Jobs API; pass one such as "
+            "--address http://HEAD:8265"
         )
     os.environ["RAY_API_SERVER_ADDRESS"] = address  # or RAY_ADDRESS would be preferred to it
     token = Path.home() / ".ray" / "auth_token"

@@ -69,11 +69,11 @@ def remove(url: str, unused: Unused) -> None:
     """
     if unused.unknown:
         raise ElmoError(
-            f"{unused.unknown} outputs of commits are not in DVC's cache, so what they name is not "
-            "known; run: dvc fetch --all-commits"
+            f"{unused.unknown} outputs of commits are not in DVC's cache, so their files are "
+            "unknown; run: dvc fetch --all-commits"
         )
     if _git("rev-parse", "--is-shallow-repository").strip() == b"true":
-        raise ElmoError("this clone lacks earlier commits; run: git fetch --unshallow --all")
+        raise ElmoError("this clone has no earlier commits; run: git fetch --unshallow --all")
     if b"promisor" in _git("config", "--list", "--name-only"):
         raise ElmoError("this clone is partial; run this command in a full clone")
     location = Location(url)

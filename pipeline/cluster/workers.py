@@ -350,8 +350,8 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
     """Start or reach Ray. On a busy machine its processes may be too slow the first time."""
     if (address := os.environ.get("RAY_ADDRESS", "")).startswith("http"):
         raise ElmoError(
-            f"RAY_ADDRESS {address}: is that of a Jobs API, which elmo submit takes; a stage run "
-            "here needs Ray's own, as HEAD:6379"
+            f"RAY_ADDRESS {address}: is the address of a Jobs API, which only elmo submit uses; "
+            "set Ray's own, such as HEAD:6379"
         )
     show_activity("waiting for Ray to start" if not elsewhere() else "waiting for Ray's head")
     for is_last in (False, True):
@@ -369,8 +369,8 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
                 ) from None
             if is_last:
                 raise ElmoError(
-                    f"Ray did not start on this machine, twice ({reason}); is it busy, or short of "
-                    "memory or of space in /tmp? Run the same command again when it is less so"
+                    f"Ray did not start on this machine, twice ({reason}); free cores, memory and "
+                    "space in /tmp, then run the same command again"
                 ) from None
             say("Ray did not start in time; trying once more")
 

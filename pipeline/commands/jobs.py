@@ -82,7 +82,7 @@ def unused(remove: bool, as_json: bool) -> None:
 
     url = storage.root()
     if not url:
-        raise ElmoError("storage in cluster.yaml is empty: the outputs lie in this folder")
+        raise ElmoError("storage in cluster.yaml is empty: the outputs are in this folder")
     unnamed = outputs.find_unused(url)
     if remove:
         outputs.remove(url, unnamed)

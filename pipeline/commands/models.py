@@ -115,7 +115,7 @@ def embed(
     from ..settings.precision import choose_precision
 
     if output.suffix != ".npz":
-        raise ElmoError(f"{output}: embed writes .npz; name it {output.stem}.npz")
+        raise ElmoError(f"{output}: embed writes .npz; use {output.stem}.npz")
     with output_file(
         output, overwrite, kind=NPZ, read=[model, getattr(source, "name", "-")]
     ) as out:
@@ -273,8 +273,8 @@ def _lines(
             sentences = tokenize(text)
         if (count := sum(map(len, sentences))) > tokens:
             raise ElmoError(
-                f"{name}:{number}: the line has {count:,} tokens, at most {tokens:,} are "
-                "read; cut it into sentences, one on each line"
+                f"{name}:{number}: the line has {count:,} tokens, more than {tokens:,}; write one "
+                "sentence per line"
             )
         total += count
         yield sentences
@@ -297,8 +297,8 @@ def _texts(source: BinaryIO, name: str, column: str) -> Iterator[tuple[int, str]
         number += 1
         if len(line) > LONGEST_LINE:
             raise ElmoError(
-                f"{name}:{number}: the line has more than {LONGEST_LINE:,} bytes; cut it into "
-                "sentences, one on each line"
+                f"{name}:{number}: the line has more than {LONGEST_LINE:,} bytes; write one "
+                "sentence per line"
             )
         try:
             text = line.decode("utf-8").rstrip("\r\n")

@@ -23,14 +23,16 @@ def _check_name(value: str, *, urls: bool) -> None:
 
     name = without_credentials(value)
     if not value.strip():
-        raise ElmoError(f"{value!r}: an empty name; name a file or folder")
+        raise ElmoError(f"{value!r}: the name is empty; pass a file or folder")
     if not value.isascii() and value != value.encode("utf-8", "ignore").decode("utf-8"):
         raise ElmoError(f"{os.fsencode(value)!r}: the name is not UTF-8; rename it")
     if "://" in value:
         if not urls:
-            raise ElmoError(f"{name}: is a URL; pass a file or folder of this machine")
+            raise ElmoError(f"{name}: is a URL; pass a local file or folder")
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", value):
-        raise ElmoError(f"{name}: a URL has two slashes after its colon; a folder, ./ before it")
+        raise ElmoError(
+            f"{name}: looks like a URL with one slash; write s3://… or, for a local folder, ./…"
+        )
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]
@@ -69,7 +71,7 @@ class _NewFile(_Path):
         check_parent(path)
         if not path.parent.is_dir():
             raise NotFound(
-                f"{path}: there is no folder {path.parent}; make it, or choose another output"
+                f"{path}: the folder {path.parent} does not exist; create it or change the output"
             )
         return path
 

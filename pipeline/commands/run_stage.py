@@ -121,7 +121,7 @@ def _run_and_record(
 def _check_work(work: Any) -> None:
     folder = None if work is None else Location.of(work).local
     if folder and folder.exists() and not folder.is_dir():
-        raise ElmoError(f"{folder}: is no folder to keep work in; pass another as --work")
+        raise ElmoError(f"{folder}: is not a folder; pass another one with --work")
 
 
 def _check_apart(stage: "Stage", values: dict[str, Any], numbers: Iterable[Path | None]) -> None:

@@ -59,7 +59,7 @@ def neighbors(
     layer_id = clearest_layer(features) if layer is None else _layer(layer)
     hits = nearest(features, embedder, tokens, index, k=count, layer=layer_id, same_word=same_word)
     if same_word and not hits:
-        raise ElmoError(f"{store}: has no other {tokens[index]!r}; leave out --same-word")
+        raise ElmoError(f"{store}: has no other token {tokens[index]!r}; leave out --same-word")
     _print_neighbors(hits, features, layer_id, as_json)
 
 
@@ -119,9 +119,9 @@ def _print_neighbors(
     # At the end: where standard output can't be written, its error is the only message.
     subject = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
     advice = "; --layer chooses another" if len(store.layers) > 1 else ""
-    say(f"{subject}: two random tokens of the store have {random:.3f}{advice}")
+    say(f"{subject}: cosine of two random tokens: {random:.3f}{advice}")
     if hits and hits[0].cosine < random:
-        say("nothing is near: the first is less like the token than two random ones are alike")
+        say("no close neighbours: the best one is less similar than two random tokens")
 
 
 def _open(store: "Location", model: Path | None, device: str) -> "tuple[FeatureStore, Embedder]":

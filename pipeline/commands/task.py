@@ -188,7 +188,9 @@ def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) 
     if not without_elmo and model is None:
         raise ElmoError("--model is missing; pass a model folder, or pass --without-elmo")
     if without_elmo and store is not None:
-        raise ElmoError("--without-elmo and --store: no vectors are read; leave out one of them")
+        raise ElmoError(
+            "--without-elmo and --store: the baseline reads no vectors; leave out one of them"
+        )
 
 
 def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "TaskSettings":
@@ -312,7 +314,7 @@ def predict(
     kind, fields = loaded.record.kind, _columns(columns) or loaded.record.columns
     scorer = SCORER_FILES[as_] if as_ else None
     if scorer is not None and scorer.kind != kind:
-        raise ElmoError(f"--as {as_}: is for {scorer.kind}; {folder} is a task of {kind}")
+        raise ElmoError(f"--as {as_}: only for {scorer.kind} (found {kind} in {folder})")
     labelled = read_examples(
         kind,
         source,

@@ -46,10 +46,10 @@ def create_project(
     anything is written.
     """
     if folder.exists() and not folder.is_dir():
-        raise ElmoError(f"{folder}: is a file; name a folder for the project, a new one")
+        raise ElmoError(f"{folder}: is a file; choose a new folder for the project")
     for name in ("dvc.yaml", "params.yaml"):
         if os.path.lexists(folder / name):
-            raise ElmoError(f"{folder / name}: is there already; choose a new folder, or delete it")
+            raise ElmoError(f"{folder / name}: already exists; choose a new folder or delete it")
     if column is not None:
         check_value("--column", column, params.Line)
     if model is not None:
@@ -57,7 +57,7 @@ def create_project(
     general_inputs = _find_texts("--text", text, column)
     domain_inputs = _find_texts("--domain", domain, column) or general_inputs
     if model is not None and not domain:
-        raise ElmoError("--from: pass --domain, the text of your domain: that is what it learns")
+        raise ElmoError("--from needs a text to fine-tune on; pass it with --domain")
     own_model = None if model is None else _named_model(folder, model)
     settings = _settings(
         [_from(folder, name) for name in text],
@@ -131,7 +131,9 @@ def _named_model(folder: Path, name: str) -> tuple[str, Tokenization]:
     """The model as `folder` sees it, and how text is cut for it."""
     config = read_config(name)
     if config.tokenizer.name not in TOKENIZERS:
-        raise ElmoError(f"--from {name}: has no tokenizer; a project needs one to cut its text")
+        raise ElmoError(
+            f"--from {name}: the model has no tokenizer, which a project needs; use another model"
+        )
     return (
         _from(folder, name) if model_location(name) == Location(name) else name
     ), config.tokenizer
@@ -227,7 +229,7 @@ def _ignore_lines(path: Path) -> str:
     """The folder's .gitignore with what the stages write."""
     if path.is_symlink():
         raise ElmoError(
-            f"{path}: is a symbolic link to {os.readlink(path)}; put a file in its place"
+            f"{path}: is a symbolic link to {os.readlink(path)}; replace it with a file"
         )
     try:
         text = path.read_bytes().decode("utf-8") if path.exists() else ""

@@ -76,7 +76,7 @@ class Cluster:
         check_fields(self)
         if self.storage.startswith("memory:"):
             raise BadSettings(
-                f"storage {self.storage}: keeps nothing beyond this process; name an object store, "
+                f"storage {self.storage}: is lost when this process ends; use an object store, "
                 "such as s3://bucket/elmo"
             )
         if self.max_workers and not 1 <= self.workers <= self.max_workers:

@@ -84,10 +84,10 @@ class _Reader:
         inner = self.root
         for name in sections:
             if not isinstance(inner, dict) or name not in inner:
-                raise BadSettings(f"{source}: there is no section {name}")
+                raise BadSettings(f"{source}: no section {name}")
             inner = inner[name]
         if not isinstance(inner, dict):
-            raise BadSettings(f"{source}: {'.'.join(sections)} is no section of settings")
+            raise BadSettings(f"{source}: {'.'.join(sections)} is not a section of the settings")
         inner[name_of_value] = _parse(text, source)
         self.sources[(*sections, name_of_value)] = source
 

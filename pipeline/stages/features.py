@@ -103,9 +103,9 @@ def _check_room(out: Location, layout: "Layout", *, tokens: int, there: int) -> 
         ways = [f'features.layers to "top" ({human(tokens * layout.width)})']
         ways += ["features.dtype to int8 (half of float16)"] if layout.dtype != "int8" else []
         raise ElmoError(
-            f"{out}: {tokens:,} tokens take {human(size)}, {human(free)} are free; set "
-            f"{' or '.join(ways)}, name less text in corpus.domain, or name a URL as storage in "
-            "cluster.yaml"
+            f"{out}: {tokens:,} tokens take {human(size)}, only {human(free)} are free; set "
+            f"{' or '.join(ways)}, name less text in corpus.domain, or set storage in cluster.yaml "
+            "to a URL"
         )
 
 
@@ -155,7 +155,7 @@ def _on(cluster: Cluster) -> "JobRunner":
         kind: Callable[..., Any], arguments: Sequence[Any], jobs: "Sequence[EmbedJob]"
     ) -> "Iterable[PartEntry]":
         if taken := sum(job.previous_part is not None for job in jobs):
-            progress.say(f"features: takes {taken} of {len(jobs)} parts from the store before")
+            progress.say(f"features: {taken} of {len(jobs)} parts reused from the previous store")
         return workers.actors(
             kind,
             arguments,

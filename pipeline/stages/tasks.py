@@ -51,7 +51,7 @@ MAIN_SCORES = ("f1", "accuracy")  # one of them is the first score of each task
 def _run(params: Params, name: str, model: Location, cluster: Cluster, **given: Any) -> Numbers:
     if name not in params.tasks:
         names = ", ".join(params.tasks) or "none"
-        raise NotFound(f"tasks.{name}: no such task in the params; there are: {names}")
+        raise NotFound(f"tasks.{name}: no such task in params.yaml; it has {names}")
     device = "cuda" if cluster.gpu else "cpu"
     with local_folder(model) as local_model:
         train = partial(run, name, local_model, params=params.tasks[name], device=device, **given)
@@ -59,7 +59,7 @@ def _run(params: Params, name: str, model: Location, cluster: Cluster, **given: 
             return train()
         if workers.elsewhere() and not cluster.storage:
             return workers.call_on_gpu(train, cluster=cluster, label=f"tasks {name}")
-        say(f"tasks {name}: this machine has no CUDA device; the CPU trains it")
+        say(f"tasks {name}: this machine has no CUDA device; training on the CPU")
         return train(device="cpu")
 
 

@@ -159,7 +159,7 @@ def run(
     """
     texts = read_manifest(corpus).texts
     if text not in texts:
-        raise ElmoError(f"{corpus}/manifest.json: names no {text} text; run the corpus stage")
+        raise ElmoError(f"{corpus}/manifest.json: has no {text} text; run: elmo run corpus")
     inputs = {
         name: [source.to_input(corpus, given) for source in texts[name].inputs] for name in texts
     }
@@ -251,7 +251,7 @@ def tokenize(
         total = accounting.sum_accounts(result.accounting for result in results)
         if not total.tokens:
             discard_pieces(kept)
-            raise ElmoError(f"{inputs[0].url}: no tokens in this text; it holds white space alone")
+            raise ElmoError(f"{inputs[0].url}: the text has no tokens, only white space")
         documents: dict[Split, int] = {
             "train": total.train_documents,
             "heldout": total.heldout_documents,

@@ -100,7 +100,7 @@ def run(
         words, counts = _words(train, params)
         if not len(words):
             raise ElmoError(
-                f"vocab.min_count {params.min_count} leaves no word of {shards}; lower it"
+                f"vocab.min_count {params.min_count} removes every word of {shards}; lower it"
             )
         known = int(counts.sum()) + sum(
             _occurrences(train, mark) for mark in (SENTENCE_BEGIN, SENTENCE_END)

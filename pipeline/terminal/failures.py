@@ -75,7 +75,7 @@ def catch_read_errors(url: str, failure: str = "cannot be read") -> Iterator[Non
     except ElmoError:
         raise
     except FileNotFoundError:
-        raise NotFound(f"{url}: no such file; name an existing one") from None
+        raise NotFound(f"{url}: no such file; check the name") from None
     except Exception as error:
         reason = without_login(reason_of(error), url)
         raise ElmoError(f"{url}: {failure} ({reason})") from error

@@ -90,7 +90,7 @@ def check_database_exists() -> None:
     file = configured_database()
     if file is not None and not file.exists():
         raise ElmoError(
-            f"{file}: no such file; go to a project's folder, or set MLFLOW_TRACKING_URI"
+            f"{file}: no such file; change to a project folder, or set MLFLOW_TRACKING_URI"
         )
 
 
@@ -194,8 +194,8 @@ def experiment_id(client: Any, stage: str = "") -> str:
     experiment = client.get_experiment_by_name(name)
     if experiment is not None and (home := home_before_move(experiment)):
         client.rename_experiment(experiment.experiment_id, f"{name} of {home}")
-        say(f"the project was in {home}, where MLflow has the files of its earlier runs and models")
-        say("to register its model here: elmo run register")
+        say(f"the project has moved from {home}, where MLflow has its earlier runs and models")
+        say("to register the model here, run: elmo run register")
         experiment = None
     if experiment is not None:
         if experiment.lifecycle_stage == "deleted":

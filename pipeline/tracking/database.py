@@ -28,7 +28,7 @@ def check_database(path: Path) -> None:
     if path.is_dir():
         raise ElmoError(f"{path}: is a folder, not MLflow's database; move it away, {remedy}")
     if path.is_symlink() and not path.exists():
-        raise ElmoError(f"{path}: is a link that leads nowhere; delete it, {remedy}")
+        raise ElmoError(f"{path}: is a broken link; delete it, {remedy}")
     folder = path.parent
     while not folder.exists():
         folder = folder.parent

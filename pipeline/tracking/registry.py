@@ -107,7 +107,7 @@ def _log_checked(
 
     def check(answer: Any) -> None:
         if len(answer) != len(example) or not all(np.isfinite(vectors).all() for vectors in answer):
-            raise ElmoError("its vectors are not all finite numbers")
+            raise ElmoError("the model's vectors are not all finite numbers")
 
     served = ServedModel(
         name="elmo",
@@ -144,10 +144,10 @@ def _registration_lock() -> Iterator[None]:
         while take_lock(lock.fileno(), wait=False) is False:
             if time.monotonic() - began > _LOCK_WAIT:
                 raise ElmoError(
-                    f"{path}: another process has been registering for {_LOCK_WAIT:.0f} s; end it"
+                    f"{path}: another process has been registering for {_LOCK_WAIT:.0f} s; stop it"
                 )
             if not announced:
-                say("waiting for another process that registers")
+                say("waiting for another process to finish registering")
             announced = True
             time.sleep(0.2)
         yield

@@ -51,7 +51,7 @@ def cases(*kinds: click.ParamType) -> list[object]:
 LOCAL = cases(PATH, TEXT)
 NAMES = {
     "": "an empty name",
-    "s3:/key:hunter2@bucket/it": "a URL has two slashes",
+    "s3:/key:hunter2@bucket/it": "one slash",
     "caf\udce9.txt": "is not UTF-8",
 }
 

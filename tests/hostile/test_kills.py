@@ -68,11 +68,11 @@ def test_killed_at_any_instant_and_run_again(
     again = begin("killed", KILLS)
     code = again.wait()
     published = {
-        "export": "options.json: exists, and is not replaced",
-        "embed": "out.npz: exists, and is not replaced",
-        "dump": "dump.hdf5: exists, and is not replaced",
-        "dump lists": "dump.parquet: exists, and is not replaced",
-        "dump-tokens": "tokens.hdf5: exists, and is not replaced",
+        "export": "options.json: already exists",
+        "embed": "out.npz: already exists",
+        "dump": "dump.hdf5: already exists",
+        "dump lists": "dump.parquet: already exists",
+        "dump-tokens": "tokens.hdf5: already exists",
     }
     assert code == 0 or published.get(name, "no error") in again.said(), again.said()
     expected, found = (results(folders[which]) for which in ("whole", "killed"))

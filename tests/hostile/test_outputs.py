@@ -279,7 +279,7 @@ def test_a_folder_is_replaced_where_that_is_asked_for(case: Path) -> None:
         commands.append(["dump", "store", "dataset", "--layout", "datasets"])
     for words in commands:
         assert elmo(*words, cwd=case)[0] == 0
-        assert "exists, and is not replaced" in refused(*words, cwd=case, names="--overwrite")
+        assert "already exists" in refused(*words, cwd=case, names="--overwrite")
         code, _, error = elmo(*words, "--overwrite", cwd=case)
         assert code == 0, error
     refused("package", "model", "vocab", "--name", "tiny", "--overwrite", cwd=case, names="vocab")

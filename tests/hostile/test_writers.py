@@ -58,7 +58,7 @@ def test_a_work_folder_has_one_owner(
         assert elmo(*COMMANDS[name], cwd=copy)[0] == 1
         work[name] = f"{name}/{folders[0].name}"
     with work_folder_lock(case / "work" / work[name]):
-        line = refused(*COMMANDS[name], cwd=case, names="is at work here")
+        line = refused(*COMMANDS[name], cwd=case, names="is working here")
     assert "process" in line
 
 
@@ -71,7 +71,7 @@ def test_two_pretrainings_at_once(case: Path) -> None:
     assert 0 in {code for code, _ in ends}, ends
     for code, said in ends:
         if code:
-            assert code == 1 and "is at work here" in one_line(said)
+            assert code == 1 and "is working here" in one_line(said)
     assert (case / "trained" / "config.json").exists()
     assert not [name for name in listing(case) if name.startswith(".")]
 

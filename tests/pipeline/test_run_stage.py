@@ -34,7 +34,7 @@ def test_metrics_are_few_and_figures_are_all(project: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "error"),
     [
-        (("--numbers", "t.txt"), "t.txt: is a file of another kind"),
+        (("--numbers", "t.txt"), "t.txt: already exists"),
         (
             ("--numbers", "both", "--metrics", "both"),
             "both: is both, another output; choose another",

@@ -74,7 +74,7 @@ def test_no_tokens_are_no_rows() -> None:
         ('{"kind": "unicode", "max_characters": 50}', "symbols must be a list"),
         ('{"kind": "bytes", "max_characters": 2}', "max_characters: Expected `int` >= 3"),
         ('{"kind": "bytes", "max_characters": 10000000000}', "Expected `int` <= 1024"),
-        ('{"kind": "bytes", "max_characters": 50, "symbols": ["a"]}', "bytes have none"),
+        ('{"kind": "bytes", "max_characters": 50, "symbols": ["a"]}', "not bytes"),
         ('{"kind": "unicode", "max_characters": 9, "symbols": ["ab"]}', "length <= 1"),
         ('{"kind": "unicode", "max_characters": 9, "symbols": ["a", "a"]}', "a character twice"),
         ('{"kind": "bytes", "max_characters": 50, "more": 1}', "unknown field `more`"),

@@ -155,7 +155,7 @@ WRONG = {
     "hidden": (lambda m: m["shards"][0].update(file=".x"), r"shards\[0\].file: "),
     "digest": (lambda m: m["shards"][0].update(sha256="0"), r"shards\[0\].sha256: "),
     "split": (lambda m: m["shards"][0].update(split="test"), r"shards\[0\].split: "),
-    "twice": (lambda m: m["shards"].append(m["shards"][0]), "names a file twice"),
+    "twice": (lambda m: m["shards"].append(m["shards"][0]), "lists a file twice"),
     "fewer": (lambda m: m["shards"].pop(), "splits.heldout.sentences: 2, and its shards have 0"),
     "total": (lambda m: m["counts"].update(tokens=7), "counts.tokens: 7, and the splits have 9"),
     "one split": (lambda m: m["splits"].pop("train"), "splits: must be train and heldout"),
@@ -200,7 +200,7 @@ def test_tokens_outside_the_list_of_types_are_refused(tmp_path: Path) -> None:
     bad = pa.DictionaryArray.from_arrays(pa.array([0, 99], pa.int32()), pa.array(["a"]), safe=False)
     ids = np.arange(1)
     write_shard(path, sentence_ids=ids, document_ids=ids, offsets=np.array([0, 2]), tokens=bad)
-    with pytest.raises(ElmoError, match=r"train-00000\.arrow: is no shard"):
+    with pytest.raises(ElmoError, match=r"train-00000\.arrow: is not a shard"):
         open_shard(path, entry=describe_shard(path, split="train"))
 
 

@@ -139,7 +139,7 @@ def other(**changes: Any) -> Tokenization:
 @pytest.mark.parametrize(
     ("tokenization", "message"),
     [
-        (NO_TOKENIZER, r"has no tokenizer of its own; give it token lists .*--pretokenized"),
+        (NO_TOKENIZER, r"has no tokenizer; pass token lists .*--pretokenized"),
         (
             other(name="nltk"),
             "config.json: tokenizer: no 'nltk'; there are whitespace, unicode, korean, japanese",
@@ -152,7 +152,7 @@ def other(**changes: Any) -> Tokenization:
             other(name="whitespace", libraries={"no-such-package": "1"}),
             "needs no-such-package 1, which is not installed; run: pip install",
         ),
-        (other(name="whitespace", pattern="x"), "cuts words by another pattern"),
+        (other(name="whitespace", pattern="x"), "with another pattern"),
         (
             other(name="whitespace", sentences="split", splitter={"syntok": "0.0"}),
             r"tokenizer split needs syntok 0\.0",

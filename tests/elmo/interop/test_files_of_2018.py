@@ -96,7 +96,7 @@ def test_an_imported_model_has_no_softmax_and_knows_where_it_came_from(tmp_path:
     assert model.tokenizer == Tokenization("whitespace")
     with pytest.raises(ElmoError, match="no 'nltk'; there are whitespace, unicode"):
         import_2018(options, weights, tmp_path / "other", tokenizer="nltk")
-    with pytest.raises(ElmoError, match="model: holds characters.json, and is not replaced"):
+    with pytest.raises(ElmoError, match="model: holds characters.json"):
         import_2018(options, weights, tmp_path / "model")
     import_2018(str(options), str(weights), str(tmp_path / "other"), tokenizer="unicode")
     assert load_model(tmp_path / "other").tokenizer == installed_tokenization("unicode")
@@ -329,6 +329,6 @@ def test_cached_token_vectors_stand_for_the_characters(tmp_path: Path) -> None:
 
 
 def test_one_file_for_options_and_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ElmoError, match="same: named for the options too"):
+    with pytest.raises(ElmoError, match="same: .* pass another file"):
         export_2018(tmp_path / "model", tmp_path / "same", tmp_path / "model" / ".." / "same")
     assert not (tmp_path / "same").exists()

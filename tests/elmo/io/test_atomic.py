@@ -53,8 +53,8 @@ def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
     file_link.symlink_to(file)
     before = sorted(path.name for path in tmp_path.rglob("*"))
     for out, message in (
-        (theirs, "theirs: holds thesis.txt, and no config.json of this project; it is not"),
-        (file, "notes.txt: is a file, not a folder to replace"),
+        (theirs, "theirs: .*found thesis.txt"),
+        (file, "notes.txt: is a file, not a folder"),
         (link, "link: is a symbolic link to .*theirs; use that path, or delete the link"),
     ):
         with (
@@ -66,13 +66,13 @@ def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
         (theirs, "theirs: is a folder; choose a file"),
         (
             file,
-            "notes.txt: exists, and is not replaced; delete it, choose another or pass --overwrite",
+            "notes.txt: already exists; delete it, choose another name or pass --overwrite",
         ),
         (file_link, "file_link: is a symbolic link to .*notes.txt"),
     ):
         with pytest.raises(ElmoError, match=message), new_file_if_absent(out):
             raise AssertionError("no work starts")
-    with pytest.raises(ElmoError, match=r"notes\.txt: is a file of another kind"):
+    with pytest.raises(ElmoError, match=r"notes\.txt: already exists"):
         write_json(file, {})
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
     assert file.read_text() == "theirs" and file_link.is_symlink() and link.is_symlink()
@@ -196,7 +196,7 @@ def test_a_refused_output_has_nothing_beside_it_that_a_killed_writer_left(tmp_pa
     out = tmp_path / "vectors.npz"
     subprocess.run([sys.executable, "-c", code, str(out)], check=False)
     assert out.read_text() == "whole" and len(list(tmp_path.iterdir())) == 2
-    with pytest.raises(ElmoError, match="exists, and is not replaced"), new_file_if_absent(out):
+    with pytest.raises(ElmoError, match="already exists"), new_file_if_absent(out):
         raise AssertionError
     assert list(tmp_path.iterdir()) == [out]
 
@@ -212,7 +212,7 @@ def test_a_work_folder_has_one_owner_who_is_named(tmp_path: Path) -> None:
     )
     assert owner.stdout is not None and owner.stdout.readline() == "in\n"
     with (
-        pytest.raises(ElmoError, match=rf"work: process {owner.pid} on \S+ is at work here"),
+        pytest.raises(ElmoError, match=rf"work: process {owner.pid} on \S+ is working here"),
         work_folder_lock(tmp_path / "work"),
     ):
         raise AssertionError

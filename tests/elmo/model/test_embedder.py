@@ -135,7 +135,7 @@ def test_an_embedder_takes_no_memory_for_the_softmax_and_saves_it(
     assert torch.equal(saved.softmax["weight"], model.softmax["weight"])
     embedder = Embedder.load(tmp_path / "out")
     save(tmp_path / "out", model, tokenizer=NO_TOKENIZER)
-    with pytest.raises(ElmoError, match="out: holds another model than when it was loaded"):
+    with pytest.raises(ElmoError, match="out: .* load it again"):
         embedder.save_pretrained(tmp_path / "other")
 
 

@@ -298,7 +298,7 @@ def test_a_second_writer_of_the_same_store_is_told(given: Path, store: Path) -> 
     work = store.parent / "work"
 
     def second(kind: Any, arguments: Any, jobs: Any) -> Any:
-        with pytest.raises(ElmoError, match="is at work here"):
+        with pytest.raises(ElmoError, match="is working here"):
             make(given, store, given / "new-shards", work=work)
         return run_serially(kind, arguments, jobs)
 
@@ -369,7 +369,7 @@ def test_stores_that_do_not_belong_together_are_refused(given: Path, tmp_path: P
     shards = given / "old-shards"
     build(tmp_path / "other", shards=shards, model=tmp_path / "model", settings=SETTINGS)
     build(tmp_path / "top", shards=shards, model=given / "model", settings=StoreSettings("top"))
-    with pytest.raises(Mismatch, match="other: was made by model .*; stores that are read as one"):
+    with pytest.raises(Mismatch, match="other: was made by model .*; stores read as one"):
         FeatureStore([given / "old", tmp_path / "other"])
     with pytest.raises(Mismatch, match="top: was made with other settings than .*old"):
         FeatureStore([given / "old", tmp_path / "top"])

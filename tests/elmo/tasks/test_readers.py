@@ -547,7 +547,7 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
         read_examples("tagging", written(tmp_path, "x.data", "a\tb\n"))
     with pytest.raises(ElmoError, match="tagging is read from conll, conllu, jsonl, text"):
         read_examples("tagging", written(tmp_path, "x.json", "{}"))
-    with pytest.raises(ElmoError, match="truncated or no gzip"):
+    with pytest.raises(ElmoError, match="truncated or not a gzip"):
         read_examples(
             "tagging", written(tmp_path, "x.conll", "a\tb\n").rename(tmp_path / "x.conll.gz")
         )
@@ -560,15 +560,15 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
         read_examples("tagging", written(tmp_path, "mark.conll", "-DOCSTART- O\n"))
     for name in ("p.conll", "p.jsonl", "p.conll.gz"):
         os.mkfifo(tmp_path / name)
-        with pytest.raises(ElmoError, match=f"{name}: is a pipe or a device; a file is needed"):
+        with pytest.raises(ElmoError, match=f"{name}: is a pipe or a device; pass a file"):
             read_examples("tagging", tmp_path / name)
     os.mkfifo(tmp_path / "p.json")
-    with pytest.raises(ElmoError, match="p.json: is a pipe or a device; a file is needed"):
+    with pytest.raises(ElmoError, match="p.json: is a pipe or a device; pass a file"):
         read_examples("questions", tmp_path / "p.json")
     damaged = bytearray(gzip.compress(b"a\tO\n" * 999))
     damaged[12] ^= 255
     (tmp_path / "d.conll.gz").write_bytes(damaged)
-    with pytest.raises(ElmoError, match="d.conll.gz: truncated or no gzip file"):
+    with pytest.raises(ElmoError, match="d.conll.gz: truncated or not a gzip file"):
         read_examples("tagging", tmp_path / "d.conll.gz")
     with pytest.raises(ElmoError, match=r"tagging has no 'label'"):
         read_examples("tagging", written(tmp_path, "y.conll", "a\tO\n"), columns={"label": "1"})

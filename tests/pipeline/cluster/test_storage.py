@@ -291,10 +291,10 @@ def test_a_pointer_to_nothing_is_said_and_made_again(
     run("corpus", "data/corpus", *own)  # what `dvc repro` begins with
     assert "data/shards/general: is not at" in capsys.readouterr().out
     assert not Path("data/shards/general").exists()
-    with pytest.raises(ElmoError, match="data/shards/general: this project names nothing of it at"):
+    with pytest.raises(ElmoError, match="data/shards/general: .* run the stage"):
         run("vocab", "data/shards/general", "data/vocab", *own)
     Path("cluster.yaml").unlink()
-    with pytest.raises(ElmoError, match="data/corpus: lies at a URL; name that as storage"):
+    with pytest.raises(ElmoError, match="data/corpus: .* set storage in cluster.yaml"):
         run("tokenize", "data/corpus", "general", "data/shards/general", *own)
 
 
@@ -312,7 +312,7 @@ def test_at_a_url_nothing_is_replaced(project: Path, bucket: str) -> None:
     run("corpus", "data/corpus", "--work", "work")
     tokenize = ("tokenize", "data/corpus", "general", f"{bucket}/mine", "--work", "work")
     run(*tokenize)
-    with pytest.raises(ElmoError, match="mine: is there already, and at a URL nothing is replaced"):
+    with pytest.raises(ElmoError, match="mine: already exists"):
         run(*tokenize)
 
 
@@ -514,7 +514,7 @@ def test_what_a_job_left_is_brought_back(project: Path, bucket: str) -> None:
     shutil.rmtree("data/vocab")
     Path("data/vocab").mkdir()
     Path("data/vocab/words.txt").write_text("made here")
-    with pytest.raises(ElmoError, match="can't be put in place here: .*data/vocab"):
+    with pytest.raises(ElmoError, match="cannot be copied here: .*data/vocab"):
         results.bring_back(bucket, "first", old_lock=b"")
     assert Path("data/vocab/words.txt").read_text() == "made here"
     assert Path("dvc.lock").read_bytes() == before
@@ -599,7 +599,7 @@ def test_a_url_to_work_at_needs_a_tracking_server(monkeypatch: pytest.MonkeyPatc
     from pipeline.cluster import submit
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(ElmoError, match="name an MLflow server"):
+    with pytest.raises(ElmoError, match="MLFLOW_TRACKING_URI"):
         submit.submit(
             [],
             address="http://127.0.0.1:1",
@@ -617,12 +617,12 @@ def test_a_folder_of_ones_own_is_not_taken_for_an_outputs_manifests(
     Path("cluster.yaml").write_text(f"storage: {bucket}\n")
     Path("data/corpus").mkdir(parents=True)
     Path("data/corpus/mine.txt").write_text("mine")
-    with pytest.raises(ElmoError, match=r"data/corpus: holds mine.txt, and no output of this"):
+    with pytest.raises(ElmoError, match=r"data/corpus: .*found mine.txt"):
         run("corpus", "data/corpus", "--work", "work")
     Path("data/corpus/mine.txt").unlink()
     run("corpus", "data/corpus", "--work", "work")
     run("corpus", "data/corpus", "--work", "work")  # over its own
     Path("data/corpus/mine.txt").write_text("mine")
-    with pytest.raises(ElmoError, match=r"data/corpus: holds mine.txt, which no stage has written"):
+    with pytest.raises(ElmoError, match=r"data/corpus: contains mine.txt, which"):
         run("corpus", "data/corpus", "--work", "work")
     assert Path("data/corpus/mine.txt").read_text() == "mine"

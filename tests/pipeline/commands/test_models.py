@@ -194,9 +194,9 @@ def test_embed_replaces_no_file(model: Path, tmp_path: Path) -> None:
     (tmp_path / "folder.npz").mkdir()
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     for name, what in {
-        "out.npz": "exists, and is not replaced",
-        "mine.npz": "exists, and is not replaced",
-        "text.npz": "exists, and is not replaced",
+        "out.npz": "already exists",
+        "mine.npz": "already exists",
+        "text.npz": "already exists",
         "link.npz": "is a symbolic link",
         "folder.npz": "is a folder",
     }.items():
@@ -247,8 +247,7 @@ def test_neighbors_stand_beside_what_random_pairs_have(model: Path, store: Path)
     code, out, error = elmo(*words)
     assert (code, out.split()[:3], out.count("\n")) == (0, ["cosine", "document", "sentence"], 3)
     assert error == (
-        f"  layer {layer}: two random tokens of the store have {random:.3f}; "
-        "--layer chooses another\n"
+        f"  layer {layer}: cosine of two random tokens: {random:.3f}; --layer chooses another\n"
     )
     for line in out.splitlines()[1:]:
         _, document, sentence, *_ = line.split()
@@ -267,9 +266,9 @@ def test_what_is_less_like_the_token_than_random_ones_is_not_near(
     model: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("neighbors", store, "a new [gift]", "--model", model, "-k", "1")
-    assert "nothing is near" not in elmo(*words)[2]
+    assert "no close neighbours" not in elmo(*words)[2]
     monkeypatch.setattr("elmo.store.neighbors.random_cosine", lambda *_: 1.01)
-    assert "nothing is near" in elmo(*words)[2]
+    assert "no close neighbours" in elmo(*words)[2]
 
 
 def test_the_model_of_a_store_is_found_in_its_project_from_any_folder(

@@ -139,7 +139,7 @@ def test_what_cannot_be_predicted_is_counted(folder: Path) -> None:
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["source"] for line in lines] == ["new.tsv:2", "new.tsv:4"]
     assert {line["label"] for line in lines} <= {"0", "1"}
-    with pytest.raises(ElmoError, match="--as squad: is for questions; stars is a task of class"):
+    with pytest.raises(ElmoError, match="--as squad: .*questions .*class"):
         run("predict", "stars", "--input", "new.tsv", "--as", "squad")
 
 
@@ -205,7 +205,7 @@ def test_a_trained_task_is_replaced_where_that_is_asked_for(
     first = Path("ner/task.json").read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr("elmo.tasks.example_files.read_examples", None)
-        with pytest.raises(ElmoError, match="^ner: exists, and is not replaced; .*--overwrite$"):
+        with pytest.raises(ElmoError, match="^ner: already exists; .*--overwrite$"):
             run(*small)
     again = [*small, "--hidden", 4, "--overwrite"]
     with monkeypatch.context() as patch, pytest.raises(SystemExit):  # as click ends it

@@ -156,7 +156,7 @@ def test_an_empty_table_beside_others_is_read(tmp_path: Path) -> None:
 
 def test_a_file_is_no_folder_for_a_project(tmp_path: Path) -> None:
     Path("p").write_text("mine")
-    with pytest.raises(ElmoError, match="^p: is a file; name a folder for the project"):
+    with pytest.raises(ElmoError, match="^p: is a file; choose a new folder"):
         new(Path("p"))
 
 
@@ -175,7 +175,7 @@ def test_a_project_is_not_overwritten_and_other_files_stay(tmp_path: Path) -> No
     new(Path("."))
     assert Path("README.md").read_text() == "mine"
     assert Path(".gitignore").read_text().startswith("/mine\n/data/\n.venv/\n/models/\n")
-    with pytest.raises(ElmoError, match="dvc.yaml: is there already"):
+    with pytest.raises(ElmoError, match="dvc.yaml: already exists"):
         new(Path("."))
 
 
@@ -202,7 +202,7 @@ def test_the_lines_of_a_gitignore_stay_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["dvc.yaml", "params.yaml"])
 def test_a_file_of_ones_own_is_not_replaced(tmp_path: Path, name: str) -> None:
     Path(name).write_text("mine")
-    with pytest.raises(ElmoError, match=f"^{name}: is there already"):
+    with pytest.raises(ElmoError, match=f"^{name}: already exists"):
         new(Path("."))
     assert Path(name).read_text() == "mine" and os.listdir() == [name]
 

@@ -214,5 +214,5 @@ def test_int8_is_refused_before_anything_is_read_where_it_is_not_exact(
         monkeypatch.setattr("elmo.model.embedder.int8_is_supported", lambda: True)
         code, _, error = elmo(name, *commands(tmp_path, "int8")[name][0])
         assert code == 1 and "VNNI" not in error  # the input is missing
-    with pytest.raises(ElmoError, match="not for a GPU: use bfloat16"):
+    with pytest.raises(ElmoError, match="use bfloat16 on a GPU"):
         check_precision("int8", torch.device("cuda"))

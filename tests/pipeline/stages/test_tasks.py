@@ -175,7 +175,7 @@ def test_the_command_of_the_stage(folder: Path) -> None:
     assert figures["examples"]["test"] == 1
     assert json.loads(Path("m.json").read_text()) == {"f1_higher_better": figures["elmo"]["f1"]}
     other = CliRunner().invoke(cli, ["tasks", "pos", *words])
-    assert str(other.exception) == "tasks.pos: no such task in the params; there are: ner"
+    assert str(other.exception) == "tasks.pos: no such task in params.yaml; it has ner"
 
 
 @pytest.mark.parametrize(

@@ -1204,7 +1204,7 @@ def test_the_stage_reads_the_corpus_folder_and_notices_changed_files(tmp_path: P
     attempt = partial(tokenize.run, Location(corpus), out, params(), work=work, cluster=CLUSTER)
     metrics = attempt(text="general")
     assert metrics["sentences"] == len(LINES) and metrics["blank_lines"] == 2
-    with pytest.raises(ElmoError, match="names no domain text"):
+    with pytest.raises(ElmoError, match="has no domain text"):
         attempt(text="domain")
     own.write_text("other text\n")
     with pytest.raises(ElmoError, match=r"own\.txt: has changed since the corpus stage"):

@@ -235,7 +235,7 @@ def test_an_altered_shard_is_named_and_nothing_is_left(shards: Shards, tmp_path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"min_count": 99}, "vocab.min_count 99 leaves no word of"),
+        ({"min_count": 99}, "vocab.min_count 99 removes every word of"),
         ({"max_words": 3}, "vocab.max_words must be 0 .no limit. or 4 or more, found 3"),
     ],
 )

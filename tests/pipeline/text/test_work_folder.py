@@ -44,7 +44,7 @@ def test_a_second_process_is_told_who_works_here(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        with pytest.raises(ElmoError, match=rf"x-out: process {other.pid} on .* is at work here"):
+        with pytest.raises(ElmoError, match=rf"x-out: process {other.pid} on .* is working here"):
             with work_folder(Location(tmp_path), "x", Location(tmp_path / "out")):
                 pass
         other.communicate()

@@ -178,7 +178,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
         (f'{{"inputs": [{"9" * 5000}]}}', "application/json", "the request must be JSON"),
         (f'{{"inputs": [{"9" * 40}]}}', "application/json", "must be text or a list of tokens"),
         ('{"inputs": ["a"], "params": {"batch_size": 0}}', "application/json", "at least 1"),
-        ('{"inputs": ["a"], "params": {"gamma": NaN}}', "application/json", "NaN is no number"),
+        ('{"inputs": ["a"], "params": {"gamma": NaN}}', "application/json", "NaN"),
         (
             '{"inputs": ["a"], "params": {"gamma": 1e999, "layers": "1,1,1"}}',
             "application/json",
@@ -212,7 +212,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
         (
             '{"dataframe_split": {"columns": ["text", "text"], "data": [["a", "b"]]}}',
             "application/json",
-            "a name of its own",
+            "must be distinct",
         ),
         ('{"dataframe_split": {"columns": [0], "data": [["a"]]}}', "application/json", "found 0"),
     ],

@@ -366,7 +366,7 @@ def test_a_moved_project_registers_its_model_again(
         models_of(new, monkeypatch)
     made = register_again(new)
     assert (made.version, made.is_new) == (2, True) and "it is the same model" in made.decision
-    assert "to register its model here: elmo run register" in capsys.readouterr().err
+    assert "to register the model here, run: elmo run register" in capsys.readouterr().err
     assert models_of(new, monkeypatch).is_relative_to(new)
     assert not finished.exists()
     assert register_again(new).version == 2
