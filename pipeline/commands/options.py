@@ -30,9 +30,7 @@ def _check_name(value: str, *, urls: bool) -> None:
         if not urls:
             raise ElmoError(f"{name}: is a URL; pass a local file or folder")
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", value):
-        raise ElmoError(
-            f"{name}: looks like a URL with one slash; write s3://… or, for a local folder, ./…"
-        )
+        raise ElmoError(f"{name}: looks like a URL with one slash; write s3://… or ./… (a folder)")
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]

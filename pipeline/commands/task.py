@@ -188,9 +188,7 @@ def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) 
     if not without_elmo and model is None:
         raise ElmoError("--model is missing; pass a model folder, or pass --without-elmo")
     if without_elmo and store is not None:
-        raise ElmoError(
-            "--without-elmo and --store: the baseline reads no vectors; leave out one of them"
-        )
+        raise ElmoError("--without-elmo reads no vectors; leave out --without-elmo or --store")
 
 
 def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "TaskSettings":

@@ -131,9 +131,7 @@ def _named_model(folder: Path, name: str) -> tuple[str, Tokenization]:
     """The model as `folder` sees it, and how text is cut for it."""
     config = read_config(name)
     if config.tokenizer.name not in TOKENIZERS:
-        raise ElmoError(
-            f"--from {name}: the model has no tokenizer, which a project needs; use another model"
-        )
+        raise ElmoError(f"--from {name}: the model has no tokenizer; use another model")
     return (
         _from(folder, name) if model_location(name) == Location(name) else name
     ), config.tokenizer

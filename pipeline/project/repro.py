@@ -27,9 +27,7 @@ def repro(arguments: Sequence[str]) -> int:
     printed: what was made, its scores, and what to do next.
     """
     if not Path("dvc.yaml").is_file():
-        raise NotFound(
-            "dvc.yaml: no such file; change to a project folder, or start one: elmo init"
-        )
+        raise NotFound("dvc.yaml: no such file; change to a project folder, or run: elmo init")
     tracking.configured_database()  # refuses a folder that can't hold it, before anything runs
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
     os.environ |= {"DVC_NO_ANALYTICS": "1", "PATH": path}

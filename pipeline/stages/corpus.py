@@ -184,9 +184,7 @@ def read_manifest(folder: Location) -> CorpusManifest:
             if source.url is UNSET and (
                 inside[0] != name or not set(inside).isdisjoint({"", ".."})
             ):
-                raise ElmoError(
-                    f"{path}: {source.name!r} is not a file of this folder; run: elmo run corpus"
-                )
+                raise ElmoError(f"{path}: no file {source.name!r} here; run: elmo run corpus")
     return manifest
 
 

@@ -74,9 +74,7 @@ class FinetuneJob:
         training, shards = settings.training, Shards(self.domain)
         parent = load_model(self.model)
         if parent.bilm.config.input_words is not None:
-            raise ElmoError(
-                f"{self.model}: the model reads words, not characters, so it cannot be fine-tuned"
-            )
+            raise ElmoError(f"{self.model}: reads words, not characters; use another model")
         counts = _counts(shards)
         vocabulary = _extended(parent.vocabulary, counts, self.new_words)
         words, projection = len(vocabulary), parent.bilm.config.projection

@@ -207,9 +207,7 @@ def _log_curves(log: tracking.Run, folder: Location) -> None:
 def _check_outputs(out: Location, curves: Path) -> None:
     """Refuse outputs that are each other's, or would replace what is not a stage's own."""
     if out == Location(curves):
-        raise ElmoError(
-            f"{out}: the model and its curves cannot share a folder; choose two folders"
-        )
+        raise ElmoError(f"{out}: given for the model and for its curves; choose two folders")
     check_folder(out, required=("config.json", "weights.safetensors"), pattern=OTHER_FILE_PATTERN)
     check_folder(Location(curves), required=tuple(CURVES), pattern="")
     for name, columns in CURVES.items():

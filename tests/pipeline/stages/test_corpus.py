@@ -225,11 +225,11 @@ def test_binary_is_refused_before_anything_is_tokenized(tmp_path: Path) -> None:
         (lambda m: m["texts"]["domain"]["inputs"][0].update(bytes=-1), "bytes: "),
         (
             lambda m: m["texts"]["domain"]["inputs"][0].update(name="d/../../x"),
-            "not a file of this",
+            "no file ",
         ),
         (
             lambda m: m["texts"]["domain"]["inputs"][0].update(name="/etc/passwd"),
-            "not a file of this",
+            "no file ",
         ),
     ],
 )
