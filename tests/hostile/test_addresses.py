@@ -50,7 +50,7 @@ def cases(*kinds: click.ParamType) -> list[object]:
 
 LOCAL = cases(PATH, TEXT)
 NAMES = {
-    "": "an empty name",
+    "": "the name is empty",
     "s3:/key:hunter2@bucket/it": "one slash",
     "caf\udce9.txt": "is not UTF-8",
 }
@@ -67,7 +67,7 @@ def words_of(command: click.Command, parameter: click.Parameter, value: str) -> 
 
 @pytest.mark.parametrize(("command", "parameter"), LOCAL)
 def test_a_url_for_a_path(command: click.Command, parameter: click.Parameter) -> None:
-    with pytest.raises(ElmoError, match="is a URL; pass a file or folder of this") as caught:
+    with pytest.raises(ElmoError, match="is a URL; pass a local file") as caught:
         command.make_context("elmo", words_of(command, parameter, URL))
     assert "hunter2" not in str(caught.value) and "\n" not in str(caught.value)
 
