@@ -2,12 +2,16 @@
 
     python -m benchmarks.gpu TEXT [--words 793471] [--rows 128 1024] [--steps 25]
         [--networks original small default] [--sentences 8000] [--profile FOLDER]
+        [--seconds 570]
 
-TEXT has one sentence per line, tokens between spaces. Needs a CUDA device. The networks and the
+TEXT has one sentence per line, tokens between spaces. Without a CUDA device it runs on the CPU,
+which shows that it runs and, of a GPU, nothing. The networks and the
 recipe are those of `benchmarks.training`, in float32 (exact: no TF32) and bfloat16, with the words
 of the model of 2018; windows are prepared by a second thread, as in training, and each step's
 figures are read one step late. Each measurement is a process of its own, after a matrix product has
-shown the GPU's peak. Prints JSON: tokens a second, their share of that peak (products counted by
+shown the GPU's peak; what tells most comes first, each result is a line on standard error as soon
+as it is there, none is begun after `--seconds`, and one that fails ends no other. Prints JSON:
+tokens a second, their share of that peak (products counted by
 shape), the time of a step, memory; the same without CUDA graphs; whether two trainings end in the
 same bytes. With `--profile`, the kernels of a step and of embedding go to files in FOLDER.
 """
@@ -34,11 +38,11 @@ from elmo.data.characters import Characters
 from elmo.data.stream import WindowStream, prefetch
 from elmo.model.embedder import Embedder
 from elmo.nn import cuda_graphs
-from elmo.nn.device import exact_float32
+from elmo.nn.device import default_device, exact_float32
 from elmo.settings import PRECISIONS
 from elmo.train.step import Stepper, WorkerGroup
 
-GPU = torch.device("cuda")
+DEVICE = torch.device(default_device())
 WARM = 6  # steps before those that are timed: they compile, and capture graphs
 WINDOW = 20
 EMBEDDED = ("small", "original")
@@ -57,28 +61,35 @@ def main() -> None:
 
 
 def _measured(options: argparse.Namespace, folder: str) -> dict[str, Any]:
-    figures: dict[str, Any] = {p: _run(options, folder, "peak", "", p) for p in PRECISIONS}
-    first, rows = options.networks[0], options.rows[0]
-    for network in options.networks:
-        for precision in PRECISIONS:
-            peak = figures[precision]["tflops"]
-            for each in options.rows:
-                found = _run(options, folder, "training", network, precision, each)
-                found["share"] = round(found["tflops"] / peak, 3)
-                figures[f"training, {network}, {precision}, {each} rows"] = found
-            if network in EMBEDDED:
-                found = _run(options, folder, "embedding", network, precision)
-                flop = found["tokens_per_second"] * embedding_flop(NETWORKS[network])
-                figures[f"embedding, {network}, {precision}"] = found | {
-                    "share": round(flop / 1e12 / peak, 3)
-                }
-    figures[f"training, {first}, bfloat16, {rows} rows, no graphs"] = _run(
-        options, folder, "training", first, "bfloat16", rows, graphs=False
-    )
-    for precision in PRECISIONS:
-        found = _run(options, folder, "twice", "small", precision, rows)
-        figures[f"the same bytes twice, {precision}"] = found
+    figures: dict[str, Any] = {}
+    end = time.monotonic() + options.seconds
+    for work, network, precision, rows, graphs in _works(options):
+        if time.monotonic() > end:
+            break
+        name = f"{work}, {network}, {precision}, {rows} rows{'' if graphs else ', no graphs'}"
+        figures[name] = _run(options, folder, work, network, precision, rows, graphs=graphs)
+        tflops = figures[name].get("tflops", 0)
+        if work == "embedding" and "tokens_per_second" in figures[name]:
+            flop = embedding_flop(NETWORKS[network])
+            tflops = figures[name]["tokens_per_second"] * flop / 1e12
+        peak = figures[f"peak, , {precision}, 0 rows"].get("tflops")
+        if peak and tflops and work != "peak":
+            figures[name]["share"] = round(tflops / peak, 3)
+        print(json.dumps({name: figures[name]}), file=sys.stderr, flush=True)
     return figures
+
+
+def _works(options: argparse.Namespace) -> Iterator[tuple[str, str, str, int, bool]]:
+    """Yield what is measured, what tells most first: work, network, precision, rows, graphs."""
+    for precision in reversed(PRECISIONS):  # bfloat16 first
+        yield "peak", "", precision, 0, True
+        for network in options.networks:
+            for rows in sorted(options.rows, reverse=True):
+                yield "training", network, precision, rows, True
+            if network in EMBEDDED:
+                yield "embedding", network, precision, 0, True
+        yield "twice", options.networks[-1], precision, options.rows[0], True
+    yield "training", options.networks[0], "bfloat16", options.rows[0], False
 
 
 def _run(
@@ -100,19 +111,19 @@ def _run(
     environment = os.environ | {"ELMO_CUDA_GRAPHS": "1" if graphs else "0"}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
     if done.returncode:
-        sys.exit(f"error: {work} {network} {precision} ended with {done.returncode}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(work, network, precision, rows or "", found, file=sys.stderr, flush=True)
-    return found
+        return {"exit_code": done.returncode}
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def _peak(options: argparse.Namespace) -> dict[str, Any]:
-    """Of a product of 8192 × 8192 × 8192."""
+    """Of a product of 8192 × 8192 × 8192, or of 256 × 256 × 256 on a CPU."""
+    size = 8192 if DEVICE.type == "cuda" else 256
     precision = getattr(torch, options.precision)
-    a, b = (torch.randn(8192, 8192, device=GPU, dtype=precision) for _ in "ab")
-    with exact_float32(GPU):
+    a, b = (torch.randn(size, size, device=DEVICE, dtype=precision) for _ in "ab")
+    with exact_float32(DEVICE):
         seconds = sorted(_seconds(lambda: torch.mm(a, b)) for _ in range(9))
-    return {"tflops": round(2 * 8192**3 / seconds[4] / 1e12, 1)}
+    return {"tflops": round(2 * size**3 / seconds[4] / 1e12, 1)}
 
 
 def _training(options: argparse.Namespace) -> dict[str, Any]:
@@ -148,7 +159,7 @@ def _twice(options: argparse.Namespace) -> dict[str, Any]:
 
 def _stepper(options: argparse.Namespace) -> Stepper:
     recipe = recipe_2018(options.precision, rows=options.rows, window=WINDOW)
-    return stepper_of(NETWORKS[options.network], recipe, options.words, WorkerGroup(device=GPU))
+    return stepper_of(NETWORKS[options.network], recipe, options.words, WorkerGroup(device=DEVICE))
 
 
 def _prepared(options: argparse.Namespace, stepper: Stepper) -> Iterator[Any]:
@@ -178,17 +189,17 @@ def _timed(
     steps = steps or options.steps
     state = stepper.bilm.lstm.zero_state(options.rows)
     before, began, of_host, taken = None, 0.0, 0.0, 0
-    with exact_float32(GPU), closing(prefetch(_prepared(options, stepper))) as ready:
+    with exact_float32(DEVICE), closing(prefetch(_prepared(options, stepper))) as ready:
         for number, prepared in zip(range(warm + steps), ready, strict=False):
             if number == warm:
-                torch.cuda.synchronize()
+                _wait()
                 began, of_host = time.perf_counter(), time.thread_time()
             figures, state = stepper.step(prepared, state, step=number)
             if before is not None:
                 _ = before.gradient_norm
             before = figures
             taken = number + 1
-        torch.cuda.synchronize()
+        _wait()
     if taken < warm + steps:
         sys.exit(f"error: {options.text} is read in {taken} steps; {warm + steps} are needed")
     return (time.perf_counter() - began) / steps, (time.thread_time() - of_host) / steps
@@ -199,7 +210,7 @@ def _counted(options: argparse.Namespace, stepper: Stepper) -> int:
     given = next(_prepared(options, stepper))
     state = stepper.bilm.lstm.zero_state(options.rows)
     # What is first called while operations are counted would never be compiled.
-    with exact_float32(GPU), torch.compiler.set_stance("force_eager"):
+    with exact_float32(DEVICE), torch.compiler.set_stance("force_eager"):
         return count(lambda window, k: stepper.step(window, state, step=k), given, 0)
 
 
@@ -210,10 +221,10 @@ def _embedding(options: argparse.Namespace) -> dict[str, Any]:
         make_weights(made, options.network)
     embedder = Embedder.load(
         made / "model",
-        device="cuda",
+        device=DEVICE.type,
         precision=options.precision,
-        compiled=True,
     )
+    embedder.bilm.lstm.compiled = True
     sentences = sentences_of(options)
     one = sentences[len(sentences) // 2][:20]
     for _ in range(2):
@@ -242,11 +253,16 @@ def _profile(options: argparse.Namespace, work: Callable[[], object]) -> None:
     file.write_text("\n".join(tables), encoding="utf-8")
 
 
+def _wait() -> None:
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
 def _seconds(work: Callable[[], object]) -> float:
-    torch.cuda.synchronize()
+    _wait()
     began = time.perf_counter()
     work()
-    torch.cuda.synchronize()
+    _wait()
     return time.perf_counter() - began
 
 
@@ -260,6 +276,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--sentences", type=int, default=8000)
     parser.add_argument("--profile", type=Path)
+    parser.add_argument("--seconds", type=float, default=570)
     parser.add_argument("--rows", type=int, nargs="+", default=[128, 1024])
     networks = ["original", "small", "default"]
     parser.add_argument("--networks", nargs="+", choices=networks, default=networks)

@@ -14,7 +14,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "elmo": 20_715,
     "pipeline": 15_105,
     "research": 1_850,
-    "benchmarks": 3_600,
+    "benchmarks": 3_620,
     "tests": 29_830,
 }
 
