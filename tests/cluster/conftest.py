@@ -34,6 +34,7 @@ class Nodes:
         self.count = count
         self.home = Path(tempfile.mkdtemp(prefix="nodes", dir="/tmp"))
         (self.home / "tmp").mkdir()
+        self.head_options = [f"--temp-dir={self.home / 'tmp'}"]
         self.running: dict[int, subprocess.Popen[bytes]] = {}
         self.started: dict[int, dict[str, Any]] = {}
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY", "MLFLOW", "ELMO"))}
@@ -73,7 +74,7 @@ class Nodes:
             role = [
                 "--head",
                 "--port=6379",
-                f"--temp-dir={self.home / 'tmp'}",
+                *self.head_options,
                 f"--dashboard-host={HEAD}",
                 "--dashboard-port=8265",
             ]
@@ -93,18 +94,23 @@ class Nodes:
         own = ["bash", "-c", _START, "node", f"node{k}", str(self.home / "tmp"), str(hosts)]
         with open(self.home / f"{k}.log", "ab") as log:
             self.running[k] = subprocess.Popen(
-                ["ip", "netns", "exec", self._name(k), *inside, *own, *ray],
+                ["ip", "netns", "exec", self._name(k), *inside, *own, *self.wrap(k, ray)],
                 env=self.environment | {"HIDE": " ".join(map(str, hide))},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
 
+    def wrap(self, k: int, command: Sequence[str]) -> list[str]:
+        """The command line that runs `command` where node `k` has its programs: on this machine."""
+        return list(command)
+
     def on(self, k: int, *command: str, **variables: str) -> list[str]:
         """The command line that runs `command` on node `k`."""
         child = self._child(self.running[k].pid)
         given = [f"{name}={value}" for name, value in variables.items()]
-        return ["nsenter", "-t", str(child), "-m", "-p", "-n", "-u", "--", "env", *given, *command]
+        inside = self.wrap(k, ["env", *given, *command])
+        return ["nsenter", "-t", str(child), "-m", "-p", "-n", "-u", "--", *inside]
 
     def _child(self, pid: int) -> int:
         """The first process inside: the one that `unshare` started."""
