@@ -174,8 +174,8 @@ class TokenizeSettings:
     perplexity. Above 0, at least one document is held out and one is not."""
     near_duplicates: Annotated[float, Meta(ge=0, le=1)]
     """The similarity to an earlier document of the same text at which a document is left out, as is
-    general text similar to held-out domain text; 0: only copies are left out. At 0.8, about every
-    fiftieth word differs."""
+    general text similar to held-out domain text; 0: only copies are left out. At 0.8, about 1
+    word in 100 differs."""
     repeated_lines: WholeNumber
     """In how many documents of a text a line must stand to be left out of all: headers, footers,
     signatures; 0: none is left out."""
