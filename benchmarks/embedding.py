@@ -107,7 +107,8 @@ def _elmo(options: argparse.Namespace) -> dict[str, float]:
 
     torch.set_num_threads(options.threads)
     sentences = sentences_of(options)
-    embedder = Embedder.load(options.weights / "model", precision=options.precision, compiled=True)
+    embedder = Embedder.load(options.weights / "model", precision=options.precision)
+    embedder.bilm.lstm.compiled = True
     return _timed(lambda batch: embedder.embed(batch), sentences)
 
 

@@ -39,7 +39,7 @@ from ..settings.params import Params, TokenizeSettings
 from ..terminal.progress import human_size, say
 from ..text import accounting, quality
 from ..text.copies import (
-    LeftOut,
+    ExcludedLines,
     PiecePassages,
     find_copies,
     find_leaks,
@@ -324,7 +324,7 @@ def _leave_out_copies(
     )
 
 
-def _plain(left_out: LeftOut) -> tuple[tuple[str, Ranges], ...]:
+def _plain(left_out: ExcludedLines) -> tuple[tuple[str, Ranges], ...]:
     """Return ranges as plain values, without the reasons for which there are none."""
     return tuple(
         (reason, tuple((begin, end) for begin, end in ranges.tolist()))

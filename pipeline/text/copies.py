@@ -25,7 +25,7 @@ from .text_hashes import Hashes, hash_runs
 from .text_rows import TextRows, find_lines
 from .utf8_lines import BLOCK
 
-LeftOut = dict[str, Int64s]  # ranges of a piece's lines, by the reason why they are left out
+ExcludedLines = dict[str, Int64s]  # ranges of a piece's lines, by the reason why they are left out
 
 LEAST = 256  # bytes of a document or line from which it can be a copy
 
@@ -124,7 +124,7 @@ def find_repeated_lines(
     return [tuple(np.intersect1d(piece.line_hashes, repeated).tolist()) for piece in pieces]
 
 
-def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> list[LeftOut]:
+def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> list[ExcludedLines]:
     """Return of each piece the ranges of lines that came before, in it or in a piece before it.
 
     They are by the reason: "copy", and with a `similarity` above 0 "near_copy", documents that are
@@ -133,7 +133,7 @@ def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> 
     keys = np.concatenate([piece.exact.keys for piece in pieces])
     is_copy = np.ones(len(keys), bool)
     is_copy[np.unique(keys, return_index=True)[1]] = False
-    left_out: list[LeftOut] = [
+    left_out: list[ExcludedLines] = [
         {"copy": ranges} for ranges in _split(is_copy, [piece.exact.lines for piece in pieces])
     ]
     if similarity:
@@ -188,7 +188,7 @@ def find_leaks(
     return ranges
 
 
-def _exclude(piece: PiecePassages, left_out: LeftOut) -> PiecePassages:
+def _exclude(piece: PiecePassages, left_out: ExcludedLines) -> PiecePassages:
     """Return the passages that are not in what is left out."""
     ranges = _merged(np.concatenate([*left_out.values()]))
     if not len(ranges):
