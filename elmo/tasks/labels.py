@@ -15,7 +15,7 @@ from elmo.tasks.features import LinearModels
 from elmo.tasks.metrics import Tally, tally_accuracy
 from elmo.tasks.vectors import Vectors
 
-Labelled = Classified | Pair
+LabelledText = Classified | Pair
 
 
 class LabelModel(nn.Module):
@@ -35,11 +35,11 @@ class LabelModel(nn.Module):
         self.linear: LinearModels | None = None
 
     @staticmethod
-    def labels_of(examples: Sequence[Labelled]) -> list[str]:
+    def labels_of(examples: Sequence[LabelledText]) -> list[str]:
         """Return the distinct labels of the training examples."""
         return sorted({example.label for example in examples if example.label is not None})
 
-    def balance_classes(self, train: Sequence[Labelled]) -> None:
+    def balance_classes(self, train: Sequence[LabelledText]) -> None:
         """Give each label a weight in the loss that is inverse to its frequency in `train`."""
         counts = Counter(example.label for example in train)
         average = sum(counts.values()) / len(self.labels)
@@ -51,7 +51,7 @@ class LabelModel(nn.Module):
         """Return the logits (B, K) of a batch of examples."""
         raise NotImplementedError
 
-    def loss(self, examples: Sequence[Labelled], vectors: Vectors | None) -> Tensor:
+    def loss(self, examples: Sequence[LabelledText], vectors: Vectors | None) -> Tensor:
         """Return the cross-entropy of a batch, averaged over its examples by their weights.
 
         `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
@@ -65,7 +65,7 @@ class LabelModel(nn.Module):
             None if weights is None else weights.to(scores_BK),
         )
 
-    def predict(self, examples: Sequence[Labelled], vectors: Vectors | None) -> list[str]:
+    def predict(self, examples: Sequence[LabelledText], vectors: Vectors | None) -> list[str]:
         """Return the predicted label of each example.
 
         `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
@@ -74,7 +74,7 @@ class LabelModel(nn.Module):
 
     @torch.inference_mode()
     def answer(
-        self, examples: Sequence[Labelled], vectors: Vectors | None
+        self, examples: Sequence[LabelledText], vectors: Vectors | None
     ) -> list[tuple[str, list[float]]]:
         """Return the predicted label of each example, and the probability of each label."""
         scores_BK = self.scores(examples, vectors)
@@ -94,6 +94,6 @@ class LabelModel(nn.Module):
         by_label = dict(zip(self.labels, rounded, strict=True))
         return {"label": prediction, "score": by_label[prediction], "scores": by_label}
 
-    def tally(self, examples: Sequence[Labelled], predictions: Sequence[str]) -> Tally:
+    def tally(self, examples: Sequence[LabelledText], predictions: Sequence[str]) -> Tally:
         """Return the tally of accuracy, with one unit per example."""
         return tally_accuracy([example.label for example in examples], predictions)
