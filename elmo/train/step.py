@@ -14,16 +14,17 @@ characters, P projection, L layers, U rows of the word matrix in use.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from elmo.data.arrays import distinct_numbers, index_table
 from elmo.data.stream import Window
@@ -175,35 +176,27 @@ class StepWordRows(NamedTuple):
     rows: list[UsedWordRows]
 
 
-class EncoderAndLSTM(nn.Module):
-    """The token encoder and the LSTM stack as one module with one forward pass.
+def encode_and_read(
+    bilm: BiLM,
+    characters_NK: Tensor,
+    index_STB: Tensor,
+    state: LSTMState,
+    reset_STB: Tensor | None,
+    drop: Drop,
+    *,
+    precision: torch.dtype,
+) -> tuple[Tensor, LSTMState]:
+    """Return the top layer after dropout (directions, time steps, rows, width), and the state after
+    the window.
 
-    Torch's DistributedDataParallel needs that in order to average gradients.
+    `characters_NK` are the characters of N distinct tokens, and `index_STB` says which token is
+    read where; `reset_STB` is true where a sentence begins (None: the state is carried on).
+    `drop(x, layer)` applies dropout.
     """
-
-    def __init__(self, bilm: BiLM, precision: torch.dtype) -> None:
-        super().__init__()
-        self.bilm, self.precision = bilm, precision
-
-    def forward(
-        self,
-        characters_NK: Tensor,
-        index_STB: Tensor,
-        state: LSTMState,
-        reset_STB: Tensor | None,
-        drop: Drop,
-    ) -> tuple[Tensor, LSTMState]:
-        """Return the top layer after dropout (directions, time steps, rows, width), and the state
-        after the window.
-
-        `characters_NK` are the characters of N distinct tokens, and `index_STB` says which token is
-        read where; `reset_STB` is true where a sentence begins (None: the state is carried on).
-        `drop(x, layer)` applies dropout.
-        """
-        x_NP = self.bilm.encode(characters_NK, precision=self.precision)
-        x_STBP = token_vectors(index_STB, x_NP)
-        ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
-        return drop(ys[-1], self.bilm.config.layers), state
+    x_NP = bilm.encode(characters_NK, precision=precision)
+    x_STBP = token_vectors(index_STB, x_NP)
+    ys, state = bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
+    return drop(ys[-1], bilm.config.layers), state
 
 
 class Stepper:
@@ -223,11 +216,11 @@ class Stepper:
     ) -> None:
         self.bilm, self.softmax, self.optimizer = bilm, softmax, optimizer
         self.settings, self.workers = settings, workers
-        body = EncoderAndLSTM(bilm, getattr(torch, settings.precision))
-        self.body: nn.Module = body
+        self.precision = getattr(torch, settings.precision)
         self.predictions = 2 * settings.rows * settings.window
-        if workers.size > 1 and any(p.requires_grad for p in bilm.parameters()):
-            self.body = nn.parallel.DistributedDataParallel(body, gradient_as_bucket_view=True)
+        if workers.size > 1:  # all start from the same weights, bit for bit
+            for parameter in bilm.parameters():
+                dist.broadcast(parameter.detach(), 0)
 
     def prepare(self, window: Window, *, step: int) -> StepInput:
         """Compute all that step number `step`, from 0, needs besides the weights, from its window;
@@ -272,19 +265,22 @@ class Stepper:
         """
         prepared = self.prepare(given, step=step) if isinstance(given, Window) else given
         settings, device = self.settings, self.workers.device
-        self.body.zero_grad(set_to_none=True)
+        self.bilm.zero_grad(set_to_none=True)
         reset_STB = None
         if prepared.reset_TB is not None:
             reset_STB = device_tensor(prepared.reset_TB, device).expand(2, -1, -1)
-        h_STBP, after = self.body(
+        h_STBP, after = encode_and_read(
+            self.bilm,
             device_tensor(prepared.characters_NK, device),
             device_tensor(prepared.index_STB, device),
             state,
             reset_STB,
             self._drop(prepared.keys_LB),
+            precision=self.precision,
         )
         loss, nats_S, word_rows, leaves = self._loss(h_STBP, prepared, step)
-        torch.autograd.backward(loss * (settings.loss_scale * self.workers.size / self.predictions))
+        with self._gradients_summed():
+            torch.autograd.backward(loss * (settings.loss_scale / self.predictions))
         gradients = {
             f"bilm.{name}": parameter.grad
             for name, parameter in self.bilm.named_parameters()
@@ -297,7 +293,6 @@ class Stepper:
             assert gradient is not None
             if self.workers.size > 1:
                 dist.all_reduce(gradient)
-                gradient /= self.workers.size
             gradients[name] = gradient
         tensors = list(gradients.values())
         if self.workers.size > 1:
@@ -307,6 +302,31 @@ class Stepper:
         self.optimizer.update(gradients, step=step, word_rows=word_rows)
         figures = torch.cat([norm[None], nats_S])
         return StepFigures(figures, prepared.predictions, settings.optimizer.clip), after
+
+    @contextmanager
+    def _gradients_summed(self) -> Iterator[None]:
+        """Sum the network's gradients over the workers while a backward pass computes them.
+
+        The passes of all workers and steps end in the same order, and each parameter is summed by
+        itself: so a resumed training gets the same bits.
+        """
+        if self.workers.size == 1:
+            yield
+            return
+        pending: list[Any] = []
+
+        def start_sum(parameter: Tensor) -> None:
+            pending.append(dist.all_reduce(parameter.grad, async_op=True))
+
+        trained = [parameter for parameter in self.bilm.parameters() if parameter.requires_grad]
+        hooks = [p.register_post_accumulate_grad_hook(start_sum) for p in trained]  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        for work in pending:
+            work.wait()
 
     def _loss(
         self, h_STBP: Tensor, prepared: StepInput, step: int

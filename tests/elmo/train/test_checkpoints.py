@@ -209,6 +209,15 @@ def test_two_workers_stopped_go_on_as_one_or_three_with_every_token_once(tmp_pat
         assert ours == theirs
 
 
+@pytest.mark.slow
+def test_three_workers_stopped_go_on_as_if_they_had_not(tmp_path: Path) -> None:
+    """Of two numbers the sum is the same in any order; of three it is not."""
+    whole = finished(tmp_path / "whole", 3, {})
+    for worker in processes(tmp_path / "stopped", 3, {}, stop_at=10):
+        worker.join()
+    assert same(finished(tmp_path / "stopped", 3, {}), whole)
+
+
 def test_more_workers_than_rows_are_refused() -> None:
     with pytest.raises(ElmoError, match="2 rows are too few for 3 workers"):
         WorkerGroup(0, 3).own_rows(2)

@@ -33,7 +33,7 @@ from elmo.train.checkpoints import Checkpoint, CheckpointFolder
 from elmo.train.job import MOST_MEASURED, TrainingJob
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.perplexity import perplexity, sentence_scores
-from elmo.train.step import EncoderAndLSTM, Stepper, WorkerGroup
+from elmo.train.step import Stepper, WorkerGroup, encode_and_read
 from tests.elmo.run_job import ADAGRAD, NETWORK, OPTIMIZER, TRAINING
 
 ADAMW = replace(OPTIMIZER, warmup_steps=2)
@@ -227,8 +227,6 @@ def test_workers_wait_for_each_other_s_word_every_ten_steps(
         return total(self, values)
 
     monkeypatch.setattr(WorkerGroup, "sum_over_workers", counted)
-    # The other worker is pretended, and averages nothing.
-    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda body, **settings: body)
     settings = replace(SETTINGS, epochs=8, evaluate_every=10**6)
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     try:
@@ -391,10 +389,10 @@ def test_patience_stops_early(tmp_path: Path) -> None:
 def test_gradients_of_a_token_s_occurrences_add_up_in_float32() -> None:
     """A token that fills a third of a window: in bfloat16 its sum would be far off."""
     torch.manual_seed(0)
-    body = EncoderAndLSTM(BiLM(NETWORK, characters=Characters().size), torch.bfloat16)
-    body.bilm.reset_parameters(0)
+    bilm = BiLM(NETWORK, characters=Characters().size)
+    bilm.reset_parameters(0)
     x_NP = torch.randn(40, NETWORK.projection).bfloat16().requires_grad_()
-    body.bilm.encode = lambda characters, precision: x_NP  # type: ignore[method-assign]
+    bilm.encode = lambda characters, precision: x_NP  # type: ignore[method-assign]
     index_STB = torch.randint(40, (2, 20, 64))
     index_STB[:, :, ::3] = 5
     upstream: list[torch.Tensor] = []
@@ -404,7 +402,10 @@ def test_gradients_of_a_token_s_occurrences_add_up_in_float32() -> None:
             x_STBP.register_hook(upstream.append)
         return x_STBP
 
-    ys, _ = body(index_STB, index_STB, body.bilm.lstm.zero_state(64), None, listen)
+    state = bilm.lstm.zero_state(64)
+    ys, _ = encode_and_read(
+        bilm, index_STB, index_STB, state, None, listen, precision=torch.bfloat16
+    )
     (ys.float() * torch.rand(ys.shape)).sum().backward()
     exact = torch.zeros(x_NP.shape).double()
     exact.index_add_(0, index_STB.flatten(), upstream[0].double().flatten(0, 2))
