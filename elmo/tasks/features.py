@@ -9,8 +9,8 @@ The models are fitted apart: in one, the many numbers of the vectors push the fe
 of the models and the network knows how frequent the labels are; where they answer together, most of
 what is counted twice is taken off, or rare labels, such as names, would hardly be found.
 
-Shapes: N items (tokens or texts), M features of all items, H rows of weights, D numbers of an
-item's vectors, K labels.
+Shapes: N items (tokens or texts), M features of all items, U rows of weights, one for each hash of
+a feature that was learned from, D numbers of an item's vectors, K labels.
 """
 
 import re
@@ -59,24 +59,33 @@ class LinearModels(nn.Module):
     """A linear model of the features of texts or, for tagging, of tokens; and one of their vectors,
     of `width` numbers (0: there are none).
 
-    `shares` says how much each counts in an answer.
+    Features are hashed to numbers below `hashes`; `rows` of them have weights. `shares` says how
+    much each model counts in an answer.
     """
 
-    weights_HK: Tensor
+    hash_U: Tensor
+    weights_UK: Tensor
     bias_K: Tensor
-    idf_H: Tensor
+    idf_U: Tensor
     vector_weights_DK: Tensor
     vector_bias_K: Tensor
     frequency_K: Tensor
 
     def __init__(
-        self, rows: int, labels: int, *, width: int = 0, shares: Shares = FEATURES_ALONE
+        self,
+        hashes: int,
+        labels: int,
+        *,
+        rows: int = 0,
+        width: int = 0,
+        shares: Shares = FEATURES_ALONE,
     ) -> None:
         super().__init__()
-        self.shares = shares
-        self.register_buffer("weights_HK", torch.zeros(rows, labels))
+        self.hashes, self.shares = hashes, shares
+        self.register_buffer("hash_U", torch.zeros(rows))  # float32 holds each below 2²⁴
+        self.register_buffer("weights_UK", torch.zeros(rows, labels))
         self.register_buffer("bias_K", torch.zeros(labels))
-        self.register_buffer("idf_H", torch.ones(rows))
+        self.register_buffer("idf_U", torch.ones(rows))
         self.register_buffer("vector_weights_DK", torch.zeros(width, labels))
         self.register_buffer("vector_bias_K", torch.zeros(labels))
         self.register_buffer("frequency_K", torch.zeros(labels))
@@ -87,7 +96,7 @@ class LinearModels(nn.Module):
         labels' frequency that is counted again."""
         shares = self.shares
         correction_K = FREQUENCY * (sum(shares) - 1) * self.frequency_K
-        summed_NK = weighted_sums(self._bags(examples), self.weights_HK, self.bias_K)
+        summed_NK = weighted_sums(self._bags(examples), self.weights_UK, self.bias_K)
         scores_NK = shares.features * summed_NK.log_softmax(1) - correction_K
         if shares.vectors and vectors is not None:
             x_ND = _vectors_of(examples, vectors).to(scores_NK)
@@ -111,19 +120,18 @@ class LinearModels(nn.Module):
         counts_K = counts_K if class_weights is None else counts_K * class_weights
         self.frequency_K = (counts_K / counts_K.sum()).log()
         feature_prior, vector_prior = TOKEN_PRIORS
+        hashes_M, _, _ = self._hashed(train)
+        hash_U, count_U = torch.unique(hashes_M, return_counts=True)
+        self.hash_U, self.idf_U = hash_U.float(), torch.ones(len(hash_U))
         if not isinstance(train[0], Tagged):
             feature_prior, vector_prior = TEXT_PRIORS
-            count_H = torch.bincount(self._bags(train).rows_M, minlength=len(self.idf_H))
-            idf_H = ((1 + len(train)) / (1 + count_H)).log() + 1
-            self.idf_H = idf_H.where(count_H > 0, 0)  # others have no weight
+            self.idf_U = ((1 + len(train)) / (1 + count_U)).log() + 1
         bags = self._bags(train)
-        row_U, rows_M = torch.unique(bags.rows_M, return_inverse=True)
-        bags = bags._replace(rows_M=rows_M)
-        items = _transposed(bags, len(row_U))
-        self.weights_HK[row_U], self.bias_K = _minimise(
+        items = _transposed(bags, len(hash_U))
+        self.weights_UK, self.bias_K = _minimise(
             lambda weights_UK, bias_K: weighted_sums(bags, weights_UK, bias_K),
             lambda slopes_NK: weighted_sums(items, slopes_NK, torch.zeros(len(labels))),
-            len(row_U),
+            len(hash_U),
             labels_N,
             prior=feature_prior,
             class_weights=class_weights,
@@ -160,34 +168,47 @@ class LinearModels(nn.Module):
         ]
 
     def _bags(self, examples: Sequence[Labelled]) -> FeatureBags:
-        """Return the features of the items; those of a text are weighted, to a length of 1."""
-        rows: list[int] = []
-        values: list[int] = []
+        """Return the features of the items that have weights; those of a text are weighted, to a
+        length of 1."""
+        hashes_M, counts_M, lengths_N = self._hashed(examples)
+        hash_U = self.hash_U.cpu().long()
+        rows_M = torch.searchsorted(hash_U, hashes_M)
+        known_M = torch.cat([hash_U, torch.tensor([-1])])[rows_M] == hashes_M
+        items_M = torch.arange(len(lengths_N)).repeat_interleave(lengths_N)[known_M]
+        rows_M, counts_M = rows_M[known_M], counts_M[known_M]
+        lengths_N = items_M.bincount(minlength=len(lengths_N))
+        starts_N = lengths_N.cumsum(0) - lengths_N
+        if examples and isinstance(examples[0], Tagged):
+            return FeatureBags(rows_M, torch.ones(len(rows_M)), starts_N)
+        values_M = (counts_M.float().log() + 1) * self.idf_U.cpu()[rows_M]
+        squares_N = torch.zeros(len(lengths_N)).index_add(0, items_M, values_M.square())
+        return FeatureBags(rows_M, values_M / squares_N.sqrt().clamp_min(1e-9)[items_M], starts_N)
+
+    def _hashed(self, examples: Sequence[Labelled]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the hashes of all features of the items and how often each occurs in its item
+        (M,), one item after another, and their number in each item (N,)."""
+        hashes: list[int] = []
+        counts: list[int] = []
         lengths: list[int] = []
         for example in examples:
             for features in _features(example):
-                counts = Counter(_hash(feature) % len(self.idf_H) for feature in features)
-                rows += counts.keys()
-                values += counts.values()
-                lengths.append(len(counts))
-        lengths_N = torch.tensor(lengths, dtype=torch.long)
-        starts_N = lengths_N.cumsum(0) - lengths_N
-        rows_M = torch.tensor(rows, dtype=torch.long)
-        if examples and isinstance(examples[0], Tagged):
-            return FeatureBags(rows_M, torch.ones(len(rows)), starts_N)
-        values_M = (torch.tensor(values).float().log() + 1) * self.idf_H.cpu()[rows_M]
-        items_M = torch.arange(len(lengths)).repeat_interleave(lengths_N)
-        squares_N = torch.zeros(len(lengths)).index_add(0, items_M, values_M.square())
-        return FeatureBags(rows_M, values_M / squares_N.sqrt().clamp_min(1e-9)[items_M], starts_N)
+                counted = Counter(_hash(feature) % self.hashes for feature in features)
+                hashes += counted.keys()
+                counts += counted.values()
+                lengths.append(len(counted))
+        hashes_M, counts_M, lengths_N = (
+            torch.tensor(numbers, dtype=torch.long) for numbers in (hashes, counts, lengths)
+        )
+        return hashes_M, counts_M, lengths_N
 
 
-def weighted_sums(bags: FeatureBags, weights_HK: Tensor, bias_K: Tensor) -> Tensor:
+def weighted_sums(bags: FeatureBags, weights_UK: Tensor, bias_K: Tensor) -> Tensor:
     """Return the sum of the weights of each item's features (N, K), by their values, and bias (K,)
     or (N, K)."""
-    device = weights_HK.device
+    device = weights_UK.device
     summed_NK = nn.functional.embedding_bag(
         bags.rows_M.to(device),
-        weights_HK,
+        weights_UK,
         bags.starts_N.to(device),
         mode="sum",
         per_sample_weights=bags.values_M.to(device),

@@ -96,11 +96,13 @@ class BiLMSource(msgspec.Struct, forbid_unknown_fields=True):
 
 class LinearShares(msgspec.Struct, forbid_unknown_fields=True):
     """The shares of a seed's network and of the linear models of features and of vectors, which
-    have `width` numbers, in its answers. `network_score` is the main score on dev without them."""
+    have `rows` of weights and `width` numbers, in its answers. `network_score` is the main score on
+    dev without them."""
 
     network: Annotated[float, Meta(ge=0)]
     features: Annotated[float, Meta(ge=0)]
     vectors: Annotated[float, Meta(ge=0)]
+    rows: Count
     width: Count
     network_score: float
 
@@ -329,9 +331,12 @@ def train_task(
                 scores, shares, network_scores = add_linear(
                     network, linear, dev.examples, vectors=vectors, settings=settings
                 )
-                width = len(linear.vector_weights_DK)
-                score = main_score(network_scores)
-                record.linear[str(seed)] = LinearShares(*shares, width=width, network_score=score)
+                record.linear[str(seed)] = LinearShares(
+                    *shares,
+                    rows=len(linear.hash_U),
+                    width=len(linear.vector_weights_DK),
+                    network_score=main_score(network_scores),
+                )
                 record.scores[str(seed)] |= scores
             _write_seed(new / f"seed-{seed}", network, progress)
         _write_record(record, new)
@@ -573,6 +578,7 @@ def _network(
         network.linear = LinearModels(
             record.settings.features,
             len(record.labels),
+            rows=shares.rows,
             width=shares.width,
             shares=Shares(shares.network, shares.features, shares.vectors),
         )
