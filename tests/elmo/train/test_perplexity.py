@@ -79,4 +79,4 @@ def test_the_command_scores_a_line_that_embed_refuses(
     code, out, error = elmo("perplexity", *arguments, stdin=text)
     assert (code, error) == (0, "") and "over 200 tokens" in out
     code, _, error = elmo("embed", *arguments, "--output", tmp_path / "out.npz", stdin=text)
-    assert code == 1 and "has 200 tokens, at most 100" in error
+    assert code == 1 and "has 200 tokens, more than 100" in error

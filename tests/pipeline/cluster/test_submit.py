@@ -67,7 +67,7 @@ def test_the_package_is_the_code_and_the_projects_files(tmp_path: Path) -> None:
         (["pretrain", "--command", "true"], "--command"),
         (["pretrain", "--folder", "/x", "--address", "http://127.0.0.1:1"], "127.0.0.1:1"),
         (["pretrain", "--folder", "/x"], "--address"),
-        (["pretrain", "--folder", "/x", "--address", "head:8265"], "as http://HEAD:8265"),
+        (["pretrain", "--folder", "/x", "--address", "head:8265"], "--address http://HEAD:8265"),
     ],
 )
 @pytest.mark.slow

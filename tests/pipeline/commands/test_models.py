@@ -213,7 +213,7 @@ def test_a_line_too_long_is_refused_before_it_is_read(
     with pytest.raises(ElmoError, match=r"-:2: the line has more than 16,777,216 bytes"):
         data = b"a\n" + b"a " * (9 << 20)
         embed(model, data, tmp_path / "out.npz", pretokenized=pretokenized)
-    with pytest.raises(ElmoError, match=r"-:1: the line has 32,769 tokens, at most 32,768"):
+    with pytest.raises(ElmoError, match=r"-:1: the line has 32,769 tokens, more than 32,768"):
         embed(model, b"a " * 32_769, tmp_path / "out.npz", pretokenized=pretokenized)
     assert list(tmp_path.iterdir()) == []
 

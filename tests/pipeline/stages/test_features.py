@@ -275,6 +275,6 @@ def test_a_store_that_can_not_fit_is_refused_before_the_work(
     finally:
         subprocess.run(["umount", str(disk)], check=True)
     line = str(refused.value)
-    assert re.search(r"store: [\d,]+ tokens take [\d.]+ [kM]B, [\d.]+ kB are free; set feat", line)
-    for way in ('features.layers to "top"', "features.dtype to int8", "corpus.domain", "a URL"):
+    assert re.search(r"store: [\d,]+ tokens take [\d.]+ [kM]B, only [\d.]+ kB are free", line)
+    for way in ('features.layers to "top"', "features.dtype to int8", "corpus.domain", "storage"):
         assert way in line

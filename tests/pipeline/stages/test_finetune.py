@@ -146,7 +146,7 @@ def test_tuning_that_made_the_model_worse_is_said_to() -> None:
     figures = {"steps": 1.0, "domain_perplexity_before": 60.9, "domain_perplexity_after": 63.2}
     figures |= {"general_perplexity_before": 85.6, "general_perplexity_after": 85.1}
     worse = finetune.summary(figures | {"domain_gain": -0.038})
-    assert "60.9 → 63.2 (+3.8%), general 85.6 → 85.1; worse than before, as " in worse
+    assert "60.9 → 63.2 (+3.8%), general 85.6 → 85.1; worse than before" in worse
     assert "worse" not in finetune.summary(figures | {"domain_gain": 0.0})
 
 

@@ -239,7 +239,7 @@ def test_two_runs_in_one_work_folder_are_one_too_many(inputs: Path, tmp_path: Pa
     folder = work_folder(inputs, tmp_path)
     with (
         work_folder_lock(folder),
-        pytest.raises(ElmoError, match=rf"process {os.getpid()} on .* is at work"),
+        pytest.raises(ElmoError, match=rf"process {os.getpid()} on .* is working"),
     ):
         run(inputs, tmp_path)
     assert [path.name for path in folder.iterdir()] == [".lock"]

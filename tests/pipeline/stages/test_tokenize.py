@@ -750,7 +750,7 @@ BAD = {
     "invalid UTF-8": (b"fine\nna\xefve\n", r"t\.txt:2: byte 3 of the line \(0xef\) is not UTF-8"),
     "cut character": ("ok\n고".encode()[:-1], r"t\.txt:2: byte 1 of the line \(0xea\)"),
     "empty": (b"", r"t\.txt: is empty"),
-    "blank": (b"\n \n", r"t\.txt: no tokens"),
+    "blank": (b"\n \n", r"t\.txt: the text has no tokens"),
 }
 
 
