@@ -5,7 +5,7 @@ oneDNN's; everywhere else, and in bfloat16, they are the calls of torch that the
 decides is the processor and not a measurement, which other work on the machine would sway: so each
 training on a machine, and each of its workers, gets the same bits.
 
-Shapes: N rows, I columns of the input, O of the result; batches have one more axis before these.
+Shapes: N rows, I columns of the input, O of the result; S pairs in a batch.
 """
 
 from contextlib import suppress

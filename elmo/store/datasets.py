@@ -1,6 +1,6 @@
 """Stores as torch datasets, and the padding of their batches.
 
-Shapes: B sentences, T tokens of the longest.
+Shapes: B sentences, L layers, T tokens (of the longest), D numbers of a vector.
 """
 
 from collections.abc import Sequence

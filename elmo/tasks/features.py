@@ -10,7 +10,8 @@ of the models and the network knows how frequent the labels are; where they answ
 what is counted twice is taken off, or rare labels, such as names, would hardly be found.
 
 Shapes: N items (tokens or texts), M features of all items, U rows of weights, one for each hash of
-a feature that was learned from, D numbers of an item's vectors, K labels.
+a feature that was learned from, D numbers of an item's vectors, R rows of either model's weights,
+K labels, L layers, T tokens of a sentence.
 """
 
 import re
@@ -173,9 +174,9 @@ class LinearModels(nn.Module):
         hashes_M, counts_M, lengths_N = self._hashed(examples)
         hash_U = self.hash_U.cpu().long()
         rows_M = torch.searchsorted(hash_U, hashes_M)
-        known_M = torch.cat([hash_U, torch.tensor([-1])])[rows_M] == hashes_M
-        items_M = torch.arange(len(lengths_N)).repeat_interleave(lengths_N)[known_M]
-        rows_M, counts_M = rows_M[known_M], counts_M[known_M]
+        is_learned_M = torch.cat([hash_U, torch.tensor([-1])])[rows_M] == hashes_M
+        items_M = torch.arange(len(lengths_N)).repeat_interleave(lengths_N)[is_learned_M]
+        rows_M, counts_M = rows_M[is_learned_M], counts_M[is_learned_M]
         lengths_N = items_M.bincount(minlength=len(lengths_N))
         starts_N = lengths_N.cumsum(0) - lengths_N
         if examples and isinstance(examples[0], Tagged):
@@ -192,10 +193,10 @@ class LinearModels(nn.Module):
         lengths: list[int] = []
         for example in examples:
             for features in _features(example):
-                counted = Counter(_hash(feature) % self.hashes for feature in features)
-                hashes += counted.keys()
-                counts += counted.values()
-                lengths.append(len(counted))
+                bag = Counter(_hash(feature) % self.hashes for feature in features)
+                hashes += bag.keys()
+                counts += bag.values()
+                lengths.append(len(bag))
         hashes_M, counts_M, lengths_N = (
             torch.tensor(numbers, dtype=torch.long) for numbers in (hashes, counts, lengths)
         )

@@ -3,6 +3,8 @@
 The folder holds `task.json` (kind, settings, labels, model, scores, SHA-256 of the other files, its
 own digest), `words.json`, the model it was trained with (as hard links if the file system allows
 it), and per seed `seed-N/` with `weights.safetensors`, `curve.jsonl` and `mix.json`.
+
+Shapes: as in `elmo.tasks.features`, U rows of weights, D numbers of an item's vectors, K labels.
 """
 
 import hashlib

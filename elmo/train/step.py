@@ -10,7 +10,7 @@ is keyed by row, and all workers draw the same candidates. Hence the result does
 number of workers.
 
 Shapes: S directions, T time steps, B rows of this worker, N distinct tokens or predictions, K
-characters, P projection, L layers, U rows of the word matrix in use.
+characters, P projection, L layers, U rows of the word matrix in use, V words.
 """
 
 import math

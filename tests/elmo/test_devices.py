@@ -154,7 +154,8 @@ ENTRIES = [
 def test_a_device_gives_what_the_processor_gives(
     entry: Callable[[Path, str], Any], tiny_model_folder: Path, device: str
 ) -> None:
-    close(entry(tiny_model_folder, device), entry(tiny_model_folder, "cpu"))
+    near = 1e-4 if entry is elmo_trained else 1e-5  # gradients, perhaps by another library
+    close(entry(tiny_model_folder, device), entry(tiny_model_folder, "cpu"), near=near)
 
 
 def test_a_store_made_on_a_device(tiny_model_folder: Path, tmp_path: Path, device: str) -> None:

@@ -143,7 +143,9 @@ def test_features_that_dev_does_not_want_are_left_out(tmp_path: Path) -> None:
     task = Task.load(out)
     assert task.record.linear["0"].features == 0
     assert task.model.linear is None
-    assert "weights_UK" not in (out / "seed-0" / "weights.safetensors").read_bytes().decode("latin1")
+    assert "weights_UK" not in (out / "seed-0" / "weights.safetensors").read_bytes().decode(
+        "latin1"
+    )
 
 
 def test_a_task_from_before_there_were_features_loads(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path, how: signal
             os.killpg(starter.pid, how)
         else:
             starter.kill()
-        _, said = starter.communicate(timeout=30)
+        _, said = starter.communicate(timeout=300)
         wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
     finally:
         starter.kill()

@@ -126,7 +126,7 @@ def test_every_stage_writes_at_a_url_what_it_writes_on_a_disk(
     assert storage.forget_lost(bucket) == []
     lost.delete(part)  # the manifests are still there
     Path("data/shards/domain/mine.txt").write_text("mine")
-    with pytest.raises(ElmoError, match=r"data/shards/domain: holds mine.txt"):
+    with pytest.raises(ElmoError, match=r"data/shards/domain: contains mine.txt"):
         storage.forget_lost(bucket)
     Path("data/shards/domain/mine.txt").unlink()
     assert storage.forget_lost(bucket) == ["data/shards/domain"]
