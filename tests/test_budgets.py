@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 15_105,
     "research": 1_850,
     "benchmarks": 3_620,
-    "tests": 29_965,
+    "tests": 29_970,
 }
 
 

@@ -133,6 +133,8 @@ def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path, how: signal
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
         start_new_session=True,
+        # As from a terminal: the tests themselves may run in the background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         wait_until((tmp_path / "begun").exists)
