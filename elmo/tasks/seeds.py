@@ -8,15 +8,12 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +32,10 @@ from elmo.tasks.train import (
     TaskProgress,
     fit_task,
     report_nothing,
-    saved_curve,
 )
 from elmo.tasks.vectors import Vectors
 
-START = 3.0  # seconds that a process takes to begin
-POLL = 0.5  # seconds between two looks at the checkpoints of a seed that another process trains
+START = 3.0  # seconds that a process takes to begin; a shorter training has none
 REPORTED = "reported.json"  # in a seed's work folder: the number of epochs passed to `report`
 
 
@@ -90,54 +85,32 @@ def train_seeds(
 ) -> None:
     """Train each of the seeds, so that their work folders hold the results.
 
-    At most `processes` work at once, this one among them; it begins alone, and starts the others
-    after an epoch if the seeds that wait will take long. `report` is called in this thread, seed by
-    seed in their order: with `seed` before each and `epoch` after each epoch, which for a seed that
-    another process trains may be later. An epoch that was reported before an interruption is not
-    reported again, unless the interruption came during its report. Raises what a training raises,
-    and `ElmoError` where a process ends.
+    At most `processes` seeds are trained at once, one of them in this process. `report` is called
+    in the order of the seeds: with `seed` before each and `epoch` after each epoch; for a seed of
+    another process, once that process has ended. An epoch that was reported before an interruption
+    is not reported again, unless the interruption came during its report. If another process ends
+    early, its seed is trained here, so that an error is raised here too.
     """
-    waiting, futures = deque(seeds), dict[int, Future[None]]()
-    pool: ProcessPoolExecutor | None = None
+    for start in range(0, len(seeds), processes):
+        _train_together(training, seeds[start : start + processes], report)
+
+
+def _train_together(training: SeedTraining, seeds: Sequence[int], report: ReportEpoch) -> None:
     began = time.monotonic()
+    helpers: dict[int, BaseProcess] = {}
     with ExitStack() as stack:
 
-        def submit(pool: ProcessPoolExecutor, count: int) -> None:
-            with _interruptions_blocked():
-                for _ in range(min(count, len(waiting))):
-                    seed = waiting.popleft()
-                    futures[seed] = pool.submit(_train_here, seed)
+        def report_epoch(position: int, kind: str, figures: dict[str, float]) -> None:
+            _report_once(training.folders[seeds[position]], figures, report)
+            if not helpers and time.monotonic() - began >= START:
+                for seed in seeds[position + 1 :]:
+                    helpers[seed] = stack.enter_context(_process_of_seed(training, seed))
 
-        def heard(folder: Path, kind: str, figures: dict[str, float]) -> None:
-            nonlocal began, pool
-            seed_seconds = (time.monotonic() - began) * training.settings.epochs
-            _report_once(folder, figures, report)
-            # A process pays off where what waits takes twice as long as its start.
-            if pool is None and processes > 1 and seed_seconds * len(waiting) >= 2 * START:
-                pool = stack.enter_context(_process_pool(training, processes))
-                submit(pool, processes - 1)
-            began = time.monotonic()
-
-        for seed in seeds:
+        for position, seed in enumerate(seeds):
             report("seed", {"seed": seed})
-            if pool is not None:
-                submit(pool, len(waiting))
-                _follow(futures[seed], training.folders[seed], report)
-                continue
-            waiting.popleft()
-            training.run_locked(seed, partial(heard, training.folders[seed]))
-
-
-def _follow(future: "Future[None]", folder: Path, report: ReportEpoch) -> None:
-    """Report the epochs of a seed that another process trains, until it is done."""
-    reported, done = 0, False
-    while not done:
-        done = bool(wait([future], timeout=POLL).done)
-        curve = saved_curve(folder)
-        for figures in curve[reported:]:
-            _report_once(folder, figures, report)
-        reported = max(reported, len(curve))
-    future.result()
+            if seed in helpers:
+                helpers[seed].join()
+            training.run_locked(seed, partial(report_epoch, position))
 
 
 def _report_once(folder: Path, figures: dict[str, float], report: ReportEpoch) -> None:
@@ -151,58 +124,35 @@ def _report_once(folder: Path, figures: dict[str, float], report: ReportEpoch) -
 
 
 @contextmanager
-def _process_pool(training: SeedTraining, processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool whose processes can train seeds; they end with the block and with this process,
-    whatever they are doing."""
-    context = get_context("spawn")
-    listening, held = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(
-        processes, mp_context=context, initializer=_begin, initargs=(training, listening)
-    )
+def _process_of_seed(training: SeedTraining, seed: int) -> Iterator[BaseProcess]:
+    """Start a process that trains a seed; it ends with the block and with this process, whatever
+    it is doing."""
+    process = get_context("spawn").Process(target=_train_apart, args=(training, seed), daemon=True)
+    # The process ignores Ctrl-C, which this one handles.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield pool
-    except BrokenProcessPool:
-        raise ElmoError(
-            "a process that trained a seed has ended (was there enough memory?); run the same "
-            "command again to resume, with OMP_NUM_THREADS=1 to train one seed after another"
-        ) from None
-    except BaseException:
-        held.close()
-        raise
+        process.start()
     finally:
-        pool.shutdown(cancel_futures=True)
-        listening.close()
-        held.close()
-
-
-@contextmanager
-def _interruptions_blocked() -> Iterator[None]:
-    """Let processes that are started in the block ignore Ctrl-C, which this one handles."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
-        yield
+        yield process
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        process.terminate()
+        process.join()
 
 
-_training: SeedTraining | None = None  # of a process of the pool
-
-
-def _begin(training: SeedTraining, listening: Connection) -> None:
-    """Make a process of the pool ready; it ends when `listening` is closed at the other end."""
-    global _training
-    _training = training
+def _train_apart(training: SeedTraining, seed: int) -> None:
+    """Train a seed in a process of its own. Its errors are not shown: the process that started it
+    trains the seed again and raises them."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
     torch.set_num_threads(1)
-    threading.Thread(target=_end_with, args=(listening,), daemon=True).start()
+    with suppress(Exception):
+        training.run_locked(seed, report_nothing)
 
 
-def _end_with(listening: Connection) -> None:
-    with suppress(EOFError, OSError):
-        listening.recv()
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
     os._exit(1)
-
-
-def _train_here(seed: int) -> None:
-    assert _training is not None
-    _training.run_locked(seed, report_nothing)

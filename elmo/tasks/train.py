@@ -8,7 +8,7 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -208,14 +208,6 @@ def add_linear(
     linear.shares = best
     cast(Any, model).linear = linear if best != NETWORK else None
     return tried[best].scores(), best, tried[NETWORK].scores()
-
-
-def saved_curve(work: Path) -> list[dict[str, float]]:
-    """Return the figures of each epoch so far of the training whose checkpoints are in `work`."""
-    for epoch in reversed(_saved_epochs(work)):
-        with suppress(ElmoError):  # the training has just deleted it
-            return read_record(_checkpoint(work, epoch) / RECORD, TaskCheckpoint).progress.curve
-    return []
 
 
 def predict_all(

@@ -14,35 +14,24 @@ import psutil
 import pytest
 import torch
 
-from elmo.errors import ElmoError
 from elmo.tasks import seeds
-from elmo.tasks.kinds import task_settings
 from elmo.tasks.task import Task
 from tests.elmo.tasks.test_task import contents, labelled, taught
 
 SEEDS = [0, 1, 2]
-ORDER = [("seed", 0), *[("epoch", k) for k in (1, 2, 3)]]
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.fixture
-def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However short a seed is, a second process helps."""
-    monkeypatch.setattr(seeds, "START", 0.0)
-    torch.set_num_threads(2)
-
-
-def train(folder: Path, report: Callable[[str, dict[str, float]], None] | None = None) -> Path:
-    several: dict[str, Any] = {"seeds": SEEDS} | ({"report": report} if report else {})
+def train(folder: Path, **options: Any) -> Path:
     data = labelled("tagging", 40), labelled("tagging", 12, 1)
-    return taught("tagging", *data, folder, changes={"epochs": 3}, **several)
+    return taught("tagging", *data, folder, changes={"epochs": 3}, seeds=SEEDS, **options)
 
 
-def pool_processes(pid: int | None = None) -> list[psutil.Process]:
+def seed_processes(pid: int | None = None) -> list[psutil.Process]:
     found = []
-    for one in psutil.Process(pid).children():
+    for process in psutil.Process(pid).children():
         with suppress(psutil.NoSuchProcess):  # it has ended
-            found += [one] * any("spawn_main" in word for word in one.cmdline())
+            found += [process] * any("spawn_main" in word for word in process.cmdline())
     return found
 
 
@@ -54,52 +43,33 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hostile
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_where_a_seed_is_trained_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The process of seed 1 trains it to the end, or is killed, and seed 1 is trained here."""
     alone = contents(train(tmp_path / "alone"))
     monkeypatch.setattr(seeds, "START", 0.0)
     torch.set_num_threads(2)
-    heard: list[tuple[str, int]] = []
-    most = 0
+    reports: list[tuple[str, int]] = []
+    work = tmp_path / "several" / "runs"
 
     def report(kind: str, figures: dict[str, float]) -> None:
-        nonlocal most
-        heard.append((kind, int(figures[kind])))
-        most = max(most, len(pool_processes()))
-
-    assert contents(train(tmp_path / "several", report)) == alone
-    assert 1 <= most <= 2 and pool_processes() == []
-    assert heard == [(kind, k if kind == "epoch" else s) for s in SEEDS for kind, k in ORDER]
-    Task.load(tmp_path / "several" / "task", seed=2)
-
-
-@pytest.mark.slow
-@pytest.mark.hostile
-def test_a_process_that_ends_is_one_line_and_the_rest_is_kept(
-    tmp_path: Path, side_by_side: None
-) -> None:
-    """Each epoch is reported once, though the others wait for their turn when it ends."""
-    heard: list[tuple[str, int]] = []
-
-    def hear(kind: str, figures: dict[str, float]) -> None:
-        if kind == "epoch" or figures["seed"] not in [k for what, k in heard if what == "seed"]:
-            heard.append((kind, int(figures[kind])))
-
-    def report(kind: str, figures: dict[str, float]) -> None:
-        hear(kind, figures)
-        if kind == "epoch":
-            for process in pool_processes():
-                wait_until(lambda: len({p.parent for p in tmp_path.glob("runs/*/epoch-*")}) > 1)
+        reports.append((kind, int(figures[kind])))
+        if reports == [("seed", 0), ("epoch", 1), ("epoch", 2)]:
+            (process,) = seed_processes()
+            if is_killed:
                 process.kill()
-                wait_until(lambda: not pool_processes())
+            wait_until(lambda: not seed_processes())
+            assert len({path.parent for path in work.glob("*/epoch-*")}) == 2 - is_killed
 
-    with pytest.raises(ElmoError, match="has ended.*OMP_NUM_THREADS=1"):
-        train(tmp_path, report)
-    assert pool_processes() == [] and not (tmp_path / "task").exists()
-    found = contents(train(tmp_path, hear))
-    assert found == contents(train(tmp_path / "whole"))
-    assert heard == [(kind, k if kind == "epoch" else s) for s in SEEDS for kind, k in ORDER]
+    assert contents(train(tmp_path / "several", report=report)) == alone
+    assert seed_processes() == []
+    assert reports == [
+        pair for seed in SEEDS for pair in (("seed", seed), *(("epoch", k) for k in (1, 2, 3)))
+    ]
+    Task.load(tmp_path / "several" / "task", seed=2)
 
 
 SCRIPT = """
@@ -115,10 +85,8 @@ if __name__ == "__main__":
     network = partial(slow_network, folder)
     folders = {0: folder / "0"}
     training = seeds.SeedTraining(network, [], [], None, task_settings("tagging", {}), folders)
-    with seeds._process_pool(training, 2) as pool:
-        with seeds._interruptions_blocked():
-            future = pool.submit(seeds._train_here, 0)
-        future.result()
+    with seeds._process_of_seed(training, 0) as process:
+        process.join()
 """
 
 
@@ -138,7 +106,7 @@ def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path, how: signal
     )
     try:
         wait_until((tmp_path / "begun").exists)
-        (process,) = pool_processes(starter.pid)
+        (process,) = seed_processes(starter.pid)
         if how == signal.SIGINT:
             os.killpg(starter.pid, how)
         else:
@@ -148,19 +116,6 @@ def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path, how: signal
     finally:
         starter.kill()
     assert said.count(b"Traceback") == (how == signal.SIGINT)  # of the one that started it
-
-
-@pytest.mark.slow
-def test_what_another_process_refuses_is_raised(tmp_path: Path, side_by_side: None) -> None:
-    folders = {seed: tmp_path / str(seed) for seed in SEEDS}
-    settings = task_settings("tagging", {"epochs": 3})
-    training = seeds.SeedTraining(no_network, [], [], None, settings, folders)
-    with seeds._process_pool(training, 1) as pool, pytest.raises(KeyError, match="of seed 1"):
-        seeds._follow(pool.submit(seeds._train_here, 1), folders[1], print)
-
-
-def no_network(*, seed: int) -> Any:
-    raise KeyError(f"there is no network of seed {seed}")
 
 
 def slow_network(folder: Path, *, seed: int) -> Any:
