@@ -44,8 +44,7 @@ class ClassificationModel(LabelModel):
     """A model that gives each text one of `labels`."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
-        super().__init__(labels)
-        self.inputs = inputs
+        super().__init__(inputs, labels)
         hidden, dropout = settings.hidden, settings.dropout
         self.read = nn.Sequential(
             nn.Dropout(dropout), nn.Linear(inputs.width, hidden), nn.ReLU(), nn.Dropout(dropout)
@@ -70,16 +69,14 @@ class ClassificationModel(LabelModel):
         return {"tokens": list(example.tokens)} | self.describe_label(prediction, scores)
 
     def scores(self, examples: Sequence[Classified], vectors: Vectors | None) -> Tensor:
-        """Return the logits (B, K) of a batch of examples; `vectors` is as for `loss`."""
+        """Return the logits (B, K) of a batch of examples."""
         text = self.inputs([example.tokens for example in examples], vectors)
         mask_BT = text.mask_BT
         x_BTD = self.encoder(self.read(text.x_BTW), mask_BT)
         attention_BTT = masked_softmax(x_BTD @ x_BTD.mT, mask_BT.unsqueeze(1))
         context_BTD = attention_BTT @ x_BTD
         together_BTD = torch.cat([x_BTD, x_BTD - context_BTD, x_BTD * context_BTD], -1)
-        h_BTD = self.integrator(together_BTD, mask_BT)
-        if text.elmo_BTD is not None:
-            h_BTD = torch.cat([h_BTD, text.elmo_BTD], -1)
+        h_BTD = text.join_elmo(self.integrator(together_BTD, mask_BT))
         weight_BT = masked_softmax(self.attend(h_BTD).squeeze(-1), mask_BT)
         pooled = [
             masked_max(h_BTD, mask_BT),

@@ -24,6 +24,7 @@ from elmo.tasks.metrics import (
     tally_coreference,
     tally_links,
 )
+from elmo.tasks.model import TaskModel
 from elmo.tasks.modules import BidirectionalRNN
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
@@ -32,13 +33,13 @@ FEATURE_DIM = 20
 BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # first distances, in kept spans, of the next bucket
 
 
-class CoreferenceModel(nn.Module):
+class CoreferenceModel(TaskModel):
     """A model that finds the coreferent spans of a document, one document at a time; `labels` is
     empty."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
-        super().__init__()
-        self.inputs, self.labels, self.settings = inputs, list(labels), settings
+        super().__init__(inputs, labels)
+        self.settings = settings
         hidden = settings.hidden
         self.lexical_dropout = nn.Dropout(0.5 if settings.dropout else 0.0)
         self.dropout = nn.Dropout(settings.dropout)
@@ -53,18 +54,12 @@ class CoreferenceModel(nn.Module):
         self.mention = _scorer(span, hidden, settings.dropout)
         self.pair = _scorer(3 * span + FEATURE_DIM, hidden, settings.dropout)
 
-    @staticmethod
-    def labels_of(examples: Sequence[Document]) -> list[str]:
-        """Return no labels: clusters have none."""
-        return []
-
     def loss(self, examples: Sequence[Document], vectors: Vectors | None) -> Tensor:
         """Return −log of the probability that each span is linked to a correct earlier one
         (antecedent).
 
         A span without antecedent is linked to none. The sum is over the spans that pruning keeps,
-        and over the documents. `vectors` gives the ELMo layers of sentences (None: the model
-        computes them, or uses none).
+        and over the documents.
         """
         losses = []
         for document in examples:
@@ -80,20 +75,12 @@ class CoreferenceModel(nn.Module):
             losses.append((scores_MA1.logsumexp(1) - right_M).sum())
         return torch.stack(losses).sum()
 
-    def predict(self, examples: Sequence[Document], vectors: Vectors | None) -> list[Clusters]:
-        """Return the clusters of each document, lists of spans (start, stop) in the document's
-        tokens; each has at least two.
-
-        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
-        """
-        return [clusters for clusters, _ in self.answer(examples, vectors)]
-
     @torch.inference_mode()
     def answer(
         self, examples: Sequence[Document], vectors: Vectors | None
     ) -> list[tuple[Clusters, list[float]]]:
-        """Return the clusters of each document, as `predict` does, and for each cluster the lowest
-        probability of its links."""
+        """Return the clusters of each document, lists of at least two spans (start, stop) in the
+        document's tokens, and for each cluster the lowest probability of its links."""
         answers = []
         for document in examples:
             spans, scores_MA1, antecedents_MA = self._link(document, vectors)
@@ -145,9 +132,7 @@ class CoreferenceModel(nn.Module):
         text = self.inputs(document.sentences, vectors)
         x_BTW = self.lexical_dropout(text.x_BTW)
         h_BTD = self.dropout(self.lstm(x_BTW, text.mask_BT))
-        if text.elmo_BTD is not None:
-            h_BTD = torch.cat([h_BTD, self.dropout(text.elmo_BTD)], -1)
-        h_ND = h_BTD[text.mask_BT]
+        h_ND = text.join_elmo(h_BTD, self.dropout)[text.mask_BT]
         words_BTW = text.words_BTW if self.inputs.words_width else text.x_BTW
         words_NW = self.lexical_dropout(words_BTW)[text.mask_BT]
         spans = candidate_spans(document, self.settings.span_tokens)

@@ -43,6 +43,13 @@ class EncodedBatch(NamedTuple):
     elmo_BTD: Tensor | None
     mask_BT: Tensor
 
+    def join_elmo(self, h_BTD: Tensor, dropout: nn.Module | None = None) -> Tensor:
+        """Return [h; ELMo], the output of a layer with the mix to add at the output, after
+        `dropout`; h alone if ELMo is not used there."""
+        if self.elmo_BTD is None:
+            return h_BTD
+        return torch.cat([h_BTD, dropout(self.elmo_BTD) if dropout else self.elmo_BTD], -1)
+
 
 class WordTable(NamedTuple):
     """The words that a task model knows, PAD and UNKNOWN first, and their initial vectors (words,

@@ -11,28 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from elmo.tasks.examples import Classified, Pair
-from elmo.tasks.features import LinearModels
+from elmo.tasks.inputs import TaskInputs
 from elmo.tasks.metrics import Tally, tally_accuracy
+from elmo.tasks.model import TaskModel
 from elmo.tasks.vectors import Vectors
 
 LabelledText = Classified | Pair
 
 
-class LabelModel(nn.Module):
+class LabelModel(TaskModel):
     """The base of a model that gives each example one of `labels`; `scores` returns their logits.
 
-    `class_weights` are weights of the labels in the loss, None for equal ones. `linear`, if given,
-    answers beside the trained network.
+    `class_weights` are weights of the labels in the loss, None for equal ones.
     """
 
-    labels: list[str]
-
-    def __init__(self, labels: Sequence[str]) -> None:
-        super().__init__()
-        self.labels = list(labels)
-        self._numbers = {label: k for k, label in enumerate(labels)}
+    def __init__(self, inputs: TaskInputs, labels: Sequence[str]) -> None:
+        super().__init__(inputs, labels)
         self.class_weights: Tensor | None = None
-        self.linear: LinearModels | None = None
 
     @staticmethod
     def labels_of(examples: Sequence[LabelledText]) -> list[str]:
@@ -52,25 +47,15 @@ class LabelModel(nn.Module):
         raise NotImplementedError
 
     def loss(self, examples: Sequence[LabelledText], vectors: Vectors | None) -> Tensor:
-        """Return the cross-entropy of a batch, averaged over its examples by their weights.
-
-        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
-        """
+        """Return the cross-entropy of a batch, averaged over its examples by their weights."""
         scores_BK = self.scores(examples, vectors)
-        numbers = [self._numbers[example.label or ""] for example in examples]
+        numbers = [self.label_numbers[example.label or ""] for example in examples]
         weights = self.class_weights
         return nn.functional.cross_entropy(
             scores_BK,
             torch.tensor(numbers).to(scores_BK.device),
             None if weights is None else weights.to(scores_BK),
         )
-
-    def predict(self, examples: Sequence[LabelledText], vectors: Vectors | None) -> list[str]:
-        """Return the predicted label of each example.
-
-        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
-        """
-        return [label for label, _ in self.answer(examples, vectors)]
 
     @torch.inference_mode()
     def answer(

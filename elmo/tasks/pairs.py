@@ -32,8 +32,7 @@ class PairsModel(LabelModel):
     """A model that gives each pair of sentences one of `labels`."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
-        super().__init__(labels)
-        self.inputs = inputs
+        super().__init__(inputs, labels)
         hidden = settings.hidden
         self.shared_dropout = SharedDropout(settings.dropout)
         self.encoder = BidirectionalRNN(inputs.width, hidden)
@@ -57,7 +56,7 @@ class PairsModel(LabelModel):
         return tokens | self.describe_label(prediction, scores)
 
     def scores(self, examples: Sequence[Pair], vectors: Vectors | None) -> Tensor:
-        """Return the logits (B, K) of a batch of examples; `vectors` is as for `loss`."""
+        """Return the logits (B, K) of a batch of examples."""
         a_BTD, a_mask_BT = self._encode([example.premise for example in examples], vectors)
         b_BUD, b_mask_BU = self._encode([example.hypothesis for example in examples], vectors)
         match_BTU = a_BTD @ b_BUD.mT
@@ -78,9 +77,7 @@ class PairsModel(LabelModel):
     ) -> tuple[Tensor, Tensor]:
         text = self.inputs(sentences, vectors)
         h_BTD = self.encoder(self.shared_dropout(text.x_BTW), text.mask_BT)
-        if text.elmo_BTD is not None:
-            h_BTD = torch.cat([h_BTD, self.shared_dropout(text.elmo_BTD)], -1)
-        return h_BTD, text.mask_BT
+        return text.join_elmo(h_BTD, self.shared_dropout), text.mask_BT
 
 
 def initialise_weights(*modules: nn.Module) -> None:

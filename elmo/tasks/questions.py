@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from elmo.tasks.examples import Question, Range
 from elmo.tasks.inputs import EncodedBatch, TaskInputs
 from elmo.tasks.metrics import Tally, tally_answers
+from elmo.tasks.model import TaskModel
 from elmo.tasks.modules import BidirectionalRNN, SharedDropout, masked_softmax
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
@@ -62,12 +63,11 @@ class SelfAttention(nn.Module):
         return self.join(torch.cat([seen_BTD, x_BTD, seen_BTD * x_BTD], -1)).relu()
 
 
-class QuestionsModel(nn.Module):
+class QuestionsModel(TaskModel):
     """A model that finds the answer to a question in a paragraph; `labels` is empty."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
-        super().__init__()
-        self.inputs, self.labels = inputs, list(labels)
+        super().__init__(inputs, labels)
         self.answer_tokens = settings.answer_tokens
         hidden = settings.hidden
         self.dropout = SharedDropout(settings.dropout)
@@ -82,16 +82,8 @@ class QuestionsModel(nn.Module):
         self.start = nn.Linear(2 * hidden, 1, bias=False)
         self.end = nn.Linear(2 * hidden, 1, bias=False)
 
-    @staticmethod
-    def labels_of(examples: Sequence[Question]) -> list[str]:
-        """Return no labels: an answer is a span."""
-        return []
-
     def loss(self, examples: Sequence[Question], vectors: Vectors | None) -> Tensor:
-        """Return the cross-entropy of the start plus that of the end, averaged over the batch.
-
-        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
-        """
+        """Return the cross-entropy of the start plus that of the end, averaged over the batch."""
         start_BT, end_BT = self._logits(examples, vectors)
         spans = [example.answer for example in examples if example.answer is not None]
         starts = torch.tensor([start for start, _ in spans], device=start_BT.device)
@@ -99,21 +91,15 @@ class QuestionsModel(nn.Module):
         cross_entropy = nn.functional.cross_entropy
         return cross_entropy(start_BT, starts) + cross_entropy(end_BT, lasts)
 
-    def predict(self, examples: Sequence[Question], vectors: Vectors | None) -> list[Range]:
-        """Return the token span (start, stop) of each answer in its paragraph: the best start and
-        end of a span of at most `answer_tokens` tokens.
-
-        The span is empty if the question or its paragraph has no tokens. `vectors` gives the ELMo
-        layers of sentences (None: the model computes them, or uses none).
-        """
-        return [span for span, _ in self.answer(examples, vectors)]
-
     @torch.inference_mode()
     def answer(
         self, examples: Sequence[Question], vectors: Vectors | None
     ) -> list[tuple[Range, float]]:
-        """Return the token span of each answer, as `predict` does, and its probability among all
-        spans of at most `answer_tokens` tokens; 0 for an empty span."""
+        """Return the token span (start, stop) of each answer in its paragraph: the best start and
+        end of a span of at most `answer_tokens` tokens; and its probability among all such spans.
+
+        If the question or its paragraph has no tokens, the span is empty and the probability 0.
+        """
         readable = [example for example in examples if all(example.sentences)]
         if not readable:
             return [((0, 0), 0.0)] * len(examples)
@@ -156,7 +142,7 @@ class QuestionsModel(nn.Module):
 
     def _encode(self, text: EncodedBatch) -> Tensor:
         h_BTD = self.dropout(self.encoder(self.dropout(text.x_BTW), text.mask_BT))
-        return h_BTD if text.elmo_BTD is None else torch.cat([h_BTD, text.elmo_BTD], -1)
+        return text.join_elmo(h_BTD)
 
     def _attend(self, c_BTD: Tensor, q_BQD: Tensor, c_mask_BT: Tensor, q_mask_BQ: Tensor) -> Tensor:
         """Apply bidirectional attention between paragraph and question."""

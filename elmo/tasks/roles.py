@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from elmo.tasks.examples import Predicate
 from elmo.tasks.inputs import TaskInputs
 from elmo.tasks.metrics import Tally, tally_role_f1
+from elmo.tasks.model import TaskModel
 from elmo.tasks.modules import (
     FORBIDDEN,
     chosen_scores,
@@ -76,14 +77,12 @@ class HighwayLSTM(nn.Module):
         return h_BTH * mask_BT.unsqueeze(-1)
 
 
-class RolesModel(nn.Module):
+class RolesModel(TaskModel):
     """A model that finds the arguments of one predicate of a sentence, as BIO tags, which are
     `labels`."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
-        super().__init__()
-        self.inputs, self.labels = inputs, list(labels)
-        self._numbers = {tag: k for k, tag in enumerate(labels)}
+        super().__init__(inputs, labels)
         self.indicator = nn.Embedding(2, INDICATOR_DIM)
         width = inputs.width + INDICATOR_DIM
         self.layers = nn.ModuleList(
@@ -104,22 +103,12 @@ class RolesModel(nn.Module):
         return ["O", *(f"{kind}-{name}" for name in sorted(names) for kind in "BI")]
 
     def loss(self, examples: Sequence[Predicate], vectors: Vectors | None) -> Tensor:
-        """Return the cross-entropy, averaged over each sentence's tokens, then over sentences.
-
-        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
-        """
+        """Return the cross-entropy, averaged over each sentence's tokens, then over sentences."""
         scores_BTK, mask_BT = self._scores(examples, vectors)
-        rows = [[self._numbers[tag] for tag in example.tags or ()] for example in examples]
+        rows = [[self.label_numbers[tag] for tag in example.tags or ()] for example in examples]
         tags_BT = padded_labels(rows, mask_BT)
         losses_BT = nn.functional.cross_entropy(scores_BTK.mT, tags_BT, reduction="none")
         return ((losses_BT * mask_BT).sum(1) / mask_BT.sum(1)).mean()
-
-    def predict(self, examples: Sequence[Predicate], vectors: Vectors | None) -> list[list[str]]:
-        """Return the BIO tags of each predicate's sentence, one per token.
-
-        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
-        """
-        return [tags for tags, _ in self.answer(examples, vectors)]
 
     @torch.inference_mode()
     def answer(
@@ -168,6 +157,4 @@ class RolesModel(nn.Module):
         h_BTD = torch.cat([text.x_BTW, self.indicator(padded_labels(rows, text.mask_BT))], -1)
         for layer in self.layers:
             h_BTD = layer(h_BTD, text.mask_BT)
-        if text.elmo_BTD is not None:
-            h_BTD = torch.cat([h_BTD, text.elmo_BTD], -1)
-        return self.tag(h_BTD), text.mask_BT
+        return self.tag(text.join_elmo(h_BTD)), text.mask_BT

@@ -25,10 +25,10 @@ from elmo.io.locks import work_folder_lock
 from elmo.io.records import Count, read_record
 from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
+from elmo.tasks.model import TaskModel
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.train import (
     ReportEpoch,
-    TaskModel,
     TaskProgress,
     fit_task,
     report_nothing,

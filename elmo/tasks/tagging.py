@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from elmo.tasks.examples import Span, Tagged
-from elmo.tasks.features import LinearModels
 from elmo.tasks.inputs import EncodedBatch, TaskInputs
 from elmo.tasks.metrics import Tally, tally_span_f1, tally_spans_and_tags, tally_tag_accuracy
+from elmo.tasks.model import TaskModel
 from elmo.tasks.modules import (
     FORBIDDEN,
     BidirectionalRNN,
@@ -31,16 +31,12 @@ from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 
-class TaggingModel(nn.Module):
-    """A model that tags each token of a sentence with one of `labels`; `linear`, if given,
-    answers beside the trained network."""
+class TaggingModel(TaskModel):
+    """A model that tags each token of a sentence with one of `labels`."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
-        super().__init__()
-        self.inputs, self.labels = inputs, list(labels)
-        self._numbers = {tag: k for k, tag in enumerate(labels)}
+        super().__init__(inputs, labels)
         self.marks_spans = detect_scheme([labels]) == "bioes"
-        self.linear: LinearModels | None = None
         self.dropout = nn.Dropout(settings.dropout)
         self.lstm = BidirectionalRNN(
             inputs.width, settings.hidden, depth=settings.depth, dropout=settings.dropout
@@ -55,34 +51,23 @@ class TaggingModel(nn.Module):
         return sorted({tag for example in examples for tag in example.tags or ()})
 
     def loss(self, examples: Sequence[Tagged], vectors: Vectors | None) -> Tensor:
-        """Return −log p(tags | sentence), summed over the batch.
-
-        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
-        """
+        """Return −log p(tags | sentence), summed over the batch."""
         text = self.inputs([example.tokens for example in examples], vectors)
-        rows = [[self._numbers[tag] for tag in example.tags or ()] for example in examples]
+        rows = [[self.label_numbers[tag] for tag in example.tags or ()] for example in examples]
         tags_BT = padded_labels(rows, text.mask_BT)
         emissions_BTK = self._emissions(text)
         return -crf_log_likelihood(emissions_BTK, tags_BT, text.mask_BT, self.transitions_KK).sum()
 
     def predict(self, examples: Sequence[Tagged], vectors: Vectors | None) -> list[list[str]]:
-        """Return the tags of each sentence, one per token, in BIOES if they mark spans.
-
-        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
-        """
-        return [tags for tags, _ in self._decode(examples, vectors, scored=False)]
-
-    def answer(
-        self, examples: Sequence[Tagged], vectors: Vectors | None
-    ) -> list[tuple[list[str], list[float]]]:
-        """Return the tags of each sentence, as `predict` does, and the probability of each tag:
-        that of all paths that BIOES allows and that have this tag there."""
-        return self._decode(examples, vectors, scored=True)
+        """Return the tags of each sentence, one per token, in BIOES if they mark spans."""
+        return [tags for tags, _ in self.answer(examples, vectors, scored=False)]
 
     @torch.inference_mode()
-    def _decode(
-        self, examples: Sequence[Tagged], vectors: Vectors | None, *, scored: bool
+    def answer(
+        self, examples: Sequence[Tagged], vectors: Vectors | None, *, scored: bool = True
     ) -> list[tuple[list[str], list[float]]]:
+        """Return the tags of each sentence, as `predict` does, and if `scored` the probability of
+        each tag: that of all paths that BIOES allows and that have this tag there."""
         text = self.inputs([example.tokens for example in examples], vectors)
         moves_KK, start_K, end_K = self._allowed()
         emissions_BTK, transitions_KK = self._emissions(text).cpu(), self.transitions_KK.cpu()
@@ -120,9 +105,7 @@ class TaggingModel(nn.Module):
 
     def _emissions(self, text: EncodedBatch) -> Tensor:
         h_BTD = self.lstm(self.dropout(text.x_BTW), text.mask_BT)
-        if text.elmo_BTD is not None:
-            h_BTD = torch.cat([h_BTD, text.elmo_BTD], -1)
-        return self.scores(self.dropout(h_BTD))
+        return self.scores(self.dropout(text.join_elmo(h_BTD)))
 
     def _allowed(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return penalties of transitions, first and last tags: 0 if BIOES allows them, else very

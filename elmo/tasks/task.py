@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import msgspec
 import torch
@@ -60,11 +60,11 @@ from elmo.tasks.formats.fields import ExampleSet, token_offsets
 from elmo.tasks.inputs import TaskInputs, WordTable, word_table
 from elmo.tasks.kinds import KINDS
 from elmo.tasks.metrics import Scores, Tally, main_score
+from elmo.tasks.model import TaskModel
 from elmo.tasks.seeds import SeedTraining, train_seeds
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.train import (
     ReportEpoch,
-    TaskModel,
     TaskProgress,
     add_linear,
     check_lengths,
@@ -172,11 +172,11 @@ class Task:
         _check_shapes(record, words, weights, seed, path)
         model = _network(record, words, folder / "model", device, seed)
         try:
-            cast(torch.nn.Module, model).load_state_dict(weights)
+            model.load_state_dict(weights)
         except RuntimeError as error:
             what = first_line(error)
             raise Mismatch(f"{path}: does not fit task.json ({what}); train again") from None
-        cast(torch.nn.Module, model).eval()
+        model.eval()
         if record.settings.elmo == "frozen" and vectors is None:
             embedder = Embedder.load(folder / "model", device=device)
             vectors = EmbeddedVectors(embedder, layers=record.settings.layers)
@@ -531,7 +531,7 @@ def _check_shapes(
     from `path`; its memory is not taken to find out."""
     with torch.device("meta"):
         network = _network(record, words, None, "meta", seed)
-    expected = {k: v.shape for k, v in cast(torch.nn.Module, network).state_dict().items()}
+    expected = {k: v.shape for k, v in network.state_dict().items()}
     found = {name: tensor.shape for name, tensor in weights.items()}
     of_bilm = ("inputs.bilm.", "inputs.own_mixes.") if record.settings.elmo == "tuned" else ()
     for name in sorted(expected.keys() | found.keys()):
@@ -584,13 +584,13 @@ def _network(
             width=shares.width,
             shares=Shares(shares.network, shares.features, shares.vectors),
         )
-    return cast(TaskModel, network.to(device))
+    return network.to(device)
 
 
 def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> None:
     """Write the weights, curve and mix of a seed."""
     folder.mkdir()
-    save_weights(folder / "weights.safetensors", cast(torch.nn.Module, network).state_dict())
+    save_weights(folder / "weights.safetensors", network.state_dict())
     curve = b"\n".join(msgspec.json.encode(figures) for figures in progress.curve)
     (folder / "curve.jsonl").write_bytes(curve + b"\n")
     if network.inputs.mixes:

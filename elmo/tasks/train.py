@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -30,9 +30,9 @@ from elmo.nn.threads import one_thread
 from elmo.settings import MOST_TOKENS
 from elmo.tasks.examples import Example, Tokens, attention_pairs, token_count
 from elmo.tasks.features import LinearModels, Shares
-from elmo.tasks.inputs import TaskInputs
 from elmo.tasks.labels import LabelModel
 from elmo.tasks.metrics import Scores, Tally, main_score, paired_bootstrap
+from elmo.tasks.model import TaskModel
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
@@ -50,46 +50,6 @@ CHOICES = (
 )
 POOL = 50  # batches that are sorted by length together
 ReportEpoch = Callable[[str, dict[str, float]], None]
-
-
-class TaskModel(Protocol):
-    """The interface of a task's model, a torch module that computes its loss, predicts, and counts
-    how often it is right. The first score of its tally decides which epoch is best.
-
-    `vectors`, in its methods, is a function from sentences (token tuples) to their ELMo layers, an
-    array (layers, tokens, dim) each; it is None if the model computes them itself, or uses none.
-    """
-
-    inputs: TaskInputs
-    labels: list[str]
-
-    def loss(self, examples: Sequence[Any], vectors: Vectors | None) -> Tensor:
-        """Return the loss of a batch of examples, without the penalty on the weights that mix
-        ELMo's layers (`inputs.l2()`), which the training loop adds.
-
-        `vectors` gives the ELMo layers of sentences; None if the model computes them itself, or
-        uses none.
-        """
-
-    def predict(self, examples: Sequence[Any], vectors: Vectors | None) -> list[Any]:
-        """Return one prediction per example, in order: a label, tags, a span or clusters, as the
-        kind of task has it.
-
-        `vectors` gives the ELMo layers of sentences; None if the model computes them itself, or
-        uses none.
-        """
-
-    def answer(self, examples: Sequence[Any], vectors: Vectors | None) -> list[tuple[Any, Any]]:
-        """Return one prediction per example, as `predict` does, each with its scores, which
-        `describe` reads."""
-
-    def tally(self, examples: Sequence[Any], predictions: Sequence[Any]) -> Tally:
-        """Return the tally of the task's metric over labelled examples, given a prediction of
-        `predict` for each."""
-
-    def describe(self, example: Any, prediction: Any, scores: Any = None) -> dict[str, Any]:
-        """Return a prediction for an example, with the scores of `answer` if given, as a dictionary
-        that can be written as JSON."""
 
 
 def report_nothing(kind: str, figures: dict[str, float]) -> None:
@@ -144,7 +104,7 @@ def fit_task(
     progress = run.resume()
     for figures in progress.curve:
         report("epoch", figures)
-    device = next(run.module.parameters()).device
+    device = next(model.parameters()).device
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), one_thread(), exact_float32(device):
         while progress.epoch < settings.epochs and progress.stale < settings.patience:
@@ -178,7 +138,7 @@ def fit_linear(
     linear = LinearModels(settings.features, len(model.labels))
     weights = model.class_weights if isinstance(model, LabelModel) else None
     linear.fit(train, model.labels, vectors, weights)
-    return linear.to(next(_module(model).parameters()).device)
+    return linear.to(next(model.parameters()).device)
 
 
 def add_linear(
@@ -198,7 +158,7 @@ def add_linear(
         if vectors is None:
             shares = shares._replace(vectors=0.0)
         linear.shares = shares
-        cast(Any, model).linear = linear if shares != NETWORK else None
+        model.linear = linear if shares != NETWORK else None
         guesses = predict_all(model, dev, vectors, settings.batch_size)
         tried[shares] = model.tally(dev, guesses)
     usual, *_ = tried
@@ -206,7 +166,7 @@ def add_linear(
     if best != usual and paired_bootstrap([tried[best]], [tried[usual]])[0] <= 0:
         best = usual
     linear.shares = best
-    cast(Any, model).linear = linear if best != NETWORK else None
+    model.linear = linear if best != NETWORK else None
     return tried[best].scores(), best, tried[NETWORK].scores()
 
 
@@ -223,20 +183,19 @@ def predict_all(
 
     `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
     """
-    module = _module(model)
-    training = module.training
-    module.eval()
+    training = model.training
+    model.eval()
     predict = model.answer if scored else model.predict
     guesses: list[Any] = [None] * len(examples)
     order = sorted(range(len(examples)), key=lambda k: -token_count(examples[k]))
     cut = _cut(order, examples, batch_size)
     batches = [[examples[k] for k in rows] for rows in cut]
-    device = next(module.parameters()).device
+    device = next(model.parameters()).device
     with closing(batches_with_vectors(batches, vectors)) as ready, exact_float32(device):
         for rows, (batch, read) in zip(cut, ready, strict=True):
             for row, prediction in zip(rows, predict(batch, read), strict=True):
                 guesses[row] = prediction
-    module.train(training)
+    model.train(training)
     return guesses
 
 
@@ -328,8 +287,7 @@ class _Run:
 
     def __init__(self, model: TaskModel, settings: TaskSettings, work: Path) -> None:
         self.model, self.settings, self.work = model, settings, work
-        self.module = _module(model)
-        self.learned = [p for p in self.module.parameters() if p.requires_grad]
+        self.learned = [p for p in self.model.parameters() if p.requires_grad]
         if settings.optimizer == "adam":
             self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.learned, settings.lr)
         else:
@@ -340,7 +298,7 @@ class _Run:
         self, progress: TaskProgress, batches: Sequence[Sequence[Any]], vectors: Vectors | None
     ) -> float:
         """Take one step per batch; return the mean loss of the batches."""
-        self.module.train()
+        self.model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = progress.lr
         total = 0.0
@@ -387,7 +345,7 @@ class _Run:
 
     def save(self, progress: TaskProgress) -> None:
         """Write a checkpoint; that of the best epoch is kept."""
-        tensors = {f"module.{k}": v for k, v in self.module.state_dict().items()}
+        tensors = {f"module.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"average.{k}": v for k, v in enumerate(self.average)}
         for number, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
@@ -404,14 +362,14 @@ class _Run:
         with torch.no_grad():
             for parameter, average in zip(self.learned, self.average, strict=False):
                 parameter.copy_(average)
-        self.module.eval()
+        self.model.eval()
 
     def _restore(self, epoch: int) -> TaskProgress:
         checkpoint = read_record(_checkpoint(self.work, epoch) / RECORD, TaskCheckpoint)
         path = _checkpoint(self.work, epoch) / "state.safetensors"
         check_sha256(path, checkpoint.sha256)
         tensors = load_weights(path)
-        self.module.load_state_dict(_under(tensors, "module."))
+        self.model.load_state_dict(_under(tensors, "module."))
         for number, average in enumerate(self.average):
             average.copy_(tensors[f"average.{number}"])
         state: dict[int, dict[str, Tensor]] = {}
@@ -444,11 +402,6 @@ def _finite(loss: Tensor, epoch: int) -> float:
     if not math.isfinite(value):
         raise ElmoError(f"the loss is {value} in epoch {epoch + 1}; lower lr or gradient_norm")
     return value
-
-
-def _module(model: TaskModel) -> nn.Module:
-    assert isinstance(model, nn.Module)
-    return model
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

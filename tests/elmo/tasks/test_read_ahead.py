@@ -74,7 +74,7 @@ def test_a_loss_is_read_while_the_next_step_is_taken(
     for losses in ([0.1, 0.2, 0.3], [0.1, float("nan"), 0.3]):
         model = Losing(losses)
         run: Any = train._Run.__new__(train._Run)
-        run.model = run.module = model
+        run.model = model
         run.learned, run.average = [model.weight], []
         run.optimizer = torch.optim.SGD([model.weight], 0.1)
         run.settings = SimpleNamespace(gradient_norm=0.0, average=0.0)

@@ -41,10 +41,10 @@ from elmo.tasks.examples import (
 from elmo.tasks.formats.fields import ExampleSet
 from elmo.tasks.inputs import TaskInputs, WordTable
 from elmo.tasks.kinds import task_settings
+from elmo.tasks.model import TaskModel
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.task import Task, record_digest, train_task
 from elmo.tasks.train import (
-    TaskModel,
     TaskProgress,
     _judge,
     fit_task,
