@@ -1,17 +1,18 @@
-"""Two linear models beside a task's network: one of ordinary features, one of ELMo's vectors.
+"""Linear models beside a task's network: of ordinary features, ELMo's vectors and static vectors.
 
 A token's features are those of textbooks of tagging: the word, its shape, prefixes and suffixes,
 the words around it and pairs of them. A text's are its words and pairs of words, weighted by
 TF-IDF. Each feature is hashed to a row of weights, so no list of features has to be kept. The
-vectors are all layers of the token, or their means over the text.
+vectors are all layers of the token, or their means over the text. The static vectors, if the biLM
+has kept its softmax, are those of the word and of both its neighbours, or their mean.
 
 The models are fitted apart: in one, the many numbers of the vectors push the features aside. Each
 of the models and the network knows how frequent the labels are; where they answer together, most of
 what is counted twice is taken off, or rare labels, such as names, would hardly be found.
 
 Shapes: N items (tokens or texts), M features of all items, U rows of weights, one for each hash of
-a feature that was learned from, D numbers of an item's vectors, R rows of either model's weights,
-K labels, L layers, T tokens of a sentence.
+a feature that was learned from, D numbers of an item's vectors, S of its static vectors, R rows of
+a model's weights, K labels, L layers, T tokens of a sentence.
 """
 
 import re
@@ -51,14 +52,15 @@ class Shares(NamedTuple):
     network: float
     features: float
     vectors: float
+    static: float = 0.0
 
 
 FEATURES_ALONE = Shares(0.0, 1.0, 0.0)
 
 
 class LinearModels(nn.Module):
-    """A linear model of the features of texts or, for tagging, of tokens; and one of their vectors,
-    of `width` numbers (0: there are none).
+    """A linear model of the features of texts or, for tagging, of tokens; one of their vectors, of
+    `width` numbers (0: there are none); and one of what `static` gives for them, of `static_width`.
 
     Features are hashed to numbers below `hashes`; `rows` of them have weights. `shares` says how
     much each model counts in an answer.
@@ -70,6 +72,8 @@ class LinearModels(nn.Module):
     idf_U: Tensor
     vector_weights_DK: Tensor
     vector_bias_K: Tensor
+    static_weights_SK: Tensor
+    static_bias_K: Tensor
     frequency_K: Tensor
 
     def __init__(
@@ -79,16 +83,20 @@ class LinearModels(nn.Module):
         *,
         rows: int = 0,
         width: int = 0,
+        static_width: int = 0,
         shares: Shares = FEATURES_ALONE,
+        static: Vectors | None = None,
     ) -> None:
         super().__init__()
-        self.hashes, self.shares = hashes, shares
+        self.hashes, self.shares, self.static = hashes, shares, static
         self.register_buffer("hash_U", torch.zeros(rows))  # float32 holds each below 2²⁴
         self.register_buffer("weights_UK", torch.zeros(rows, labels))
         self.register_buffer("bias_K", torch.zeros(labels))
         self.register_buffer("idf_U", torch.ones(rows))
         self.register_buffer("vector_weights_DK", torch.zeros(width, labels))
         self.register_buffer("vector_bias_K", torch.zeros(labels))
+        if static_width:  # older tasks have none
+            self._make_static(torch.zeros(static_width, labels), torch.zeros(labels))
         self.register_buffer("frequency_K", torch.zeros(labels))
 
     def forward(self, examples: Sequence[Labelled], vectors: Vectors | None = None) -> Tensor:
@@ -103,6 +111,10 @@ class LinearModels(nn.Module):
             x_ND = _vectors_of(examples, vectors).to(scores_NK)
             logits_NK = x_ND @ self.vector_weights_DK + self.vector_bias_K
             scores_NK = scores_NK + shares.vectors * logits_NK.log_softmax(1)
+        if shares.static and self.static is not None:
+            x_NS = _vectors_of(examples, self.static).to(scores_NK)
+            logits_NK = x_NS @ self.static_weights_SK + self.static_bias_K
+            scores_NK = scores_NK + shares.static * logits_NK.log_softmax(1)
         return scores_NK
 
     def fit(
@@ -138,25 +150,16 @@ class LinearModels(nn.Module):
             class_weights=class_weights,
             labels=len(labels),
         )
-        if vectors is None:
-            return
-        width = _vectors_of(train[:1], vectors).shape[1]
-        learned = train[:: width * len(bags.starts_N) // MOST_NUMBERS + 1]  # spread evenly
-        x_ND = _vectors_of(learned, vectors)
-        mean_D = x_ND.mean(0)
-        scale_D = x_ND.sub_(mean_D).square().mean(0).sqrt().clamp_min(1e-4)
-        x_ND.div_(scale_D)
-        weights_DK, bias_K = _minimise(
-            lambda weights_DK, bias_K: x_ND @ weights_DK + bias_K,
-            lambda slopes_NK: x_ND.T @ slopes_NK,
-            width,
-            _label_numbers(learned, labels),
-            prior=vector_prior,
-            class_weights=class_weights,
-            labels=len(labels),
-        )
-        self.vector_weights_DK = weights_DK / scale_D.unsqueeze(1)
-        self.vector_bias_K = bias_K - mean_D @ self.vector_weights_DK
+        fitted = [
+            None
+            if source is None
+            else _fit_vectors(train, labels, source, vector_prior, class_weights, N=len(labels_N))
+            for source in (vectors, self.static)
+        ]
+        if fitted[0] is not None:
+            self.vector_weights_DK, self.vector_bias_K = fitted[0]
+        if fitted[1] is not None:
+            self._make_static(*fitted[1])
 
     def predict(
         self, examples: Sequence[Labelled], labels: Sequence[str], vectors: Vectors | None = None
@@ -167,6 +170,15 @@ class LinearModels(nn.Module):
             [next(best) for _ in example.tokens] if isinstance(example, Tagged) else next(best)
             for example in examples
         ]
+
+    @property
+    def static_width(self) -> int:
+        """Return the number of static numbers of an item, 0 without such a model."""
+        return len(self.static_weights_SK) if "static_weights_SK" in self._buffers else 0
+
+    def _make_static(self, weights_SK: Tensor, bias_K: Tensor) -> None:
+        self.register_buffer("static_weights_SK", weights_SK)
+        self.register_buffer("static_bias_K", bias_K)
 
     def _bags(self, examples: Sequence[Labelled]) -> FeatureBags:
         """Return the features of the items that have weights; those of a text are weighted, to a
@@ -252,6 +264,35 @@ def _minimise(
     with one_thread(), torch.no_grad():
         optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
     return weights_RK, bias_K
+
+
+def _fit_vectors(
+    train: Sequence[Labelled],
+    labels: Sequence[str],
+    vectors: Vectors,
+    prior: float,
+    class_weights: Tensor | None,
+    *,
+    N: int,
+) -> tuple[Tensor, Tensor]:
+    """Return the weights (D, K) and bias of logistic regression on the vectors of N items."""
+    width = _vectors_of(train[:1], vectors).shape[1]
+    learned = train[:: width * N // MOST_NUMBERS + 1]  # spread evenly
+    x_ND = _vectors_of(learned, vectors)
+    mean_D = x_ND.mean(0)
+    scale_D = x_ND.sub_(mean_D).square().mean(0).sqrt().clamp_min(1e-4)
+    x_ND.div_(scale_D)
+    weights_DK, bias_K = _minimise(
+        lambda weights_DK, bias_K: x_ND @ weights_DK + bias_K,
+        lambda slopes_NK: x_ND.T @ slopes_NK,
+        width,
+        _label_numbers(learned, labels),
+        prior=prior,
+        class_weights=class_weights,
+        labels=len(labels),
+    )
+    weights_DK /= scale_D.unsqueeze(1)
+    return weights_DK, bias_K - mean_D @ weights_DK
 
 
 def _transposed(bags: FeatureBags, rows: int) -> FeatureBags:

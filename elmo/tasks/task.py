@@ -77,6 +77,7 @@ from elmo.tasks.vectors import (
     StoredVectors,
     Vectors,
     build_sentence_store,
+    softmax_vectors,
 )
 
 FORMAT = 3  # of task.json
@@ -97,9 +98,9 @@ class BiLMSource(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LinearShares(msgspec.Struct, forbid_unknown_fields=True):
-    """The shares of a seed's network and of the linear models of features and of vectors, which
-    have `rows` of weights and `width` numbers, in its answers. `network_score` is the main score on
-    dev without them."""
+    """The shares of a seed's network and of the linear models of features, of vectors and of static
+    vectors, which have `rows` of weights, `width` and `static_width` numbers, in its answers.
+    `network_score` is the main score on dev without them."""
 
     network: Annotated[float, Meta(ge=0)]
     features: Annotated[float, Meta(ge=0)]
@@ -107,6 +108,8 @@ class LinearShares(msgspec.Struct, forbid_unknown_fields=True):
     rows: Count
     width: Count
     network_score: float
+    static: Annotated[float, Meta(ge=0)] = 0.0
+    static_width: Count = 0
 
 
 class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
@@ -323,21 +326,29 @@ def train_task(
     linear: LinearModels | None = None
     with new_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN) as new:
         write_json(new / "words.json", words.words)
+        static = None
         if model is not None:
             link_model(model, new / "model")
+            static = _static_vectors(new / "model", kind) if settings.features else None
         for seed in seeds:
             network, progress = training.run(seed, report_nothing)
             record.scores[str(seed)] = _best_scores(progress)
             if settings.features:
-                linear = linear or fit_linear(network, learned, vectors=vectors, settings=settings)
+                linear = linear or fit_linear(
+                    network, learned, vectors=vectors, settings=settings, static=static
+                )
                 scores, shares, network_scores = add_linear(
                     network, linear, dev.examples, vectors=vectors, settings=settings
                 )
                 record.linear[str(seed)] = LinearShares(
-                    *shares,
+                    shares.network,
+                    shares.features,
+                    shares.vectors,
                     rows=len(linear.hash_U),
                     width=len(linear.vector_weights_DK),
                     network_score=main_score(network_scores),
+                    static=shares.static,
+                    static_width=linear.static_width,
                 )
                 record.scores[str(seed)] |= scores
             _write_seed(new / f"seed-{seed}", network, progress)
@@ -582,9 +593,16 @@ def _network(
             len(record.labels),
             rows=shares.rows,
             width=shares.width,
-            shares=Shares(shares.network, shares.features, shares.vectors),
+            static_width=shares.static_width,
+            shares=Shares(shares.network, shares.features, shares.vectors, shares.static),
+            static=_static_vectors(model, record.kind) if model and shares.static else None,
         )
     return network.to(device)
+
+
+def _static_vectors(model: Path, kind: str) -> Vectors | None:
+    """Return the static vectors of a model: for a tagger, those of both neighbours too."""
+    return softmax_vectors(model, window=int(kind == "tagging"))
 
 
 def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> None:

@@ -42,10 +42,10 @@ RECORD = "checkpoint.json"
 NETWORK = Shares(1.0, 0.0, 0.0)
 # The first holds unless another is better on dev beyond chance.
 CHOICES = (
-    Shares(0.5, 1.0, 1.0),
-    Shares(1.0, 0.5, 0.5),
-    Shares(0.0, 1.0, 1.0),
-    Shares(1.0, 1.0, 0.0),
+    Shares(0.5, 1.0, 1.0, 1.0),
+    Shares(1.0, 0.5, 0.5, 0.5),
+    Shares(0.0, 1.0, 1.0, 1.0),
+    Shares(1.0, 1.0, 0.0, 0.0),
     NETWORK,
 )
 POOL = 50  # batches that are sorted by length together
@@ -132,10 +132,11 @@ def fit_linear(
     *,
     vectors: Vectors | None,
     settings: TaskSettings,
+    static: Vectors | None = None,
 ) -> LinearModels:
-    """Return linear models of the features and vectors of `train`, for the labels of `model` on
-    its device."""
-    linear = LinearModels(settings.features, len(model.labels))
+    """Return linear models of the features, vectors and `static` vectors of `train`, for the labels
+    of `model` on its device."""
+    linear = LinearModels(settings.features, len(model.labels), static=static)
     weights = model.class_weights if isinstance(model, LabelModel) else None
     linear.fit(train, model.labels, vectors, weights)
     return linear.to(next(model.parameters()).device)
@@ -157,6 +158,8 @@ def add_linear(
     for shares in CHOICES:
         if vectors is None:
             shares = shares._replace(vectors=0.0)
+        if linear.static is None:
+            shares = shares._replace(static=0.0)
         linear.shares = shares
         model.linear = linear if shares != NETWORK else None
         guesses = predict_all(model, dev, vectors, settings.batch_size)

@@ -1,6 +1,8 @@
-"""Sources of ELMo vectors for token lists: a store of the sentences, or an embedder.
+"""Sources of vectors for token lists: of ELMo, a store of the sentences or an embedder; and static
+ones, the rows of the biLM's softmax.
 
-Both give the same numbers: a store keeps float16, so computed vectors are rounded to float16 too.
+Store and embedder give the same numbers: a store keeps float16, so computed vectors are rounded to
+float16 too.
 """
 
 import threading
@@ -15,16 +17,20 @@ import numpy.typing as npt
 
 from elmo.data.arrays import Floats
 from elmo.data.shards import write_shards
+from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.io.records import digest
 from elmo.model.embedder import Embedder
+from elmo.model.folder import WEIGHTS
+from elmo.model.weights import load_weights, weight_shapes
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, model_digest
 from elmo.store.build import build
 from elmo.store.manifest import MANIFEST
 from elmo.tasks.examples import Tokens
 
+SOFTMAX = "softmax.weight"  # in a model's weights: a vector for each word
 KEPT_TOKENS = 1 << 16  # whose vectors are kept: 100 MB of three layers of 256
 
 # Sentences → their layers, (L, T, D) each, in float32 or, where they are kept so, float16.
@@ -100,6 +106,43 @@ class EmbeddedVectors:
             self._kept[sentence] = layers
         while self._tokens > KEPT_TOKENS:
             self._tokens -= len(self._kept.popitem(last=False)[0])
+
+
+class SoftmaxVectors:
+    """Static vectors of the biLM's own text: the rows of its softmax, those of words whose
+    neighbours are alike being near each other.
+
+    A word that the vocabulary lacks has the row of its lower case, else zeros. A token has the rows
+    of the `window` tokens before it, its own and those of the `window` tokens after it, side by
+    side.
+    """
+
+    def __init__(self, model: Path, *, window: int) -> None:
+        """Read the rows of a model folder, which must have a softmax."""
+        self._window = window
+        words = Vocabulary.load(model).words
+        self._numbers = {word: number for number, word in enumerate(words)}
+        weights_WP = load_weights(model / WEIGHTS, [SOFTMAX])[SOFTMAX].numpy()
+        weights_WP -= weights_WP.mean(0)
+        self._rows_WP = np.concatenate([weights_WP, np.zeros_like(weights_WP[:1])])
+
+    def __call__(self, sentences: Sequence[Tokens]) -> list[Floats]:
+        """Return the vectors of each sentence as one layer, float32 (1, T, D)."""
+        return [self._windows(sentence)[None] for sentence in sentences]
+
+    def _windows(self, sentence: Tokens) -> Floats:
+        numbers, none = self._numbers, len(self._rows_WP) - 1
+        rows = [numbers.get(word, numbers.get(word.lower(), none)) for word in sentence]
+        padded = np.array([*[none] * self._window, *rows, *[none] * self._window])
+        places_TN = np.arange(len(rows))[:, None] + np.arange(2 * self._window + 1)
+        windows: Floats = self._rows_WP[padded[places_TN]].reshape(len(rows), -1)
+        return windows
+
+
+def softmax_vectors(model: Path, *, window: int) -> SoftmaxVectors | None:
+    """Return the static vectors of a model folder; None if it has not kept its softmax."""
+    has_softmax = SOFTMAX in weight_shapes(model / WEIGHTS)
+    return SoftmaxVectors(model, window=window) if has_softmax else None
 
 
 def build_sentence_store(

@@ -80,7 +80,9 @@ def say_linear(folder: Path, *, name: str = "") -> None:
     score = fmean(main_score(record.scores[seed]) for seed in record.linear)
     network_score = fmean(shares.network_score for shares in record.linear.values())
     ways = [
-        "+".join(way for way in ("network", "features", "vectors") if getattr(shares, way))
+        "+".join(
+            way for way in ("network", "features", "vectors", "static") if getattr(shares, way)
+        )
         for shares in record.linear.values()
     ]
     say(

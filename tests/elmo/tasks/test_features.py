@@ -1,5 +1,6 @@
 """Ordinary features: the model is scikit-learn's, and it answers where dev gains by it."""
 
+import dataclasses
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.records import read_json
+from elmo.model.folder import load_model, save_model
 from elmo.tasks import features
 from elmo.tasks.examples import Classified, Pair, Tagged, Tokens
 from elmo.tasks.features import (
@@ -25,6 +27,7 @@ from elmo.tasks.formats.fields import ExampleSet
 from elmo.tasks.kinds import FEATURED, task_settings
 from elmo.tasks.task import Task, record_digest
 from elmo.tasks.train import predict_all
+from elmo.tasks.vectors import SoftmaxVectors
 from tests.elmo.tasks.test_task import contents, labelled, taught
 from tests.elmo.tasks.toys import examples
 
@@ -162,6 +165,54 @@ def test_a_task_from_before_there_were_features_loads(tmp_path: Path) -> None:
     record["digest"] = record_digest(record)
     write_json(out / "task.json", record)
     assert Task.load(out)([["ann", "so", "bob"]]) == before
+
+
+def test_static_vectors_are_the_rows_of_the_softmax(tiny_model_folder: Path) -> None:
+    """Of the words before, at and after a token; its lower case if the word is unknown, or 0."""
+    model = load_model(tiny_model_folder)
+    assert model.softmax is not None
+    rows = model.softmax["weight"].numpy()
+    rows = dict(zip(model.vocabulary.words, rows - rows.mean(0), strict=True))
+    one, two = [word for word in model.vocabulary.words if word.islower()][:2]
+    none = np.zeros_like(rows[one])
+    read = SoftmaxVectors(tiny_model_folder, window=1)
+    first, second = read([(one, two.upper()), ("nowhere",)])
+    expected = [np.hstack([none, rows[one], rows[two]]), np.hstack([rows[one], rows[two], none])]
+    np.testing.assert_allclose(first, [expected], atol=1e-6)
+    assert second.shape == (1, 1, 3 * len(none)) and not second.any()
+
+
+@pytest.mark.parametrize("kind", FEATURED)
+def test_static_vectors_answer_with_the_rest(
+    kind: str, tmp_path: Path, tiny_model_folder: Path
+) -> None:
+    """Loaded, the task answers as when it was trained. A model that has dropped its softmax, as a
+    package may, goes without static vectors, and so does a task of an earlier version."""
+    loaded = load_model(tiny_model_folder)
+    fields = {field.name: getattr(loaded, field.name) for field in dataclasses.fields(loaded)}
+    del fields["digest"]
+    save_model(tmp_path / "bare", **fields | {"softmax": None})
+    changes = {"lr": 0.0, "features": ROWS, "elmo": "frozen"}
+    learned, dev = labelled(kind, 60), labelled(kind, 30, 1)
+    metric = "f1" if kind == "tagging" else "accuracy"
+    widths = []
+    for folder in (tiny_model_folder, tmp_path / "bare"):
+        place = tmp_path / f"of-{folder.name}"
+        task = Task.load(taught(kind, learned, dev, place, folder, changes=changes))
+        linear = task.record.linear["0"]
+        assert (linear.static > 0) == (linear.static_width > 0)
+        assert task.evaluate(dev)[metric] == pytest.approx(
+            task.record.scores["0"][metric], abs=1e-6
+        )
+        widths.append(linear.static_width)
+    assert widths[0] > 0 == widths[1]
+    out = tmp_path / "of-bare" / "task"
+    record = read_json(out / "task.json")
+    del record["linear"]["0"]["static"], record["linear"]["0"]["static_width"]
+    record["digest"] = record_digest(record)
+    before = [guess for _, guess in task.predict(dev.examples)]
+    write_json(out / "task.json", record)
+    assert [guess for _, guess in Task.load(out).predict(dev.examples)] == before
 
 
 def test_only_tokens_and_texts_have_features() -> None:
