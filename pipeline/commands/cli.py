@@ -39,7 +39,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         convert.dump,
         convert.dump_tokens,
     ],
-    "On a cluster": [jobs.submit, jobs.unused],
+    "On a cluster": [jobs.submit],
     "Settings": [project.preset],
 }
 
