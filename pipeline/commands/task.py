@@ -137,7 +137,7 @@ def train(
         check_unfinished(out, mark=TASK_FILE)
     from elmo.tasks.comparison import mean_over_seeds
     from elmo.tasks.example_files import read_examples
-    from elmo.tasks.task import best_seed, check_same_tags, train_task
+    from elmo.tasks.task import check_same_tags, train_task
 
     from ..stages import task_training
     from ..tracking.task_runs import TaskRuns
@@ -173,14 +173,12 @@ def train(
             device=device,
             report=task_training.TrainProgress(open_run),
         )
-    uri = ""
     if tracked is not None:
-        uri = f"; in MLflow {tracked.log_model(out, best_seed(record))}"
         tracked.forget_resumable(range(seeds))
     task_training.say_unfinished(out)
     task_training.say_linear(out)
     figures = mean_over_seeds(list(record.scores.values()))
-    print_done(f"task train: {out}: {task_training.scores_text(figures)} on dev{uri}")
+    print_done(f"task train: {out}: {task_training.scores_text(figures)} on dev")
 
 
 def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) -> None:

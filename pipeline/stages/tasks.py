@@ -103,7 +103,7 @@ def run(
     An interrupted run is resumed from `work`.
     """
     from elmo.model.config import read_config
-    from elmo.tasks.task import OTHER_FILE_PATTERN, best_seed, check_same_tags, read_task
+    from elmo.tasks.task import OTHER_FILE_PATTERN, check_same_tags
 
     from ..report import plots
 
@@ -145,8 +145,6 @@ def run(
         with new_folder(Location(out), **ours) as new:
             for arm in arms:
                 link_folder(kept / arm, new / arm)
-        first, tracked = next(iter(tracked_arms.items()))
-        tracked.log_model(out / first, best_seed(read_task(out / first)))
         figures = _figures(tallies, data)
     for tracked in tracked_arms.values():
         tracked.forget_resumable(range(params.seeds))

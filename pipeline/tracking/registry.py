@@ -11,14 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from elmo.data.tokenizer import NO_TOKENIZER
 from elmo.errors import ElmoError
 from elmo.io.locks import take_lock
 
 from .. import tracking
 from ..terminal.progress import say
 from .champion import CANDIDATE, decide_champion, find_version
-from .served_model import ServedModel, log_and_check_model
+from .served_model import log_model
 
 _LOCK_WAIT = 600.0  # seconds to wait for another process that registers
 
@@ -57,7 +56,9 @@ def register(
         number = find_version(name, content)
         is_new = number is None
         if number is None:
-            logged = _log_checked(folder, run_id, content, trained_with=trained_with, scores=scores)
+            logged = log_model(
+                folder, run_id, digest=content, trained_with=trained_with, scores=scores
+            )
             number = _publish(name, logged, run_id, tags, description, alias)
         # The version is another process's if that one was first.
         created, number = number, find_version(name, content) or number
@@ -85,50 +86,6 @@ def _publish(
         name, model_uri, run_id, tags=dict(tags), description=description, model_id=model_id
     )
     return int(created.version)
-
-
-def _log_checked(
-    folder: Path,
-    run_id: str,
-    content: str,
-    *,
-    trained_with: Mapping[str, Any],
-    scores: Mapping[str, float],
-) -> str:
-    """Log a model to a run, load it from there and let it embed its example; return its URI."""
-    import numpy as np
-
-    from elmo.model.folder import load_model
-
-    from . import pyfunc
-
-    tokenizer = load_model(folder).tokenizer
-    example = pyfunc.example_input(text=tokenizer != NO_TOKENIZER)
-
-    def check(answer: Any) -> None:
-        if len(answer) != len(example) or not all(np.isfinite(vectors).all() for vectors in answer):
-            raise ElmoError("the model's vectors are not all finite numbers")
-
-    served = ServedModel(
-        name="elmo",
-        code=Path(pyfunc.__file__),
-        artifacts={"model": folder},
-        signature=pyfunc.signature(),
-        example=example,
-        params=pyfunc.PARAMS,
-        check=check,
-        tokenizer=tokenizer,
-        tags={"model_digest": content},
-        trained_with=trained_with,
-        scores=scores,
-    )
-    try:
-        return log_and_check_model(served, run_id)
-    except ElmoError as error:
-        raise ElmoError(
-            f"{folder}: can't embed its own example as MLflow serves it ({error}); it is not "
-            "registered"
-        ) from error
 
 
 @contextmanager

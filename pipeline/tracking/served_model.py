@@ -5,57 +5,45 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from elmo.data.tokenizer import Tokenization
+import numpy as np
+
+from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
 from elmo.errors import ElmoError
+from elmo.model.folder import load_model
 
 from .. import PACKAGE, tracking
 
 LIBRARY = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec", "scipy")
 
 
-@dataclass(frozen=True)
-class ServedModel:
-    """A model for MLflow to serve: the file of its code, its artifacts, and an example.
+def log_model(
+    folder: Path,
+    run_id: str,
+    *,
+    digest: str,
+    trained_with: Mapping[str, Any],
+    scores: Mapping[str, float],
+) -> str:
+    """Log a model folder to a run, load it as a server does, embed an example; return its URI.
 
-    `code` is a Python file that MLflow runs, with a `PythonModel`, which gets the folders or files
-    `artifacts` by name, and `config` as its model_config. `signature` is MLflow's. `params` go with
-    the example; `check` is called with the answer to it, and raises if that is wrong. `tokenizer`
-    decides which packages are required. `tags`, `trained_with` (settings) and `scores` are those of
-    the logged model `name`.
-    """
-
-    name: str
-    code: Path
-    artifacts: Mapping[str, Path]
-    signature: Any
-    example: list[Any]
-    check: Callable[[Any], None]  # raises where the answer to the example is wrong
-    tokenizer: Tokenization
-    params: dict[str, Any] | None = None
-    config: dict[str, Any] | None = None
-    tags: dict[str, Any] | None = None
-    trained_with: Mapping[str, Any] = field(default_factory=dict)
-    scores: Mapping[str, float] = field(default_factory=dict)
-
-
-def log_and_check_model(served: ServedModel, run_id: str) -> str:
-    """Log a model to a run, load it as a server does, try its example; return the model's URI.
-
-    If the example fails, MLflow shows the logged model as failed, and `ElmoError` is raised.
+    The logged model has the tag "model_digest" `digest`, and MLflow shows the settings
+    `trained_with` and the `scores` beside it. If it can't embed the example, MLflow shows it as
+    failed, and `ElmoError` is raised.
     """
     import mlflow.pyfunc
     from mlflow.models import Model
 
-    package = PACKAGE.parent / "elmo"
+    from . import pyfunc
+
+    tokenizer = load_model(folder).tokenizer
+    example = pyfunc.example_input(text=tokenizer != NO_TOKENIZER)
     run = tracking.mlflow_client().get_run(run_id)
-    example = served.example if served.params is None else (served.example, served.params)
     quiet = contextlib.redirect_stderr(io.StringIO())  # it shows bars and where to look
     with (
         warnings.catch_warnings(),
@@ -67,27 +55,29 @@ def log_and_check_model(served: ServedModel, run_id: str) -> str:
         warnings.simplefilter("ignore")  # what they may mean is tried below
         info = Model.log(
             artifact_path=None,
-            name=served.name,
+            name="elmo",
             flavor=mlflow.pyfunc,
             run_id=run_id,
-            tags=served.tags,
-            python_model=str(served.code),
-            artifacts={name: str(path.absolute()) for name, path in served.artifacts.items()},
-            signature=served.signature,
-            input_example=example,
-            pip_requirements=requirements(served.tokenizer),
-            code_paths=[str(package)],
-            model_config=served.config,
-            params=tracking.flat_params(served.trained_with),
+            tags={"model_digest": digest},
+            python_model=str(Path(pyfunc.__file__)),
+            artifacts={"model": str(folder.absolute())},
+            signature=pyfunc.signature(),
+            input_example=(example, pyfunc.PARAMS),
+            pip_requirements=requirements(tokenizer),
+            code_paths=[str(PACKAGE.parent / "elmo")],
+            params=tracking.flat_params(trained_with),
         )
         try:
-            _try(info.model_uri, served)
+            _try(info.model_uri, example)
         except Exception as error:
             with contextlib.suppress(Exception):
                 tracking.mlflow_client().finalize_logged_model(info.model_id, "FAILED")
             reason = " ".join(str(error).split())[:300] or type(error).__name__
-            raise ElmoError(reason) from error
-    for name, score in served.scores.items():
+            raise ElmoError(
+                f"{folder}: can't embed its own example as MLflow serves it ({reason}); it is not "
+                "registered"
+            ) from error
+    for name, score in scores.items():
         tracking.mlflow_client().log_metric(run_id, name, score, model_id=info.model_id)
     return str(info.model_uri)
 
@@ -122,18 +112,21 @@ def _without_compiling() -> Iterator[None]:
         cell_functions_for.cache_clear()
 
 
-def _try(model_uri: str, served: ServedModel) -> None:
+def _try(model_uri: str, example: list[Any]) -> None:
     """Load a logged model as a server does, and look at what it answers."""
     import mlflow
     from mlflow.pyfunc.scoring_server import predictions_to_json
 
+    from . import pyfunc
+
     paths = list(sys.path)
     try:
         model = mlflow.pyfunc.load_model(model_uri)
-        answer = model.predict(served.example, params=served.params)
+        answer = model.predict(example, params=pyfunc.PARAMS)
     finally:
         sys.path[:] = paths  # the model's own copy of the library stays out
-    served.check(answer)
+    if len(answer) != len(example) or not all(np.isfinite(vectors).all() for vectors in answer):
+        raise ElmoError("the model's vectors are not all finite numbers")
     predictions_to_json(answer, io.StringIO())
 
 

@@ -1,4 +1,4 @@
-"""MLflow runs of a task, one for each seed, with settings, data, curve and the trained model."""
+"""MLflow runs of a task, one for each seed, with settings, data and curve."""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,18 +9,16 @@ from typing import Any
 
 import msgspec
 
-from elmo.errors import ElmoError, NotFound
+from elmo.errors import NotFound
 from elmo.io.location import Location
 from elmo.io.records import digest, sha256
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
 from elmo.tasks.example_files import files_below
-from elmo.tasks.kinds import KINDS
 from elmo.tasks.settings import TaskSettings
 
 from .. import tracking
 from ..settings.fingerprint import fingerprint
-from ..terminal.progress import log_detail
 
 
 @dataclass(frozen=True)
@@ -84,45 +82,6 @@ class TaskRuns:
             inputs,
             self.work.absolute() / fingerprint("tasks", RESULTS_VERSION, params, inputs),
         )
-
-    def log_model(self, folder: Path, seed: int) -> str:
-        """Log the trained task in `folder` to the run of a seed; return the model's URI.
-
-        MLflow serves it with that seed's weights. Raises `ElmoError` where it can't predict an
-        example.
-        """
-        from elmo.tasks.task import read_task
-
-        from . import served_model, task_pyfunc
-
-        example = [dict(item) for item in KINDS[self.kind].examples[-1:]]
-        record = read_task(folder)
-
-        def check(answer: Any) -> None:
-            if len(answer) != len(example) or not all(answer):
-                raise ElmoError(f"it answers {answer!r}")
-
-        served = served_model.ServedModel(
-            name=self.task,
-            code=Path(task_pyfunc.__file__),
-            artifacts={"task": folder},
-            signature=task_pyfunc.signature(self.kind),
-            example=example,
-            check=check,
-            tokenizer=record.tokenizer,
-            config={"seed": seed},
-            trained_with=msgspec.to_builtins(self.settings),
-            scores={f"dev.{name}": item for name, item in record.scores[str(seed)].items()},
-        )
-        with self.open(seed) as log, tracking.catch_mlflow_errors():
-            try:
-                uri = served_model.log_and_check_model(served, log.run_id)
-            except ElmoError as error:
-                raise ElmoError(
-                    f"{folder}: can't predict an example as MLflow serves it ({error})"
-                ) from error
-        log_detail(f"{self.task} in MLflow: {uri}")
-        return uri
 
     def run_opener(self, stack: ExitStack) -> Callable[[int], Callable[..., None]]:
         """Return a function that opens a seed's run and returns the function that logs metrics.

@@ -72,7 +72,6 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
     """All that take a batch of texts; each returns an array with a row for each text."""
     from elmo.integrations.sklearn import ElmoVectorizer
     from pipeline.tracking.pyfunc import ServedEmbedder
-    from pipeline.tracking.task_pyfunc import ServedTask
 
     folder = tmp_path_factory.mktemp("texts")
     save_tiny_model(folder / "model", tokenizer=WHITESPACE)
@@ -80,8 +79,8 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
     changes = {"elmo": "none", "epochs": 1}
     options: dict[str, Any] = {"count": 8, "tokenizer": Tokenization("whitespace")}
     task = Task.load(trained("tagging", folder, None, changes=changes, **options))
-    served, served_task = ServedEmbedder(), ServedTask()
-    served.embedder, served_task.task = embedder, task
+    served = ServedEmbedder()
+    served.embedder = embedder
     encoder = BatchEncoder(folder / "model")
     return {
         "encode": embedder.encode,
@@ -89,7 +88,6 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
         "map": lambda texts: encoder({"text": texts})["elmo"],
         "served": lambda texts: served.predict(None, texts, {"pooling": "mean"}),
         "task": lambda texts: [answer["tags"] for answer in task(texts)],
-        "served task": lambda texts: [a["tags"] for a in served_task.predict(None, texts)],
     }
 
 

@@ -1,7 +1,6 @@
 """tasks: both ways of training, their scores and curves, one run in MLflow for each seed."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from pipeline.commands.cli import cli
 from pipeline.settings import params
 from pipeline.settings.params import ProjectTask
 from pipeline.stages import tasks
-from pipeline.tracking import task_pyfunc
 from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.stage_runs import runs_of
 
@@ -199,53 +197,12 @@ def test_wrong_settings_are_named(change: str, message: str) -> None:
         params.load(ROOT / "params.yaml", [change])
 
 
-def test_the_model_in_mlflow_predicts_as_the_task_does(folder: Path) -> None:
-    run(folder, seeds=1, baseline=False)
-    (row,) = runs_of("tasks")
-    client = tracking.mlflow_client()
-    (logged,) = client.search_logged_models([row.info.experiment_id])
-    assert logged.source_run_id == row.info.run_id
-    import mlflow
-    import pandas as pd
-    from mlflow.pyfunc import scoring_server
-
-    paths = list(sys.path)
-    model = mlflow.pyfunc.load_model(f"models:/{logged.model_id}")
-    sys.path[:] = paths
-    task = Task.load(folder / "out" / "elmo")
-    tokens = ("Ann", "sees", "Rome")
-    (expected,) = task([list(tokens)])
-    assert model.predict([{"tokens": list(tokens)}, {"tokens": []}]) == [expected, None]
-    assert model.predict(pd.DataFrame({"tokens": [list(tokens)] * 2})) == [expected] * 2
-    assert model.predict([list(tokens)]) == [expected]
-    with pytest.raises(Exception, match="item:0: tokens must be a list of texts, found"):
-        model.predict([{"tokens": [1, 2]}])
-
-    def post(body: object) -> Any:
-        schema = model.metadata.get_input_schema()
-        sent = json.dumps(body), "application/json", model, schema
-        return json.loads(scoring_server.invocations(*sent).response)["predictions"]
-
-    table = {"columns": ["tokens"], "data": [[list(tokens)]]}
-    assert post({"dataframe_split": table})[0]["tags"] == expected["tags"]
-    for wrong, said in (
-        ({"inputs": [{"tokns": list(tokens)}]}, "item:0: has no 'text'; it has tokns"),
-        ({"inputs": [list(tokens)], "params": {"seed": 1}}, "params must hold nothing, found seed"),
-    ):
-        with pytest.raises(mlflow.MlflowException) as error:
-            post(wrong)
-        assert error.value.get_http_status_code() == 400
-        assert error.value.message == said
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_example_of_every_kind_is_read(kind: str, tmp_path: Path) -> None:
     examples = KINDS[kind].examples
     lines = [json.dumps(item) for item in examples]
     (tmp_path / "items.jsonl").write_text("\n".join(lines))
     assert read_examples(kind, tmp_path / "items.jsonl", labelled=False).examples
-    names = {name for example in examples for name in example}
-    assert set(task_pyfunc.signature(kind).inputs.input_names()) == names
 
 
 def test_labels_that_training_lacks_are_said(
