@@ -247,7 +247,7 @@ def fit(
 
     if not distributed:
         if cluster.gpu and not has_cuda():
-            raise ElmoError("gpu is set and this machine has no CUDA device; set --no-gpu")
+            raise ElmoError("gpu is set and this machine has no CUDA device; set gpu: false")
         return trainer().fit().return_value
     with session() as ray:
         losses = restarts.LossCount(folder, label=label, limit=cluster.restarts)

@@ -225,30 +225,16 @@ NPZ, HDF5 = b"PK", rb"\x89HDF"
 OPTIONS, SERVING = rb'\s*\{.*"(lstm|char_cnn)"', rb"PK|\x08"
 
 
-def _check_cluster_file(cluster_file: Path) -> None:
-    """Refuse a file of settings that was named and is not there; the default one is optional."""
-    from elmo.errors import NotFound
-
-    source = click.get_current_context().get_parameter_source("cluster_file")
-    is_named = source is click.core.ParameterSource.COMMANDLINE
-    if is_named and not cluster_file.exists():
-        raise NotFound(f"--cluster {cluster_file}: no such file; leave --cluster out, or write it")
-
-
-def add_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add `--workers` and the other cluster options to a command, passed on as one `cluster`."""
+def add_cluster_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Read cluster.yaml for a command, and pass it on as `cluster`; check the nodes of a cluster
+    first."""
 
     @wraps(command)
-    def with_options(cluster_file: Path, **values: Any) -> None:
-        from dataclasses import fields
-
+    def with_settings(**values: Any) -> None:
         from ..settings import cluster as execution
         from ..terminal.progress import say
 
-        flags = {field.name: values.pop(field.name, None) for field in fields(execution.Cluster)}
-        _check_cluster_file(cluster_file)
-        cluster, in_force = execution.load(cluster_file, flags)
-        execution.export_addresses(cluster)
+        cluster, in_force = execution.load(Path("cluster.yaml"))
         if cluster != execution.Cluster():
             say(in_force)
         if not os.environ.get("RAY_ADDRESS"):
@@ -266,29 +252,4 @@ def add_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         with workers.checked_nodes([folder for folder in folders if folder is not None]):
             command(cluster=cluster, **values)
 
-    extra: dict[str, Any] = {"default": None, "show_default": False}
-    options = [
-        click.option("--workers", type=int, help="Training processes; 0: this process.", **extra),
-        click.option(
-            "--max-workers",
-            type=int,
-            help="Train with up to this many workers as nodes join.",
-            **extra,
-        ),
-        click.option("--cpus", type=int, help="Cores per worker.", **extra),
-        click.option("--gpu/--no-gpu", help="One GPU per worker and actor.", **extra),
-        click.option(
-            "--actors", type=int, help="Processes that tokenize, count and embed.", **extra
-        ),
-        click.option(
-            "--cluster",
-            "cluster_file",
-            type=PATH,
-            default="cluster.yaml",
-            show_default=True,
-            help="A file with more of these settings (optional).",
-        ),
-    ]
-    for option in reversed(options):
-        with_options = option(with_options)
-    return with_options
+    return with_settings

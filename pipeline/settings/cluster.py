@@ -1,12 +1,12 @@
-"""Settings of the run, not its result: workers, cores, GPUs, addresses, how often a checkpoint.
+"""Settings of the run, not its result: workers, cores, GPUs, how often a checkpoint.
 
-It is no part of `params.yaml`: a file `cluster.yaml` that git ignores, environment variables and
-flags set it, the later before the earlier, and each stage prints what is in force.
+It is no part of `params.yaml`: a file `cluster.yaml` that git ignores and environment variables set
+it, the later before the earlier, and each stage prints what is in force. Addresses are in the
+variables of the engines: RAY_ADDRESS and MLFLOW_TRACKING_URI.
 """
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -19,16 +19,6 @@ from elmo.settings import check_fields, check_value, field_types
 from . import strict_yaml
 
 Minutes = Annotated[float, Meta(gt=0, le=100_000)]
-Address = Annotated[
-    str, Meta(pattern=r"\A[^\s\x00]{0,1000}\Z", description="an address without spaces, or empty")
-]
-TrackingUri = Annotated[
-    str,
-    Meta(
-        pattern=r"\A(sqlite:///[^\x00\r\n]{1,1000}|[^\s\x00]{0,1000})\Z",
-        description="an address without spaces, or empty",
-    ),
-]
 Url = Annotated[
     str,
     Meta(
@@ -36,12 +26,11 @@ Url = Annotated[
         description="a URL such as s3://bucket/elmo, or empty",
     ),
 ]
-_OTHERS_NAMES = {"address": "RAY_ADDRESS", "tracking_uri": "MLFLOW_TRACKING_URI"}
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The settings of how the work runs (workers, cores, addresses). They change no result."""
+    """The settings of how the work runs (workers, cores, storage). They change no result."""
 
     workers: Annotated[int, Meta(ge=0, le=10_000)] = 0
     """Training processes; 0: this process."""
@@ -52,10 +41,6 @@ class Cluster:
     actors: Annotated[int, Meta(ge=0, le=100_000)] = 0
     """Processes that tokenize, count and embed, with one core each; 0: as many as fit, or this
     process if the work takes seconds; 1: this process, unless an address is set."""
-    address: Address = ""
-    """The address of a Ray cluster; empty: from the environment, or a Ray started here."""
-    tracking_uri: TrackingUri = ""
-    """The address of an MLflow server; empty: from the environment, or a file here."""
     checkpoint_minutes: Minutes = 10.0
     """Minutes between checkpoints."""
     keep: Annotated[int, Meta(ge=1, le=1000)] = 2
@@ -86,11 +71,10 @@ class Cluster:
             )
 
 
-def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, str]:
+def load(path: Path) -> tuple[Cluster, str]:
     """Return the settings in force, and a line that names each that is no default and its source.
 
-    `flags` has values by the name of a setting, None for one that was not given. A flag goes before
-    an environment variable, and that before the file at `path`, which need not exist.
+    An environment variable goes before the file at `path`, which need not exist.
     """
     path = _in_project(path)
     from_file = strict_yaml.read_settings(path, Cluster) if os.path.lexists(path) else Cluster()
@@ -98,11 +82,9 @@ def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, s
     changes = []
     for field in fields(Cluster):
         name, value, source = field.name, getattr(from_file, field.name), str(path)
-        variable = environment_variable(name)
+        variable = f"ELMO_{name.upper()}"
         if text := os.environ.get(variable):
             value, source = _parsed(variable, text, field_types(Cluster)[name]), variable
-        if flags and flags.get(name) is not None:
-            value, source = flags[name], "flag"
         values[name] = value
         if value != field.default:
             changes.append(f"{name} {_public_value(value)} ({source})")
@@ -122,30 +104,15 @@ def _in_project(path: Path) -> Path:
     return path
 
 
-def export_addresses(cluster: Cluster) -> None:
-    """Put the addresses of Ray and MLflow into the environment variables that these read."""
-    for name, variable in _OTHERS_NAMES.items():
-        if address := getattr(cluster, name):
-            os.environ[variable] = address
-
-
 def variables(cluster: Cluster) -> dict[str, str]:
-    """Return the environment variables that give another machine these settings, but for Ray's
-    address; defaults are left out."""
-    values = {
-        field.name: getattr(cluster, field.name)
-        for field in fields(Cluster)
-        if field.name != "address" and getattr(cluster, field.name) != field.default
-    }
+    """Return the environment variables that give another machine these settings; defaults are
+    left out."""
+    values = {field.name: getattr(cluster, field.name) for field in fields(Cluster)}
     return {
-        environment_variable(name): str(value).lower() if isinstance(value, bool) else str(value)
+        f"ELMO_{name.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in values.items()
+        if value != getattr(Cluster, name)
     }
-
-
-def environment_variable(name: str) -> str:
-    """Return the environment variable that sets a field of `Cluster`, such as ELMO_WORKERS."""
-    return _OTHERS_NAMES.get(name, f"ELMO_{name.upper()}")
 
 
 def _parsed(variable: str, text: str, kind: Any) -> Any:

@@ -175,5 +175,5 @@ def _name(job: "EmbedJob") -> str:
 
 def _device(cluster: Cluster) -> str:
     if cluster.gpu and not workers.elsewhere() and not workers.has_cuda():
-        raise ElmoError("gpu is set and this machine has no CUDA device; set --no-gpu")
+        raise ElmoError("gpu is set and this machine has no CUDA device; set gpu: false")
     return "cuda" if cluster.gpu else "cpu"

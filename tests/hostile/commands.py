@@ -2,7 +2,7 @@
 
 _SETTINGS = ["--params", "params.yaml", "--metrics", "metrics.json"]
 _STAGE = ["--work", "work", *_SETTINGS]
-_TRAINING = ["--curves", "curves", *_STAGE, "--workers", "0"]
+_TRAINING = ["--curves", "curves", *_STAGE]
 COMMANDS: dict[str, list[str]] = {
     "corpus": ["corpus", "corpus", *_STAGE],
     "tokenize": ["tokenize", "corpus", "general", "shards", *_STAGE],

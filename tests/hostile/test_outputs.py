@@ -143,10 +143,11 @@ def test_what_another_stage_has_written_stays(case: Path, command: str, other: s
     refused(name, *(other if word == output else word for word in words), cwd=case, names=other)
 
 
-def test_devices_that_are_not_there(case: Path) -> None:
+def test_devices_that_are_not_there(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(*COMMANDS["embed"], "--device", "tpu", cwd=case, names="--device")
     if not torch.cuda.is_available():
-        refused(*COMMANDS["features"], "--gpu", cwd=case, names="no CUDA device")
+        monkeypatch.setenv("ELMO_GPU", "true")
+        refused(*COMMANDS["features"], cwd=case, names="no CUDA device")
 
 
 MINE = '{"text": "years of work"}\n'  # as JSON begins, and as nothing here writes

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.settings.cluster import Cluster, environment_variable
+from pipeline.settings.cluster import Cluster
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import DAMAGE, paired, refused
 from tests.pipeline.command_line import ROOT
@@ -29,7 +29,7 @@ def test_damaged_files_of_settings(tmp_path: Path, what: str) -> None:
     refused(*CORPUS, cwd=tmp_path, names="broken.yaml")
 
 
-TEXTUAL = ("address", "storage", "tracking_uri", "gpu")
+TEXTUAL = ("storage", "gpu")
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ TEXTUAL = ("address", "storage", "tracking_uri", "gpu")
 def test_variables_out_of_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
-    monkeypatch.setenv(environment_variable(name), value)
+    monkeypatch.setenv(f"ELMO_{name.upper()}", value)
     command = ["features", "shards", "model", "store", "--work", "work"]
-    refused(*command, cwd=tmp_path, names=environment_variable(name))
+    refused(*command, cwd=tmp_path, names=f"ELMO_{name.upper()}")
 
 
 def test_a_control_character_names_the_setting(case: Path) -> None:

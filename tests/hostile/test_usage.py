@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import INNER, listing, paired, refused
 from tests.pipeline.command_line import elmo
 
@@ -66,13 +65,3 @@ READS = {
 @pytest.mark.parametrize(("what", "name"), paired(READS, ["no/such", "in.txt", "x" * 300, "a\nb"]))
 def test_paths_that_are_not_there(case: Path, what: str, name: str) -> None:
     refused(*(name if word == "IN" else word for word in READS[what]), cwd=case)
-
-
-WORKERS = [name for name, words in COMMANDS.items() if "--workers" in words]
-
-
-@pytest.mark.parametrize("name", [*WORKERS, "features"])
-def test_a_named_file_of_cluster_settings_that_is_not_there(case: Path, name: str) -> None:
-    refused(*COMMANDS[name], "--cluster", "~/mine.yaml", cwd=case, names="--cluster ~/mine.yaml: ")
-    (case / "cluster.yaml").symlink_to("nowhere")
-    refused(*COMMANDS[name], cwd=case, names="cluster.yaml")

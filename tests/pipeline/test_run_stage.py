@@ -23,7 +23,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_metrics_are_few_and_figures_are_all(project: Path) -> None:
-    files = ("--metrics", "metrics.json", "--numbers", "figures.json", "--actors", "1")
+    files = ("--metrics", "metrics.json", "--numbers", "figures.json")
     code, _, errors = elmo("tokenize", *SHARDS, *files, cwd=project)
     assert code == 0, errors
     figures = json.loads((project / "figures.json").read_text())

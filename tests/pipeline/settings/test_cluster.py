@@ -1,4 +1,4 @@
-"""How the work is run: defaults, cluster.yaml, variables and flags, in that order."""
+"""How the work is run: defaults, cluster.yaml and variables, in that order."""
 
 import os
 import subprocess
@@ -22,31 +22,21 @@ def test_the_example_holds_every_field_and_its_default() -> None:
     assert [line.split(":")[0] for line in lines if line[0] != "#"] == list(vars(Cluster()))
 
 
-def test_a_flag_goes_before_a_variable_and_that_before_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text("workers: 2\ncpus: 4\ngpu: true\n")
     monkeypatch.setenv("ELMO_CPUS", "8")
     monkeypatch.setenv("ELMO_ACTORS", "3")
-    found, said = cluster.load(file, {"actors": 5, "gpu": None})
-    assert found == Cluster(workers=2, cpus=8, gpu=True, actors=5)
+    monkeypatch.setenv("ELMO_STORAGE", "s3://me:secret@bucket/elmo")
+    found, said = cluster.load(file)
+    assert found.storage == "s3://me:secret@bucket/elmo"
+    assert (found.workers, found.cpus, found.gpu, found.actors) == (2, 8, True, 3)
     assert said == (
-        f"cluster: workers 2 ({file}), cpus 8 (ELMO_CPUS), gpu yes ({file}), actors 5 (flag); "
-        "the rest by default"
+        f"cluster: workers 2 ({file}), cpus 8 (ELMO_CPUS), gpu yes ({file}), actors 3 "
+        "(ELMO_ACTORS), storage s3://…@bucket/elmo (ELMO_STORAGE); the rest by default"
     )
     monkeypatch.setenv("ELMO_GPU", "false")
     assert not cluster.load(file)[0].gpu
-
-
-def test_addresses_come_by_the_names_of_ray_and_mlflow_and_passwords_are_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example.org")
-    found, said = cluster.load(tmp_path / "absent.yaml")
-    assert (found.address, found.tracking_uri[:8]) == ("ray://head:10001", "https://")
-    assert "secret" not in said and "https://…@mlflow.example.org" in said
 
 
 @pytest.mark.parametrize(
@@ -56,7 +46,6 @@ def test_addresses_come_by_the_names_of_ray_and_mlflow_and_passwords_are_not_sho
         ("ELMO_WORKERS", "-1", "ELMO_WORKERS must be a whole number of at least 0"),
         ("ELMO_GPU", "maybe", "ELMO_GPU must be true or false, found 'maybe'"),
         ("ELMO_WAIT_MINUTES", "nan", "ELMO_WAIT_MINUTES must be a number above 0"),
-        ("RAY_ADDRESS", "a b", "RAY_ADDRESS must be an address without spaces"),
     ],
 )
 def test_a_bad_variable_is_named(
@@ -90,15 +79,6 @@ def test_storage_is_a_url_with_a_bucket_or_path(
 @pytest.mark.parametrize("text", ["", "s3://bucket/elmo", "file:///tmp/x", "gs://b"])
 def test_storage_takes_urls(text: str) -> None:
     assert Cluster(storage=text).storage == text
-
-
-def test_a_database_may_lie_in_a_folder_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As MLflow's own variable names it, which each stage sets for a project there."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////home/My Drive/mlflow.db")
-    assert cluster.load(Path("absent"))[0].tracking_uri == "sqlite:////home/My Drive/mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://my server")
-    with pytest.raises(ElmoError, match="an address without spaces"):
-        cluster.load(Path("absent"))
 
 
 @pytest.mark.parametrize("ways", [["--temp"], ["--queue", "--run-all"]])
