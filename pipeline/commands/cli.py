@@ -18,7 +18,6 @@ from . import (
     project,
     store_queries,
     task,
-    tracked,
 )
 
 SECTIONS: dict[str, list[click.Command]] = {
@@ -30,7 +29,6 @@ SECTIONS: dict[str, list[click.Command]] = {
         task.task,
     ],
     "Check a store": [store_queries.verify, store_queries.lineage],
-    "Registered models": [tracked.promote],
     "Other formats": [
         convert.import_,
         convert.export,

@@ -7,7 +7,6 @@ answers before it begins; from then on it is told best effort.
 
 from .client import (
     catch_mlflow_errors,
-    check_database_exists,
     check_mlflow,
     configured_database,
     database_file,
@@ -26,7 +25,6 @@ __all__ = [
     "Run",
     "catch_mlflow_errors",
     "check_mlflow",
-    "check_database_exists",
     "configured_database",
     "database_file",
     "flat_params",

@@ -1,15 +1,13 @@
 """The versions of a registered model, and the rule by which one is `candidate` or champion.
 
 A new version is `candidate`. The first one is champion too; another becomes champion when its
-held-out perplexity, on the same text and words, is lower by a margin, or by `promote`.
+held-out perplexity, on the same text and words, is lower by a margin, or where a user sets the alias in MLflow.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
-
-from elmo.errors import ElmoError
 
 from .. import tracking
 
@@ -101,7 +99,7 @@ def decide_champion(
     champion = next((row for row in rows.values() if alias in row.aliases), None)
     if champion is None:
         if number != min(rows):
-            return f"no version is {alias}; to choose: elmo promote VERSION"
+            return f"no version is {alias}; set the alias in MLflow"
         _point(name, alias, number)
         return f"{alias} is version {number}, the first"
     if champion.version == number:
@@ -113,7 +111,9 @@ def decide_champion(
     if better:
         _point(name, alias, number)
         return f"{alias} moved from version {champion.version} to {number}: {reason}"
-    return f"{alias} stays version {champion.version}: {reason}; to move it: elmo promote {number}"
+    return (
+        f"{alias} stays version {champion.version}: {reason}; to move it, set the alias in MLflow"
+    )
 
 
 def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> tuple[bool, str]:
@@ -140,20 +140,6 @@ def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> 
     if score <= champion_score * (1 - margin) and score < champion_score:
         return True, figures
     return False, f"{figures}, is not lower by {margin:.2%}"
-
-
-def promote(name: str, number: int, *, alias: str) -> int | None:
-    """Make version `number` of a registered model the champion; return the former one's number.
-
-    `alias` is the champion's alias. None is returned where there was no champion.
-    """
-    rows = {row.version: row for row in versions(name)}
-    if number not in rows:
-        numbers = ", ".join(map(str, sorted(rows))) or "none yet"
-        raise ElmoError(f"{name} has no version {number} to promote; it has {numbers}")
-    former = next((row.version for row in rows.values() if alias in row.aliases), None)
-    _point(name, alias, number)
-    return former
 
 
 def _point(name: str, alias: str, number: int) -> None:

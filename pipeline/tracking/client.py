@@ -81,19 +81,6 @@ def _default_uri() -> str:
     return f"sqlite:///{folder / 'mlflow.db'}"
 
 
-def check_database_exists() -> None:
-    """Raise `ElmoError` if MLflow's database file does not exist; a server is not asked.
-
-    Commands that only read call it: MLflow would create a database, perhaps in a folder that is no
-    project.
-    """
-    file = configured_database()
-    if file is not None and not file.exists():
-        raise ElmoError(
-            f"{file}: no such file; change to a project folder, or set MLFLOW_TRACKING_URI"
-        )
-
-
 def check_mlflow() -> None:
     """Raise `ElmoError`, in one line and within seconds, if MLflow can't be used.
 

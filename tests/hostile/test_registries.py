@@ -18,11 +18,8 @@ from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import paired, refused
 
 pytestmark = pytest.mark.usefixtures("without_ray")
-ASKING = {
-    **{name: COMMANDS[name] for name in ("pretrain", "features", "register")},
-    "promote": ["promote", "1", "--params", "params.yaml"],
-}
-FEW = ("features", "register", "promote")
+ASKING = {name: COMMANDS[name] for name in ("pretrain", "features", "register")}
+FEW = ("features", "register")
 
 
 @pytest.fixture(autouse=True)
@@ -138,13 +135,8 @@ SERVERS = {
     "is down": closed,
     "never answers": silent,
     "asks for a login": answering(401, b"who are you?"),
-    "forbids": answering(403, b'{"error_code": "PERMISSION_DENIED", "message": "no"}'),
-    "is none": answering(404, b"<html>not here</html>"),
     "is ill": answering(500, b"a\ntraceback\n"),
-    "is busy": answering(503, b"later"),
     "answers no JSON": answering(200, b"<html>welcome</html>"),
-    "answers another JSON": answering(200, b"[1, 2]"),
-    "answers an endless error": answering(400, b"x" * 100_000),
 }
 
 
@@ -168,8 +160,3 @@ def test_an_address_that_is_none(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     line = refused(*ASKING[command], cwd=case)
     assert "hunter2" not in line and ("MLflow" in line or "MLFLOW_TRACKING_URI" in line)
-
-
-@pytest.mark.usefixtures("tracked")
-def test_a_version_that_the_registry_has_not(case: Path) -> None:
-    refused("promote", "7", "--params", "params.yaml", cwd=case, names="no version 7")

@@ -348,12 +348,3 @@ def test_no_folder_is_made_for_a_mistyped_output(words: tuple[str, ...], tmp_pat
     code, _, error = elmo(*words, cwd=tmp_path)
     assert code == 1 and error.count("\n") == 1 and ": the folder no does not exist" in error
     assert list(tmp_path.iterdir()) == []
-
-
-def test_no_database_is_made_where_there_is_no_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    code, _, error = elmo("promote", "1", "--params", str(ROOT / "params.yaml"), cwd=tmp_path)
-    assert code == 1 and "mlflow.db: no such file; change to a project folder" in error
-    assert list(tmp_path.iterdir()) == []

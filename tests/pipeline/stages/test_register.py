@@ -134,7 +134,7 @@ def test_champion_moves_only_when_perplexity_is_lower_by_the_margin(inputs: Path
     alter(inputs, by=0.1, perplexity=99.5)
     assert run(inputs)["decision"] == (
         "champion stays version 1: domain perplexity 99.5, the champion's 100, is not lower by "
-        "1.00%; to move it: elmo promote 2"
+        "1.00%; to move it, set the alias in MLflow"
     )
     assert aliases() == {1: ["champion"], 2: ["candidate"]}
     alter(inputs, by=0.2, perplexity=98.9)
@@ -188,17 +188,6 @@ def test_another_heldout_text_or_no_figure_never_moves_champion(inputs: Path) ->
     )  # without a tokenizer: it is tried with tokens alone
     store(inputs)
     assert "it was measured on other words" in run(inputs)["decision"]
-
-
-@pytest.mark.slow
-def test_promote_moves_champion_by_command(inputs: Path) -> None:
-    for number in (0, 1):
-        alter(inputs, by=number / 10, perplexity=100.0)
-        run(inputs)
-    assert champion.promote("tiny", 2, alias="champion") == 1
-    assert aliases() == {1: [], 2: ["candidate", "champion"]}
-    with pytest.raises(ElmoError, match="tiny has no version 7 to promote; it has 1, 2"):
-        champion.promote("tiny", 7, alias="champion")
 
 
 @pytest.mark.slow
