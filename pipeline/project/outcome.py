@@ -1,7 +1,6 @@
 """The lines that end a run of the whole pipeline: results, scores, and what to do next."""
 
 import os
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,11 +30,10 @@ def outcome_lines() -> list[str]:
             products.append(product)
         if score := _score(stage, outs, model):
             scores.append(f"{key} {score}".strip())
-    tracked = sorted({Path(path).parts[0] for path in _git_outs(project)})
     return [
         f"made:   {', '.join(products) or 'nothing yet'}",
         f"scored: {'; '.join(scores) or 'nothing yet'}",
-        f"next:   {'; '.join(_next_steps(products, ['dvc.lock', *tracked]))}",
+        f"next:   {'; '.join(_next_steps(products))}",
     ]
 
 
@@ -68,15 +66,6 @@ def _path(out: str | Mapping[str, Any]) -> str:
     return out if isinstance(out, str) else next(iter(out))
 
 
-def _git_outs(project: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paths of the outs that git keeps, and not DVC's cache."""
-    for entry in project.values():
-        body = entry.get("do", entry)
-        for out in [*body.get("outs", ()), *body.get("metrics", ()), *body.get("plots", ())]:
-            if isinstance(out, dict) and (next(iter(out.values())) or {}).get("cache") is False:
-                yield _path(out)
-
-
 def _score(stage: "Stage", outs: Sequence[str], started_from: str) -> str:
     """Return the score among the numbers of a stage, which are in the folder `numbers`."""
     files = [Path(out) for out in outs if Path(out).parent.name == "numbers"]
@@ -85,29 +74,15 @@ def _score(stage: "Stage", outs: Sequence[str], started_from: str) -> str:
     return stage.score(read_record(files[0], stage.numbers), started_from)
 
 
-def _next_steps(products: Sequence[str], tracked: Sequence[str]) -> list[str]:
+def _next_steps(products: Sequence[str]) -> list[str]:
     """The steps that a newcomer may take from here."""
     steps = [
         f"open {product.removeprefix('report ')}"
         for product in products
         if product.startswith("report ")
     ]
-    if _has_changes(tracked):
-        tracked = [*tracked, *(["params.yaml"] if _has_changes(["params.yaml"]) else [])]
-        steps.append(f"keep these numbers: git add {' '.join(tracked)} && git commit -m Results")
-    steps.append("compare runs: dvc metrics diff")
+    steps += ["keep these numbers: git add dvc.lock metrics params.yaml && git commit"]
+    steps += ["compare runs: dvc metrics diff"]
     if not os.environ.get("MLFLOW_TRACKING_URI"):
         steps.append("curves: mlflow ui --backend-store-uri sqlite:///mlflow.db")
     return steps
-
-
-def _has_changes(tracked: Sequence[str]) -> bool:
-    """Tell whether git would commit something of these files."""
-    if not tracked:
-        return False
-    command = ["git", "status", "--porcelain", "--", *tracked]
-    try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return process.returncode == 0 and bool(process.stdout)

@@ -1,7 +1,8 @@
 """The versions of a registered model, and the rule by which one is `candidate` or champion.
 
 A new version is `candidate`. The first one is champion too; another becomes champion when its
-held-out perplexity, on the same text and words, is lower by a margin, or where a user sets the alias in MLflow.
+held-out perplexity, on the same text and words, is lower by a margin. A user may set the alias in
+MLflow.
 """
 
 from collections.abc import Mapping
@@ -111,9 +112,7 @@ def decide_champion(
     if better:
         _point(name, alias, number)
         return f"{alias} moved from version {champion.version} to {number}: {reason}"
-    return (
-        f"{alias} stays version {champion.version}: {reason}; to move it, set the alias in MLflow"
-    )
+    return f"{alias} stays version {champion.version}: {reason}; to move it, set it in MLflow"
 
 
 def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> tuple[bool, str]:

@@ -3,23 +3,15 @@
 Which version is `candidate` or champion is decided in `champion.py`.
 """
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from elmo.errors import ElmoError
-from elmo.io.locks import take_lock
-
 from .. import tracking
-from ..terminal.progress import say
 from .champion import CANDIDATE, decide_champion, find_version
 from .served_model import log_model
-
-_LOCK_WAIT = 600.0  # seconds to wait for another process that registers
 
 
 @dataclass(frozen=True)
@@ -51,7 +43,7 @@ def register(
     `trained_with` and the `scores` beside the model. Raises `ElmoError`, and
     publishes nothing, if the model can't embed an example.
     """
-    with _registration_lock(), tracking.catch_mlflow_errors():
+    with tracking.catch_mlflow_errors():
         content = tags["model_digest"]
         number = find_version(name, content)
         is_new = number is None
@@ -86,25 +78,3 @@ def _publish(
         name, model_uri, run_id, tags=dict(tags), description=description, model_id=model_id
     )
     return int(created.version)
-
-
-@contextmanager
-def _registration_lock() -> Iterator[None]:
-    """One registration at a time where the registry is a file."""
-    database = tracking.database_file()
-    if database is None:
-        yield
-        return
-    path = database.with_name(f"{database.name}.register")
-    with path.open("a") as lock:
-        began, announced = time.monotonic(), False
-        while take_lock(lock.fileno(), wait=False) is False:
-            if time.monotonic() - began > _LOCK_WAIT:
-                raise ElmoError(
-                    f"{path}: another process has been registering for {_LOCK_WAIT:.0f} s; stop it"
-                )
-            if not announced:
-                say("waiting for another process to finish registering")
-            announced = True
-            time.sleep(0.2)
-        yield

@@ -134,7 +134,7 @@ def test_champion_moves_only_when_perplexity_is_lower_by_the_margin(inputs: Path
     alter(inputs, by=0.1, perplexity=99.5)
     assert run(inputs)["decision"] == (
         "champion stays version 1: domain perplexity 99.5, the champion's 100, is not lower by "
-        "1.00%; to move it, set the alias in MLflow"
+        "1.00%; to move it, set it in MLflow"
     )
     assert aliases() == {1: ["champion"], 2: ["candidate"]}
     alter(inputs, by=0.2, perplexity=98.9)
@@ -307,9 +307,7 @@ print(run(Path({str(inputs)!r}))["version"])
 
 
 @pytest.mark.slow
-def test_without_a_lock_the_first_of_two_versions_wins(
-    inputs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_of_two_versions_wins(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process publishes the same content between our look and our version."""
     alter(inputs, by=0.0, perplexity=100.0)
     looks = []
