@@ -200,21 +200,8 @@ def _settings(
             # The built-in task is one of English documentation.
             text = preset.edit_text(file, lambda items: items.update(tasks={}))
             file.write_text(text, encoding="utf-8")
-        if model is not None:
-            file.write_text(_with_notes(file), encoding="utf-8")
         params.load(file)
         return file.read_text(encoding="utf-8")
-
-
-def _with_notes(file: Path) -> str:
-    """The text of params.yaml with notes on what is not used where a trained model is taken."""
-    text = file.read_text(encoding="utf-8")
-    for line, note in (
-        ("vocab:", "# Not used in training: the words and characters are those of pretrain.model."),
-        ("  network:", "  # Not used while `model` names one: neither `network` nor `training`."),
-    ):
-        text = text.replace(f"\n{line}\n", f"\n{note}\n{line}\n", 1)
-    return text
 
 
 def _quoted(value: object) -> str:
@@ -246,37 +233,18 @@ def _start(folder: Path) -> str:
     if has_git and _call(folder, "git", "rev-parse", "--is-inside-work-tree").returncode:
         _run(folder, "git", "init", "-q")
         started.append("git")
-    if _needs_dvc(folder / ".dvc"):
+    if not os.path.lexists(folder / ".dvc"):
         options = ["--no-scm"] if not has_git else []
         if has_git and not (folder / ".git").exists():
             options = ["--subdir"]
-        if (folder / ".dvc").exists():
-            options.append("--force")
         _run(folder, sys.executable, "-m", "dvc", "init", "-q", *options)
         # Nothing leaves this machine, whoever calls DVC here, and however.
         _run(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
         _run(folder, sys.executable, "-m", "dvc", "config", "-q", *LINKS)
         started.append("DVC")
+    elif not (folder / ".dvc" / "config").is_file():
+        raise ElmoError(f"{folder / '.dvc'}: not a DVC folder (config is missing); delete it")
     return f"{' and '.join(started)} started" if started else "git and DVC exist"
-
-
-def _needs_dvc(folder: Path) -> bool:
-    """Tell whether `dvc init` is to be run: there is no `.dvc`, or one that was left unfinished.
-
-    Such a folder has nothing but what `dvc init` and the settings after it write. Another without a
-    config is refused.
-    """
-    if not os.path.lexists(folder):
-        return True
-    config = folder / "config"
-    if folder.is_dir() and {*os.listdir(folder)} <= {"config", ".gitignore", "tmp"}:
-        lines = config.read_text(encoding="utf-8").split("\n") if config.is_file() else []
-        settings = {line.strip() for line in lines} - {"", "[core]", "no_scm = True"}
-        if not settings or settings == {"analytics = false"}:
-            return True
-    if not config.is_file():
-        raise ElmoError(f"{folder}: not a DVC folder (config is missing); delete it")
-    return False
 
 
 def _commit(folder: Path, files: Iterable[str]) -> str:

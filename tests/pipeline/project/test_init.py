@@ -285,37 +285,12 @@ def test_the_wheel_holds_two_packages_and_the_project(tmp_path: Path) -> None:
     assert len(list((wheel / "elmo_pipeline/project/presets").iterdir())) >= 4
 
 
-START = init._start  # the fixture below replaces it in other tests
+START = init._start  # the fixture above replaces it in other tests
 
 
-@pytest.mark.slow
-def test_what_a_killed_init_left_of_dvc_is_finished(tmp_path: Path) -> None:
-    """An empty folder, and one without our settings; a project's own DVC stays as it is."""
-    for number in range(2):
-        folder = tmp_path / str(number)
-        (folder / ".dvc").mkdir(parents=True)
-        if number:
-            (folder / ".dvc" / "config").touch()
-            (folder / ".dvc" / "tmp").mkdir()
-        assert START(folder).endswith("DVC started")
-        config = (folder / ".dvc" / "config").read_text()
-        assert "analytics = false" in config and 'type = "hardlink' in config
-        assert START(folder) == "git and DVC exist"
-        assert (folder / ".dvc" / "config").read_text() == config
-
-
-@pytest.mark.parametrize("content", ["[remote 's3']\n    url = s3://b\n", "[cache]\n    dir = x\n"])
-def test_a_dvc_of_the_users_own_is_not_made_again(tmp_path: Path, content: str) -> None:
-    (tmp_path / ".dvc" / "tmp").mkdir(parents=True)
-    (tmp_path / ".dvc" / "config").write_text(content)
-    assert not init._needs_dvc(tmp_path / ".dvc")
-    (tmp_path / ".dvc" / "cache").mkdir()
-    (tmp_path / ".dvc" / "config").unlink()
+def test_a_dvc_without_its_config_is_refused(tmp_path: Path) -> None:
+    """DVC would delete the cache in it."""
+    (tmp_path / ".dvc" / "cache").mkdir(parents=True)
     with pytest.raises(ElmoError, match="config is missing"):
-        init._needs_dvc(tmp_path / ".dvc")
-
-
-def test_a_dvc_that_is_no_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / ".dvc").touch()
-    with pytest.raises(ElmoError, match="config is missing"):
-        init._needs_dvc(tmp_path / ".dvc")
+        START(tmp_path)
+    assert (tmp_path / ".dvc" / "cache").exists()
