@@ -6,14 +6,11 @@ This file is given Ray and imports it nowhere. Ray itself refuses a node with an
 import hashlib
 import importlib.metadata
 import secrets
-import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-
-from fsspec.registry import known_implementations
 
 import elmo
 from elmo.errors import ElmoError
@@ -31,15 +28,13 @@ def check_nodes(ray: Any, folders: Sequence[Location], *, answer: float = ANSWER
     """Check each node of a cluster; return how many were checked, 0 if there is only one.
 
     Raises `ElmoError` with all that is wrong, each cause with its nodes. Each node must see the
-    local `folders`, reach those at URLs, and answer in `answer` seconds. The only node of a cluster
+    local ones of `folders`, and answer in `answer` seconds. The only node of a cluster
     is this machine, and is not asked.
     """
-    packages = needed_packages(map(str, folders))
-    if absent := [name for name in packages if not packages[name]]:
-        raise ElmoError(f"{socket.gethostname()}: {', '.join(absent)} is not installed; {_IMAGE}")
+    packages = {name: package_version(name) for name in PACKAGES}
     nodes = _other_nodes(ray)
-    with markers(folders) as (contents, at_urls):
-        causes = _ask_all(ray, nodes, (packages, code_digest(), contents, at_urls), answer)
+    with markers(folders) as contents:
+        causes = _ask_all(ray, nodes, (packages, code_digest(), contents), answer)
     by_cause: dict[str, list[str]] = {}
     for node, cause in causes:
         by_cause.setdefault(cause, []).append(node)
@@ -57,7 +52,6 @@ def check_node(
     packages: Mapping[str, str],
     code: str,
     contents: Mapping[str, tuple[str, str]],
-    at_urls: Mapping[str, str],
     *,
     stale: float = STALE,
 ) -> list[str]:
@@ -75,15 +69,9 @@ def check_node(
         problems.append(
             f"{PACKAGE.parent} holds another version of the code; send it (elmo submit) or mount it"
         )
-    for url, name in at_urls.items() if not problems else ():
-        try:
-            if not Location(url).exists(name):
-                problems.append(f"{url} does not hold there what the driver has put in it")
-        except ElmoError as error:
-            problems.append(f"{error}; does this node have the address and the credentials?")
     deadline = time.monotonic() + stale
     for folder, (name, content) in contents.items():
-        while not (is_there := _is_there(Path(folder, name or "any"), content if name else "")):
+        while not (is_there := _is_there(Path(folder, name), content)):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.5)
@@ -100,23 +88,6 @@ def _other_nodes(ray: Any) -> list[dict[str, Any]]:
     if len(nodes) < 2:
         return []
     return [node for node in nodes if node["Resources"].keys() & {"CPU", "GPU"}]
-
-
-def needed_packages(addresses: Iterable[str]) -> dict[str, str]:
-    """Return the versions, here, of the packages that a node needs, with those for these URLs.
-
-    They are by the package's name; the version of one that is not installed is empty.
-    """
-    names = [*PACKAGES, *filter(None, map(_package_of, addresses))]
-    return {name: package_version(name) for name in dict.fromkeys(names)}
-
-
-def _package_of(address: str) -> str:
-    """The package that fsspec takes for a URL, such as s3fs; empty where none is needed."""
-    protocol, separator, _ = address.partition("://")
-    class_name = known_implementations.get(protocol, {"class": ""})["class"] if separator else ""
-    module = class_name.partition(".")[0]
-    return "" if module == "fsspec" else module
 
 
 def _ask_all(
@@ -151,31 +122,20 @@ def _ask_all(
 
 
 @contextmanager
-def markers(
-    folders: Sequence[Location],
-) -> Iterator[tuple[dict[str, tuple[str, str]], dict[str, str]]]:
-    """Yield small files by which a node proves that it sees the driver's folders, until the end of
-    the block: name and content by local folder, and the name by URL.
-
-    Where the driver may only read, the name is empty, and the nodes check that the folder exists.
-    """
+def markers(folders: Sequence[Location]) -> Iterator[dict[str, tuple[str, str]]]:
+    """Yield small files by which a node proves that it sees the driver's local folders, until the
+    end of the block: name and content by folder."""
     contents: dict[str, tuple[str, str]] = {}
-    urls: dict[str, str] = {}
     with ExitStack() as stack:
-        for remote in [item for item in folders if item.local is None][-1:]:
-            name = urls[remote.url] = f".preflight-{secrets.token_hex(8)}"
-            remote.write(name, b"")
-            stack.callback(remote.delete, name)
-        local = [item.local for item in folders if item.local is not None]
-        for folder in sorted({str(_folder(path)) for path in local}):
+        for folder in {_folder(item.local) for item in folders if item.local is not None}:
             name, content = f".preflight-{secrets.token_hex(8)}", secrets.token_hex(16)
             try:
-                Path(folder, name).write_text(content)
-                stack.callback(Path(folder, name).unlink, missing_ok=True)
-            except OSError:
-                name = ""
-            contents[folder] = (name, content)
-        yield contents, urls
+                (folder / name).write_text(content)
+            except OSError:  # it may only be read
+                continue
+            stack.callback((folder / name).unlink, missing_ok=True)
+            contents[str(folder)] = (name, content)
+        yield contents
 
 
 def _folder(path: Path) -> Path:
@@ -188,7 +148,7 @@ def _folder(path: Path) -> Path:
 
 def _is_there(marker: Path, content: str) -> bool:
     try:
-        return marker.read_text() == content if content else marker.parent.is_dir()
+        return marker.read_text() == content
     except OSError:
         return False
 

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from elmo.io.location import Location
 from pipeline.cluster import preflight
 
@@ -12,14 +10,14 @@ from pipeline.cluster import preflight
 def answer(**changed: Any) -> list[str]:
     """What this machine says as a node that is asked for its own state, but for what changed."""
     versions = {name: preflight.package_version(name) for name in preflight.PACKAGES}
-    own = {"packages": versions, "code": preflight.code_digest(), "contents": {}, "at_urls": {}}
+    own = {"packages": versions, "code": preflight.code_digest(), "contents": {}}
     return preflight.check_node(**own | changed, stale=0.0)
 
 
 def test_a_node_like_the_driver_has_no_problem(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     folders = [Location(tmp_path / "data" / "shards"), Location(tmp_path / "new" / "out")]
-    with preflight.markers(folders) as (contents, _):
+    with preflight.markers(folders) as contents:
         assert set(contents) == {str(tmp_path), str(tmp_path / "data")}
         assert answer(contents=contents) == []
     assert [p.name for p in tmp_path.rglob("*")] == ["data"]
@@ -36,18 +34,10 @@ def test_all_that_a_node_lacks_is_one_answer(tmp_path: Path) -> None:
     assert all(word in problem for word, problem in zip(said, found, strict=True))
 
 
-def test_a_url_needs_the_package_that_reads_it() -> None:
-    pytest.importorskip("s3fs")
-    assert preflight.needed_packages(["s3://bucket/text", "/a/folder", "local:///b"]).keys() == {
-        *preflight.PACKAGES,
-        "s3fs",
-    }
-
-
 def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    with preflight.markers([Location(tmp_path / "out")]) as (contents, _):
+    with preflight.markers([Location(tmp_path / "out")]) as contents:
         name = contents[str(tmp_path)]
         (problem,) = answer(contents={str(other): name})
         assert problem == f"{other} is not the driver's folder; mount the shared storage there"
