@@ -1,12 +1,11 @@
 """Losses of workers in training: their cause, when to give up, and what the terminal shows.
 
-Each worker, wherever it runs, leaves a small file in the run's folder, by which the driver knows
-where it was. The restart itself is in `workers.fit`; the wait for room before it is
+The first worker leaves a small file in the run's folder, by which the driver knows that training
+has begun, and with how many. The restart itself is in `workers.fit`; the wait for room before it is
 `free_cores.hold_cores`.
 """
 
 import re
-import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from elmo.errors import ElmoError, NotFound
-from elmo.io.location import Location, in_parallel
+from elmo.io.location import Location
 
 from ..terminal.progress import say
 
@@ -24,18 +23,15 @@ LOSSES = {
     r"ActorDied|actor died|actor is dead|worker process has died": "its process died",
     r"health check (failed|timed out)": "it does not answer",
 }
-# Errors of the surviving workers: gloo and NCCL name their source file and the peer's address.
+_WORKERS = "workers.json"  # in the run's folder
+# Errors of the surviving workers: gloo and NCCL name their source file.
 _CONNECTION = re.compile(r"gloo|NCCL|by peer|Connection (closed|reset|refused)|Broken pipe")
-_ADDRESS = re.compile(r"\[(?:::ffff:)?(\d[\d.]+|[\da-f]*:[\da-f:]+)\]")
 
 
-def record_worker_start(folder: Location, rank: int, size: int, ip: str) -> None:
-    """Record a training worker's host, IP address and group size in the run's folder.
-
-    This process is the worker, number `rank` of `size`.
-    """
-    record = {"host": socket.gethostname(), "ip": ip, "size": size, "start": uuid.uuid4().hex}
-    (folder / "workers").write_json(f"{rank}.json", record)
+def record_worker_start(folder: Location, size: int) -> None:
+    """Record in the run's folder that a group of `size` training workers has started; the first of
+    them calls it."""
+    folder.write_json(_WORKERS, {"size": size, "start": uuid.uuid4().hex})
 
 
 def is_worker_loss(error: BaseException) -> bool:
@@ -69,9 +65,7 @@ class LossCount:
         """
         folders = self._checkpoints()
         self.count, self.folders = 1 if folders - self.folders else self.count + 1, folders
-        losses = describe_losses(
-            {str(rank): loss_cause(error) for rank, error in failures.items()}, self.folder
-        )
+        losses = describe_losses(failures)
         if self.count > self.limit:
             raise ElmoError(
                 f"{self.label}: {losses}; that is {self.count} losses without a new checkpoint "
@@ -84,29 +78,19 @@ class LossCount:
         return set((self.folder / "checkpoints").folders())
 
 
-def describe_losses(causes: Mapping[str, str], folder: Location) -> str:
-    """Return one line that names the lost workers, their hosts and the causes.
+def describe_losses(failures: Mapping[int, BaseException]) -> str:
+    """Return one line that names the lost workers by rank, and the causes.
 
-    `causes` has what `loss_cause` returned by rank, in the run with this `folder`. A lost worker
-    breaks the connections of the others: these are not named, but the peer that they can't reach
-    is.
+    A lost worker breaks the connections of the others, which are named only if no cause is known.
     """
-    workers = _workers(folder)
+    causes = {rank: loss_cause(error) for rank, error in failures.items()}
     losses = {rank: cause for rank, cause in causes.items() if cause in LOSSES.values()}
-    if not losses:
-        ranks = {worker["ip"]: rank for rank, worker in workers.items()}
-        for rank, cause in causes.items():
-            peer = next((ip for ip in _ADDRESS.findall(cause) if ip in ranks), None)
-            if peer is not None:
-                losses[ranks[peer]] = "its connection closed"
-            else:
-                losses[rank] = cause
-    by_cause: dict[str, set[str]] = {}
-    for rank, cause in losses.items():
-        host = workers[rank]["host"] if rank in workers else "an unknown node"
-        by_cause.setdefault(cause, set()).add(f"{rank} on {host}")
-    texts = {reason: ", ".join(sorted(names)) for reason, names in by_cause.items()}
-    return "; ".join(f"worker {text} lost: {reason}" for reason, text in texts.items())
+    by_cause: dict[str, list[str]] = {}
+    for rank, cause in sorted((losses or dict.fromkeys(causes, "its connection closed")).items()):
+        by_cause.setdefault(cause, []).append(str(rank))
+    return "; ".join(
+        f"worker {', '.join(ranks)} lost: {cause}" for cause, ranks in by_cause.items()
+    )
 
 
 @contextmanager
@@ -118,7 +102,7 @@ def show_worker_count(
 
     `folder` is the run's, where workers record their start; `label` stands at the head of the line.
     """
-    (folder / "workers").delete_all((folder / "workers").names())
+    folder.delete(_WORKERS)
     with run_alongside(_watch, folder, label, has_begun):
         yield
 
@@ -141,7 +125,7 @@ def _watch(folder: Location, label: str, has_begun: threading.Event, stop: threa
     while not ended:
         ended = stop.wait(0.5 if folder.local else 5)
         try:
-            worker = (folder / "workers").read_record("0.json", dict[str, Any])
+            worker = folder.read_record(_WORKERS, dict[str, Any])
         except NotFound:
             worker = {"start": "", "size": 0}
         if worker["start"]:
@@ -149,10 +133,3 @@ def _watch(folder: Location, label: str, has_begun: threading.Event, stop: threa
         if start and worker["start"] != start:
             say(f"{label}: {worker['size']} worker{'s' * (worker['size'] > 1)} now")
         start = worker["start"]
-
-
-def _workers(folder: Location) -> dict[str, Any]:
-    location = folder / "workers"
-    names = [name for name in location.names() if name.endswith(".json")]
-    notes = in_parallel(lambda name: location.read_record(name, dict[str, Any]), names)
-    return {name.removesuffix(".json"): note for name, note in zip(names, notes, strict=True)}

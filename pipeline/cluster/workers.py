@@ -402,7 +402,8 @@ class _Entry:
         rank, size = context.get_world_rank(), context.get_world_size()
         if ray.is_initialized():  # else this is the driver's own process
             keep_freed_memory()
-            restarts.record_worker_start(self.folder, rank, size, ray.util.get_node_ip_address())
+            if rank == 0:
+                restarts.record_worker_start(self.folder, size)
         return self.loop(self.config, rank, size, str(get_device()) if self.gpu else "cpu")
 
 

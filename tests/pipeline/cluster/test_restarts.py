@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,28 +22,18 @@ CLOSED = (
 )
 
 
-@pytest.fixture
-def three(tmp_path: Path) -> Location:
-    """The folder of a run with three workers on nodes of their own."""
-    folder = Location(tmp_path)
-    for rank, host in enumerate(("a", "b", "c")):
-        own = {"host": host, "ip": f"10.0.0.{rank}", "size": 3, "start": "x"}
-        (folder / "workers").write_json(f"{rank}.json", own)
-    return folder
-
-
 def test_one_line_names_what_was_lost_and_not_who_missed_it(
-    three: Location, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    losses = restarts.LossCount(three, label="pretrain", limit=3)
+    losses = restarts.LossCount(Location(tmp_path), label="pretrain", limit=3)
     losses.add({1: GONE, 2: GONE, 0: RuntimeError(CLOSED)})
     assert capsys.readouterr().err.strip() == (
-        "pretrain: worker 1 on b, 2 on c lost: its node was lost; resuming from the newest "
+        "pretrain: worker 1, 2 lost: its node was lost; resuming from the newest "
         "checkpoint, restart 1 of 3 without a new checkpoint"
     )
     losses.add({0: RuntimeError(CLOSED), 1: RuntimeError(CLOSED)})
     said = capsys.readouterr().err
-    assert "worker 2 on c lost: its connection closed; " in said and "gloo" not in said
+    assert "worker 0, 1 lost: its connection closed; " in said and "gloo" not in said
     unhealthy = RuntimeError("A worker health check failed. x")
     assert restarts.loss_cause(unhealthy) == "it does not answer"
     assert restarts.is_worker_loss(RuntimeError(CLOSED)) and not restarts.is_worker_loss(
@@ -52,16 +41,15 @@ def test_one_line_names_what_was_lost_and_not_who_missed_it(
     )
 
 
-def test_losses_count_anew_with_each_checkpoint(three: Location) -> None:
-    losses = restarts.LossCount(three, label="pretrain", limit=2)
-    assert three.local is not None
+def test_losses_count_anew_with_each_checkpoint(tmp_path: Path) -> None:
+    losses = restarts.LossCount(Location(tmp_path), label="pretrain", limit=2)
     for step in range(5):
         losses.add({1: GONE})
         losses.add({1: GONE})
-        (three.local / "checkpoints" / f"step-{step}").mkdir(parents=True)
+        (tmp_path / "checkpoints" / f"step-{step}").mkdir(parents=True)
     losses.add({1: GONE})
     losses.add({1: GONE})
-    with pytest.raises(ElmoError, match=r"worker 1 on b lost: its node was lost; that is 3 losses"):
+    with pytest.raises(ElmoError, match=r"worker 1 lost: its node was lost; that is 3 losses"):
         losses.add({1: GONE})
 
 
@@ -101,8 +89,7 @@ def test_a_lost_worker_is_told_and_the_work_goes_on(
     )
     assert ended_with in range(fewest, 3)
     said = capfd.readouterr().err
-    worker = f"worker 1 on {socket.gethostname()} lost: its process died; "
-    assert f"train: {worker}" in said and "restart 1 of 3" in said
+    assert "train: worker 1 lost: its process died; " in said and "restart 1 of 3" in said
 
 
 def at_once(config: dict[str, Any], rank: int, size: int, device: str) -> None:
