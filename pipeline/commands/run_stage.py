@@ -4,12 +4,9 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from elmo.errors import ElmoError, NotFound
 from elmo.io.location import Location
@@ -87,9 +84,8 @@ def _run_and_record(
         from ..settings.precision import with_chosen_precision
         from ..terminal.progress import log_detail
 
-        say = partial(click.echo, err=True)
         params = with_chosen_precision(
-            params, stage.name, cluster=cluster, work=values["work"], say=say, note=log_detail
+            params, stage.name, cluster=cluster, work=values["work"], say=log_detail
         )
     output = stage.outputs[0].name
     named_output = values[output]

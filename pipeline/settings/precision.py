@@ -1,6 +1,6 @@
 """The choice of a numeric precision before work starts: `auto` becomes float32 or bfloat16.
 
-A warning says that bfloat16 is slower here than float32; int8 that can't be computed is refused.
+int8 that can't be computed here is refused.
 """
 
 import os
@@ -32,41 +32,28 @@ class AutoPrecision(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def choose_precision(
-    requested: RequestedOfEmbedding,
-    *,
-    setting: str,
-    device: str,
-    say: Say,
-    note: Say | None = None,
+    requested: RequestedOfEmbedding, *, setting: str, device: str, say: Say
 ) -> EmbeddingPrecision:
     """Return the precision to compute in on `device`: `requested`, or for `auto` the faster one.
 
-    `setting` names the setting, for messages. What `auto` is goes to `note` (default: `say`), since
-    nothing is to be gained by another setting. A GPU that this machine lacks is assumed to be fast
-    in bfloat16. Raises `BadSettings` for int8 that can't be computed here.
+    `setting` names the setting, for messages; `say` gets a line about what `auto` is. A GPU that
+    this machine lacks is assumed to be fast in bfloat16. Raises `BadSettings` for int8 that can't
+    be computed here.
     """
     if requested == "int8" and not os.environ.get("RAY_ADDRESS"):
         _check_int8(setting, device)
-    if requested in ("float32", "int8"):
+    if requested != "auto":
         return requested
     if device == "cuda" and not torch.cuda.is_available():
         return "bfloat16"
     speeds = machine_speed.matrix_speeds(torch.device(device))
-    if requested == "auto":
-        faster = machine_speed.faster_precision(speeds)
-        factor = speeds.speedup("bfloat16", "float32")
-        (note or say)(
-            f"{setting}: auto is {faster} here, where matrix products are {_times(factor)} as fast "
-            "in bfloat16 as in float32"
-        )
-        return faster
-    factor = speeds.speedup("float32", "bfloat16")
-    if factor >= machine_speed.WORTH and not os.environ.get("RAY_ADDRESS"):  # of unlike machines
-        say(
-            f"warning: {setting}: matrix products here are {_times(factor)} as fast in float32 as "
-            "in bfloat16; float32 or auto would be faster"
-        )
-    return requested
+    faster = machine_speed.faster_precision(speeds)
+    factor = speeds.speedup("bfloat16", "float32")
+    say(
+        f"{setting}: auto is {faster} here, where matrix products are {_times(factor)} as fast in "
+        "bfloat16 as in float32"
+    )
+    return faster
 
 
 def _check_int8(setting: str, device: str) -> None:
@@ -83,12 +70,11 @@ def with_chosen_precision(
     cluster: "Cluster",
     work: Location,
     say: Say,
-    note: Say | None = None,
 ) -> "Params":
     """Return `params` with the precision of the section `stage` chosen, so that none is `auto`.
 
     `auto` stays what it was as long as the folder `work` has work in progress, which another
-    measurement could not resume. `say` and `note` get lines about it, as in `choose_precision`.
+    measurement could not resume. `say` gets a line about it.
     """
     section: Any = getattr(params, stage)
     if getattr(section, "model", ""):
@@ -103,10 +89,10 @@ def with_chosen_precision(
         begun = work.read_record(record, AutoPrecision)
     if begun is not None and begun.device == device:
         precision = begun.precision
-        (note or say)(f"{path}.precision: auto is {precision}, in which the work in progress began")
+        say(f"{path}.precision: auto is {precision}, in which the work in progress began")
     else:
         precision = choose_precision(
-            holder.precision, setting=f"{path}.precision", device=device, say=say, note=note
+            holder.precision, setting=f"{path}.precision", device=device, say=say
         )
         if holder.precision == "auto":
             work.write_json(record, {"precision": precision, "device": device})

@@ -1,10 +1,9 @@
-"""Every command that takes a precision settles it, and refuses a slow one, before work starts."""
+"""Every command that takes a precision settles it before work starts."""
 
 import os
 import platform
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,10 @@ from pipeline.settings import params
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.fingerprint import fingerprint
 from pipeline.settings.precision import (
-    choose_precision,
     forget_precision,
     with_chosen_precision,
 )
-from tests.pipeline.command_line import COMMANDS, ROOT, elmo
+from tests.pipeline.command_line import ROOT, elmo
 
 EMULATES, HAS_UNITS = MatrixSpeeds(100.0, 0.5), MatrixSpeeds(100.0, 500.0)
 
@@ -70,21 +68,6 @@ NAMES = ["pretrain", "finetune", "features", "embed"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_slow_bfloat16_is_a_warning_before_anything_is_read(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments, setting = commands(tmp_path, "bfloat16")[name]
-    twice = MatrixSpeeds(200.0, 100.0)
-    for speeds, times in ((EMULATES, "200 ×"), (twice, "2 ×"), (HAS_UNITS, "")):
-        measured(monkeypatch, speeds)
-        code, _, error = elmo(name, *arguments)
-        assert code == 1 and str(tmp_path) in error.splitlines()[-1]  # the input is missing
-        warnings = [line for line in error.splitlines() if line.startswith("warning: ")]
-        assert len(warnings) == bool(times)
-        assert all(f"{setting}: matrix products here are {times}" in line for line in warnings)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_auto_is_settled_before_anything_is_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +77,7 @@ def test_auto_is_settled_before_anything_is_read(
         _, _, error = elmo(name, *arguments)
         log = tmp_path / "runs" / f"{name}.log"
         said = log.read_text() if log.exists() else error  # of the setting that is an option
-        assert f"{setting}: auto is {chosen} here" in said and "warning" not in error
+        assert f"{setting}: auto is {chosen} here" in said
         assert ("auto is" in error) == (name == "embed")
 
 
@@ -123,19 +106,6 @@ def test_auto_stays_what_it_was_while_there_is_work_to_resume(
     assert choose(HAS_UNITS) == "bfloat16" and "in progress" not in said[-1]
 
 
-def test_a_model_that_is_used_unchanged_has_no_precision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured(monkeypatch, HAS_UNITS)
-    given = params.load(ROOT / "params.yaml")
-    taken = replace(given, pretrain=replace(given.pretrain, model="english"))
-    said: list[str] = []
-    chosen = with_chosen_precision(
-        taken, "pretrain", cluster=Cluster(), work=Location(tmp_path), say=said.append
-    )
-    assert chosen is taken and not said and not list(tmp_path.iterdir())
-
-
 def test_what_auto_was_is_part_of_the_params_that_a_stage_gets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,38 +121,13 @@ def test_what_auto_was_is_part_of_the_params_that_a_stage_gets(
     assert len(marks) == 2
 
 
-def test_every_option_and_setting_of_a_precision_is_among_them() -> None:
-    with_option = {
-        name
-        for name, command in COMMANDS.items()
-        if any("--precision" in option.opts for option in command.params)
-    }
-    text = (ROOT / "params.yaml").read_text()
-    assert with_option == {"embed"} and text.count("precision: ") == 3
-
-
-def test_a_gpu_elsewhere_is_fast_in_bfloat16_and_a_cluster_is_not_warned_of(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    measured(monkeypatch, EMULATES)
-    said: list[str] = []
-    asked: list[tuple[str, Precision]] = [("auto", "bfloat16"), ("float32", "float32")]
-    if not torch.cuda.is_available():
-        for requested, chosen in asked:
-            found = choose_precision(requested, setting="x", device="cuda", say=said.append)  # type: ignore[arg-type]
-            assert found == chosen
-    monkeypatch.setenv("RAY_ADDRESS", "ray://head")
-    assert choose_precision("bfloat16", setting="x", device="cpu", say=said.append) == "bfloat16"
-    assert said == []
-
-
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN's limit is one of x86-64")
 @pytest.mark.slow
 def test_a_processor_without_bfloat16_is_measured_as_such(tmp_path: Path) -> None:
     """oneDNN is kept from AVX-512 and AMX: a product in bfloat16 is then really emulated."""
     program = (
         "from pipeline.settings.precision import choose_precision\n"
-        "for asked in 'bfloat16', 'auto', 'auto':\n"
+        "for asked in 'auto', 'auto':\n"
         "    name = 'features.precision'\n"
         "    said = choose_precision(asked, setting=name, device='cpu', say=print)\n"
         "    print(said)\n"
@@ -195,10 +140,9 @@ def test_a_processor_without_bfloat16_is_measured_as_such(tmp_path: Path) -> Non
         text=True,
         check=True,
     )
-    warning, *lines = done.stdout.splitlines()
-    assert warning.startswith("warning: features.precision: matrix products here are ")
-    assert lines[0] == "bfloat16" and lines[2] == lines[4] == "float32"
-    assert lines[1] == lines[3]  # measured once
+    lines = done.stdout.splitlines()
+    assert lines[1] == lines[3] == "float32"
+    assert lines[0] == lines[2]  # measured once
     assert len(list((tmp_path / "elmo").iterdir())) == 1
 
 
