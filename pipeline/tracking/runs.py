@@ -8,11 +8,9 @@ twice.
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -31,17 +29,14 @@ from .client import (
     explain,
     home_before_move,
     mlflow_client,
-    shorten_error,
     shown_uri,
 )
 
 FLUSH = 60.0  # seconds a finished stage waits for MLflow to take its last figures
 _LONGEST_PAUSE = 60.0  # seconds between two attempts to reach MLflow, at most
-_RACES = 10  # times that another process may add a row first
-_DUPLICATE = re.compile("UNIQUE constraint|UniqueViolation|duplicate key", re.IGNORECASE)
 _RUN_FILE = "mlflow.json"  # in the folder of work in progress: which run it is
 _BATCH = 1000  # MLflow takes no more metrics at a time
-_NEVER = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"}
+_ABSENT = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"}  # error codes
 
 
 class Run:
@@ -121,7 +116,7 @@ class Run:
             client = mlflow_client()
             self._send_metrics(client)
             while self._calls:
-                self._offer(lambda: self._calls[0](client))
+                self._calls[0](client)
                 del self._calls[0]
         except Exception as error:
             # What was sent may have been stored: MLflow is asked before anything is sent again.
@@ -151,18 +146,8 @@ class Run:
                     self._steps[row[0]].add(row[3])
                     unsent.append(Metric(*row))
             if unsent:
-                self._offer(partial(client.log_batch, self.run_id, metrics=unsent))
+                client.log_batch(self.run_id, metrics=unsent)
             del self._metrics[: len(batch)]
-
-    def _offer(self, call: Callable[[], Any]) -> None:
-        """Call; what MLflow refuses for good is said and left out."""
-        try:
-            call()
-        except Exception as error:
-            code = getattr(error, "error_code", "")
-            if code not in _NEVER and not isinstance(error, FileNotFoundError):
-                raise
-            say(f"MLflow at {shown_uri()} refuses a record ({shorten_error(error)}); left out")
 
 
 @contextmanager
@@ -220,6 +205,7 @@ def _create_run(
 ) -> str:
     from mlflow.entities import Dataset as Entry
     from mlflow.entities import DatasetInput, InputTag, Param
+    from mlflow.exceptions import MlflowException
 
     locations = {name: _address(sources[name]) for name in inputs if name in sources}
     tags = {"stage": stage, **{f"digest.{name}": value for name, value in inputs.items()}}
@@ -239,28 +225,11 @@ def _create_run(
         source = _json({"uri": location})
         entry = Entry(name, value[:36], kind, source, profile=_json({"digest": value}))
         datasets.append(DatasetInput(entry, [InputTag("mlflow.data.context", name)]))
-    _log_inputs(client, run_id, datasets)
+    with contextlib.suppress(MlflowException):  # another run has added the same one just now
+        client.log_inputs(run_id, datasets)
     with contextlib.suppress(OSError):  # a server's own artifact folder that is not ours to write
         client.log_dict(run_id, origin.package_versions(), "environment.json")
     return run_id
-
-
-def _log_inputs(client: Any, run_id: str, datasets: list[Any]) -> None:
-    """Tie datasets to a run.
-
-    MLflow adds the datasets that it does not know. Where two runs add the same one at once, its
-    database refuses the later, which finds the dataset when it asks again.
-    """
-    from mlflow.exceptions import MlflowException
-
-    for tries_left in reversed(range(_RACES)):
-        try:
-            client.log_inputs(run_id, datasets)
-            return
-        except MlflowException as error:
-            if not tries_left or not _DUPLICATE.search(str(error)):
-                raise
-        time.sleep(0.1)
 
 
 def run_exists(run_id: str) -> bool:
@@ -273,7 +242,7 @@ def run_exists(run_id: str) -> bool:
         home = home_before_move(client.get_experiment(info.experiment_id))
         return info.lifecycle_stage == "active" and not home
     except MlflowException as error:
-        if error.error_code in _NEVER:
+        if error.error_code in _ABSENT:
             return False
         raise
 

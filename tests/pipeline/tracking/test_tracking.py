@@ -265,19 +265,6 @@ def test_figures_of_an_outage_are_sent_when_the_server_is_back_and_none_twice(
         server.kill()
 
 
-def test_what_mlflow_refuses_keeps_nothing_later_back(
-    database: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with tracking.run("pretrain", Params(), inputs={}) as log:
-        log.log_metrics({"a\nname": 2.0})
-        log.log_metrics({"loss": 1.0, "after": 3.0})
-        log.log_artifact(database.with_name("absent"))
-        log.set_tag("store", "abc")
-    data = mlflow.MlflowClient().get_run(log.run_id).data
-    assert data.metrics == {"loss": 1.0, "after": 3.0} and data.tags["store"] == "abc"
-    assert capsys.readouterr().err.count("left out") == 2
-
-
 def test_addresses_are_shown_without_their_secrets() -> None:
     for text, expected in {
         "https://user:pw@example.org/a": "https://example.org/a",
