@@ -281,17 +281,9 @@ class Params:
     report: ReportSettings
 
 
-_MOVED = {
-    "cluster": "move it to cluster.yaml, a file of its own (see cluster.example.yaml)",
-    "corpus.task": "it is corpus.domain now",
-    "corpus.task_package": "it is corpus.domain_package now",
-    "results": "delete this section: the tool keeps these numbers itself",
-}
-
-
 def load(path: Path, changes: Sequence[str] = ()) -> Params:
     """Read params.yaml; raise `ElmoError` naming the file, line and key of what is wrong.
 
     `changes` are `section.key=value` each, as `--set` gives them, and override the file.
     """
-    return strict_yaml.read_settings(path, Params, complete=True, advice=_MOVED, changes=changes)
+    return strict_yaml.read_settings(path, Params, complete=True, changes=changes)

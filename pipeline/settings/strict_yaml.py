@@ -4,7 +4,7 @@ Every error names the line. A field's range stands in its type (`elmo.settings`)
 DVC's own reader, ruamel.yaml: YAML 1.2, in which no key may be repeated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -23,16 +23,14 @@ def read_settings(
     kind: type[Settings],
     *,
     complete: bool = False,
-    advice: Mapping[str, str] | None = None,
     changes: Sequence[str] = (),
 ) -> Settings:
     """Read a YAML file as the dataclass `kind`; an `ElmoError` names file, line and key.
 
-    A missing key takes its field's default, unless the file must be `complete`. `advice` maps keys
-    of older versions to advice on where they are now. `changes` are `section.key=value` each, in
-    YAML, and override the file.
+    A missing key takes its field's default, unless the file must be `complete`. `changes` are
+    `section.key=value` each, in YAML, and override the file.
     """
-    reader = _Reader(path, complete, advice or {}, changes)
+    reader = _Reader(path, complete, changes)
     built: Settings = reader.build(reader.root, kind, ())
     return built
 
@@ -65,10 +63,8 @@ def _parse(text: str, source: str) -> Any:
 class _Reader:
     """Turns the values of one file, and `changes` to them, into settings."""
 
-    def __init__(
-        self, path: Path, complete: bool, advice: Mapping[str, str], changes: Sequence[str]
-    ) -> None:
-        self.path, self.complete, self.advice = path, complete, advice
+    def __init__(self, path: Path, complete: bool, changes: Sequence[str]) -> None:
+        self.path, self.complete = path, complete
         self.root = parse_file(path)
         self.sources: dict[Keys, str] = {}
         for change in changes:
@@ -121,11 +117,7 @@ class _Reader:
         values = value or {}
         for name in values:
             if name not in by_name:
-                advice = (
-                    self.advice.get(_dotted_name((*keys, name)))
-                    or f"there are {', '.join(by_name)}"
-                )
-                self.refuse((*keys, name), f"is no setting; {advice}")
+                self.refuse((*keys, name), f"is no setting; there are {', '.join(by_name)}")
         for name, field in by_name.items():
             if name not in values and (self.complete or field.default is MISSING):
                 self.refuse((*keys, name), "is missing")

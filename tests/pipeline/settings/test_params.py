@@ -165,8 +165,8 @@ def test_no_setting_is_without_a_range() -> None:
         (
             "cluster",
             {"workers": 1},
-            "cluster is no setting; move it to cluster.yaml, a file of its "
-            "own (see cluster.example.yaml)",
+            "cluster is no setting; there are corpus, tokenize, vocab, pretrain, finetune, "
+            "features, register, labels, tasks, report",
         ),
     ],
 )
