@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import listing, paired, refused
@@ -143,13 +142,6 @@ def test_what_another_stage_has_written_stays(case: Path, command: str, other: s
     refused(name, *(other if word == output else word for word in words), cwd=case, names=other)
 
 
-def test_devices_that_are_not_there(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused(*COMMANDS["embed"], "--device", "tpu", cwd=case, names="--device")
-    if not torch.cuda.is_available():
-        monkeypatch.setenv("ELMO_GPU", "true")
-        refused(*COMMANDS["features"], cwd=case, names="no CUDA device")
-
-
 MINE = '{"text": "years of work"}\n'  # as JSON begins, and as nothing here writes
 
 
@@ -175,33 +167,6 @@ def test_figures_of_before_are_replaced(case: Path) -> None:
 def test_the_record_of_register_replaces_no_other_json(case: Path) -> None:
     (case / "version.json").write_text('{"mine": 1}')
     refused(*COMMANDS["register"], cwd=case, names="version.json")
-
-
-PROBE = [
-    "findings",
-    "probe",
-    "--model",
-    "model",
-    "--train",
-    "a.conll",
-    "--test",
-    "a.conll",
-    "--out",
-    "o.json",
-]
-
-
-@pytest.mark.parametrize(("name", "text"), [("o.json", '{"mine": 1}'), ("o.png", "\x89PNG mine")])
-def test_a_finding_replaces_no_other_json_and_no_other_picture(
-    case: Path, name: str, text: str
-) -> None:
-    (case / "a.conll").write_text("the\tDET\ngift\tNOUN\n\nhe\tPRON\nhas\tVERB\n")
-    (case / name).write_text(text, encoding="latin-1")
-    refused(*PROBE, cwd=case, names=name)
-    (case / name).unlink()
-    for _ in range(2):  # its own it replaces
-        code, _, error = elmo(*PROBE, cwd=case)
-        assert code == 0, error
 
 
 TASK = [
@@ -365,12 +330,6 @@ def test_work_in_progress_lies_in_nothing_that_is_read_or_written(
     work = READ.get(command, "model") + below
     words = [work if word == "work" else word for word in WORKING[command]]
     refused(*words, cwd=task_case, names=f"--work {work}: ")
-
-
-def test_vectors_that_are_not_there_are_found_before_any_work(task_case: Path) -> None:
-    words = [*WORKING["task train"], "--set", "words=file", "--set", "word_file=~/no.vec"]
-    refused(*words, cwd=task_case, names="~/no.vec", work=False)
-    assert not (task_case / "work").exists()
 
 
 def test_a_task_takes_of_a_model_what_is_the_model_s(task_case: Path) -> None:

@@ -15,8 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from elmo.data.vocabulary import Vocabulary
-from elmo.settings import MOST_TOKENS
 from elmo.tasks.example_files import read_examples
 from tests.hostile.harness import DAMAGE, refused
 from tests.pipeline.command_line import ROOT, elmo
@@ -220,36 +218,3 @@ def test_a_byte_order_mark_before_labelled_data_is_no_part_of_it(case: Path, kin
         path.write_bytes(mark + texts[kind].encode())
         found.append(read_examples(task, path, tokenizer="whitespace").examples)
     assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_byte_order_mark_before_a_list_of_words_is_no_word(case: Path, end: str) -> None:
-    words = case / "vocab" / "words.txt"
-    text = words.read_text().replace("\n", end)
-    found = []
-    for mark in ("", "\ufeff"):
-        words.write_text(mark + text, newline="")
-        found.append(Vocabulary.load(words).words)
-    assert found[0] == found[1]
-
-
-SENTENCES: dict[str, Any] = {
-    "tagging": {"tokens": ["a"], "tags": ["X"]},
-    "roles": {"tokens": ["a"], "predicate": 0, "tags": ["B-V"]},
-    "coreference": {"sentences": [["a"]], "clusters": []},
-}
-
-
-@pytest.mark.parametrize("kind", SENTENCES)
-def test_a_sentence_that_does_not_end(case: Path, kind: str) -> None:
-    many = MOST_TOKENS + 1
-    longer = {
-        name: [value[0] * many] if name == "sentences" else value * many
-        for name, value in SENTENCES[kind].items()
-        if name in ("tokens", "tags", "sentences")
-    }
-    record = SENTENCES[kind] | longer
-    (case / "t.jsonl").write_text(json.dumps(record) + "\n")
-    words = ["task", "train", kind, "--train", "t.jsonl", "--dev", "t.jsonl", "--out", "o"]
-    line = refused(*words, "--model", "model", cwd=case, names="t.jsonl:1: ")
-    assert f"of {many:,} tokens, more than {MOST_TOKENS:,}; cut it into sentences" in line

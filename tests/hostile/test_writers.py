@@ -97,10 +97,3 @@ def test_two_at_once(case: Path, one: str, two: str, sentences: int) -> None:
     verify(store)
     assert len(FeatureStore(store)) == sentences
     assert not [name for name in listing(case) if "/." in name or name.startswith(".")]
-
-
-@pytest.mark.slow
-def test_two_registrations_at_once(case: Path) -> None:
-    ends = together(case, COMMANDS["register"], COMMANDS["register"])
-    assert [code for code, _ in ends] == [0, 0], ends
-    assert {"version 1, " in said for _, said in ends} == {True}

@@ -11,7 +11,7 @@ import pytest
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location
-from pipeline.cluster import free_cores, restarts, workers
+from pipeline.cluster import restarts, workers
 from pipeline.settings.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -62,17 +62,6 @@ class Unmakeable:
         raise ElmoError("model: no such model folder")
 
 
-def wait_for_the_last(item: tuple[int, str]) -> bool:
-    """The first item waits until the last has been worked on."""
-    number, file = item
-    if number == 60:
-        Path(file).touch()
-    until = time.monotonic() + 60
-    while number == 0 and not Path(file).exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    return number > 0 or Path(file).exists()
-
-
 def die(item: int) -> int:
     if item == 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -84,34 +73,6 @@ def test_two_gpus_make_two_actors_whatever_the_cores(tmp_path: Path) -> None:
     found = list(workers.actors(Process, given, range(8), cluster=here, label="features"))
     assert sorted(found) == list(range(8))
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def note_gpus(config: dict[str, str]) -> None:
-    """What a worker in training has been given."""
-    import ray
-    from ray import train
-
-    context = train.get_context()
-    rank, size = context.get_world_rank(), context.get_world_size()
-    Path(config["folder"], f"rank{rank}").write_text(f"{size} {ray.get_gpu_ids()}")
-
-
-def test_two_gpus_train_two_workers_with_one_each(tmp_path: Path) -> None:
-    """What `fit` gives Ray Train, without torch's own backend, which needs real ones."""
-    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-
-    here = Cluster(workers=2, cpus=1, gpu=True)
-    with workers.session() as ray:
-        assert free_cores.placeable_workers(ray, cpus=1, gpus=1) == 2
-    DataParallelTrainer(
-        note_gpus,
-        train_loop_config={"folder": str(tmp_path)},
-        scaling_config=workers._scaling(here),
-        run_config=workers._run_config("train", Location(tmp_path / "runs"), here),
-    ).fit()
-    found = {path.name: path.read_text() for path in tmp_path.glob("rank*")}
-    assert found.keys() == {"rank0", "rank1"}
-    assert set(found.values()) in ({"2 [0]", "2 [1]"}, {"2 ['0']", "2 ['1']"})
 
 
 def test_more_actors_asked_for_than_can_be_placed_hold_up_nothing(tmp_path: Path) -> None:
@@ -136,18 +97,6 @@ def test_training_that_has_no_room_here_is_refused_at_once(tmp_path: Path) -> No
         "pretrain: 3 workers need 3 × 1 cores and 1 GPU, and there are 16 cores and 2 GPUs; lower "
         "workers or cpus"
     )
-
-
-def test_room_that_never_comes_is_waited_for_with_a_line_and_given_up(
-    sixteen_cores_and_two_gpus: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    few = Cluster(workers=3, cpus=1, gpu=True, wait_minutes=0.2)
-    with pytest.raises(ElmoError, match=r"pretrain: waited 12 s for 3 × 1 cores and 1 GPU, and"):
-        waiting = free_cores.WaitReport("pretrain", few)
-        with free_cores.hold_cores(sixteen_cores_and_two_gpus, few, waiting, is_own=False):
-            pass
-    said = capsys.readouterr().err
-    assert "pretrain: waiting for 3 × 1 cores and 1 GPU: 16 cores and 2 GPUs are there, 1" in said
 
 
 def test_what_others_hold_is_no_room_and_the_wait_for_it_ends(
@@ -222,9 +171,3 @@ def test_an_item_that_ends_every_worker_is_named(capsys: pytest.CaptureFixture[s
 def test_an_actor_that_cant_be_made_says_why() -> None:
     with pytest.raises(ElmoError, match="^model: no such model folder$"):
         list(workers.actors(Unmakeable, [], range(4), cluster=Cluster(), label="features"))
-
-
-def test_a_slow_first_item_keeps_no_other_waiting(tmp_path: Path) -> None:
-    items = [(number, str(tmp_path / "last")) for number in range(61)]
-    here = Cluster(actors=2)
-    assert all(workers.tasks(wait_for_the_last, items, cluster=here, label="count"))

@@ -19,7 +19,6 @@ import yaml
 
 from elmo.errors import ElmoError
 from pipeline.cluster import submit
-from tests.cluster.projects import digests
 from tests.cluster.projects import project as tiny_project
 from tests.ports import free_port
 
@@ -289,16 +288,6 @@ def test_the_exit_code_the_log_and_the_variables_are_the_jobs(
     assert not list(cluster.session.rglob("environment.json"))
 
 
-@pytest.mark.ray
-def test_the_same_command_sent_again_has_its_variables_too(cluster: Cluster) -> None:
-    """Ray keeps what it unpacked for a job, and takes it again for an equal package."""
-    command = "python -c 'import os; print(os.environ[\"AWS_SECRET_ACCESS_KEY\"][:6])'"
-    for _ in range(2):
-        done = cluster.call("submit", "--command", command, AWS_SECRET_ACCESS_KEY=SECRET)
-        assert done.returncode == 0, done.stderr
-        assert SECRET[:6] in done.stdout
-
-
 def details(cluster: Cluster, job: str) -> str:
     import urllib.request
 
@@ -440,67 +429,6 @@ def test_the_page_sends_work_follows_it_and_stops_it(cluster: Cluster, tmp_path:
     for line, said in zip(rows, (job, "pretrain: ", job), strict=True):
         shown = follow(line.replace("ID", job))
         assert said in shown.stdout + shown.stderr, line
-
-
-@pytest.mark.ray
-def test_two_pipelines_side_by_side_have_each_its_own_results(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """Of two users, with other texts; each as on this machine alone."""
-    own = {"ELMO_WORKERS": "1", "ELMO_CPUS": "1", "ELMO_ACTORS": "1"}
-    running = {}
-    for user in ("ann", "ben"):
-        (tmp_path / user / "shared").mkdir(parents=True)
-        here = tiny_project(tmp_path / user / "here")
-        text = (tmp_path / user / "general.txt").read_text()
-        (tmp_path / user / "general.txt").write_text(text.replace("cat", user))
-        running[user] = subprocess.Popen(
-            [sys.executable, "-m", "pipeline", "submit", "pretrain"]
-            + ["--folder", str(tmp_path / user / "shared"), "--address", cluster.door.address],
-            env=cluster.environment | own,
-            cwd=here,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-    printed = {user: job.communicate(timeout=800)[0] for user, job in running.items()}
-    found = {}
-    for user, job in running.items():
-        assert job.returncode == 0, printed[user][-3000:]
-        found[user] = digests(tmp_path / user / "shared")
-        here = tmp_path / user / "here"
-        subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=here, env=cluster.environment)
-        alone = elmo(cluster.environment | {"ELMO_ACTORS": "1"}, "run", "pretrain", cwd=here)
-        assert alone.returncode == 0, alone.stderr
-        assert len(found[user]) > 3 and found[user] == digests(here)
-    assert set(found["ann"].values()).isdisjoint(
-        content for name, content in found["ben"].items() if "domain" not in name
-    )
-
-
-@pytest.mark.ray
-def test_a_jobs_own_runtime_env_is_merged(cluster: Cluster, tmp_path: Path) -> None:
-    """Submitted by other means, with a variable that the pipeline would set for its workers."""
-    script = tmp_path / "own.py"
-    script.write_text(
-        "import os\nfrom pipeline.cluster import workers\nwith workers.session() as ray:\n"
-        "    look = ray.remote(lambda: os.environ['OMP_NUM_THREADS'])\n"
-        "    print('threads', ray.get(look.remote()))\n"
-    )
-    code = "import sys; from ray.job_submission import JobSubmissionClient as C; "
-    code += f"c = C('http://127.0.0.1:{cluster.port}'); "
-    variables = {"OMP_NUM_THREADS": "3", "PYTHONPATH": str(ROOT)}
-    code += f"e = {{'env_vars': {variables!r}}}; "
-    code += f"print(c.submit_job(entrypoint='python {script}', runtime_env=e))"
-    job = subprocess.run(
-        [sys.executable, "-c", code],
-        env=cluster.environment,
-        check=True,
-        text=True,
-        stdout=subprocess.PIPE,
-    ).stdout.split()[-1]
-    followed = cluster.ray("logs", "--follow", job)
-    assert "threads 3" in followed.stdout + followed.stderr
 
 
 @pytest.mark.ray

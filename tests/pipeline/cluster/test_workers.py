@@ -12,7 +12,6 @@ import pytest
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location
-from elmo.io.records import sha256
 from pipeline.cluster import workers as cluster
 from pipeline.settings.cluster import Cluster
 from tests.pipeline.cluster.heads import Head
@@ -129,27 +128,6 @@ def test_ray_train_is_not_given_the_config_to_show(
     assert given and "hunter2" not in repr(given)
 
 
-def test_stages_run_on_the_cluster_that_ray_address_names(tmp_path: Path) -> None:
-    """The bytes are those of the embedded Ray."""
-    environment = os.environ | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
-    text = tmp_path / "text.txt"
-    lines = [f"a line of text number {k} ." + "\n" * (k % 5 == 0) for k in range(600)]
-    text.write_text("\n".join(lines))
-    digests = []
-    with Head(environment, cpus=2) as head:
-        for name, address in (("there", head.address), ("here", None)):
-            out = tmp_path / name
-            own = environment | ({"RAY_ADDRESS": address} if address else {})
-            code = CODE.format(text=str(text), out=str(out))
-            done = subprocess.run(
-                [sys.executable, "-c", code], env=own, capture_output=True, text=True, timeout=200
-            )
-            assert done.returncode == 0, done.stderr[-2000:]
-            assert done.stdout.strip().endswith(f":{head.port}" if address else "None")
-            digests.append(sha256(out / "manifest.json"))
-    assert digests[0] == digests[1]
-
-
 def test_a_task_is_trained_on_the_node_that_has_a_gpu(tmp_path: Path) -> None:
     """In the project's folder, with the settings; an error there is raised here as it was."""
     code = """
@@ -185,22 +163,3 @@ except ElmoError as error:
         )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines() == ["tags True 0 True y", "a.tsv:7: bad"]
-
-
-CODE = """
-import os
-from elmo.io.location import Location
-from pipeline.stages import tokenize
-from pipeline.cluster import workers as cluster
-from pipeline.text.input_files import find_inputs
-from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import TokenizeSettings
-params = TokenizeSettings("whitespace", "line", "blank", 0.2, 0.0, 0, 1024)
-here = Cluster(0, 1, False, 2)
-with cluster.session() as ray:
-    found = os.environ.get("RAY_ADDRESS")
-    print("address", found and ray.get_runtime_context().gcs_address)
-    inputs = find_inputs([{text!r}])
-    out, work = Location({out!r}), Location({out!r} + "/../runs")
-    tokenize.tokenize(inputs, out, params, column="text", work=work, cluster=here)
-"""

@@ -157,19 +157,6 @@ def test_a_store_of_another_tokenizers_shards_is_refused(tmp_path: Path) -> None
     assert not (tmp_path / "store").exists()
 
 
-def test_a_store_says_its_models_tokenizer(tmp_path: Path) -> None:
-    save_tiny_model(tmp_path / "model")
-    write_shards(tmp_path / "shards", [["a"]])
-    build(
-        tmp_path / "store",
-        shards=tmp_path / "shards",
-        model=tmp_path / "model",
-        settings=StoreSettings(),
-        work=tmp_path / "work",
-    )
-    assert FeatureStore(tmp_path / "store").manifests[0].model.tokenizer == WHITESPACE
-
-
 def test_a_model_without_a_tokenizer_takes_pretokenized_text_only(tmp_path: Path) -> None:
     save_tiny_model(tmp_path / "model", tokenizer=Tokenization("none"))
     with pytest.raises(ElmoError, match="--pretokenized"):
@@ -262,15 +249,6 @@ def test_neighbors_stand_beside_what_random_pairs_have(model: Path, store: Path)
     assert error.startswith("  mean of 3 layers: ")
 
 
-def test_what_is_less_like_the_token_than_random_ones_is_not_near(
-    model: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ("neighbors", store, "a new [gift]", "--model", model, "-k", "1")
-    assert "no close neighbours" not in elmo(*words)[2]
-    monkeypatch.setattr("elmo.store.neighbors.random_cosine", lambda *_: 1.01)
-    assert "no close neighbours" in elmo(*words)[2]
-
-
 def test_the_model_of_a_store_is_found_in_its_project_from_any_folder(
     model: Path, store: Path, tmp_path: Path
 ) -> None:
@@ -285,14 +263,6 @@ def test_the_model_of_a_store_is_found_in_its_project_from_any_folder(
     ):
         code, out, error = elmo("neighbors", name, "a new [gift]", "-k", "1", cwd=folder)
         assert (code, out.count("\n")) == (0, 2), error
-
-
-def test_embed_writes_no_file_of_another_ending(model: Path, tmp_path: Path) -> None:
-    for name in ("out.csv", "out", "out.npy"):
-        words = ("embed", model, "--input", "-", "--output", tmp_path / name)
-        code, _, error = elmo(*words, stdin=b"he has\n")
-        assert (code, error.startswith(f"error: {tmp_path / name}: embed writes .npz")) == (1, True)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_perplexity_that_unknown_words_flatter_says_so(model: Path) -> None:

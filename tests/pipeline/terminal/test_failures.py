@@ -84,16 +84,6 @@ def test_what_libraries_raise_is_one_line(
     assert line is not None and line.startswith(message) and "\n" not in line
 
 
-def test_a_first_line_that_only_announces_the_reason_brings_it() -> None:
-    from botocore.exceptions import ParamValidationError
-
-    error = ParamValidationError(report="Invalid bucket name: it has capitals")
-    line = user_message(error)
-    assert line == (
-        "object storage: Parameter validation failed: Invalid bucket name: it has capitals"
-    )
-
-
 def test_a_part_of_ray_that_is_gone_says_what_to_do() -> None:
     from ray.exceptions import ActorUnavailableError
 

@@ -2,10 +2,7 @@
 
 import io
 import json
-import os
 import re
-import struct
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -18,7 +15,7 @@ from pipeline.settings.cluster import Cluster
 from pipeline.stages import live
 from pipeline.terminal import progress
 from tests.elmo.conftest import save_tiny_model
-from tests.pipeline.command_line import ROOT, elmo
+from tests.pipeline.command_line import elmo
 
 FIGURES = r"[\d,]+ of [\d,]+ kB, [\d,.]+ kB/(s|min), \d+:\d\d so far, \d+:\d\d left"
 
@@ -60,16 +57,6 @@ def test_figures() -> None:
     of_a_pipe.began -= 10
     of_a_pipe.reach(1500)
     assert of_a_pipe.figures() == "1,500 kB, 150 kB/s, 0:10 so far"
-
-
-def test_what_is_overdue_has_no_time_left() -> None:
-    """As held-out text that is measured after the last step."""
-    shown = progress.Progress("pretrain", 1000, unit="tokens")
-    shown.began -= 100
-    shown.reach(990, "measuring")
-    assert shown.figures() == "990 of 1,000 tokens, 9.9 tokens/s, 1:40 so far, 0:01 left, measuring"
-    shown.began, shown.reached = shown.began - 720, shown.reached - 720
-    assert shown.figures() == "990 of 1,000 tokens, 9.9 tokens/s, 13:40 so far, measuring"
 
 
 def test_of_several_the_newest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,35 +182,3 @@ def test_embed_in_a_log_and_quiet(
         assert err == ""
     else:
         assert re.search(rf"^  embed: {FIGURES}$", err, re.MULTILINE), err
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="pseudo terminals are of POSIX")
-def test_embed_on_a_terminal(tmp_path: Path) -> None:
-    import fcntl
-    import pty
-    import termios
-
-    save_tiny_model(tmp_path / "model")
-    (tmp_path / "in.txt").write_text("he has a gift\n" * 20_000)
-    command = ["embed", tmp_path / "model", "--input", tmp_path / "in.txt", "--pretokenized"]
-    main, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 40, 120, 0, 0))
-    running = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", *command, "--output", tmp_path / "out.npz"],
-        cwd=ROOT,
-        stderr=terminal,
-        stdout=subprocess.PIPE,
-    )
-    os.close(terminal)
-    shown = bytearray()
-    while True:
-        try:
-            shown += os.read(main, 4096)
-        except OSError:  # the other end is closed
-            break
-    os.close(main)
-    out, _ = running.communicate()
-    assert running.returncode == 0 and out.startswith(b"embed: 20,000 lines")
-    bar = re.compile(rf"\r  embed: +\d+%\|[█▏▎▍▌▋▊▉ ]+\| {FIGURES}")
-    assert bar.search(shown.decode()), shown.decode()

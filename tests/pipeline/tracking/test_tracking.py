@@ -5,12 +5,9 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,24 +44,6 @@ def database(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPat
     for name in ("DVC_STAGE", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
         monkeypatch.delenv(name, raising=False)
     return path
-
-
-@contextmanager
-def served(database: Path, folder: Path) -> Iterator[str]:
-    """MLflow's server on a database; `folder` takes its faults."""
-    folder.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("mlflow_server.py")), database, folder],
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        while not (folder / "port").exists():
-            assert process.poll() is None
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{(folder / 'port').read_text()}"
-    finally:
-        process.kill()
-        process.wait()
 
 
 def history(uri: str, run_id: str, name: str = "loss") -> list[tuple[int, float]]:
@@ -136,57 +115,6 @@ def test_a_run_of_a_folder_goes_on_and_names_its_failure(database: Path, tmp_pat
     ]
 
 
-def refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The one line with which a stage ends, before it has done anything."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    with pytest.raises(ElmoError) as error:
-        with tracking.run("pretrain", Params(), inputs={}):
-            raise AssertionError("the stage began")
-    line = str(error.value)
-    assert "\n" not in line
-    return line
-
-
-def test_a_database_that_is_moved_away_is_one_line(
-    database: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with tracking.client.catch_mlflow_errors():
-        client = tracking.client.mlflow_client()
-        run = client.create_run(tracking.client.experiment_id(client)).info.run_id
-    database.rename(database.with_name("moved.db"))
-    with pytest.raises(ElmoError) as error, tracking.client.catch_mlflow_errors():
-        client.log_metric(run, "loss", 1.0)
-    gone = "is gone; run the same command again where its folder is now"
-    assert str(error.value) == f"MLflow at sqlite:///{database} {gone}"
-    assert capfd.readouterr().err == ""
-
-
-def test_a_file_of_this_machine_is_not_laid_to_mlflow(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    with pytest.raises(NotADirectoryError), tracking.catch_mlflow_errors():
-        (file / "below").mkdir()
-
-
-@pytest.mark.hostile
-def test_a_full_disk_is_named_and_what_a_killed_process_left_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "mounted"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("no right to mount")
-    try:
-        (folder / ".mlflow.db.0123456789abcdef").touch()
-        (folder / ".mlflow.db.mine").touch()
-        line = refused(f"sqlite:///{folder / 'mlflow.db'}", monkeypatch)
-        assert "disk is full; make room" in line
-        assert os.listdir(folder) == [".mlflow.db.mine"]
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 @pytest.mark.parametrize(("name", "fits"), [("My Drive #1", True), ("a%20b", False), ("a?", False)])
 def test_a_projects_path_holds_the_database_or_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fits: bool
@@ -205,29 +133,6 @@ def test_a_projects_path_holds_the_database_or_is_refused(
             tracking.check_mlflow()
         assert os.listdir(folder) == []
     assert os.listdir(tmp_path) == [name]
-
-
-def test_a_deleted_experiment_is_named(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = mlflow.MlflowClient()
-    client.delete_experiment(client.create_experiment("gone"))
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "gone")
-    with pytest.raises(ElmoError, match="experiment gone is deleted; restore it"):
-        with tracking.run("pretrain", Params(), inputs={}):
-            pass
-
-
-@pytest.mark.slow
-def test_a_server_that_asks_for_a_password(
-    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    faults = tmp_path / "faults"
-    with served(database, faults) as uri:
-        (faults / "password").write_text("hunter2")
-        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "user")
-        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
-        assert "refuses the login" in refused(uri, monkeypatch)
-        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2")
-        tracking.check_mlflow()
 
 
 @pytest.mark.slow
