@@ -25,7 +25,6 @@ from .options import (
 
 if TYPE_CHECKING:
     from elmo.io.location import Location
-    from elmo.model.folder import WeightPrecision
 
 
 @click.command("import")
@@ -116,13 +115,6 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
 )
 @click.option("--language", help="The language code for the model card, such as en.")
 @click.option("--about", type=TEXT, help="Markdown for the model card: data, use, limits.")
-@click.option(
-    "--weights",
-    type=Choice(["float16", "float32"]),
-    default="float16",
-    show_default=True,
-    help="The precision of the weights; float16 halves the file.",
-)
 @OVERWRITE
 def package(
     model: Path,
@@ -132,7 +124,6 @@ def package(
     licence: str,
     language: str | None,
     about: Any,
-    weights: "WeightPrecision",
     overwrite: bool,
 ) -> None:
     """Make a Python package of MODEL that others can install and load by name.
@@ -158,7 +149,6 @@ def package(
         licence=licence,
         language=language,
         about=text,
-        precision=weights,
     )
     folder = str(out) if out.is_absolute() else f"./{out}"  # else pip asks a registry for it
     print_done(f"package: {out} (digest {digest[:12]}); pip install {folder}, and load {name!r}")

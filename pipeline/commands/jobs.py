@@ -19,7 +19,6 @@ from .options import PARAMS
 @click.option(
     "--env", "variables", multiple=True, help="Another variable to send: NAME or NAME=VALUE."
 )
-@click.option("--no-wait", is_flag=True, help="Return without following the job.")
 @PARAMS
 def submit(
     stages: tuple[str, ...],
@@ -27,7 +26,6 @@ def submit(
     folder: str | None,
     command: str | None,
     variables: tuple[str, ...],
-    no_wait: bool,
     params_file: Path,
 ) -> None:
     """Run STAGES (default: all) and the stages they need on a Ray cluster, with `dvc repro`.
@@ -53,12 +51,11 @@ def submit(
         params=params_file,
         say=_note,
     )
-    if not no_wait:
-        code = _follow(client, job)
-        url = storage.root()
-        if code == 0 and command is None and url and folder in (None, url):
-            _bring_back(url, job, old_lock)
-        sys.exit(code)
+    code = _follow(client, job)
+    url = storage.root()
+    if code == 0 and command is None and url and folder in (None, url):
+        _bring_back(url, job, old_lock)
+    sys.exit(code)
 
 
 def _bring_back(url: str, job: str, old_lock: bytes) -> None:

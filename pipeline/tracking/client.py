@@ -116,31 +116,12 @@ def catch_mlflow_errors() -> Iterator[None]:
 
 def explain(error: BaseException) -> str:
     """Return a message for the user, in one line, about an exception of MLflow."""
-    text, line = str(error), shorten_error(error)
-    subject = f"MLflow at {shown_uri()}"
-    if any(words in text for words in ("disk is full", "No space left", "disk I/O error")):
-        return f"{subject}: its disk is full; make room, and run the same command again"
-    if (file := database_of(uri_with_login())) is not None and not file.exists():
-        return f"{subject} is gone; run the same command again where its folder is now"
-    status = re.search(r"error code (\d{3})", text)
-    if (
-        "UNAUTHENTICATED" in text
-        or "PERMISSION_DENIED" in text
-        or (status and status[1] in ("401", "403"))
-    ):
+    if match := _UNREACHABLE.search(str(error)):
         return (
-            f"{subject} refuses the login; set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+            f"MLflow at {shown_uri()} can't be reached ({match[0].lower()}); start it, or set "
+            "MLFLOW_TRACKING_URI"
         )
-    if found := _UNREACHABLE.search(text):
-        reason = found[0].lower()
-        return f"{subject} can't be reached ({reason}); start it, or set MLFLOW_TRACKING_URI"
-    if status:
-        return (
-            f"{subject} answers with error {status[1]}; check that it is an MLflow server, "
-            "or set MLFLOW_TRACKING_URI"
-        )
-    return f"{subject}: {line}"
+    return f"MLflow at {shown_uri()}: {shorten_error(error)}"
 
 
 def shorten_error(error: BaseException) -> str:

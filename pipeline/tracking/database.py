@@ -25,10 +25,6 @@ def check_database(path: Path) -> None:
     MLflow would try for a minute, and then show a traceback.
     """
     remedy = "or set MLFLOW_TRACKING_URI"
-    if path.is_dir():
-        raise ElmoError(f"{path}: is a folder, not MLflow's database; move it away, {remedy}")
-    if path.is_symlink() and not path.exists():
-        raise ElmoError(f"{path}: is a broken link; delete it, {remedy}")
     folder = path.parent
     while not folder.exists():
         folder = folder.parent

@@ -8,6 +8,7 @@ comma-separated weights, one for each layer, of a mix as learned (before their s
 `gamma`. With `pooling: mean` it is the mean over the tokens, one vector for each text.
 """
 
+import sys
 from typing import Any
 
 import mlflow
@@ -67,14 +68,15 @@ class ServedEmbedder(PythonModel):
     def load_context(self, context: Any) -> None:
         """Load the model folder that is the artifact "model" of MLflow's `context`.
 
-        A little is embedded too, so that the first request is not slow.
+        In a server the LSTM cell is compiled at once, so that the first request is not slow.
         """
         from elmo.model.embedder import Embedder
 
         self.embedder = Embedder.load(context.artifacts["model"])
-        self.embedder.bilm.lstm.compiled = True
-        for lengths in ((1,), (2,), (3,), (3, 1), (5, 4, 2)):
-            self.embedder.embed([["warm"] * length for length in lengths])
+        if "mlflow.pyfunc.scoring_server" in sys.modules:
+            self.embedder.bilm.lstm.compiled = True
+            for lengths in ((1,), (2,), (3,), (3, 1), (5, 4, 2)):
+                self.embedder.embed([["warm"] * length for length in lengths])
 
     def predict(
         self,

@@ -50,7 +50,6 @@ def log_model(
         tracking.silenced("mlflow"),
         quiet,
         _logging_to_experiment(run.info.experiment_id),
-        _without_compiling(),
     ):
         warnings.simplefilter("ignore")  # what they may mean is tried below
         info = Model.log(
@@ -95,27 +94,9 @@ def _logging_to_experiment(experiment_id: str) -> Iterator[None]:
         os.environ.update({name: value for name, value in old_values.items() if value is not None})
 
 
-@contextmanager
-def _without_compiling() -> Iterator[None]:
-    """Load models without compiling their cell: trying one example does not repay it."""
-    from elmo.nn.cell import cell_functions_for
-
-    old_value = os.environ.get("ELMO_COMPILE")
-    os.environ["ELMO_COMPILE"] = "0"
-    cell_functions_for.cache_clear()
-    try:
-        yield
-    finally:
-        os.environ.pop("ELMO_COMPILE")
-        if old_value is not None:
-            os.environ["ELMO_COMPILE"] = old_value
-        cell_functions_for.cache_clear()
-
-
 def _try(model_uri: str, example: list[Any]) -> None:
     """Load a logged model as a server does, and look at what it answers."""
     import mlflow
-    from mlflow.pyfunc.scoring_server import predictions_to_json
 
     from . import pyfunc
 
@@ -127,7 +108,6 @@ def _try(model_uri: str, example: list[Any]) -> None:
         sys.path[:] = paths  # the model's own copy of the library stays out
     if len(answer) != len(example) or not all(np.isfinite(vectors).all() for vectors in answer):
         raise ElmoError("the model's vectors are not all finite numbers")
-    predictions_to_json(answer, io.StringIO())
 
 
 def requirements(tokenizer: Tokenization) -> list[str]:
