@@ -26,8 +26,8 @@ def _unigram(results: Results) -> dict[str, float]:
     if not results.started_from:
         unigram["pretraining on general text"] = results.figures["pretrain"]["unigram_perplexity"]
     if results.tuned:
-        final = results.scores.child("after")
-        unigram["fine-tuning on domain text"] = final.child("domain")["unigram"]
+        final = results.scores["after"]
+        unigram["fine-tuning on domain text"] = final["domain"]["unigram"]
     return unigram
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elmo.errors import ElmoError, Mismatch
+from elmo.errors import Mismatch
 from elmo.io.location import Location
 from elmo.io.records import read_json
 
@@ -23,20 +23,7 @@ COLUMNS = {
 TEXTS = {"general": "general text", "domain": "domain text"}
 
 
-class JsonObject(dict[str, Any]):
-    """An object read from a JSON file: a dictionary whose missing keys raise an `ElmoError` that
-    names the file."""
-
-    def __init__(self, path: Path, values: dict[str, Any]) -> None:
-        super().__init__(values)
-        self.path = path
-
-    def __missing__(self, key: str) -> Any:
-        raise ElmoError(f"{self.path}: has no {key}; run the stage that writes it again")
-
-    def child(self, key: str) -> "JsonObject":
-        """Return the object at `key` of this one."""
-        return JsonObject(self.path, self[key])
+JsonObject = dict[str, Any]  # an object of a JSON file
 
 
 @dataclass(frozen=True)
@@ -66,7 +53,7 @@ class Results:
         those of the pretrained model, with the fine-tuned one's vocabulary; it is absent where
         nothing was fine-tuned.
         """
-        return self.training.child("perplexity")
+        return self.training["perplexity"]
 
     @property
     def tuned(self) -> bool:
@@ -92,9 +79,9 @@ def read_results(
     """
     from elmo.store import FeatureStore
 
-    figures = {name: _read(numbers / f"{name}.json") for name in FIGURES}
-    by_task = {name: _read(numbers / f"tasks-{name}.json") for name in tasks}
-    training = _read(model / "training.json")
+    figures = {name: read_json(numbers / f"{name}.json") for name in FIGURES}
+    by_task = {name: read_json(numbers / f"tasks-{name}.json") for name in tasks}
+    training = read_json(model / "training.json")
     feature_store = FeatureStore(store, model=model, checked=True)
     registration = _read_registration(registration_file, feature_store)
     trained, finetuned = ("steps" in figures[stage] for stage in ("pretrain", "finetune"))
@@ -102,20 +89,16 @@ def read_results(
         figures=figures,
         tasks=by_task,
         training=training,
-        network=_read(model / "config.json").child("model"),
+        network=read_json(model / "config.json")["model"],
         registered=registration,
         started_from="" if trained else model_name or "a pretrained model",
-        curves=_curves(curves, training.child("perplexity"), trained=trained, finetuned=finetuned),
+        curves=_curves(curves, training["perplexity"], trained=trained, finetuned=finetuned),
         store=feature_store,
     )
 
 
-def _read(path: Path) -> JsonObject:
-    return JsonObject(path, read_json(path))
-
-
 def _read_registration(path: Path, store: "FeatureStore") -> JsonObject:
-    registration = _read(path)
+    registration = read_json(path)
     model = store.model
     if registration["model_digest"] != model:
         raise Mismatch(
@@ -139,23 +122,11 @@ def _curves(
         return lines
     heldout = finetune["heldout"]
     heldout["tokens"].insert(0, 0.0)
-    heldout["average"].insert(0, scores.child("before").child("domain")["average"])
+    heldout["average"].insert(0, scores["before"]["domain"]["average"])
     return lines | {"fine-tuning on domain text": finetune}
 
 
 def _columns(path: Path, names: tuple[str, ...]) -> "Curve":
-    if not path.is_file():
-        raise ElmoError(f"{path}: no such curve; run the stage that writes it")
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
-    columns: Curve = {name: [] for name in names}
-    for number, row in enumerate(rows, 2):
-        for name in names:
-            try:
-                columns[name].append(float(row.get(name) or ""))
-            except ValueError:
-                raise ElmoError(
-                    f"{path}:{number}: {name} must be a number, found {row.get(name)!r}; "
-                    "run the stage that writes it again"
-                ) from None
-    return columns
+    return {name: [float(row[name]) for row in rows] for name in names}

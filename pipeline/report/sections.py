@@ -21,8 +21,8 @@ from .results import TEXTS, JsonObject, Results
 
 def summary(results: Results) -> str:
     """Return the sentences at the head of the page: the held-out perplexities, and their worth."""
-    final = results.scores.child("after")
-    figures = final.child("domain" if "domain" in final else "general")
+    final = results.scores["after"]
+    figures = final["domain" if "domain" in final else "general"]
     return (
         f"{_headline(results)} The model is as unsure of a word as between "
         f"{figures['average']:.0f} equally likely ones; by word counts alone it would be "
@@ -103,10 +103,10 @@ def perplexities(results: Results) -> list[Block]:
     """
     figures, scores, started_from = results.figures, results.scores, results.started_from
     if "before" not in scores:
-        return [_perplexity_of_one(scores.child("after").child("general"))]
+        return [_perplexity_of_one(scores["after"]["general"])]
     rows = []
     for text, title in reversed(TEXTS.items()) if started_from else TEXTS.items():
-        initial, final = scores.child("before").child(text), scores.child("after").child(text)
+        initial, final = scores["before"][text], scores["after"][text]
         change = final["average"] / initial["average"] - 1
         rows.append(
             (
@@ -148,7 +148,7 @@ def perplexities(results: Results) -> list[Block]:
         "of <UNK>."
     )
     blocks: list[Block] = [Table(rows, head=head), Paragraph(note)]
-    rate = max(scores.child("after").child(text)["unk_rate"] for text in TEXTS)
+    rate = max(scores["after"][text]["unk_rate"] for text in TEXTS)
     if rate >= UNKNOWN:
         blocks.append(
             Paragraph(
@@ -192,12 +192,12 @@ def tasks(by_task: Mapping[str, JsonObject], pictures: Path) -> list[Block]:
 
     blocks: list[Block] = []
     for name, figures in by_task.items():
-        arms = {arm: figures.child(arm) for arm in titles if arm in figures}
+        arms = {arm: figures[arm] for arm in titles if arm in figures}
         names = [key for key in next(iter(arms.values())) if not key.endswith("_sd")]
         scores = sorted(names, key=score_order)
         rows = [(titles[arm], *(_score(row, key) for key in scores)) for arm, row in arms.items()]
         blocks += [Heading(name), Table(rows, head=("", *scores))]
-        examples = figures.child("examples")
+        examples = figures["examples"]
         blocks.append(
             Paragraph(
                 f"{_seeds(figures)}; {examples['test']:,} test examples, "
