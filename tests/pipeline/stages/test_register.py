@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -228,20 +227,6 @@ def test_a_model_that_can_not_serve_its_example_is_refused(
     assert not (inputs / "registered.json").exists()
 
 
-@pytest.mark.slow
-def test_two_registered_names_over_one_store_both_still_load(
-    inputs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store(inputs)
-    run(inputs)
-    first = PARAMS
-    monkeypatch.setattr(sys.modules[__name__], "PARAMS", replace(PARAMS, name="other"))
-    run(inputs)
-    digest = load_model(inputs / "model").digest
-    for name in (first.name, "other"):
-        assert Embedder.from_pretrained(f"models:/{name}@champion").model.digest == digest
-
-
 def test_a_job_of_a_cluster_knows_the_commit_that_was_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,39 +256,6 @@ def test_a_job_of_a_cluster_knows_the_commit_that_was_sent(
     assert origin.commit_tags() == {}
     monkeypatch.setenv(origin.COMMIT, sent[origin.COMMIT])
     assert origin.commit_tags() == here != {}
-
-
-def test_a_stores_address_is_valid_in_any_folder(
-    inputs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store(inputs)
-    monkeypatch.chdir(inputs)
-    register.run(
-        Location("model"),
-        Location("store"),
-        Path("registered.json"),
-        PARAMS,
-        general=Location("shards"),
-        domain=Location("shards"),
-    )
-    (version,) = champion.versions("tiny")
-    assert str(inputs / "store") in version.tags.values()
-
-
-@pytest.mark.slow
-def test_two_processes_make_one_version(inputs: Path) -> None:
-    store(inputs)
-    code = f"""
-from pathlib import Path
-from tests.pipeline.stages.test_register import run
-print(run(Path({str(inputs)!r}))["version"])
-"""
-    started = [
-        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    assert [process.communicate()[0].strip() for process in started] == ["1", "1"]
-    assert aliases() == {1: ["candidate", "champion"]}
 
 
 @pytest.mark.slow
