@@ -135,25 +135,6 @@ PARAMS = click.option(
 )
 
 
-def _remember(context: click.Context, _: Any, changes: tuple[str, ...]) -> None:
-    context.meta[__name__] = changes
-
-
-def set_options() -> tuple[str, ...]:
-    """Return the `KEY=VALUE` texts that the running command got from `--set`."""
-    changes: tuple[str, ...] = click.get_current_context().meta.get(__name__, ())
-    return changes
-
-
-SET = click.option(
-    "-S",
-    "--set",
-    multiple=True,
-    metavar="KEY=VALUE",
-    expose_value=False,
-    callback=_remember,
-    help="Change a setting for this run only: -S pretrain.training.epochs=3. DVC does not see it.",
-)
 METRICS = click.option("--metrics", type=PATH, help="Write the main figures to this JSON file.")
 NUMBERS = click.option("--numbers", type=PATH, help="Write all figures to this JSON file.")
 

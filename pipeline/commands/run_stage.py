@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from elmo.errors import ElmoError, NotFound
 from elmo.io.location import Location
 
-from .options import print_done, set_options
+from .options import print_done
 
 if TYPE_CHECKING:
     from ..settings.cluster import Cluster
@@ -65,7 +65,7 @@ def _run_and_record(
     for file in (metrics, numbers):
         if file is not None:
             check_record(file, stage.numbers)
-    params = settings.load(params_file, set_options())
+    params = settings.load(params_file)
     if cluster is not None:
         values["cluster"] = cluster
     url = (storage.root() if cluster is None else cluster.storage).rstrip("/")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import METRICS, NAMED, NUMBERS, PARAMS, PATH, SET, Choice, add_cluster_settings
+from .options import METRICS, NAMED, NUMBERS, PARAMS, PATH, Choice, add_cluster_settings
 from .run_stage import run_stage
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def stage_command(stage: "Stage") -> click.Command:
         run_stage(stage, **arguments)
 
     command: Callable[..., None] = add_cluster_settings(run) if stage.cluster else run
-    for option in (NUMBERS, METRICS, SET, PARAMS):
+    for option in (NUMBERS, METRICS, PARAMS):
         command = option(command)
     for argument in reversed([*stage.inputs, *stage.outputs, *filter(None, [stage.work])]):
         command = _parameter(argument)(command)

@@ -4,7 +4,6 @@ No field has a default: a number has one home, and that is `params.yaml`. A fiel
 its type. How the work is run (workers, cores, GPUs) is in `pipeline.settings.cluster`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -281,9 +280,6 @@ class Params:
     report: ReportSettings
 
 
-def load(path: Path, changes: Sequence[str] = ()) -> Params:
-    """Read params.yaml; raise `ElmoError` naming the file, line and key of what is wrong.
-
-    `changes` are `section.key=value` each, as `--set` gives them, and override the file.
-    """
-    return strict_yaml.read_settings(path, Params, complete=True, changes=changes)
+def load(path: Path) -> Params:
+    """Read params.yaml; raise `ElmoError` naming the file, line and key of what is wrong."""
+    return strict_yaml.read_settings(path, Params, complete=True)

@@ -4,7 +4,6 @@ Every error names the line. A field's range stands in its type (`elmo.settings`)
 DVC's own reader, ruamel.yaml: YAML 1.2, in which no key may be repeated.
 """
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -18,19 +17,12 @@ Settings = TypeVar("Settings")
 Keys = tuple[str | int, ...]  # the way to a value from the root of a file
 
 
-def read_settings(
-    path: Path,
-    kind: type[Settings],
-    *,
-    complete: bool = False,
-    changes: Sequence[str] = (),
-) -> Settings:
+def read_settings(path: Path, kind: type[Settings], *, complete: bool = False) -> Settings:
     """Read a YAML file as the dataclass `kind`; an `ElmoError` names file, line and key.
 
-    A missing key takes its field's default, unless the file must be `complete`. `changes` are
-    `section.key=value` each, in YAML, and override the file.
+    A missing key takes its field's default, unless the file must be `complete`.
     """
-    reader = _Reader(path, complete, changes)
+    reader = _Reader(path, complete)
     built: Settings = reader.build(reader.root, kind, ())
     return built
 
@@ -40,52 +32,27 @@ def parse_file(path: Path) -> Any:
 
     Raises `ElmoError`, with the line, for a file that is no YAML.
     """
-    check_readable(path)
-    try:
-        return _parse(path.read_bytes().decode("utf-8-sig"), str(path))
-    except UnicodeDecodeError:
-        raise BadSettings(f"{path}: not UTF-8; save the file as UTF-8") from None
-
-
-def _parse(text: str, source: str) -> Any:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+    check_readable(path)
     try:
-        return YAML().load(text)
+        return YAML().load(path.read_bytes().decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise BadSettings(f"{path}: not UTF-8; save the file as UTF-8") from None
     except MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise BadSettings(f"{source}{line}: not valid YAML ({error.problem})") from None
+        raise BadSettings(f"{path}{line}: not valid YAML ({error.problem})") from None
     except (YAMLError, ValueError) as error:
-        raise BadSettings(f"{source}: not valid YAML ({' '.join(str(error).split())})") from None
+        raise BadSettings(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
 
 
 class _Reader:
-    """Turns the values of one file, and `changes` to them, into settings."""
+    """Turns the values of one file into settings."""
 
-    def __init__(self, path: Path, complete: bool, changes: Sequence[str]) -> None:
+    def __init__(self, path: Path, complete: bool) -> None:
         self.path, self.complete = path, complete
         self.root = parse_file(path)
-        self.sources: dict[Keys, str] = {}
-        for change in changes:
-            self._change(change)
-
-    def _change(self, change: str) -> None:
-        """Set one value, or add it where the key is not there."""
-        key, sign, text = change.partition("=")
-        source = f"-S {change if len(change) <= 80 else change[:77] + '…'}"
-        *sections, name_of_value = key.split(".")
-        if not sign or not all((*sections, name_of_value)):
-            raise BadSettings(f"{source}: write it as section.key=value")
-        inner = self.root
-        for name in sections:
-            if not isinstance(inner, dict) or name not in inner:
-                raise BadSettings(f"{source}: no section {name}")
-            inner = inner[name]
-        if not isinstance(inner, dict):
-            raise BadSettings(f"{source}: {'.'.join(sections)} is not a section of the settings")
-        inner[name_of_value] = _parse(text, source)
-        self.sources[(*sections, name_of_value)] = source
 
     def build(self, value: Any, kind: Any, keys: Keys) -> Any:
         """Return a value as `kind`; `keys` leads to it from the root."""
@@ -152,12 +119,10 @@ class _Reader:
             self.refuse(keys, str(error).strip())
 
     def refuse(self, keys: Keys, message: str, *, link: str = " ") -> NoReturn:
-        """Raise the error of a value, with its line, or the change that has set it."""
+        """Raise the error of a value, with its line."""
         line, inner = 1, self.root
         subject = f"{_dotted_name(keys)}{link}" if keys else ""
-        for count, name in enumerate(keys, 1):
-            if source := self.sources.get(keys[:count]):
-                raise BadSettings(f"{source}: {subject}{message}")
+        for name in keys:
             with suppress(AttributeError, KeyError, TypeError):  # a key that is not there
                 line, inner = inner.lc.data[name][0] + 1, inner[name]
         raise BadSettings(f"{self.path}:{line}: {subject}{message}")

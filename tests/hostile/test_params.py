@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from pipeline.settings.cluster import Cluster
-from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import DAMAGE, paired, refused
 from tests.pipeline.command_line import ROOT
 
@@ -42,8 +41,3 @@ def test_variables_out_of_range(
     monkeypatch.setenv(f"ELMO_{name.upper()}", value)
     command = ["features", "shards", "model", "store", "--work", "work"]
     refused(*command, cwd=tmp_path, names=f"ELMO_{name.upper()}")
-
-
-def test_a_control_character_names_the_setting(case: Path) -> None:
-    words = [*COMMANDS["vocab"], "-S", "vocab.min_count=\x01"]
-    refused(*words, cwd=case, names=r"-S vocab.min_count=\x01: not valid YAML")

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import DAMAGE, paired, refused
@@ -59,6 +60,8 @@ def test_a_damaged_vocabulary(case: Path, name: str, what: str) -> None:
 
 
 def test_a_filter_wider_than_a_token(case: Path) -> None:
-    wide = ("--set", "pretrain.network.filters=[[999,4]]")
-    refused(*COMMANDS["pretrain"], *wide, cwd=case, names="pretrain.network.filters: a filter is")
+    settings = yaml.safe_load((case / "params.yaml").read_text())
+    settings["pretrain"]["network"]["filters"] = [[999, 4]]
+    (case / "params.yaml").write_text(yaml.safe_dump(settings))
+    refused(*COMMANDS["pretrain"], cwd=case, names="pretrain.network.filters: a filter is")
     assert not (case / "work").exists()

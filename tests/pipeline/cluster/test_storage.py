@@ -174,9 +174,11 @@ def test_work_in_progress_is_found_from_a_machine_of_another_name(
     run("corpus", "data/corpus", *own)
     run("tokenize", "data/corpus", "general", "data/shards/general", *own)
     run("vocab", "data/shards/general", "data/vocab", *own)
-    options = ("-S", "pretrain.training.epochs=400", "-S", "pretrain.training.evaluate_every=50")
+    params = yaml.safe_load(Path("params.yaml").read_text())
+    params["pretrain"]["training"] |= {"epochs": 400, "evaluate_every": 50}
+    Path("params.yaml").write_text(yaml.safe_dump(params))
     pretrain = ["pretrain", "data/shards/general", "data/vocab", "models/pretrain"]
-    pretrain += ["--curves", "curves/pretrain", *own, *options]
+    pretrain += ["--curves", "curves/pretrain", *own]
     quick = os.environ | {"PYTHONPATH": str(ROOT), "ELMO_CHECKPOINT_MINUTES": "0.02"}
     command = [sys.executable, "-m", "pipeline", *pretrain]
     running = subprocess.Popen(command, env=quick, stderr=subprocess.PIPE, text=True)
@@ -214,7 +216,8 @@ def test_what_an_earlier_commit_names_is_still_there(
     first = storage.read_from(Location("data/shards/general"))
     reader = Shards(first)
     shutil.copytree("data/shards/general", "first")
-    run(*tokenize, "-S", "tokenize.heldout=0.4")
+    set_heldout(0.4)
+    run(*tokenize)
     second = storage.read_from(Location("data/shards/general"))
     assert first != second
     assert Shards(second).digest != reader.digest == Shards(first).digest
@@ -226,6 +229,7 @@ def test_what_an_earlier_commit_names_is_still_there(
     sentences = sum(bool(shard.tokens(k)) for shard in train for k in range(len(shard)))
     counts = storage.read_from(Location("data/vocab")).read("counts.txt").split()
     assert int(counts[0]) == sentences  # of the first revision's training text
+    set_heldout(0.2)
     run(*tokenize)
     again = storage.read_from(Location("data/shards/general"))
     assert again == first  # an equal output has one name

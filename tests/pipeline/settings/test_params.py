@@ -8,12 +8,10 @@ from typing import Union, get_args, get_origin
 
 import pytest
 import yaml
-from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from elmo.errors import ElmoError
 from elmo.settings import field_types
-from pipeline.commands.cli import cli
 from pipeline.settings import cluster, preset
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Params, load
@@ -42,16 +40,15 @@ def test_the_projects_own_files_are_good() -> None:
 
 @pytest.mark.parametrize("text", ["5e-05", "6e-3", "5.E-5", "1E+1", ".5", "010"])
 def test_numbers_are_those_of_yaml_1_2_as_dvc_writes_them(tmp_path: Path, text: str) -> None:
-    """In a file, in `--set`, in a preset and in cluster.yaml."""
+    """In a file, in a preset and in cluster.yaml."""
     wanted = YAML(typ="safe").load(text)
     assert isinstance(wanted, int | float)
-    path, key = tmp_path / "params.yaml", "pretrain.training.optimizer.lr"
+    path = tmp_path / "params.yaml"
     settings = (ROOT / "params.yaml").read_text()
     path.write_text(re.sub(r"(?m)^(      lr:) \S+", rf"\1 {text}", settings, count=1))
     assert path.read_text() != settings
     assert load(path).pretrain.training.optimizer.lr == wanted
     path.write_text(settings)
-    assert load(path, (f"{key}={text}",)).pretrain.training.optimizer.lr == wanted
     (tmp_path / "presets").mkdir()
     (tmp_path / "presets" / "mine.yaml").write_text(
         f"pretrain: {{training: {{optimizer: {{lr: {text}}}}}}}\n"
@@ -222,44 +219,3 @@ def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
         load(tmp_path / "absent.yaml")
     with pytest.raises(ElmoError, match="is a folder"):
         load(tmp_path)
-
-
-def test_values_on_the_command_line_go_before_the_file() -> None:
-    before = (ROOT / "params.yaml").read_bytes()
-    changes = [
-        "pretrain.training.epochs=3",
-        "finetune.freeze=[encoder]",
-        "corpus.domain=[a.txt, b]",
-    ]
-    made = load(ROOT / "params.yaml", changes)
-    assert made.pretrain.training.epochs == 3 and made.finetune.freeze == ("encoder",)
-    assert made.corpus.domain == ("a.txt", "b")
-    assert made.finetune.training == load(ROOT / "params.yaml").finetune.training
-    assert (ROOT / "params.yaml").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("vocab.min_count=0", "-S vocab.min_count=0: vocab.min_count must be a whole number of"),
-        ("vocab.min_cuont=3", "-S vocab.min_cuont=3: vocab.min_cuont is no setting; there are"),
-        ("vocabulary.min_count=3", "no section vocabulary"),
-        ("vocab.min_count.x=3", "vocab.min_count is not a section of the settings"),
-        ("vocab.min_count", "write it as section.key=value"),
-        ("vocab.min_count=[", "not valid YAML"),
-        ("vocab=3", "-S vocab=3: vocab must be a section of settings, found 3"),
-        ("vocab.min_count=", "-S vocab.min_count=: vocab.min_count must be a whole number"),
-    ],
-)
-def test_a_wrong_value_on_the_command_line_is_named(change: str, message: str) -> None:
-    with pytest.raises(ElmoError, match=re.escape(message)):
-        load(ROOT / "params.yaml", [change])
-
-
-def test_a_stage_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "t.txt").write_text("the cat\n")
-    named = ["-S", "corpus.general=[t.txt]", "--set", "corpus.domain=[t.txt]"]
-    command = ["corpus", "out", "--work", "work", "--params", str(ROOT / "params.yaml"), *named]
-    done = CliRunner().invoke(cli, command)
-    assert done.output.startswith("corpus: 8 B general (t.txt)"), done.output

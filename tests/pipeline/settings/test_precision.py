@@ -23,6 +23,7 @@ from pipeline.settings.precision import (
     with_chosen_precision,
 )
 from tests.pipeline.command_line import ROOT, elmo
+from tests.pipeline.settings.test_params import changed
 
 EMULATES, HAS_UNITS = MatrixSpeeds(100.0, 0.5), MatrixSpeeds(100.0, 500.0)
 
@@ -42,7 +43,7 @@ def commands(tmp_path: Path, requested: str) -> dict[str, tuple[list[object], st
     training = ["--curves", tmp_path / "curves", "--work", tmp_path / "runs"]
 
     def change(setting: str) -> list[object]:
-        return ["-S", f"{setting}={requested}"]
+        return ["--params", changed(tmp_path, setting, requested)]
 
     return {
         "pretrain": (

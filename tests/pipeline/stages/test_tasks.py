@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from elmo.errors import ElmoError
@@ -19,6 +20,7 @@ from pipeline.settings import params
 from pipeline.settings.params import ProjectTask
 from pipeline.stages import tasks
 from tests.elmo.conftest import save_tiny_model
+from tests.pipeline.settings.test_params import changed
 from tests.pipeline.stage_runs import runs_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -159,8 +161,6 @@ def test_without_a_baseline_and_without_elmo(folder: Path) -> None:
 
 
 def test_the_command_of_the_stage(folder: Path) -> None:
-    import yaml
-
     settings = yaml.safe_load((ROOT / "params.yaml").read_text())
     settings["tasks"] = {"ner": PLAIN | {"seeds": 1, "baseline": False}}
     Path("params.yaml").write_text(yaml.safe_dump(settings))
@@ -192,9 +192,10 @@ def test_the_command_of_the_stage(folder: Path) -> None:
         ("tasks=[]", "tasks must be a section of names"),
     ],
 )
-def test_wrong_settings_are_named(change: str, message: str) -> None:
+def test_wrong_settings_are_named(tmp_path: Path, change: str, message: str) -> None:
+    key, _, value = change.partition("=")
     with pytest.raises(ElmoError, match=message):
-        params.load(ROOT / "params.yaml", [change])
+        params.load(changed(tmp_path, key, yaml.safe_load(value)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
