@@ -10,8 +10,6 @@ item, and wait for cores without end; and an item of an actor whose node is lost
 actor, while others are idle.
 """
 
-import os
-import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -85,7 +83,6 @@ class _Actors:
         self.starting: dict[Any, Any] = {}  # by what Ray gives back once they have started
         self.idle: list[Any] = []
         self.busy: dict[Any, tuple[Any, Any]] = {}  # the actor and its item, by its result
-        self.hosts: dict[Any, str] = {}
 
     def __len__(self) -> int:
         return len(self.starting) + len(self.idle) + len(self.busy)
@@ -110,7 +107,7 @@ class _Actors:
         """Add an actor whose start has ended to the idle ones, or count it as lost."""
         actor = self.starting.pop(reference)
         try:
-            self.hosts[actor] = get_result(self.ray, reference)
+            get_result(self.ray, reference)
             self.idle.append(actor)
         except _loss_types(self.ray) as error:
             self.retries.count(None, error)
@@ -122,7 +119,7 @@ class _Actors:
             result = get_result(self.ray, reference)
         except _loss_types(self.ray) as error:
             self.ray.kill(actor)
-            self.retries.count(item, error, host=self.hosts.pop(actor, ""))
+            self.retries.count(item, error)
             raise
         self.idle.append(actor)
         return result
@@ -164,11 +161,10 @@ class RetryCount:
         self.label, self.name = label, name
         self.deaths: Counter[str] = Counter()
 
-    def count(self, item: Any, error: Exception, *, host: str = "") -> None:
+    def count(self, item: Any, error: Exception) -> None:
         """Count and print that the worker of `item` died; None is a worker that had none yet.
 
-        `error` is what Ray raised, `host` where the worker was, empty if unknown. Raises `Damaged`,
-        naming the item, after `RETRIES` retries.
+        `error` is what Ray raised. Raises `Damaged`, naming the item, after `RETRIES` retries.
         """
         name = "a worker that was starting" if item is None else self.name(item)[:200]
         self.deaths[name] += 1
@@ -179,8 +175,7 @@ class RetryCount:
                 f"{self.label}: {name} ended its worker {times} times ({cause}); check whether it "
                 "is damaged or the workers are out of memory"
             ) from None
-        place = f" on {host}" if host else ""
-        say(f"{self.label}: {name}: its worker{place} died ({cause}); retry {times} of {RETRIES}")
+        say(f"{self.label}: {name}: its worker died ({cause}); retry {times} of {RETRIES}")
 
 
 def _actor_class(
@@ -192,10 +187,9 @@ def _actor_class(
     class Actor:
         """Makes its instance of `kind` when it is started, and hands it one item at a time."""
 
-        def start(self) -> str:
+        def start(self) -> None:
             keep_freed_memory()
             self.instance = kind(*arguments)
-            return f"{socket.gethostname()} (process {os.getpid()})"
 
         def do(self, item: Any) -> Any:
             return self.instance(item)

@@ -26,6 +26,8 @@ TEMPLATE = PACKAGE / "project"
 
 
 _TUNED = "to be fine-tuned to your domain; nothing is pretrained"
+_PROSE = "English prose that comes with Python; pass your own with --text"
+_DOCSTRINGS = "the docstrings of a package; pass your own text with --domain"
 
 
 def create_project(
@@ -74,9 +76,9 @@ def create_project(
     started = _write(folder, files)
     return [
         f"{', '.join(sorted(files))}; {started}",
-        f"general text: {_general(general_inputs, own_model)}",
+        f"general text: {_listing(general_inputs) or _PROSE}",
         *([f"model: {own_model[0]}, {_TUNED}"] if own_model is not None else []),
-        f"domain text: {_domain(domain_inputs if domain else [], general_inputs)}",
+        f"domain text: {_listing(domain_inputs) or _DOCSTRINGS}",
     ]
 
 
@@ -92,27 +94,6 @@ def _write(folder: Path, files: Mapping[str, str]) -> str:
     if started.startswith("git and DVC started"):
         started += _commit(folder, files)
     return started
-
-
-def _general(inputs: Sequence[InputFile], model: tuple[str, Tokenization] | None) -> str:
-    """Describe the general text; `model` is that to start from, with its tokenizer."""
-    if inputs:
-        return _listing(inputs)
-    if model is not None and model[1].name not in ("unicode", "whitespace"):
-        return "English prose; use --text with the model's language to measure what it forgets"
-    description = "English prose that comes with Python"
-    if model is not None:
-        description += ", to measure what the model forgets"
-    return f"{description}; pass your own with --text"
-
-
-def _domain(inputs: Sequence[InputFile], general: Sequence[InputFile]) -> str:
-    """Describe the domain text."""
-    if inputs:
-        return _listing(inputs)
-    if general:
-        return "the same; pass the text of your domain with --domain"
-    return "the docstrings of a package; pass your own text with --domain"
 
 
 def _find_texts(option: str, patterns: Sequence[str], column: str | None) -> list[InputFile]:
@@ -138,6 +119,9 @@ def _named_model(folder: Path, name: str) -> tuple[str, Tokenization]:
 
 
 def _listing(inputs: Sequence[InputFile]) -> str:
+    """Describe files; empty where there are none."""
+    if not inputs:
+        return ""
     files = f"{len(inputs)} files" if len(inputs) > 1 else inputs[0].name
     return f"{files}, {sum(i.bytes for i in inputs):,} bytes"
 

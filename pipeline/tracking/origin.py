@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 from ..terminal.urls import without_credentials_in
@@ -17,10 +16,10 @@ COMMIT_TAG = "mlflow.source.git.commit"
 
 
 def origin_tags() -> dict[str, str]:
-    """Return the MLflow tags that name the user, the machine, the command and the commit."""
+    """Return the MLflow tags that name the user, the command and the commit."""
     import getpass
 
-    tags = {"mlflow.source.type": "LOCAL", "machine": machine_name()}
+    tags = {"mlflow.source.type": "LOCAL"}
     command = ["elmo" if a.endswith("__main__.py") else a for a in sys.argv[:1]] + sys.argv[1:]
     tags["mlflow.source.name"] = without_credentials_in(" ".join(command))[:500]
     with contextlib.suppress(Exception):  # a container's user has no name
@@ -56,18 +55,6 @@ def commit_tags() -> dict[str, str]:
     changed_files = [line[3:] for line in (status or "").splitlines()]
     tags["git.dirty"] = str(bool(changed_files)).lower()
     return tags | ({"git.changed": ", ".join(changed_files)[:500]} if changed_files else {})
-
-
-def machine_name() -> str:
-    """Return the number of cores and the processor's name as text."""
-    import psutil
-
-    name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        model_lines = [line for line in text.splitlines() if line.startswith("model name")]
-        name = model_lines[0].partition(":")[2].strip() if model_lines else name
-    return f"{psutil.cpu_count() or 1} cores of {name}"
 
 
 def package_versions() -> dict[str, Any]:

@@ -22,10 +22,10 @@ from mlflow.types.schema import Array
 
 EXAMPLE = ["He has a gift for music", ["They", "wrapped", "the", "gift"]]
 COLUMNS = ("text", "tokens")
+_BATCH = 256  # sentences that are embedded at a time
 PARAMS: dict[str, Any] = {
     "layers": "average",
     "gamma": 1.0,
-    "batch_size": 256,
     "pooling": "none",
 }
 
@@ -53,7 +53,6 @@ def signature() -> ModelSignature:
             [
                 ParamSpec("layers", DataType.string, PARAMS["layers"]),
                 ParamSpec("gamma", DataType.double, PARAMS["gamma"]),
-                ParamSpec("batch_size", DataType.long, PARAMS["batch_size"]),
                 ParamSpec("pooling", DataType.string, PARAMS["pooling"]),
             ]
         ),
@@ -86,9 +85,8 @@ class ServedEmbedder(PythonModel):
     ) -> list[np.ndarray]:
         """Return the vectors of each item of a request, which comes as a list or a table.
 
-        Of `params`, `layers` and `gamma` say how the layers are mixed, `pooling` whether a text
-        gets one vector, and `batch_size` how many sentences are embedded at a time; each may be
-        left out. `context` is MLflow's and not read.
+        Of `params`, `layers` and `gamma` say how the layers are mixed, and `pooling` whether a text
+        gets one vector; each may be left out. `context` is MLflow's and not read.
         """
         from elmo.errors import ElmoError
 
@@ -103,12 +101,10 @@ class ServedEmbedder(PythonModel):
 
         if settings["pooling"] not in ("none", "mean"):
             raise ValueError(f"pooling must be none or mean, found {settings['pooling']!r}")
-        if settings["gamma"] is None or settings["batch_size"] is None:
-            raise ValueError("gamma and batch_size must be numbers, found null; leave them out")
-        if settings["batch_size"] < 1:
-            raise ValueError(f"batch_size must be at least 1, found {settings['batch_size']}")
+        if settings["gamma"] is None:
+            raise ValueError("gamma must be a number, found null; leave it out")
         texts = [self._sentences(item) for item in list_items(model_input)]
-        embedded = self.embedder.embed_stream(texts, int(settings["batch_size"]))
+        embedded = self.embedder.embed_stream(texts, _BATCH)
         layers, gamma = str(settings["layers"]), float(settings["gamma"])
         mixed = (_mix_layers(vectors, layers, gamma).astype(np.float32) for vectors in embedded)
         with np.errstate(over="ignore", invalid="ignore"):  # refused below

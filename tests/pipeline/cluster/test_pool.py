@@ -163,7 +163,7 @@ def test_an_item_that_ends_every_worker_is_named(capsys: pytest.CaptureFixture[s
     here = Cluster(actors=2)
     with pytest.raises(ElmoError, match=r"features: bad\.arrow ended its worker 4 times"):
         list(workers.actors(Poisoned, [], items, cluster=here, label="features", name=str))
-    assert "features: bad.arrow: its worker on " in capsys.readouterr().err
+    assert "features: bad.arrow: its worker died " in capsys.readouterr().err
     with pytest.raises(ElmoError, match=r"count: 2 ended its worker 4 times"):
         list(workers.tasks(die, range(4), cluster=here, label="count"))
 

@@ -56,7 +56,7 @@ def test_one_text_is_also_the_task_text(tmp_path: Path) -> None:
     assert made.corpus.general == made.corpus.domain == (str(tmp_path / "t.txt"),)
     assert lines[1:] == [
         "general text: t.txt, 73 bytes",
-        "domain text: the same; pass the text of your domain with --domain",
+        "domain text: t.txt, 73 bytes",
     ]
     assert made.report.neighbors_of == ()
     assert made.labels.package == ""
