@@ -15,7 +15,6 @@ import numpy as np
 
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
 from elmo.errors import ElmoError
-from elmo.model.folder import load_model
 
 from .. import PACKAGE, tracking
 
@@ -38,6 +37,8 @@ def log_model(
     """
     import mlflow.pyfunc
     from mlflow.models import Model
+
+    from elmo.model.folder import load_model
 
     from . import pyfunc
 
