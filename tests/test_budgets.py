@@ -13,9 +13,9 @@ OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 20_746,
     "pipeline": 15_105,
-    "research": 1_850,
-    "benchmarks": 3_620,
-    "tests": 29_975,
+    "research": 2_114,
+    "benchmarks": 3_515,
+    "tests": 30_010,
 }
 
 
