@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 15_105,
     "research": 2_114,
     "benchmarks": 3_515,
-    "tests": 30_010,
+    "tests": 30_022,
 }
 
 
