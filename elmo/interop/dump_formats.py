@@ -60,19 +60,6 @@ DUMP_FORMATS: Mapping[str, DumpFormat] = {
     "top": DumpFormat("HDF5 of AllenNLP: the last layer", _HDF5, {"layout": "top"}),
     "average": DumpFormat("HDF5 of AllenNLP: the mean of all layers", _HDF5, {"layout": "average"}),
     "bilm-tf": DumpFormat("HDF5 of bilm-tf: every layer", _HDF5, {"layout": "bilm-tf"}),
-    "word2vec": DumpFormat(
-        help="word2vec text, for gensim: per word the mean over its occurrences",
-        writer="elmo.store.static:export_word2vec",
-        units="words",
-        kind=rb"\d+ \d+\n",
-    ),
-    "word2vec-0": DumpFormat(
-        help="word2vec text: per word its layer 0, without context",
-        writer="elmo.store.static:export_word2vec",
-        options={"kind": "layer_0"},
-        units="words",
-        kind=rb"\d+ \d+\n",
-    ),
     "datasets": DumpFormat("Hugging Face datasets: a folder", "elmo.store.dump:export_dataset"),
 }
 

@@ -215,16 +215,6 @@ class Embedder:
         """
         return self._text_tokenizer(text)
 
-    def ids(self, sentences: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
-        """Return the character ids of token lists, int64 (sentences, tokens of the longest,
-        characters of a token), shifted by one; 0 is the mask.
-
-        They are the input of `Elmo` and of exported models.
-        """
-        if self.bilm.config.input_words is not None:
-            raise ElmoError("the model reads words, not characters")
-        return self.model.characters.encode_batch(sentences)
-
     def encode(
         self,
         texts: Any,

@@ -35,7 +35,6 @@ SECTIONS: dict[str, list[click.Command]] = {
         convert.import_,
         convert.export,
         convert.package,
-        convert.export_serving,
         convert.dump,
         convert.dump_tokens,
     ],

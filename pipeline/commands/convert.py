@@ -1,4 +1,4 @@
-"""Files of other tools: import, export, package, export-serving, dump, dump-tokens."""
+"""Files of other tools: import, export, package, dump, dump-tokens."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from .options import (
     OPTIONS,
     OVERWRITE,
     PATH,
-    SERVING,
     TEXT,
     Choice,
     output_file,
@@ -162,27 +161,6 @@ def package(
     )
     folder = str(out) if out.is_absolute() else f"./{out}"  # else pip asks a registry for it
     print_done(f"package: {out} (digest {digest[:12]}); pip install {folder}, and load {name!r}")
-
-
-@click.command()
-@click.argument("model", type=PATH)
-@click.argument("out", type=NEW_FILE)
-@OVERWRITE
-def export_serving(model: Path, out: Path, overwrite: bool) -> None:
-    """Write MODEL as one file that serves without this package: OUT.pt2 (torch.export) or OUT.onnx.
-
-    Input: ids (sentences, tokens, characters). Output: layers (sentences, layers, tokens, dim).
-
-    \b
-    Example: elmo export-serving models/finetune model.onnx
-    """
-    from elmo.interop.portable_model import export_portable_model as write
-
-    with output_file(out, overwrite, kind=SERVING, read=[model]) as new_path:
-        write(model, new_path)
-    from ..terminal.progress import human_size
-
-    print_done(f"export-serving: {out} ({human_size(out.stat().st_size)})")
 
 
 def _dump_help() -> str:

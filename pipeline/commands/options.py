@@ -222,7 +222,7 @@ def output_file(
 
 # How each kind of output begins, as a regular expression.
 NPZ, HDF5 = b"PK", rb"\x89HDF"
-OPTIONS, SERVING = rb'\s*\{.*"(lstm|char_cnn)"', rb"PK|\x08"
+OPTIONS = rb'\s*\{.*"(lstm|char_cnn)"'
 
 
 def _check_cluster_file(cluster_file: Path) -> None:

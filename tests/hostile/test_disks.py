@@ -1,8 +1,6 @@
 """A disk that is full: one line that says so, and nothing is left of what was written."""
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pytest
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import INNER, listing, paired, refused
 from tests.hostile.test_outputs import OUTPUTS, WORKING, prepare
-from tests.pipeline.command_line import ROOT, elmo
+from tests.pipeline.command_line import elmo
 from tests.small_disk import small_disk
 
 pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
@@ -100,19 +98,6 @@ def test_a_store_that_is_replaced_on_a_full_disk(case: Path, disk: Path, left: i
     for again in (words, ["verify", "disk/store"]):
         code, _, error = elmo(*again, cwd=case)
         assert code == 0, error
-
-
-def test_a_program_for_serving_on_a_full_disk(case: Path, disk: Path) -> None:
-    """In a process of its own: torch would end it."""
-    fill(disk, 4)
-    before = listing(disk)
-    command = [sys.executable, "-m", "pipeline", "export-serving", "model", "disk/x.pt2"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=case, env=environment, capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: disk/x.pt2: No space left on device")
-    assert listing(disk) == before
 
 
 @pytest.mark.parametrize("left", [0, 6])

@@ -13,7 +13,6 @@ import torch
 from elmo.data.characters import Characters
 from elmo.data.tokenizer import NO_TOKENIZER
 from elmo.errors import ElmoError
-from elmo.interop.portable_model import ExportableBiLM
 from elmo.model import batches
 from elmo.model import embedder as module
 from elmo.model.batches import Carry
@@ -196,7 +195,6 @@ def test_the_model_it_is_given_stays_as_it_is(tiny_model: Model) -> None:
 def test_a_trainable_module_keeps_its_gradients_beside_an_embedder(tiny_model: Model) -> None:
     elmo = Elmo(tiny_model, dropout=0.0, trainable=True)
     embedder = Embedder(tiny_model, precision="bfloat16")
-    ExportableBiLM(tiny_model)
     Elmo(tiny_model)
     (vectors,), _ = elmo([GIFT]).values()
     vectors.sum().backward()
@@ -246,7 +244,6 @@ def test_encode_shows_its_progress(tiny_model: Model, capsys: pytest.CaptureFixt
             lambda e: e.encode([["a"]]),
             "text 0: must be a string, found .*; give token lists to embed",
         ),
-        (lambda e: e.ids(["He has"]), "sentence 0: must be a list of tokens"),
         (
             lambda e: Embedder(replace(e.model, tokenizer=NO_TOKENIZER)).encode(TEXTS),
             "trained on token lists and has no tokenizer",
@@ -320,11 +317,7 @@ def test_ids_are_those_of_the_models_characters(tmp_path: Path, tiny_model: Mode
     sentence = [["gift", "한국"]]
     expected = Embedder(model).embed(sentence)[0].mean(0)
     elmo = Elmo(model, dropout=0.0)
-    for ids in (
-        sentence,
-        elmo.batch_to_ids(sentence),
-        torch.from_numpy(Embedder(model).ids(sentence)),
-    ):
+    for ids in (sentence, elmo.batch_to_ids(sentence)):
         (vectors,), _ = elmo(ids).values()
         np.testing.assert_allclose(vectors[0].detach(), expected, atol=1e-5)
     with pytest.raises(ElmoError, match=r"ids must be \(sentences, tokens, 20\)"):

@@ -292,8 +292,8 @@ def test_a_mistyped_command_is_answered_with_the_one_that_is_meant(typed: str, m
         ),
         (("preset", "smal"), "no preset smal; did you mean 'small'?"),
         (
-            ("dump", "x", "y", "--layout", "wordvec"),
-            "did you mean 'word2vec'? See elmo dump --help",
+            ("dump", "x", "y", "--layout", "averge"),
+            "did you mean 'average'? See elmo dump --help",
         ),
     ],
 )
@@ -339,7 +339,6 @@ def test_an_output_is_replaced_where_that_is_asked_for(model: Path, tmp_path: Pa
     [
         ("export", "model", "no/options.json", "weights.hdf5"),
         ("export", "model", "options.json", "no/weights.hdf5"),
-        ("export-serving", "model", "no/model.onnx"),
         ("dump", "store", "no/vectors.parquet"),
         ("dump-tokens", "model", "words.txt", "no/tokens.hdf5"),
     ],
