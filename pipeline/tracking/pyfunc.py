@@ -69,10 +69,8 @@ class ServedEmbedder(PythonModel):
 
         A little is embedded too, so that the first request is not slow.
         """
-        from elmo.integrations.scoring_server import adapt_scoring_server
         from elmo.model.embedder import Embedder
 
-        adapt_scoring_server()
         self.embedder = Embedder.load(context.artifacts["model"])
         self.embedder.bilm.lstm.compiled = True
         for lengths in ((1,), (2,), (3,), (3, 1), (5, 4, 2)):

@@ -49,10 +49,8 @@ class ServedTask(PythonModel):
 
         It is the `seed` of the model's config, else the best on dev.
         """
-        from elmo.integrations.scoring_server import adapt_scoring_server
         from elmo.tasks.task import Task
 
-        adapt_scoring_server()
         seed = (context.model_config or {}).get("seed")
         self.task = Task.load(Path(context.artifacts["task"]), seed=seed)
 
