@@ -32,7 +32,6 @@ from elmo.io.location import Location
 from elmo.io.outputs import check_folder
 from elmo.io.records import read_json, sha256
 from elmo.model.config import CONFIG
-from elmo.model.embedder import Embedder
 from elmo.model.folder import (
     OTHER_FILE_PATTERN,
     WEIGHTS,
@@ -141,20 +140,6 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
                 for (dataset, shape), array in zip(datasets, arrays, strict=True):
                     file.create_dataset(dataset, data=array.reshape(shape).numpy(), dtype="float32")
                     check()
-
-
-def dump_token_embeddings(model: str | Path, vocabulary: str | Path, out: str | Path) -> int:
-    """Write the context-free vector of each word of the list `vocabulary` to an HDF5 file, as the
-    function of this name in bilm-tf did: dataset `embedding` (words, dim / 2); return the number of
-    words.
-
-    Layer 0 of a token is this vector twice. `import_2018` reads the file as `embedding`.
-    """
-    embedder = Embedder.load(model, device="cpu")
-    words = Vocabulary.load(Path(vocabulary)).words
-    with create_hdf5(Path(out)) as (file, _):
-        file.create_dataset("embedding", data=embedder.encode_types(words), dtype="float32")
-    return len(words)
 
 
 def read_options(path: Path) -> ModelShape:

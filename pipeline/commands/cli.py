@@ -36,7 +36,6 @@ SECTIONS: dict[str, list[click.Command]] = {
         convert.export,
         convert.package,
         convert.dump,
-        convert.dump_tokens,
     ],
     "On a cluster": [jobs.submit, jobs.unused],
     "Settings": [project.preset],

@@ -221,7 +221,7 @@ def output_file(
 
 
 # How each kind of output begins, as a regular expression.
-NPZ, HDF5 = b"PK", rb"\x89HDF"
+NPZ, HDF5, PARQUET = b"PK", rb"\x89HDF", b"PAR1"
 OPTIONS = rb'\s*\{.*"(lstm|char_cnn)"'
 
 

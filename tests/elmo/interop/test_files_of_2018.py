@@ -12,7 +12,7 @@ import pytest
 
 from elmo.data.tokenizer import Tokenization, installed_tokenization
 from elmo.errors import ElmoError
-from elmo.interop.files_of_2018 import dump_token_embeddings, export_2018, import_2018
+from elmo.interop.files_of_2018 import export_2018, import_2018
 from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model
 
@@ -313,7 +313,9 @@ def test_cached_token_vectors_stand_for_the_characters(tmp_path: Path) -> None:
     words = tmp_path / "vocabulary"
     words.write_text("<S>\n</S>\n<UNK>\nhe\nhas\n한국어\n", encoding="utf-8")
     table = tmp_path / "table.hdf5"
-    assert dump_token_embeddings(tmp_path / "characters", words, table) == 6
+    vectors = Embedder.load(tmp_path / "characters").encode_types(words.read_text("utf-8").split())
+    with h5py.File(table, "w") as file:
+        file["embedding"] = vectors
     with pytest.raises(ElmoError, match="the model reads characters; leave out --embedding"):
         import_2018(options, weights, tmp_path / "no", vocabulary=words, embedding=table)
     value = json.loads(options.read_text())

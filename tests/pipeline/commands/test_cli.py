@@ -340,7 +340,6 @@ def test_an_output_is_replaced_where_that_is_asked_for(model: Path, tmp_path: Pa
         ("export", "model", "no/options.json", "weights.hdf5"),
         ("export", "model", "options.json", "no/weights.hdf5"),
         ("dump", "store", "no/vectors.parquet"),
-        ("dump-tokens", "model", "words.txt", "no/tokens.hdf5"),
     ],
 )
 def test_no_folder_is_made_for_a_mistyped_output(words: tuple[str, ...], tmp_path: Path) -> None:
