@@ -18,7 +18,7 @@ from elmo.data.arrays import Floats
 from elmo.data.characters import MAX_CHARACTERS, Characters
 from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import MARKS, Vocabulary
-from elmo.errors import Damaged, ElmoError
+from elmo.errors import ElmoError
 from elmo.interop.hdf5 import (
     HDF5_ERRORS,
     create_hdf5,
@@ -42,7 +42,6 @@ from elmo.nn.bilm import BiLM
 from elmo.settings import ModelShape
 
 CHARACTERS = 261
-LEAST_COMPRESSED = 100  # times as large as stored, which no compression of weights is
 _LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
 _HIGHWAY = {
     "carry_weight": "W_carry",
@@ -307,8 +306,6 @@ def _array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
         raise ElmoError(f"{path}: {name} has shape {actual}, options.json requires {shape}")
     if dataset.dtype.kind != "f":
         raise ElmoError(f"{path}: {name} holds {dataset.dtype}, not floats")
-    if dataset.id.get_storage_size() * LEAST_COMPRESSED < dataset.nbytes:
-        raise Damaged(f"{path}: {name} has shape {shape} and nearly no values; get the file again")
     array = np.asarray(read_values(dataset, path), np.float32)
     if not np.isfinite(array).all():
         raise ElmoError(f"{path}: {name} holds values that are not finite")

@@ -32,28 +32,13 @@ def open_hdf5(path: Path) -> Any:
 
 
 def read_dataset(file: Any, path: Path, name: str) -> Any:
-    """Return a dataset of the open HDF5 file `file`, whose values are in this file; None if it is
-    missing.
-
-    `ElmoError` is raised for soft and external links, external storage and virtual datasets, by
-    which a file can name any other file, and for a damaged one. `path` is named in messages.
-    """
-    h5py = load_h5py()
+    """Return a dataset of the open HDF5 file `file`; None if it is missing. `ElmoError`, which
+    names `path`, is raised if it is damaged."""
     try:
-        group, parts = file, name.split("/")
-        for part in parts:
-            if not isinstance(group, h5py.Group) or group.get(part, getlink=True) is None:
-                return None
-            if not isinstance(group.get(part, getlink=True), h5py.HardLink):
-                raise ElmoError(f"{path}: {name} is a link; use a plain dataset")
-            group = group[part]
-        if not isinstance(group, h5py.Dataset):
-            return None
-        if group.external or group.is_virtual:
-            raise ElmoError(f"{path}: {name} is stored in other files; use a plain dataset")
-        return group
+        dataset = file.get(name)
     except HDF5_ERRORS as error:
         raise damaged_error(path, error) from None
+    return dataset if isinstance(dataset, load_h5py().Dataset) else None
 
 
 def read_values(dataset: Any, path: Path) -> Any:

@@ -145,13 +145,8 @@ def test_a_shard_of_blank_lines_alone_is_a_shard(tmp_path: Path) -> None:
 WRONG = {
     "no shards": (lambda m: m.pop("shards"), "missing required field `shards`"),
     "mistyped count": (lambda m: m["counts"].update(tokens="9"), "counts.tokens: Expected `int`"),
-    "negative": (lambda m: m["shards"][0].update(sentences=-1), r"shards\[0\].sentences: "),
     "huge": (lambda m: m["shards"][0].update(tokens=10**18), r"shards\[0\].tokens: "),
-    "unknown key": (lambda m: m["shards"][0].update(more=1), "unknown field `more`"),
     "outside": (lambda m: m["shards"][0].update(file="../x.arrow"), r"shards\[0\].file: "),
-    "absolute": (lambda m: m["shards"][0].update(file="/etc/passwd"), r"shards\[0\].file: "),
-    "hidden": (lambda m: m["shards"][0].update(file=".x"), r"shards\[0\].file: "),
-    "digest": (lambda m: m["shards"][0].update(sha256="0"), r"shards\[0\].sha256: "),
     "split": (lambda m: m["shards"][0].update(split="test"), r"shards\[0\].split: "),
 }
 

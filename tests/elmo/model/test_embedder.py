@@ -93,15 +93,6 @@ def test_carried_rows_grow_and_shrink(tiny_model: Model) -> None:
     assert np.abs(found[3][1] - cold).max() > 1e-4
 
 
-def test_carry_in_one_call_is_carry_across_calls(tiny_model: Model) -> None:
-    embedder = Embedder(tiny_model)
-    one = embedder.embed([GIFT, ["a"], GIFT, ["b"]], 2, state="carry")
-    carry = Carry()
-    two = embedder.embed([GIFT, ["a"]], state=carry) + embedder.embed([GIFT, ["b"]], state=carry)
-    for ours, reference in zip(one, two, strict=True):
-        np.testing.assert_array_equal(ours, reference)
-
-
 def test_warm_up_starts_every_sentence_from_the_same_state(tiny_model: Model) -> None:
     cold, warm = Embedder(tiny_model), Embedder(tiny_model, warm_up=[["a", "b"], ["c"]])
     carry = Carry()
@@ -169,13 +160,6 @@ def test_a_model_that_reads_words(tmp_path: Path, tiny_model: Model) -> None:
     known, unknown, unk = Embedder(model).embed([["gift"], ["nowhere"], ["<UNK>"]], layers=[0])
     np.testing.assert_array_equal(unknown, unk)
     assert not np.array_equal(known, unk)
-
-
-def test_gradients_stay_off(tiny_model_folder: Path) -> None:
-    embedder = Embedder(load_model(tiny_model_folder))
-    embedder.embed([GIFT])
-    assert not any(p.requires_grad for p in embedder.bilm.parameters())
-    assert torch.is_grad_enabled()
 
 
 def test_the_model_it_is_given_stays_as_it_is(tiny_model: Model) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
@@ -86,34 +85,6 @@ def test_layer_norm_of_both_conventions(convention: str, tmp_path: Path) -> None
         normed = (layers[:, 1:-1] - mean[:, None, None]) / std[:, None, None]
         n = normed.shape[1]
         np.testing.assert_allclose(found[row, :n].detach(), normed.mean(0), atol=1e-5)
-
-
-class LargestTensor(TorchDispatchMode):
-    """Notes the largest number of elements that an operation gives."""
-
-    elements = 0
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor):
-            self.elements = max(self.elements, result.numel())
-        return result
-
-
-def test_without_gradients_the_gates_of_a_piece_are_held(
-    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All gates of 2 × 64 tokens would be 2 × 66 × 2 × 64 numbers."""
-    ids_BTK = batch_to_ids([["he", "has"] * 32, ["gift"]])
-    elmo = Elmo(tiny_model, dropout=0.0)
-    (whole,) = elmo(ids_BTK)["elmo_representations"]
-    monkeypatch.setattr("elmo.model.mix.TOKENS_AT_ONCE", 16)
-    with LargestTensor() as largest:
-        (pieces,) = elmo(ids_BTK)["elmo_representations"]
-    np.testing.assert_allclose(pieces.detach(), whole.detach(), atol=1e-6)
-    assert largest.elements < 8192
 
 
 def test_frozen_or_trainable(tiny_model: Model) -> None:

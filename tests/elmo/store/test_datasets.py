@@ -97,6 +97,7 @@ def test_a_store_is_a_dataset_itself(store: FeatureStore, workers: int, collated
         assert all(torch.equal(batch[name], wanted[name]) for name in wanted)
         seen += len(batch["sentence_ids"])
     assert seen == SENTENCES
+    assert sorted(collate([store[0], store[1]])) == ["mask", "vectors"]
 
 
 @pytest.mark.parametrize(
