@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from elmo.data.shards import write_shards
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, Mismatch
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
@@ -287,7 +287,7 @@ def test_a_store_that_lacks_bytes_is_not_written(
 
 def test_another_model_than_the_stores_is_refused(made: Path, tiny_model_folder: Path) -> None:
     FeatureStore(made, model=tiny_model_folder)
-    with pytest.raises(ElmoError, match="was made by model .*, not by ffffffffffff…"):
+    with pytest.raises(Mismatch, match="was made by model .*, not by ffffffffffff…"):
         FeatureStore(made, model="f" * 64)
     with pytest.raises(ElmoError, match="nowhere: no such model folder"):
         FeatureStore(made, model="nowhere")
