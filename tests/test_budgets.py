@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_560,
+    "elmo": 19_550,
     "pipeline": 15_105,
     "research": 2_114,
     "benchmarks": 3_515,
-    "tests": 29_122,
+    "tests": 29_075,
 }
 
 
