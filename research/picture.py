@@ -67,5 +67,5 @@ def _draw_lines(path: Path, lines: Mapping[str, Sequence[Point]], *, unit: str, 
     axis.set(xlabel=unit, ylabel=score, xscale="log")
     axis.xaxis.set_major_formatter("{x:g}")
     axis.grid(color="#edf2f7")
-    axis.legend(frameon=False)
+    axis.legend(frameon=False, fontsize=8)
     save(figure, path)
