@@ -24,7 +24,7 @@ myst_heading_anchors = 3
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 # Libraries that are integrated, where they are absent: their pages are written all the same.
-autodoc_mock_imports = [name for name in ("flair", "sklearn", "spacy") if find_spec(name) is None]
+autodoc_mock_imports = [name for name in ("spacy",) if find_spec(name) is None]
 autodoc_default_options = {"members": True, "show-inheritance": False}
 nitpicky = False
 smartquotes = False  # commands are pasted into a shell

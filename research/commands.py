@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 OUT = click.option("--out", type=PATH, required=True, help="NAME.json; the picture is NAME.png.")
 MODEL = click.option("--model", type=PATH, required=True, help="The model folder.")
+WORK = click.option(
+    "--work",
+    type=PATH,
+    default="work/findings",
+    show_default=True,
+    help="Where unfinished work and the vectors are kept.",
+)
 STATIC = click.option(
     "--static", multiple=True, metavar="NAME=FILE", help="Static word vectors to measure as well."
 )
@@ -76,13 +83,7 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--columns", help="Where fields are, such as word=2,tag=4."),
         click.option("--scheme", help="The scheme of the tags: bio, iob1, bioes or plain."),
-        click.option(
-            "--work",
-            type=PATH,
-            default="work/findings",
-            show_default=True,
-            help="Where unfinished work and the vectors are kept.",
-        ),
+        WORK,
         OUT,
         DEVICE,
     ]
@@ -155,6 +156,40 @@ def labels(task: "ComparedTask", shares: str, work: Path, out: Path) -> None:
     if not all(0 < part <= 1 for part in parts):
         raise ElmoError(f"--shares must be percents such as 1,10,100; found {shares!r}")
     _write(out, lambda: measure(task, parts, work=work))
+
+
+@findings.command()
+@click.argument("kind", type=click.Choice(["tagging", "classification"]))
+@click.option("--train", type=PATH, required=True, help="The labelled file to draw from.")
+@click.option("--test", type=PATH, required=True, help="The labelled file to score.")
+@MODEL
+@click.option("--counts", default="100,300,1000", show_default=True, help="Numbers of examples.")
+@click.option("--draws", default=3, show_default=True, help="How many draws of each number.")
+@click.option("--columns", help="Where fields are, such as word=2,tag=4.")
+@WORK
+@OUT
+def few(kind: str, model: Path, columns: str | None, out: Path, **drawing: Any) -> None:
+    """Compare `elmo task train` on a few labels with what a team could put together itself.
+
+    \b
+    Example: python -m research few tagging --train train.conll --test test.conll \\
+        --model models/finetune --counts 100,300 --draws 5 --out results/few-ner.json
+    """
+    from pipeline.stages import task_training
+    from research.few import few_labels
+
+    sources = {split: drawing.pop(split) for split in ("train", "test")}
+    check_outside(drawing["work"], [*sources.values(), model])
+    counts = [int(part) for part in drawing["counts"].split(",") if part.isdecimal()]
+    if not counts or min(counts) < 10 or drawing["draws"] < 1:
+        raise ElmoError(
+            f"--counts must be 10 or more, such as 100,300; found {drawing['counts']!r}"
+        )
+    drawing |= {"counts": counts}
+    drawing["columns"] = task_training.parse_pairs(
+        "--columns", columns.split(",") if columns else []
+    )
+    _write(out, lambda: few_labels(kind, sources, model, **drawing))
 
 
 @findings.command()

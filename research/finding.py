@@ -25,6 +25,7 @@ FindingKind = Literal[
     "context",
     "models",
     "labels",
+    "few",
     "senses",
     "probe",
     "neighbors",

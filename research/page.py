@@ -76,6 +76,9 @@ def table(finding: Finding) -> str:
         "above": "above the layer below",
         "updates_to_baseline": "updates to the baseline's best",
         "minutes": "minutes a seed",
+        "lowest": "lowest draw",
+        "highest": "highest draw",
+        "seconds": "CPU seconds a draw",
     }
     heads = {k: title for k, title in columns.items() if any(k in row.more for row in finding.rows)}
     lines = [_line(["", finding.metric, "95 % interval", *heads.values()])]
@@ -89,7 +92,8 @@ def table(finding: Finding) -> str:
     counts = ", ".join(
         f"{name.replace('_', ' ')} {count:,}" for name, count in finding.examples.items()
     )
-    seeds = f"seeds {', '.join(map(str, finding.seeds))}; " if finding.seeds else ""
+    unit = "draws" if finding.kind == "few" else "seeds"
+    seeds = f"{unit} {', '.join(map(str, finding.seeds))}; " if finding.seeds else ""
     lines += ["", f"{counts}; {seeds}model {finding.model[:12]}.", "", f"`{finding.command}`", ""]
     return "\n".join(lines)
 
@@ -112,7 +116,9 @@ def _cell(row: Row, key: str) -> str:
     if key in ("gain", "above"):
         low, high = row.more.get(f"{key}_low"), row.more.get(f"{key}_high")
         return f"{value:+.3f}" + ("" if low is None else f" ({low:+.3f} to {high:+.3f})")
-    return f"{value:,.0f}" if key == "updates_to_baseline" else f"{value:.2f}"
+    if key in ("lowest", "highest"):
+        return f"{value:.3f}"
+    return f"{value:,.0f}" if key in ("updates_to_baseline", "seconds") else f"{value:.2f}"
 
 
 def _interval(row: Row) -> str:

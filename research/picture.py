@@ -10,24 +10,28 @@ from elmo.io.atomic import new_file
 from pipeline.report.plots import BLUE, GREY, ORANGE, save
 from research.finding import Finding, Row
 
-Point = tuple[float, float, float | None, float | None]  # share, mean, interval
+Point = tuple[float, float, float | None, float | None]  # examples or percent, mean, interval
+COLORS = (GREY, BLUE, ORANGE, "#2f855a", "#6b46c1", "#c53030")
 
 
 def draw(path: Path, finding: Finding) -> None:
-    """Draw a PNG: scores by share of the examples for `labels`, else a bar for each row."""
+    """Draw a PNG: scores by examples for `labels` and `few`, else a bar for each row."""
     with new_file(path) as new_path:
-        if finding.kind == "labels":
-            _draw_shares(new_path, _by_way(finding.rows), score=finding.metric)
+        if finding.kind in ("labels", "few"):
+            unit = "training examples" + (", percent" if finding.kind == "labels" else "")
+            _draw_lines(new_path, _by_way(finding.rows), unit=unit, score=finding.metric)
         else:
             bars = {row.name: (row.mean, row.low, row.high) for row in finding.rows}
             _draw_intervals(new_path, bars, score=finding.metric)
 
 
 def _by_way(rows: list[Row]) -> dict[str, list[Point]]:
-    """Share, mean and interval of each way, in order."""
+    """Return the examples, or the percentage of them, mean and interval of each way, in order."""
     lines: dict[str, list[Point]] = {}
     for row in rows:
-        point = row.more["share"], row.mean, row.low, row.high
+        count = row.more["examples"] if "examples" in row.more else 100 * row.more["share"]
+        low, high = row.more.get("lowest", row.low), row.more.get("highest", row.high)
+        point = count, row.mean, low, high  # of few draws the range: Student's interval is wide
         lines.setdefault(row.name.rpartition(", ")[0], []).append(point)
     return lines
 
@@ -51,17 +55,17 @@ def _draw_intervals(
     save(figure, path)
 
 
-def _draw_shares(path: Path, lines: Mapping[str, Sequence[Point]], *, score: str) -> None:
-    """Draw a score by the share of training examples, one line for each way of training."""
+def _draw_lines(path: Path, lines: Mapping[str, Sequence[Point]], *, unit: str, score: str) -> None:
+    """Draw a score by the training examples, one line for each way of training."""
     figure, axis = plt.subplots(figsize=(6, 3.6))
-    for (name, points), color in zip(lines.items(), (GREY, BLUE), strict=False):
-        percents = [100 * share for share, _, _, _ in points]
-        axis.plot(percents, [mean for _, mean, _, _ in points], "o-", color=color, ms=4, label=name)
-        for share, _, low, high in points:
+    for (name, points), color in zip(lines.items(), COLORS, strict=False):
+        examples = [count for count, _, _, _ in points]
+        axis.plot(examples, [mean for _, mean, _, _ in points], "o-", color=color, ms=4, label=name)
+        for count, _, low, high in points:
             if low is not None and high is not None:
-                axis.plot([100 * share] * 2, [low, high], color=color, lw=1.2)
-    axis.set(xlabel="training examples, percent", ylabel=score, xscale="log")
+                axis.plot([count] * 2, [low, high], color=color, lw=1.2)
+    axis.set(xlabel=unit, ylabel=score, xscale="log")
     axis.xaxis.set_major_formatter("{x:g}")
     axis.grid(color="#edf2f7")
-    axis.legend(frameon=False)
+    axis.legend(frameon=False, fontsize=8)
     save(figure, path)

@@ -1,7 +1,6 @@
 """The manifest of a shards folder: its files, what they hold, and the text they were made from."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Literal, TypedDict
 
 import msgspec
@@ -9,14 +8,12 @@ from msgspec import Struct
 
 from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
-from elmo.io import records
 from elmo.io.location import Location
-from elmo.io.records import Count, FileName, Header, Sha256, json_bytes
+from elmo.io.records import Count, FileName, Header, Sha256
 
 SCHEMA_VERSION = 2
 Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, Split] = ("train", "heldout")
-_SHARD_BYTES = 480  # at most those of a shard in the manifest
 
 
 class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,16 +145,13 @@ class ShardsManifest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_manifest(folder: Location) -> ShardsManifest:
-    """Read `manifest.json` of a shards folder; raise `ElmoError` if it is none or contradicts
-    itself."""
+    """Read `manifest.json` of a shards folder; raise `ElmoError` if it is none."""
     path = folder.name("manifest.json")
     header = folder.read_record("manifest.json", Header)
     if header.kind != "shards":
         raise ElmoError(f"{path}: is not the manifest of a shards folder")
     header.check_version(path, "schema", SCHEMA_VERSION, remake="make the shards again")
-    manifest = folder.read_record("manifest.json", ShardsManifest)
-    _check_manifest(path, manifest)
-    return manifest
+    return folder.read_record("manifest.json", ShardsManifest)
 
 
 def write_manifest(
@@ -191,48 +185,4 @@ def write_manifest(
         shards=tuple(shards),
         inputs=tuple(inputs),
     )
-    _check_manifest(folder.name("manifest.json"), manifest)
     folder.write_json("manifest.json", msgspec.to_builtins(manifest))
-
-
-def check_size(out: Location, *, shards: int, inputs: Sequence[CorpusFile]) -> None:
-    """Raise `ElmoError` if the manifest of the shards to be written would be too large to read.
-
-    `shards` is the largest number of shards expected, and `inputs` are the files of the corpus.
-    """
-    size = len(json_bytes({"inputs": msgspec.to_builtins(inputs)}, source=f"{out}/manifest.json"))
-    size += shards * _SHARD_BYTES
-    if size > records.JSON_LIMIT:
-        raise ElmoError(
-            f"{out}: the manifest of {len(inputs):,} files in up to {shards:,} shards would take "
-            f"up to {size:,} bytes, and at most {records.JSON_LIMIT:,} are read; raise "
-            "tokenize.shard_bytes, or join the files into fewer"
-        )
-
-
-def _check_manifest(path: str, manifest: ShardsManifest) -> None:
-    """Check that a manifest's numbers agree with each other."""
-    names = [entry.file for entry in manifest.shards]
-    if len(set(names)) != len(names):
-        raise ElmoError(f"{path}: shards: lists a file twice; make the shards again")
-    if set(manifest.splits) != set(SPLITS):
-        raise ElmoError(f"{path}: splits: must be train and heldout; make the shards again")
-    for split, counts in manifest.splits.items():
-        entries = [entry for entry in manifest.shards if entry.split == split]
-        for what in ("sentences", "tokens"):
-            total = sum(getattr(entry, what) for entry in entries)
-            if total != getattr(counts, what):
-                raise ElmoError(
-                    f"{path}: splits.{split}.{what}: {getattr(counts, what)}, and its shards have "
-                    f"{total}; make the shards again"
-                )
-        for one, two in pairwise(entries):
-            if one.last_sentence_id >= two.first_sentence_id:
-                raise ElmoError(f"{path}: {two.file} does not follow {one.file}; make it again")
-    for what in ("documents", "sentences", "tokens"):
-        total = sum(getattr(counts, what) for counts in manifest.splits.values())
-        if total != getattr(manifest.counts, what):
-            raise ElmoError(
-                f"{path}: counts.{what}: {getattr(manifest.counts, what)}, and the splits have "
-                f"{total}; make the shards again"
-            )

@@ -12,7 +12,6 @@ from elmo.errors import ElmoError, not_utf8_error
 from elmo.io.atomic import new_file
 from elmo.io.records import check_readable
 
-LARGEST = 1 << 30  # bytes of a file of words
 UNK = "<UNK>"
 _MAX_TERM_ID = "!!!MAXTERMID"  # a line that readers of this format skip since 2018
 MARKS = (SENTENCE_BEGIN, SENTENCE_END, UNK)  # words of every vocabulary
@@ -98,8 +97,6 @@ class Vocabulary:
 
 def _read_lines(path: Path) -> list[str]:
     check_readable(path)
-    if (size := path.stat().st_size) > LARGEST:
-        raise ElmoError(f"{path}: has {size:,} bytes; a vocabulary has at most {LARGEST:,}")
     data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode("utf-8")

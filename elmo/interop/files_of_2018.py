@@ -18,7 +18,7 @@ from elmo.data.arrays import Floats
 from elmo.data.characters import MAX_CHARACTERS, Characters
 from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import MARKS, Vocabulary
-from elmo.errors import Damaged, ElmoError
+from elmo.errors import ElmoError
 from elmo.interop.hdf5 import (
     HDF5_ERRORS,
     create_hdf5,
@@ -32,7 +32,6 @@ from elmo.io.location import Location
 from elmo.io.outputs import check_folder
 from elmo.io.records import read_json, sha256
 from elmo.model.config import CONFIG
-from elmo.model.embedder import Embedder
 from elmo.model.folder import (
     OTHER_FILE_PATTERN,
     WEIGHTS,
@@ -43,7 +42,6 @@ from elmo.nn.bilm import BiLM
 from elmo.settings import ModelShape
 
 CHARACTERS = 261
-LEAST_COMPRESSED = 100  # times as large as stored, which no compression of weights is
 _LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
 _HIGHWAY = {
     "carry_weight": "W_carry",
@@ -141,20 +139,6 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
                 for (dataset, shape), array in zip(datasets, arrays, strict=True):
                     file.create_dataset(dataset, data=array.reshape(shape).numpy(), dtype="float32")
                     check()
-
-
-def dump_token_embeddings(model: str | Path, vocabulary: str | Path, out: str | Path) -> int:
-    """Write the context-free vector of each word of the list `vocabulary` to an HDF5 file, as the
-    function of this name in bilm-tf did: dataset `embedding` (words, dim / 2); return the number of
-    words.
-
-    Layer 0 of a token is this vector twice. `import_2018` reads the file as `embedding`.
-    """
-    embedder = Embedder.load(model, device="cpu")
-    words = Vocabulary.load(Path(vocabulary)).words
-    with create_hdf5(Path(out)) as (file, _):
-        file.create_dataset("embedding", data=embedder.encode_types(words), dtype="float32")
-    return len(words)
 
 
 def read_options(path: Path) -> ModelShape:
@@ -322,8 +306,6 @@ def _array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
         raise ElmoError(f"{path}: {name} has shape {actual}, options.json requires {shape}")
     if dataset.dtype.kind != "f":
         raise ElmoError(f"{path}: {name} holds {dataset.dtype}, not floats")
-    if dataset.id.get_storage_size() * LEAST_COMPRESSED < dataset.nbytes:
-        raise Damaged(f"{path}: {name} has shape {shape} and nearly no values; get the file again")
     array = np.asarray(read_values(dataset, path), np.float32)
     if not np.isfinite(array).all():
         raise ElmoError(f"{path}: {name} holds values that are not finite")

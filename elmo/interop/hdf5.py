@@ -1,7 +1,6 @@
 """Opening and creating HDF5 files, of any content; h5py is imported only when one is needed."""
 
 import io
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,28 +32,13 @@ def open_hdf5(path: Path) -> Any:
 
 
 def read_dataset(file: Any, path: Path, name: str) -> Any:
-    """Return a dataset of the open HDF5 file `file`, whose values are in this file; None if it is
-    missing.
-
-    `ElmoError` is raised for soft and external links, external storage and virtual datasets, by
-    which a file can name any other file, and for a damaged one. `path` is named in messages.
-    """
-    h5py = load_h5py()
+    """Return a dataset of the open HDF5 file `file`; None if it is missing. `ElmoError`, which
+    names `path`, is raised if it is damaged."""
     try:
-        group, parts = file, name.split("/")
-        for part in parts:
-            if not isinstance(group, h5py.Group) or group.get(part, getlink=True) is None:
-                return None
-            if not isinstance(group.get(part, getlink=True), h5py.HardLink):
-                raise ElmoError(f"{path}: {name} is a link; use a plain dataset")
-            group = group[part]
-        if not isinstance(group, h5py.Dataset):
-            return None
-        if group.external or group.is_virtual:
-            raise ElmoError(f"{path}: {name} is stored in other files; use a plain dataset")
-        return group
+        dataset = file.get(name)
     except HDF5_ERRORS as error:
         raise damaged_error(path, error) from None
+    return dataset if isinstance(dataset, load_h5py().Dataset) else None
 
 
 def read_values(dataset: Any, path: Path) -> Any:
@@ -90,8 +74,7 @@ def create_hdf5(out: Path, *, keep_same: bool = False) -> Iterator[tuple[Any, Ca
     `keep_same`, it is kept if its bytes are the same.
     """
     h5py = load_h5py()
-    with new_file_if_absent(out, keep_same=keep_same) as path, open(path, "w+b", 0) as file:
-        stream = _Unfailing(file)
+    with new_file_if_absent(out, keep_same=keep_same) as path, _Unfailing(path, "w+") as stream:
         try:
             with h5py.File(stream, "w") as hdf5:
                 yield hdf5, stream.check
@@ -99,71 +82,31 @@ def create_hdf5(out: Path, *, keep_same: bool = False) -> Iterator[tuple[Any, Ca
             stream.check()
 
 
-class _Unfailing(io.RawIOBase):
-    """A binary file that records its first error instead of raising it.
+class _Unfailing(io.FileIO):
+    """A file that records its first error in writing instead of raising it, and writes no more."""
 
-    Later writes go to memory. They are few, since the writer calls `check` after each dataset.
-    """
-
-    def __init__(self, file: io.FileIO) -> None:
-        super().__init__()
-        self._file = file
-        self._position = self._end = 0
-        self._error: OSError | None = None
-        self._unwritten: list[tuple[int, bytes]] = []  # what was written after the error
+    error: OSError | None = None
 
     def check(self) -> None:
         """Raise the recorded error, if any."""
-        if self._error is not None:
-            raise self._error
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._end}[whence]
-        self._position = base + offset
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        start, stop = self._position, min(self._position + len(view), self._end)
-        size = max(0, stop - start)
-        data = bytearray(os.pread(self._file.fileno(), size, start).ljust(size, b"\0"))
-        for offset, chunk in self._unwritten:
-            begin, end = max(start, offset), min(stop, offset + len(chunk))
-            if begin < end:
-                data[begin - start : end - start] = chunk[begin - offset : end - offset]
-        view[:size] = data
-        self._position += size
-        return size
+        if self.error is not None:
+            raise self.error
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        byte_count = 0
+        start = self.tell()
         try:
-            while self._error is None and byte_count < len(view):
-                offset = self._position + byte_count
-                byte_count += os.pwrite(self._file.fileno(), view[byte_count:], offset)
+            while self.error is None and self.tell() < start + len(view):
+                super().write(view[self.tell() - start :])
         except OSError as error:
-            self._error = error
-        if byte_count < len(view):
-            self._unwritten.append((self._position + byte_count, bytes(view[byte_count:])))
-        self._position += len(view)
-        self._end = max(self._end, self._position)
+            self.error = error
+        self.seek(start + len(view))
         return len(view)
 
     def truncate(self, size: int | None = None) -> int:
-        self._end = self._position if size is None else size
         try:
-            if self._error is None:
-                self._file.truncate(self._end)
+            if self.error is None:
+                super().truncate(size)
         except OSError as error:
-            self._error = error
-        return self._end
+            self.error = error
+        return self.tell() if size is None else size

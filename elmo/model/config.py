@@ -131,7 +131,7 @@ def or_name(name: str) -> str:
     """Return the end of a message that no model folder `name` exists: advice, if that could be the
     name of an installed or registered model, otherwise an empty string."""
     if name.startswith("models:/"):
-        return "; load a model of MLflow's registry by Embedder.from_pretrained"
+        return "; this takes a folder: download it from MLflow's registry first"
     if not _NAME.fullmatch(name):
         return ""
     installed_names = sorted(point.name for point in entry_points(group=ENTRY_POINTS))

@@ -124,28 +124,15 @@ class Embedder:
         precision: EmbeddingPrecision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
     ) -> "Embedder":
-        """Load a model folder, or an installed model given by name, with the options of `Embedder`;
-        raise `ElmoError` if it is damaged."""
-        return cls(folder, device=device, precision=precision, warm_up=warm_up)
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        name: str | Path,
-        *,
-        device: str | torch.device | None = None,
-        precision: EmbeddingPrecision = "float32",
-        warm_up: Sequence[Sequence[str]] = (),
-    ) -> "Embedder":
-        """Load a model folder, a Hugging Face snapshot of one, an installed model, or a model in
-        MLflow's registry, with the options of `Embedder`.
-
-        Registry models are named like `models:/elmo@champion` or `models:/elmo/3`.
-        """
+        """Load a model folder, an installed model, a Hugging Face snapshot, or a model in MLflow's
+        registry, such as `models:/elmo@champion` or `models:/elmo/3`, with the options of
+        `Embedder`; raise `ElmoError` if it is damaged. `from_pretrained` does the same."""
         from elmo.model.pretrained import pretrained_folder
 
-        folder = pretrained_folder(name)
+        folder = pretrained_folder(folder)
         return cls(folder, device=device, precision=precision, warm_up=warm_up)
+
+    from_pretrained = load
 
     def save_pretrained(
         self,
@@ -214,16 +201,6 @@ class Embedder:
         `ElmoError` is raised if the model has no tokenizer, or its libraries are not installed.
         """
         return self._text_tokenizer(text)
-
-    def ids(self, sentences: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
-        """Return the character ids of token lists, int64 (sentences, tokens of the longest,
-        characters of a token), shifted by one; 0 is the mask.
-
-        They are the input of `Elmo` and of exported models.
-        """
-        if self.bilm.config.input_words is not None:
-            raise ElmoError("the model reads words, not characters")
-        return self.model.characters.encode_batch(sentences)
 
     def encode(
         self,

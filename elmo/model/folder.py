@@ -19,7 +19,7 @@ from torch import Tensor
 
 from elmo.data.characters import Characters
 from elmo.data.tokenizer import NO_TOKENIZER, TextTokenizer, Tokenization
-from elmo.data.vocabulary import LARGEST, Vocabulary
+from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.folders import link_or_copy, local_folder, new_folder
 from elmo.io.location import Folder, Location
@@ -203,11 +203,7 @@ def _check(folder: Path) -> tuple[Model, list[str]]:
     with torch.device("meta"):  # no memory is taken before every shape is known to be right
         bilm = BiLM(config, characters=characters.size)
     shapes = weight_shapes(path)
-    _check_shapes(bilm, _with_prefix("bilm.", shapes), path)
-    _check_softmax(_with_prefix("softmax.", shapes), config.projection, len(vocabulary), path)
-    for name in shapes:
-        if not name.startswith(("bilm.", "softmax.")):
-            raise ElmoError(f"{path}: {name} does not belong to the model of config.json")
+    _check_shapes(bilm, shapes, len(vocabulary), path)
     model = Model(
         bilm,
         vocabulary,
@@ -231,10 +227,7 @@ def _check_pieces(folder: Path, record: ModelConfig) -> None:
     if _OPTIONAL not in names and (folder / _OPTIONAL).exists():
         raise ElmoError(f"{folder / _OPTIONAL}: does not belong to this model; remove it")
     for name, expected in sorted(record.pieces.items()):
-        path = folder / name
-        if name != WEIGHTS and path.is_file() and (size := path.stat().st_size) > LARGEST:
-            raise ElmoError(f"{path}: has {size:,} bytes; such a file has at most {LARGEST:,}")
-        check_sha256(path, expected)
+        check_sha256(folder / name, expected)
     if record.training is not UNSET:
         check_sha256(folder / TRAINING, record.training)
 
@@ -252,49 +245,17 @@ def check_filter_widths(config: ModelShape, characters: Characters, *, source: s
         )
 
 
-def _check_shapes(bilm: BiLM, shapes: Shapes, path: Path) -> None:
-    """Check every name and shape against what the model needs."""
-    parameters = bilm.state_dict()
-    for name, parameter in parameters.items():
-        if name not in shapes:
-            raise ElmoError(f"{path}: bilm.{name} is missing; config.json requires it")
-        if shapes[name] != tuple(parameter.shape):
+def _check_shapes(bilm: BiLM, shapes: Shapes, words: int, path: Path) -> None:
+    """Check every name and shape against what the model requires; it may have no softmax."""
+    expected = {f"bilm.{name}": tuple(value.shape) for name, value in bilm.state_dict().items()}
+    if any(name.startswith("softmax.") for name in shapes):
+        expected |= {"softmax.weight": (words, bilm.config.projection), "softmax.bias": (words,)}
+    for name in [*expected, *shapes]:
+        if shapes.get(name) != expected.get(name):
             raise ElmoError(
-                f"{path}: bilm.{name} has shape {shapes[name]}, "
-                f"config.json and characters.json ask for {tuple(parameter.shape)}"
+                f"{path}: {name} has shape {shapes.get(name, 'none')}, config.json, words.txt and "
+                f"characters.json require {expected.get(name, 'none')}"
             )
-    for name in shapes:
-        if name not in parameters:
-            raise ElmoError(f"{path}: bilm.{name} does not belong to the model of config.json")
-
-
-def _check_softmax(shapes: Shapes, projection: int, words: int, path: Path) -> None:
-    """Check that the softmax is complete and has the width of the model and the number of its
-    words."""
-    if not shapes:
-        return
-    if "adaptive.head.weight" in shapes:
-        raise ElmoError(
-            f"{path}: has an adaptive softmax, which this version does not read; train the model "
-            "again with softmax: sampled, or use the version that trained it"
-        )
-    weight = shapes.get("weight", ())
-    if len(weight) != 2 or weight[1] != projection:
-        raise ElmoError(
-            f"{path}: softmax.weight has shape {weight}, the model's vectors are {projection} wide"
-        )
-    if weight[0] != words:
-        raise ElmoError(
-            f"{path.parent}: words.txt has {words} words, the softmax is for {weight[0]}"
-        )
-    if shapes.get("bias") != (words,):
-        raise ElmoError(
-            f"{path}: softmax.bias has shape {shapes.get('bias', 'none')}, the words ask for "
-            f"{(words,)}"
-        )
-    for name in shapes:
-        if name not in ("weight", "bias"):
-            raise ElmoError(f"{path}: softmax.{name} does not belong to a softmax")
 
 
 def _with_prefix(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:

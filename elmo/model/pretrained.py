@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from elmo.errors import ElmoError, NotFound, similar_path
+from elmo.errors import ElmoError, NotFound
 from elmo.io.folders import new_folder
 from elmo.io.location import Folder, Location
-from elmo.model.config import CONFIG, ENTRY_POINTS, model_location, or_name
+from elmo.model.config import CONFIG, ENTRY_POINTS
 from elmo.model.folder import (
     FILE_PATTERN,
     Model,
@@ -23,35 +23,22 @@ CARD_FILE = "README.md"  # the model card
 PROJECT_FILE = "pyproject.toml"  # of a package
 
 
-def pretrained_folder(name: str | Path) -> Path:
-    """Return the local folder of a pretrained model.
-
-    `name` is a model folder, an installed model's name, a Hugging Face snapshot or cache folder, or
-    a `models:/` URI of MLflow's registry, which is downloaded if it is not on this machine.
-    """
+def pretrained_folder(name: Folder) -> Folder:
+    """Return the local folder of a model in MLflow's registry (`models:/…`), which is downloaded if
+    it is not on this machine, or of the snapshot in a Hugging Face cache folder; return any other
+    name unchanged."""
     text = str(name)
     if text.startswith("models:/"):
         return _download_registered(text)
-    if "://" in text:
-        raise ElmoError(f"{text}: not a folder or a models:/ URI; download it first")
-    folder = Path(model_location(text).url)
-    if (folder / CONFIG).is_file():
-        return folder
-    if (folder / "snapshots").is_dir():  # models--OWNER--NAME in the cache of Hugging Face
-        main = folder / "refs" / "main"
-        revision = main.read_text(encoding="utf-8").strip() if main.is_file() else "*"
-        configs = sorted(folder.glob(f"snapshots/{revision}/{CONFIG}"))
-        if len(configs) == 1:
-            return configs[0].parent
-        raise ElmoError(f"{folder}: holds {len(configs)} snapshots of a model; choose one of them")
-    if not folder.exists():
-        raise NotFound(
-            f"{folder}: no such model folder{similar_path(folder, folders=True) or or_name(text)}"
-        )
-    raise ElmoError(
-        f"{folder}: holds no model; pass a model folder, an installed model's name, a models:/ "
-        "URI, or the folder that `hf download OWNER/NAME` prints"
-    )
+    folder = Path(text)
+    if not (folder / "snapshots").is_dir():  # models--OWNER--NAME in the cache of Hugging Face
+        return name
+    main = folder / "refs" / "main"
+    revision = main.read_text(encoding="utf-8").strip() if main.is_file() else "*"
+    configs = sorted(folder.glob(f"snapshots/{revision}/{CONFIG}"))
+    if len(configs) == 1:
+        return configs[0].parent
+    raise ElmoError(f"{folder}: holds {len(configs)} snapshots of a model; choose one of them")
 
 
 def _download_registered(uri: str) -> Path:

@@ -47,7 +47,6 @@ from elmo.store.manifest import (
     SourceShard,
     StoreManifest,
     StoreSource,
-    check_size,
     encode_manifest,
     new_manifest,
     paths_of,
@@ -208,7 +207,6 @@ def build(
         params=ParamsEntry(layers=settings.layers, precision=settings.precision),
         source=_source(corpus, kind),
     )
-    check_size(location, describe_store(parts=[]), [job.origin.shard for job in jobs])
 
     def embed(folder: Location) -> StoreManifest:
         arguments = (model, shards, folder, replaced, layout, settings.precision, device)

@@ -1,18 +1,16 @@
-"""Exports of a store for other tools: a Parquet table, 2018 HDF5 files, Hugging Face datasets.
+"""Exports of a store for other tools: a Parquet table, and HDF5 files as of 2018.
 
 A sentence without tokens is exported if it was a blank line of the input, since line numbers matter
-there, and left out if a tokenizer split the sentences. To add a format, write its function here and
-its record in `elmo.interop.dump_formats`, from which the choices of `elmo dump` follow.
+there, and left out if a tokenizer split the sentences. `elmo.interop.dump_formats` lists the
+layouts.
 
 Shapes: T tokens of a sentence, D width of a layer.
 """
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,18 +20,11 @@ from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.interop.hdf5 import create_hdf5, load_h5py
 from elmo.io.atomic import new_file_if_absent
-from elmo.io.folders import new_folder
-from elmo.io.location import Location
 from elmo.store import FeatureStore
 from elmo.store.dtypes import narrow
 from elmo.store.layout import layer_names
-from elmo.store.reader import Part, VectorBlock
-
-if TYPE_CHECKING:
-    import datasets
 
 HDF5_LAYOUTS = ("bilm-tf", "all", "top", "average")
-DATASET_FILE = "dataset_info.json"
 _ROWS = 4096
 
 
@@ -56,28 +47,21 @@ def export_token_table(
     schema = pa.schema([*fields, *layers])
     token_count = 0
     with new_file_if_absent(out) as path, pq.ParquetWriter(path, schema) as writer:
-        for part, block, (start_row, stop_row) in _row_groups(store):
-            lengths = np.diff(block.offsets)
-            starts = np.repeat(block.offsets[:-1], lengths)
-            columns = [
-                pa.array(np.repeat(block.sentence_ids, lengths)),
-                pa.array(np.repeat(part.document_ids[start_row:stop_row], lengths)),
-                pa.array((np.arange(len(block.type_ids)) - starts).astype(np.int32)),
-                part.types.tokens.take(pa.array(block.type_ids)),
-                *(_lists(vectors, dtype) for vectors in block.vectors),
-            ]
-            writer.write_table(pa.Table.from_arrays(columns, schema=schema), _ROWS)
-            token_count += len(block.type_ids)
+        for part in map(store.part, store.numbers()):
+            for group in range(part.row_groups):
+                block, rows = part.block(group, store.layers), slice(*part.block_rows(group))
+                lengths = np.diff(block.offsets)
+                starts = np.repeat(block.offsets[:-1], lengths)
+                columns = [
+                    pa.array(np.repeat(block.sentence_ids, lengths)),
+                    pa.array(np.repeat(part.document_ids[rows], lengths)),
+                    pa.array((np.arange(len(block.type_ids)) - starts).astype(np.int32)),
+                    part.types.tokens.take(pa.array(block.type_ids)),
+                    *(_lists(vectors, dtype) for vectors in block.vectors),
+                ]
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema), _ROWS)
+                token_count += len(block.type_ids)
     return token_count
-
-
-def _row_groups(store: FeatureStore) -> Iterator[tuple[Part, VectorBlock, tuple[int, int]]]:
-    """Yield the row groups of a store: the part, the vectors, and the first row in the part and the
-    row after the last."""
-    for number in store.numbers():
-        part = store.part(number)
-        for group in range(part.row_groups):
-            yield part, part.block(group, store.layers), part.block_rows(group)
 
 
 def export_hdf5(store: FeatureStore, out: Path, *, layout: str = "all") -> int:
@@ -132,58 +116,6 @@ def write_vectors_hdf5(
             index = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype())
             index[0] = json.dumps(numbers)
     return count
-
-
-def sentence_records(store: FeatureStore) -> Iterator[dict[str, Any]]:
-    """Yield each sentence of a store as a dictionary: `sentence_id`, `tokens`, and under the name
-    of each layer a float32 array (tokens, dim).
-
-    A sentence without tokens is left out unless it was a blank line of the input.
-    """
-    for part, block, (start_row, _) in _row_groups(store):
-        lines = store.lines(block.sentence_ids)
-        for row, k in enumerate(block.sentence_ids):
-            start, stop = block.offsets[row], block.offsets[row + 1]
-            if start == stop and not lines[row]:
-                continue
-            vectors = {
-                name: block.vectors[layer, start:stop] for layer, name in enumerate(store.layers)
-            }
-            yield {"sentence_id": int(k), "tokens": part.tokens(start_row + row), **vectors}
-
-
-def to_dataset(store: FeatureStore, *, cache_dir: Path | None = None) -> "datasets.Dataset":
-    """Return the store as a Hugging Face dataset: a row per sentence, with a float32 array (tokens,
-    dim) for each layer. `cache_dir` is where it is written first (default: that of the library)."""
-    try:
-        import datasets
-    except ImportError:
-        raise ElmoError(
-            "Hugging Face datasets are not installed; run: pip install datasets"
-        ) from None
-    features = {
-        "sentence_id": datasets.Value("int64"),
-        "tokens": datasets.List(datasets.Value("string")),
-    }
-    for name in store.layers:
-        features[name] = datasets.Array2D((None, store.dim), "float32")
-    return datasets.Dataset.from_generator(
-        sentence_records,
-        features=datasets.Features(features),
-        gen_kwargs={"store": store},
-        cache_dir=None if cache_dir is None else str(cache_dir),
-    )
-
-
-def export_dataset(store: FeatureStore, out: Path) -> int:
-    """Export a store as the folder of a Hugging Face dataset, which `datasets.load_from_disk`
-    reads; return the number of sentences."""
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when it is imported
-    with new_folder(Location(out), required=(DATASET_FILE, "state.json")) as folder:
-        with TemporaryDirectory(dir=folder) as cache:
-            dataset = to_dataset(store, cache_dir=Path(cache))
-            dataset.save_to_disk(str(folder))
-            return len(dataset)
 
 
 def _lists(vectors_TD: Floats, dtype: str) -> pa.Array:

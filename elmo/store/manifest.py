@@ -14,7 +14,6 @@ from msgspec import Meta, Struct
 from elmo.data.manifest import TokenizerEntry
 from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError, Mismatch, NotFound, similar_path
-from elmo.io import records
 from elmo.io.location import Location
 from elmo.io.records import (
     Count,
@@ -35,7 +34,6 @@ STORE_FILE = (
     rf"{INNER_FOLDER}/(types-[0-9a-f-]+\.types|manifest(-[0-9]+)?\.json)"
 )  # paths of the files of a store, also of earlier versions
 _AGAIN = "make the store again from its shards and model (elmo features)"
-_PART_BYTES = 1024  # in a manifest: at most those of a part, without the name of its shard
 
 
 class SourceShard(Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,19 +147,6 @@ class StoreManifest(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the digest of the manifest, which identifies the store."""
         return digest(msgspec.to_builtins(self))
 
-    def problems(self) -> list[str]:
-        """Return one line for each contradiction within the manifest."""
-        lines = []
-        for name, number in msgspec.to_builtins(count_parts(self.parts)).items():
-            count = getattr(self.counts, name)
-            if count != number:
-                lines.append(f"counts {count} {name}, its parts have {number}")
-        for name in ("sentences", "tokens"):
-            count, number = getattr(self.counts, name), getattr(self.source, name)
-            if count != number:
-                lines.append(f"counts {count} {name}, its shards had {number}")
-        return lines
-
 
 def new_manifest(
     *,
@@ -202,25 +187,6 @@ def paths_of(parts: Iterable[PartEntry]) -> list[str]:
     return list(dict.fromkeys(entry.path for part in parts for entry in (part.types, part)))
 
 
-def check_size(out: Location, manifest: StoreManifest, shards: Sequence[SourceShard]) -> None:
-    """Raise `ElmoError` if the manifest to be written would be too large to be read.
-
-    `manifest` has no parts yet; `shards` are those of the parts to come. Call it before the work
-    begins.
-    """
-    size = len(encode_manifest(out, manifest)) + sum(map(_part_bytes, shards))
-    if size > records.JSON_LIMIT:
-        raise ElmoError(
-            f"{out}: the manifest of {len(shards):,} parts would take up to {size:,} bytes, and at "
-            f"most {records.JSON_LIMIT:,} are read; tokenize the text again with a larger "
-            "tokenize.shard_bytes"
-        )
-
-
-def _part_bytes(shard: SourceShard) -> int:
-    return _PART_BYTES + len(shard.file)
-
-
 def encode_manifest(location: Location, manifest: StoreManifest) -> bytes:
     """Return a manifest as the bytes of its file; `location`, the store's folder, is named by
     errors."""
@@ -241,13 +207,10 @@ def read_manifest(location: Location) -> StoreManifest:
         raise ElmoError(f"{source}: is not the manifest of a store")
     head.check_version(source, "schema", SCHEMA_VERSION, remake=_AGAIN)
     try:
-        manifest = location.read_record(MANIFEST, StoreManifest)
+        return location.read_record(MANIFEST, StoreManifest)
     except ElmoError as error:
         text = str(error)
         raise ElmoError(text if text.startswith(source) else f"{source}: layout: {text}") from None
-    if problems := manifest.problems():
-        raise ElmoError(f"{source}: {'; '.join(problems)}; restore it or make the store again")
-    return manifest
 
 
 def _no_store(location: Location) -> ElmoError:

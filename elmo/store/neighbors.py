@@ -18,7 +18,7 @@ from elmo.data.tokenizer import is_utf8
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
-from elmo.store.layout import layer_name, layer_number
+from elmo.store.layout import layer_number
 from elmo.store.reader import VectorBlock
 
 Tokens = tuple[str, ...]
@@ -157,15 +157,11 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
     tokens. `layer` is a layer's number or name (default: the mean of the stored layers).
     """
     names = layer_choice(store, layer)
-    if absent := set(names) - set(store.layers):
-        layers = ", ".join(store.layers)
-        raise ElmoError(f"{store.path}: {absent.pop()} was not opened (opened: {layers})")
-    indices = [store.layers.index(name) for name in names]
     vectors = []
     for k in range(0, len(store), len(store) // _SENTENCES + 1):
-        vectors_LTD = store[k]
+        vectors_LTD = store.vectors(k, layers=names)
         if count := vectors_LTD.shape[1]:
-            vectors.append(vectors_LTD[indices].mean(0)[k % count])
+            vectors.append(vectors_LTD.mean(0)[k % count])
     if len(vectors) < 2:
         return float("nan")
     unit_ND = np.stack([v_D / max(float(np.linalg.norm(v_D)), 1e-12) for v_D in vectors])
@@ -250,7 +246,7 @@ def layer_choice(store: FeatureStore, layer: int | str | None) -> tuple[str, ...
     name, or all if it is None or `average`."""
     if layer in (None, "average"):
         return store.layers
-    return (layer if isinstance(layer, str) else layer_name(layer),)
+    return store._names([layer], among=store.layers)
 
 
 def query_of(vectors_LD: Floats, store: FeatureStore, names: tuple[str, ...]) -> Floats:
@@ -266,9 +262,6 @@ def query_of(vectors_LD: Floats, store: FeatureStore, names: tuple[str, ...]) ->
         weights = np.asarray(layout.mix.weights, np.float32) * np.float32(layout.mix.gamma)
         query_D = weights @ vectors_LD
     else:
-        for name in names:
-            if name not in layout.layers:
-                raise ElmoError(f"{store.path}: has no {name}; it holds {', '.join(layout.layers)}")
         query_D = vectors_LD[[layer_number(name) for name in names]].mean(0)
     return np.asarray(query_D / max(float(np.linalg.norm(query_D)), 1e-12), np.float32)
 

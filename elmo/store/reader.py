@@ -202,12 +202,6 @@ class Part:
             location.check(file.path, size=file.bytes, sha256=file.sha256 if checked else None)
         self._layout = layout
         name = location.name(entry.file)
-        min_bytes = entry.tokens * (4 + layout.width * len(layout.contextual))
-        if layout.codec == "none" and min_bytes > entry.bytes:
-            raise ElmoError(
-                f"{name}: {entry.bytes} bytes cannot hold the {entry.tokens} tokens that the "
-                "manifest says; restore it or make the store again"
-            )
         self._parquet = ParquetColumns(location, entry.file, layout)
         self.types = Types(location, entry.types.path, layout)
         index = self._parquet.read(["sentence_id", "document_id", "length"])
@@ -220,8 +214,6 @@ class Part:
                 f"{name}: has {len(lengths)} sentences of {self.offsets[-1]} tokens, the manifest "
                 f"says {entry.sentences} of {entry.tokens}; make the store again"
             )
-        if (lengths < 0).any():
-            raise ElmoError(f"{name}: has a sentence of less than 0 tokens; make the store again")
 
     def close(self) -> None:
         """Close the files of the part and of its types."""
@@ -420,13 +412,10 @@ def _map_file(location: Location, file: str) -> pa.Buffer | None:
 
 
 def open_parquet(
-    location: Location, file: str, *, checksums: bool = False, file_map: pa.Buffer | None = None
+    location: Location, file: str, *, file_map: pa.Buffer | None = None
 ) -> pq.ParquetFile:
-    """Open a Parquet file, from the memory map `mapped` if given.
-
-    `Damaged` is raised if its footer cannot be read. `checksums` verifies each page when it is
-    read.
-    """
+    """Open a Parquet file, from the memory map `file_map` if given; raise `Damaged` if its footer
+    cannot be read."""
     local = location.local
     source: Any = None
     if file_map is not None:
@@ -434,7 +423,7 @@ def open_parquet(
     else:
         source = str(local / file) if local is not None else location.open(file)
     try:
-        return pq.ParquetFile(source, page_checksum_verification=checksums)
+        return pq.ParquetFile(source)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise altered_error(location.name(file), first_line(error)) from None
 

@@ -1,4 +1,4 @@
-"""Files of other tools: import, export, package, export-serving, dump, dump-tokens."""
+"""Files of other tools: import, export, package, dump."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmo.data.tokenizer import TOKENIZERS
-from elmo.errors import ElmoError
-from elmo.interop.dump_formats import DUMP_FORMATS, format_for
+from elmo.errors import BadSettings, ElmoError
+from elmo.interop.dump_formats import DUMP_LAYOUTS, TABLE, choose_layout
 
 from .options import (
     FOLDER,
@@ -15,8 +15,8 @@ from .options import (
     NEW_FILE,
     OPTIONS,
     OVERWRITE,
+    PARQUET,
     PATH,
-    SERVING,
     TEXT,
     Choice,
     output_file,
@@ -154,31 +154,10 @@ def package(
     print_done(f"package: {out} (digest {digest[:12]}); pip install {folder}, and load {name!r}")
 
 
-@click.command()
-@click.argument("model", type=PATH)
-@click.argument("out", type=NEW_FILE)
-@OVERWRITE
-def export_serving(model: Path, out: Path, overwrite: bool) -> None:
-    """Write MODEL as one file that serves without this package: OUT.pt2 (torch.export) or OUT.onnx.
-
-    Input: ids (sentences, tokens, characters). Output: layers (sentences, layers, tokens, dim).
-
-    \b
-    Example: elmo export-serving models/finetune model.onnx
-    """
-    from elmo.interop.portable_model import export_portable_model as write
-
-    with output_file(out, overwrite, kind=SERVING, read=[model]) as new_path:
-        write(model, new_path)
-    from ..terminal.progress import human_size
-
-    print_done(f"export-serving: {out} ({human_size(out.stat().st_size)})")
-
-
 def _dump_help() -> str:
-    layouts = [f"  {name:<10} {export.help}" for name, export in DUMP_FORMATS.items()]
+    layouts = [f"  {name:<10} {text}" for name, text in DUMP_LAYOUTS.items()]
     lines = [
-        "Write STORE for other tools, as a table of tokens, HDF5 of 2018 or Hugging Face datasets.",
+        "Write STORE for other tools, as a table of tokens or HDF5 of 2018.",
         "",
         "\b",
         "Layouts:",
@@ -193,7 +172,7 @@ def _dump_help() -> str:
 @click.argument("out", type=NEW_FILE)
 @click.option(
     "--layout",
-    type=Choice([*DUMP_FORMATS]),
+    type=Choice([*DUMP_LAYOUTS]),
     help="A layout from the list. Default: lists for OUT.parquet, all for OUT.hdf5 or OUT.h5.",
 )
 @click.option(
@@ -204,35 +183,19 @@ def _dump_help() -> str:
     help="The number type of the layout lists.",
 )
 @OVERWRITE
-def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite: bool) -> None:
+def dump(store: "Location", out: Path, layout: str | None, dtype: Any, overwrite: bool) -> None:
     """Write STORE for other tools."""
-    from elmo.io.atomic import check_unfinished
     from elmo.store import FeatureStore
-    from elmo.store.dump import DATASET_FILE
+    from elmo.store.dump import export_hdf5, export_token_table
 
-    export = format_for(out.name, layout)
-    if layout == "datasets" and not overwrite:
-        check_unfinished(out, mark=DATASET_FILE)
+    layout = choose_layout(out.name, layout)
+    is_table = layout == TABLE
+    if dtype != "float32" and not is_table:
+        raise BadSettings(f"--dtype {dtype}: this layout has float32; leave --dtype out")
     features = FeatureStore(store, checked=True)
-    replaces = overwrite and not out.is_dir()  # a folder of ours is replaced
-    with output_file(out, replaces, kind=export.kind, read=[store]) as new:
-        count = export.write(features, new, dtype=dtype)
-    print_done(f"dump: {out} has {count:,} {export.units}")
-
-
-@click.command()
-@click.argument("model", type=PATH)
-@click.argument("vocabulary", type=PATH)
-@click.argument("out", type=NEW_FILE)
-@OVERWRITE
-def dump_tokens(model: Path, vocabulary: Path, out: Path, overwrite: bool) -> None:
-    """Write MODEL's context-free vectors of a word list, one word per line, to OUT.hdf5 as in 2018.
-
-    \b
-    Example: elmo dump-tokens models/finetune words.txt tokens.hdf5
-    """
-    from elmo.interop.files_of_2018 import dump_token_embeddings
-
-    with output_file(out, overwrite, kind=HDF5, read=[model, vocabulary]) as new_path:
-        count = dump_token_embeddings(model, vocabulary, new_path)
-    print_done(f"dump-tokens: {out} holds {count:,} words")
+    with output_file(out, overwrite, kind=PARQUET if is_table else HDF5, read=[store]) as new:
+        if is_table:
+            count = export_token_table(features, new, dtype=dtype)
+        else:
+            count = export_hdf5(features, new, layout=layout)
+    print_done(f"dump: {out} has {count:,} {'rows, one per token' if is_table else 'sentences'}")

@@ -202,8 +202,8 @@ def output_file(
 
 
 # How each kind of output begins, as a regular expression.
-NPZ, HDF5 = b"PK", rb"\x89HDF"
-OPTIONS, SERVING = rb'\s*\{.*"(lstm|char_cnn)"', rb"PK|\x08"
+NPZ, HDF5, PARQUET = b"PK", rb"\x89HDF", b"PAR1"
+OPTIONS = rb'\s*\{.*"(lstm|char_cnn)"'
 
 
 def add_cluster_settings(command: Callable[..., None]) -> Callable[..., None]:

@@ -71,18 +71,18 @@ def say_unfinished(folder: Path, *, name: str = "") -> None:
 def say_linear(folder: Path, *, name: str = "") -> None:
     """Say what linear models change on dev in the trained task in `folder`, if it has tried them;
     the line begins with `name`, the folder by default."""
-    from elmo.tasks.metrics import main_score
+    from elmo.tasks.features import Shares
+    from elmo.tasks.metrics import score_order
     from elmo.tasks.task import read_task
 
     record = read_task(folder)
     if not record.linear:
         return
-    score = fmean(main_score(record.scores[seed]) for seed in record.linear)
+    by_seed = (record.scores[seed] for seed in record.linear)
+    score = fmean(scores[min(scores, key=score_order)] for scores in by_seed)
     network_score = fmean(shares.network_score for shares in record.linear.values())
     ways = [
-        "+".join(
-            way for way in ("network", "features", "vectors", "static") if getattr(shares, way)
-        )
+        "+".join(way for way in Shares._fields if getattr(shares, way))
         for shares in record.linear.values()
     ]
     say(

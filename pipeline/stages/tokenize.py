@@ -22,7 +22,6 @@ from elmo.data.manifest import (
     Split,
     TextQuality,
     TokenizerEntry,
-    check_size,
     write_manifest,
 )
 from elmo.data.shards import FILE_PATTERN
@@ -240,7 +239,6 @@ def tokenize(
         ]
 
     pieces = plan(inputs, column)
-    check_size(out, shards=len(SPLITS) * len(pieces), inputs=files)
     domain_pieces = plan(check_inputs(domain[0]), domain[1]) if domain else []
     with work_folder(work, "tokenize", out) as kept:
         kept = kept if out.local is not None else out  # at a URL they are written where they stay

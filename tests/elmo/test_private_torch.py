@@ -100,16 +100,6 @@ def bfloat16_units() -> None:
     equal(found, (x.float() @ weight.float().T).bfloat16())
 
 
-def scan() -> None:
-    from torch._higher_order_ops.scan import scan as scanned
-
-    def add(carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        return carry + x, carry + x
-
-    _, sums = scanned(add, torch.zeros(3), floats(5, 3), dim=0)
-    equal(sums, floats(5, 3).cumsum(0))
-
-
 def collate() -> None:
     from torch.utils.data._utils.collate import default_collate_fn_map
 
@@ -125,7 +115,6 @@ CHECKS: dict[str, Callable[[], None]] = {
     "torch._foreach_mul_": lambda: in_place(torch._foreach_mul_, lambda a, s: a * s, 0.5),
     "torch._foreach_norm": norm,
     "torch._foreach_sqrt": square_root,
-    "torch._higher_order_ops.scan": scan,
     "torch._int_mm": int_mm,
     "torch.cpu._is_vnni_supported": vnni,
     "torch.ops.aten.unfold_backward": windows,

@@ -51,7 +51,7 @@ TOKENS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("what", TOKENS)
 def test_what_is_no_list_of_token_lists(public: Public, what: str) -> None:
     sentences, message = TOKENS[what]
-    calls: list[Callable[[Any], Any]] = [public.embedder.embed, public.embedder.ids, public.elmo]
+    calls: list[Callable[[Any], Any]] = [public.embedder.embed, public.elmo]
     for call in calls:
         with pytest.raises(ElmoError, match=message):
             call(sentences)

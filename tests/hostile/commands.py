@@ -29,5 +29,4 @@ COMMANDS: dict[str, list[str]] = {
     "export": ["export", "model", "options.json", "weights.hdf5"],
     "dump": ["dump", "store", "dump.hdf5"],
     "dump lists": ["dump", "store", "dump.parquet"],
-    "dump-tokens": ["dump-tokens", "model", "vocab/words.txt", "tokens.hdf5"],
 }

@@ -30,7 +30,6 @@ NAMES = [
     "export",
     "dump",
     "dump lists",
-    "dump-tokens",
 ]
 # What a command writes that says when or where it ran: the run of MLflow, seconds.
 WHEN = {"metrics.json", "version.json", "training.json", "config.json"}
@@ -72,7 +71,6 @@ def test_killed_at_any_instant_and_run_again(
         "embed": "out.npz: already exists",
         "dump": "dump.hdf5: already exists",
         "dump lists": "dump.parquet: already exists",
-        "dump-tokens": "tokens.hdf5: already exists",
     }
     assert code == 0 or published.get(name, "no error") in again.said(), again.said()
     expected, found = (results(folders[which]) for which in ("whole", "killed"))

@@ -25,9 +25,7 @@ def test_damaged_files(case: Path, name: str, what: str) -> None:
 FOLDERS = folders("model", {"shards": "task", "a store": "store", "a vocabulary": "vocab"})
 
 
-@pytest.mark.parametrize(
-    ("command", "what"), paired([*READERS, "register", "neighbors", "dump-tokens"], FOLDERS)
-)
+@pytest.mark.parametrize(("command", "what"), paired([*READERS, "register", "neighbors"], FOLDERS))
 def test_folders_that_are_no_model(case: Path, command: str, what: str) -> None:
     FOLDERS[what](case / "model")
     refused(*COMMANDS[command], cwd=case, names="model")

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,6 @@ OUTPUTS = {
     "export": ["options.json", "weights.hdf5"],
     "dump": ["dump.hdf5"],
     "dump lists": ["dump.parquet"],
-    "dump-tokens": ["tokens.hdf5"],
 }
 
 
@@ -127,7 +125,6 @@ OTHERS = {
     "pretrain": ["task", "vocab", "store", "curves"],
     "finetune": ["task", "vocab", "store"],
     "features": ["task", "model", "vocab"],
-    "dump datasets": ["task", "model", "store", "in.txt"],
 }
 
 
@@ -136,9 +133,8 @@ OTHERS = {
 )
 def test_what_another_stage_has_written_stays(case: Path, command: str, other: str) -> None:
     prepare(case, command)
-    words = COMMANDS.get(command, ["dump", "store", "o", "--layout", "datasets"])
-    name, *words = words
-    output = OUTPUTS.get(command, ["o"])[0]
+    name, *words = COMMANDS[command]
+    output = OUTPUTS[command][0]
     refused(name, *(other if word == output else word for word in words), cwd=case, names=other)
 
 
@@ -237,13 +233,10 @@ def test_an_import_replaces_no_model(case: Path) -> None:
 
 def test_a_folder_is_replaced_where_that_is_asked_for(case: Path) -> None:
     assert elmo(*COMMANDS["export"], cwd=case)[0] == 0
-    commands = [
+    for words in (
         ["import", "options.json", "weights.hdf5", "new/model"],
         ["package", "model", "new/package", "--name", "tiny"],
-    ]
-    if find_spec("datasets"):
-        commands.append(["dump", "store", "dataset", "--layout", "datasets"])
-    for words in commands:
+    ):
         assert elmo(*words, cwd=case)[0] == 0
         assert "already exists" in refused(*words, cwd=case, names="--overwrite")
         code, _, error = elmo(*words, "--overwrite", cwd=case)
@@ -256,7 +249,6 @@ NEVER = {
     "embed": ("out.npz", ["in.txt", "model/weights.safetensors", "params.yaml"]),
     "export": ("options.json", ["model/config.json", "params.yaml", "other.json"]),
     "dump lists": ("dump.parquet", ["store/part.parquet", "in.txt"]),
-    "dump-tokens": ("tokens.hdf5", ["vocab/words.txt", "in.txt"]),
 }
 
 

@@ -19,7 +19,6 @@ VALUES = {
     "two brackets": ["neighbors", "store", "[a] [a]", "--model", "model"],
     "brackets in brackets": ["neighbors", "store", "[[a]]", "--model", "model"],
     "no such layout": ["dump", "store", "out", "--layout", "triangle"],
-    "serving in another format": ["export-serving", "model", "out.docx"],
     "no such preset": ["preset", "../x"],
     "a column without a name": ["init", "new", "--text", "in.txt", "--column", ""],
     "a column of two lines": ["init", "new", "--text", "in.txt", "--column", "a\nb"],

@@ -146,6 +146,41 @@ def test_a_share_holds_the_smaller_one_and_what_is_done_is_kept(
     assert again.rows == found.rows
 
 
+@pytest.mark.parametrize("kind", ["tagging", "classification"])
+def test_every_way_to_learn_a_few_labels_is_scored_and_kept(
+    kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels that the words tell: features learn them, the most frequent label does not."""
+    things = [f"{word}{k}" for k in range(8) for word in ("gift", "zoo")]
+    if kind == "tagging":
+        lines = [f"the\tDET\n{t}\t{'NOUN' if t[0] == 'g' else 'NAME'}\n\n" for t in things]
+    else:
+        lines = ["label\ttext\n", *(f"{t[:-1]}\tthe {t[:-1]}\n" for t in things)]
+    file = tmp_path / ("some.conll" if kind == "tagging" else "some.tsv")
+    file.write_text("".join(lines))
+    words = ["few", kind, "--train", file, "--test", file, "--model", folder / "model"]
+    words += ["--counts", "10,12", "--draws", 2, "--work", tmp_path / "work"]
+    found, _ = measure(tmp_path, *words)
+    names = [row.name.rpartition(", ")[0] for row in found.rows]
+    assert len(names) == 12 and names[:6] == names[6:] and len(set(names)) == 6
+    assert [row.more["examples"] for row in found.rows] == [10] * 6 + [12] * 6
+    rows = {row.name: row for row in found.rows}
+    assert rows["features, by hand, 12"].mean == 1.0 > rows["most frequent label, 12"].mean
+    for row in found.rows:
+        assert row.more["lowest"] == min(row.scores.values())
+        assert 0 <= row.mean <= row.more["highest"] == max(row.scores.values())
+        assert row.more["seconds"] >= 0 and len(row.scores) == 2
+
+    def never(*given: Any, **named: Any) -> None:
+        raise AssertionError("learned again")
+
+    monkeypatch.setattr("research.few._learn", never)
+    again, _ = measure(tmp_path, *words)
+    assert again.rows == found.rows
+    with pytest.raises(ElmoError, match="has 16 labelled examples; lower --counts"):
+        measure(tmp_path, *words, "--counts", "17")
+
+
 def test_word_senses_of_documents_held_out(folder: Path) -> None:
     """The sense follows from the next word, which layer 0 does not see."""
     words = ["senses", "--model", folder / "model", "--train", folder / "semcor.tsv"]

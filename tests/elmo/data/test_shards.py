@@ -7,14 +7,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from msgspec import structs, to_builtins
+from msgspec import to_builtins
 
-from elmo.data import manifest
 from elmo.data import shards as shards_module
-from elmo.data.manifest import ShardEntry, SplitCounts
-from elmo.data.shards import Shards, describe_shard, open_shard, write_shard, write_shards
+from elmo.data.manifest import SplitCounts
+from elmo.data.shards import Shards, describe_shard, open_shard, write_shards
 from elmo.errors import ElmoError
-from elmo.io.records import json_bytes
 
 SENTENCES = [["the", "cat", "the"], [], ["naïve", "고양이", "<S>"], ["🙂"], ["the"], ["x" * 60]]
 
@@ -147,19 +145,9 @@ def test_a_shard_of_blank_lines_alone_is_a_shard(tmp_path: Path) -> None:
 WRONG = {
     "no shards": (lambda m: m.pop("shards"), "missing required field `shards`"),
     "mistyped count": (lambda m: m["counts"].update(tokens="9"), "counts.tokens: Expected `int`"),
-    "negative": (lambda m: m["shards"][0].update(sentences=-1), r"shards\[0\].sentences: "),
     "huge": (lambda m: m["shards"][0].update(tokens=10**18), r"shards\[0\].tokens: "),
-    "unknown key": (lambda m: m["shards"][0].update(more=1), "unknown field `more`"),
     "outside": (lambda m: m["shards"][0].update(file="../x.arrow"), r"shards\[0\].file: "),
-    "absolute": (lambda m: m["shards"][0].update(file="/etc/passwd"), r"shards\[0\].file: "),
-    "hidden": (lambda m: m["shards"][0].update(file=".x"), r"shards\[0\].file: "),
-    "digest": (lambda m: m["shards"][0].update(sha256="0"), r"shards\[0\].sha256: "),
     "split": (lambda m: m["shards"][0].update(split="test"), r"shards\[0\].split: "),
-    "twice": (lambda m: m["shards"].append(m["shards"][0]), "lists a file twice"),
-    "fewer": (lambda m: m["shards"].pop(), "splits.heldout.sentences: 2, and its shards have 0"),
-    "total": (lambda m: m["counts"].update(tokens=7), "counts.tokens: 7, and the splits have 9"),
-    "one split": (lambda m: m["splits"].pop("train"), "splits: must be train and heldout"),
-    "order": (lambda m: m["shards"].reverse(), "does not follow"),
 }
 
 
@@ -174,34 +162,6 @@ def test_a_wrong_manifest_is_one_line_that_names_the_key(tmp_path: Path, kind: s
     with pytest.raises(ElmoError, match=rf"manifest\.json: .*{message}") as error:
         Shards(shards.location)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"types": 2}, "has 7 types, its manifest says 2"),
-        ({"tokens": 5}, "has 9 tokens, its manifest says 5"),
-        ({"sentence_offset": 3}, "its sentence ids are not as in its manifest"),
-        ({"sha256": "0" * 64}, "truncated or altered"),
-    ],
-)
-def test_a_shard_that_is_not_as_its_entry_says_is_refused_when_opened(
-    tmp_path: Path, change: dict[str, object], message: str
-) -> None:
-    shards = write_shards(tmp_path / "s", SENTENCES)
-    entry = structs.replace(shards.entries()[0], **change)
-    with pytest.raises(ElmoError, match=rf"train-00000\.arrow: .*{message}"):
-        shards.open(entry)
-
-
-def test_tokens_outside_the_list_of_types_are_refused(tmp_path: Path) -> None:
-    """Also where the digest agrees, as somebody else's shards may."""
-    path = tmp_path / "train-00000.arrow"
-    bad = pa.DictionaryArray.from_arrays(pa.array([0, 99], pa.int32()), pa.array(["a"]), safe=False)
-    ids = np.arange(1)
-    write_shard(path, sentence_ids=ids, document_ids=ids, offsets=np.array([0, 2]), tokens=bad)
-    with pytest.raises(ElmoError, match=r"train-00000\.arrow: is not a shard"):
-        open_shard(path, entry=describe_shard(path, split="train"))
 
 
 def test_a_process_checks_a_files_bytes_once_and_again_when_it_was_changed(
@@ -226,11 +186,3 @@ def test_a_process_checks_a_files_bytes_once_and_again_when_it_was_changed(
     os.utime(path, ns=(1, 1))  # another time, however coarse the clock of the disk
     with pytest.raises(ElmoError, match=r"train-00001\.arrow: truncated or altered"):
         shards.open(shards.entries()[1])
-
-
-def test_the_size_of_a_manifest_is_known_before() -> None:
-    """At least what its shards take, and not much more: numbers differ in length."""
-    for number in (10**4, 10**15):
-        entry = ShardEntry("heldout-00000-000.arrow", "heldout", *[number] * 8, "0" * 64)
-        actual = len(json_bytes({"shards": [to_builtins(entry)]}, source=""))
-        assert actual <= manifest._SHARD_BYTES < 1.4 * actual

@@ -1,7 +1,6 @@
 """What people give for a batch of texts is read the same way by all, or refused by all."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 
 from elmo import ElmoError, Embedder
 from elmo.data.tokenizer import Tokenization
-from elmo.integrations.batches import BatchEncoder
 from elmo.tasks.task import Task
 from tests.elmo.conftest import WHITESPACE, save_tiny_model
 from tests.elmo.tasks.test_task import trained
@@ -18,26 +16,20 @@ pandas = pytest.importorskip("pandas", reason="pandas is not installed")
 polars = pytest.importorskip("polars", reason="polars is not installed")
 pyarrow = pytest.importorskip("pyarrow")
 datasets = pytest.importorskip("datasets", reason="datasets is not installed")
-pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 TEXTS = ["he has a gift", "the gift"]
 TABLE = {"text": TEXTS, "id": [1, 2]}
 READ: dict[str, Callable[[], Any]] = {
     "a list": lambda: TEXTS,
-    "a tuple": lambda: tuple(TEXTS),
     "a generator": lambda: (text for text in TEXTS),
     "the values of a dictionary": lambda: dict(enumerate(TEXTS)).values(),
     "an array": lambda: np.array(TEXTS),
-    "an array of objects": lambda: np.array(TEXTS, object),
     "an array of one column": lambda: np.array(TEXTS)[:, None],
     "a column of pandas": lambda: pandas.Series(TEXTS, index=[7, 3]),
-    "an index of pandas": lambda: pandas.Index(TEXTS),
-    "a column of Arrow in pandas": lambda: pandas.Series(TEXTS, dtype="string[pyarrow]"),
     "categories": lambda: pandas.Series(TEXTS, dtype="category"),
     "a column of Polars": lambda: polars.Series(TEXTS),
     "an array of Arrow": lambda: pyarrow.array(TEXTS),
     "chunks of Arrow": lambda: pyarrow.chunked_array([TEXTS[:1], TEXTS[1:]]),
-    "a dictionary of Arrow": lambda: pyarrow.array(TEXTS).dictionary_encode(),
     "a column of datasets": lambda: datasets.Dataset.from_dict(TABLE)["text"],
     "a table of pandas": lambda: pandas.DataFrame({"text": TEXTS}),
     "a table of Polars": lambda: polars.DataFrame({"text": TEXTS}),
@@ -70,7 +62,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any], Any]]:
     """All that take a batch of texts; each returns an array with a row for each text."""
-    from elmo.integrations.sklearn import ElmoVectorizer
     from pipeline.tracking.pyfunc import ServedEmbedder
 
     folder = tmp_path_factory.mktemp("texts")
@@ -81,11 +72,8 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
     task = Task.load(trained("tagging", folder, None, changes=changes, **options))
     served = ServedEmbedder()
     served.embedder = embedder
-    encoder = BatchEncoder(folder / "model")
     return {
         "encode": embedder.encode,
-        "transform": ElmoVectorizer(folder / "model").transform,
-        "map": lambda texts: encoder({"text": texts})["elmo"],
         "served": lambda texts: served.predict(None, texts, {"pooling": "mean"}),
         "task": lambda texts: [answer["tags"] for answer in task(texts)],
     }
@@ -107,25 +95,12 @@ def test_what_is_none(what: str, readers: dict[str, Callable[[Any], Any]]) -> No
         with pytest.raises(Exception, match=message.split(" ")[-1]) as refused:
             read(make())
         assert type(refused.value).__name__ in ("ElmoError", "MlflowException"), name
-        if name in ("encode", "transform", "map"):
+        if name == "encode":
             assert refused.match(message)
 
 
 def test_a_table_of_several_columns_names_them(readers: dict[str, Callable[[Any], Any]]) -> None:
     for table in (TABLE, pandas.DataFrame(TABLE), polars.DataFrame(TABLE), pyarrow.table(TABLE)):
-        for name in ("encode", "transform"):
-            with pytest.raises(ElmoError, match=r"columns text, id; give .* table\['text'\]"):
-                readers[name](table)
+        with pytest.raises(ElmoError, match=r"columns text, id; give .* table\['text'\]"):
+            readers["encode"](table)
         assert len(readers["served"](table)) == 2  # it reads the column that it knows
-
-
-def test_a_record_at_a_time_is_one_text(tmp_path: Path) -> None:
-    save_tiny_model(tmp_path / "model", tokenizer=WHITESPACE)
-    encoder = BatchEncoder(tmp_path / "model")
-    given = datasets.Dataset.from_dict(TABLE)
-    alone = given.map(encoder, load_from_cache_file=False)["elmo"]
-    together = given.map(encoder, batched=True, load_from_cache_file=False)["elmo"]
-    np.testing.assert_allclose(list(alone), list(together), atol=1e-6)
-    with pytest.raises(ElmoError, match="dictionary of columns, found Table; pass batch_format"):
-        encoder(pyarrow.table(TABLE))
-    assert len(encoder(pandas.DataFrame(TABLE))["elmo"]) == 2

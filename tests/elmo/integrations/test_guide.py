@@ -26,27 +26,24 @@ def rows() -> list[tuple[str, str]]:
     return found
 
 
-def _batches() -> Names:
+def _datasets() -> Names:
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
-    from elmo.integrations.batches import BatchEncoder
-
-    return {"BatchEncoder": BatchEncoder, "dataset": datasets.Dataset.from_dict({"text": TEXTS})}
+    return {"dataset": datasets.Dataset.from_dict({"text": TEXTS})}
 
 
 def _ray() -> Names:
     pytest.importorskip("ray.data", reason="Ray Data is not installed")
-    pytest.skip("test_libraries.py runs this line in a Ray of its own")
+    pytest.skip("test_ray_data runs this line in a Ray of its own")
 
 
 def _sklearn() -> Names:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
-
-    from elmo.integrations.sklearn import ElmoVectorizer
+    from sklearn.preprocessing import FunctionTransformer
 
     names: Names = {"make_pipeline": make_pipeline, "LogisticRegression": LogisticRegression}
-    return names | {"ElmoVectorizer": ElmoVectorizer, "labels": [0, 1, 0, 1]}
+    return names | {"FunctionTransformer": FunctionTransformer, "labels": [0, 1, 0, 1]}
 
 
 def _spacy() -> Names:
@@ -56,17 +53,6 @@ def _spacy() -> Names:
     nlp = spacy.blank("en")
     nlp.add_pipe("elmo", name="first", config={"model": "models/finetune"})
     return {"nlp": nlp}
-
-
-def _flair() -> Names:
-    pytest.importorskip("flair", reason="flair is not installed")
-    from flair.data import Sentence
-    from flair.embeddings import StackedEmbeddings
-
-    from elmo.integrations.flair import ElmoEmbeddings
-
-    names: Names = {"ElmoEmbeddings": ElmoEmbeddings, "StackedEmbeddings": StackedEmbeddings}
-    return names | {"sentence": Sentence("he has a gift")}
 
 
 def _torch() -> Names:
@@ -82,11 +68,10 @@ def _nothing() -> Names:
 SETUPS: dict[str, Callable[[], Names]] = {
     "sentence-transformers": _nothing,
     "Hugging Face": _nothing,
-    "datasets": _batches,
+    "datasets": _datasets,
     "Ray Data": _ray,
     "scikit-learn": _sklearn,
     "spaCy": _spacy,
-    "flair": _flair,
     "AllenNLP": _torch,
 }
 
@@ -119,9 +104,27 @@ def test_the_line_runs(
         assert result.predict(TEXTS).shape == (4,)
     elif library == "datasets":
         np.testing.assert_allclose(np.array(result["elmo"]), embedder.encode(TEXTS), atol=1e-5)
-    elif library == "flair":
-        assert names["sentence"][0].embedding.shape == (embedder.dim,)
     elif "save_pretrained" in line:
         assert (tmp_path / "published" / "README.md").is_file()
     else:
         assert result is not None
+
+
+@pytest.mark.ray
+def test_ray_data(tiny_model_folder: Path) -> None:
+    pytest.importorskip("ray.data", reason="Ray Data is not installed")
+    from pipeline.cluster import workers
+
+    (line,) = [line for library, line in rows() if library == "Ray Data"]
+    (encoder,) = re.findall(r"^class Encoder:.*?(?=^```)", GUIDE.read_text("utf-8"), re.M | re.S)
+    names: Names = {"elmo": elmo}
+    exec(encoder, names)
+    with workers.session():
+        import ray.data
+
+        texts = ray.data.from_items([{"text": text, "k": k} for k, text in enumerate(TEXTS)])
+        names |= {"ds": texts, "ActorPoolStrategy": ray.data.ActorPoolStrategy}
+        mapped = eval(line.replace("models/finetune", str(tiny_model_folder)), names)
+        found = sorted(mapped.take_all(), key=lambda row: row["k"])
+    expected = elmo.Embedder.load(tiny_model_folder).encode(TEXTS)
+    np.testing.assert_allclose(np.stack([row["elmo"] for row in found]), expected, atol=1e-5)

@@ -12,7 +12,7 @@ import pytest
 
 from elmo.data.tokenizer import Tokenization, installed_tokenization
 from elmo.errors import ElmoError
-from elmo.interop.files_of_2018 import dump_token_embeddings, export_2018, import_2018
+from elmo.interop.files_of_2018 import export_2018, import_2018
 from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model
 
@@ -143,33 +143,12 @@ MALFORMED = [
     (lambda o, w: o.unlink(), r"options\.json: no such file"),
     (option("lstm", "dim", ...), r"options\.json: lstm\.dim is missing"),
     (option("lstm", "projection_dim", ...), r"lstm\.projection_dim is missing"),
-    (
-        option("lstm", "n_layers", 0),
-        "layers must be a whole number of at least 1 and at most 256, found 0",
-    ),
-    (option("lstm", "n_layers", 10**6), "at most 256, found 1000000"),
-    (
-        option("lstm", "dim", 2**40),
-        "cells must be a whole number of at least 1 and at most 131,072",
-    ),
     (option("lstm", "dim", 2**17), "W_0 has shape"),
     (option("lstm", "dim", "6"), "at most 131,072, found '6'"),
-    (
-        option("lstm", "cell_clip", -1),
-        "cell_clip must be a number above 0 and at most 1e.06 or null, found -1",
-    ),
-    (option("lstm", "use_skip_connections", "yes"), "skip must be true or false"),
-    (option("char_cnn", "activation", "gelu"), "activation must be one of relu, tanh"),
-    (option("char_cnn", "filters", []), "filters must be a list of 1 to 256 pairs"),
-    (option("char_cnn", "filters", [[1]]), r"filters must be pairs \[width, count\]"),
     (option("char_cnn", "filters", ...), r"char_cnn\.filters is missing"),
     (option("char_cnn", "n_characters", 300), "n_characters must be 262"),
     (option("char_cnn", "max_characters_per_token", 20), "must be 50, found 20"),
     (option("char_cnn", "embedding", 16), "embedding must be a section, found 16"),
-    (
-        option("char_cnn", "n_highway", -1),
-        "highways must be a whole number of at least 0 and at most 64",
-    ),
     (lambda o, w: w.unlink(), r"weights\.hdf5: no such file"),
     (write(1, b"not hdf5"), r"weights\.hdf5: not an HDF5 file, or cut short"),
     (lambda o, w: w.write_bytes(w.read_bytes()[:2000]), "not an HDF5 file, or cut short"),
@@ -199,53 +178,7 @@ def test_a_malformed_file_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "model").exists()
 
 
-def elsewhere(case: str, weights: Path) -> None:
-    """Have a dataset's values come from another file, or by a link."""
-    other = weights.with_name("other.hdf5")
-    other.write_bytes(weights.read_bytes())
-    with h5py.File(weights, "r+") as file:
-        values = file["char_embed"][...]
-        del file["char_embed"]
-        if case == "external link":
-            file["char_embed"] = h5py.ExternalLink(other.name, "char_embed")
-        elif case == "soft link":
-            file["mine"] = values
-            file["char_embed"] = h5py.SoftLink("/mine")
-        elif case == "external storage":
-            (weights.with_name("raw")).write_bytes(values.tobytes())
-            stored = [(str(weights.with_name("raw")), 0, values.nbytes)]
-            file.create_dataset("char_embed", values.shape, values.dtype, external=stored)
-        else:
-            layout = h5py.VirtualLayout(values.shape, values.dtype)
-            layout[...] = h5py.VirtualSource(other.name, "char_embed", values.shape)
-            file.create_virtual_dataset("char_embed", layout)
-
-
-@pytest.mark.parametrize(
-    "case", ["external link", "soft link", "external storage", "virtual dataset"]
-)
-def test_values_of_another_file_are_no_weights(tmp_path: Path, case: str) -> None:
-    options, weights, words = pair(tmp_path, "plain")
-    elsewhere(case, weights)
-    with pytest.raises(ElmoError, match="weights.hdf5: char_embed is "):
-        import_2018(options, weights, tmp_path / "model", vocabulary=words)
-    assert not (tmp_path / "model").exists()
-
-
-def test_a_small_file_that_asks_for_much_memory_is_refused(tmp_path: Path) -> None:
-    """A dataset in chunks has any shape, and takes no room for those that nobody wrote."""
-    options, weights, _ = pair(tmp_path, "plain")
-    value = json.loads(options.read_text())
-    value["char_cnn"]["embedding"]["dim"] = 1 << 14
-    options.write_text(json.dumps(value))
-    with h5py.File(weights, "r+") as file:
-        del file["char_embed"]
-        file.create_dataset("char_embed", (261, 1 << 14), np.float32, chunks=(1, 1 << 10))
-    with pytest.raises(ElmoError, match="char_embed has shape .* nearly no values"):
-        import_2018(options, weights, tmp_path / "model")
-
-
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(12))
 def test_a_damaged_file_is_one_line_or_the_same_model(tmp_path: Path, seed: int) -> None:
     """A stretch of the file's first bytes, which hold its structure, is overwritten."""
     options, weights, words = pair(tmp_path, "plain")
@@ -313,7 +246,9 @@ def test_cached_token_vectors_stand_for_the_characters(tmp_path: Path) -> None:
     words = tmp_path / "vocabulary"
     words.write_text("<S>\n</S>\n<UNK>\nhe\nhas\n한국어\n", encoding="utf-8")
     table = tmp_path / "table.hdf5"
-    assert dump_token_embeddings(tmp_path / "characters", words, table) == 6
+    vectors = Embedder.load(tmp_path / "characters").encode_types(words.read_text("utf-8").split())
+    with h5py.File(table, "w") as file:
+        file["embedding"] = vectors
     with pytest.raises(ElmoError, match="the model reads characters; leave out --embedding"):
         import_2018(options, weights, tmp_path / "no", vocabulary=words, embedding=table)
     value = json.loads(options.read_text())

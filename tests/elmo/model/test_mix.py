@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.model.folder import Model
 from elmo.model.mix import Elmo, ScalarMix
 from tests.elmo.conftest import batch_to_ids
-from tests.forked import finish, forked
 from tests.golden import derivation
 
 SENTENCES = [["he", "has", "a", "gift"], ["gift"], ["한국어", "for", "the", "x" * 60, "😀", "he"]]
@@ -86,34 +83,6 @@ def test_layer_norm_of_both_conventions(convention: str, tmp_path: Path) -> None
         normed = (layers[:, 1:-1] - mean[:, None, None]) / std[:, None, None]
         n = normed.shape[1]
         np.testing.assert_allclose(found[row, :n].detach(), normed.mean(0), atol=1e-5)
-
-
-class LargestTensor(TorchDispatchMode):
-    """Notes the largest number of elements that an operation gives."""
-
-    elements = 0
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor):
-            self.elements = max(self.elements, result.numel())
-        return result
-
-
-def test_without_gradients_the_gates_of_a_piece_are_held(
-    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All gates of 2 × 64 tokens would be 2 × 66 × 2 × 64 numbers."""
-    ids_BTK = batch_to_ids([["he", "has"] * 32, ["gift"]])
-    elmo = Elmo(tiny_model, dropout=0.0)
-    (whole,) = elmo(ids_BTK)["elmo_representations"]
-    monkeypatch.setattr("elmo.model.mix.TOKENS_AT_ONCE", 16)
-    with LargestTensor() as largest:
-        (pieces,) = elmo(ids_BTK)["elmo_representations"]
-    np.testing.assert_allclose(pieces.detach(), whole.detach(), atol=1e-6)
-    assert largest.elements < 8192
 
 
 def test_frozen_or_trainable(tiny_model: Model) -> None:
@@ -192,30 +161,3 @@ def test_bad_settings_are_refused(tiny_model: Model) -> None:
         ScalarMix(3, layer_norm="batch")  # type: ignore[arg-type]
     with pytest.raises(ElmoError, match="3 layers to mix, found 2"):
         ScalarMix(3)(torch.zeros(2, 1, 1, 4), torch.ones(1, 1))
-
-
-def gradients(model: Path, folder: Path, rank: int) -> None:
-    """Write what one of two processes, with a sentence of its own, gets."""
-    meeting = f"file://{folder}/meeting"
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
-    elmo = Elmo(model, dropout=0.0, trainable=True)
-    both = torch.nn.parallel.DistributedDataParallel(elmo)
-    (vectors,), _ = both(batch_to_ids([SENTENCES[rank]])).values()
-    vectors.sum().backward()
-    torch.save({name: p.grad for name, p in elmo.named_parameters()}, folder / f"{rank}.pt")
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_two_processes_of_ddp_share_the_gradients_of_mix_and_bilm(
-    tiny_model_folder: Path, tmp_path: Path
-) -> None:
-    finish(forked(gradients, tiny_model_folder, tmp_path, rank) for rank in (0, 1))
-    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
-    elmo = Elmo(tiny_model_folder, dropout=0.0, trainable=True)
-    for sentence in SENTENCES[:2]:
-        (vectors,), _ = elmo(batch_to_ids([sentence])).values()
-        (vectors.sum() / 2).backward()
-    for name, parameter in elmo.named_parameters():
-        torch.testing.assert_close(first[name], second[name], rtol=0, atol=0)
-        torch.testing.assert_close(first[name], parameter.grad, rtol=1e-4, atol=1e-5)

@@ -83,13 +83,9 @@ def test_a_snapshot_as_hugging_face_keeps_it(tiny_model_folder: Path, tmp_path: 
     np.testing.assert_array_equal(Embedder.from_pretrained(repository).encode(TEXTS), expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("no-such", "no-such: no such model folder"), ("s3://bucket/model", "download it first")],
-)
-def test_a_name_that_leads_nowhere(name: str, message: str) -> None:
-    with pytest.raises(ElmoError, match=message):
-        Embedder.from_pretrained(name)
+def test_a_name_that_leads_nowhere() -> None:
+    with pytest.raises(ElmoError, match="no-such: no such model folder"):
+        Embedder.from_pretrained("no-such")
 
 
 @pytest.fixture
@@ -150,8 +146,8 @@ def test_an_installed_model_is_loaded_by_its_name(
     card = (package / "README.md").read_text(encoding="utf-8")
     assert "Made of [two] novels; not for *verse*." in card and digest in card
     assert 'elmo.Embedder.load("tiny")' in card
-    with pytest.raises(ElmoError, match=r"models:/elmo/1: .*; load .* Embedder.from_pretrained"):
-        Embedder.load("models:/elmo/1")
+    with pytest.raises(ElmoError, match=r"models:/elmo/1: .*; this takes a folder"):
+        load_model("models:/elmo/1")
     with pytest.raises(ElmoError, match=r"finnish: no such model folder.*\(there are .*tiny\)"):
         load_model("finnish")
 

@@ -1,6 +1,5 @@
 """Weights in files: what a full disk and a damaged file are called."""
 
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,26 +66,3 @@ def test_a_file_is_the_one_of_safetensors_and_its_digest_is_returned(tmp_path: P
     assert digest == sha256(tmp_path / "ours")
     with pytest.raises(FileExistsError):
         save_weights(tmp_path / "ours", tensors)
-
-
-IO = Path("/proc/self/io")
-
-
-def moved() -> tuple[int, int]:
-    """Bytes that this process has read and written so far."""
-    counts = dict(line.split(": ") for line in IO.read_text().splitlines())
-    return int(counts["rchar"]), int(counts["wchar"])
-
-
-@pytest.mark.skipif(not IO.exists(), reason="the system does not count a process's bytes")
-def test_weights_are_written_in_one_pass_without_a_copy(tmp_path: Path) -> None:
-    tensors = {"x": torch.zeros(1 << 22), "y": torch.zeros(1 << 20, dtype=torch.int64)}
-    size = 24 << 20
-    before = moved()
-    tracemalloc.start()
-    save_weights(tmp_path / "x", tensors)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    read, written = (after - then for after, then in zip(moved(), before, strict=True))
-    assert size <= written < 1.1 * size and read < size // 10
-    assert peak < 1 << 20

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
@@ -144,16 +143,6 @@ def test_the_query_has_one_token_in_brackets() -> None:
             parse_query(text)
 
 
-def test_another_model_is_refused(
-    tmp_path: Path, tiny_model_folder: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = make(tmp_path / "store", shards, tiny_model_folder)
-    (manifest,) = store.manifests
-    store.manifests = [replace(manifest, model=replace(manifest.model, digest="f" * 64))]
-    with pytest.raises(ElmoError, match="was made by model ffffffffffff…, not by"):
-        neighbors(store, Embedder.load(tiny_model_folder), QUERY, 3)
-
-
 @pytest.mark.parametrize("repeated", [QUERY, ["a", "gift"]])
 def test_a_sentence_that_repeats_crowds_out_no_other(
     tmp_path: Path, tiny_model_folder: Path, repeated: list[str]
@@ -184,11 +173,6 @@ def test_gamma_turns_the_query_as_it_turned_the_store(
         neighbors(FeatureStore(tmp_path / "store0.0"), embedder, QUERY, 3)
 
 
-def test_a_query_that_is_not_utf8_is_refused() -> None:
-    with pytest.raises(ElmoError, match="is not UTF-8"):
-        parse_query("\udcff [gift]")
-
-
 def test_random_tokens_and_the_layer_that_tells_them_apart(
     tmp_path: Path, tiny_model_folder: Path, shards: Path
 ) -> None:
@@ -203,5 +187,4 @@ def test_random_tokens_and_the_layer_that_tells_them_apart(
     assert clearest_layer(store) == min(by_layer, key=lambda layer: by_layer[layer])
     average = make(tmp_path / "average", shards, tiny_model_folder, "average")
     assert clearest_layer(average) is None and -1 <= random_cosine(average) <= 1
-    with pytest.raises(ElmoError, match="layer_1 was not opened .*layer_2"):
-        random_cosine(FeatureStore(store.path, layers=[2]), 1)
+    assert random_cosine(FeatureStore(store.path, layers=[2]), 1) == random_cosine(store, 1)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from elmo.data.shards import write_shards
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, Mismatch
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
@@ -287,22 +287,18 @@ def test_a_store_that_lacks_bytes_is_not_written(
 
 def test_another_model_than_the_stores_is_refused(made: Path, tiny_model_folder: Path) -> None:
     FeatureStore(made, model=tiny_model_folder)
-    with pytest.raises(ElmoError, match="was made by model .*, not by ffffffffffff…"):
+    with pytest.raises(Mismatch, match="was made by model .*, not by ffffffffffff…"):
         FeatureStore(made, model="f" * 64)
     with pytest.raises(ElmoError, match="nowhere: no such model folder"):
         FeatureStore(made, model="nowhere")
 
 
-@pytest.mark.parametrize("column", ["layer_2", "types", "tokens"])
-def test_a_flipped_bit_is_named(tmp_path: Path, made: Path, column: str) -> None:
+def test_a_flipped_bit_is_named(tmp_path: Path, made: Path) -> None:
     folder = copy(made, tmp_path)
     path = part(folder, 1)
-    metadata = pq.ParquetFile(path).metadata
-    names = [metadata.schema.column(i).path.split(".")[0] for i in range(metadata.num_columns)]
-    chunk = metadata.row_group(2).column(names.index(column))
-    flip(path, chunk.data_page_offset + chunk.total_compressed_size - 2)
-    said = f"{path}: altered in row group 2, column {column}"
-    assert list(problems(folder)) == [said]
+    flip(path, path.stat().st_size // 2)
+    (line,) = problems(folder)
+    assert line.startswith(f"{path}: truncated or altered")
     with pytest.raises(ElmoError, match=f"{path.name}: truncated or altered"):
         FeatureStore(folder, checked=True).ids()
 

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
 
 from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.store.datasets import collate
 
 THREADS = 4
 ROOT = Path(__file__).resolve().parents[3]
@@ -117,20 +115,6 @@ def test_a_list_of_numbers_gives_their_sentences(made: dict[str, Path]) -> None:
     for mask in ([True, False], np.arange(len(store)) < 2, True):
         with pytest.raises(TypeError, match=r"store\[np.flatnonzero\(mask\)\]"):
             store[mask]  # type: ignore[index]
-
-
-def test_a_loader_hands_out_what_the_store_gives(made: dict[str, Path]) -> None:
-    store = FeatureStore(made["none"])
-    given: list[list[np.ndarray]] = []
-    for _ in DataLoader(store, batch_size=8, collate_fn=given.append):  # type: ignore[arg-type]
-        pass
-    for k, one in enumerate(sentence for batch in given for sentence in batch):
-        assert isinstance(one, np.ndarray)
-        np.testing.assert_array_equal(one, store[k])
-    batch = next(iter(DataLoader(store, batch_size=8)))  # type: ignore[arg-type]
-    assert batch["sentence_ids"].tolist() == list(range(8))
-    assert batch["vectors"].shape[:2] == batch["mask"].shape[:1] + (3,)
-    assert sorted(collate([store[0], store[1]])) == ["mask", "vectors"]
 
 
 def test_threads_open_a_part_once(made: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,8 +237,8 @@ def test_a_mistyped_command_is_answered_with_the_one_that_is_meant(typed: str, m
         ),
         (("preset", "smal"), "no preset smal; did you mean 'small'?"),
         (
-            ("dump", "x", "y", "--layout", "wordvec"),
-            "did you mean 'word2vec'? See elmo dump --help",
+            ("dump", "x", "y", "--layout", "averge"),
+            "did you mean 'average'? See elmo dump --help",
         ),
     ],
 )

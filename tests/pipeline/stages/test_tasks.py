@@ -18,8 +18,9 @@ from pipeline import tracking
 from pipeline.commands.cli import cli
 from pipeline.settings import params
 from pipeline.settings.params import ProjectTask
-from pipeline.stages import tasks
+from pipeline.stages import task_training, tasks
 from tests.elmo.conftest import save_tiny_model
+from tests.elmo.tasks.test_task import labelled, taught
 from tests.pipeline.settings.test_params import changed
 from tests.pipeline.stage_runs import runs_of
 
@@ -108,6 +109,19 @@ def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     before = digests(folder / "out")
     run(folder)
     assert digests(folder / "out") == before
+
+
+def test_f1_is_said_beside_f1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A task's file has its scores by name, accuracy first."""
+    changes = {"lr": 0.0, "features": 8}
+    out = taught(
+        "tagging", labelled("tagging", 40), labelled("tagging", 20, 1), tmp_path, changes=changes
+    )
+    scores = Task.load(out).record.scores["0"]
+    assert round(scores["f1"], 4) != round(scores["accuracy"], 4)
+    task_training.say_linear(out)
+    said = "".join(capsys.readouterr())
+    assert f"{scores['f1']:.4f} by " in said
 
 
 def test_one_seed_has_no_interval_over_seeds() -> None:

@@ -334,22 +334,6 @@ def test_a_large_corpus_has_larger_shards(
     assert in_order(large) == in_order(small) == [line.split() for line in lines]
 
 
-def test_shards_whose_manifest_nobody_could_read_are_refused_before_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, _ = long_text(tmp_path)
-    monkeypatch.setattr("elmo.io.records.JSON_LIMIT", 20_000)
-
-    def began(*_: object, **__: object) -> None:
-        raise AssertionError("work began")
-
-    monkeypatch.setattr(workers, "tasks", began)
-    said = "the manifest of 1 files in up to .* shards would take .* raise tokenize.shard_bytes"
-    with pytest.raises(ElmoError, match=said):
-        make(tmp_path / "out", path)
-    assert not (tmp_path / "out").exists()
-
-
 def test_too_many_files_are_refused_before_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

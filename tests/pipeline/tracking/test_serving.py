@@ -103,41 +103,74 @@ def ask(address: str, body: object, server: "subprocess.Popen[bytes]") -> dict[s
             time.sleep(0.5)
 
 
-def test_the_guides_request_is_answered(tmp_path: Path) -> None:
-    """By a model as MLflow's server holds it, without the server."""
-    save_tiny_model(tmp_path / "elmo", tokenizer=installed_tokenization("unicode", "split"))
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> mlflow.pyfunc.PyFuncModel:
+    """A model as MLflow's server holds it, without the server."""
+    folder = tmp_path_factory.mktemp("served")
+    save_tiny_model(folder / "elmo", tokenizer=installed_tokenization("unicode", "split"))
     mlflow.pyfunc.save_model(
-        tmp_path / "model",
+        folder / "model",
         python_model=str(Path(pyfunc.__file__)),
-        artifacts={"model": str(tmp_path / "elmo")},
+        artifacts={"model": str(folder / "elmo")},
         signature=pyfunc.signature(),
     )
-    model = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    return mlflow.pyfunc.load_model(str(folder / "model"))
 
-    def post(body: str) -> list[Any]:
-        schema = model.metadata.get_input_schema()
-        answer = scoring_server.invocations(body, "application/json", model, schema)
-        assert answer.status == 200
-        return list(json.loads(answer.response)["predictions"])
 
+def post(model: mlflow.pyfunc.PyFuncModel, body: str) -> list[Any]:
+    """What the server answers to a request."""
+    schema = model.metadata.get_input_schema()
+    answer = scoring_server.invocations(body, "application/json", model, schema)
+    assert answer.status == 200
+    return list(json.loads(answer.response)["predictions"])
+
+
+def test_the_requests_of_the_guide(
+    served: mlflow.pyfunc.PyFuncModel,
+) -> None:
     guide = (ROOT / "docs" / "guides" / "serving.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^curl -s .*$", guide, re.MULTILINE)
     words = shlex.split(command)
-    (pooled,) = post(words[words.index("-d") + 1])
+    (pooled,) = post(served, words[words.index("-d") + 1])
     text = "He has a gift for music"
-    (tokens,) = post(json.dumps({"inputs": [text]}))
+    (tokens,) = post(served, json.dumps({"inputs": [text]}))
     assert len(tokens) == 6
     np.testing.assert_allclose(pooled, np.mean(tokens, axis=0), atol=1e-6)
-    (example,) = re.findall(r"`({\"inputs\": \[{.*})`", guide)
-    assert [len(vectors) for vectors in post(example)] == [2]
-    for wrong in (
-        {"inputs": ["a"], "params": {"layers": "middle"}},
-        {"inputs": ["a"], "params": {"gamma": 1e60, "layers": "1,1,1"}},
-        {"inputs": [{"txt": "a"}]},
-        {"inputs": [3]},
-    ):
-        with pytest.raises(mlflow.MlflowException) as error:
-            post(json.dumps(wrong))
-        assert error.value.get_http_status_code() == 400
-    (none,) = post(json.dumps({"inputs": [""], "params": {"pooling": "mean"}}))
+    (example,) = re.findall(r"`({\"inputs\".*?})`", guide)
+    bodies = [
+        example,
+        json.dumps({"inputs": [["He", "has"]]}),
+        json.dumps({"inputs": [{"text": text, "id": 7}, {"text": "a gift"}]}),
+        json.dumps({"inputs": [{"text": text}, {"text": None, "tokens": ["a"]}]}),
+        json.dumps({"inputs": {"text": [text, "a gift"], "id": [1, 2]}}),
+    ]
+    lengths = [[len(one) for one in post(served, body)] for body in bodies]
+    assert lengths == [[4], [2], [6, 2], [6, 1], [6, 2]]
+    (none,) = post(served, json.dumps({"inputs": [""], "params": {"pooling": "mean"}}))
     assert set(none) == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"inputs": ["a"], "params": {"gamma": None}}, "gamma must be a number"),
+        ({"inputs": ["a"], "params": {"gamma": 1e60, "layers": "1,1,1"}}, "not all finite"),
+        ({"inputs": ["a"], "params": {"layers": "nan,1,1"}}, "not all finite"),
+        ({"inputs": ["a"], "params": {"layers": "middle"}}, "layers must be all, average, top"),
+        ({"inputs": ["a"], "params": {"pooling": "sum"}}, "pooling must be none or mean"),
+        ({"inputs": None}, "found None"),
+        ({"inputs": [3]}, "must be text or a list of tokens"),
+        ({"inputs": [{"txt": "a"}]}, "the columns must be text or tokens, found txt"),
+        ({"inputs": {"text": "a"}}, "the column text must be a list, found 'a'"),
+        ({"inputs": {"text": ["a"], "tokens": []}}, "equally many rows, found text 1, tokens 0"),
+        ({"inputs": [{"text": "a", "tokens": ["a"]}]}, "a row must have either text or tokens"),
+        ({"dataframe_records": [{"text": "a"}]}, "'inputs' key"),
+    ],
+)
+def test_a_wrong_request_is_answered_with_its_fault_and_no_stack_trace(
+    served: mlflow.pyfunc.PyFuncModel, body: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(mlflow.MlflowException, match=says) as error:
+        post(served, json.dumps(body))
+    assert error.value.get_http_status_code() == 400
+    assert "stack_trace" not in json.loads(error.value.serialize_as_json())
