@@ -27,13 +27,12 @@ from ..cluster import workers
 from ..settings.cluster import Cluster
 from ..settings.params import VocabSettings
 from ..terminal.failures import catch_read_errors
-from ..text.text_hashes import hash_strings
 from ..text.work_folder import work_folder
 from .stage import OUT, Argument, Stage
 
 _FILES = ("words.txt", "characters.json")  # that mark a folder as this stage's output
 _ALSO = r"counts\.txt"
-_PIECE = 4_000_000  # rows of shards' counts that are merged at a time
+_TYPES_AT_A_TIME = 4_000_000  # whose characters are counted at a time
 
 STAGE = Stage(
     name="vocab",
@@ -63,20 +62,6 @@ class TypeCounts:
     def tokens(self) -> int:
         """Return the number of tokens that were counted."""
         return int(self.counts.sum())
-
-
-@dataclass(frozen=True)
-class SortedCounts:
-    """The counts of one shard's types, sorted by the types' hashes, so that shards can be
-    merged.
-    """
-
-    counts: TypeCounts
-    hashes: npt.NDArray[np.uint64]
-
-    def rows(self, start: int, stop: int) -> TypeCounts:
-        """Return the counts of the rows from `start` to `stop`, without a number of sentences."""
-        return TypeCounts(self.counts.types[start:stop], self.counts.counts[start:stop], 0)
 
 
 def run(
@@ -140,76 +125,50 @@ def count_types(
     `work` keeps the counts of each shard.
     """
     jobs = [
-        (shards.location, entry, work, f"{entry.sha256}-{STAGE.version}-by-hash.arrow")
+        (shards.location, entry, work, f"{entry.sha256}-{STAGE.version}-counts.arrow")
         for split in SPLITS
         for entry in shards.entries(split)
     ]
-    present = set(work.names())
-    missing = [job for job in jobs if job[3] not in present]
-    for _ in workers.tasks(count_shard, missing, cluster=cluster, label="vocab"):
+    finished = set(work.names())
+    unfinished = [job for job in jobs if job[3] not in finished]
+    for _ in workers.tasks(count_shard, unfinished, cluster=cluster, label="vocab"):
         pass
-    counted = in_parallel(lambda job: _read_counts(work, job[3]), jobs)
-    trained_on = len(shards.entries("train"))
-    return sum_counts(counted[:trained_on]), sum_counts(counted[trained_on:])
+    tables = in_parallel(lambda job: _read_counts(work, job[3]), jobs)
+    train_shards = len(shards.entries("train"))
+    return _sum_counts(tables[:train_shards]), _sum_counts(tables[train_shards:])
 
 
 def count_shard(job: tuple[Location, ShardEntry, Location, str]) -> None:
-    """Count the types of one shard and write the counts, sorted by hash, to the work folder.
+    """Count the types of one shard and write the counts to the work folder.
 
     `job` is the shards' folder, the shard's entry, the work folder and the file name to write. The
     shard's bytes are checked first.
     """
     shards, entry, work, name = job
     shard = open_shard_at(shards, entry)
-    sentences = int(np.count_nonzero(np.diff(shard.offsets)))
-    types = pa.concat_arrays([shard.dictionary])
-    hashes = hash_strings(types)
-    order = np.argsort(hashes, kind="stable")
-    columns = {"type": types.take(pa.array(order)), "count": shard.counts()[order]}
-    batch = pa.record_batch(columns | {"hash": hashes[order]}).replace_schema_metadata(
-        {"sentences": str(sentences)}
-    )
-    with work.new_file(name) as new, pa.ipc.new_file(str(new), batch.schema) as writer:
+    sentences = np.count_nonzero(np.diff(shard.offsets))
+    columns = {"type": pa.concat_arrays([shard.dictionary]), "count": shard.counts()}
+    batch = pa.record_batch(columns, metadata={"sentences": str(sentences)})
+    with work.new_file(name) as path, pa.ipc.new_file(str(path), batch.schema) as writer:
         writer.write_batch(batch)
 
 
-def _read_counts(work: Location, name: str) -> SortedCounts:
-    with work.local_copy(name) as path:  # once mapped, its name may go
-        with catch_read_errors(work.name(name)), pa.ipc.open_file(pa.memory_map(str(path))) as file:
-            batch = file.get_batch(0)
-            sentences = int(batch.schema.metadata[b"sentences"])
-    counts = TypeCounts(batch.column("type"), batch.column("count").to_numpy(), sentences)
-    return SortedCounts(counts, batch.column("hash").to_numpy())
+def _read_counts(work: Location, name: str) -> pa.Table:
+    with (
+        work.local_copy(name) as path,  # it may be deleted once it is mapped
+        catch_read_errors(work.name(name)),
+        pa.ipc.open_file(pa.memory_map(str(path))) as file,
+    ):
+        return file.read_all()
 
 
-def sum_counts(parts: Sequence[SortedCounts]) -> TypeCounts:
-    """Return the sum of the counts of several shards.
-
-    The shards' files are merged one range of hashes at a time, so memory holds one range and the
-    distinct types.
-    """
-    pieces = 1 + sum(len(part.hashes) for part in parts) // _PIECE
-    bounds = [np.uint64(2**64 * k // pieces) for k in range(1, pieces)]
-    cuts = [[0, *np.searchsorted(part.hashes, bounds).tolist(), len(part.hashes)] for part in parts]
-    merged = []
-    for k in range(pieces):
-        merged.append(
-            _add([part.rows(cut[k], cut[k + 1]) for part, cut in zip(parts, cuts, strict=True)])
-        )
-    types = pa.concat_arrays([piece.types for piece in merged])
-    counts = np.concatenate([piece.counts for piece in merged])
-    return TypeCounts(types, counts, sum(part.counts.sentences for part in parts))
-
-
-def _add(parts: list[TypeCounts]) -> TypeCounts:
-    if len(parts) < 2:
-        return (
-            parts[0] if parts else TypeCounts(pa.array([], pa.string()), np.zeros(0, np.int64), 0)
-        )
-    merged = pa.chunked_array([part.types for part in parts]).combine_chunks().dictionary_encode()
-    counts = np.zeros(len(merged.dictionary), np.int64)
-    np.add.at(counts, merged.indices.to_numpy(), np.concatenate([part.counts for part in parts]))
-    return TypeCounts(merged.dictionary, counts, sum(part.sentences for part in parts))
+def _sum_counts(tables: Sequence[pa.Table]) -> TypeCounts:
+    """Return the sum of the counts of several shards; the types are in no particular order."""
+    sentences = sum(int(table.schema.metadata[b"sentences"]) for table in tables)
+    empty = pa.table({"type": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
+    total = pa.concat_tables([empty, *(table.replace_schema_metadata() for table in tables)])
+    total = total.group_by("type").aggregate([("count", "sum")])
+    return TypeCounts(total["type"].combine_chunks(), total["count_sum"].to_numpy(), sentences)
 
 
 def _words(
@@ -244,8 +203,9 @@ def _characters(train: TypeCounts, params: VocabSettings) -> Characters:
     if params.characters == "bytes":
         return Characters(max_characters=params.max_characters)
     seen = np.zeros(0x110000)
-    for start in range(0, len(train.types), _PIECE):
-        types, counts = train.types[start : start + _PIECE], train.counts[start : start + _PIECE]
+    for start in range(0, len(train.types), _TYPES_AT_A_TIME):
+        types = train.types[start : start + _TYPES_AT_A_TIME]
+        counts = train.counts[start : start + _TYPES_AT_A_TIME]
         text = np.frombuffer("".join(types.to_pylist()).encode("utf-32-le"), np.uint32)
         lengths = pc.utf8_length(types).to_numpy()
         seen += np.bincount(text, weights=np.repeat(counts, lengths), minlength=len(seen))
