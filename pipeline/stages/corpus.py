@@ -2,23 +2,23 @@
 
 Without the user's files, the general text is the Python language reference and the standard
 library's docstrings, and the domain text the docstrings of an installed package. A document is a
-topic or a docstring, each line a paragraph; blank lines divide documents. The rendered text of each
-version is kept. The user's files are not copied: only their digests are written. They are checked
-each time the stage runs, and read where they may have changed.
+topic or a docstring, each line a paragraph; blank lines divide documents. The user's files are not
+copied: only their digests are written. The stage runs in each `elmo run` to check whether the files
+have changed.
 """
 
-import platform
 import sysconfig
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from importlib import import_module, metadata, util
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, structs, to_builtins
+from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
 
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
-from elmo.io.folders import link_folder, new_folder
+from elmo.io.folders import new_folder
 from elmo.io.location import Location
 from elmo.io.outputs import check_record
 from elmo.io.records import Count, Header, Sha256, sha256
@@ -27,14 +27,14 @@ from elmo.model.config import read_config
 from ..settings.params import CorpusSettings, Params
 from ..terminal.progress import human_size
 from ..terminal.urls import with_login, without_credentials
-from ..text.docstrings import LeftOut, folder_docstrings, package_docstrings, plain_paragraphs
+from ..text.docstrings import folder_docstrings, package_docstrings, plain_paragraphs
 from ..text.input_files import InputFile, find_inputs
 from ..text.text_blocks import check_texts
 from ..text.work_folder import work_folder
 from . import results_versions
 from .stage import OUT, Argument, Numbers, Stage
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 TextName = Literal["general", "domain"]
 _NOT_LIBRARY = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
 # The texts that this stage writes itself; users' files stay where they are.
@@ -69,16 +69,14 @@ class CorpusText(Struct, frozen=True, forbid_unknown_fields=True):
     """One of the two texts of the corpus: its files, the column that holds it, and its counts.
 
     `counts` are of bytes, and of files or, in a text made from documentation, of documents and
-    words. Such a text also has in `rendered` the versions that it depends on, and by reason how
-    many paragraphs were left out, and a few of them. `keep` names the columns that are kept.
+    words. `dropped_paragraphs` counts by reason the paragraphs of documentation that are left out.
+    `keep` names the columns that are kept.
     """
 
     column: str
     inputs: Annotated[tuple[TextFile, ...], Meta(min_length=1)]
     counts: dict[str, Count]
     dropped_paragraphs: dict[str, Count]
-    dropped_samples: dict[str, tuple[str, ...]] | UnsetType = UNSET
-    rendered: dict[str, str | int] | UnsetType = UNSET
     keep: tuple[str, ...] | UnsetType = UNSET
 
 
@@ -149,13 +147,11 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
         else:
             name = params.domain_package
             package = package_docstrings(name, setting="corpus.domain_package")
-            text = {f"{name}.txt": package}
-            domain = _rendered(out.local, folder, "domain", _release(name), text)
+            domain = _write_text(folder, "domain", {f"{name}.txt": package})
         if params.general:
             general = _own(params.general, params.column)
         else:
-            release = {"Python": platform.python_version()}
-            general = _rendered(out.local, folder, "general", release, _general())
+            general = _write_text(folder, "general", _list_python_documents())
         manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "domain": domain})
         write_json(folder / "manifest.json", to_builtins(manifest))
     return {
@@ -214,7 +210,7 @@ def _versions(package: str) -> list[str]:
         return [metadata.version(project) for project in sorted(set(projects))]
 
 
-def _general() -> dict[str, Iterator[str]]:
+def _list_python_documents() -> dict[str, Iterator[str]]:
     """The general text's files and the documents of each."""
     topics: dict[str, str] = import_module("pydoc_data.topics").topics
     library = Path(sysconfig.get_path("stdlib"))
@@ -224,67 +220,33 @@ def _general() -> dict[str, Iterator[str]]:
     }
 
 
-def _release(package: str) -> dict[str, str]:
-    """The version of a package where it stands for the code; none for code under development."""
-    spec = util.find_spec(package)
-    installed = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
-    where = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
-    if not any(folder in path.parents for path in where for folder in installed):
-        return {}
-    return {package: ", ".join(_versions(package))}
-
-
-def _rendered(
-    out: Path | None,
-    folder: Path,
-    text: TextName,
-    release: dict[str, str],
-    files: dict[str, Iterator[str]],
-) -> CorpusText:
-    """Write a text to `folder`, or take that of `out` over where the same release made it."""
-    source: dict[str, str | int] = {"results": STAGE.version, **release}
-    if release and out is not None and (before := _whole(out, text, source)):
-        link_folder(out / text, folder / text)
-        return before
-    written = _write(folder, text, files)
-    return structs.replace(written, rendered=source) if release else written
-
-
-def _whole(out: Path, text: TextName, source: dict[str, str | int]) -> CorpusText | None:
-    """Return what `out` holds of a text, if rendered of `source` and as it was written."""
-    try:
-        before = read_manifest(Location(out)).texts[text]
-        altered = any(sha256(out / one.name) != one.sha256 for one in before.inputs)
-    except (ElmoError, OSError, KeyError):
-        return None
-    return None if altered or before.rendered != source else before
-
-
-def _write(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> CorpusText:
+def _write_text(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> CorpusText:
     """Write one text's files below `folder`; return its entry of the manifest."""
-    dropped = LeftOut()
+    dropped_counts: Counter[str] = Counter()
     seen: set[str] = set()
     inputs, documents, words = [], 0, 0
     (folder / text).mkdir()
     for name, sources in files.items():
         path = folder / text / name
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            for document in _documents(sources, seen, dropped):
+            for document in _documents(sources, seen, dropped_counts):
                 file.write("\n" * (file.tell() > 0) + "".join(f"{line}\n" for line in document))
                 documents += 1
                 words += sum(len(line.split()) for line in document)
         inputs.append(TextFile(f"{text}/{name}", path.stat().st_size, sha256(path)))
     counts = {"documents": documents, "words": words, "bytes": sum(i.bytes for i in inputs)}
-    return CorpusText("text", tuple(inputs), counts, dict(dropped.counts), dropped.samples())
+    return CorpusText("text", tuple(inputs), counts, dict(dropped_counts))
 
 
-def _documents(sources: Iterable[str], seen: set[str], dropped: LeftOut) -> Iterator[list[str]]:
+def _documents(
+    sources: Iterable[str], seen: set[str], dropped_counts: Counter[str]
+) -> Iterator[list[str]]:
     """The prose of each source, without paragraphs that came before; none that is empty."""
     for source in sources:
         new = []
-        for paragraph in plain_paragraphs(source, dropped):
+        for paragraph in plain_paragraphs(source, dropped_counts):
             if paragraph in seen:
-                dropped.add("duplicate", paragraph)
+                dropped_counts["duplicate"] += 1
             else:
                 seen.add(paragraph)
                 new.append(paragraph)

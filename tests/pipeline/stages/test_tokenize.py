@@ -1183,7 +1183,7 @@ def test_the_stage_reads_the_corpus_folder_and_notices_changed_files(tmp_path: P
     corpus.mkdir()
     texts = {"general": {"column": "text", "inputs": [entry], "counts": {}}}
     texts["general"]["dropped_paragraphs"] = {}
-    write_json(corpus / "manifest.json", {"kind": "corpus", "schema": 1, "texts": texts})
+    write_json(corpus / "manifest.json", {"kind": "corpus", "schema": 2, "texts": texts})
     out, work = Location(tmp_path / "out"), Location(runs)
     attempt = partial(tokenize.run, Location(corpus), out, params(), work=work, cluster=CLUSTER)
     metrics = attempt(text="general")
