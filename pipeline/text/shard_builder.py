@@ -28,7 +28,7 @@ from .documents import Documents
 from .formats import document_rule
 from .input_files import check_unchanged
 from .pieces import Piece
-from .quality import QualityCounts, QualityFigures
+from .quality import QualityCounts
 from .text_blocks import TextBlock, read_blocks
 from .text_rows import TextRows, find_lines
 from .utf8_lines import BLOCK
@@ -45,7 +45,7 @@ class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
     piece: Sha256
     shards: tuple[ShardEntry, ...]
     accounting: Accounting
-    quality: QualityFigures
+    quality: QualityCounts
 
 
 def encode_result(result: PieceResult) -> bytes:
@@ -164,7 +164,7 @@ def tokenize_piece(piece: Piece) -> PieceResult:
                 quality.add_lines(text)
         check_unchanged(span.input)
     builder.write()
-    result = PieceResult(piece.digest, tuple(builder.shards), accounting, quality.figures())
+    result = PieceResult(piece.digest, tuple(builder.shards), accounting, quality)
     piece.folder.write_json(piece.result_name, to_builtins(result))
     return result
 
