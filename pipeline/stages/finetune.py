@@ -48,16 +48,13 @@ STAGE = Stage(
 class FinetuneJob:
     """The inputs of a fine-tuning, which are sent to each worker: a model folder and two of shards.
 
-    `domain` is trained on, `general` only measured; the other fields are settings of
-    `FinetuneSettings`.
+    `domain` is trained on, `general` only measured.
     """
 
     model: Location
     domain: Location
     general: Location
-    new_words: int
-    freeze: tuple[str, ...]
-    layer_decay: float
+    params: FinetuneSettings
 
     def prepare(self, settings: "RunSettings") -> "PreparedJob":
         """Load the model, add the domain's words, and set a learning rate for each layer.
@@ -76,7 +73,7 @@ class FinetuneJob:
         if parent.bilm.config.input_words is not None:
             raise ElmoError(f"{self.model}: reads words, not characters; use another model")
         counts = _counts(shards)
-        vocabulary = _extended(parent.vocabulary, counts, self.new_words)
+        vocabulary = _extended(parent.vocabulary, counts, self.params.new_words)
         words, projection = len(vocabulary), parent.bilm.config.projection
         if parent.softmax is None:
             softmax = new_softmax(words, projection, seed=training.seed)
@@ -91,7 +88,7 @@ class FinetuneJob:
             shards=shards,
             settings=training,
             folder=settings.folder,
-            lr_of=_lr_of(parent.bilm, softmax, self.freeze, self.layer_decay),
+            lr_of=_lr_of(parent.bilm, softmax, self.params.freeze, self.params.layer_decay),
             checkpointing=settings.checkpointing,
             stop=settings.stop,
         )
@@ -137,14 +134,7 @@ def run(
     trained = train_job.train(
         STAGE,
         params,
-        FinetuneJob(
-            model,
-            domain,
-            general,
-            params.new_words,
-            params.freeze,
-            params.layer_decay,
-        ),
+        FinetuneJob(model, domain, general, params),
         inputs={
             "corpus": Shards(domain).digest,
             "general": Shards(general).digest,

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,43 +85,26 @@ def digest_files(
     path, known = user_cache() / _FILE, _known(user_cache() / _FILE)
     keys = [digest([url, one.bytes, one.mark, one.here]) if one.here else "" for url, one in files]
     unread = [number for number, key in enumerate(keys) if key not in known]
-    shown = _Shown(sum(files[number][1].bytes for number in unread))
+    size_to_read = sum(files[number][1].bytes for number in unread)
+    progress, lock = Progress("reading", size_to_read / 1e6, unit="MB"), threading.Lock()
+
+    def advance(count: int) -> None:
+        with lock:
+            progress.advance(count / 1e6)
 
     def measured(number: int) -> tuple[int, str]:
         url, before = files[number]
-        size, sha256 = read(url, shown.advance)
+        size, sha256 = read(url, advance)
         if keys[number] and size == before.bytes and state_of(url).mark == before.mark:
             _keep(path, keys[number], sha256)
         return size, sha256
 
-    with shown:
+    with progress if size_to_read > _SHOWN else nullcontext():
         new = dict(zip(unread, in_parallel(measured, unread), strict=True))
     return [
         new[number] if number in new else (files[number][1].bytes, known[key])
         for number, key in enumerate(keys)
     ]
-
-
-class _Shown:
-    """Shows how many bytes are read, where they are many."""
-
-    def __init__(self, total: int) -> None:
-        self.progress = Progress("reading", total / 1e6, unit="MB") if total > _SHOWN else None
-        self.lock = threading.Lock()
-
-    def advance(self, count: int) -> None:
-        """Add to the number of bytes read."""
-        if self.progress is not None:
-            with self.lock:
-                self.progress.advance(count / 1e6)
-
-    def __enter__(self) -> None:
-        if self.progress is not None:
-            self.progress.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        if self.progress is not None:
-            self.progress.__exit__(*error)
 
 
 def _known(path: Path) -> dict[str, str]:
