@@ -231,7 +231,7 @@ def tokenize(
     def plan(inputs: Sequence[InputFile], column: str) -> list[Piece]:
         size = piece_bytes(inputs, shard_bytes=params.shard_bytes)
         how = replace(params, shard_bytes=size)
-        sides = choose_sides(inputs, how, column=column, alone=alone)
+        sides = choose_sides(inputs, how, column=column, is_independent=alone)
         divided = plan_pieces(inputs, shard_bytes=size, documents=sides.documents)
         return [
             Piece(number, spans, out, how, sides, column, tokenizer, STAGE.version)

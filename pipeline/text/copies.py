@@ -69,7 +69,7 @@ def find_passages(piece: Piece) -> PiecePassages | ElmoError:
 
 
 def _passages(piece: Piece) -> PiecePassages:
-    documents, first, is_heldout = Documents(), 0, False
+    documents, first_line, is_heldout = Documents(), 0, False
     document_count = 0
     lines_by_document = [np.zeros((0, 2), np.uint64)]
     exact = [_no_passages(np.zeros(0, np.uint64))]
@@ -81,32 +81,34 @@ def _passages(piece: Piece) -> PiecePassages:
             span, column=piece.column, documents=rule, size=size, accounting=Accounting()
         ):
             lines = find_lines(block.text)
-            rows = TextRows.of(block.text, lines)
-            found = documents.find(block, lines, rows, span=span, rule=rule)
-            heldout = np.append(is_heldout, piece.sides.are_heldout(found.hashes))
+            rows = TextRows.find(block.text, lines)
+            block_documents = documents.find(block, lines, rows, span=span, rule=rule)
+            heldout = np.append(is_heldout, piece.sides.are_heldout(block_documents.hashes))
             is_heldout = bool(heldout[-1])
             sizes, has_text = lines[1] - lines[0], rows.counts > 0
             if piece.params.repeated_lines:
-                document_ids = (found.number + document_count).astype(np.uint64)
+                document_ids = (block_documents.number + document_count).astype(np.uint64)
                 pairs = np.stack([rows.hashes, document_ids], 1)
                 lines_by_document.append(np.unique(pairs[has_text], axis=0))
-                document_count += len(found.hashes)
-            for of_line in (np.arange(len(sizes)), found.number):
+                document_count += len(block_documents.hashes)
+            for of_line in (np.arange(len(sizes)), block_documents.number):
                 begins = np.flatnonzero(np.diff(of_line, prepend=-1))
                 counts = np.add.reduceat(has_text, begins, dtype=np.int64)
                 large = np.add.reduceat(sizes * has_text, begins) >= LEAST
-                within = np.stack([begins, np.append(begins[1:], len(sizes))], 1)
-                sides = heldout[found.number[begins]]
-                if of_line is found.number:
+                line_ranges = np.stack([begins, np.append(begins[1:], len(sizes))], 1)
+                sides = heldout[block_documents.number[begins]]
+                if of_line is block_documents.number:
                     if piece.params.near_duplicates:
-                        long, sketches = sketch_documents(block.text, lines, within[large])
+                        long, sketches = sketch_documents(block.text, lines, line_ranges[large])
                         near_documents.append(
-                            Passages(sketches, first + within[large][long], sides[large][long])
+                            Passages(
+                                sketches, first_line + line_ranges[large][long], sides[large][long]
+                            )
                         )
                     large &= counts > 1  # of one line, that is it
                 hashes = hash_runs(rows.hashes[has_text], counts)
-                exact.append(Passages(hashes, first + within, sides).choose(large))
-            first += len(sizes)
+                exact.append(Passages(hashes, first_line + line_ranges, sides).choose(large))
+            first_line += len(sizes)
     pairs = np.unique(np.concatenate(lines_by_document), axis=0)
     line_hashes, line_counts = np.unique(pairs[:, 0], return_counts=True)
     return PiecePassages(_joined(exact), _joined(near_documents), line_hashes, line_counts)
@@ -232,5 +234,5 @@ def are_in(numbers: Int64s, ranges: Int64s) -> npt.NDArray[np.bool_]:
     """Tell of each number whether it is in one of the ranges, which are sorted."""
     if not len(ranges):
         return np.zeros(len(numbers), bool)
-    at = np.searchsorted(ranges[:, 0], numbers, "right") - 1
-    return (at >= 0) & (numbers < ranges[at, 1])
+    indexes = np.searchsorted(ranges[:, 0], numbers, "right") - 1
+    return (indexes >= 0) & (numbers < ranges[indexes, 1])

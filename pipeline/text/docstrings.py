@@ -57,16 +57,16 @@ def marked_up_paragraphs(text: str, dropped_counts: Counter[str]) -> Iterator[st
             lines = lines[2:]
         if not lines:
             continue
-        first, whole = lines[0], " ".join(lines)
+        first_line, joined_lines = lines[0], " ".join(lines)
         if any(line.startswith((">>>", "...")) for line in lines):
             dropped_counts["doctest"] += 1
-        elif _DIRECTIVE.match(first) and not _KEPT_DIRECTIVE.match(first):
+        elif _DIRECTIVE.match(first_line) and not _KEPT_DIRECTIVE.match(first_line):
             dropped_counts["directive"] += 1
             skip = indent
-        elif _RULE.fullmatch(first):
+        elif _RULE.fullmatch(first_line):
             dropped_counts["table"] += 1
         else:
-            paragraph = _KEPT_DIRECTIVE.sub("", whole, count=1)
+            paragraph = _KEPT_DIRECTIVE.sub("", joined_lines, count=1)
             if _plain(paragraph).endswith("::"):
                 skip, paragraph = indent, paragraph.rstrip()[:-1]
             if _reads(_plain(paragraph)):
@@ -112,9 +112,9 @@ def folder_docstrings(folder: Path, left_out: set[str]) -> Iterator[str]:
     Folders and files with names in `left_out` are left out.
     """
     files: list[Path] = []
-    for here, folders, names in os.walk(folder):
+    for directory, folders, names in os.walk(folder):
         folders[:] = set(folders) - left_out  # the others are not entered
-        files += [Path(here, name) for name in set(names) - left_out if name.endswith(".py")]
+        files += [Path(directory, name) for name in set(names) - left_out if name.endswith(".py")]
     for path in sorted(files, key=lambda path: path.relative_to(folder).parts):
         try:
             yield from docstrings(path.read_text(encoding="utf-8"))

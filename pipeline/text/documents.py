@@ -60,18 +60,18 @@ class Documents:
             self._started = True
             of_file = np.array([int(span.input.sha256[:16], 16)], np.uint64)
             return BlockDocuments(np.full(len(starts), begins, np.int64), of_file[:begins])
-        first = self._firsts(block, rows.counts == 0, rule)
-        number = np.cumsum(first, dtype=np.int64)
-        begin = starts[first]
+        is_first_line = self._find_first_lines(block, rows.counts == 0, rule)
+        number = np.cumsum(is_first_line, dtype=np.int64)
+        begin = starts[is_first_line]
         hashes = rows.hashes
         if len(begin) < len(starts):
             limits = np.append(0, begin + _HASHED)[number]
-            chosen = (hashes != 0) & (starts < limits)
-            counts = np.bincount(number[chosen], minlength=len(begin) + 1)[1:]
-            hashes = hash_runs(hashes[chosen], counts)
+            is_hashed = (hashes != 0) & (starts < limits)
+            counts = np.bincount(number[is_hashed], minlength=len(begin) + 1)[1:]
+            hashes = hash_runs(hashes[is_hashed], counts)
         return BlockDocuments(number, hashes)
 
-    def _firsts(
+    def _find_first_lines(
         self, block: TextBlock, blank: npt.NDArray[np.bool_], rule: str
     ) -> npt.NDArray[np.bool_]:
         """Return which lines begin a document."""
@@ -82,11 +82,11 @@ class Documents:
             return np.diff(block.records.numbers, prepend=block.records.numbers[:1] - 1) > 0
         if block.begins:
             self._text_seen = self._blank_before = False
-        before = np.append(self._blank_before, blank[:-1])
+        follows_blank = np.append(self._blank_before, blank[:-1])
         text_seen = np.append(self._text_seen, ~blank).cumsum()[:-1] > 0
-        first = ~blank & before & text_seen
+        is_first_line = ~blank & follows_blank & text_seen
         if block.begins or not self._started:
-            first[0] = True
+            is_first_line[0] = True
         self._started = True
         self._blank_before, self._text_seen = bool(blank[-1]), bool(text_seen[-1] or not blank[-1])
-        return first
+        return is_first_line

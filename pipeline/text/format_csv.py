@@ -59,7 +59,7 @@ def blocks(
     ]
     texts: list[bytes] = []
     kept: list[str] = []
-    first, length = 0, 0
+    first_record, length = 0, 0
     for _, fields in records:
         texts.append(fields[index].encode())
         if keep:
@@ -67,11 +67,11 @@ def blocks(
         length += len(texts[-1])
         if length >= size:
             lines.account(texts, accounting)
-            yield join_records(texts, first, kept)
-            first, length, texts, kept = first + len(texts), 0, [], []
+            yield join_records(texts, first_record, kept)
+            first_record, length, texts, kept = first_record + len(texts), 0, [], []
     lines.account(texts, accounting)
     if texts:
-        yield join_records(texts, first, kept)
+        yield join_records(texts, first_record, kept)
 
 
 class _TableLines:
@@ -88,20 +88,20 @@ class _TableLines:
             if offset == 0 and raw.startswith(codecs.BOM_UTF8):
                 raw = raw[len(codecs.BOM_UTF8) :]
                 self._mark = len(codecs.BOM_UTF8)
-            ended, _, rest = raw.rpartition(b"\n")
+            ended, _, unended_line = raw.rpartition(b"\n")
             lines = [line + b"\n" for line in ended.split(b"\n")] if b"\n" in raw else []
-            for line in [*lines, rest] if rest else lines:
+            for line in [*lines, unended_line] if unended_line else lines:
                 self._bytes += len(line)
-                self._open = line is rest
+                self._open = line is unended_line
                 yield line.decode("utf-8")
 
     def account(self, texts: list[bytes], accounting: Accounting) -> None:
         """Count the bytes since the last call, which held these texts."""
-        added = int(self._open and bool(texts))
+        added_newlines = int(self._open and bool(texts))
         accounting.bytes += self._bytes + self._mark
         accounting.mark += self._mark
-        accounting.added += added
-        accounting.fields += self._bytes + added - sum(map(len, texts)) - len(texts)
+        accounting.added += added_newlines
+        accounting.fields += self._bytes + added_newlines - sum(map(len, texts)) - len(texts)
         self._bytes = self._mark = 0
 
 

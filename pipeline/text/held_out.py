@@ -46,13 +46,13 @@ class Sides:
 
 
 def choose_sides(
-    inputs: Sequence[InputFile], params: TokenizeSettings, *, column: str, alone: bool
+    inputs: Sequence[InputFile], params: TokenizeSettings, *, column: str, is_independent: bool
 ) -> Sides:
     """Return the rule for a text, from its settings and a look at its beginning.
 
-    Where `alone` is not set another text has some of the files: each must fall to the same side in
-    both, so the settings alone decide. Raises `ElmoError` if nothing would be held out, or nothing
-    learned from.
+    If the text is not `is_independent`, another text has some of its files: each must fall to the
+    same side in both, so the settings alone decide. Raises `ElmoError` if nothing would be held
+    out, or nothing trained on.
     """
     share, size = (
         Sides(params.documents, int(params.heldout * 2**64)),
@@ -60,7 +60,7 @@ def choose_sides(
     )
     if not share.below:
         return share
-    if alone and params.documents == "auto" and _has_large_document(inputs, column, size):
+    if is_independent and params.documents == "auto" and _has_large_document(inputs, column, size):
         say(f"{inputs[0].url}: one document has more than an eighth of this text: each line is one")
         share = Sides("line", share.below)
     lowest, highest = 2**64, 0
@@ -70,18 +70,18 @@ def choose_sides(
         if lowest < share.below <= highest:
             return share
     below = lowest + 1 if lowest >= share.below else highest
-    if lowest < below <= highest and alone:
+    if lowest < below <= highest and is_independent:
         return Sides(share.documents, below)
-    what = "none is held out" if lowest >= share.below else "all are held out"
+    problem = "none is held out" if lowest >= share.below else "all are held out"
     raise ElmoError(
-        f"{inputs[0].url}: of its documents {what} with tokenize.heldout {params.heldout}; "
+        f"{inputs[0].url}: of its documents {problem} with tokenize.heldout {params.heldout}; "
         f"{_remedy(inputs, share.documents, lowest, highest)}"
     )
 
 
 def _has_large_document(inputs: Sequence[InputFile], column: str, size: int) -> bool:
     """Tell whether a document of plain text is too large, as far as the text's beginning tells."""
-    texts = [one for one in inputs if document_rule("auto", one.format) == "blank"]
+    texts = [input_ for input_ in inputs if document_rule("auto", input_.format) == "blank"]
     total = sum(map(text_bytes, inputs))
     read = longest = going_on = 0
     for _, sizes in _documents(texts, "auto", column, size):
@@ -113,15 +113,19 @@ def _documents(
         )
         for block in blocks:
             lines = find_lines(block.text)
-            found = finder.find(block, lines, TextRows.of(block.text, lines), span=span, rule=rule)
-            sizes = np.bincount(found.number, lines[1] - lines[0] + 1, len(found.hashes) + 1)
-            yield found.hashes, sizes.astype(np.int64)
+            block_documents = finder.find(
+                block, lines, TextRows.find(block.text, lines), span=span, rule=rule
+            )
+            sizes = np.bincount(
+                block_documents.number, lines[1] - lines[0] + 1, len(block_documents.hashes) + 1
+            )
+            yield block_documents.hashes, sizes.astype(np.int64)
 
 
 def _remedy(inputs: Sequence[InputFile], documents: str, lowest: int, highest: int) -> str:
     """Name the settings that hold something out; those of the extreme hashes of the documents."""
     ways = []
-    if any(document_rule(documents, one.format) != "line" for one in inputs):
+    if any(document_rule(documents, input_.format) != "line" for input_ in inputs):
         ways.append("tokenize.documents to line")
     for digits in range(2, 10):
         share = (lowest * 10**digits // 2**64 + 1) / 10**digits

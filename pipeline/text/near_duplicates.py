@@ -35,15 +35,15 @@ def sketch_documents(
     interval = np.searchsorted(edges, spots, "right")  # odd within a document
     spots, document = spots[interval % 2 == 1], interval[interval % 2 == 1] // 2
     hashes = hash_windows(data[spots].astype(np.uint64) + np.uint64(1), _WINDOW)
-    within = document[: len(hashes)] == document[len(document) - len(hashes) :]
-    counts = np.bincount(document[: len(hashes)][within], minlength=len(documents))
+    is_within_document = document[: len(hashes)] == document[len(document) - len(hashes) :]
+    counts = np.bincount(document[: len(hashes)][is_within_document], minlength=len(documents))
     sketches = np.zeros((0, SLOTS), np.uint16)
-    if within.any():
+    if is_within_document.any():
         from rensa import RMinHash
 
         offsets = np.append(0, np.cumsum(counts[counts > 0])).astype(np.uint64)
         rows = RMinHash.digest_matrix_from_flat_token_hashes(
-            hashes[within], offsets, num_perm=SLOTS, seed=_SEED
+            hashes[is_within_document], offsets, num_perm=SLOTS, seed=_SEED
         )
         sketches = np.array(rows.to_rows(), np.uint32).astype(np.uint16)
     return counts > 0, sketches
@@ -76,11 +76,11 @@ def find_near_duplicates(
             is_reference = order < reference_count
             lasts = np.maximum.accumulate(np.where(is_reference | begins, places, 0))
             is_later &= ~is_reference & is_reference[firsts]
-        later = np.flatnonzero(is_later)
-        for earlier in (firsts[later], lasts[later]):
-            for start in range(0, len(later), _PAIRS):
+        later_places = np.flatnonzero(is_later)
+        for compared_places in (firsts[later_places], lasts[later_places]):
+            for start in range(0, len(later_places), _PAIRS):
                 part = slice(start, start + _PAIRS)
-                documents = order[later[part]]
-                equal = sketches[documents] == sketches[order[earlier[part]]]
+                documents = order[later_places[part]]
+                equal = sketches[documents] == sketches[order[compared_places[part]]]
                 is_near[documents[equal.mean(1) >= similarity]] = True
     return is_near[reference_count:]

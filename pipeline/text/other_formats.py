@@ -56,18 +56,18 @@ _MOST_LINES = (
 
 def recognize(head: bytes) -> tuple[str, str] | None:
     """Return what a file is, by its first bytes, and what to do; None for plain text."""
-    for signature, what, remedy in _SIGNATURES:
+    for signature, kind, remedy in _SIGNATURES:
         if re.match(signature, head):
-            return what, remedy
+            return kind, remedy
     text = head.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
-    for beginning, what, remedy in _BEGINNINGS:
+    for beginning, kind, remedy in _BEGINNINGS:
         if re.match(beginning, text[:_MOST], re.IGNORECASE | re.DOTALL):
-            return what or "HTML or XML", remedy
+            return kind or "HTML or XML", remedy
     lines = [line for line in text.split("\n")[:_LINES] if line.strip()]
-    for line, share, what, remedy in _MOST_LINES:
-        pattern = re.compile(line, re.IGNORECASE if not what else 0)
-        if sum(bool(pattern.match(one[:2000])) for one in lines) > share * max(len(lines), 2):
-            return what or "HTML or XML", remedy
+    for line_pattern, share, kind, remedy in _MOST_LINES:
+        pattern = re.compile(line_pattern, re.IGNORECASE if not kind else 0)
+        if sum(bool(pattern.match(line[:2000])) for line in lines) > share * max(len(lines), 2):
+            return kind or "HTML or XML", remedy
     return ("a table, such as CoNLL-U", _TABLE) if _is_table(lines) else None
 
 

@@ -83,12 +83,12 @@ class Piece:
 
 def number_pieces(pieces: Iterable[Piece]) -> list[Piece]:
     """Return the pieces, those with the text of one before them as copies with a number."""
-    seen: Counter[str] = Counter()
+    count_by_digest: Counter[str] = Counter()
     numbered = []
     for piece in pieces:
-        first = piece.digest
-        numbered.append(replace(piece, copy=seen[first]) if seen[first] else piece)
-        seen[first] += 1
+        copy = count_by_digest[piece.digest]
+        numbered.append(replace(piece, copy=copy) if copy else piece)
+        count_by_digest[piece.digest] += 1
     return numbered
 
 

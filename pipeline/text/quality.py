@@ -78,8 +78,8 @@ class QualityCounts(Struct, forbid_unknown_fields=True):
         sizes = pc.binary_length(types).to_numpy()
         self.long_tokens += int((sizes > _LIMIT)[ids].sum())
         self.decomposed += int(_are_decomposed(types)[ids].sum())
-        least = np.sort(sizes)[-_LONGEST:][0] if len(types) else 0
-        long = np.flatnonzero(sizes >= least).tolist()
+        shortest = np.sort(sizes)[-_LONGEST:][0] if len(types) else 0
+        long = np.flatnonzero(sizes >= shortest).tolist()
         self.longest = _longest([*self.longest, *((int(sizes[i]), types[i].as_py()) for i in long)])
         sample = np.append(np.frombuffer(self.hashes, "<u8"), hashes[hashes != 0])
         while len(sample) > _SAMPLE:
@@ -136,17 +136,19 @@ def _longest(tokens: list[tuple[int, str]]) -> list[tuple[int, str]]:
 def _are_decomposed(types: pa.StringArray) -> npt.NDArray[np.bool_]:
     """Tell of each type whether it is not in the Unicode form NFC."""
     decomposed = ~pc.string_is_ascii(types).to_numpy(zero_copy_only=False)
-    others = np.flatnonzero(decomposed)
-    texts = types.take(pa.array(others)).to_pylist()
-    decomposed[others] = [not is_normalized("NFC", text) for text in texts]
+    other_ids = np.flatnonzero(decomposed)
+    texts = types.take(pa.array(other_ids)).to_pylist()
+    decomposed[other_ids] = [not is_normalized("NFC", text) for text in texts]
     return decomposed
 
 
 def _scripts(types: pa.StringArray) -> npt.NDArray[np.int8]:
     """The script of each type's first letter, as an index into `SCRIPTS`."""
     scripts = np.full(len(types), SCRIPTS.index("latin"), np.int8)
-    others = np.flatnonzero(~pc.match_substring_regex(types, "^[A-Za-z]").to_numpy(False))
-    for i, token in zip(others.tolist(), types.take(pa.array(others)).to_pylist(), strict=True):
+    other_ids = np.flatnonzero(~pc.match_substring_regex(types, "^[A-Za-z]").to_numpy(False))
+    for i, token in zip(
+        other_ids.tolist(), types.take(pa.array(other_ids)).to_pylist(), strict=True
+    ):
         scripts[i] = _script(token)
     return scripts
 

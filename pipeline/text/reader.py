@@ -73,14 +73,14 @@ def load_reader(input_: InputFile) -> Reader:
 
 
 def join_records(
-    texts: list[bytes], first: int, kept: list[str] | None = None
+    texts: list[bytes], first_number: int, kept: list[str] | None = None
 ) -> tuple[bytes, Records]:
     """Join the texts of records into lines; return these and their records.
 
-    The number of the first record is `first`; `kept` is what is kept of each.
+    The number of the first record is `first_number`; `kept` is what is kept of each.
     """
     lines = [text.count(b"\n") + 1 for text in texts]
-    numbers = np.repeat(np.arange(first, first + len(texts), dtype=np.int64), lines)
+    numbers = np.repeat(np.arange(first_number, first_number + len(texts), dtype=np.int64), lines)
     return b"".join(text + b"\n" for text in texts), Records(numbers, kept or [])
 
 

@@ -35,19 +35,19 @@ class TextBlock:
 
 
 def check_texts(
-    inputs: Sequence[InputFile], column: str, where: str = "in params.yaml", keep: Keep = ()
+    inputs: Sequence[InputFile], column: str, list_name: str = "in params.yaml", keep: Keep = ()
 ) -> None:
     """Read the heads of files; raise `ElmoError` that names those that are binary or lack the
     column, or if none has text.
 
-    `where` names the source of the list in messages, as in `find_inputs`.
+    `list_name` names the source of the list in messages, as in `find_inputs`.
     """
     files = [input_ for input_ in inputs if input_.bytes]
-    for_each(lambda one: load_reader(one).check_head(one, column, keep), files)
-    if not any(_has_text(one, column) for one in files):
+    for_each(lambda input_: load_reader(input_).check_head(input_, column, keep), files)
+    if not any(_has_text(input_, column) for input_ in files):
         has_column = FORMATS[files[0].format].documents == "line"
-        what = f"no text in column {column!r}" if has_column else "has no text"
-        raise ElmoError(f"{files[0].url}: {what}; name files with text {where}")
+        problem = f"no text in column {column!r}" if has_column else "has no text"
+        raise ElmoError(f"{files[0].url}: {problem}; name files with text {list_name}")
 
 
 def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
@@ -110,11 +110,11 @@ def _recut(
     blocks: Iterator[tuple[bytes, Records | None]], size: int
 ) -> Iterator[tuple[bytes, Records | None]]:
     """Recut blocks so that they end where documents between blank lines do."""
-    rest = b""
+    pending = b""
     for text, _ in blocks:
-        rest += text
-        if cut := block_end(rest, size, "blank"):
-            yield rest[:cut], None
-            rest = rest[cut:]
-    if rest:
-        yield rest, None
+        pending += text
+        if cut := block_end(pending, size, "blank"):
+            yield pending[:cut], None
+            pending = pending[cut:]
+    if pending:
+        yield pending, None

@@ -34,7 +34,7 @@ class TextRows:
     hashes: Hashes
 
     @classmethod
-    def of(cls, text: bytes, rows: tuple[Int64s, Int64s]) -> "TextRows":
+    def find(cls, text: bytes, rows: tuple[Int64s, Int64s]) -> "TextRows":
         """Find the stretches of each row; the white space after one is cut off only once."""
         data = np.frombuffer(text, np.uint8)
         space = (data == 32) | (data - np.uint8(9) < 5)
