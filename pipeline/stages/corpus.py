@@ -52,16 +52,16 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
     url: str | UnsetType = UNSET
 
-    def to_input(self, corpus: Location, given: Iterable[str] = ()) -> InputFile:
+    def to_input(self, corpus: Location, urls: Iterable[str] = ()) -> InputFile:
         """Return this file as the `InputFile` that the tokenize stage reads.
 
         `corpus` is the folder whose manifest lists the file. The URL gets the login of the matching
-        URL in `given`, the URLs as the user wrote them.
+        URL in `urls`, the URLs as the user wrote them.
         """
         if self.url is UNSET:
             url = corpus.absolute().name(self.name)
         else:
-            url = with_login(Location(self.url).absolute().url, given)
+            url = with_login(Location(self.url).absolute().url, urls)
         return InputFile(self.name, url, self.bytes, self.sha256)
 
 
@@ -91,18 +91,18 @@ class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
     texts: dict[TextName, CorpusText]
 
 
-def _run(params: Params, packages: Path | None, versions: Path | None, **given: Any) -> Numbers:
-    figures = run(params=params.corpus, **given)
+def _run(params: Params, packages: Path | None, versions: Path | None, **arguments: Any) -> Numbers:
+    figures = run(params=params.corpus, **arguments)
     if packages is not None:
-        own = params.corpus.domain_package if not params.corpus.domain else ""
-        write_package_versions(packages, own, params.labels.package)
+        domain_package = params.corpus.domain_package if not params.corpus.domain else ""
+        write_package_versions(packages, domain_package, params.labels.package)
     if versions is not None:
         check_record(versions, dict[str, int | str])
-        write_json(versions, _versions_of_results(params))
+        write_json(versions, _find_results_versions(params))
     return figures
 
 
-def _versions_of_results(params: Params) -> dict[str, int | str]:
+def _find_results_versions(params: Params) -> dict[str, int | str]:
     """Return the version of each stage's results, and of the model that is taken as it is."""
     versions: dict[str, int | str] = {**results_versions()}
     if params.pretrain.model:
@@ -124,7 +124,7 @@ STAGE = Stage(
         Argument("versions", "path", "Write the version of each stage's results.", required=False),
     ),
     run=_run,
-    summary=lambda figures, given: summary(figures, given["out"]),
+    summary=lambda figures, arguments: summary(figures, arguments["out"]),
 )
 
 
@@ -139,25 +139,25 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
             "corpus.domain is empty and corpus.general is not: name the files of your domain in "
             "corpus.domain, or those of corpus.general again"
         )
-    working = work_folder(work, "corpus", out)
-    written = new_folder(out, required=("manifest.json",), pattern=_WRITTEN, kind="corpus")
-    with working, written as folder:
+    unfinished = work_folder(work, "corpus", out)
+    new_corpus = new_folder(out, required=("manifest.json",), pattern=_WRITTEN, kind="corpus")
+    with unfinished, new_corpus as folder:
         if params.domain:  # first, since a package may not be there
-            domain = _own(params.domain, params.column, params.keep)
+            domain = _list_user_files(params.domain, params.column, params.keep)
         else:
             name = params.domain_package
             package = package_docstrings(name, setting="corpus.domain_package")
             domain = _write_text(folder, "domain", {f"{name}.txt": package})
         if params.general:
-            general = _own(params.general, params.column)
+            general = _list_user_files(params.general, params.column)
         else:
             general = _write_text(folder, "general", _list_python_documents())
         manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "domain": domain})
         write_json(folder / "manifest.json", to_builtins(manifest))
     return {
-        f"{name}_{what}": number
+        f"{name}_{unit}": number
         for name, text in manifest.texts.items()
-        for what, number in text.counts.items()
+        for unit, number in text.counts.items()
     }
 
 
@@ -176,10 +176,8 @@ def read_manifest(folder: Location) -> CorpusManifest:
     manifest = folder.read_record("manifest.json", CorpusManifest)
     for name, text in manifest.texts.items():
         for source in text.inputs:
-            inside = source.name.split("/")
-            if source.url is UNSET and (
-                inside[0] != name or not set(inside).isdisjoint({"", ".."})
-            ):
+            parts = source.name.split("/")
+            if source.url is UNSET and (parts[0] != name or not set(parts).isdisjoint({"", ".."})):
                 raise ElmoError(f"{path}: no file {source.name!r} here; run: elmo run corpus")
     return manifest
 
@@ -187,8 +185,8 @@ def read_manifest(folder: Location) -> CorpusManifest:
 def list_files(folder: Location, text: TextName) -> str:
     """Return the names of a text's first four files and the number of others, for the terminal."""
     names = [source.name for source in read_manifest(folder).texts[text].inputs]
-    more = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more
+    count_remark = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + count_remark
 
 
 def write_package_versions(out: Path, *names: str) -> None:
@@ -198,10 +196,10 @@ def write_package_versions(out: Path, *names: str) -> None:
     empty for a package that comes with Python; an empty name is left out.
     """
     check_record(out, dict[str, list[str]])
-    write_json(out, {name: _versions(name) for name in sorted({*names} - {""})})
+    write_json(out, {name: _find_versions(name) for name in sorted({*names} - {""})})
 
 
-def _versions(package: str) -> list[str]:
+def _find_versions(package: str) -> list[str]:
     """The versions of what has installed a package; none of one that came with Python."""
     try:
         return [metadata.version(package)]
@@ -223,13 +221,13 @@ def _list_python_documents() -> dict[str, Iterator[str]]:
 def _write_text(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> CorpusText:
     """Write one text's files below `folder`; return its entry of the manifest."""
     dropped_counts: Counter[str] = Counter()
-    seen: set[str] = set()
+    known_paragraphs: set[str] = set()
     inputs, documents, words = [], 0, 0
     (folder / text).mkdir()
     for name, sources in files.items():
         path = folder / text / name
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            for document in _documents(sources, seen, dropped_counts):
+            for document in _clean_documents(sources, known_paragraphs, dropped_counts):
                 file.write("\n" * (file.tell() > 0) + "".join(f"{line}\n" for line in document))
                 documents += 1
                 words += sum(len(line.split()) for line in document)
@@ -238,23 +236,25 @@ def _write_text(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -
     return CorpusText("text", tuple(inputs), counts, dict(dropped_counts))
 
 
-def _documents(
-    sources: Iterable[str], seen: set[str], dropped_counts: Counter[str]
+def _clean_documents(
+    sources: Iterable[str], known_paragraphs: set[str], dropped_counts: Counter[str]
 ) -> Iterator[list[str]]:
     """The prose of each source, without paragraphs that came before; none that is empty."""
     for source in sources:
-        new = []
+        paragraphs = []
         for paragraph in plain_paragraphs(source, dropped_counts):
-            if paragraph in seen:
+            if paragraph in known_paragraphs:
                 dropped_counts["duplicate"] += 1
             else:
-                seen.add(paragraph)
-                new.append(paragraph)
-        if new:
-            yield new
+                known_paragraphs.add(paragraph)
+                paragraphs.append(paragraph)
+        if paragraphs:
+            yield paragraphs
 
 
-def _own(patterns: tuple[str, ...], column: str, keep: tuple[str, ...] = ()) -> CorpusText:
+def _list_user_files(
+    patterns: tuple[str, ...], column: str, keep: tuple[str, ...] = ()
+) -> CorpusText:
     """The manifest's entry of the user's own files: names and digests, nothing copied."""
     inputs = find_inputs(patterns)
     check_texts(inputs, column, keep=keep)

@@ -75,7 +75,7 @@ STAGE = Stage(
         Argument("domain", help="The shards that the model was fine-tuned on."),
     ),
     outputs=(Argument("out", "path"),),
-    run=lambda params, **given: run(params=params.register, **given),
+    run=lambda params, **arguments: run(params=params.register, **arguments),
     summary=lambda figures, _: summary(figures),
     work=None,
     numbers=RegisterFigures,
@@ -107,15 +107,16 @@ def run(
     check_record(out, RegisterRecord)
     content = model_digest(model)
     lineage = model.read_record("training.json", Lineage)
-    opened = FeatureStore(store, model=content)
+    features = FeatureStore(store, model=content)
     shards = {"general": Shards(general), "domain": Shards(domain)}
-    scores = _scores(lineage)
+    scores = _collect_perplexities(lineage)
     tags = {
         "model_digest": content,
         "words": champion.shorten(model.sha256("words.txt")),
-        f"store.{champion.shorten(opened.digest)}": without_credentials(store.absolute().url),
+        f"store.{champion.shorten(features.digest)}": without_credentials(store.absolute().url),
         **{
-            f"heldout.{text}": champion.shorten(heldout_digest(one)) for text, one in shards.items()
+            f"heldout.{text}": champion.shorten(heldout_digest(text_shards))
+            for text, text_shards in shards.items()
         },
         **{name: f"{value:.6g}" for name, value in scores.items() if ".after." in name},
     }
@@ -124,11 +125,11 @@ def run(
         write_json(out, to_builtins(RegisterRecord(content, params.name, "", 0)))
         return {"version": 0, "uri": "", "decision": _NOTHING}
     if version is None:
-        texts = {text: one.digest for text, one in shards.items()}
-        inputs = {"model": content, "store": opened.digest, **texts}
+        texts = {text: text_shards.digest for text, text_shards in shards.items()}
+        inputs = {"model": content, "store": features.digest, **texts}
         sources = {"model": model, "store": store, "general": general, "domain": domain}
         with tracking.run("register", params, inputs=inputs, sources=sources) as log:
-            version, decision = _new_version(model, lineage, log, tags, scores, params)
+            version, decision = _register_version(model, lineage, log, tags, scores, params)
     else:
         decision = champion.decide_champion(
             params.name, version, tags=tags, alias=params.alias, margin=params.margin
@@ -145,17 +146,17 @@ def summary(figures: dict[str, str | int]) -> str:
     return f"version {figures['version']}, {figures['uri']}; {figures['decision']}"
 
 
-def _scores(lineage: Lineage) -> dict[str, float]:
+def _collect_perplexities(lineage: Lineage) -> dict[str, float]:
     """The perplexities by name; a model without a softmax had none before."""
     return {
-        f"perplexity.{when}.{text}": average
-        for when, texts in lineage.perplexity.items()
+        f"perplexity.{time}.{text}": average
+        for time, texts in lineage.perplexity.items()
         for text, figures in texts.items()
         if (average := figures.get("average")) is not None
     }
 
 
-def _new_version(
+def _register_version(
     model: Location,
     lineage: Lineage,
     log: tracking.Run,
@@ -172,37 +173,44 @@ def _new_version(
     if commit := of_run.get(COMMIT_TAG):
         tags = tags | {"commit": commit}
     with local_folder(model) as local:
-        registered = registry.register(
+        new_version = registry.register(
             local,
             tags=tags,
             run_id=run_id,
-            description=_description(lineage, scores),
+            description=_describe(lineage, scores),
             name=params.name,
             alias=params.alias,
             margin=params.margin,
             trained_with=lineage.params,
             scores=scores,
         )
-    log.set_tag("model_version", str(registered.version))
+    log.set_tag("model_version", str(new_version.version))
     log.set_tag("model_digest", tags["model_digest"])
-    return registered.version, registered.decision
+    return new_version.version, new_version.decision
 
 
 def heldout_digest(shards: Any) -> str:
     """Return a digest of the held-out split of shards; empty where nothing is held out."""
-    held = [entry.sha256 for entry in shards.entries("heldout")]
-    return digest(held) if held else ""
+    digests = [entry.sha256 for entry in shards.entries("heldout")]
+    return digest(digests) if digests else ""
 
 
-def _description(lineage: Lineage, scores: dict[str, float]) -> str:
+def _describe(lineage: Lineage, scores: dict[str, float]) -> str:
     """Return what a person reads of a version in MLflow: one sentence."""
     names = {"domain": "domain text", "general": "general text"}
-    shown = [
+    perplexities = [
         f"{scores[f'perplexity.after.{text}']:.1f} on held-out {title}"
-        + (f" ({before:.1f} before)" if (before := scores.get(f"perplexity.before.{text}")) else "")
+        + (
+            f" ({perplexity_before:.1f} before)"
+            if (perplexity_before := scores.get(f"perplexity.before.{text}"))
+            else ""
+        )
         for text, title in names.items()
         if f"perplexity.after.{text}" in scores
     ]
-    how = {"finetune": "fine-tuned to domain text", "pretrain": "pretrained on general text"}
-    made = how.get(lineage.stage, "of unknown origin")
-    return f"ELMo {made}, with perplexity {' and '.join(shown) or 'not measured'}."
+    training_by_stage = {
+        "finetune": "fine-tuned to domain text",
+        "pretrain": "pretrained on general text",
+    }
+    training = training_by_stage.get(lineage.stage, "of unknown origin")
+    return f"ELMo {training}, with perplexity {' and '.join(perplexities) or 'not measured'}."

@@ -29,10 +29,13 @@ STAGE = Stage(
         Argument("registered", "path", "The output of register."),
     ),
     outputs=(Argument("out", "path"),),
-    run=lambda params, **given: run(
-        params=params.report, tasks=tuple(params.tasks), model_name=params.pretrain.model, **given
+    run=lambda params, **arguments: run(
+        params=params.report,
+        tasks=tuple(params.tasks),
+        model_name=params.pretrain.model,
+        **arguments,
     ),
-    summary=lambda figures, given: summary(figures, given["out"]),
+    summary=lambda figures, arguments: summary(figures, arguments["out"]),
     product="report {out}/index.html",
     work=None,
 )

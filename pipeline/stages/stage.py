@@ -59,7 +59,7 @@ class Stage:
     """Whether its work is divided among processes, here or on a cluster."""
     takes_over: bool = False
     """Whether it takes pieces from the output that it replaces: at a URL it is given that one's
-    location as `earlier`, where there is one."""
+    location as `previous_output`, where there is one."""
     settles_precision: Callable[[Mapping[str, Any]], bool] | None = None
     """Tells, given its arguments, whether `precision: auto` is replaced by the faster one here
     before it runs; None: it has no precision."""

@@ -40,7 +40,7 @@ STAGE = Stage(
     help="Count the words of SHARDS.",
     inputs=(Argument("shards"),),
     outputs=(OUT,),
-    run=lambda params, **given: run(params=params.vocab, **given),
+    run=lambda params, **arguments: run(params=params.vocab, **arguments),
     summary=lambda figures, _: summary(figures),
     metrics={"words": "words", "heldout_covered_share_higher_better": "heldout_coverage"},
     cluster=True,
@@ -78,43 +78,45 @@ def run(
         )
     check_folder(out, required=_FILES, pattern=_ALSO, never="config.json")  # a model has words too
     if out.exists("characters.json"):
-        with not_replacing(str(out)), local_folder(out) as old:
-            Characters.load(old / "characters.json")
+        with not_replacing(str(out)), local_folder(out) as old_folder:
+            Characters.load(old_folder / "characters.json")
     with work_folder(work, "vocab", out) as kept:
         train, heldout = count_types(Shards(shards), work=kept, cluster=cluster)
-        words, counts = _words(train, params)
+        words, counts = _choose_words(train, params)
         if not len(words):
             raise ElmoError(
                 f"vocab.min_count {params.min_count} removes every word of {shards}; lower it"
             )
-        known = int(counts.sum()) + sum(
-            _occurrences(train, mark) for mark in (SENTENCE_BEGIN, SENTENCE_END)
+        known_tokens = int(counts.sum()) + sum(
+            _count_token(train, mark) for mark in (SENTENCE_BEGIN, SENTENCE_END)
         )
-        marks = [train.sentences, train.sentences, train.tokens - known]
+        marks = [train.sentences, train.sentences, train.tokens - known_tokens]
         lines = pa.concat_arrays([pa.array([*MARKS]), words])
-        characters = _characters(train, params)
+        characters = _choose_characters(train, params)
         with new_folder(out, required=_FILES, pattern=_ALSO) as folder:
             _write_lines(folder / "words.txt", lines)
             _write_lines(
                 folder / "counts.txt", pa.array(np.append(marks, counts)).cast(pa.string())
             )
             characters.save(folder / "characters.json")
-    covered = _covered(heldout, pa.concat_arrays([words, pa.array([SENTENCE_BEGIN, SENTENCE_END])]))
+    covered_tokens = _count_covered(
+        heldout, pa.concat_arrays([words, pa.array([SENTENCE_BEGIN, SENTENCE_END])])
+    )
     return {
         "words": len(words) + 3,
         "types": len(train.types),
         "tokens": train.tokens,
-        "coverage": known / train.tokens,
-        "heldout_coverage": covered / heldout.tokens if heldout.tokens else 0.0,
-        "long_tokens": _long(train, characters) + _long(heldout, characters),
+        "coverage": known_tokens / train.tokens,
+        "heldout_coverage": covered_tokens / heldout.tokens if heldout.tokens else 0.0,
+        "long_tokens": _count_long(train, characters) + _count_long(heldout, characters),
         "characters": characters.size,
     }
 
 
 def summary(figures: dict[str, float]) -> str:
     """Return the line that the stage prints, from the counts of `run`: words and coverage."""
-    covered = f"{figures['heldout_coverage']:.1%} of held-out tokens covered"
-    return f"{figures['words']:,} words, {covered}"
+    coverage = f"{figures['heldout_coverage']:.1%} of held-out tokens covered"
+    return f"{figures['words']:,} words, {coverage}"
 
 
 def count_types(
@@ -171,7 +173,7 @@ def _sum_counts(tables: Sequence[pa.Table]) -> TypeCounts:
     return TypeCounts(total["type"].combine_chunks(), total["count_sum"].to_numpy(), sentences)
 
 
-def _words(
+def _choose_words(
     train: TypeCounts, params: VocabSettings
 ) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
     """The words but the three marks, by falling count and then by codepoint, and their counts."""
@@ -186,12 +188,12 @@ def _words(
     return table["word"].combine_chunks(), table["count"].to_numpy()
 
 
-def _covered(counts: TypeCounts, words: pa.StringArray) -> int:
+def _count_covered(counts: TypeCounts, words: pa.StringArray) -> int:
     """Return how many tokens are among these words."""
     return int(counts.counts[_mask(pc.is_in(counts.types, value_set=words))].sum())
 
 
-def _occurrences(counts: TypeCounts, token: str) -> int:
+def _count_token(counts: TypeCounts, token: str) -> int:
     return int(counts.counts[_mask(pc.equal(counts.types, token))].sum())
 
 
@@ -199,22 +201,24 @@ def _mask(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     return values.to_numpy(zero_copy_only=False)
 
 
-def _characters(train: TypeCounts, params: VocabSettings) -> Characters:
+def _choose_characters(train: TypeCounts, params: VocabSettings) -> Characters:
     if params.characters == "bytes":
         return Characters(max_characters=params.max_characters)
-    seen = np.zeros(0x110000)
+    occurrences = np.zeros(0x110000)
     for start in range(0, len(train.types), _TYPES_AT_A_TIME):
         types = train.types[start : start + _TYPES_AT_A_TIME]
         counts = train.counts[start : start + _TYPES_AT_A_TIME]
         text = np.frombuffer("".join(types.to_pylist()).encode("utf-32-le"), np.uint32)
         lengths = pc.utf8_length(types).to_numpy()
-        seen += np.bincount(text, weights=np.repeat(counts, lengths), minlength=len(seen))
-    chosen = np.flatnonzero(seen >= params.min_character_count)
-    order = chosen[np.argsort(-seen[chosen], kind="stable")]
+        occurrences += np.bincount(
+            text, weights=np.repeat(counts, lengths), minlength=len(occurrences)
+        )
+    frequent = np.flatnonzero(occurrences >= params.min_character_count)
+    order = frequent[np.argsort(-occurrences[frequent], kind="stable")]
     return Characters(tuple(chr(i) for i in order), params.max_characters)
 
 
-def _long(counts: TypeCounts, characters: Characters) -> int:
+def _count_long(counts: TypeCounts, characters: Characters) -> int:
     """Return how many tokens do not fit in the characters of a token and are cut."""
     measure = pc.binary_length if characters.kind == "bytes" else pc.utf8_length
     return int(

@@ -945,13 +945,15 @@ def test_shards_at_a_url_are_taken_over_from_the_folder_before(
         text_file(tmp_path, [f"{name} {k} of it" for k in range(90)], name)
     places = [Location(f"memory://taken-over/{k}") for k in range(3)]
     where = {"work": Location(tmp_path / "runs"), "cluster": CLUSTER, "column": "text"}
-    for out, names, earlier in zip(
+    for out, names, previous_output in zip(
         places, ("ac", "abc", "abc"), (None, places[0], None), strict=True
     ):
         cut.clear()
         inputs = find_inputs([str(tmp_path / f"{name}.txt") for name in names])
-        tokenize.tokenize(inputs, out, params(heldout=0.2), earlier=earlier, **where)
-        assert set(cut) == ({"b.txt"} if earlier else {f"{name}.txt" for name in names})
+        tokenize.tokenize(
+            inputs, out, params(heldout=0.2), previous_output=previous_output, **where
+        )
+        assert set(cut) == ({"b.txt"} if previous_output else {f"{name}.txt" for name in names})
     assert places[1].tree() == places[2].tree() != places[0].tree()
     assert Shards(places[1]).digest == Shards(places[2]).digest
     assert len(in_order(Shards(places[1]))) == 270
