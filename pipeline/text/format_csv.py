@@ -14,6 +14,11 @@ from .spans import FileSpan, whole_file
 from .utf8_lines import abbreviate_names, check_no_nul, check_utf8, raw_blocks
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
+_REMEDIES = {",": "rename the file to .csv", "\t": "rename the file to .tsv"}
+_REWRITE = (
+    'write commas: python -c "import csv, sys; csv.writer(sys.stdout).writerows('
+    "csv.reader(sys.stdin, delimiter='{}'))\" < old.csv > new.csv"
+)
 
 
 def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
@@ -113,12 +118,14 @@ def _column_index(input_: InputFile, names: list[str], column: str, setting: str
         raise ElmoError(f"{input_.url}: its header names {column!r} twice; rename one")
     if column.isascii() and column.isdecimal() and 0 < int(column) <= len(names):
         return int(column) - 1
-    other = next((mark for mark in ";\t|" if mark in names[0]), None) if len(names) == 1 else None
-    if other is not None:
-        raise ElmoError(
-            f"{input_.url}: its fields are divided by {other!r}, those of CSV by commas and of TSV "
-            "by tabs; save the table as one of these"
-        )
+    own_delimiter = _DELIMITERS[input_.format]
+    header = own_delimiter.join(names)
+    for delimiter in ";|\t,".replace(own_delimiter, ""):
+        if column in header.split(delimiter) or (len(names) == 1 and delimiter in header):
+            raise ElmoError(
+                f"{input_.url}:1: the columns are separated by {delimiter!r}: {header[:60]!r}; "
+                f"{_REMEDIES.get(delimiter) or _REWRITE.format(delimiter)}"
+            )
     raise ElmoError(
         f"{input_.url}: its first line, the header, has no column {column!r}, found "
         f"{abbreviate_names(names)}; set corpus.{setting}, without a header to the column's number"
