@@ -58,7 +58,7 @@ from ..text.shard_builder import (
     whole_results,
 )
 from ..text.work_folder import discard_pieces, work_folder
-from .corpus import read_manifest
+from .corpus import TextName, read_manifest
 from .stage import OUT, Argument, Numbers, Stage
 
 _LONG = 200_000_000  # bytes of a compressed file, which one core reads for half a minute
@@ -101,7 +101,7 @@ STAGE = Stage(
 
 
 def _run(
-    params: Params, *, cluster: Cluster, text: str, out: Location, **arguments: Any
+    params: Params, *, cluster: Cluster, text: TextName, out: Location, **arguments: Any
 ) -> Numbers:
     if text == "domain":
         _check_queries(params)
@@ -145,7 +145,7 @@ def run(
     out: Location,
     params: TokenizeSettings,
     *,
-    text: str,
+    text: TextName,
     work: Location,
     cluster: Cluster,
     urls: Sequence[str] = (),
@@ -159,8 +159,6 @@ def run(
     resumed. `previous_output` has the shards that are replaced if they are not at `out`.
     """
     texts = read_manifest(corpus).texts
-    if text not in texts:
-        raise ElmoError(f"{corpus}/manifest.json: has no {text} text; run: elmo run corpus")
     inputs = {
         name: [source.to_input(corpus, urls) for source in texts[name].inputs] for name in texts
     }
