@@ -9,6 +9,7 @@ the number of workers, their order, how often they were killed, or what was ther
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -19,7 +20,6 @@ from elmo.data.manifest import (
     CorpusFile,
     ShardEntry,
     ShardsCounts,
-    Split,
     TextQuality,
     TokenizerEntry,
     write_manifest,
@@ -35,7 +35,7 @@ from elmo.model.config import read_config
 from ..cluster import workers
 from ..settings.cluster import Cluster
 from ..settings.params import Params, TokenizeSettings
-from ..terminal.progress import human_size, say
+from ..terminal.progress import human_size
 from ..text import accounting, quality
 from ..text.copies import (
     ExcludedLines,
@@ -61,7 +61,6 @@ from ..text.work_folder import discard_pieces, work_folder
 from .corpus import TextName, read_manifest
 from .stage import OUT, Argument, Numbers, Stage
 
-_LONG = 200_000_000  # bytes of a compressed file, which one core reads for half a minute
 _OURS = ("manifest.json",)
 _ALSO = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
 _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
@@ -228,59 +227,40 @@ def tokenize(
     tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
-    _warn_of_large_files(inputs)
 
-    def plan(inputs: Sequence[InputFile], column: str) -> list[Piece]:
-        size = piece_bytes(inputs, shard_bytes=params.shard_bytes)
-        piece_params = replace(params, shard_bytes=size)
-        sides = choose_sides(inputs, piece_params, column=column, is_independent=is_independent)
-        divided = plan_pieces(inputs, shard_bytes=size, documents=sides.documents)
-        return [
-            Piece(number, spans, out, piece_params, sides, column, tokenizer, STAGE.version)
-            for number, spans in enumerate(divided)
-        ]
-
+    plan = partial(
+        _plan, out=out, params=params, tokenizer=tokenizer, is_independent=is_independent
+    )
     pieces = plan(inputs, column)
     domain_pieces = plan(check_inputs(domain[0]), domain[1]) if domain else []
-    with work_folder(work, "tokenize", out) as kept:
-        kept = kept if out.local is not None else out  # at a URL they are written where they stay
-        pieces = [replace(piece, folder=kept, keep=keep) for piece in pieces]
+    with work_folder(work, "tokenize", out) as finished:
+        if out.local is None:
+            finished = out  # at a URL shards are written where they stay
+        pieces = [replace(piece, folder=finished, keep=keep) for piece in pieces]
         pieces = _leave_out_copies(pieces, domain_pieces, cluster)
-        previous_results = {
-            result.piece: result
-            for result in _read_previous_results(previous_output or out, out, pieces)
-        }
+        previous_results = _read_previous_results(previous_output or out, out, pieces)
         results = _tokenize_pieces(pieces, previous_results, cluster)
         total = accounting.sum_accounts(result.accounting for result in results)
         if not total.tokens:
-            discard_pieces(kept)
+            discard_pieces(finished)
             raise ElmoError(f"{inputs[0].url}: the text has no tokens, only white space")
-        documents: dict[Split, int] = {
-            "train": total.train_documents,
-            "heldout": total.heldout_documents,
-        }
         counts, report = total.counts(), quality.summarize([result.quality for result in results])
         shards = _list_shards(pieces, results)
         with output_location(out, required=_OURS, pattern=_ALSO, kind="shards") as folder:
-            new_files = [
-                entry.file
-                for result in results
-                if result.piece not in previous_results
-                for entry in result.shards
-            ]
-            if kept != folder:
-                folder.adopt_all(new_files, kept)
-            previous_files = sorted({entry.file for entry in shards}.difference(new_files))
-            if previous_output is None:
+            previous_files = {e.file for result in previous_results.values() for e in result.shards}
+            new_files = {entry.file for entry in shards} - previous_files
+            if finished != folder:
+                folder.adopt_all(sorted(new_files), finished)
+            if previous_output is not None:
+                folder.adopt_all(sorted(previous_files), previous_output)
+            else:
                 for name in previous_files:
                     link_or_copy(out.name(name), folder.name(name))
-            else:
-                folder.adopt_all(previous_files, previous_output)
             folder.write(PIECES, b"".join(map(encode_result, results)))
             write_manifest(
                 folder,
                 shards=shards,
-                documents=documents,
+                documents={"train": total.train_documents, "heldout": total.heldout_documents},
                 tokenizer=TokenizerEntry(
                     **msgspec.structs.asdict(tokenizer),
                     documents=params.documents,
@@ -290,21 +270,27 @@ def tokenize(
                 inputs=files,
                 quality=report,
             )
-        kept.delete_all(piece.result_name for piece in pieces)
+        finished.delete_all(piece.result_name for piece in pieces)
     return _metrics(counts, report, shards)
 
 
-def _warn_of_large_files(inputs: Sequence[InputFile]) -> None:
-    """Name the compressed files that one core reads for long, and what to do about it."""
-    large = [file for file in inputs if file.compression is not None and file.bytes > _LONG]
-    if large:
-        count_remark = f" and {len(large) - 1:,} more" if len(large) > 1 else ""
-        size = human_size(sum(file.bytes for file in large))
-        say(
-            f"{large[0].url}{count_remark}: {size} compressed; only one core reads each such file, "
-            "and an interrupted one starts over: unpack it, or split it into files of about 100 MB "
-            "(split -C 400M --filter='gzip > $FILE.gz')"
-        )
+def _plan(
+    inputs: Sequence[InputFile],
+    column: str,
+    *,
+    out: Location,
+    params: TokenizeSettings,
+    tokenizer: Tokenization,
+    is_independent: bool,
+) -> list[Piece]:
+    """Divide a text into pieces, and choose which documents are held out."""
+    params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
+    sides = choose_sides(inputs, params, column=column, is_independent=is_independent)
+    divided = plan_pieces(inputs, shard_bytes=params.shard_bytes, documents=sides.documents)
+    return [
+        Piece(number, spans, out, params, sides, column, tokenizer, STAGE.version)
+        for number, spans in enumerate(divided)
+    ]
 
 
 def _leave_out_copies(
@@ -344,13 +330,13 @@ def _plain(left_out: ExcludedLines) -> tuple[tuple[str, Ranges], ...]:
 
 def _read_previous_results(
     folder: Location, out: Location, pieces: Sequence[Piece]
-) -> list[PieceResult]:
-    """The results of pieces whose shards lie in the folder that is replaced, whole."""
+) -> dict[str, PieceResult]:
+    """Return by digest the results of pieces whose shards are whole in the replaced folder."""
     if not folder.exists(PIECES) or (folder == out and out.local is None):  # of a killed writer
-        return []
+        return {}
     digests = {piece.digest for piece in pieces}
     results = (result for result in decode_results(folder.read(PIECES)) if result.piece in digests)
-    return whole_results(results, folder, folder.tree())
+    return {result.piece: result for result in whole_results(results, folder, folder.tree())}
 
 
 def _tokenize_pieces(

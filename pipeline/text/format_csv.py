@@ -8,10 +8,10 @@ from elmo.data.tables import read_table
 from elmo.errors import ElmoError
 
 from .accounting import Accounting
-from .input_files import InputFile, read_head
+from .input_files import InputFile
 from .reader import Keep, Records, encode_kept, join_records
 from .spans import FileSpan, whole_file
-from .utf8_lines import abbreviate_names, check_no_nul, check_utf8, raw_blocks
+from .utf8_lines import abbreviate_names, check_utf8, raw_blocks
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 _REMEDIES = {",": "rename the file to .csv", "\t": "rename the file to .tsv"}
@@ -22,8 +22,7 @@ _REWRITE = (
 
 
 def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
-    """Raise `ElmoError` for a file whose head is binary or no table, or that lacks the column."""
-    check_no_nul(input_, read_head(input_), 0)
+    """Raise `ElmoError` for a file whose head is no table, or that lacks the column."""
     for span in whole_file(input_, 0):
         next(blocks(span, 1 << 16, column, "line", Accounting(), keep), None)
 

@@ -11,13 +11,12 @@ from .accounting import Accounting
 from .input_files import InputFile, read_head
 from .reader import Keep, Records, encode_kept, join_records
 from .spans import FileSpan, line_spans
-from .utf8_lines import abbreviate_names, check_no_nul, check_utf8, line_number, raw_blocks
+from .utf8_lines import abbreviate_names, check_utf8, line_number, raw_blocks
 
 
 def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
     """Raise `ElmoError` for a binary file, or one whose first records lack the field `column`."""
     head = read_head(input_)
-    check_no_nul(input_, head, 0)
     if match := re.match(rb"(?:\xef\xbb\xbf)?\s*(?:(\[)|\{\s*\n)", head):
         kind, remedy = ("a JSON array", ".[]") if match[1] else ("JSON over several lines", ".")
         raise ElmoError(

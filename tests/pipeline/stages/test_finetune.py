@@ -227,11 +227,6 @@ def test_a_model_without_a_softmax_gets_a_new_one(inputs: Path, tmp_path: Path) 
     assert found.softmax is not None and len(found.softmax["weight"]) == len(WORDS) + 2
 
 
-@pytest.mark.slow
-def test_run_again_it_remembers_what_came_before(inputs: Path, tmp_path: Path) -> None:
-    assert run(inputs, tmp_path) == run(inputs, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("params", "message"),
     [
