@@ -103,7 +103,7 @@ def _run(params: Params, packages: Path | None, versions: Path | None, **argumen
 
 
 def _find_results_versions(params: Params) -> dict[str, int | str]:
-    """Return the version of each stage's results, and of the model that is taken as it is."""
+    """Return the version of each stage's results, and the digest of a model to start from."""
     versions: dict[str, int | str] = {**results_versions()}
     if params.pretrain.model:
         digest = read_config(params.pretrain.model).digest
@@ -136,13 +136,13 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
     """
     if params.general and not params.domain:
         raise ElmoError(
-            "corpus.domain is empty and corpus.general is not: name the files of your domain in "
-            "corpus.domain, or those of corpus.general again"
+            "corpus.domain is empty but corpus.general is not; name the files of your domain in "
+            "corpus.domain, or repeat those of corpus.general"
         )
     unfinished = work_folder(work, "corpus", out)
     new_corpus = new_folder(out, required=("manifest.json",), pattern=_WRITTEN, kind="corpus")
     with unfinished, new_corpus as folder:
-        if params.domain:  # first, since a package may not be there
+        if params.domain:  # first, since the package may be missing
             domain = _list_user_files(params.domain, params.column, params.keep)
         else:
             name = params.domain_package
@@ -170,7 +170,7 @@ def summary(figures: dict[str, float], out: Location) -> str:
 
 
 def read_manifest(folder: Location) -> CorpusManifest:
-    """Read the manifest of a corpus folder; `ElmoError` where a name in it leaves the folder."""
+    """Read the manifest of a corpus folder; raise `ElmoError` if a name in it leaves the folder."""
     path, header = folder.name("manifest.json"), folder.read_record("manifest.json", Header)
     header.check_version(path, "schema", SCHEMA_VERSION, remake="run the corpus stage")
     manifest = folder.read_record("manifest.json", CorpusManifest)
@@ -200,16 +200,18 @@ def write_package_versions(out: Path, *names: str) -> None:
 
 
 def _find_versions(package: str) -> list[str]:
-    """The versions of what has installed a package; none of one that came with Python."""
+    """Return the versions of the projects that installed a package; none if it is Python's."""
     try:
         return [metadata.version(package)]
-    except metadata.PackageNotFoundError:  # the project may have another name: that takes longer
+    except (
+        metadata.PackageNotFoundError
+    ):  # the project may have another name, which is slow to find
         projects = metadata.packages_distributions().get(package.split(".")[0], ())
         return [metadata.version(project) for project in sorted(set(projects))]
 
 
 def _list_python_documents() -> dict[str, Iterator[str]]:
-    """The general text's files and the documents of each."""
+    """Return the documents of each file of the general text."""
     topics: dict[str, str] = import_module("pydoc_data.topics").topics
     library = Path(sysconfig.get_path("stdlib"))
     return {
@@ -239,7 +241,7 @@ def _write_text(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -
 def _clean_documents(
     sources: Iterable[str], known_paragraphs: set[str], dropped_counts: Counter[str]
 ) -> Iterator[list[str]]:
-    """The prose of each source, without paragraphs that came before; none that is empty."""
+    """Yield the prose of each source without repeated paragraphs, if any is left."""
     for source in sources:
         paragraphs = []
         for paragraph in plain_paragraphs(source, dropped_counts):
@@ -255,7 +257,7 @@ def _clean_documents(
 def _list_user_files(
     patterns: tuple[str, ...], column: str, keep: tuple[str, ...] = ()
 ) -> CorpusText:
-    """The manifest's entry of the user's own files: names and digests, nothing copied."""
+    """Return the manifest's entry of the user's files: names and digests; nothing is copied."""
     inputs = find_inputs(patterns)
     check_texts(inputs, column, keep=keep)
     sources = tuple(TextFile(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)

@@ -1,8 +1,7 @@
-"""features: the vectors of all sentences, written as a store, by many actors.
+"""features: the vectors of all sentences, written as a store by many actors.
 
-Each actor embeds a range of sentences at a time. The store's format, why its bytes do not depend on
-the actors, and what is taken over from the store before, is in `elmo.store.build`; this module
-assigns the ranges.
+Each actor embeds a range of sentences at a time; this module assigns the ranges. `elmo.store.build`
+writes the parts, whose bytes do not depend on the actors, and reuses those of the replaced store.
 """
 
 import shutil
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from elmo.store.layout import Layout
     from elmo.store.manifest import PartEntry, StoreManifest
 
-LARGE = 1_000_000_000  # bytes of vectors from which their room is looked at
-THREADS = 4  # that embed in one process, at most: they share Python's lock
+LARGE = 1_000_000_000  # bytes of vectors above which free space is checked
+THREADS = 4  # at most, that embed in one process: they share Python's lock
 
 STAGE = Stage(
     name="features",
@@ -116,7 +115,7 @@ def free_bytes(home: Path) -> int:
 
 
 def summary(figures: dict[str, float]) -> str:
-    """Return the line that the stage prints, of the `figures` that `store_metrics` returned."""
+    """Return the line that the stage prints, from the `figures` of `store_metrics`."""
     return (
         f"{figures['tokens']:,} tokens in {figures['parts']} parts, "
         f"{progress.human_size(figures['bytes'])}, "
@@ -125,9 +124,9 @@ def summary(figures: dict[str, float]) -> str:
 
 
 def store_metrics(manifest: "StoreManifest") -> dict[str, float]:
-    """Return the figures of the store that has this manifest, by the names that MLflow shows.
+    """Return the counts of a store by the names that MLflow shows, from its manifest.
 
-    They are the numbers of sentences, tokens, types, parts and bytes, and the bytes per token.
+    They are sentences, tokens, types, parts, bytes, and bytes per token.
     """
     import msgspec
 
@@ -143,7 +142,7 @@ def _log_store(log: tracking.Run, manifest: "StoreManifest", out: Location) -> N
 
 
 def _discard_if_empty(work: Location) -> None:
-    """Remove the folder of a run, unless parts are in it: unfinished, or of an equal run."""
+    """Remove the folder of a run unless it has parts, which another run of the same inputs uses."""
     if not work.folders():
         work.remove()
 

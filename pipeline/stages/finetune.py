@@ -120,10 +120,9 @@ def run(
 ) -> dict[str, float]:
     """Fine-tune `model` on the shards `domain`; write the model folder `out`, return the figures.
 
-    Perplexity is measured before and after, on the held-out split of `domain` and of `general`:
-    that on the general text shows what the model forgets. A model that was pretrained on `domain`
-    itself is copied. `curves` is a folder for the tables of losses; a killed run is resumed from
-    `work`.
+    Perplexity is measured before and after on the held-out splits of `domain` and `general`; on the
+    general text it shows what the model forgets. A model that was pretrained on `domain` is copied.
+    `curves` is a folder for the tables of losses; a killed run is resumed from `work`.
     """
     from elmo.data.shards import Shards
     from elmo.model.folder import load_model
@@ -154,7 +153,7 @@ def run(
 
 
 def _has_text_to_train_on(model: Location, domain: Location) -> bool:
-    """Tell whether there is text to tune to; what is damaged or missing is said by the run."""
+    """Tell whether the domain text is new to the model; errors are left to the run."""
     with suppress(ElmoError):
         return _find_pretraining_figures(read_training(model), domain) is None
     return True
@@ -163,7 +162,7 @@ def _has_text_to_train_on(model: Location, domain: Location) -> bool:
 def _find_pretraining_figures(
     training: Mapping[str, Any], shards: Location
 ) -> Mapping[str, Any] | None:
-    """The held-out figures of a pretraining that has read these very shards, else None."""
+    """Return the held-out figures of a pretraining on these same shards, else None."""
     from elmo.data.shards import Shards
 
     if training.get("stage") != "pretrain":
@@ -177,7 +176,7 @@ def _find_pretraining_figures(
 def _copy_pretrained(
     model: Location, heldout: Mapping[str, Any], out: Location, curves: Path
 ) -> dict[str, float]:
-    """Copy the model to `out`, with curves that hold nothing; return what pretraining measured."""
+    """Copy the model to `out`, with empty curves; return the figures of pretraining."""
     from elmo.model.folder import copy_model
     from elmo.train.curves import write_empty_curves
 
@@ -210,7 +209,7 @@ def summary(figures: dict[str, float]) -> str:
 
 
 def _worse_remark(figures: dict[str, float]) -> str:
-    """Say what to do where tuning has made the model worse on held-out domain text."""
+    """Return a remedy if fine-tuning made the model worse on held-out domain text, else ""."""
     if figures["domain_gain"] > -0.0005:  # the line shows tenths of a per cent
         return ""
     return (
@@ -223,7 +222,7 @@ def score(figures: dict[str, float], started_from: str = "") -> str:
     """Return the domain perplexity before and after, in a few words for the end of `elmo run`.
 
     `figures` are those of `run`, `started_from` names a model that was trained elsewhere. Empty if
-    the project's own was not fine-tuned: pretraining has said its perplexity.
+    the project's own model was not fine-tuned: pretraining has reported its perplexity.
     """
     unknown = unknown_words_remark(figures.get("domain_unk_rate"))
     perplexity_after = f"{figures['domain_perplexity_after']:.1f}"
@@ -236,7 +235,7 @@ def score(figures: dict[str, float], started_from: str = "") -> str:
 
 
 def _metrics(trained: "TrainingResult") -> dict[str, float]:
-    """The gain on the domain text, the forgetting of the general one, and how much was read."""
+    """Return the gain on the domain text, the loss on the general text, and the tokens read."""
     averages_before, averages_after = (
         {text: _average(figures[text]) for text in ("domain", "general")}
         for figures in (trained.figures_before, trained.figures_after)
@@ -296,10 +295,10 @@ def init_new_words(
 ) -> None:
     """Initialize the softmax of the words that the domain adds (ids from `known_words` on).
 
-    `vocabulary` has them already, `counts` has the domain's training tokens. They begin as copies
-    of `<UNK>`, whose probability is divided among them by their counts; what is left is for tokens
-    that are still unknown. So the perplexity before training is that of a model that knows how
-    often each word occurs.
+    `vocabulary` includes them, `counts` has the domain's training tokens. They begin as copies of
+    `<UNK>`, whose probability is divided among them and the tokens that are still unknown, by their
+    counts. So the perplexity before training is that of a model that knows how often each word
+    occurs.
     """
     import torch
 

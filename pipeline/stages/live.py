@@ -1,4 +1,4 @@
-"""The newest figures of a training: left by the first worker, shown on the driver's terminal."""
+"""The newest figures of a training: written by the first worker, shown on the driver's terminal."""
 
 import json
 import threading
@@ -15,8 +15,8 @@ from ..cluster import restarts
 from ..terminal.progress import Progress, log_detail, say, show_activity
 
 FILE = "live.json"  # in the run's folder
-SILENCE = 40.0  # seconds without figures after which the terminal shows it
-_OFTEN, _SELDOM = 0.5, 2.0  # seconds between looks at what a worker reports: a disk's, a URL's
+SILENCE = 40.0  # seconds without figures after which the terminal says so
+_OFTEN, _SELDOM = 0.5, 2.0  # seconds between reads of the report: on a disk, at a URL
 
 
 class Reports:
@@ -33,13 +33,13 @@ class Reports:
         self._write(kind, figures, seldom=kind == "train" and self.folder.local is None)
 
     def show_measuring(self, text: str) -> OnWindow:
-        """Return what shows how far the measuring of a held-out text is."""
+        """Return a callback that shows the progress of measuring a held-out text."""
         return lambda read, tokens: self._write(
             "measure", {"text": text, "read": read, "heldout_tokens": tokens}, seldom=True
         )
 
     def _write(self, kind: str, figures: Mapping[str, Any], *, seldom: bool) -> None:
-        """Write a report; with `seldom` only if the last one is so old that it was read."""
+        """Write a report; with `seldom` only if the last one is old enough to have been read."""
         seconds = time.monotonic()
         if self.is_first_worker and not (seldom and seconds - self.written_at < pause(self.folder)):
             self.written_at = seconds
@@ -47,7 +47,7 @@ class Reports:
 
 
 def pause(folder: Location) -> float:
-    """Return the seconds between two looks at the newest report."""
+    """Return the seconds between two reads of the newest report."""
     return _OFTEN if folder.local else _SELDOM
 
 
@@ -61,14 +61,14 @@ def read_newest(folder: Location) -> str:
 
 @contextmanager
 def showing_reports(stage: str, folder: Location) -> Iterator[None]:
-    """Show on the terminal how the training goes, from whichever worker it comes."""
+    """Show the training's progress on the terminal during the block."""
     folder.delete(FILE)
     with restarts.run_alongside(show_reports, stage, folder):
         yield
 
 
 def show_reports(stage: str, folder: Location, stop: threading.Event) -> None:
-    """Read what the first worker reports, in `folder`, and show it until `stop`."""
+    """Show the reports of the first worker, in `folder`, until `stop` is set."""
     last_text, heard_at, heldout, activity = "", time.monotonic(), "", ""
     shown_at = heard_at
     began: dict[str, float] = {}
@@ -106,7 +106,7 @@ def show_reports(stage: str, folder: Location, stop: threading.Event) -> None:
 
 
 def _activity(figures: Mapping[str, Any]) -> str:
-    """Name the text that the workers measure, if they do."""
+    """Return which text the workers measure and how far they are, else ""."""
     if figures["kind"] != "measure":
         return ""
     return (

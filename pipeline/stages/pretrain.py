@@ -131,7 +131,7 @@ def run(
 
 
 def _figures(heldout: dict[str, float | None]) -> dict[str, float]:
-    """Name the figures of the held-out text."""
+    """Return the held-out figures by their names in the stage's numbers."""
     names = {
         "heldout_perplexity": "average",
         "heldout_forward": "forward",
@@ -153,7 +153,7 @@ def _figures(heldout: dict[str, float | None]) -> dict[str, float]:
 def _copy_named_model(
     shards: Location, out: Location, params: PretrainSettings, curves: Path
 ) -> dict[str, float]:
-    """Copy the named model to `out`, with curves that hold nothing; measure it on the shards."""
+    """Copy the named model to `out`, with empty curves; measure it on the shards."""
     from elmo.data.shards import Shards
     from elmo.model.folder import copy_model, load_model
     from elmo.train.curves import write_empty_curves
@@ -207,7 +207,7 @@ def score(figures: dict[str, float], started_from: str = "") -> str:
 
 
 def _check_filters(vocab: Location, network: NetworkSettings) -> None:
-    """Refuse what no worker could train with, before a run is opened for it."""
+    """Refuse filters that no worker could train with, before a run is opened."""
     from elmo.model.folder import check_filter_widths
     from elmo.settings import ModelShape
 

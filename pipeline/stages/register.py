@@ -1,7 +1,7 @@
 """register: a model folder registered in MLflow, as a version of the run that trained it.
 
-It runs in each `dvc repro`, since nothing in the project tells what a registry holds: after a clone
-and `dvc pull` the registry may be empty. A model that is registered already takes little time.
+It runs in each `dvc repro`, since the project does not know what a registry has: after a clone and
+`dvc pull` the registry may be empty. A model that is already registered takes little time.
 """
 
 import os
@@ -93,13 +93,12 @@ def run(
 ) -> dict[str, str | int]:
     """Register `model` under the name in `params`, unless it is registered; return its version.
 
-    With it come its URI and the decision about the champion. `store` was made from the model,
-    `general` and `domain` are the shards it learned from. A version belongs to the run that trained
-    it; its tags hold what is looked up by them: the model's digest, its stores, its perplexities,
-    and what these are comparable by, the held-out texts and the words.
+    The result also has its URI and the decision about the champion, and is written to `out`.
+    `store` was made from the model, `general` and `domain` are the shards it was trained on. A
+    version belongs to the run that trained it; its tags are the model's digest, its stores, its
+    perplexities, and the held-out texts and words by which these are comparable.
     `pipeline/tracking/champion.py` decides whether it becomes champion. A DVC experiment registers
-    nothing unless `ELMO_REGISTER` is set: the version is 0 then. The result is written to `out`
-    too.
+    nothing unless `ELMO_REGISTER` is set; its version is 0.
     """
     from elmo.data.shards import Shards
     from elmo.store import FeatureStore, model_digest
@@ -147,7 +146,7 @@ def summary(figures: dict[str, str | int]) -> str:
 
 
 def _collect_perplexities(lineage: Lineage) -> dict[str, float]:
-    """The perplexities by name; a model without a softmax had none before."""
+    """Return the known perplexities by name."""
     return {
         f"perplexity.{time}.{text}": average
         for time, texts in lineage.perplexity.items()
@@ -164,7 +163,7 @@ def _register_version(
     scores: dict[str, float],
     params: RegisterSettings,
 ) -> tuple[int, str]:
-    """Register a model that the registry does not have: its version, and what that became."""
+    """Register a new model; return its version and the decision about the champion."""
     log.log_metrics(scores)
     with tracking.catch_mlflow_errors():
         trained = bool(lineage.run_id) and tracking.run_exists(lineage.run_id)
@@ -196,7 +195,7 @@ def heldout_digest(shards: Any) -> str:
 
 
 def _describe(lineage: Lineage, scores: dict[str, float]) -> str:
-    """Return what a person reads of a version in MLflow: one sentence."""
+    """Return the sentence that describes a version in MLflow."""
     names = {"domain": "domain text", "general": "general text"}
     perplexities = [
         f"{scores[f'perplexity.after.{text}']:.1f} on held-out {title}"

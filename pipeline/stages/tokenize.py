@@ -1,9 +1,9 @@
-"""tokenize: text cut into sentences of tokens, written as shards, one task for each piece of text.
+"""tokenize: text split into sentences of tokens and written as shards, one task for each piece.
 
-A piece numbers its sentences from 0, and what comes before it goes into the manifest. So a shard
-depends on its own text and the settings alone, which its name tells: a text that is added is cut,
-and the shards of the others are taken from the output that is replaced. The bytes never depend on
-the number of workers, their order, how often they were killed, or what was there before.
+A piece numbers its sentences from 0; the manifest has its place in the corpus. So a shard depends
+only on its text and the settings, and is named by their digest: if a file is added, only this file
+is tokenized, and the other shards are taken from the replaced output. The bytes do not depend on
+the number of workers, their order, interruptions, or the replaced output.
 """
 
 import re
@@ -64,13 +64,13 @@ from .stage import OUT, Argument, Numbers, Stage
 _OURS = ("manifest.json",)
 _ALSO = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
 _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
-_LEFT_OUT = {  # why lines are left out, by the reason
-    "copy": "that came before in this text",
-    "near_copy": "that nearly came before",
-    "repeated_line": "that is repeated across documents",
-    "leak": "that the domain text has on the other side (held out or learned from)",
+_LEFT_OUT = {  # the summary's phrase for each reason to leave out lines
+    "copy": "as copies of earlier text",
+    "near_copy": "as near-copies of earlier text",
+    "repeated_line": "as lines repeated across documents",
+    "leak": "because the domain text has it on the other side (held out or trained on)",
 }
-_REMARKS = {  # by the name of a figure: from which share of the sentences it is said, and how
+_REMARKS = {  # by figure: the share of the sentences above which it is reported, and the remark
     "not_text_sentences": (
         0.2,
         "{:,} sentences hardly look like text (most tokens have no letter)",
@@ -116,7 +116,7 @@ def _run(
 
 
 def _tokenization(params: Params) -> Tokenization:
-    """Return how text is cut: as for the model that is fine-tuned, in its version, if it is so."""
+    """Return the tokenizer of the settings, in the version of the model that is fine-tuned."""
     settings = params.tokenize
     tokenization = installed_tokenization(settings.tokenizer, settings.sentences)
     if params.pretrain.model:
@@ -128,7 +128,7 @@ def _tokenization(params: Params) -> Tokenization:
 
 
 def _check_queries(params: Params) -> None:
-    """Refuse a query of the report whose brackets hold no token, before what takes hours."""
+    """Refuse a query of the report whose brackets hold no token, before hours of training."""
     from elmo.store.neighbors import parse_query
 
     tokenize = TextTokenizer(_tokenization(params))
@@ -296,9 +296,9 @@ def _plan(
 def _leave_out_copies(
     pieces: Sequence[Piece], domain_pieces: Sequence[Piece], cluster: Cluster
 ) -> list[Piece]:
-    """The pieces, each with the lines that it leaves out: those that came before, or leak.
+    """Return the pieces, each with the lines that it leaves out: copies, and leaks.
 
-    `domain_pieces` are those of the domain text, with which it is compared.
+    Leaks are text that the `domain_pieces`, those of the domain text, have on the other side.
     """
     both_texts = [*pieces, *domain_pieces]
     results = [*workers.tasks(find_passages, both_texts, cluster=cluster, label="copies")]
@@ -320,7 +320,7 @@ def _leave_out_copies(
 
 
 def _plain(left_out: ExcludedLines) -> tuple[tuple[str, Ranges], ...]:
-    """Return ranges as plain values, without the reasons for which there are none."""
+    """Return ranges as plain values, without reasons that have no ranges."""
     return tuple(
         (reason, tuple((begin, end) for begin, end in ranges.tolist()))
         for reason, ranges in left_out.items()
@@ -342,7 +342,7 @@ def _read_previous_results(
 def _tokenize_pieces(
     pieces: Sequence[Piece], previous_results: Mapping[str, PieceResult], cluster: Cluster
 ) -> list[PieceResult]:
-    """The results of all pieces in order; those finished before are not done again."""
+    """Return the results of all pieces in order; finished pieces are not tokenized again."""
     new_pieces = [piece for piece in pieces if piece.digest not in previous_results]
     result_by_piece = {
         **previous_results,
@@ -358,9 +358,9 @@ def _tokenize_pieces(
 
 
 def _list_shards(pieces: Sequence[Piece], results: Sequence[PieceResult]) -> list[ShardEntry]:
-    """The manifest's entries of all shards, train first, each with its place in the corpus.
+    """Return the manifest's entries of all shards, train first, each with its place in the corpus.
 
-    Offsets are the sentences and documents of all pieces before its own.
+    The place is the number of sentences and documents of all earlier pieces.
     """
     sentences = accumulate((result.accounting.sentences for result in results), initial=0)
     documents = accumulate((result.accounting.document_ids for result in results), initial=0)

@@ -43,8 +43,8 @@ from .stage import Stage
 
 TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
 
-_BEFORE, _STOP = "before.json", "stop-"  # files of a run's folder
-_REPORTS = ("train", "heldout")  # the reports of a training that curves have: KIND.tsv
+_BEFORE, _STOP = "before.json", "stop-"  # names of files in a run's folder
+_REPORTS = ("train", "heldout")  # the kinds of reports that have a curve, KIND.tsv
 
 
 class PreparedJob(NamedTuple):
@@ -64,7 +64,7 @@ class PreparedJob(NamedTuple):
 
 
 class StageJob(Protocol):
-    """The inputs of a stage's training: small, since it is pickled and sent to each worker."""
+    """The inputs of a stage's training; it must be small, since each worker gets it pickled."""
 
     def prepare(self, settings: "RunSettings") -> PreparedJob:
         """Load the inputs on a worker, and return the job to run."""
@@ -205,9 +205,9 @@ def _log_curves(log: tracking.Run, folder: Location) -> None:
 
 
 def _check_outputs(out: Location, curves: Path) -> None:
-    """Refuse outputs that are each other's, or would replace what is not a stage's own."""
+    """Refuse equal outputs, and outputs that would replace files of others."""
     if out == Location(curves):
-        raise ElmoError(f"{out}: given for the model and for its curves; choose two folders")
+        raise ElmoError(f"{out}: is given for both the model and its curves; choose two folders")
     check_folder(out, required=("config.json", "weights.safetensors"), pattern=OTHER_FILE_PATTERN)
     check_folder(Location(curves), required=tuple(CURVES), pattern="")
     for name, columns in CURVES.items():
@@ -215,7 +215,7 @@ def _check_outputs(out: Location, curves: Path) -> None:
 
 
 def _delete_leftovers(folder: Location) -> None:
-    """Delete what a start that was killed has left in the run's folder, but its checkpoints."""
+    """Delete what a killed start left in the run's folder, except checkpoints."""
     for name in folder.names():
         if name.startswith(_STOP):
             folder.delete(name)
@@ -225,8 +225,8 @@ def _delete_leftovers(folder: Location) -> None:
 
 
 def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> TrainingResult:
-    """Train the job on the workers, showing how it goes; `KeyboardInterrupt` where it was stopped
-    and has saved."""
+    """Train the job on the workers, and show its progress; raise `KeyboardInterrupt` if it was
+    stopped and has saved."""
     with live.showing_reports(settings.stage, settings.folder):
         ended = ray_cluster.fit(
             _train_on_worker,
@@ -245,14 +245,14 @@ def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> Train
 
 
 def _name_training(settings: RunSettings) -> str:
-    """Name the training for Ray's dashboard, which several people may share: the stage, the job or
-    else the project, and which work in progress it is."""
+    """Return the training's name for Ray's dashboard, which people may share: the stage, the job or
+    project, and the folder of its work in progress."""
     project = re.sub(r"[^\w-]", "_", os.environ.get(JOB) or Path.cwd().name)
     return f"{settings.stage}-{project}-{settings.folder.last[:8]}"
 
 
 def _flatten(trained: TrainingResult) -> dict[str, float]:
-    """The figures by `when.text.name`, as MLflow names metrics."""
+    """Return the figures as MLflow names metrics: by `time.text.name`."""
     return {
         f"{time}.{text}.{name}": value
         for time, texts in (("before", trained.figures_before), ("after", trained.figures_after))
@@ -264,7 +264,7 @@ def _flatten(trained: TrainingResult) -> dict[str, float]:
 
 @contextmanager
 def _discard_if_nothing_saved(folder: Location) -> Iterator[None]:
-    """Leave nothing of a run that fails before there is anything to resume from."""
+    """Remove the folder of a run that fails before it can be resumed."""
     try:
         yield
     except BaseException:
@@ -341,7 +341,7 @@ def _measure_texts(
     own_figures: dict[str, float | None] | None,
     reports: live.Reports,
 ) -> TextFigures:
-    """Perplexities on all of the held-out texts; those of the job's own text may be known."""
+    """Return perplexities on all held-out texts; those of the job's own text may be given."""
 
     def measure(text: str, job: TrainingJob) -> dict[str, float | None]:
         shown_job = replace(job, on_window=reports.show_measuring(text))
@@ -356,9 +356,9 @@ def _measure_texts(
 def _measure_once(
     folder: Location, workers: WorkerGroup, compute: Callable[[], TextFigures]
 ) -> TextFigures:
-    """Return what was computed before the first step: its weights are gone after a restart.
+    """Return the figures from before the first step, which a resumed run cannot compute again.
 
-    Only the first worker reads it, and only it needs it.
+    Only the first worker needs and reads them.
     """
     is_first_worker = workers.rank == 0
     if workers.sum_over_workers([float(is_first_worker and folder.exists(_BEFORE))])[0] > 0:

@@ -1,8 +1,7 @@
-"""vocab: the words and characters of shards, counted from their dictionaries alone.
+"""vocab: the words and characters of shards, counted from their dictionaries.
 
 No token is read as text: each shard's types are counted by their ids, and only the lists of types
-are merged. A shard's counts wait in a work folder, under the shard's digest, until the stage is
-done.
+are merged. The work folder keeps the counts of finished shards until the stage is done.
 """
 
 from collections.abc import Sequence
@@ -69,8 +68,8 @@ def run(
 ) -> dict[str, float]:
     """Write `words.txt`, `counts.txt` and `characters.json` of the training split to `out`.
 
-    Returns the number of words, of characters and other counts, by name. `work` keeps the counts of
-    shards for a run that resumes.
+    Returns the number of words, characters and other counts, by name. A resumed run takes the
+    counts of finished shards from `work`.
     """
     if 0 < params.max_words < 4:
         raise ElmoError(
@@ -176,7 +175,7 @@ def _sum_counts(tables: Sequence[pa.Table]) -> TypeCounts:
 def _choose_words(
     train: TypeCounts, params: VocabSettings
 ) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
-    """The words but the three marks, by falling count and then by codepoint, and their counts."""
+    """Return the words and their counts by falling count, then codepoint, without the marks."""
     kept = train.counts >= params.min_count
     for mark in NOT_WORDS:
         kept &= _mask(pc.not_equal(train.types, mark))

@@ -1,4 +1,4 @@
-"""Accounting for every byte of a text: it is in a token, or dropped for a counted reason."""
+"""Accounting for every byte of a text: in a token, or dropped for a counted reason."""
 
 from collections.abc import Iterable
 
@@ -9,13 +9,13 @@ from elmo.io.records import Count
 
 
 class Accounting(Struct):
-    """Counts that account for each byte of a part of a text: in a token, or left out for a reason.
+    """Counts of the bytes of a part of a text, each in a token or left out for a reason.
 
-    `bytes` are those read. Of them `mark` are byte order marks, `fields` stand around the text of
-    records, `blank_bytes` are in blank lines, `space_bytes` are white space in other lines, and
-    `lost_bytes` are what the tokenizer left out. Lines that were left out are in `left_out`, by a
-    reason of `REASONS`. `lines` counts these and blank lines too, `document_ids` blank documents
-    too; `added` are the newlines that the file lacks.
+    `bytes` counts all bytes read: `mark` those of byte order marks, `fields` those around the text
+    of records, `blank_bytes` those of blank lines, `space_bytes` white space in other lines, and
+    `lost_bytes` those that the tokenizer left out. `left_out` counts lines that are left out, by
+    reason. `lines` includes these and blank lines, `document_ids` includes blank documents. `added`
+    counts newlines that the file does not have.
     """
 
     bytes: Count = 0

@@ -1,9 +1,9 @@
-"""Copies in a text: documents and lines that come again, found by their hashes before it is cut.
+"""Copies in a text: repeated documents and lines, found by their hashes before it is tokenized.
 
-Documents that nearly repeat an earlier one are left out too if the settings ask for it. Where a
-text is cut beside another one, nothing of it is learned from that is held out of the other, or the
-other way round. Only what has 256 bytes or more is taken for a copy: shorter texts, such as an
-answer or a heading, are written again and again by people.
+If the settings ask for it, documents that nearly repeat an earlier one are left out too. The
+general text also loses what the domain text has on the other side, held out or trained on. Only
+documents and lines of 256 bytes or more count as copies: people repeat short texts, such as answers
+and headings.
 """
 
 from collections.abc import Sequence
@@ -33,8 +33,8 @@ LEAST = 256  # bytes of a document or line from which it can be a copy
 class Passages(NamedTuple):
     """Documents or lines of a piece in order, by their `keys`: hashes or sketches.
 
-    `lines` are, of each, the numbers of its first line and of the line after it in the piece;
-    `heldout` tells whether it is held out.
+    `lines` has the first line of each and the line after its last, numbered in the piece; `heldout`
+    tells whether it is held out.
     """
 
     keys: npt.NDArray[np.unsignedinteger]
@@ -49,9 +49,9 @@ class Passages(NamedTuple):
 class PiecePassages(NamedTuple):
     """The documents and lines of a piece that have `LEAST` bytes: `exact` by their hashes.
 
-    With `tokenize.near_duplicates`, `near_documents` has its documents by their sketches. With
-    `tokenize.repeated_lines`, `line_hashes` are of all its lines, `line_counts` say in how many
-    documents each stands.
+    With `tokenize.near_duplicates`, `near_documents` has the documents by their sketches. With
+    `tokenize.repeated_lines`, `line_hashes` has the hashes of all lines and `line_counts` the
+    number of documents that contain each.
     """
 
     exact: Passages
@@ -117,7 +117,7 @@ def _passages(piece: Piece) -> PiecePassages:
 def find_repeated_lines(
     pieces: Sequence[PiecePassages], *, document_count: int
 ) -> list[tuple[int, ...]]:
-    """Return of each piece the hashes of its lines that stand in so many documents or more."""
+    """Return for each piece the hashes of its lines that are in `document_count` documents."""
     hashes, places = np.unique(
         np.concatenate([piece.line_hashes for piece in pieces]), return_inverse=True
     )
@@ -127,10 +127,10 @@ def find_repeated_lines(
 
 
 def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> list[ExcludedLines]:
-    """Return of each piece the ranges of lines that came before, in it or in a piece before it.
+    """Return for each piece the ranges of lines that repeat earlier ones of any piece, by reason.
 
-    They are by the reason: "copy", and with a `similarity` above 0 "near_copy", documents that are
-    so similar to an earlier one.
+    The reasons are "copy" and, with a `similarity` above 0, "near_copy": documents that are as
+    similar to an earlier one.
     """
     keys = np.concatenate([piece.exact.keys for piece in pieces])
     is_copy = np.ones(len(keys), bool)
@@ -153,10 +153,10 @@ def find_leaks(
     *,
     similarity: float = 0.0,
 ) -> list[Int64s]:
-    """Return of each piece the ranges of lines that leak between two texts.
+    """Return for each piece the ranges of lines that leak between two texts.
 
-    These come in the other text, whose pieces are `other_pieces`, on the other side: held out of
-    one and learned from in the other. With a `similarity` above 0, so do similar documents.
+    The other text, whose pieces are `other_pieces`, has them on the other side: one holds them out
+    and the other is trained on them. With a `similarity` above 0, similar documents leak too.
     """
     copies = find_copies(other_pieces, similarity=similarity)
     other_pieces = [
@@ -191,7 +191,7 @@ def find_leaks(
 
 
 def _exclude(piece: PiecePassages, left_out: ExcludedLines) -> PiecePassages:
-    """Return the passages that are not in what is left out."""
+    """Return the piece without the passages that are left out."""
     ranges = _merged(np.concatenate([*left_out.values()]))
     if not len(ranges):
         return piece
@@ -211,12 +211,12 @@ def _no_passages(keys: npt.NDArray[np.unsignedinteger]) -> Passages:
 
 
 def _joined(parts: Sequence[Passages]) -> Passages:
-    """Return passages of several parts as one, in order."""
+    """Join the passages of several parts, in order."""
     return Passages(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _split(is_left_out: npt.NDArray[np.bool_], ranges: Sequence[Int64s]) -> list[Int64s]:
-    """Return the chosen ranges of each piece, merged; `is_left_out` is of all pieces in order."""
+    """Return each piece's merged ranges that `is_left_out`, a mask over all pieces, selects."""
     ends = np.cumsum([len(of_piece) for of_piece in ranges])
     parts = zip(ranges, np.split(is_left_out, ends[:-1]), strict=True)
     return [_merged(of_piece[mask]) for of_piece, mask in parts]
@@ -231,7 +231,7 @@ def _merged(ranges: Int64s) -> Int64s:
 
 
 def are_in(numbers: Int64s, ranges: Int64s) -> npt.NDArray[np.bool_]:
-    """Tell of each number whether it is in one of the ranges, which are sorted."""
+    """Tell for each number whether it is in one of the sorted ranges."""
     if not len(ranges):
         return np.zeros(len(numbers), bool)
     indexes = np.searchsorted(ranges[:, 0], numbers, "right") - 1

@@ -1,4 +1,4 @@
-"""Prose from the docstrings of Python: found in sources, without code, tables and markup."""
+"""Prose from Python's docstrings, without code, tables and markup."""
 
 import ast
 import os
@@ -92,7 +92,7 @@ def docstrings(source: str) -> Iterator[str]:
 def package_docstrings(name: str, *, setting: str) -> Iterator[str]:
     """Yield the docstrings of an installed package.
 
-    `setting` is the setting that names it, for the `ElmoError` where it is not installed.
+    Raises `ElmoError`, which names the `setting`, if it is not installed.
     """
     try:
         spec = util.find_spec(name)
@@ -123,7 +123,7 @@ def folder_docstrings(folder: Path, left_out: set[str]) -> Iterator[str]:
 
 
 def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Runs of lines of one indentation between blank lines; a bullet opens one of its own."""
+    """Yield blocks of lines of one indentation between blank lines; a bullet begins a new block."""
     lines: list[str] = []
     indent, hanging = 0, -1
     for raw in [*text.expandtabs().split("\n"), ""]:
@@ -144,7 +144,7 @@ def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _plain(paragraph: str) -> str:
-    """A paragraph without inline markup."""
+    """Return a paragraph without inline markup."""
     for pattern, kept in _MARKUP:
         paragraph = pattern.sub(kept, paragraph)
     return " ".join(paragraph.split())

@@ -1,7 +1,7 @@
-"""Documents: the units of text that are held out or learned from as a whole.
+"""Documents: the units of text that are held out or trained on as a whole.
 
-Those who cut a text into blocks and pieces keep to it: `spans` (pieces), `text_blocks` (blocks) and
-`utf8_lines` (`block_end`).
+Where text is divided into pieces (`spans`) and blocks (`text_blocks`, `utf8_lines.block_end`), the
+cuts follow the same rule.
 """
 
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from .text_blocks import TextBlock
 from .text_hashes import Hashes, hash_runs
 from .text_rows import TextRows
 
-_HASHED = 1 << 16  # bytes of a document, from its beginning, that its hash is of
+_HASHED = 1 << 16  # bytes at the beginning of a document that its hash covers
 
 
 @dataclass(frozen=True)
 class BlockDocuments:
-    """The documents that begin in a block, by their `hashes`: 0 of one without text.
+    """The documents that begin in a block, by their `hashes` (0: without text).
 
-    `number` says of each line to which of them it belongs, from 1; 0 is the document that goes on
-    from the block before.
+    `number` has for each line the number of its document, from 1; 0 is the document that continues
+    from the previous block.
     """
 
     number: Int64s
@@ -32,7 +32,7 @@ class BlockDocuments:
 
 
 class Documents:
-    """Finds the documents in the blocks of a text, which must come in order."""
+    """Finds the documents in the blocks of a text, which must be passed in order."""
 
     def __init__(self) -> None:
         self._started = False
@@ -50,9 +50,9 @@ class Documents:
     ) -> BlockDocuments:
         """Return the documents of a block; `rule` is the result of `document_rule`.
 
-        `lines` are where each line begins and ends, `rows` what stands in it, `span` what the block
-        was read from. The hash of a document is that of its lines that begin in its first 64 KiB;
-        with the rule "file" it is of the file's digest.
+        `lines` has the begins and ends of the lines, `rows` their text, `span` the source of the
+        block. A document is hashed by its lines that begin in its first 64 KiB, or by the file's
+        digest with the rule "file".
         """
         starts = lines[0]
         if rule == "file":
@@ -74,7 +74,7 @@ class Documents:
     def _find_first_lines(
         self, block: TextBlock, blank: npt.NDArray[np.bool_], rule: str
     ) -> npt.NDArray[np.bool_]:
-        """Return which lines begin a document."""
+        """Tell for each line whether it begins a document."""
         if rule == "line":
             self._started = True
             if block.records is None:

@@ -1,7 +1,7 @@
-"""SHA-256 digests of text files, cached: an unchanged file is read once.
+"""SHA-256 digests of text files, cached so that an unchanged file is read once.
 
-A file is recognized by its name, its size, and what its store or disk says of this version of it
-(an ETag, a time). The user's cache folder keeps a line for each file that took time to read.
+A file is recognized by its name, its size, and its version's ETag or times. The user's cache folder
+has a line for each large file.
 """
 
 import os
@@ -23,9 +23,9 @@ from ..terminal.failures import catch_read_errors
 from ..terminal.progress import Progress
 
 _FILE = "digests.txt"  # lines of a key and a SHA-256
-_MOST = 16 << 20  # bytes of it from which it begins anew
-_LARGE = 1 << 20  # bytes of a file on a disk from which its digest is worth keeping
-_SHOWN = 256 << 20  # bytes to read from which that is shown
+_MOST = 16 << 20  # bytes above which the cache is emptied
+_LARGE = 1 << 20  # bytes of a file on a disk above which its digest is cached
+_SHOWN = 256 << 20  # bytes to read above which progress is shown
 _SETTLED = 2.0  # seconds after which a change of a file changes its time, on any disk
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
@@ -81,8 +81,8 @@ def digest_files(
 ) -> list[tuple[int, str]]:
     """Return the size and the SHA-256 of each file, from the cache where the file has not changed.
 
-    `files` are paths or URLs, each with its state. `read(url, advance)` returns size and digest of
-    one that must be read; it calls `advance` with the size of each block, for the progress bar.
+    `files` are paths or URLs, each with its state. `read(url, advance)` reads a file and returns
+    its size and digest; it calls `advance` with the size of each block, for the progress bar.
     """
     path, cached_digests = user_cache() / _FILE, _read_cached_digests(user_cache() / _FILE)
     keys = [
@@ -115,7 +115,7 @@ def digest_files(
 
 
 def _read_cached_digests(path: Path) -> dict[str, str]:
-    """The digests that are kept; a line that was cut by a full disk is none."""
+    """Return the cached digests by key; lines that a full disk truncated are skipped."""
     with suppress(OSError, UnicodeDecodeError):
         if path.stat().st_size > _MOST:
             path.unlink()
@@ -125,7 +125,7 @@ def _read_cached_digests(path: Path) -> dict[str, str]:
 
 
 def _cache_digest(path: Path, key: str, sha256: str) -> None:
-    with suppress(OSError, ElmoError):  # no home to write to: it is read again
+    with suppress(OSError, ElmoError):  # without a home to write to, it is read again
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="ascii") as file:
             file.write(f"{key} {sha256}\n")

@@ -114,7 +114,7 @@ def _column_index(input_: InputFile, names: list[str], column: str, setting: str
     if names.count(column) == 1:
         return names.index(column)
     if column in names:
-        raise ElmoError(f"{input_.url}: its header names {column!r} twice; rename one")
+        raise ElmoError(f"{input_.url}:1: the header names {column!r} twice; rename one")
     if column.isascii() and column.isdecimal() and 0 < int(column) <= len(names):
         return int(column) - 1
     own_delimiter = _DELIMITERS[input_.format]
@@ -126,6 +126,6 @@ def _column_index(input_: InputFile, names: list[str], column: str, setting: str
                 f"{_REMEDIES.get(delimiter) or _REWRITE.format(delimiter)}"
             )
     raise ElmoError(
-        f"{input_.url}: its first line, the header, has no column {column!r}, found "
-        f"{abbreviate_names(names)}; set corpus.{setting}, without a header to the column's number"
+        f"{input_.url}:1: the header has no column {column!r}, found {abbreviate_names(names)}; "
+        f"set corpus.{setting} to one of these, or to the column's number if there is no header"
     )

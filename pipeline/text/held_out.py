@@ -1,9 +1,9 @@
 """The rule that chooses which documents are held out, known before the text is cut.
 
-A document is held out if its hash is below the share that the settings ask for: it stays on its
-side whatever is added to the text. Of few documents that may be none, or all: then the one with the
-lowest hash is held out, or the one with the highest is not. With `documents: auto`, if one document
-of plain text has more than an eighth of it, each line is a document.
+A document is held out if its hash is below the share in the settings, so it stays on its side when
+text is added. If this would hold out no document or all of them, the document with the lowest hash
+is held out, or the one with the highest is not. With `documents: auto`, each line is a document if
+one document is more than an eighth of the text.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,8 +33,8 @@ _LARGEST = 1 / 8  # share of a text that one document may have
 
 @dataclass(frozen=True)
 class Sides:
-    """The rule of what is held out: `documents` as in `document_rule`, those of a hash below
-    `below`.
+    """The rule that divides a text: documents (`document_rule`) whose hash is below `below` are
+    held out.
     """
 
     documents: str
@@ -61,7 +61,7 @@ def choose_sides(
     if not share.below:
         return share
     if is_independent and params.documents == "auto" and _has_large_document(inputs, column, size):
-        say(f"{inputs[0].url}: one document has more than an eighth of this text: each line is one")
+        say(f"{inputs[0].url}: one document is over an eighth of the text; each line is a document")
         share = Sides("line", share.below)
     lowest, highest = 2**64, 0
     for hashes, _ in _documents(inputs, share.documents, column, size):
@@ -72,15 +72,15 @@ def choose_sides(
     below = lowest + 1 if lowest >= share.below else highest
     if lowest < below <= highest and is_independent:
         return Sides(share.documents, below)
-    problem = "none is held out" if lowest >= share.below else "all are held out"
+    problem = "no document is" if lowest >= share.below else "all documents are"
     raise ElmoError(
-        f"{inputs[0].url}: of its documents {problem} with tokenize.heldout {params.heldout}; "
+        f"{inputs[0].url}: {problem} held out with tokenize.heldout {params.heldout}; "
         f"{_remedy(inputs, share.documents, lowest, highest)}"
     )
 
 
 def _has_large_document(inputs: Sequence[InputFile], column: str, size: int) -> bool:
-    """Tell whether a document of plain text is too large, as far as the text's beginning tells."""
+    """Tell whether a document of plain text is too large, from the beginning of the text."""
     texts = [input_ for input_ in inputs if document_rule("auto", input_.format) == "blank"]
     total = sum(map(text_bytes, inputs))
     read = longest = going_on = 0
@@ -123,7 +123,7 @@ def _documents(
 
 
 def _remedy(inputs: Sequence[InputFile], documents: str, lowest: int, highest: int) -> str:
-    """Name the settings that hold something out; those of the extreme hashes of the documents."""
+    """Name the settings that divide documents whose hashes are `lowest` to `highest`."""
     ways = []
     if any(document_rule(documents, input_.format) != "line" for input_ in inputs):
         ways.append("tokenize.documents to line")

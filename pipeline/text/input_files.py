@@ -70,8 +70,8 @@ def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> l
     """Find and digest the files of a list of names, folders, globs and fsspec URLs, in order.
 
     `list_name` names the source of the list in messages: "in params.yaml", "as --text".
-    Raises `ElmoError` for a pattern without files, a file that comes twice or is no text, and where
-    all files are empty. Unchanged files are not read again.
+    Raises `ElmoError` if a pattern matches no file, a file is named twice or is not text, or all
+    files are empty. Unchanged files are not read again.
     """
     files: dict[str, tuple[str, str, FileState | None]] = {}
     for pattern in patterns:
@@ -79,7 +79,7 @@ def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> l
             identity = url if "://" in url else os.path.realpath(url)
             if identity in files:
                 raise ElmoError(
-                    f"{url}: named twice {list_name}, the second time by {pattern!r}; name each "
+                    f"{url}: is named twice {list_name}, the second time by {pattern!r}; name each "
                     "file once"
                 )
             files[identity] = name, url, state
@@ -88,7 +88,7 @@ def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> l
     if manifest_bytes > limit:
         raise ElmoError(
             f"{patterns[0]}: {len(files):,} files are too many for a manifest (about "
-            f"{manifest_bytes:,} bytes, of at most {limit:,}); join them into fewer"
+            f"{manifest_bytes:,} bytes; the limit is {limit:,}); join them into fewer files"
         )
     states = for_each(lambda file: file[2] or state_of(file[1]), files.values())
     urls = [url for _, url, _ in files.values()]
@@ -103,7 +103,7 @@ def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> l
 
 
 def for_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Call `function` with each item in parallel threads; raise the errors of all as one."""
+    """Call `function` with each item in parallel threads; raise all errors as one."""
 
     def attempt(item: Item) -> Result | ElmoError:
         try:
@@ -117,7 +117,7 @@ def for_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[
 
 
 def raise_all(errors: Iterable[ElmoError]) -> None:
-    """Raise the errors of several files as one, which names 20 of them; without any do nothing."""
+    """Raise the errors of several files as one that names 20 of them; do nothing without errors."""
     all_errors = list(errors)
     if len(all_errors) == 1:
         raise all_errors[0]
@@ -129,10 +129,10 @@ def raise_all(errors: Iterable[ElmoError]) -> None:
 
 
 def check_inputs(inputs: Sequence[InputFile]) -> list[InputFile]:
-    """Check that each file has the digest that was taken of it; return the files with their `mark`.
+    """Check that each file still has its digest; return the files with their `mark`.
 
-    By the mark `check_unchanged` notices later changes. Raises `ElmoError` for a file that is gone
-    or changed.
+    `check_unchanged` detects later changes by the mark. Raises `ElmoError` for a missing or changed
+    file.
     """
     states = in_parallel(lambda input_: state_of(input_.url), inputs)
     sums = digest_files(
@@ -164,9 +164,9 @@ def _changed_file_error(input_: InputFile) -> ElmoError:
 
 
 def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
-    """Open a local path or fsspec URL for reading bytes; raise `ElmoError` if there is none.
+    """Open a local path or fsspec URL for reading bytes; raise `ElmoError` if it is missing.
 
-    The bytes are decompressed as `compression` says (gzip, bz2, zstd, xz); with None they are not.
+    The bytes are decompressed by `compression` (gzip, bz2, zstd, xz, or None).
     """
     with catch_read_errors(url):
         if "://" not in url:
@@ -185,7 +185,7 @@ def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
 
 
 class _ZstdReader(RawIOBase):
-    """All frames of a zstd file, whatever their windows; `EOFError` where the last one is cut."""
+    """Reads all frames of a zstd file, of any window; `EOFError` if the last frame is truncated."""
 
     def __init__(self, file: BinaryIO) -> None:
         import zstandard
@@ -197,16 +197,16 @@ class _ZstdReader(RawIOBase):
         self._in_frame = False
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer with text, and return how many bytes that are; 0 at the end."""
+        """Fill the buffer with text; return the number of bytes, 0 at the end."""
         while not self._text:
             self._compressed = self._compressed or self._file.read(1 << 16)
             if not self._compressed:
                 if self._in_frame:
-                    raise EOFError("its last frame is cut")
+                    raise EOFError("the last frame is truncated")
                 return 0
             self._text = self._frame.decompress(self._compressed)
             self._compressed, self._in_frame = self._frame.unused_data, not self._frame.eof
@@ -223,7 +223,7 @@ class _ZstdReader(RawIOBase):
 
 
 def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:
-    """Read up to `size` bytes from `file`, an input that is open; `ElmoError` if it is damaged."""
+    """Read up to `size` bytes from `file`, an open input; raise `ElmoError` if it is damaged."""
     compression = input_.compression
     with catch_read_errors(
         input_.url,
@@ -241,13 +241,13 @@ def read_head(input_: InputFile) -> bytes:
 
 
 def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | None]]:
-    """The name and URL of each file that a pattern stands for, sorted, and how a listing shows it.
+    """Return the name, URL and listed state of each file that a pattern matches, sorted by URL.
 
-    Names are relative to what was given.
+    Names are relative to the pattern's folder.
     """
     if not pattern.strip():
         raise ElmoError(
-            f"corpus: an empty name {list_name}; name a file, or . for all that is in this folder"
+            f"corpus: an empty name {list_name}; name a file, or . for all files of this folder"
         )
     whole_folder = False
     files: list[tuple[str, str, FileState | None]]
@@ -289,7 +289,7 @@ def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | No
 
 
 def _folders(base: Path) -> Iterator[str]:
-    """Yield a folder and all below it, also by links, each once; hidden ones are left out."""
+    """Yield a folder and its subfolders, also linked ones, each once and without hidden ones."""
 
     def failed(error: OSError) -> None:
         raise error
@@ -311,7 +311,7 @@ def _relative_name(folder: str, path: str, whole_folder: bool) -> str:
 
 
 def _check_name(url: str, in_folder: bool) -> None:
-    """Refuse what is no text by its name; in a folder, whatever is not known to be text."""
+    """Refuse a file whose name says that it is not text, or in a folder does not say it is."""
     try:
         url.encode("utf-8")
     except UnicodeEncodeError:
@@ -321,13 +321,13 @@ def _check_name(url: str, in_folder: bool) -> None:
         raise ElmoError(f"{url}: is not read as text; {remedy}")
     if in_folder and ending not in BY_ENDING:
         raise ElmoError(
-            f"{url}: of a folder only {', '.join(BY_ENDING)} are read (also compressed); "
-            "move it elsewhere, or name the text files themselves or a glob such as folder/*.txt"
+            f"{url}: only {', '.join(BY_ENDING)} are read from a folder (also compressed); move it "
+            "elsewhere, or name the text files themselves or a glob such as folder/*.txt"
         )
 
 
 def _measure_file(url: str, advance: Callable[[int], None]) -> tuple[int, str]:
-    """The bytes of a file and their SHA-256."""
+    """Return the size and the SHA-256 of a file."""
     total, size = hashlib.sha256(), 0
     with open_input(url) as file:
         while True:
@@ -346,7 +346,7 @@ def _suffixes(url: str) -> list[str]:
 
 
 def _ending(url: str) -> str:
-    """The last ending of a name that is no compression's."""
+    """Return the last ending of a name, without that of a compression."""
     endings = [suffix for suffix in _suffixes(url) if suffix not in COMPRESSIONS]
     return endings[-1] if endings else ""
 

@@ -1,7 +1,7 @@
 """Documents that nearly repeat an earlier one, found by MinHash and locality-sensitive hashing.
 
-Two documents are as similar as their sets of stretches of 24 bytes, white space left out: the size
-of the intersection over that of the union. So the measure needs no words, and suits every script.
+The similarity of two documents is the Jaccard index of their sets of 24-byte substrings, without
+white space. This needs no words, so it suits every script.
 """
 
 import numpy as np
@@ -56,11 +56,12 @@ def find_near_duplicates(
     reference_count: int = 0,
     sides: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Tell of each document whether one before it has so many equal slots, as a share of all.
+    """Tell for each document whether an earlier one shares at least `similarity` of its slots.
 
-    In each band of a sketch a document is compared with the first that has the same band, and with
-    the last before it. With `reference_count`, only the first so many documents are compared with,
-    and it is told of those that follow. With `sides`, documents of one side alone are compared.
+    In each band of a sketch, a document is compared with the first document that has the same band
+    and with the last one before it. With `reference_count`, the others are compared with that many
+    first documents, and only their results are returned. With `sides`, only documents of the same
+    side are compared.
     """
     is_near = np.zeros(len(sketches), bool)
     for slot in range(0, SLOTS, _BAND):

@@ -1,4 +1,4 @@
-"""Counts that tell of a text's quality: duplicates, long tokens, odd scripts, no letters."""
+"""Counts that show a text's quality: duplicates, long tokens, scripts, tokens without letters."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -70,10 +70,10 @@ class QualityCounts(Struct, forbid_unknown_fields=True):
         lengths: npt.NDArray[np.int64],
         hashes: Hashes,
     ) -> None:
-        """Count sentences, given as `ids` of their tokens end to end, and their numbers of tokens.
+        """Count sentences, given as the `ids` of their tokens end to end.
 
-        These are `lengths`; the ids index `types`, the distinct tokens. `hashes` are of the
-        sentences, 0 of a blank one.
+        The ids index `types`, the distinct tokens. `lengths` has the number of tokens of each
+        sentence, `hashes` its hash (0: blank).
         """
         sizes = pc.binary_length(types).to_numpy()
         self.long_tokens += int((sizes > _LIMIT)[ids].sum())
@@ -105,7 +105,7 @@ class QualityCounts(Struct, forbid_unknown_fields=True):
 
 
 def summarize(reports: Sequence[QualityCounts]) -> TextQuality:
-    """Return the quality of a whole text, from that of its pieces, as the manifest records it."""
+    """Return the quality of a text, from the counts of its pieces, as the manifest records it."""
     scripts = sum((Counter(report.scripts) for report in reports), Counter[str]())
     interval = max((report.interval for report in reports), default=1)
     hashes = np.frombuffer(b"".join(report.hashes for report in reports), "<u8")
@@ -134,7 +134,7 @@ def _longest(tokens: list[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 def _are_decomposed(types: pa.StringArray) -> npt.NDArray[np.bool_]:
-    """Tell of each type whether it is not in the Unicode form NFC."""
+    """Tell for each type whether it is not in the Unicode form NFC."""
     decomposed = ~pc.string_is_ascii(types).to_numpy(zero_copy_only=False)
     other_ids = np.flatnonzero(decomposed)
     texts = types.take(pa.array(other_ids)).to_pylist()
@@ -143,7 +143,7 @@ def _are_decomposed(types: pa.StringArray) -> npt.NDArray[np.bool_]:
 
 
 def _scripts(types: pa.StringArray) -> npt.NDArray[np.int8]:
-    """The script of each type's first letter, as an index into `SCRIPTS`."""
+    """Return the script of each type's first letter, as an index into `SCRIPTS`."""
     scripts = np.full(len(types), SCRIPTS.index("latin"), np.int8)
     other_ids = np.flatnonzero(~pc.match_substring_regex(types, "^[A-Za-z]").to_numpy(False))
     for i, token in zip(

@@ -1,7 +1,7 @@
 """Tokenizing one piece of a text into its shards: the work of one task.
 
 A piece numbers its sentences and documents from 0. Each distinct stretch between white space is
-tokenized once; the rest is array work.
+tokenized once; everything else is array operations.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,7 +62,7 @@ def decode_results(data: bytes) -> list[PieceResult]:
 
 
 def read_finished(pieces: Sequence[Piece]) -> list[PieceResult]:
-    """Return the results of those pieces that an earlier run finished and left in its folder."""
+    """Return the results of the pieces that an earlier run finished."""
     if not pieces:
         return []
     folder, size_by_file = pieces[0].folder, pieces[0].folder.tree()
@@ -74,7 +74,7 @@ def read_finished(pieces: Sequence[Piece]) -> list[PieceResult]:
 def whole_results(
     results: Iterable[PieceResult], folder: Location, size_by_file: Mapping[str, int]
 ) -> list[PieceResult]:
-    """Return those of the results whose shards lie in a folder as they were written.
+    """Return the results whose shards are in a folder, unaltered.
 
     `size_by_file` has the size of each file there. On a disk the digest of each shard is checked.
     At a URL, where a file is whole or absent, only its size is; readers check its bytes.
@@ -96,7 +96,7 @@ def whole_results(
 
 
 def try_piece(piece: Piece) -> PieceResult | ElmoError:
-    """Tokenize one piece of the corpus; return the error, so that others are found too."""
+    """Tokenize one piece of the corpus; return an error, so that all errors are found."""
     try:
         return tokenize_piece(piece)
     except ElmoError as error:
@@ -108,7 +108,7 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     split = sentence_splitter()[0] if piece.params.sentences == "split" else None
     accounting, quality, documents = Accounting(), QualityCounts(), Documents()
     builder = _Builder(piece, load_recorded(piece.tokenizer), accounting, quality)
-    is_heldout = False  # the document that goes on in the next block
+    is_heldout = False  # whether the document that continues in the next block is held out
     left_out = {
         reason: np.array(ranges, np.int64).reshape(-1, 2) for reason, ranges in piece.left_out
     }
@@ -194,15 +194,15 @@ class _Part:
 
 
 def _records(block: TextBlock, lines: int) -> pa.StringArray:
-    """Return what is kept of the record of each line of a block; nothing in a file without."""
+    """Return the kept columns of each line's record; empty texts in a file without records."""
     return pa.array([""] * lines) if block.records is None else block.records.of_lines()
 
 
 class _Builder:
-    """Writes the shards of a piece: lines are gathered, and tokenized together when they fill one.
+    """Writes the shards of a piece: gathers lines, and tokenizes them together when they fill one.
 
-    Where sentences are split out of lines, a row without tokens means nothing and is not written;
-    where each line is a sentence, it keeps the numbers of the others.
+    If sentences are split out of lines, rows without tokens are not written. If each line is a
+    sentence, they are written, so that the numbers of sentences are those of lines.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class _Builder:
         split: Callable[[str], list[str]] | None,
         records: pa.StringArray | None,
     ) -> None:
-        """Gather whole lines, each with its document and record; `split` cuts into sentences."""
+        """Gather whole lines with their documents and records; `split` yields sentences."""
         self.bytes += len(text)
         line_of, lost_bytes = np.arange(len(documents)), 0
         if split is not None:
@@ -236,7 +236,7 @@ class _Builder:
         self._parts.append(_Part(rows, line_of, sizes, documents, heldout, lost_bytes, records))
 
     def write(self) -> None:
-        """Write what was gathered as one shard for each split, numbered from the piece's start."""
+        """Write the gathered lines as one shard for each split."""
         if not self._parts:
             return
         types, ids_and_lengths = self._tokenize_parts()
@@ -298,7 +298,7 @@ class _Builder:
             self.shards.append(describe_shard(path, split=split, name=name))
 
     def _tokenize_parts(self) -> tuple[pa.StringArray, list[tuple[npt.NDArray[np.int32], Int64s]]]:
-        """The distinct tokens, and of each part all tokens as ids and how many each row has."""
+        """Return the distinct tokens, and for each part its token ids and tokens per row."""
         distinct = pa.concat_arrays([part.rows.distinct for part in self._parts])
         distinct = distinct.dictionary_encode()
         types, pieces, begins, counts, lost_bytes = _pieces(distinct.dictionary, self.tokenizer)
@@ -330,7 +330,7 @@ def _expand(
     begins: Int64s,
     counts: Int64s,
 ) -> tuple[npt.NDArray[np.int32], Int64s]:
-    """The tokens of stretches end to end, and how many tokens each row has."""
+    """Return the tokens of stretches end to end, and the number of tokens in each row."""
     if (counts == 1).all():
         return pieces[begins][stretches], stretches_of
     of_stretch = counts[stretches]
@@ -343,7 +343,7 @@ def _expand(
 def _account(
     total: Accounting, part: _Part, sizes: npt.NDArray[np.int32], lengths: Int64s, lost_bytes: int
 ) -> None:
-    """Account for a part's lines, given its tokens' bytes and its rows' tokens."""
+    """Account for a part's lines, from the bytes of its tokens and the tokens of its rows."""
     blank = np.bincount(part.line_of, lengths, len(part.line_bytes)) == 0
     in_tokens = int(sizes.sum(dtype=np.int64))
     total.lines += len(part.line_bytes)
@@ -356,7 +356,7 @@ def _account(
 
 
 def _whole_rows(text: bytes, rows: TextRows, tokenizer: Tokenizer) -> tuple[TextRows, int]:
-    """Return rows with tokens instead of stretches, and the bytes that are in none."""
+    """Return rows of tokens instead of stretches, and the number of bytes in no token."""
     texts = text.decode("utf-8").split("\n")[:-1]
     token_lists = tokenizer.split(texts)
     tokens = pa.array([token for tokens in token_lists for token in tokens], pa.string())
@@ -371,8 +371,8 @@ def _whole_rows(text: bytes, rows: TextRows, tokenizer: Tokenizer) -> tuple[Text
 def _pieces(
     stretches: pa.StringArray, tokenizer: Tokenizer
 ) -> tuple[pa.StringArray, npt.NDArray[np.int32], Int64s, Int64s, Int64s]:
-    """Split each distinct stretch: the distinct tokens; tokens as ids into these; and of each
-    stretch where its tokens begin among them, how many they are, and how many bytes are lost.
+    """Split each distinct stretch; return the distinct tokens, the tokens as ids into these, and
+    for each stretch where its tokens begin, their number, and the number of lost bytes.
     """
     counts, lost_bytes = np.ones(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
     if not tokenizer.kind.apart:
@@ -399,7 +399,7 @@ def _sizes(strings: pa.StringArray) -> npt.NDArray[np.int32]:
 
 
 def _encode(ids: npt.NDArray[np.int32], types: pa.StringArray) -> pa.DictionaryArray:
-    """Tokens over exactly the types that occur, in the order of their first occurrence."""
+    """Return tokens over the types that occur, in the order of their first occurrence."""
     first_place = np.full(len(types), len(ids), np.int32)
     first_place[ids[::-1]] = np.arange(len(ids) - 1, -1, -1, dtype=np.int32)
     order = np.argsort(first_place, kind="stable")[: int((first_place < len(ids)).sum())]
@@ -409,7 +409,7 @@ def _encode(ids: npt.NDArray[np.int32], types: pa.StringArray) -> pa.DictionaryA
 
 
 def _sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[bytes, Int64s]:
-    """The text with one sentence per line, and which line each sentence comes from."""
+    """Return the text with one sentence per line, and the line that each sentence comes from."""
     sentences: list[str] = []
     counts = []
     for line in text.decode("utf-8").split("\n")[:-1]:
@@ -421,7 +421,7 @@ def _sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[bytes, I
 
 
 def _count_lost_bytes(text: str, tokens: Iterable[str]) -> int:
-    """Return how many bytes that are not white space stand in no token."""
+    """Return how many bytes, white space left out, are in no token."""
     joined = "".join(tokens)
     if joined == text:
         return 0

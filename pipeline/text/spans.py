@@ -10,7 +10,7 @@ from .formats import FORMATS
 from .input_files import InputFile, open_input, read_bytes
 
 COMPRESSION_RATIO = 4  # bytes of text in a byte of a compressed file, about
-_NEAR = 1 << 20  # bytes in which the next document or line mostly begins
+_NEAR = 1 << 20  # bytes in which the next document or line usually begins
 BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 
 
@@ -36,10 +36,7 @@ def text_bytes(input_: InputFile) -> int:
 
 
 def whole_file(input_: InputFile, index: int) -> list[FileSpan]:
-    """Return the whole file as one span, in a list, as the functions that divide a file return it.
-
-    `index` is the file's number in the corpus.
-    """
+    """Return the whole file, number `index` of the corpus, as one span in a list."""
     return [FileSpan(input_, index, 0, -1, text_bytes(input_))]
 
 
@@ -65,7 +62,7 @@ def line_spans(input_: InputFile, index: int, size: int, documents: str) -> list
 
 
 def _next_start(input_: InputFile, offset: int, documents: str, *, limit: int = sys.maxsize) -> int:
-    """The first byte at or after `offset` where a line, or a document, begins; -1 where that is not
+    """Return the first byte from `offset` on where a line or document begins; -1 if there is none
     in the next `limit` bytes."""
     text = b""
     begin = offset - 1

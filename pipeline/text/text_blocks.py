@@ -1,7 +1,7 @@
-"""The text of a span in blocks of lines, whatever the format of its file.
+"""The text of a span in blocks of lines, for all formats of files.
 
-Each format accounts for the bytes of a file that are not text (JSON around it, a byte order mark)
-and for newlines that are in a block but not in the file.
+Each format accounts for the bytes of a file that are not text, such as JSON or a byte order mark,
+and for newlines that it adds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ from .utf8_lines import block_end
 class TextBlock:
     """Whole lines of UTF-8, each ended by a newline.
 
-    `records` are those of the lines, None in a file without records; `begins` tells
-    whether the first line is the first of its file.
+    `records` has the records of the lines, None in a file without records; `begins` tells whether
+    the first line is the first of its file.
     """
 
     text: bytes
@@ -37,8 +37,8 @@ class TextBlock:
 def check_texts(
     inputs: Sequence[InputFile], column: str, list_name: str = "in params.yaml", keep: Keep = ()
 ) -> None:
-    """Read the heads of files; raise `ElmoError` that names those that are binary or lack the
-    column, or if none has text.
+    """Read the heads of files; raise `ElmoError` if some are binary or have no such column, or if
+    none has text.
 
     `list_name` names the source of the list in messages, as in `find_inputs`.
     """
@@ -53,7 +53,7 @@ def check_texts(
 def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
     """Yield the texts of one file with their numbers, from 1: the lines of plain text, or records.
 
-    Raises `ElmoError` for a file that is no text.
+    Raises `ElmoError` if the file is not text.
     """
     input_ = InputFile(path.name, str(path), path.stat().st_size, "0" * 64)
     if input_.bytes:

@@ -26,7 +26,7 @@ def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[byte
         pending = b""
         while True:
             wanted_bytes = size if left < 0 else min(size, left)
-            # Read as much again as is left, or a long line would be copied for each block it is in.
+            # Double what is read, or a long line would be copied once for each of its blocks.
             wanted_bytes = max(
                 wanted_bytes, min(len(pending), left if left >= 0 else len(pending), LONGEST_LINE)
             )
@@ -59,8 +59,8 @@ def _check_lines(span: FileSpan, text: bytes, offset: int) -> None:
 def too_long_message(subject: str, size: int) -> str:
     """Return the error message for a line, named by `subject`, whose `size` is over the limit."""
     return (
-        f"{subject} has {size / 1e6:,.0f} MB or more; the limit is {LONGEST_LINE >> 20} MiB: "
-        "divide it at line ends"
+        f"{subject} has {size / 1e6:,.0f} MB or more (limit: {LONGEST_LINE >> 20} MiB); split it "
+        "into lines"
     )
 
 
@@ -87,7 +87,7 @@ def abbreviate_names(names: Iterable[str]) -> str:
 
 
 def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
-    """Raise `ElmoError`, naming the line, where `text` is not UTF-8 or holds a zero byte.
+    """Raise `ElmoError` that names the line if `text` is not UTF-8 or contains a zero byte.
 
     `offset` is that of `text` in the span's uncompressed file, in bytes.
     """
@@ -105,14 +105,14 @@ def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
 
 
 def check_no_nul(input_: InputFile, text: bytes, line: int) -> None:
-    """Raise `ElmoError`, naming the line, where `text` has a zero byte.
+    """Raise `ElmoError` that names the line if `text` contains a zero byte.
 
     `line` is the number of that line; 0 counts lines from the start of `text`.
     """
     if 0 in text:
         raise ElmoError(
-            f"{input_.url}:{line or text.count(10, 0, text.index(0)) + 1}: holds a zero byte, as "
-            "UTF-16 and files that are not text do; save the file as UTF-8"
+            f"{input_.url}:{line or text.count(10, 0, text.index(0)) + 1}: contains a zero "
+            "byte, so it is UTF-16 or not text; save it as UTF-8"
         )
 
 

@@ -168,7 +168,7 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
 def test_binary_is_refused_before_anything_is_tokenized(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_bytes("plain words\n".encode("utf-16-le"))
-    with pytest.raises(ElmoError, match=r"a\.txt:1: holds a zero byte, as UTF-16"):
+    with pytest.raises(ElmoError, match=r"a\.txt:1: .* zero byte, .* UTF-16"):
         corpus.run(
             Location(tmp_path / "out"), own_files(tmp_path), work=Location(tmp_path / "runs")
         )
