@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_550,
-    "pipeline": 15_105,
+    "pipeline": 14_933,
     "research": 2_114,
     "benchmarks": 3_515,
-    "tests": 29_075,
+    "tests": 28_925,
 }
 
 

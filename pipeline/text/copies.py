@@ -16,14 +16,9 @@ from elmo.data.arrays import Int64s
 from elmo.errors import ElmoError
 
 from .accounting import Accounting
-from .documents import Documents
-from .formats import document_rule
 from .near_duplicates import SLOTS, find_near_duplicates, sketch_documents
 from .pieces import Piece
-from .text_blocks import read_blocks
 from .text_hashes import Hashes, hash_runs
-from .text_rows import TextRows, find_lines
-from .utf8_lines import BLOCK
 
 ExcludedLines = dict[str, Int64s]  # ranges of a piece's lines, by the reason why they are left out
 
@@ -69,46 +64,33 @@ def find_passages(piece: Piece) -> PiecePassages | ElmoError:
 
 
 def _passages(piece: Piece) -> PiecePassages:
-    documents, first_line, is_heldout = Documents(), 0, False
-    document_count = 0
+    first_line = document_count = 0
     lines_by_document = [np.zeros((0, 2), np.uint64)]
     exact = [_no_passages(np.zeros(0, np.uint64))]
     near_documents = [_no_passages(np.zeros((0, SLOTS), np.uint16))]
-    for span in piece.spans:
-        rule = document_rule(piece.sides.documents, span.input.format)
-        size = min(BLOCK, piece.params.shard_bytes)
-        for block in read_blocks(
-            span, column=piece.column, documents=rule, size=size, accounting=Accounting()
-        ):
-            lines = find_lines(block.text)
-            rows = TextRows.find(block.text, lines)
-            block_documents = documents.find(block, lines, rows, span=span, rule=rule)
-            heldout = np.append(is_heldout, piece.sides.are_heldout(block_documents.hashes))
-            is_heldout = bool(heldout[-1])
-            sizes, has_text = lines[1] - lines[0], rows.counts > 0
-            if piece.params.repeated_lines:
-                document_ids = (block_documents.number + document_count).astype(np.uint64)
-                pairs = np.stack([rows.hashes, document_ids], 1)
-                lines_by_document.append(np.unique(pairs[has_text], axis=0))
-                document_count += len(block_documents.hashes)
-            for of_line in (np.arange(len(sizes)), block_documents.number):
-                begins = np.flatnonzero(np.diff(of_line, prepend=-1))
-                counts = np.add.reduceat(has_text, begins, dtype=np.int64)
-                large = np.add.reduceat(sizes * has_text, begins) >= LEAST
-                line_ranges = np.stack([begins, np.append(begins[1:], len(sizes))], 1)
-                sides = heldout[block_documents.number[begins]]
-                if of_line is block_documents.number:
-                    if piece.params.near_duplicates:
-                        long, sketches = sketch_documents(block.text, lines, line_ranges[large])
-                        near_documents.append(
-                            Passages(
-                                sketches, first_line + line_ranges[large][long], sides[large][long]
-                            )
-                        )
-                    large &= counts > 1  # of one line, that is it
-                hashes = hash_runs(rows.hashes[has_text], counts)
-                exact.append(Passages(hashes, first_line + line_ranges, sides).choose(large))
-            first_line += len(sizes)
+    for block, heldout in piece.read_documents(Accounting()):
+        lines, rows, numbers = block.lines, block.rows, block.numbers
+        sizes, has_text = lines[1] - lines[0], rows.counts > 0
+        if piece.params.repeated_lines:
+            document_ids = (numbers + document_count).astype(np.uint64)
+            pairs = np.stack([rows.hashes, document_ids], 1)
+            lines_by_document.append(np.unique(pairs[has_text], axis=0))
+            document_count += len(block.hashes)
+        for of_line in (np.arange(len(sizes)), numbers):
+            begins = np.flatnonzero(np.diff(of_line, prepend=-1))
+            counts = np.add.reduceat(has_text, begins, dtype=np.int64)
+            large = np.add.reduceat(sizes * has_text, begins) >= LEAST
+            ranges = np.stack([begins, np.append(begins[1:], len(sizes))], 1)
+            sides = heldout[numbers[begins]]
+            if of_line is numbers:
+                if piece.params.near_duplicates:
+                    long, sketches = sketch_documents(block.text, lines, ranges[large])
+                    near_ranges = first_line + ranges[large][long]
+                    near_documents.append(Passages(sketches, near_ranges, sides[large][long]))
+                large &= counts > 1  # a document of one line is that line
+            hashes = hash_runs(rows.hashes[has_text], counts)
+            exact.append(Passages(hashes, first_line + ranges, sides).choose(large))
+        first_line += len(sizes)
     pairs = np.unique(np.concatenate(lines_by_document), axis=0)
     line_hashes, line_counts = np.unique(pairs[:, 0], return_counts=True)
     return PiecePassages(_joined(exact), _joined(near_documents), line_hashes, line_counts)

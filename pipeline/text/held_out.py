@@ -17,13 +17,11 @@ from elmo.errors import ElmoError
 from ..settings.params import TokenizeSettings
 from ..terminal.progress import say
 from .accounting import Accounting
-from .documents import Documents
+from .documents import read_documents
 from .formats import document_rule
 from .input_files import InputFile
 from .spans import text_bytes, whole_file
-from .text_blocks import read_blocks
 from .text_hashes import Hashes
-from .text_rows import TextRows, find_lines
 from .utf8_lines import BLOCK
 
 LEAST_HELD_OUT = 2000  # tokens below which chance moves a perplexity by several per cent
@@ -101,25 +99,16 @@ def _documents(
 
     Before these is the number of bytes of the document that goes on from the block before.
     """
-    finder = Documents()
     for index, input_ in enumerate(inputs):
         rule = document_rule(documents, input_.format)
         if rule == "file":
             yield np.array([int(input_.sha256[:16], 16)], np.uint64), np.array([0, input_.bytes])
             continue
         (span,) = whole_file(input_, index)
-        blocks = read_blocks(
-            span, column=column, documents=rule, size=size, accounting=Accounting()
-        )
-        for block in blocks:
-            lines = find_lines(block.text)
-            block_documents = finder.find(
-                block, lines, TextRows.find(block.text, lines), span=span, rule=rule
-            )
-            sizes = np.bincount(
-                block_documents.number, lines[1] - lines[0] + 1, len(block_documents.hashes) + 1
-            )
-            yield block_documents.hashes, sizes.astype(np.int64)
+        for block in read_documents(span, rule, column=column, size=size, accounting=Accounting()):
+            line_sizes = block.lines[1] - block.lines[0] + 1
+            sizes = np.bincount(block.numbers, line_sizes, len(block.hashes) + 1)
+            yield block.hashes, sizes.astype(np.int64)
 
 
 def _remedy(inputs: Sequence[InputFile], documents: str, lowest: int, highest: int) -> str:

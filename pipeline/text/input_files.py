@@ -79,7 +79,7 @@ def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> l
             identity = url if "://" in url else os.path.realpath(url)
             if identity in files:
                 raise ElmoError(
-                    f"{url}: is named twice {list_name}, the second time by {pattern!r}; name each "
+                    f"{url}: named twice {list_name}, the second time by {pattern!r}; name each "
                     "file once"
                 )
             files[identity] = name, url, state

@@ -5,10 +5,12 @@ on the number and size of all files only when these double.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 from msgspec import to_builtins
 
 from elmo.data.tokenizer import Tokenization
@@ -16,11 +18,14 @@ from elmo.io.location import Location, in_parallel
 from elmo.io.records import digest
 
 from ..settings.params import TokenizeSettings
+from .accounting import Accounting
+from .documents import DocumentBlock, read_documents
 from .formats import document_rule
 from .held_out import Sides
 from .input_files import InputFile
 from .reader import Keep, load_reader
 from .spans import FileSpan, text_bytes
+from .utf8_lines import BLOCK
 
 MOST_PIECES = 1 << 13  # that a corpus is divided into, about
 MOST_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
@@ -52,6 +57,24 @@ class Piece:
     repeated_lines: tuple[int, ...] = ()
     keep: Keep = ()
     copy: int = 0
+
+    def read_documents(
+        self, accounting: Accounting, keep: Keep = ()
+    ) -> Iterator[tuple[DocumentBlock, npt.NDArray[np.bool_]]]:
+        """Yield the piece's blocks, and which of the documents of each are held out.
+
+        The first of these is the document that continues from the previous block.
+        """
+        size = min(BLOCK, self.params.shard_bytes)
+        for span in self.spans:
+            rule = document_rule(self.sides.documents, span.input.format)
+            is_heldout = False
+            for block in read_documents(
+                span, rule, column=self.column, size=size, accounting=accounting, keep=keep
+            ):
+                heldout = np.append(is_heldout, self.sides.are_heldout(block.hashes))
+                is_heldout = bool(heldout[-1])
+                yield block, heldout
 
     @cached_property
     def digest(self) -> str:

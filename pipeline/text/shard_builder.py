@@ -24,14 +24,12 @@ from elmo.io.records import Sha256
 
 from .accounting import Accounting
 from .copies import are_in
-from .documents import Documents
-from .formats import document_rule
+from .documents import DocumentBlock
 from .input_files import check_unchanged
 from .pieces import Piece
 from .quality import QualityCounts
-from .text_blocks import TextBlock, read_blocks
+from .text_hashes import Hashes
 from .text_rows import TextRows, find_lines
-from .utf8_lines import BLOCK
 
 PIECES = "pieces.jsonl"  # beside the shards: the result of each piece, by which it is found again
 
@@ -106,72 +104,67 @@ def try_piece(piece: Piece) -> PieceResult | ElmoError:
 def tokenize_piece(piece: Piece) -> PieceResult:
     """Tokenize one piece of the corpus, write its shards, and return its result."""
     split = sentence_splitter()[0] if piece.params.sentences == "split" else None
-    accounting, quality, documents = Accounting(), QualityCounts(), Documents()
+    accounting, quality = Accounting(), QualityCounts()
     builder = _Builder(piece, load_recorded(piece.tokenizer), accounting, quality)
-    is_heldout = False  # whether the document that continues in the next block is held out
     left_out = {
         reason: np.array(ranges, np.int64).reshape(-1, 2) for reason, ranges in piece.left_out
     }
     first_line, repeated_lines = 0, np.array(piece.repeated_lines, np.uint64)
+    # Only the first piece of a file counts it as a document.
+    continues_file = piece.sides.documents == "file" and piece.spans[0].start > 0
+    for block, heldout in piece.read_documents(accounting, piece.keep):
+        if builder.bytes >= piece.params.shard_bytes:
+            builder.write()
+        numbers = np.arange(first_line, first_line + len(block.numbers))
+        first_line += len(numbers)
+        kept = _keep_lines(block, numbers, left_out, repeated_lines, accounting)
+        ids = block.numbers + (accounting.document_ids - 1)
+        accounting.document_ids += len(block.hashes)
+        if not continues_file:
+            has_text = np.zeros(len(heldout), bool)
+            has_text[block.numbers[kept & (block.rows.counts > 0)]] = True
+            accounting.heldout_documents += int((has_text & heldout)[1:].sum())
+            accounting.train_documents += int((has_text & ~heldout)[1:].sum())
+        text, lines, rows = block.text, block.lines, block.rows
+        if not kept.all():
+            accounting.lines += int((~kept).sum())
+            stays = np.repeat(kept, lines[1] - lines[0] + 1)
+            text = np.frombuffer(text, np.uint8)[stays].tobytes()
+            lines = find_lines(text) if text else lines
+            rows = TextRows.find(text, lines) if text else rows
+        if text:
+            records = _records(block).filter(pa.array(kept)) if piece.keep else None
+            is_heldout = heldout[block.numbers[kept]]
+            builder.add(text, lines, rows, ids[kept], is_heldout, split, records)
+        if split is not None and block.records is None:
+            quality.add_lines(text)
     for span in piece.spans:
-        rule = document_rule(piece.sides.documents, span.input.format)
-        blocks = read_blocks(
-            span,
-            column=piece.column,
-            documents=rule,
-            size=min(BLOCK, piece.params.shard_bytes),
-            accounting=accounting,
-            keep=piece.keep,
-        )
-        for block in blocks:
-            if builder.bytes >= piece.params.shard_bytes:
-                builder.write()
-            lines = find_lines(block.text)
-            rows = TextRows.find(block.text, lines)
-            block_documents = documents.find(block, lines, rows, span=span, rule=rule)
-            kept, numbers = (
-                np.ones(len(lines[0]), bool),
-                np.arange(first_line, first_line + len(lines[0])),
-            )
-            reasons = {reason: are_in(numbers, ranges) for reason, ranges in left_out.items()}
-            if piece.repeated_lines:
-                reasons["repeated_line"] = np.isin(rows.hashes, repeated_lines)
-            for reason, line_mask in reasons.items():
-                is_dropped = kept & line_mask
-                if is_dropped.any():
-                    sizes = (lines[1] - lines[0])[is_dropped]
-                    accounting.leave_out(reason, Dropped(len(sizes), int(sizes.sum())))
-                    kept &= ~is_dropped
-            first_line += len(kept)
-            heldout = np.append(is_heldout, piece.sides.are_heldout(block_documents.hashes))
-            is_heldout = bool(heldout[-1])
-            ids = block_documents.number + (accounting.document_ids - 1)
-            accounting.document_ids += len(block_documents.hashes)
-            if rule != "file" or block.begins:
-                has_text = np.zeros(len(heldout), bool)
-                has_text[block_documents.number[kept & (rows.counts > 0)]] = True
-                accounting.heldout_documents += int((has_text & heldout)[1:].sum())
-                accounting.train_documents += int((has_text & ~heldout)[1:].sum())
-            text = block.text
-            if not kept.all():
-                accounting.lines += int((~kept).sum())
-                stays = np.repeat(kept, lines[1] - lines[0] + 1)
-                text = np.frombuffer(text, np.uint8)[stays].tobytes()
-                lines = find_lines(text) if text else lines
-                rows = TextRows.find(text, lines) if text else rows
-            if text:
-                number = block_documents.number[kept]
-                records = _records(block, len(kept)) if piece.keep else None
-                if records is not None:
-                    records = records.filter(pa.array(kept))
-                builder.add(text, lines, rows, ids[kept], heldout[number], split, records)
-            if split is not None and block.records is None:
-                quality.add_lines(text)
         check_unchanged(span.input)
     builder.write()
     result = PieceResult(piece.digest, tuple(builder.shards), accounting, quality)
     piece.folder.write_json(piece.result_name, to_builtins(result))
     return result
+
+
+def _keep_lines(
+    block: DocumentBlock,
+    numbers: Int64s,
+    left_out: Mapping[str, Int64s],
+    repeated_lines: Hashes,
+    accounting: Accounting,
+) -> npt.NDArray[np.bool_]:
+    """Tell for each line, by its number in the piece, whether it stays; count the others."""
+    reasons = {reason: are_in(numbers, ranges) for reason, ranges in left_out.items()}
+    if len(repeated_lines):
+        reasons["repeated_line"] = np.isin(block.rows.hashes, repeated_lines)
+    kept, sizes = np.ones(len(numbers), bool), block.lines[1] - block.lines[0]
+    for reason, is_excluded in reasons.items():
+        is_dropped = kept & is_excluded
+        if is_dropped.any():
+            count = Dropped(int(is_dropped.sum()), int(sizes[is_dropped].sum()))
+            accounting.leave_out(reason, count)
+            kept &= ~is_dropped
+    return kept
 
 
 @dataclass(frozen=True)
@@ -193,9 +186,9 @@ class _Part:
     records: pa.StringArray | None
 
 
-def _records(block: TextBlock, lines: int) -> pa.StringArray:
+def _records(block: DocumentBlock) -> pa.StringArray:
     """Return the kept columns of each line's record; empty texts in a file without records."""
-    return pa.array([""] * lines) if block.records is None else block.records.of_lines()
+    return block.records.of_lines() if block.records else pa.array([""] * len(block.numbers))
 
 
 class _Builder:

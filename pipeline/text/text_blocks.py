@@ -5,7 +5,6 @@ and for newlines that it adds.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,19 +18,6 @@ from .input_files import InputFile, for_each
 from .reader import Keep, Records, load_reader
 from .spans import FileSpan, whole_file
 from .utf8_lines import block_end
-
-
-@dataclass(frozen=True)
-class TextBlock:
-    """Whole lines of UTF-8, each ended by a newline.
-
-    `records` has the records of the lines, None in a file without records; `begins` tells whether
-    the first line is the first of its file.
-    """
-
-    text: bytes
-    records: Records | None
-    begins: bool
 
 
 def check_texts(
@@ -60,15 +46,15 @@ def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
         load_reader(input_).check_head(input_, column)
     (span,) = whole_file(input_, 0)
     number = 0
-    for block in read_blocks(
+    for block, records in read_blocks(
         span, column=column, documents="line", size=1 << 20, accounting=Accounting()
     ):
-        lines = block.text.decode("utf-8").split("\n")[:-1]
-        if block.records is None:
+        lines = block.decode("utf-8").split("\n")[:-1]
+        if records is None:
             yield from enumerate(lines, number + 1)
             number += len(lines)
             continue
-        begins = np.flatnonzero(np.diff(block.records.numbers, prepend=-1))
+        begins = np.flatnonzero(np.diff(records.numbers, prepend=-1))
         for begin, end in pairwise([*begins.tolist(), len(lines)]):
             number += 1
             yield number, "\n".join(lines[begin:end])
@@ -79,7 +65,7 @@ def _has_text(input_: InputFile, column: str) -> bool:
     blocks = read_blocks(
         span, column=column, documents="line", size=1 << 16, accounting=Accounting()
     )
-    return any(block.text.strip() for block in blocks)
+    return any(block.strip() for block, _ in blocks)
 
 
 def read_blocks(
@@ -90,20 +76,18 @@ def read_blocks(
     size: int,
     accounting: Accounting,
     keep: Keep = (),
-) -> Iterator[TextBlock]:
-    """Yield the lines of a span in blocks of about `size` bytes of text.
+) -> Iterator[tuple[bytes, Records | None]]:
+    """Return the lines of a span in blocks of about `size` bytes of text, with their records.
 
+    A block is whole lines of UTF-8, each ended by a newline; a file without records has None.
     `column` is the column or field that holds the text of records, `keep` others that are kept.
     Bytes that are read, and those that are not text, such as the names of JSON fields, are counted
     in `accounting`. With `documents` (`document_rule`) "blank" a block ends where a document ends,
     unless one document fills it.
     """
-    format_ = FORMATS[span.input.format]
     blocks = load_reader(span.input).blocks(span, size, column, documents, accounting, keep)
-    if documents == "blank" != format_.documents:
-        blocks = _recut(blocks, size)
-    for number, (text, records) in enumerate(blocks):
-        yield TextBlock(text, records, begins=number == 0 and span.start == 0)
+    needs_recut = documents == "blank" != FORMATS[span.input.format].documents
+    return _recut(blocks, size) if needs_recut else blocks
 
 
 def _recut(

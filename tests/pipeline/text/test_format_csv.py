@@ -29,8 +29,8 @@ def read(path: Path, *, column: str = "text", size: int = 40) -> tuple[bytes, li
     accounting = Accounting()
     given = dict(column=column, documents="line", size=size, accounting=accounting)
     blocks = list(read_blocks(span, **given))  # type: ignore[arg-type]
-    text = b"".join(block.text for block in blocks)
-    numbers = [int(n) for block in blocks for n in block.records.numbers]  # type: ignore[union-attr]
+    text = b"".join(block for block, _ in blocks)
+    numbers = [int(n) for _, records in blocks for n in records.numbers]  # type: ignore[union-attr]
     inside = len(text) - accounting.added
     assert accounting.bytes == inside + accounting.fields + accounting.mark
     return text, numbers, accounting.bytes
