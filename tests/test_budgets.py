@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_550,
-    "pipeline": 14_167,
+    "pipeline": 14_040,
     "research": 2_114,
     "benchmarks": 3_515,
-    "tests": 27_778,
+    "tests": 27_638,
 }
 
 

@@ -97,7 +97,7 @@ def _run_and_record(
         values[output] = storage.begin(named_output, url, depends=depends, resumes=resumes)
     if stage.takes_over and named_output != values[output] and named_output.exists(STORED):
         with suppress(NotFound):  # it is lost, so there is nothing to take over
-            values["earlier"] = storage.read_from(named_output, url)
+            values["previous_output"] = storage.read_from(named_output, url)
     figures = stage.run(params=params, **values)
     summary = stage.summary(figures, values)
     storage.publish(named_output, values[output], url)
@@ -128,7 +128,10 @@ def _check_apart(stage: "Stage", values: dict[str, Any], numbers: Iterable[Path 
     read, outputs = _paths(stage.inputs, values), _paths(stage.outputs, values)
     pairs = [(output, path, "which is read") for output in outputs for path in read]
     several = [*outputs, *filter(None, numbers)]
-    pairs += [(second, first, "another output") for first, second in combinations(several, 2)]
+    pairs += [
+        (output, other_output, "another output")
+        for other_output, output in combinations(several, 2)
+    ]
     for output, path, role in pairs:
         a, b = _real(output), _real(path)
         if a.startswith(b) or b.startswith(a):

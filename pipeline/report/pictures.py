@@ -20,8 +20,8 @@ def curves(results: Results, folder: Path) -> Picture:
     return Picture("curves", file.read_bytes())
 
 
-def _unigram(results: Results) -> dict[str, float]:
-    """The unigram model's held-out perplexity for each stage that trained."""
+def _unigram(results: Results) -> dict[str, float | None]:
+    """The unigram model's held-out perplexity for each stage that trained, None if unknown."""
     unigram = {}
     if not results.started_from:
         unigram["pretraining on general text"] = results.figures["pretrain"]["unigram_perplexity"]
@@ -34,7 +34,7 @@ def _unigram(results: Results) -> dict[str, float]:
 def draw_curves(
     path: Path,
     by_stage: dict[str, dict[str, Curve]],
-    unigram: dict[str, float],
+    unigram: dict[str, float | None],
 ) -> None:
     """Draw training, held-out and unigram perplexity by tokens read, one panel for each stage.
 
@@ -48,7 +48,8 @@ def draw_curves(
         axis.plot(_thousands(train), train["perplexity"], color=PALE, label="training")
         heldout_tokens = _thousands(heldout)
         axis.plot(heldout_tokens, heldout["average"], "o-", color=BLUE, ms=4, label="held-out")
-        axis.axhline(unigram[stage], color=GREY, ls="--", lw=1.2, label="unigram model, held-out")
+        if (level := unigram[stage]) is not None:
+            axis.axhline(level, color=GREY, ls="--", lw=1.2, label="unigram model, held-out")
         axis.set(title=stage, xlabel="thousand tokens read", yscale="log")
         _plain_ticks(axis)
         axis.legend(frameon=False)

@@ -23,10 +23,12 @@ def summary(results: Results) -> str:
     """Return the sentences at the head of the page: the held-out perplexities, and their worth."""
     final = results.scores["after"]
     figures = final["domain" if "domain" in final else "general"]
+    unigram = figures["unigram"]  # None if the vocabulary has no counts
+    comparison = "" if unigram is None else f"; by word counts alone it would be {unigram:.0f}"
     return (
         f"{_headline(results)} The model is as unsure of a word as between "
-        f"{figures['average']:.0f} equally likely ones; by word counts alone it would be "
-        f"{figures['unigram']:.0f}{unknown_words_remark(figures['unk_rate'])}."
+        f"{figures['average']:.0f} equally likely ones{comparison}"
+        f"{unknown_words_remark(figures['unk_rate'])}."
     )
 
 
@@ -111,12 +113,11 @@ def perplexities(results: Results) -> list[Block]:
         rows.append(
             (
                 title.capitalize(),
-                *(
-                    f"{value:.1f}"
-                    for value in (final["unigram"], initial["average"], final["average"])
-                ),
+                _unigram(final),
+                f"{initial['average']:.1f}",
+                f"{final['average']:.1f}",
                 f"{change:+.1%}".replace("-", "−"),
-                f"{final['unigram'] / final['average']:.2f} ×",
+                _times_below_unigram(final),
                 f"{final['bits_per_byte']:.3f}",
                 f"{final['tokens']:,}",
                 f"{final['unk_rate']:.1%}",
@@ -163,15 +164,25 @@ def _perplexity_of_one(figures: JsonObject) -> Table:
     """The table of a project of one text, whose model was pretrained alone."""
     row = (
         TEXTS["general"].capitalize(),
-        f"{figures['unigram']:.1f}",
+        _unigram(figures),
         f"{figures['average']:.1f}",
-        f"{figures['unigram'] / figures['average']:.2f} ×",
+        _times_below_unigram(figures),
         f"{figures['bits_per_byte']:.3f}",
         f"{figures['tokens']:,}",
         f"{figures['unk_rate']:.1%}",
     )
     head = ("Held-out", "unigram", "pretrained", "below unigram", "bits per byte", "tokens")
     return Table([row], head=(*head, "unknown"))
+
+
+def _unigram(figures: JsonObject) -> str:
+    unigram = figures["unigram"]
+    return "unknown" if unigram is None else f"{unigram:.1f}"
+
+
+def _times_below_unigram(figures: JsonObject) -> str:
+    unigram = figures["unigram"]
+    return "unknown" if unigram is None else f"{unigram / figures['average']:.2f} ×"
 
 
 def training() -> Paragraph:

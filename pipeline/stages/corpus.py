@@ -2,23 +2,23 @@
 
 Without the user's files, the general text is the Python language reference and the standard
 library's docstrings, and the domain text the docstrings of an installed package. A document is a
-topic or a docstring, each line a paragraph; blank lines divide documents. The rendered text of each
-version is kept. The user's files are not copied: only their digests are written. They are checked
-each time the stage runs, and read where they may have changed.
+topic or a docstring, each line a paragraph; blank lines divide documents. The user's files are not
+copied: only their digests are written. The stage runs in each `elmo run` to check whether the files
+have changed.
 """
 
-import platform
 import sysconfig
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from importlib import import_module, metadata, util
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, structs, to_builtins
+from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
 
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
-from elmo.io.folders import link_folder, new_folder
+from elmo.io.folders import new_folder
 from elmo.io.location import Location
 from elmo.io.outputs import check_record
 from elmo.io.records import Count, Header, Sha256, sha256
@@ -27,14 +27,14 @@ from elmo.model.config import read_config
 from ..settings.params import CorpusSettings, Params
 from ..terminal.progress import human_size
 from ..terminal.urls import with_login, without_credentials
-from ..text.docstrings import LeftOut, folder_docstrings, package_docstrings, plain_paragraphs
+from ..text.docstrings import folder_docstrings, package_docstrings, plain_paragraphs
 from ..text.input_files import InputFile, find_inputs
 from ..text.text_blocks import check_texts
 from ..text.work_folder import work_folder
 from . import results_versions
 from .stage import OUT, Argument, Numbers, Stage
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 TextName = Literal["general", "domain"]
 _NOT_LIBRARY = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
 # The texts that this stage writes itself; users' files stay where they are.
@@ -52,16 +52,16 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
     url: str | UnsetType = UNSET
 
-    def to_input(self, corpus: Location, given: Iterable[str] = ()) -> InputFile:
+    def to_input(self, corpus: Location, urls: Iterable[str] = ()) -> InputFile:
         """Return this file as the `InputFile` that the tokenize stage reads.
 
         `corpus` is the folder whose manifest lists the file. The URL gets the login of the matching
-        URL in `given`, the URLs as the user wrote them.
+        URL in `urls`, the URLs as the user wrote them.
         """
         if self.url is UNSET:
             url = corpus.absolute().name(self.name)
         else:
-            url = with_login(Location(self.url).absolute().url, given)
+            url = with_login(Location(self.url).absolute().url, urls)
         return InputFile(self.name, url, self.bytes, self.sha256)
 
 
@@ -69,16 +69,14 @@ class CorpusText(Struct, frozen=True, forbid_unknown_fields=True):
     """One of the two texts of the corpus: its files, the column that holds it, and its counts.
 
     `counts` are of bytes, and of files or, in a text made from documentation, of documents and
-    words. Such a text also has in `rendered` the versions that it depends on, and by reason how
-    many paragraphs were left out, and a few of them. `keep` names the columns that are kept.
+    words. `dropped_paragraphs` counts by reason the paragraphs of documentation that are left out.
+    `keep` names the columns that are kept.
     """
 
     column: str
     inputs: Annotated[tuple[TextFile, ...], Meta(min_length=1)]
     counts: dict[str, Count]
     dropped_paragraphs: dict[str, Count]
-    dropped_samples: dict[str, tuple[str, ...]] | UnsetType = UNSET
-    rendered: dict[str, str | int] | UnsetType = UNSET
     keep: tuple[str, ...] | UnsetType = UNSET
 
 
@@ -93,19 +91,19 @@ class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
     texts: dict[TextName, CorpusText]
 
 
-def _run(params: Params, packages: Path | None, versions: Path | None, **given: Any) -> Numbers:
-    figures = run(params=params.corpus, **given)
+def _run(params: Params, packages: Path | None, versions: Path | None, **arguments: Any) -> Numbers:
+    figures = run(params=params.corpus, **arguments)
     if packages is not None:
-        own = params.corpus.domain_package if not params.corpus.domain else ""
-        write_package_versions(packages, own, params.labels.package)
+        domain_package = params.corpus.domain_package if not params.corpus.domain else ""
+        write_package_versions(packages, domain_package, params.labels.package)
     if versions is not None:
         check_record(versions, dict[str, int | str])
-        write_json(versions, _versions_of_results(params))
+        write_json(versions, _find_results_versions(params))
     return figures
 
 
-def _versions_of_results(params: Params) -> dict[str, int | str]:
-    """Return the version of each stage's results, and of the model that is taken as it is."""
+def _find_results_versions(params: Params) -> dict[str, int | str]:
+    """Return the version of each stage's results, and the digest of a model to start from."""
     versions: dict[str, int | str] = {**results_versions()}
     if params.pretrain.model:
         digest = read_config(params.pretrain.model).digest
@@ -126,7 +124,7 @@ STAGE = Stage(
         Argument("versions", "path", "Write the version of each stage's results.", required=False),
     ),
     run=_run,
-    summary=lambda figures, given: summary(figures, given["out"]),
+    summary=lambda figures, arguments: summary(figures, arguments["out"]),
 )
 
 
@@ -138,30 +136,28 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
     """
     if params.general and not params.domain:
         raise ElmoError(
-            "corpus.domain is empty and corpus.general is not: name the files of your domain in "
-            "corpus.domain, or those of corpus.general again"
+            "corpus.domain is empty but corpus.general is not; name the files of your domain in "
+            "corpus.domain, or repeat those of corpus.general"
         )
-    working = work_folder(work, "corpus", out)
-    written = new_folder(out, required=("manifest.json",), pattern=_WRITTEN, kind="corpus")
-    with working, written as folder:
-        if params.domain:  # first, since a package may not be there
-            domain = _own(params.domain, params.column, params.keep)
+    unfinished = work_folder(work, "corpus", out)
+    new_corpus = new_folder(out, required=("manifest.json",), pattern=_WRITTEN, kind="corpus")
+    with unfinished, new_corpus as folder:
+        if params.domain:  # first, since the package may be missing
+            domain = _list_user_files(params.domain, params.column, params.keep)
         else:
             name = params.domain_package
             package = package_docstrings(name, setting="corpus.domain_package")
-            text = {f"{name}.txt": package}
-            domain = _rendered(out.local, folder, "domain", _release(name), text)
+            domain = _write_text(folder, "domain", {f"{name}.txt": package})
         if params.general:
-            general = _own(params.general, params.column)
+            general = _list_user_files(params.general, params.column)
         else:
-            release = {"Python": platform.python_version()}
-            general = _rendered(out.local, folder, "general", release, _general())
+            general = _write_text(folder, "general", _list_python_documents())
         manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "domain": domain})
         write_json(folder / "manifest.json", to_builtins(manifest))
     return {
-        f"{name}_{what}": number
+        f"{name}_{unit}": number
         for name, text in manifest.texts.items()
-        for what, number in text.counts.items()
+        for unit, number in text.counts.items()
     }
 
 
@@ -174,16 +170,14 @@ def summary(figures: dict[str, float], out: Location) -> str:
 
 
 def read_manifest(folder: Location) -> CorpusManifest:
-    """Read the manifest of a corpus folder; `ElmoError` where a name in it leaves the folder."""
+    """Read the manifest of a corpus folder; raise `ElmoError` if a name in it leaves the folder."""
     path, header = folder.name("manifest.json"), folder.read_record("manifest.json", Header)
     header.check_version(path, "schema", SCHEMA_VERSION, remake="run the corpus stage")
     manifest = folder.read_record("manifest.json", CorpusManifest)
     for name, text in manifest.texts.items():
         for source in text.inputs:
-            inside = source.name.split("/")
-            if source.url is UNSET and (
-                inside[0] != name or not set(inside).isdisjoint({"", ".."})
-            ):
+            parts = source.name.split("/")
+            if source.url is UNSET and (parts[0] != name or not set(parts).isdisjoint({"", ".."})):
                 raise ElmoError(f"{path}: no file {source.name!r} here; run: elmo run corpus")
     return manifest
 
@@ -191,8 +185,8 @@ def read_manifest(folder: Location) -> CorpusManifest:
 def list_files(folder: Location, text: TextName) -> str:
     """Return the names of a text's first four files and the number of others, for the terminal."""
     names = [source.name for source in read_manifest(folder).texts[text].inputs]
-    more = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more
+    count_remark = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + count_remark
 
 
 def write_package_versions(out: Path, *names: str) -> None:
@@ -202,20 +196,22 @@ def write_package_versions(out: Path, *names: str) -> None:
     empty for a package that comes with Python; an empty name is left out.
     """
     check_record(out, dict[str, list[str]])
-    write_json(out, {name: _versions(name) for name in sorted({*names} - {""})})
+    write_json(out, {name: _find_versions(name) for name in sorted({*names} - {""})})
 
 
-def _versions(package: str) -> list[str]:
-    """The versions of what has installed a package; none of one that came with Python."""
+def _find_versions(package: str) -> list[str]:
+    """Return the versions of the projects that installed a package; none if it is Python's."""
     try:
         return [metadata.version(package)]
-    except metadata.PackageNotFoundError:  # the project may have another name: that takes longer
+    except (
+        metadata.PackageNotFoundError
+    ):  # the project may have another name, which is slow to find
         projects = metadata.packages_distributions().get(package.split(".")[0], ())
         return [metadata.version(project) for project in sorted(set(projects))]
 
 
-def _general() -> dict[str, Iterator[str]]:
-    """The general text's files and the documents of each."""
+def _list_python_documents() -> dict[str, Iterator[str]]:
+    """Return the documents of each file of the general text."""
     topics: dict[str, str] = import_module("pydoc_data.topics").topics
     library = Path(sysconfig.get_path("stdlib"))
     return {
@@ -224,76 +220,44 @@ def _general() -> dict[str, Iterator[str]]:
     }
 
 
-def _release(package: str) -> dict[str, str]:
-    """The version of a package where it stands for the code; none for code under development."""
-    spec = util.find_spec(package)
-    installed = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
-    where = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
-    if not any(folder in path.parents for path in where for folder in installed):
-        return {}
-    return {package: ", ".join(_versions(package))}
-
-
-def _rendered(
-    out: Path | None,
-    folder: Path,
-    text: TextName,
-    release: dict[str, str],
-    files: dict[str, Iterator[str]],
-) -> CorpusText:
-    """Write a text to `folder`, or take that of `out` over where the same release made it."""
-    source: dict[str, str | int] = {"results": STAGE.version, **release}
-    if release and out is not None and (before := _whole(out, text, source)):
-        link_folder(out / text, folder / text)
-        return before
-    written = _write(folder, text, files)
-    return structs.replace(written, rendered=source) if release else written
-
-
-def _whole(out: Path, text: TextName, source: dict[str, str | int]) -> CorpusText | None:
-    """Return what `out` holds of a text, if rendered of `source` and as it was written."""
-    try:
-        before = read_manifest(Location(out)).texts[text]
-        altered = any(sha256(out / one.name) != one.sha256 for one in before.inputs)
-    except (ElmoError, OSError, KeyError):
-        return None
-    return None if altered or before.rendered != source else before
-
-
-def _write(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> CorpusText:
+def _write_text(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> CorpusText:
     """Write one text's files below `folder`; return its entry of the manifest."""
-    dropped = LeftOut()
-    seen: set[str] = set()
+    dropped_counts: Counter[str] = Counter()
+    known_paragraphs: set[str] = set()
     inputs, documents, words = [], 0, 0
     (folder / text).mkdir()
     for name, sources in files.items():
         path = folder / text / name
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            for document in _documents(sources, seen, dropped):
+            for document in _clean_documents(sources, known_paragraphs, dropped_counts):
                 file.write("\n" * (file.tell() > 0) + "".join(f"{line}\n" for line in document))
                 documents += 1
                 words += sum(len(line.split()) for line in document)
         inputs.append(TextFile(f"{text}/{name}", path.stat().st_size, sha256(path)))
     counts = {"documents": documents, "words": words, "bytes": sum(i.bytes for i in inputs)}
-    return CorpusText("text", tuple(inputs), counts, dict(dropped.counts), dropped.samples())
+    return CorpusText("text", tuple(inputs), counts, dict(dropped_counts))
 
 
-def _documents(sources: Iterable[str], seen: set[str], dropped: LeftOut) -> Iterator[list[str]]:
-    """The prose of each source, without paragraphs that came before; none that is empty."""
+def _clean_documents(
+    sources: Iterable[str], known_paragraphs: set[str], dropped_counts: Counter[str]
+) -> Iterator[list[str]]:
+    """Yield the prose of each source without repeated paragraphs, if any is left."""
     for source in sources:
-        new = []
-        for paragraph in plain_paragraphs(source, dropped):
-            if paragraph in seen:
-                dropped.add("duplicate", paragraph)
+        paragraphs = []
+        for paragraph in plain_paragraphs(source, dropped_counts):
+            if paragraph in known_paragraphs:
+                dropped_counts["duplicate"] += 1
             else:
-                seen.add(paragraph)
-                new.append(paragraph)
-        if new:
-            yield new
+                known_paragraphs.add(paragraph)
+                paragraphs.append(paragraph)
+        if paragraphs:
+            yield paragraphs
 
 
-def _own(patterns: tuple[str, ...], column: str, keep: tuple[str, ...] = ()) -> CorpusText:
-    """The manifest's entry of the user's own files: names and digests, nothing copied."""
+def _list_user_files(
+    patterns: tuple[str, ...], column: str, keep: tuple[str, ...] = ()
+) -> CorpusText:
+    """Return the manifest's entry of the user's files: names and digests; nothing is copied."""
     inputs = find_inputs(patterns)
     check_texts(inputs, column, keep=keep)
     sources = tuple(TextFile(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)

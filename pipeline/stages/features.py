@@ -1,8 +1,7 @@
-"""features: the vectors of all sentences, written as a store, by many actors.
+"""features: the vectors of all sentences, written as a store by many actors.
 
-Each actor embeds a range of sentences at a time. The store's format, why its bytes do not depend on
-the actors, and what is taken over from the store before, is in `elmo.store.build`; this module
-assigns the ranges.
+Each actor embeds a range of sentences at a time; this module assigns the ranges. `elmo.store.build`
+writes the parts, whose bytes do not depend on the actors, and reuses those of the replaced store.
 """
 
 import shutil
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from elmo.store.layout import Layout
     from elmo.store.manifest import PartEntry, StoreManifest
 
-LARGE = 1_000_000_000  # bytes of vectors from which their room is looked at
-THREADS = 4  # that embed in one process, at most: they share Python's lock
+LARGE = 1_000_000_000  # bytes of vectors above which free space is checked
+THREADS = 4  # at most, that embed in one process: they share Python's lock
 
 STAGE = Stage(
     name="features",
@@ -36,7 +35,7 @@ STAGE = Stage(
     help="Store MODEL's vectors of every token of SHARDS.",
     inputs=(Argument("shards"), Argument("model")),
     outputs=(OUT,),
-    run=lambda params, **given: run(params=params.features, **given),
+    run=lambda params, **arguments: run(params=params.features, **arguments),
     summary=lambda figures, _: summary(figures),
     metrics={"tokens": "tokens", "bytes": "bytes"},
     product="vectors {out}",
@@ -55,13 +54,13 @@ def run(
     *,
     work: Location,
     cluster: Cluster,
-    earlier: Location | None = None,
+    previous_output: Location | None = None,
 ) -> dict[str, float]:
     """Write the vectors of all sentences of `shards` to a store at `out`; return `store_metrics`.
 
-    Parts that are still right are taken from `earlier`, the store that is replaced (default: a
-    store at the local `out`). Finished parts wait in `work`, or at the URL of `out`, under a digest
-    of the model, the shards and `params`; the next run resumes from them.
+    Parts that are still right are taken from `previous_output`, the store that is replaced
+    (default: a store at the local `out`). Finished parts wait in `work`, or at the URL of `out`,
+    under a digest of the model, the shards and `params`; the next run resumes from them.
     """
     from elmo.data.shards import Shards
     from elmo.store import build as store_build
@@ -71,35 +70,35 @@ def run(
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
     kept = work / fingerprint("features", STAGE.version, params, inputs)
     sources = {"model": model, "shards": shards}
-    given: dict[str, Any] = {"shards": shards, "model": model, "settings": params}
-    given["device"] = _device(cluster)
-    there = sum(kept.tree().values()) + store_build.reusable_bytes(out, **given)
+    build_arguments: dict[str, Any] = {"shards": shards, "model": model, "settings": params}
+    build_arguments["device"] = _choose_device(cluster)
+    reusable_bytes = sum(kept.tree().values()) + store_build.reusable_bytes(out, **build_arguments)
     layout = store_build.make_layout(model, params)
-    _check_room(out, layout, tokens=Shards(shards).tokens(), there=there)
+    _check_room(out, layout, tokens=Shards(shards).tokens(), reusable_bytes=reusable_bytes)
     try:
         with tracking.run("features", params, inputs=inputs, sources=sources, folder=kept) as log:
             manifest = store_build.build(
                 out,
-                previous_store=earlier,
+                previous_store=previous_output,
                 replace=f"/{UNFINISHED}/" in out.url,
                 work=kept,
-                run=_on(cluster),
-                **given,
+                run=_run_on(cluster),
+                **build_arguments,
             )
-            _record(log, manifest, out)
+            _log_store(log, manifest, out)
     finally:
-        _clear(kept)
+        _discard_if_empty(kept)
     return store_metrics(manifest)
 
 
-def _check_room(out: Location, layout: "Layout", *, tokens: int, there: int) -> None:
-    """Refuse a large store that can't fit on its disk; `there` bytes of it are there already."""
+def _check_room(out: Location, layout: "Layout", *, tokens: int, reusable_bytes: int) -> None:
+    """Refuse a large store that can't fit on its disk, where `reusable_bytes` of it exist."""
     home = out.absolute().local
     size = tokens * len(layout.contextual) * layout.width
     if home is None or size < LARGE:
         return
     free, human = free_bytes(home), progress.human_size
-    if (size if layout.codec == "none" else size // 2) - there > free:
+    if (size if layout.codec == "none" else size // 2) - reusable_bytes > free:
         ways = [f'features.layers to "top" ({human(tokens * layout.width)})']
         ways += ["features.dtype to int8 (half of float16)"] if layout.dtype != "int8" else []
         raise ElmoError(
@@ -111,12 +110,12 @@ def _check_room(out: Location, layout: "Layout", *, tokens: int, there: int) -> 
 
 def free_bytes(home: Path) -> int:
     """Return the free bytes on the disk of a folder, which need not exist yet."""
-    there = next(path for path in (home, *home.parents) if path.is_dir())
-    return shutil.disk_usage(there).free
+    existing_folder = next(path for path in (home, *home.parents) if path.is_dir())
+    return shutil.disk_usage(existing_folder).free
 
 
 def summary(figures: dict[str, float]) -> str:
-    """Return the line that the stage prints, of the `figures` that `store_metrics` returned."""
+    """Return the line that the stage prints, from the `figures` of `store_metrics`."""
     return (
         f"{figures['tokens']:,} tokens in {figures['parts']} parts, "
         f"{progress.human_size(figures['bytes'])}, "
@@ -125,9 +124,9 @@ def summary(figures: dict[str, float]) -> str:
 
 
 def store_metrics(manifest: "StoreManifest") -> dict[str, float]:
-    """Return the figures of the store that has this manifest, by the names that MLflow shows.
+    """Return the counts of a store by the names that MLflow shows, from its manifest.
 
-    They are the numbers of sentences, tokens, types, parts and bytes, and the bytes per token.
+    They are sentences, tokens, types, parts, bytes, and bytes per token.
     """
     import msgspec
 
@@ -135,45 +134,47 @@ def store_metrics(manifest: "StoreManifest") -> dict[str, float]:
     return {**counts, "bytes_per_token": round(counts["bytes"] / max(1, counts["tokens"]), 1)}
 
 
-def _record(log: tracking.Run, manifest: "StoreManifest", out: Location) -> None:
+def _log_store(log: tracking.Run, manifest: "StoreManifest", out: Location) -> None:
     log.log_metrics(store_metrics(manifest))
     log.set_tag("model_digest", manifest.model.digest)
     log.set_tag("store", manifest.digest)
     log.set_tag("store_place", published_location(out).absolute().url)
 
 
-def _clear(work: Location) -> None:
-    """Remove the folder of a run, unless parts are in it: unfinished, or of an equal run."""
+def _discard_if_empty(work: Location) -> None:
+    """Remove the folder of a run unless it has parts, which another run of the same inputs uses."""
     if not work.folders():
         work.remove()
 
 
-def _on(cluster: Cluster) -> "JobRunner":
+def _run_on(cluster: Cluster) -> "JobRunner":
     import torch
 
     def run(
         kind: Callable[..., Any], arguments: Sequence[Any], jobs: "Sequence[EmbedJob]"
     ) -> "Iterable[PartEntry]":
-        if taken := sum(job.previous_part is not None for job in jobs):
-            progress.say(f"features: {taken} of {len(jobs)} parts reused from the previous store")
+        if reused_parts := sum(job.previous_part is not None for job in jobs):
+            progress.say(
+                f"features: {reused_parts} of {len(jobs)} parts reused from the previous store"
+            )
         return workers.actors(
             kind,
             arguments,
             jobs,
             cluster=cluster,
             label="features",
-            name=_name,
+            name=_name_job,
             threads=1 if cluster.gpu else min(THREADS, torch.get_num_threads()),
         )
 
     return run
 
 
-def _name(job: "EmbedJob") -> str:
+def _name_job(job: "EmbedJob") -> str:
     return f"{job.shard.file}, rows {job.start:,} to {job.stop - 1:,}"
 
 
-def _device(cluster: Cluster) -> str:
+def _choose_device(cluster: Cluster) -> str:
     if cluster.gpu and not workers.elsewhere() and not workers.has_cuda():
         raise ElmoError("gpu is set and this machine has no CUDA device; set gpu: false")
     return "cuda" if cluster.gpu else "cpu"

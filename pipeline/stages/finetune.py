@@ -31,7 +31,7 @@ STAGE = Stage(
     help="Continue training MODEL on the shards DOMAIN, and measure on GENERAL what it forgets.",
     inputs=(Argument("model"), Argument("domain"), Argument("general")),
     outputs=(OUT, CURVES),
-    run=lambda params, **given: run(params=params.finetune, **given),
+    run=lambda params, **arguments: run(params=params.finetune, **arguments),
     summary=lambda figures, _: summary(figures),
     metrics={
         "perplexity_lower_better": "domain_perplexity_after",
@@ -40,7 +40,9 @@ STAGE = Stage(
     product="model {out}",
     score=lambda figures, started_from: score(figures, started_from),
     cluster=True,
-    settles_precision=lambda given: _trains(given["model"], given["domain"]),
+    settles_precision=lambda arguments: _has_text_to_train_on(
+        arguments["model"], arguments["domain"]
+    ),
 )
 
 
@@ -48,16 +50,13 @@ STAGE = Stage(
 class FinetuneJob:
     """The inputs of a fine-tuning, which are sent to each worker: a model folder and two of shards.
 
-    `domain` is trained on, `general` only measured; the other fields are settings of
-    `FinetuneSettings`.
+    `domain` is trained on, `general` only measured.
     """
 
     model: Location
     domain: Location
     general: Location
-    new_words: int
-    freeze: tuple[str, ...]
-    layer_decay: float
+    params: FinetuneSettings
 
     def prepare(self, settings: "RunSettings") -> "PreparedJob":
         """Load the model, add the domain's words, and set a learning rate for each layer.
@@ -75,14 +74,14 @@ class FinetuneJob:
         parent = load_model(self.model)
         if parent.bilm.config.input_words is not None:
             raise ElmoError(f"{self.model}: reads words, not characters; use another model")
-        counts = _counts(shards)
-        vocabulary = _extended(parent.vocabulary, counts, self.new_words)
+        counts = _count_types(shards)
+        vocabulary = _extend_vocabulary(parent.vocabulary, counts, self.params.new_words)
         words, projection = len(vocabulary), parent.bilm.config.projection
         if parent.softmax is None:
             softmax = new_softmax(words, projection, seed=training.seed)
         else:
             softmax = restored_softmax(parent.softmax, words=words, seed=training.seed)
-            init_new_words(softmax, vocabulary, counts, known=len(parent.vocabulary))
+            init_new_words(softmax, vocabulary, counts, known_words=len(parent.vocabulary))
         job = TrainingJob(
             bilm=parent.bilm,
             softmax=softmax,
@@ -91,7 +90,9 @@ class FinetuneJob:
             shards=shards,
             settings=training,
             folder=settings.folder,
-            lr_of=_lr_of(parent.bilm, softmax, self.freeze, self.layer_decay),
+            lr_of=_choose_lr_factors(
+                parent.bilm, softmax, self.params.freeze, self.params.layer_decay
+            ),
             checkpointing=settings.checkpointing,
             stop=settings.stop,
         )
@@ -100,7 +101,7 @@ class FinetuneJob:
             job,
             "domain",
             {"general": general},
-            compared=True,
+            measures_first=True,
             words_added=words - len(parent.vocabulary),
             tokenizer=parent.tokenizer,
         )
@@ -119,10 +120,9 @@ def run(
 ) -> dict[str, float]:
     """Fine-tune `model` on the shards `domain`; write the model folder `out`, return the figures.
 
-    Perplexity is measured before and after, on the held-out split of `domain` and of `general`:
-    that on the general text shows what the model forgets. A model that was pretrained on `domain`
-    itself is copied. `curves` is a folder for the tables of losses; a killed run is resumed from
-    `work`.
+    Perplexity is measured before and after on the held-out splits of `domain` and `general`; on the
+    general text it shows what the model forgets. A model that was pretrained on `domain` is copied.
+    `curves` is a folder for the tables of losses; a killed run is resumed from `work`.
     """
     from elmo.data.shards import Shards
     from elmo.model.folder import load_model
@@ -132,19 +132,12 @@ def run(
     parent = load_model(model)
     for shards in (domain, general):
         parent.tokenizer.check_shards(Shards(shards).tokenization, model=model, shards=shards)
-    if (heldout := _read_before(parent.training, domain)) is not None:
-        return _taken(model, heldout, out, curves)
+    if (heldout := _find_pretraining_figures(parent.training, domain)) is not None:
+        return _copy_pretrained(model, heldout, out, curves)
     trained = train_job.train(
         STAGE,
         params,
-        FinetuneJob(
-            model,
-            domain,
-            general,
-            params.new_words,
-            params.freeze,
-            params.layer_decay,
-        ),
+        FinetuneJob(model, domain, general, params),
         inputs={
             "corpus": Shards(domain).digest,
             "general": Shards(general).digest,
@@ -159,15 +152,17 @@ def run(
     return _metrics(trained)
 
 
-def _trains(model: Location, domain: Location) -> bool:
-    """Tell whether there is text to tune to; what is damaged or missing is said by the run."""
+def _has_text_to_train_on(model: Location, domain: Location) -> bool:
+    """Tell whether the domain text is new to the model; errors are left to the run."""
     with suppress(ElmoError):
-        return _read_before(read_training(model), domain) is None
+        return _find_pretraining_figures(read_training(model), domain) is None
     return True
 
 
-def _read_before(training: Mapping[str, Any], shards: Location) -> Mapping[str, Any] | None:
-    """The held-out figures of a pretraining that has read these very shards, else None."""
+def _find_pretraining_figures(
+    training: Mapping[str, Any], shards: Location
+) -> Mapping[str, Any] | None:
+    """Return the held-out figures of a pretraining on these same shards, else None."""
     from elmo.data.shards import Shards
 
     if training.get("stage") != "pretrain":
@@ -178,10 +173,10 @@ def _read_before(training: Mapping[str, Any], shards: Location) -> Mapping[str, 
     return figures
 
 
-def _taken(
+def _copy_pretrained(
     model: Location, heldout: Mapping[str, Any], out: Location, curves: Path
 ) -> dict[str, float]:
-    """Copy the model to `out`, with curves that hold nothing; return what pretraining measured."""
+    """Copy the model to `out`, with empty curves; return the figures of pretraining."""
     from elmo.model.folder import copy_model
     from elmo.train.curves import write_empty_curves
 
@@ -214,7 +209,7 @@ def summary(figures: dict[str, float]) -> str:
 
 
 def _worse_remark(figures: dict[str, float]) -> str:
-    """Say what to do where tuning has made the model worse on held-out domain text."""
+    """Return a remedy if fine-tuning made the model worse on held-out domain text, else ""."""
     if figures["domain_gain"] > -0.0005:  # the line shows tenths of a per cent
         return ""
     return (
@@ -227,34 +222,34 @@ def score(figures: dict[str, float], started_from: str = "") -> str:
     """Return the domain perplexity before and after, in a few words for the end of `elmo run`.
 
     `figures` are those of `run`, `started_from` names a model that was trained elsewhere. Empty if
-    the project's own was not fine-tuned: pretraining has said its perplexity.
+    the project's own model was not fine-tuned: pretraining has reported its perplexity.
     """
     unknown = unknown_words_remark(figures.get("domain_unk_rate"))
-    after = f"{figures['domain_perplexity_after']:.1f}"
+    perplexity_after = f"{figures['domain_perplexity_after']:.1f}"
     if "steps" not in figures:
-        unchanged = f"domain perplexity {after} with {started_from}, unchanged{unknown}"
+        unchanged = f"domain perplexity {perplexity_after} with {started_from}, unchanged{unknown}"
         return unchanged if started_from else ""
     origin = f", started from {started_from}" if started_from else ""
-    before = f"{figures['domain_perplexity_before']:.1f}"
-    return f"domain perplexity {before} → {after}{origin}{unknown}"
+    perplexity_before = f"{figures['domain_perplexity_before']:.1f}"
+    return f"domain perplexity {perplexity_before} → {perplexity_after}{origin}{unknown}"
 
 
 def _metrics(trained: "TrainingResult") -> dict[str, float]:
-    """The gain on the domain text, the forgetting of the general one, and how much was read."""
-    before, after = (
+    """Return the gain on the domain text, the loss on the general text, and the tokens read."""
+    averages_before, averages_after = (
         {text: _average(figures[text]) for text in ("domain", "general")}
-        for figures in (trained.before, trained.after)
+        for figures in (trained.figures_before, trained.figures_after)
     )
     metrics = {
-        f"{text}_perplexity_{when}": averages[text]
+        f"{text}_perplexity_{time}": averages[text]
         for text in ("domain", "general")
-        for when, averages in (("before", before), ("after", after))
+        for time, averages in (("before", averages_before), ("after", averages_after))
     }
     return metrics | {
-        "domain_gain": 1 - after["domain"] / before["domain"],
-        "general_loss": after["general"] / before["general"] - 1,
-        "domain_tokens": trained.after["domain"]["tokens"] or 0,
-        "domain_unk_rate": trained.after["domain"]["unk_rate"] or 0.0,
+        "domain_gain": 1 - averages_after["domain"] / averages_before["domain"],
+        "general_loss": averages_after["general"] / averages_before["general"] - 1,
+        "domain_tokens": trained.figures_after["domain"]["tokens"] or 0,
+        "domain_unk_rate": trained.figures_after["domain"]["unk_rate"] or 0.0,
         "words_added": trained.words_added,
         "steps": trained.steps,
         "tokens_seen": trained.tokens,
@@ -267,7 +262,7 @@ def _average(figures: dict[str, float | None]) -> float:
     return average
 
 
-def _counts(shards: "Shards") -> Counter[str]:
+def _count_types(shards: "Shards") -> Counter[str]:
     """Count each type in the training split."""
     counts: Counter[str] = Counter()
     for entry in shards.entries("train"):
@@ -276,55 +271,57 @@ def _counts(shards: "Shards") -> Counter[str]:
     return counts
 
 
-def _extended(vocabulary: "Vocabulary", counts: Counter[str], least: int) -> "Vocabulary":
-    """The vocabulary, and after its words the tokens of the domain seen `least` times or more."""
+def _extend_vocabulary(
+    vocabulary: "Vocabulary", counts: Counter[str], min_count: int
+) -> "Vocabulary":
+    """Return the vocabulary, followed by the domain's tokens that occur `min_count` times."""
     from elmo.data.vocabulary import NOT_WORDS, Vocabulary
 
-    if least == 0:
+    if min_count == 0:
         return vocabulary
-    new = [
+    new_words = [
         (word, n)
         for word, n in counts.items()
-        if n >= least and word not in vocabulary and word not in NOT_WORDS
+        if n >= min_count and word not in vocabulary and word not in NOT_WORDS
     ]
-    new.sort(key=lambda pair: (-pair[1], pair[0]))
-    old = vocabulary.counts
-    added = None if old is None else [*old, *(n for _, n in new)]
-    return Vocabulary([*vocabulary.words, *(word for word, _ in new)], added)
+    new_words.sort(key=lambda pair: (-pair[1], pair[0]))
+    known_counts = vocabulary.counts
+    new_counts = None if known_counts is None else [*known_counts, *(n for _, n in new_words)]
+    return Vocabulary([*vocabulary.words, *(word for word, _ in new_words)], new_counts)
 
 
 def init_new_words(
-    softmax: "Softmax", vocabulary: "Vocabulary", counts: Counter[str], *, known: int
+    softmax: "Softmax", vocabulary: "Vocabulary", counts: Counter[str], *, known_words: int
 ) -> None:
-    """Initialize the softmax of the words that the domain adds (ids from `known` on).
+    """Initialize the softmax of the words that the domain adds (ids from `known_words` on).
 
-    `vocabulary` has them already, `counts` has the domain's training tokens. They begin as copies
-    of `<UNK>`, whose probability is divided among them by their counts; what is left is for tokens
-    that are still unknown. So the perplexity before training is that of a model that knows how
-    often each word occurs.
+    `vocabulary` includes them, `counts` has the domain's training tokens. They begin as copies of
+    `<UNK>`, whose probability is divided among them and the tokens that are still unknown, by their
+    counts. So the perplexity before training is that of a model that knows how often each word
+    occurs.
     """
     import torch
 
-    new = torch.tensor([float(counts[word]) for word in vocabulary.words[known:]])
-    if not len(new):
+    new_counts = torch.tensor([float(counts[word]) for word in vocabulary.words[known_words:]])
+    if not len(new_counts):
         return
     unknown = sum(n for token, n in counts.items() if token not in vocabulary) + 1
-    total = float(new.sum()) + unknown
+    total = float(new_counts.sum()) + unknown
     with torch.no_grad():
-        softmax.weight[known:] = softmax.weight[vocabulary.unk]
-        softmax.bias[known:] = softmax.bias[vocabulary.unk] + (new / total).log()
+        softmax.weight[known_words:] = softmax.weight[vocabulary.unk]
+        softmax.bias[known_words:] = softmax.bias[vocabulary.unk] + (new_counts / total).log()
         softmax.bias[vocabulary.unk] += math.log(unknown / total)
 
 
-def _lr_of(
+def _choose_lr_factors(
     bilm: "BiLM", softmax: "Softmax", freeze: tuple[str, ...], decay: float
 ) -> dict[str, float]:
     """Return the factor of each parameter's learning rate: 0 where frozen, else decay^depth."""
     layers = bilm.config.layers
-    known = ["encoder", *(f"lstm.{k}" for k in range(1, layers + 1)), "softmax"]
+    layer_names = ["encoder", *(f"lstm.{k}" for k in range(1, layers + 1)), "softmax"]
     for name in freeze:
-        if name not in known:
-            raise ElmoError(f"finetune.freeze may name {', '.join(known)}; found {name!r}")
+        if name not in layer_names:
+            raise ElmoError(f"finetune.freeze may name {', '.join(layer_names)}; found {name!r}")
     rates = {}
     for name, _ in bilm.named_parameters():
         layer = 0 if name.startswith("encoder") else int(name.split(".")[2]) + 1

@@ -22,7 +22,7 @@ from elmo.io.records import sha256
 from elmo.tasks.formats.fields import TextSplitter
 
 from ..settings.params import LabelsSettings
-from ..text.docstrings import LeftOut, marked_up_paragraphs, package_docstrings
+from ..text.docstrings import marked_up_paragraphs, package_docstrings
 from .stage import Argument, Stage
 
 SHORTEST, LONGEST = 5, 40  # tokens of a sentence
@@ -122,7 +122,7 @@ def label_sentences(
     `split_text` cuts a paragraph into sentences, `cut` a sentence into tokens. Sentences that are
     left out are counted in `counts` by the reason.
     """
-    for paragraph in marked_up_paragraphs(docstring, LeftOut()):
+    for paragraph in marked_up_paragraphs(docstring, Counter()):
         plain, code = without_marks(" ".join(paragraph.split()))
         start = 0
         for text in split_text(plain):

@@ -1,4 +1,4 @@
-"""The newest figures of a training: left by the first worker, shown on the driver's terminal."""
+"""The newest figures of a training: written by the first worker, shown on the driver's terminal."""
 
 import json
 import threading
@@ -15,16 +15,15 @@ from ..cluster import restarts
 from ..terminal.progress import Progress, log_detail, say, show_activity
 
 FILE = "live.json"  # in the run's folder
-SILENCE = 40.0  # seconds without figures after which the terminal shows it
-_OFTEN, _SELDOM = 0.5, 2.0  # seconds between looks at what a worker reports: a disk's, a URL's
+SILENCE = 40.0  # seconds without figures after which the terminal says so
+_OFTEN, _SELDOM = 0.5, 2.0  # seconds between reads of the report: on a disk, at a URL
 
 
 class Reports:
-    """Receives the training's reports, and leaves the newest in the run's `folder`; the workers but
-    the first have theirs not `shown`."""
+    """Receives the training's reports; the first worker leaves the newest in the run's `folder`."""
 
-    def __init__(self, folder: Location, *, shown: bool) -> None:
-        self.folder, self.shown, self.written = folder, shown, 0.0
+    def __init__(self, folder: Location, *, is_first_worker: bool) -> None:
+        self.folder, self.is_first_worker, self.written_at = folder, is_first_worker, 0.0
         self.began: dict[str, float] = {}
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
@@ -34,27 +33,26 @@ class Reports:
         self._write(kind, figures, seldom=kind == "train" and self.folder.local is None)
 
     def show_measuring(self, text: str) -> OnWindow:
-        """Return what shows how far the measuring of a held-out text is."""
+        """Return a callback that shows the progress of measuring a held-out text."""
         return lambda read, tokens: self._write(
             "measure", {"text": text, "read": read, "heldout_tokens": tokens}, seldom=True
         )
 
     def _write(self, kind: str, figures: Mapping[str, Any], *, seldom: bool) -> None:
-        """Write a report; with `seldom` only if the last one is so old that it was read."""
-        now = time.monotonic()
-        if self.shown and not (seldom and now - self.written < pause(self.folder)):
-            self.written = now
+        """Write a report; with `seldom` only if the last one is old enough to have been read."""
+        seconds = time.monotonic()
+        if self.is_first_worker and not (seldom and seconds - self.written_at < pause(self.folder)):
+            self.written_at = seconds
             self.folder.write_json(FILE, {"kind": kind, **figures, "began": self.began})
 
 
 def pause(folder: Location) -> float:
-    """Return the seconds between two looks at the newest report."""
+    """Return the seconds between two reads of the newest report."""
     return _OFTEN if folder.local else _SELDOM
 
 
-def newest(folder: Location) -> str:
-    """Return the newest report as JSON; empty if there is none yet, or the store does not
-    answer."""
+def read_newest(folder: Location) -> str:
+    """Return the newest report as JSON; empty if there is none yet or the store does not answer."""
     try:
         return folder.read(FILE).decode()
     except (FileNotFoundError, ElmoError):
@@ -62,31 +60,31 @@ def newest(folder: Location) -> str:
 
 
 @contextmanager
-def shown(stage: str, folder: Location) -> Iterator[None]:
-    """Show on the terminal how the training goes, from whichever worker it comes."""
+def showing_reports(stage: str, folder: Location) -> Iterator[None]:
+    """Show the training's progress on the terminal during the block."""
     folder.delete(FILE)
-    with restarts.run_alongside(show, stage, folder):
+    with restarts.run_alongside(show_reports, stage, folder):
         yield
 
 
-def show(stage: str, folder: Location, done: threading.Event) -> None:
-    """Read what the first worker reports, in `folder`, and show it until `done`."""
-    seen, heard, heldout, activity = "", time.monotonic(), "", ""
-    shown_at = heard
+def show_reports(stage: str, folder: Location, stop: threading.Event) -> None:
+    """Show the reports of the first worker, in `folder`, until `stop` is set."""
+    last_text, heard_at, heldout, activity = "", time.monotonic(), "", ""
+    shown_at = heard_at
     began: dict[str, float] = {}
     with ExitStack() as stack:
         progress: Progress | None = None
-        while not done.wait(pause(folder)):
-            text = newest(folder)
-            now = time.monotonic()
-            if text in ("", seen):
-                if now - shown_at > SILENCE:
-                    shown_at = now
-                    what = "it evaluates or saves" if progress else "it is still starting"
-                    why = activity or f"{what}, or a machine is busy or does not answer"
-                    say(f"{stage}: no figures for {now - heard:.0f} s: {why}")
+        while not stop.wait(pause(folder)):
+            text = read_newest(folder)
+            seconds = time.monotonic()
+            if text in ("", last_text):
+                if seconds - shown_at > SILENCE:
+                    shown_at = seconds
+                    guess = "evaluating or saving" if progress else "still starting"
+                    reason = activity or f"{guess}, or a machine is busy or does not answer"
+                    say(f"{stage}: no figures for {seconds - heard_at:.0f} s: {reason}")
                 continue
-            seen, heard, shown_at = text, now, now
+            last_text, heard_at, shown_at = text, seconds, seconds
             figures = json.loads(text)
             activity = _activity(figures)
             if figures["kind"] != "train":
@@ -108,7 +106,7 @@ def show(stage: str, folder: Location, done: threading.Event) -> None:
 
 
 def _activity(figures: Mapping[str, Any]) -> str:
-    """Name the text that the workers measure, if they do."""
+    """Return which text the workers measure and how far they are, else ""."""
     if figures["kind"] != "measure":
         return ""
     return (

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
     from .training import PreparedJob, RunSettings
 
+_UNCHANGED = "skipped: the trained model is used unchanged"
+
 STAGE = Stage(
     name="pretrain",
     version=7,
     help="Train a bidirectional language model on SHARDS.",
     inputs=(Argument("shards"), Argument("vocab")),
     outputs=(OUT, CURVES),
-    run=lambda params, **given: run(params=params.pretrain, **given),
+    run=lambda params, **arguments: run(params=params.pretrain, **arguments),
     summary=lambda figures, _: summary(figures),
     score=lambda figures, started_from: score(figures, started_from),
     metrics={
@@ -84,7 +86,7 @@ class PretrainJob:
             job,
             "general",
             {},
-            compared=False,
+            measures_first=False,
             words_added=0,
             tokenizer=job.shards.tokenization,
         )
@@ -108,11 +110,11 @@ def run(
     from elmo.data.shards import Shards
 
     if params.model:
-        return _taken(shards, out, params, curves)
+        return _copy_named_model(shards, out, params, curves)
     from . import training as train_job
 
     inputs = {"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)}
-    _check(vocab, params.network)
+    _check_filters(vocab, params.network)
     trained = train_job.train(
         STAGE,
         params,
@@ -124,12 +126,12 @@ def run(
         work=work,
         cluster=cluster,
     )
-    figures = _figures(trained.after["general"])
+    figures = _figures(trained.figures_after["general"])
     return figures | {"steps": trained.steps, "tokens_seen": trained.tokens}
 
 
 def _figures(heldout: dict[str, float | None]) -> dict[str, float]:
-    """Name the figures of the held-out text."""
+    """Return the held-out figures by their names in the stage's numbers."""
     names = {
         "heldout_perplexity": "average",
         "heldout_forward": "forward",
@@ -143,32 +145,32 @@ def _figures(heldout: dict[str, float | None]) -> dict[str, float]:
         name: value for name, key in names.items() if (value := heldout.get(key)) is not None
     }
     if "unigram_perplexity" in metrics:
-        below = metrics["unigram_perplexity"] / metrics["heldout_perplexity"]
-        metrics["times_below_unigram"] = below
+        times_below = metrics["unigram_perplexity"] / metrics["heldout_perplexity"]
+        metrics["times_below_unigram"] = times_below
     return metrics
 
 
-def _taken(
+def _copy_named_model(
     shards: Location, out: Location, params: PretrainSettings, curves: Path
 ) -> dict[str, float]:
-    """Copy the named model to `out`, with curves that hold nothing; measure it on the shards."""
+    """Copy the named model to `out`, with empty curves; measure it on the shards."""
     from elmo.data.shards import Shards
     from elmo.model.folder import copy_model, load_model
     from elmo.train.curves import write_empty_curves
     from elmo.train.perplexity import MOST_HELDOUT_TOKENS, perplexity
 
-    opened, model = Shards(shards), load_model(params.model)
-    model.tokenizer.check_shards(opened.tokenization, model=params.model, shards=shards)
-    tokens = opened.tokens("heldout")
-    every = -(-tokens // MOST_HELDOUT_TOKENS) or 1
+    opened_shards, model = Shards(shards), load_model(params.model)
+    model.tokenizer.check_shards(opened_shards.tokenization, model=params.model, shards=shards)
+    tokens = opened_shards.tokens("heldout")
+    stride = -(-tokens // MOST_HELDOUT_TOKENS) or 1
     heldout = (
         shard.tokens(k)
-        for shard in map(opened.open, opened.entries("heldout"))
-        for k in range(0, len(shard), every)
+        for shard in map(opened_shards.open, opened_shards.entries("heldout"))
+        for k in range(0, len(shard), stride)
     )
     figures: dict[str, float | None] = {}
     if model.softmax is not None:
-        show_activity(f"measuring {tokens // every:,} held-out tokens")
+        show_activity(f"measuring {tokens // stride:,} held-out tokens")
         figures = perplexity(model, heldout).to_dict()
     copy_model(params.model, out)
     write_empty_curves(Location(curves))
@@ -177,17 +179,17 @@ def _taken(
 
 def summary(figures: dict[str, float]) -> str:
     """Return the line that the stage prints, from the `figures` of `run`: held-out perplexity."""
-    taken = "" if "steps" in figures else "skipped: the trained model is used unchanged"
     if "heldout_perplexity" not in figures:
-        return f"{taken}; it has no softmax, so no perplexity"
-    words = f"{taken}{taken and ': '}held-out perplexity {figures['heldout_perplexity']:.1f}"
+        return f"{_UNCHANGED}; it has no softmax, so no perplexity"
+    prefix = "" if "steps" in figures else f"{_UNCHANGED}: "
+    words = f"{prefix}held-out perplexity {figures['heldout_perplexity']:.1f}"
     unknown = unknown_words_remark(figures.get("heldout_unk_rate"))
     if "times_below_unigram" not in figures:
         return f"{words}{unknown}"
-    below = figures["times_below_unigram"]
-    useless = "" if below >= 1 else "; train on more text or for more epochs"
+    times_below = figures["times_below_unigram"]
+    useless = "" if times_below >= 1 else "; train on more text or for more epochs"
     return (
-        f"{words}, {versus_unigram(below)} the unigram model's "
+        f"{words}, {versus_unigram(times_below)} the unigram model's "
         f"{figures['unigram_perplexity']:.1f}{unknown}{useless}"
     )
 
@@ -204,8 +206,8 @@ def score(figures: dict[str, float], started_from: str = "") -> str:
     return f"perplexity {figures['heldout_perplexity']:.1f} on held-out general text{unknown}"
 
 
-def _check(vocab: Location, network: NetworkSettings) -> None:
-    """Refuse what no worker could train with, before a run is opened for it."""
+def _check_filters(vocab: Location, network: NetworkSettings) -> None:
+    """Refuse filters that no worker could train with, before a run is opened."""
     from elmo.model.folder import check_filter_widths
     from elmo.settings import ModelShape
 

@@ -1,7 +1,7 @@
 """register: a model folder registered in MLflow, as a version of the run that trained it.
 
-It runs in each `dvc repro`, since nothing in the project tells what a registry holds: after a clone
-and `dvc pull` the registry may be empty. A model that is registered already takes little time.
+It runs in each `dvc repro`, since the project does not know what a registry has: after a clone and
+`dvc pull` the registry may be empty. A model that is already registered takes little time.
 """
 
 import os
@@ -75,7 +75,7 @@ STAGE = Stage(
         Argument("domain", help="The shards that the model was fine-tuned on."),
     ),
     outputs=(Argument("out", "path"),),
-    run=lambda params, **given: run(params=params.register, **given),
+    run=lambda params, **arguments: run(params=params.register, **arguments),
     summary=lambda figures, _: summary(figures),
     work=None,
     numbers=RegisterFigures,
@@ -93,13 +93,12 @@ def run(
 ) -> dict[str, str | int]:
     """Register `model` under the name in `params`, unless it is registered; return its version.
 
-    With it come its URI and the decision about the champion. `store` was made from the model,
-    `general` and `domain` are the shards it learned from. A version belongs to the run that trained
-    it; its tags hold what is looked up by them: the model's digest, its stores, its perplexities,
-    and what these are comparable by, the held-out texts and the words.
+    The result also has its URI and the decision about the champion, and is written to `out`.
+    `store` was made from the model, `general` and `domain` are the shards it was trained on. A
+    version belongs to the run that trained it; its tags are the model's digest, its stores, its
+    perplexities, and the held-out texts and words by which these are comparable.
     `pipeline/tracking/champion.py` decides whether it becomes champion. A DVC experiment registers
-    nothing unless `ELMO_REGISTER` is set: the version is 0 then. The result is written to `out`
-    too.
+    nothing unless `ELMO_REGISTER` is set; its version is 0.
     """
     from elmo.data.shards import Shards
     from elmo.store import FeatureStore, model_digest
@@ -107,15 +106,16 @@ def run(
     check_record(out, RegisterRecord)
     content = model_digest(model)
     lineage = model.read_record("training.json", Lineage)
-    opened = FeatureStore(store, model=content)
+    features = FeatureStore(store, model=content)
     shards = {"general": Shards(general), "domain": Shards(domain)}
-    scores = _scores(lineage)
+    scores = _collect_perplexities(lineage)
     tags = {
         "model_digest": content,
         "words": champion.shorten(model.sha256("words.txt")),
-        f"store.{champion.shorten(opened.digest)}": without_credentials(store.absolute().url),
+        f"store.{champion.shorten(features.digest)}": without_credentials(store.absolute().url),
         **{
-            f"heldout.{text}": champion.shorten(heldout_digest(one)) for text, one in shards.items()
+            f"heldout.{text}": champion.shorten(heldout_digest(text_shards))
+            for text, text_shards in shards.items()
         },
         **{name: f"{value:.6g}" for name, value in scores.items() if ".after." in name},
     }
@@ -124,11 +124,11 @@ def run(
         write_json(out, to_builtins(RegisterRecord(content, params.name, "", 0)))
         return {"version": 0, "uri": "", "decision": _NOTHING}
     if version is None:
-        texts = {text: one.digest for text, one in shards.items()}
-        inputs = {"model": content, "store": opened.digest, **texts}
+        texts = {text: text_shards.digest for text, text_shards in shards.items()}
+        inputs = {"model": content, "store": features.digest, **texts}
         sources = {"model": model, "store": store, "general": general, "domain": domain}
         with tracking.run("register", params, inputs=inputs, sources=sources) as log:
-            version, decision = _new_version(model, lineage, log, tags, scores, params)
+            version, decision = _register_version(model, lineage, log, tags, scores, params)
     else:
         decision = champion.decide_champion(
             params.name, version, tags=tags, alias=params.alias, margin=params.margin
@@ -145,17 +145,17 @@ def summary(figures: dict[str, str | int]) -> str:
     return f"version {figures['version']}, {figures['uri']}; {figures['decision']}"
 
 
-def _scores(lineage: Lineage) -> dict[str, float]:
-    """The perplexities by name; a model without a softmax had none before."""
+def _collect_perplexities(lineage: Lineage) -> dict[str, float]:
+    """Return the known perplexities by name."""
     return {
-        f"perplexity.{when}.{text}": average
-        for when, texts in lineage.perplexity.items()
+        f"perplexity.{time}.{text}": average
+        for time, texts in lineage.perplexity.items()
         for text, figures in texts.items()
         if (average := figures.get("average")) is not None
     }
 
 
-def _new_version(
+def _register_version(
     model: Location,
     lineage: Lineage,
     log: tracking.Run,
@@ -163,7 +163,7 @@ def _new_version(
     scores: dict[str, float],
     params: RegisterSettings,
 ) -> tuple[int, str]:
-    """Register a model that the registry does not have: its version, and what that became."""
+    """Register a new model; return its version and the decision about the champion."""
     log.log_metrics(scores)
     with tracking.catch_mlflow_errors():
         trained = bool(lineage.run_id) and tracking.run_exists(lineage.run_id)
@@ -172,37 +172,44 @@ def _new_version(
     if commit := of_run.get(COMMIT_TAG):
         tags = tags | {"commit": commit}
     with local_folder(model) as local:
-        registered = registry.register(
+        new_version = registry.register(
             local,
             tags=tags,
             run_id=run_id,
-            description=_description(lineage, scores),
+            description=_describe(lineage, scores),
             name=params.name,
             alias=params.alias,
             margin=params.margin,
             trained_with=lineage.params,
             scores=scores,
         )
-    log.set_tag("model_version", str(registered.version))
+    log.set_tag("model_version", str(new_version.version))
     log.set_tag("model_digest", tags["model_digest"])
-    return registered.version, registered.decision
+    return new_version.version, new_version.decision
 
 
 def heldout_digest(shards: Any) -> str:
     """Return a digest of the held-out split of shards; empty where nothing is held out."""
-    held = [entry.sha256 for entry in shards.entries("heldout")]
-    return digest(held) if held else ""
+    digests = [entry.sha256 for entry in shards.entries("heldout")]
+    return digest(digests) if digests else ""
 
 
-def _description(lineage: Lineage, scores: dict[str, float]) -> str:
-    """Return what a person reads of a version in MLflow: one sentence."""
+def _describe(lineage: Lineage, scores: dict[str, float]) -> str:
+    """Return the sentence that describes a version in MLflow."""
     names = {"domain": "domain text", "general": "general text"}
-    shown = [
+    perplexities = [
         f"{scores[f'perplexity.after.{text}']:.1f} on held-out {title}"
-        + (f" ({before:.1f} before)" if (before := scores.get(f"perplexity.before.{text}")) else "")
+        + (
+            f" ({perplexity_before:.1f} before)"
+            if (perplexity_before := scores.get(f"perplexity.before.{text}"))
+            else ""
+        )
         for text, title in names.items()
         if f"perplexity.after.{text}" in scores
     ]
-    how = {"finetune": "fine-tuned to domain text", "pretrain": "pretrained on general text"}
-    made = how.get(lineage.stage, "of unknown origin")
-    return f"ELMo {made}, with perplexity {' and '.join(shown) or 'not measured'}."
+    training_by_stage = {
+        "finetune": "fine-tuned to domain text",
+        "pretrain": "pretrained on general text",
+    }
+    training = training_by_stage.get(lineage.stage, "of unknown origin")
+    return f"ELMo {training}, with perplexity {' and '.join(perplexities) or 'not measured'}."

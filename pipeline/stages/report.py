@@ -6,20 +6,16 @@ In `pipeline/report`, `results.py` reads them, `pictures.py` draws, `sections.py
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location
 
 from .. import tracking
 from ..report import sections, word_sections
-from ..report.page import Block, Picture, render
-from ..report.results import Results, read_results
+from ..report.page import Block, render
+from ..report.results import read_results
 from ..settings.params import ReportSettings
 from .stage import Argument, Stage
-
-if TYPE_CHECKING:
-    from elmo.model.embedder import Embedder
 
 STAGE = Stage(
     name="report",
@@ -33,10 +29,13 @@ STAGE = Stage(
         Argument("registered", "path", "The output of register."),
     ),
     outputs=(Argument("out", "path"),),
-    run=lambda params, **given: run(
-        params=params.report, tasks=tuple(params.tasks), model_name=params.pretrain.model, **given
+    run=lambda params, **arguments: run(
+        params=params.report,
+        tasks=tuple(params.tasks),
+        model_name=params.pretrain.model,
+        **arguments,
     ),
-    summary=lambda figures, given: summary(figures, given["out"]),
+    summary=lambda figures, arguments: summary(figures, arguments["out"]),
     product="report {out}/index.html",
     work=None,
 )
@@ -58,8 +57,8 @@ def run(
 
     `numbers_in` is the folder of the stages' figures, `curves` that of their tables of losses,
     `registered` the file that register wrote. `tasks` are the names of tasks that have figures and
-    pictures, `model_name` the model to start from. Raises `ElmoError` where a
-    figure is missing, or `store` was not made from `model`. Equal inputs give equal bytes.
+    pictures, `model_name` the model to start from. Raises `ElmoError` if a figure is missing or
+    `store` was not made from `model`. Equal inputs give equal bytes.
     """
     from elmo.model.embedder import Embedder
 
@@ -81,29 +80,18 @@ def run(
             marks = ("index.html", "curves.png")
             with new_folder(Location(out), required=marks, pattern=r"\w+\.png") as folder:
                 embedder = Embedder.load(local_model, device="cpu")
-                drawn = draw_curves(results, folder)
-                figures = _figures(results, drawn, curves / "tasks", params, embedder)
-                page = render(params.title, sections.summary(results), figures)
+                curves_picture = draw_curves(results, folder)
+                blocks_by_section: dict[str, list[Block]] = {
+                    "Model": [sections.model(results)],
+                    "Perplexity": sections.perplexities(results),
+                    "Training": [sections.training(), curves_picture],
+                    "Neighbours": word_sections.neighbors(params, results.store, embedder),
+                    "Tasks": sections.tasks(results.tasks, curves / "tasks"),
+                }
+                page = render(params.title, sections.summary(results), blocks_by_section)
                 (folder / "index.html").write_text(page, encoding="utf-8")
             log.log_artifact(out / "index.html")
-    return {"sections": len(figures)}
-
-
-def _figures(
-    results: Results,
-    drawn: Picture,
-    task_pictures: Path,
-    params: ReportSettings,
-    embedder: "Embedder",
-) -> dict[str, list[Block]]:
-    """The sections, in order."""
-    return {
-        "Model": [sections.model(results)],
-        "Perplexity": sections.perplexities(results),
-        "Training": [sections.training(), drawn],
-        "Neighbours": word_sections.neighbors(params, results.store, embedder),
-        "Tasks": sections.tasks(results.tasks, task_pictures),
-    }
+    return {"sections": len(blocks_by_section)}
 
 
 def summary(figures: dict[str, int], out: Path) -> str:

@@ -35,11 +35,11 @@ class Stage:
     name: str
     """The stage's name in dvc.yaml, in params.yaml and on the command line."""
     version: int
-    """Raised when the code writes other results than before, so that dvc repro runs it again."""
+    """Raise it when the code changes results, so that dvc repro runs the stage again."""
     help: str
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
-    """The first is the stage's own; the others may lie in a folder with those of other stages."""
+    """The first belongs to the stage; the others may share a folder with those of other stages."""
     run: Callable[..., Numbers]
     """Does the work: gets all params as `params`, the arguments by name, and perhaps `cluster`."""
     summary: Callable[[Numbers, Mapping[str, Any]], str]
@@ -56,10 +56,10 @@ class Stage:
     resumes_in_output: bool = False
     """Whether a killed run's finished pieces at a URL lie in the output, and are taken up there."""
     cluster: bool = False
-    """Whether its work is divided among processes, here or on a cluster."""
+    """Whether its work is divided among processes, on this machine or on a cluster."""
     takes_over: bool = False
     """Whether it takes pieces from the output that it replaces: at a URL it is given that one's
-    location as `earlier`, where there is one."""
+    location as `previous_output`, where there is one."""
     settles_precision: Callable[[Mapping[str, Any]], bool] | None = None
     """Tells, given its arguments, whether `precision: auto` is replaced by the faster one here
     before it runs; None: it has no precision."""

@@ -1,14 +1,15 @@
-"""tokenize: text cut into sentences of tokens, written as shards, one task for each piece of text.
+"""tokenize: text split into sentences of tokens and written as shards, one task for each piece.
 
-A piece numbers its sentences from 0, and what comes before it goes into the manifest. So a shard
-depends on its own text and the settings alone, which its name tells: a text that is added is cut,
-and the shards of the others are taken from the output that is replaced. The bytes never depend on
-the number of workers, their order, how often they were killed, or what was there before.
+A piece numbers its sentences from 0; the manifest has its place in the corpus. So a shard depends
+only on its text and the settings, and is named by their digest: if a file is added, only this file
+is tokenized, and the other shards are taken from the replaced output. The bytes do not depend on
+the number of workers, their order, interruptions, or the replaced output.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -19,7 +20,6 @@ from elmo.data.manifest import (
     CorpusFile,
     ShardEntry,
     ShardsCounts,
-    Split,
     TextQuality,
     TokenizerEntry,
     write_manifest,
@@ -35,7 +35,7 @@ from elmo.model.config import read_config
 from ..cluster import workers
 from ..settings.cluster import Cluster
 from ..settings.params import Params, TokenizeSettings
-from ..terminal.progress import human_size, say
+from ..terminal.progress import human_size
 from ..text import accounting, quality
 from ..text.copies import (
     ExcludedLines,
@@ -58,20 +58,19 @@ from ..text.shard_builder import (
     whole_results,
 )
 from ..text.work_folder import discard_pieces, work_folder
-from .corpus import read_manifest
+from .corpus import TextName, read_manifest
 from .stage import OUT, Argument, Numbers, Stage
 
-_LONG = 200_000_000  # bytes of a compressed file, which one core reads for half a minute
 _OURS = ("manifest.json",)
 _ALSO = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
 _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
-_LEFT_OUT = {  # why lines are left out, by the reason
-    "copy": "that came before in this text",
-    "near_copy": "that nearly came before",
-    "repeated_line": "that is repeated across documents",
-    "leak": "that the domain text has on the other side (held out or learned from)",
+_LEFT_OUT = {  # the summary's phrase for each reason to leave out lines
+    "copy": "as copies of earlier text",
+    "near_copy": "as near-copies of earlier text",
+    "repeated_line": "as lines repeated across documents",
+    "leak": "because the domain text has it on the other side (held out or trained on)",
 }
-_REMARKS = {  # by the name of a figure: from which share of the sentences it is said, and how
+_REMARKS = {  # by figure: the share of the sentences above which it is reported, and the remark
     "not_text_sentences": (
         0.2,
         "{:,} sentences hardly look like text (most tokens have no letter)",
@@ -91,7 +90,7 @@ STAGE = Stage(
     help="Tokenize the general or domain text of CORPUS into Arrow shards.",
     inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "domain"))),
     outputs=(OUT,),
-    run=lambda params, **given: _run(params, **given),
+    run=lambda params, **arguments: _run(params, **arguments),
     summary=lambda figures, _: summary(figures),
     metrics={"tokens": "tokens"},
     resumes_in_output=True,
@@ -100,7 +99,9 @@ STAGE = Stage(
 )
 
 
-def _run(params: Params, *, cluster: Cluster, text: str, out: Location, **given: Any) -> Numbers:
+def _run(
+    params: Params, *, cluster: Cluster, text: TextName, out: Location, **arguments: Any
+) -> Numbers:
     if text == "domain":
         _check_queries(params)
         if params.corpus.keep and params.tokenize.documents == "blank":
@@ -108,16 +109,16 @@ def _run(params: Params, *, cluster: Cluster, text: str, out: Location, **given:
                 "params.yaml: corpus.keep: blank lines divide documents, not records; set "
                 "tokenize.documents to auto or line"
             )
-    addresses = (*params.corpus.general, *params.corpus.domain)
-    own: dict[str, Any] = given | {"text": text, "out": out, "cluster": cluster}
+    urls = (*params.corpus.general, *params.corpus.domain)
+    run_arguments: dict[str, Any] = arguments | {"text": text, "out": out, "cluster": cluster}
     tokenization = _tokenization(params)
-    return run(params=params.tokenize, tokenization=tokenization, given=addresses, **own)
+    return run(params=params.tokenize, tokenization=tokenization, urls=urls, **run_arguments)
 
 
 def _tokenization(params: Params) -> Tokenization:
-    """Return how text is cut: as for the model that is fine-tuned, in its version, if it is so."""
-    how = params.tokenize
-    tokenization = installed_tokenization(how.tokenizer, how.sentences)
+    """Return the tokenizer of the settings, in the version of the model that is fine-tuned."""
+    settings = params.tokenize
+    tokenization = installed_tokenization(settings.tokenizer, settings.sentences)
     if params.pretrain.model:
         recorded = read_config(params.pretrain.model).tokenizer
         if recorded.name == tokenization.name:
@@ -127,7 +128,7 @@ def _tokenization(params: Params) -> Tokenization:
 
 
 def _check_queries(params: Params) -> None:
-    """Refuse a query of the report whose brackets hold no token, before what takes hours."""
+    """Refuse a query of the report whose brackets hold no token, before hours of training."""
     from elmo.store.neighbors import parse_query
 
     tokenize = TextTokenizer(_tokenization(params))
@@ -143,28 +144,26 @@ def run(
     out: Location,
     params: TokenizeSettings,
     *,
-    text: str,
+    text: TextName,
     work: Location,
     cluster: Cluster,
-    given: Sequence[str] = (),
+    urls: Sequence[str] = (),
     tokenization: Tokenization | None = None,
-    earlier: Location | None = None,
+    previous_output: Location | None = None,
 ) -> dict[str, float]:
     """Write the shards of a corpus folder's text to `out`; return the counts, such as `tokens`.
 
     `text` is "general" or "domain". The folder names URLs without logins; these are taken from the
-    URLs `given`, as the user wrote them. Finished pieces wait in `work`, from which a killed run is
-    resumed. `earlier` are the shards that are replaced, where they are not at `out`.
+    `urls`, as the user wrote them. Finished pieces wait in `work`, from which a killed run is
+    resumed. `previous_output` has the shards that are replaced if they are not at `out`.
     """
     texts = read_manifest(corpus).texts
-    if text not in texts:
-        raise ElmoError(f"{corpus}/manifest.json: has no {text} text; run: elmo run corpus")
     inputs = {
-        name: [source.to_input(corpus, given) for source in texts[name].inputs] for name in texts
+        name: [source.to_input(corpus, urls) for source in texts[name].inputs] for name in texts
     }
-    ours, *others = ({file.sha256 for file in inputs[name]} for name in (text, *texts))
+    digests, *digests_of_texts = ({file.sha256 for file in inputs[name]} for name in (text, *texts))
     domain = None  # what leaks between the two is left out of the general text
-    if text == "general" and params.heldout and any(ours != other for other in others):
+    if text == "general" and params.heldout and any(digests != d for d in digests_of_texts):
         domain = inputs["domain"], texts["domain"].column
     return tokenize(
         inputs[text],
@@ -172,11 +171,11 @@ def run(
         params,
         column=texts[text].column,
         tokenization=tokenization,
-        earlier=earlier,
+        previous_output=previous_output,
         work=work,
         cluster=cluster,
         # A file of both texts must fall to the same sides in both.
-        alone=all(ours == other or ours.isdisjoint(other) for other in others),
+        is_independent=all(digests == d or digests.isdisjoint(d) for d in digests_of_texts),
         domain=domain,
         keep=texts[text].keep or (),
     )
@@ -184,18 +183,20 @@ def run(
 
 def summary(figures: dict[str, float]) -> str:
     """Return the line that the stage prints, from the counts of `run`: what the shards hold."""
-    held, sentences = figures["heldout_tokens"], figures["sentences"]
-    said = [f"{figures['tokens']:,} tokens in {sentences:,} sentences, {figures['shards']} shards"]
-    if held < LEAST_HELD_OUT:
-        said.append(f"only {held:,} tokens are held out, {_FEW_HELD_OUT}")
-    for reason, what in _LEFT_OUT.items():
+    heldout_tokens, sentences = figures["heldout_tokens"], figures["sentences"]
+    remarks = [
+        f"{figures['tokens']:,} tokens in {sentences:,} sentences, {figures['shards']} shards"
+    ]
+    if heldout_tokens < LEAST_HELD_OUT:
+        remarks.append(f"only {heldout_tokens:,} tokens are held out, {_FEW_HELD_OUT}")
+    for reason, phrase in _LEFT_OUT.items():
         if size := figures.get(f"dropped_{reason}_bytes", 0):
-            said.append(f"{human_size(size)} left out {what}")
+            remarks.append(f"{human_size(size)} left out {phrase}")
     for name, (share, remark) in _REMARKS.items():
         count = figures.get(name, 0) * (sentences if name == "duplicate_share" else 1)
         if count > share * sentences:
-            said.append(remark.format(round(count)))
-    return "; ".join(said)
+            remarks.append(remark.format(round(count)))
+    return "; ".join(remarks)
 
 
 def tokenize(
@@ -206,71 +207,60 @@ def tokenize(
     column: str,
     work: Location,
     cluster: Cluster,
-    alone: bool = True,
+    is_independent: bool = True,
     domain: tuple[Sequence[InputFile], str] | None = None,
     keep: tuple[str, ...] = (),
     tokenization: Tokenization | None = None,
-    earlier: Location | None = None,
+    previous_output: Location | None = None,
 ) -> dict[str, float]:
     """Write the shards of `inputs` to `out`, and return the counts; on an error, write none.
 
     `column` is the column or field that holds the text of records. Finished pieces wait in `work`,
-    or at a URL in `out`, until all are done; the next run resumes from them. Those that `earlier`
-    has, the shards that are replaced (default: those at a local `out`), are taken from there.
-    `alone` is set unless another text has some of the files and not others. Given the files of the
-    `domain` text and its column, nothing is learned from that is held out there, or the other way
-    round. `keep` names columns of records that are kept beside the sentences. `tokenization` is a
-    version of the tokenizer; default: the present one.
+    or at a URL in `out`, until all are done; the next run resumes from them. Shards that are still
+    right are taken from `previous_output`, which is replaced (default: a local `out`). A text
+    `is_independent` unless another text has some of its files. If the files of the `domain` text
+    and its column are given, nothing is trained on that is held out there, or the other way round.
+    `keep` names columns of records that are kept beside the sentences. `tokenization` is a version
+    of the tokenizer (default: the installed one).
     """
     check_folder(out, required=_OURS, pattern=_ALSO, kind="shards")
     tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
-    _say_large(inputs)
 
-    def plan(inputs: Sequence[InputFile], column: str) -> list[Piece]:
-        size = piece_bytes(inputs, shard_bytes=params.shard_bytes)
-        how = replace(params, shard_bytes=size)
-        sides = choose_sides(inputs, how, column=column, alone=alone)
-        divided = plan_pieces(inputs, shard_bytes=size, documents=sides.documents)
-        return [
-            Piece(number, spans, out, how, sides, column, tokenizer, STAGE.version)
-            for number, spans in enumerate(divided)
-        ]
-
+    plan = partial(
+        _plan, out=out, params=params, tokenizer=tokenizer, is_independent=is_independent
+    )
     pieces = plan(inputs, column)
     domain_pieces = plan(check_inputs(domain[0]), domain[1]) if domain else []
-    with work_folder(work, "tokenize", out) as kept:
-        kept = kept if out.local is not None else out  # at a URL they are written where they stay
-        pieces = [replace(piece, folder=kept, keep=keep) for piece in pieces]
+    with work_folder(work, "tokenize", out) as finished:
+        if out.local is None:
+            finished = out  # at a URL shards are written where they stay
+        pieces = [replace(piece, folder=finished, keep=keep) for piece in pieces]
         pieces = _leave_out_copies(pieces, domain_pieces, cluster)
-        before = {result.piece: result for result in _written_before(earlier or out, out, pieces)}
-        results = _results(pieces, before, cluster)
+        previous_results = _read_previous_results(previous_output or out, out, pieces)
+        results = _tokenize_pieces(pieces, previous_results, cluster)
         total = accounting.sum_accounts(result.accounting for result in results)
         if not total.tokens:
-            discard_pieces(kept)
+            discard_pieces(finished)
             raise ElmoError(f"{inputs[0].url}: the text has no tokens, only white space")
-        documents: dict[Split, int] = {
-            "train": total.train_documents,
-            "heldout": total.heldout_documents,
-        }
         counts, report = total.counts(), quality.summarize([result.quality for result in results])
-        shards = _entries(pieces, results)
+        shards = _list_shards(pieces, results)
         with output_location(out, required=_OURS, pattern=_ALSO, kind="shards") as folder:
-            new = [entry.file for one in results if one.piece not in before for entry in one.shards]
-            if kept != folder:
-                folder.adopt_all(new, kept)
-            old = sorted({entry.file for entry in shards}.difference(new))
-            if earlier is None:
-                for name in old:
-                    link_or_copy(out.name(name), folder.name(name))
+            previous_files = {e.file for result in previous_results.values() for e in result.shards}
+            new_files = {entry.file for entry in shards} - previous_files
+            if finished != folder:
+                folder.adopt_all(sorted(new_files), finished)
+            if previous_output is not None:
+                folder.adopt_all(sorted(previous_files), previous_output)
             else:
-                folder.adopt_all(old, earlier)
+                for name in previous_files:
+                    link_or_copy(out.name(name), folder.name(name))
             folder.write(PIECES, b"".join(map(encode_result, results)))
             write_manifest(
                 folder,
                 shards=shards,
-                documents=documents,
+                documents={"train": total.train_documents, "heldout": total.heldout_documents},
                 tokenizer=TokenizerEntry(
                     **msgspec.structs.asdict(tokenizer),
                     documents=params.documents,
@@ -280,33 +270,40 @@ def tokenize(
                 inputs=files,
                 quality=report,
             )
-        kept.delete_all(piece.result_name for piece in pieces)
+        finished.delete_all(piece.result_name for piece in pieces)
     return _metrics(counts, report, shards)
 
 
-def _say_large(inputs: Sequence[InputFile]) -> None:
-    """Name the compressed files that one core reads for long, and what to do about it."""
-    large = [one for one in inputs if one.compression is not None and one.bytes > _LONG]
-    if large:
-        more = f" and {len(large) - 1:,} more" if len(large) > 1 else ""
-        say(
-            f"{large[0].url}{more}: {human_size(sum(one.bytes for one in large))} compressed; each "
-            "such file is work for one core, and begins anew when killed: unpack it, or cut it "
-            "into files of about 100 MB (split -C 400M --filter='gzip > $FILE.gz')"
-        )
+def _plan(
+    inputs: Sequence[InputFile],
+    column: str,
+    *,
+    out: Location,
+    params: TokenizeSettings,
+    tokenizer: Tokenization,
+    is_independent: bool,
+) -> list[Piece]:
+    """Divide a text into pieces, and choose which documents are held out."""
+    params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
+    sides = choose_sides(inputs, params, column=column, is_independent=is_independent)
+    divided = plan_pieces(inputs, shard_bytes=params.shard_bytes, documents=sides.documents)
+    return [
+        Piece(number, spans, out, params, sides, column, tokenizer, STAGE.version)
+        for number, spans in enumerate(divided)
+    ]
 
 
 def _leave_out_copies(
     pieces: Sequence[Piece], domain_pieces: Sequence[Piece], cluster: Cluster
 ) -> list[Piece]:
-    """The pieces, each with the lines that it leaves out: those that came before, or leak.
+    """Return the pieces, each with the lines that it leaves out: copies, and leaks.
 
-    `domain_pieces` are those of the domain text, with which it is compared.
+    Leaks are text that the `domain_pieces`, those of the domain text, have on the other side.
     """
     both_texts = [*pieces, *domain_pieces]
-    found = [*workers.tasks(find_passages, both_texts, cluster=cluster, label="copies")]
-    raise_all(one for one in found if isinstance(one, ElmoError))
-    passages = [one for one in found if isinstance(one, PiecePassages)]
+    results = [*workers.tasks(find_passages, both_texts, cluster=cluster, label="copies")]
+    raise_all(result for result in results if isinstance(result, ElmoError))
+    passages = [result for result in results if isinstance(result, PiecePassages)]
     passages, domain_passages = passages[: len(pieces)], passages[len(pieces) :]
     similarity = pieces[0].params.near_duplicates if pieces else 0.0
     left_out = find_copies(passages, similarity=similarity)
@@ -323,7 +320,7 @@ def _leave_out_copies(
 
 
 def _plain(left_out: ExcludedLines) -> tuple[tuple[str, Ranges], ...]:
-    """Return ranges as plain values, without the reasons for which there are none."""
+    """Return ranges as plain values, without reasons that have no ranges."""
     return tuple(
         (reason, tuple((begin, end) for begin, end in ranges.tolist()))
         for reason, ranges in left_out.items()
@@ -331,44 +328,51 @@ def _plain(left_out: ExcludedLines) -> tuple[tuple[str, Ranges], ...]:
     )
 
 
-def _written_before(folder: Location, out: Location, pieces: Sequence[Piece]) -> list[PieceResult]:
-    """The results of pieces whose shards lie in the folder that is replaced, whole."""
+def _read_previous_results(
+    folder: Location, out: Location, pieces: Sequence[Piece]
+) -> dict[str, PieceResult]:
+    """Return by digest the results of pieces whose shards are whole in the replaced folder."""
     if not folder.exists(PIECES) or (folder == out and out.local is None):  # of a killed writer
-        return []
-    wanted = {piece.digest for piece in pieces}
-    known = (one for one in decode_results(folder.read(PIECES)) if one.piece in wanted)
-    return whole_results(known, folder, folder.tree())
+        return {}
+    digests = {piece.digest for piece in pieces}
+    results = (result for result in decode_results(folder.read(PIECES)) if result.piece in digests)
+    return {result.piece: result for result in whole_results(results, folder, folder.tree())}
 
 
-def _results(
-    pieces: Sequence[Piece], before: Mapping[str, PieceResult], cluster: Cluster
+def _tokenize_pieces(
+    pieces: Sequence[Piece], previous_results: Mapping[str, PieceResult], cluster: Cluster
 ) -> list[PieceResult]:
-    """The results of all pieces in order; those finished before are not done again."""
-    new = [piece for piece in pieces if piece.digest not in before]
-    known = {**before, **{result.piece: result for result in read_finished(new)}}
-    missing = [piece for piece in pieces if piece.digest not in known]
-    done = [*workers.tasks(try_piece, missing, cluster=cluster, label="tokenize")]
-    raise_all(one for one in done if isinstance(one, ElmoError))
-    known.update((one.piece, one) for one in done if isinstance(one, PieceResult))
-    return [known[piece.digest] for piece in pieces]
+    """Return the results of all pieces in order; finished pieces are not tokenized again."""
+    new_pieces = [piece for piece in pieces if piece.digest not in previous_results]
+    result_by_piece = {
+        **previous_results,
+        **{result.piece: result for result in read_finished(new_pieces)},
+    }
+    unfinished_pieces = [piece for piece in pieces if piece.digest not in result_by_piece]
+    new_results = [*workers.tasks(try_piece, unfinished_pieces, cluster=cluster, label="tokenize")]
+    raise_all(result for result in new_results if isinstance(result, ElmoError))
+    result_by_piece.update(
+        (result.piece, result) for result in new_results if isinstance(result, PieceResult)
+    )
+    return [result_by_piece[piece.digest] for piece in pieces]
 
 
-def _entries(pieces: Sequence[Piece], results: Sequence[PieceResult]) -> list[ShardEntry]:
-    """The manifest's entries of all shards, train first, each with its place in the corpus.
+def _list_shards(pieces: Sequence[Piece], results: Sequence[PieceResult]) -> list[ShardEntry]:
+    """Return the manifest's entries of all shards, train first, each with its place in the corpus.
 
-    Offsets are the sentences and documents of all pieces before its own.
+    The place is the number of sentences and documents of all earlier pieces.
     """
-    sentences = accumulate((one.accounting.sentences for one in results), initial=0)
-    documents = accumulate((one.accounting.document_ids for one in results), initial=0)
+    sentences = accumulate((result.accounting.sentences for result in results), initial=0)
+    documents = accumulate((result.accounting.document_ids for result in results), initial=0)
     entries = [
         entry.published(
             sentences=sentence,
             documents=piece.spans[0].document if piece.sides.documents == "file" else document,
         )
-        for piece, one, sentence, document in zip(
+        for piece, result, sentence, document in zip(
             pieces, results, sentences, documents, strict=False
         )
-        for entry in one.shards
+        for entry in result.shards
     ]
     return [entry for split in SPLITS for entry in entries if entry.split == split]
 

@@ -43,28 +43,28 @@ from .stage import Stage
 
 TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
 
-_BEFORE, _STOP = "before.json", "stop-"  # files of a run's folder
-_REPORTS = ("train", "heldout")  # the reports of a training that curves have: KIND.tsv
+_BEFORE, _STOP = "before.json", "stop-"  # names of files in a run's folder
+_REPORTS = ("train", "heldout")  # the kinds of reports that have a curve, KIND.tsv
 
 
 class PreparedJob(NamedTuple):
     """A training job as one worker runs it, with its data loaded.
 
-    `text` is the name of its own held-out text, and `others` are jobs that only measure the same
-    model on other texts, by their names. With `compared`, all texts are also measured before the
-    first step. `words_added` is by how many words fine-tuning has extended the vocabulary.
+    `text` is the name of its own held-out text; `other_jobs` only measure the same model on other
+    texts, by their names. If `measures_first`, all texts are also measured before the first step.
+    `words_added` counts the words that fine-tuning adds to the vocabulary.
     """
 
     job: TrainingJob
     text: str
-    others: dict[str, TrainingJob]
-    compared: bool
+    other_jobs: dict[str, TrainingJob]
+    measures_first: bool
     words_added: int
     tokenizer: Tokenization  # of the text that the model is for
 
 
 class StageJob(Protocol):
-    """The inputs of a stage's training: small, since it is pickled and sent to each worker."""
+    """The inputs of a stage's training; it must be small, since each worker gets it pickled."""
 
     def prepare(self, settings: "RunSettings") -> PreparedJob:
         """Load the inputs on a worker, and return the job to run."""
@@ -96,8 +96,8 @@ class TrainingResult(NamedTuple):
     `digest` is the model's.
     """
 
-    before: TextFigures
-    after: TextFigures
+    figures_before: TextFigures
+    figures_after: TextFigures
     steps: int
     tokens: int
     words_added: int
@@ -139,10 +139,10 @@ def train(
     run = tracking.run(stage.name, params, inputs=inputs, sources=sources, folder=folder)
     with (
         work_folder_lock(folder.local) if folder.local else nullcontext(),
-        _kept(folder),
+        _discard_if_nothing_saved(folder),
         run as log,
     ):
-        _sweep(folder)
+        _delete_leftovers(folder)
         settings = RunSettings(
             stage=stage.name,
             folder=folder,
@@ -162,26 +162,26 @@ def train(
         with restarts.run_alongside(_log_reports, log, folder):
             trained = _on_workers(job, settings, cluster)
         _log_curves(log, folder)
-        with new_folder(Location(curves), required=tuple(CURVES), pattern="") as new:
+        with new_folder(Location(curves), required=tuple(CURVES), pattern="") as new_curves:
             for name in CURVES:
-                (new / name).write_bytes(folder.read(name))
-        log.log_metrics(_flat(trained), step=trained.steps)
+                (new_curves / name).write_bytes(folder.read(name))
+        log.log_metrics(_flatten(trained), step=trained.steps)
         log.log_artifact(curves)
         log.set_tag("model_digest", trained.digest)
         folder.remove()  # a run that is forced finds nothing finished
     return trained
 
 
-def _log_reports(log: tracking.Run, folder: Location, done: threading.Event) -> None:
-    """Log what the first worker reports in `folder` to MLflow until `done`.
+def _log_reports(log: tracking.Run, folder: Location, stop: threading.Event) -> None:
+    """Log what the first worker reports in `folder` to MLflow until `stop`.
 
     A report may be missed: `_log_curves` completes the figures.
     """
-    seen = ""
-    while not done.wait(live.pause(folder)):
-        text = live.newest(folder)
-        figures = json.loads(text) if text != seen else {}
-        seen = text
+    last_text = ""
+    while not stop.wait(live.pause(folder)):
+        text = live.read_newest(folder)
+        figures = json.loads(text) if text != last_text else {}
+        last_text = text
         if (kind := figures.get("kind")) in _REPORTS:
             log.log_metrics(
                 {
@@ -205,17 +205,17 @@ def _log_curves(log: tracking.Run, folder: Location) -> None:
 
 
 def _check_outputs(out: Location, curves: Path) -> None:
-    """Refuse outputs that are each other's, or would replace what is not a stage's own."""
+    """Refuse equal outputs, and outputs that would replace files of others."""
     if out == Location(curves):
-        raise ElmoError(f"{out}: given for the model and for its curves; choose two folders")
+        raise ElmoError(f"{out}: is given for both the model and its curves; choose two folders")
     check_folder(out, required=("config.json", "weights.safetensors"), pattern=OTHER_FILE_PATTERN)
     check_folder(Location(curves), required=tuple(CURVES), pattern="")
     for name, columns in CURVES.items():
         check_output(curves / name, pattern="\t".join(columns).encode() + b"\n")
 
 
-def _sweep(folder: Location) -> None:
-    """Delete what a start that was killed has left in the run's folder, but its checkpoints."""
+def _delete_leftovers(folder: Location) -> None:
+    """Delete what a killed start left in the run's folder, except checkpoints."""
     for name in folder.names():
         if name.startswith(_STOP):
             folder.delete(name)
@@ -225,15 +225,15 @@ def _sweep(folder: Location) -> None:
 
 
 def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> TrainingResult:
-    """Train the job on the workers, showing how it goes; `KeyboardInterrupt` where it was stopped
-    and has saved."""
-    with live.shown(settings.stage, settings.folder):
+    """Train the job on the workers, and show its progress; raise `KeyboardInterrupt` if it was
+    stopped and has saved."""
+    with live.showing_reports(settings.stage, settings.folder):
         ended = ray_cluster.fit(
-            _loop,
+            _train_on_worker,
             {"job": job, "settings": settings},
             cluster=cluster,
             label=settings.stage,
-            name=_name(settings),
+            name=_name_training(settings),
             storage=settings.folder,
             stop=settings.stop,
         )
@@ -244,18 +244,18 @@ def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> Train
     return TrainingResult(*ended)
 
 
-def _name(settings: RunSettings) -> str:
-    """Name the training for Ray's dashboard, which several people may share: the stage, the job or
-    else the project, and which work in progress it is."""
-    whose = re.sub(r"[^\w-]", "_", os.environ.get(JOB) or Path.cwd().name)
-    return f"{settings.stage}-{whose}-{settings.folder.last[:8]}"
+def _name_training(settings: RunSettings) -> str:
+    """Return the training's name for Ray's dashboard, which people may share: the stage, the job or
+    project, and the folder of its work in progress."""
+    project = re.sub(r"[^\w-]", "_", os.environ.get(JOB) or Path.cwd().name)
+    return f"{settings.stage}-{project}-{settings.folder.last[:8]}"
 
 
-def _flat(trained: TrainingResult) -> dict[str, float]:
-    """The figures by `when.text.name`, as MLflow names metrics."""
+def _flatten(trained: TrainingResult) -> dict[str, float]:
+    """Return the figures as MLflow names metrics: by `time.text.name`."""
     return {
-        f"{when}.{text}.{name}": value
-        for when, texts in (("before", trained.before), ("after", trained.after))
+        f"{time}.{text}.{name}": value
+        for time, texts in (("before", trained.figures_before), ("after", trained.figures_after))
         for text, figures in texts.items()
         for name, value in figures.items()
         if value is not None
@@ -263,8 +263,8 @@ def _flat(trained: TrainingResult) -> dict[str, float]:
 
 
 @contextmanager
-def _kept(folder: Location) -> Iterator[None]:
-    """Leave nothing of a run that fails before there is anything to resume from."""
+def _discard_if_nothing_saved(folder: Location) -> Iterator[None]:
+    """Remove the folder of a run that fails before it can be resumed."""
     try:
         yield
     except BaseException:
@@ -273,7 +273,7 @@ def _kept(folder: Location) -> Iterator[None]:
         raise
 
 
-def _loop(
+def _train_on_worker(
     config: dict[str, Any], rank: int, size: int, device: str
 ) -> tuple[Any, ...] | str | None:
     """Train on each worker; return a `TrainingResult` as a tuple, or None if it was interrupted.
@@ -282,34 +282,40 @@ def _loop(
     """
     try:
         workers = WorkerGroup(rank, size, torch.device(device))
-        return tuple(_work(config["job"], config["settings"], workers))
+        return tuple(_train_and_measure(config["job"], config["settings"], workers))
     except KeyboardInterrupt:
         return None
     except ElmoError as error:
         return str(error)
 
 
-def _work(stage_job: StageJob, settings: RunSettings, workers: WorkerGroup) -> TrainingResult:
+def _train_and_measure(
+    stage_job: StageJob, settings: RunSettings, workers: WorkerGroup
+) -> TrainingResult:
     torch.set_num_threads(max(1, settings.threads))
-    prepared = stage_job.prepare(settings)
-    job = prepared.job
+    prepared_job = stage_job.prepare(settings)
+    job = prepared_job.job
     job.bilm.to(workers.device)
     job.softmax.to(workers.device)
-    before: TextFigures = {}
-    reports = live.Reports(settings.folder, shown=workers.rank == 0)
-    if prepared.compared:
-        before = _remembered(
-            settings.folder, workers, lambda: _figures(prepared, workers, None, reports)
+    figures_before: TextFigures = {}
+    reports = live.Reports(settings.folder, is_first_worker=workers.rank == 0)
+    if prepared_job.measures_first:
+        figures_before = _measure_once(
+            settings.folder, workers, lambda: _measure_texts(prepared_job, workers, None, reports)
         )
     progress = fit(
-        replace(job, on_window=reports.show_measuring(prepared.text)),
+        replace(job, on_window=reports.show_measuring(prepared_job.text)),
         workers=workers,
         report=reports,
     )
-    after = _figures(prepared, workers, progress.figures, reports)
+    figures_after = _measure_texts(prepared_job, workers, progress.figures, reports)
     digest = ""
     if workers.rank == 0:
-        perplexity = {"before": before, "after": after} if before else {"after": after}
+        perplexity = (
+            {"before": figures_before, "after": figures_after}
+            if figures_before
+            else {"after": figures_after}
+        )
         digest = save_model(
             settings.out,
             bilm=job.bilm,
@@ -317,42 +323,47 @@ def _work(stage_job: StageJob, settings: RunSettings, workers: WorkerGroup) -> T
             characters=job.characters,
             softmax={name: value.detach() for name, value in job.softmax.state_dict().items()},
             training=settings.lineage | {"perplexity": perplexity},
-            tokenizer=prepared.tokenizer,
+            tokenizer=prepared_job.tokenizer,
         )
     return TrainingResult(
-        before, after, progress.step, progress.tokens, prepared.words_added, digest
+        figures_before,
+        figures_after,
+        progress.step,
+        progress.tokens,
+        prepared_job.words_added,
+        digest,
     )
 
 
-def _figures(
-    prepared: PreparedJob,
+def _measure_texts(
+    prepared_job: PreparedJob,
     workers: WorkerGroup,
-    own: dict[str, float | None] | None,
+    own_figures: dict[str, float | None] | None,
     reports: live.Reports,
 ) -> TextFigures:
-    """Perplexities on all of the held-out texts; those of the job's own text may be known."""
+    """Return perplexities on all held-out texts; those of the job's own text may be given."""
 
     def measure(text: str, job: TrainingJob) -> dict[str, float | None]:
-        shown = replace(job, on_window=reports.show_measuring(text))
-        return heldout_perplexity(shown, workers=workers).to_dict()
+        shown_job = replace(job, on_window=reports.show_measuring(text))
+        return heldout_perplexity(shown_job, workers=workers).to_dict()
 
-    own = own or measure(prepared.text, prepared.job)
-    return {prepared.text: own} | {
-        text: measure(text, job) for text, job in prepared.others.items()
+    own_figures = own_figures or measure(prepared_job.text, prepared_job.job)
+    return {prepared_job.text: own_figures} | {
+        text: measure(text, job) for text, job in prepared_job.other_jobs.items()
     }
 
 
-def _remembered(
+def _measure_once(
     folder: Location, workers: WorkerGroup, compute: Callable[[], TextFigures]
 ) -> TextFigures:
-    """Return what was computed before the first step: its weights are gone after a restart.
+    """Return the figures from before the first step, which a resumed run cannot compute again.
 
-    Only the first worker reads it, and only it needs it.
+    Only the first worker needs and reads them.
     """
-    first = workers.rank == 0
-    if workers.sum_over_workers([float(first and folder.exists(_BEFORE))])[0] > 0:
-        return folder.read_record(_BEFORE, TextFigures) if first else {}
+    is_first_worker = workers.rank == 0
+    if workers.sum_over_workers([float(is_first_worker and folder.exists(_BEFORE))])[0] > 0:
+        return folder.read_record(_BEFORE, TextFigures) if is_first_worker else {}
     figures = compute()
-    if first:
+    if is_first_worker:
         folder.write_json(_BEFORE, figures)
     return figures

@@ -1,8 +1,7 @@
-"""vocab: the words and characters of shards, counted from their dictionaries alone.
+"""vocab: the words and characters of shards, counted from their dictionaries.
 
 No token is read as text: each shard's types are counted by their ids, and only the lists of types
-are merged. A shard's counts wait in a work folder, under the shard's digest, until the stage is
-done.
+are merged. The work folder keeps the counts of finished shards until the stage is done.
 """
 
 from collections.abc import Sequence
@@ -27,13 +26,12 @@ from ..cluster import workers
 from ..settings.cluster import Cluster
 from ..settings.params import VocabSettings
 from ..terminal.failures import catch_read_errors
-from ..text.text_hashes import hash_strings
 from ..text.work_folder import work_folder
 from .stage import OUT, Argument, Stage
 
 _FILES = ("words.txt", "characters.json")  # that mark a folder as this stage's output
 _ALSO = r"counts\.txt"
-_PIECE = 4_000_000  # rows of shards' counts that are merged at a time
+_TYPES_AT_A_TIME = 4_000_000  # whose characters are counted at a time
 
 STAGE = Stage(
     name="vocab",
@@ -41,7 +39,7 @@ STAGE = Stage(
     help="Count the words of SHARDS.",
     inputs=(Argument("shards"),),
     outputs=(OUT,),
-    run=lambda params, **given: run(params=params.vocab, **given),
+    run=lambda params, **arguments: run(params=params.vocab, **arguments),
     summary=lambda figures, _: summary(figures),
     metrics={"words": "words", "heldout_covered_share_higher_better": "heldout_coverage"},
     cluster=True,
@@ -65,27 +63,13 @@ class TypeCounts:
         return int(self.counts.sum())
 
 
-@dataclass(frozen=True)
-class SortedCounts:
-    """The counts of one shard's types, sorted by the types' hashes, so that shards can be
-    merged.
-    """
-
-    counts: TypeCounts
-    hashes: npt.NDArray[np.uint64]
-
-    def rows(self, start: int, stop: int) -> TypeCounts:
-        """Return the counts of the rows from `start` to `stop`, without a number of sentences."""
-        return TypeCounts(self.counts.types[start:stop], self.counts.counts[start:stop], 0)
-
-
 def run(
     shards: Location, out: Location, params: VocabSettings, *, work: Location, cluster: Cluster
 ) -> dict[str, float]:
     """Write `words.txt`, `counts.txt` and `characters.json` of the training split to `out`.
 
-    Returns the number of words, of characters and other counts, by name. `work` keeps the counts of
-    shards for a run that resumes.
+    Returns the number of words, characters and other counts, by name. A resumed run takes the
+    counts of finished shards from `work`.
     """
     if 0 < params.max_words < 4:
         raise ElmoError(
@@ -93,43 +77,45 @@ def run(
         )
     check_folder(out, required=_FILES, pattern=_ALSO, never="config.json")  # a model has words too
     if out.exists("characters.json"):
-        with not_replacing(str(out)), local_folder(out) as old:
-            Characters.load(old / "characters.json")
+        with not_replacing(str(out)), local_folder(out) as old_folder:
+            Characters.load(old_folder / "characters.json")
     with work_folder(work, "vocab", out) as kept:
         train, heldout = count_types(Shards(shards), work=kept, cluster=cluster)
-        words, counts = _words(train, params)
+        words, counts = _choose_words(train, params)
         if not len(words):
             raise ElmoError(
                 f"vocab.min_count {params.min_count} removes every word of {shards}; lower it"
             )
-        known = int(counts.sum()) + sum(
-            _occurrences(train, mark) for mark in (SENTENCE_BEGIN, SENTENCE_END)
+        known_tokens = int(counts.sum()) + sum(
+            _count_token(train, mark) for mark in (SENTENCE_BEGIN, SENTENCE_END)
         )
-        marks = [train.sentences, train.sentences, train.tokens - known]
+        marks = [train.sentences, train.sentences, train.tokens - known_tokens]
         lines = pa.concat_arrays([pa.array([*MARKS]), words])
-        characters = _characters(train, params)
+        characters = _choose_characters(train, params)
         with new_folder(out, required=_FILES, pattern=_ALSO) as folder:
             _write_lines(folder / "words.txt", lines)
             _write_lines(
                 folder / "counts.txt", pa.array(np.append(marks, counts)).cast(pa.string())
             )
             characters.save(folder / "characters.json")
-    covered = _covered(heldout, pa.concat_arrays([words, pa.array([SENTENCE_BEGIN, SENTENCE_END])]))
+    covered_tokens = _count_covered(
+        heldout, pa.concat_arrays([words, pa.array([SENTENCE_BEGIN, SENTENCE_END])])
+    )
     return {
         "words": len(words) + 3,
         "types": len(train.types),
         "tokens": train.tokens,
-        "coverage": known / train.tokens,
-        "heldout_coverage": covered / heldout.tokens if heldout.tokens else 0.0,
-        "long_tokens": _long(train, characters) + _long(heldout, characters),
+        "coverage": known_tokens / train.tokens,
+        "heldout_coverage": covered_tokens / heldout.tokens if heldout.tokens else 0.0,
+        "long_tokens": _count_long(train, characters) + _count_long(heldout, characters),
         "characters": characters.size,
     }
 
 
 def summary(figures: dict[str, float]) -> str:
     """Return the line that the stage prints, from the counts of `run`: words and coverage."""
-    covered = f"{figures['heldout_coverage']:.1%} of held-out tokens covered"
-    return f"{figures['words']:,} words, {covered}"
+    coverage = f"{figures['heldout_coverage']:.1%} of held-out tokens covered"
+    return f"{figures['words']:,} words, {coverage}"
 
 
 def count_types(
@@ -140,82 +126,56 @@ def count_types(
     `work` keeps the counts of each shard.
     """
     jobs = [
-        (shards.location, entry, work, f"{entry.sha256}-{STAGE.version}-by-hash.arrow")
+        (shards.location, entry, work, f"{entry.sha256}-{STAGE.version}-counts.arrow")
         for split in SPLITS
         for entry in shards.entries(split)
     ]
-    present = set(work.names())
-    missing = [job for job in jobs if job[3] not in present]
-    for _ in workers.tasks(count_shard, missing, cluster=cluster, label="vocab"):
+    finished = set(work.names())
+    unfinished = [job for job in jobs if job[3] not in finished]
+    for _ in workers.tasks(count_shard, unfinished, cluster=cluster, label="vocab"):
         pass
-    counted = in_parallel(lambda job: _read_counts(work, job[3]), jobs)
-    trained_on = len(shards.entries("train"))
-    return sum_counts(counted[:trained_on]), sum_counts(counted[trained_on:])
+    tables = in_parallel(lambda job: _read_counts(work, job[3]), jobs)
+    train_shards = len(shards.entries("train"))
+    return _sum_counts(tables[:train_shards]), _sum_counts(tables[train_shards:])
 
 
 def count_shard(job: tuple[Location, ShardEntry, Location, str]) -> None:
-    """Count the types of one shard and write the counts, sorted by hash, to the work folder.
+    """Count the types of one shard and write the counts to the work folder.
 
     `job` is the shards' folder, the shard's entry, the work folder and the file name to write. The
     shard's bytes are checked first.
     """
     shards, entry, work, name = job
     shard = open_shard_at(shards, entry)
-    sentences = int(np.count_nonzero(np.diff(shard.offsets)))
-    types = pa.concat_arrays([shard.dictionary])
-    hashes = hash_strings(types)
-    order = np.argsort(hashes, kind="stable")
-    columns = {"type": types.take(pa.array(order)), "count": shard.counts()[order]}
-    batch = pa.record_batch(columns | {"hash": hashes[order]}).replace_schema_metadata(
-        {"sentences": str(sentences)}
-    )
-    with work.new_file(name) as new, pa.ipc.new_file(str(new), batch.schema) as writer:
+    sentences = np.count_nonzero(np.diff(shard.offsets))
+    columns = {"type": pa.concat_arrays([shard.dictionary]), "count": shard.counts()}
+    batch = pa.record_batch(columns, metadata={"sentences": str(sentences)})
+    with work.new_file(name) as path, pa.ipc.new_file(str(path), batch.schema) as writer:
         writer.write_batch(batch)
 
 
-def _read_counts(work: Location, name: str) -> SortedCounts:
-    with work.local_copy(name) as path:  # once mapped, its name may go
-        with catch_read_errors(work.name(name)), pa.ipc.open_file(pa.memory_map(str(path))) as file:
-            batch = file.get_batch(0)
-            sentences = int(batch.schema.metadata[b"sentences"])
-    counts = TypeCounts(batch.column("type"), batch.column("count").to_numpy(), sentences)
-    return SortedCounts(counts, batch.column("hash").to_numpy())
+def _read_counts(work: Location, name: str) -> pa.Table:
+    with (
+        work.local_copy(name) as path,  # it may be deleted once it is mapped
+        catch_read_errors(work.name(name)),
+        pa.ipc.open_file(pa.memory_map(str(path))) as file,
+    ):
+        return file.read_all()
 
 
-def sum_counts(parts: Sequence[SortedCounts]) -> TypeCounts:
-    """Return the sum of the counts of several shards.
-
-    The shards' files are merged one range of hashes at a time, so memory holds one range and the
-    distinct types.
-    """
-    pieces = 1 + sum(len(part.hashes) for part in parts) // _PIECE
-    bounds = [np.uint64(2**64 * k // pieces) for k in range(1, pieces)]
-    cuts = [[0, *np.searchsorted(part.hashes, bounds).tolist(), len(part.hashes)] for part in parts]
-    merged = []
-    for k in range(pieces):
-        merged.append(
-            _add([part.rows(cut[k], cut[k + 1]) for part, cut in zip(parts, cuts, strict=True)])
-        )
-    types = pa.concat_arrays([piece.types for piece in merged])
-    counts = np.concatenate([piece.counts for piece in merged])
-    return TypeCounts(types, counts, sum(part.counts.sentences for part in parts))
+def _sum_counts(tables: Sequence[pa.Table]) -> TypeCounts:
+    """Return the sum of the counts of several shards; the types are in no particular order."""
+    sentences = sum(int(table.schema.metadata[b"sentences"]) for table in tables)
+    empty = pa.table({"type": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
+    total = pa.concat_tables([empty, *(table.replace_schema_metadata() for table in tables)])
+    total = total.group_by("type").aggregate([("count", "sum")])
+    return TypeCounts(total["type"].combine_chunks(), total["count_sum"].to_numpy(), sentences)
 
 
-def _add(parts: list[TypeCounts]) -> TypeCounts:
-    if len(parts) < 2:
-        return (
-            parts[0] if parts else TypeCounts(pa.array([], pa.string()), np.zeros(0, np.int64), 0)
-        )
-    merged = pa.chunked_array([part.types for part in parts]).combine_chunks().dictionary_encode()
-    counts = np.zeros(len(merged.dictionary), np.int64)
-    np.add.at(counts, merged.indices.to_numpy(), np.concatenate([part.counts for part in parts]))
-    return TypeCounts(merged.dictionary, counts, sum(part.sentences for part in parts))
-
-
-def _words(
+def _choose_words(
     train: TypeCounts, params: VocabSettings
 ) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
-    """The words but the three marks, by falling count and then by codepoint, and their counts."""
+    """Return the words and their counts by falling count, then codepoint, without the marks."""
     kept = train.counts >= params.min_count
     for mark in NOT_WORDS:
         kept &= _mask(pc.not_equal(train.types, mark))
@@ -227,12 +187,12 @@ def _words(
     return table["word"].combine_chunks(), table["count"].to_numpy()
 
 
-def _covered(counts: TypeCounts, words: pa.StringArray) -> int:
+def _count_covered(counts: TypeCounts, words: pa.StringArray) -> int:
     """Return how many tokens are among these words."""
     return int(counts.counts[_mask(pc.is_in(counts.types, value_set=words))].sum())
 
 
-def _occurrences(counts: TypeCounts, token: str) -> int:
+def _count_token(counts: TypeCounts, token: str) -> int:
     return int(counts.counts[_mask(pc.equal(counts.types, token))].sum())
 
 
@@ -240,21 +200,24 @@ def _mask(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     return values.to_numpy(zero_copy_only=False)
 
 
-def _characters(train: TypeCounts, params: VocabSettings) -> Characters:
+def _choose_characters(train: TypeCounts, params: VocabSettings) -> Characters:
     if params.characters == "bytes":
         return Characters(max_characters=params.max_characters)
-    seen = np.zeros(0x110000)
-    for start in range(0, len(train.types), _PIECE):
-        types, counts = train.types[start : start + _PIECE], train.counts[start : start + _PIECE]
+    occurrences = np.zeros(0x110000)
+    for start in range(0, len(train.types), _TYPES_AT_A_TIME):
+        types = train.types[start : start + _TYPES_AT_A_TIME]
+        counts = train.counts[start : start + _TYPES_AT_A_TIME]
         text = np.frombuffer("".join(types.to_pylist()).encode("utf-32-le"), np.uint32)
         lengths = pc.utf8_length(types).to_numpy()
-        seen += np.bincount(text, weights=np.repeat(counts, lengths), minlength=len(seen))
-    chosen = np.flatnonzero(seen >= params.min_character_count)
-    order = chosen[np.argsort(-seen[chosen], kind="stable")]
+        occurrences += np.bincount(
+            text, weights=np.repeat(counts, lengths), minlength=len(occurrences)
+        )
+    frequent = np.flatnonzero(occurrences >= params.min_character_count)
+    order = frequent[np.argsort(-occurrences[frequent], kind="stable")]
     return Characters(tuple(chr(i) for i in order), params.max_characters)
 
 
-def _long(counts: TypeCounts, characters: Characters) -> int:
+def _count_long(counts: TypeCounts, characters: Characters) -> int:
     """Return how many tokens do not fit in the characters of a token and are cut."""
     measure = pc.binary_length if characters.kind == "bytes" else pc.utf8_length
     return int(

@@ -1,4 +1,4 @@
-"""Accounting for every byte of a text: it is in a token, or dropped for a counted reason."""
+"""Accounting for every byte of a text: in a token, or dropped for a counted reason."""
 
 from collections.abc import Iterable
 
@@ -9,13 +9,13 @@ from elmo.io.records import Count
 
 
 class Accounting(Struct):
-    """Counts that account for each byte of a part of a text: in a token, or left out for a reason.
+    """Counts of the bytes of a part of a text, each in a token or left out for a reason.
 
-    `bytes` are those read. Of them `mark` are byte order marks, `fields` stand around the text of
-    records, `blank_bytes` are in blank lines, `space_bytes` are white space in other lines, and
-    `lost_bytes` are what the tokenizer left out. Lines that were left out are in `left_out`, by a
-    reason of `REASONS`. `lines` counts these and blank lines too, `document_ids` blank documents
-    too; `added` are the newlines that the file lacks.
+    `bytes` counts all bytes read: `mark` those of byte order marks, `fields` those around the text
+    of records, `blank_bytes` those of blank lines, `space_bytes` white space in other lines, and
+    `lost_bytes` those that the tokenizer left out. `left_out` counts lines that are left out, by
+    reason. `lines` includes these and blank lines, `document_ids` includes blank documents. `added`
+    counts newlines that the file does not have.
     """
 
     bytes: Count = 0
@@ -35,15 +35,17 @@ class Accounting(Struct):
     heldout_documents: Count = 0
     left_out: dict[str, Dropped] = {}
 
-    def leave_out(self, reason: str, dropped: Dropped) -> None:
+    def leave_out(self, reason: str, count: Dropped) -> None:
         """Count lines that are left out for a reason."""
-        before = self.left_out.get(reason, Dropped(0, 0))
-        self.left_out[reason] = Dropped(before.lines + dropped.lines, before.bytes + dropped.bytes)
+        earlier_count = self.left_out.get(reason, Dropped(0, 0))
+        self.left_out[reason] = Dropped(
+            earlier_count.lines + count.lines, earlier_count.bytes + count.bytes
+        )
 
     def counts(self) -> ShardsCounts:
         """Return the counts as a manifest records them; each byte read is in one of its entries."""
         newlines = self.lines - self.added
-        dropped = {
+        dropped_by_reason = {
             "blank": Dropped(self.blank_lines, self.blank_bytes),
             "newline": Dropped(newlines, newlines),
             "space": Dropped(0, self.space_bytes),
@@ -53,7 +55,7 @@ class Accounting(Struct):
             "copy": Dropped(0, 0),
             **self.left_out,
         }
-        total = self.token_bytes + sum(reason.bytes for reason in dropped.values())
+        total = self.token_bytes + sum(reason.bytes for reason in dropped_by_reason.values())
         assert total == self.bytes, f"{self.bytes} bytes read, {total} accounted for"
         return ShardsCounts(
             documents=self.train_documents + self.heldout_documents,
@@ -62,7 +64,7 @@ class Accounting(Struct):
             tokens=self.tokens,
             bytes=self.bytes,
             token_bytes=self.token_bytes,
-            dropped=dropped,
+            dropped=dropped_by_reason,
         )
 
 
@@ -70,8 +72,8 @@ def sum_accounts(parts: Iterable[Accounting]) -> Accounting:
     """Return the sum of the accounts of several parts."""
     total = Accounting()
     for part in parts:
-        for reason, dropped in part.left_out.items():
-            total.leave_out(reason, dropped)
+        for reason, count in part.left_out.items():
+            total.leave_out(reason, count)
         for name in Accounting.__struct_fields__:
             if name != "left_out":
                 setattr(total, name, getattr(total, name) + getattr(part, name))

@@ -1,9 +1,9 @@
-"""Copies in a text: documents and lines that come again, found by their hashes before it is cut.
+"""Copies in a text: repeated documents and lines, found by their hashes before it is tokenized.
 
-Documents that nearly repeat an earlier one are left out too if the settings ask for it. Where a
-text is cut beside another one, nothing of it is learned from that is held out of the other, or the
-other way round. Only what has 256 bytes or more is taken for a copy: shorter texts, such as an
-answer or a heading, are written again and again by people.
+If the settings ask for it, documents that nearly repeat an earlier one are left out too. The
+general text also loses what the domain text has on the other side, held out or trained on. Only
+documents and lines of 256 bytes or more count as copies: people repeat short texts, such as answers
+and headings.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,9 @@ from elmo.data.arrays import Int64s
 from elmo.errors import ElmoError
 
 from .accounting import Accounting
-from .documents import Documents
-from .formats import document_rule
 from .near_duplicates import SLOTS, find_near_duplicates, sketch_documents
 from .pieces import Piece
-from .text_blocks import read_blocks
 from .text_hashes import Hashes, hash_runs
-from .text_rows import TextRows, find_lines
-from .utf8_lines import BLOCK
 
 ExcludedLines = dict[str, Int64s]  # ranges of a piece's lines, by the reason why they are left out
 
@@ -33,8 +28,8 @@ LEAST = 256  # bytes of a document or line from which it can be a copy
 class Passages(NamedTuple):
     """Documents or lines of a piece in order, by their `keys`: hashes or sketches.
 
-    `lines` are, of each, the numbers of its first line and of the line after it in the piece;
-    `heldout` tells whether it is held out.
+    `lines` has the first line of each and the line after its last, numbered in the piece; `heldout`
+    tells whether it is held out.
     """
 
     keys: npt.NDArray[np.unsignedinteger]
@@ -49,9 +44,9 @@ class Passages(NamedTuple):
 class PiecePassages(NamedTuple):
     """The documents and lines of a piece that have `LEAST` bytes: `exact` by their hashes.
 
-    With `tokenize.near_duplicates`, `near_documents` has its documents by their sketches. With
-    `tokenize.repeated_lines`, `line_hashes` are of all its lines, `line_counts` say in how many
-    documents each stands.
+    With `tokenize.near_duplicates`, `near_documents` has the documents by their sketches. With
+    `tokenize.repeated_lines`, `line_hashes` has the hashes of all lines and `line_counts` the
+    number of documents that contain each.
     """
 
     exact: Passages
@@ -69,44 +64,33 @@ def find_passages(piece: Piece) -> PiecePassages | ElmoError:
 
 
 def _passages(piece: Piece) -> PiecePassages:
-    documents, first, is_heldout = Documents(), 0, False
-    document_count = 0
+    first_line = document_count = 0
     lines_by_document = [np.zeros((0, 2), np.uint64)]
     exact = [_no_passages(np.zeros(0, np.uint64))]
     near_documents = [_no_passages(np.zeros((0, SLOTS), np.uint16))]
-    for span in piece.spans:
-        rule = document_rule(piece.sides.documents, span.input.format)
-        size = min(BLOCK, piece.params.shard_bytes)
-        for block in read_blocks(
-            span, column=piece.column, documents=rule, size=size, accounting=Accounting()
-        ):
-            lines = find_lines(block.text)
-            rows = TextRows.of(block.text, lines)
-            found = documents.find(block, lines, rows, span=span, rule=rule)
-            heldout = np.append(is_heldout, piece.sides.are_heldout(found.hashes))
-            is_heldout = bool(heldout[-1])
-            sizes, has_text = lines[1] - lines[0], rows.counts > 0
-            if piece.params.repeated_lines:
-                document_ids = (found.number + document_count).astype(np.uint64)
-                pairs = np.stack([rows.hashes, document_ids], 1)
-                lines_by_document.append(np.unique(pairs[has_text], axis=0))
-                document_count += len(found.hashes)
-            for of_line in (np.arange(len(sizes)), found.number):
-                begins = np.flatnonzero(np.diff(of_line, prepend=-1))
-                counts = np.add.reduceat(has_text, begins, dtype=np.int64)
-                large = np.add.reduceat(sizes * has_text, begins) >= LEAST
-                within = np.stack([begins, np.append(begins[1:], len(sizes))], 1)
-                sides = heldout[found.number[begins]]
-                if of_line is found.number:
-                    if piece.params.near_duplicates:
-                        long, sketches = sketch_documents(block.text, lines, within[large])
-                        near_documents.append(
-                            Passages(sketches, first + within[large][long], sides[large][long])
-                        )
-                    large &= counts > 1  # of one line, that is it
-                hashes = hash_runs(rows.hashes[has_text], counts)
-                exact.append(Passages(hashes, first + within, sides).choose(large))
-            first += len(sizes)
+    for block, heldout in piece.read_documents(Accounting()):
+        lines, rows, numbers = block.lines, block.rows, block.numbers
+        sizes, has_text = lines[1] - lines[0], rows.counts > 0
+        if piece.params.repeated_lines:
+            document_ids = (numbers + document_count).astype(np.uint64)
+            pairs = np.stack([rows.hashes, document_ids], 1)
+            lines_by_document.append(np.unique(pairs[has_text], axis=0))
+            document_count += len(block.hashes)
+        for of_line in (np.arange(len(sizes)), numbers):
+            begins = np.flatnonzero(np.diff(of_line, prepend=-1))
+            counts = np.add.reduceat(has_text, begins, dtype=np.int64)
+            large = np.add.reduceat(sizes * has_text, begins) >= LEAST
+            ranges = np.stack([begins, np.append(begins[1:], len(sizes))], 1)
+            sides = heldout[numbers[begins]]
+            if of_line is numbers:
+                if piece.params.near_duplicates:
+                    long, sketches = sketch_documents(block.text, lines, ranges[large])
+                    near_ranges = first_line + ranges[large][long]
+                    near_documents.append(Passages(sketches, near_ranges, sides[large][long]))
+                large &= counts > 1  # a document of one line is that line
+            hashes = hash_runs(rows.hashes[has_text], counts)
+            exact.append(Passages(hashes, first_line + ranges, sides).choose(large))
+        first_line += len(sizes)
     pairs = np.unique(np.concatenate(lines_by_document), axis=0)
     line_hashes, line_counts = np.unique(pairs[:, 0], return_counts=True)
     return PiecePassages(_joined(exact), _joined(near_documents), line_hashes, line_counts)
@@ -115,7 +99,7 @@ def _passages(piece: Piece) -> PiecePassages:
 def find_repeated_lines(
     pieces: Sequence[PiecePassages], *, document_count: int
 ) -> list[tuple[int, ...]]:
-    """Return of each piece the hashes of its lines that stand in so many documents or more."""
+    """Return for each piece the hashes of its lines that are in `document_count` documents."""
     hashes, places = np.unique(
         np.concatenate([piece.line_hashes for piece in pieces]), return_inverse=True
     )
@@ -125,10 +109,10 @@ def find_repeated_lines(
 
 
 def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> list[ExcludedLines]:
-    """Return of each piece the ranges of lines that came before, in it or in a piece before it.
+    """Return for each piece the ranges of lines that repeat earlier ones of any piece, by reason.
 
-    They are by the reason: "copy", and with a `similarity` above 0 "near_copy", documents that are
-    so similar to an earlier one.
+    The reasons are "copy" and, with a `similarity` above 0, "near_copy": documents that are as
+    similar to an earlier one.
     """
     keys = np.concatenate([piece.exact.keys for piece in pieces])
     is_copy = np.ones(len(keys), bool)
@@ -151,10 +135,10 @@ def find_leaks(
     *,
     similarity: float = 0.0,
 ) -> list[Int64s]:
-    """Return of each piece the ranges of lines that leak between two texts.
+    """Return for each piece the ranges of lines that leak between two texts.
 
-    These come in the other text, whose pieces are `other_pieces`, on the other side: held out of
-    one and learned from in the other. With a `similarity` above 0, so do similar documents.
+    The other text, whose pieces are `other_pieces`, has them on the other side: one holds them out
+    and the other is trained on them. With a `similarity` above 0, similar documents leak too.
     """
     copies = find_copies(other_pieces, similarity=similarity)
     other_pieces = [
@@ -189,7 +173,7 @@ def find_leaks(
 
 
 def _exclude(piece: PiecePassages, left_out: ExcludedLines) -> PiecePassages:
-    """Return the passages that are not in what is left out."""
+    """Return the piece without the passages that are left out."""
     ranges = _merged(np.concatenate([*left_out.values()]))
     if not len(ranges):
         return piece
@@ -209,12 +193,12 @@ def _no_passages(keys: npt.NDArray[np.unsignedinteger]) -> Passages:
 
 
 def _joined(parts: Sequence[Passages]) -> Passages:
-    """Return passages of several parts as one, in order."""
+    """Join the passages of several parts, in order."""
     return Passages(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _split(is_left_out: npt.NDArray[np.bool_], ranges: Sequence[Int64s]) -> list[Int64s]:
-    """Return the chosen ranges of each piece, merged; `is_left_out` is of all pieces in order."""
+    """Return each piece's merged ranges that `is_left_out`, a mask over all pieces, selects."""
     ends = np.cumsum([len(of_piece) for of_piece in ranges])
     parts = zip(ranges, np.split(is_left_out, ends[:-1]), strict=True)
     return [_merged(of_piece[mask]) for of_piece, mask in parts]
@@ -229,8 +213,8 @@ def _merged(ranges: Int64s) -> Int64s:
 
 
 def are_in(numbers: Int64s, ranges: Int64s) -> npt.NDArray[np.bool_]:
-    """Tell of each number whether it is in one of the ranges, which are sorted."""
+    """Tell for each number whether it is in one of the sorted ranges."""
     if not len(ranges):
         return np.zeros(len(numbers), bool)
-    at = np.searchsorted(ranges[:, 0], numbers, "right") - 1
-    return (at >= 0) & (numbers < ranges[at, 1])
+    indexes = np.searchsorted(ranges[:, 0], numbers, "right") - 1
+    return (indexes >= 0) & (numbers < ranges[indexes, 1])

@@ -1,10 +1,9 @@
-"""Prose from the docstrings of Python: found in sources, without code, tables and markup."""
+"""Prose from Python's docstrings, without code, tables and markup."""
 
 import ast
 import os
 import re
 import warnings
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from importlib import util
@@ -13,8 +12,6 @@ from pathlib import Path
 
 from elmo.errors import ElmoError
 
-SAMPLES = 3  # of the paragraphs left out for one reason, to be looked at
-_SAMPLE = 160  # characters of such a sample
 _BULLET = re.compile(r"(?:[-*+•]|\(?\d+[.)]|\[\d+\])\s+")
 _DIRECTIVE = re.compile(r"\.\. (?:\[|_|[\w-]+::)")
 _KEPT_DIRECTIVE = re.compile(r"\.\. (?:note|warning|seealso|deprecated|version\w+|tip|important)::")
@@ -37,73 +34,45 @@ _COMMON = frozenset(
 )
 
 
-class LeftOut:
-    """The paragraphs that are left out of a text: how many for each reason, and samples of them.
-
-    The samples are those with the lowest checksums, so they come from all of the text.
-    """
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self._lowest: dict[str, list[tuple[int, str]]] = {}
-
-    def add(self, reason: str, text: str) -> None:
-        """Count the paragraph `text`, left out for `reason`, a word such as "heading" or "code"."""
-        self.counts[reason] += 1
-        line = " ".join(text.split()).encode(errors="replace")  # half of a pair is no UTF-8
-        lowest = {*self._lowest.get(reason, ()), (zlib.crc32(line), line.decode())}
-        self._lowest[reason] = sorted(lowest)[:SAMPLES]
-
-    def samples(self) -> dict[str, tuple[str, ...]]:
-        """Return by reason a few of the paragraphs, each on one line, cut to 160 characters."""
-        return {
-            reason: tuple(_cut(line) for _, line in lowest)
-            for reason, lowest in self._lowest.items()
-        }
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _SAMPLE else f"{line[: _SAMPLE - 1]}…"
-
-
-def plain_paragraphs(text: str, dropped: LeftOut) -> list[str]:
+def plain_paragraphs(text: str, dropped_counts: Counter[str]) -> list[str]:
     """Return the English paragraphs of a docstring or reference page, without markup.
 
-    Each is one line. What is left out is counted in `dropped` by the reason: doctests, code after
-    `::`, directives, headings, and what does not read as English (grammar, tables, signatures).
+    Each is one line. Paragraphs that are left out are counted in `dropped_counts` by the reason:
+    doctests, code after `::`, directives, headings, and what does not read as English (grammar,
+    tables, signatures).
     """
-    return [_plain(paragraph) for paragraph in marked_up_paragraphs(text, dropped)]
+    return [_plain(paragraph) for paragraph in marked_up_paragraphs(text, dropped_counts)]
 
 
-def marked_up_paragraphs(text: str, dropped: LeftOut) -> Iterator[str]:
+def marked_up_paragraphs(text: str, dropped_counts: Counter[str]) -> Iterator[str]:
     """Yield the same paragraphs as `plain_paragraphs`, with their reStructuredText markup."""
     skip = -1
     for indent, lines in _blocks(text):
         if skip >= 0 and indent > skip:
-            dropped.add("code", " ".join(lines))
+            dropped_counts["code"] += 1
             continue
         skip = -1
         if len(lines) > 1 and _RULE.fullmatch(lines[1]):
-            dropped.add("heading", lines[0])
+            dropped_counts["heading"] += 1
             lines = lines[2:]
         if not lines:
             continue
-        first, whole = lines[0], " ".join(lines)
+        first_line, joined_lines = lines[0], " ".join(lines)
         if any(line.startswith((">>>", "...")) for line in lines):
-            dropped.add("doctest", whole)
-        elif _DIRECTIVE.match(first) and not _KEPT_DIRECTIVE.match(first):
-            dropped.add("directive", whole)
+            dropped_counts["doctest"] += 1
+        elif _DIRECTIVE.match(first_line) and not _KEPT_DIRECTIVE.match(first_line):
+            dropped_counts["directive"] += 1
             skip = indent
-        elif _RULE.fullmatch(first):
-            dropped.add("table", whole)
+        elif _RULE.fullmatch(first_line):
+            dropped_counts["table"] += 1
         else:
-            paragraph = _KEPT_DIRECTIVE.sub("", whole, count=1)
+            paragraph = _KEPT_DIRECTIVE.sub("", joined_lines, count=1)
             if _plain(paragraph).endswith("::"):
                 skip, paragraph = indent, paragraph.rstrip()[:-1]
             if _reads(_plain(paragraph)):
                 yield paragraph
             else:
-                dropped.add("not prose", whole)
+                dropped_counts["not prose"] += 1
 
 
 def docstrings(source: str) -> Iterator[str]:
@@ -123,7 +92,7 @@ def docstrings(source: str) -> Iterator[str]:
 def package_docstrings(name: str, *, setting: str) -> Iterator[str]:
     """Yield the docstrings of an installed package.
 
-    `setting` is the setting that names it, for the `ElmoError` where it is not installed.
+    Raises `ElmoError`, which names the `setting`, if it is not installed.
     """
     try:
         spec = util.find_spec(name)
@@ -143,9 +112,9 @@ def folder_docstrings(folder: Path, left_out: set[str]) -> Iterator[str]:
     Folders and files with names in `left_out` are left out.
     """
     files: list[Path] = []
-    for here, folders, names in os.walk(folder):
+    for directory, folders, names in os.walk(folder):
         folders[:] = set(folders) - left_out  # the others are not entered
-        files += [Path(here, name) for name in set(names) - left_out if name.endswith(".py")]
+        files += [Path(directory, name) for name in set(names) - left_out if name.endswith(".py")]
     for path in sorted(files, key=lambda path: path.relative_to(folder).parts):
         try:
             yield from docstrings(path.read_text(encoding="utf-8"))
@@ -154,7 +123,7 @@ def folder_docstrings(folder: Path, left_out: set[str]) -> Iterator[str]:
 
 
 def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Runs of lines of one indentation between blank lines; a bullet opens one of its own."""
+    """Yield blocks of lines of one indentation between blank lines; a bullet begins a new block."""
     lines: list[str] = []
     indent, hanging = 0, -1
     for raw in [*text.expandtabs().split("\n"), ""]:
@@ -175,7 +144,7 @@ def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _plain(paragraph: str) -> str:
-    """A paragraph without inline markup."""
+    """Return a paragraph without inline markup."""
     for pattern, kept in _MARKUP:
         paragraph = pattern.sub(kept, paragraph)
     return " ".join(paragraph.split())

@@ -1,92 +1,93 @@
-"""Documents: the units of text that are held out or learned from as a whole.
+"""Documents: the units of text that are held out or trained on as a whole.
 
-Those who cut a text into blocks and pieces keep to it: `spans` (pieces), `text_blocks` (blocks) and
-`utf8_lines` (`block_end`).
+Where text is divided into pieces (`spans`) and blocks (`text_blocks`, `utf8_lines.block_end`), the
+cuts follow the same rule.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from elmo.data.arrays import Int64s
 
+from .accounting import Accounting
+from .reader import Keep, Records
 from .spans import FileSpan
-from .text_blocks import TextBlock
+from .text_blocks import read_blocks
 from .text_hashes import Hashes, hash_runs
-from .text_rows import TextRows
+from .text_rows import TextRows, find_lines
 
-_HASHED = 1 << 16  # bytes of a document, from its beginning, that its hash is of
+_HASHED = 1 << 16  # bytes at the beginning of a document that its hash covers
 
 
-@dataclass(frozen=True)
-class BlockDocuments:
-    """The documents that begin in a block, by their `hashes`: 0 of one without text.
+class DocumentBlock(NamedTuple):
+    """A block of a text with its lines and the documents that begin in it.
 
-    `number` says of each line to which of them it belongs, from 1; 0 is the document that goes on
-    from the block before.
+    `lines` has the begins and ends of the lines, `rows` their text, and `records` their records,
+    None in a file without records. `numbers` has for each line the number of its document, from 1;
+    0 is the document that continues from the previous block. `hashes` has the hash of each document
+    (0: without text).
     """
 
-    number: Int64s
+    text: bytes
+    records: Records | None
+    lines: tuple[Int64s, Int64s]
+    rows: TextRows
+    numbers: Int64s
     hashes: Hashes
 
 
-class Documents:
-    """Finds the documents in the blocks of a text, which must come in order."""
+def read_documents(
+    span: FileSpan,
+    rule: str,
+    *,
+    column: str,
+    size: int,
+    accounting: Accounting,
+    keep: Keep = (),
+) -> Iterator[DocumentBlock]:
+    """Yield the blocks of a span with their documents; `rule` is the result of `document_rule`.
 
-    def __init__(self) -> None:
-        self._started = False
-        self._blank_before = False
-        self._text_seen = False
-
-    def find(
-        self,
-        block: TextBlock,
-        lines: tuple[Int64s, Int64s],
-        rows: TextRows,
-        *,
-        span: FileSpan,
-        rule: str,
-    ) -> BlockDocuments:
-        """Return the documents of a block; `rule` is the result of `document_rule`.
-
-        `lines` are where each line begins and ends, `rows` what stands in it, `span` what the block
-        was read from. The hash of a document is that of its lines that begin in its first 64 KiB;
-        with the rule "file" it is of the file's digest.
-        """
-        starts = lines[0]
+    A document is hashed by its lines that begin in its first 64 KiB, or by the file's digest with
+    the rule "file". The other arguments are those of `read_blocks`.
+    """
+    blocks = read_blocks(
+        span, column=column, documents=rule, size=size, accounting=accounting, keep=keep
+    )
+    is_after_blank = is_after_text = False
+    for number, (text, records) in enumerate(blocks):
+        lines = find_lines(text)
+        rows = TextRows.find(text, lines)
+        is_blank = rows.counts == 0
+        begins = np.zeros(len(is_blank), bool)
+        if rule == "blank":
+            follows_blank = np.append(is_after_blank, is_blank[:-1])
+            follows_text = np.append(is_after_text, ~is_blank).cumsum()[:-1] > 0
+            begins = ~is_blank & follows_blank & follows_text
+            is_after_text = bool(follows_text[-1] or not is_blank[-1])
+            is_after_blank = bool(is_blank[-1])
+        elif rule == "line" and records is not None:
+            begins = np.diff(records.numbers, prepend=-1) > 0
+        elif rule == "line":
+            begins = ~begins
+        begins[0] |= number == 0
+        numbers = np.cumsum(begins, dtype=np.int64)
         if rule == "file":
-            begins = int(block.begins or not self._started)
-            self._started = True
-            of_file = np.array([int(span.input.sha256[:16], 16)], np.uint64)
-            return BlockDocuments(np.full(len(starts), begins, np.int64), of_file[:begins])
-        first = self._firsts(block, rows.counts == 0, rule)
-        number = np.cumsum(first, dtype=np.int64)
-        begin = starts[first]
-        hashes = rows.hashes
-        if len(begin) < len(starts):
-            limits = np.append(0, begin + _HASHED)[number]
-            chosen = (hashes != 0) & (starts < limits)
-            counts = np.bincount(number[chosen], minlength=len(begin) + 1)[1:]
-            hashes = hash_runs(hashes[chosen], counts)
-        return BlockDocuments(number, hashes)
+            hashes = np.array([int(span.input.sha256[:16], 16)], np.uint64)[: numbers[-1]]
+        else:
+            hashes = _hash_documents(lines[0], rows.hashes, begins, numbers)
+        yield DocumentBlock(text, records, lines, rows, numbers, hashes)
 
-    def _firsts(
-        self, block: TextBlock, blank: npt.NDArray[np.bool_], rule: str
-    ) -> npt.NDArray[np.bool_]:
-        """Return which lines begin a document."""
-        if rule == "line":
-            self._started = True
-            if block.records is None:
-                return np.ones(len(blank), bool)
-            return np.diff(block.records.numbers, prepend=block.records.numbers[:1] - 1) > 0
-        if block.begins:
-            self._text_seen = self._blank_before = False
-        before = np.append(self._blank_before, blank[:-1])
-        text_seen = np.append(self._text_seen, ~blank).cumsum()[:-1] > 0
-        first = ~blank & before & text_seen
-        if block.begins or not self._started:
-            first[0] = True
-        self._started = True
-        self._blank_before, self._text_seen = bool(blank[-1]), bool(text_seen[-1] or not blank[-1])
-        return first
+
+def _hash_documents(
+    starts: Int64s, line_hashes: Hashes, begins: npt.NDArray[np.bool_], numbers: Int64s
+) -> Hashes:
+    """Return the hash of each document from those of its first lines."""
+    if begins.all():
+        return line_hashes
+    limits = np.append(0, starts[begins] + _HASHED)[numbers]
+    is_hashed = (line_hashes != 0) & (starts < limits)
+    counts = np.bincount(numbers[is_hashed], minlength=numbers[-1] + 1)[1:]
+    return hash_runs(line_hashes[is_hashed], counts)

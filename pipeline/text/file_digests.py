@@ -1,14 +1,14 @@
-"""SHA-256 digests of text files, cached: an unchanged file is read once.
+"""SHA-256 digests of text files, cached so that an unchanged file is read once.
 
-A file is recognized by its name, its size, and what its store or disk says of this version of it
-(an ETag, a time). The user's cache folder keeps a line for each file that took time to read.
+A file is recognized by its name, its size, and its version's ETag or times. The user's cache folder
+has a line for each large file.
 """
 
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from ..terminal.failures import catch_read_errors
 from ..terminal.progress import Progress
 
 _FILE = "digests.txt"  # lines of a key and a SHA-256
-_MOST = 16 << 20  # bytes of it from which it begins anew
-_LARGE = 1 << 20  # bytes of a file on a disk from which its digest is worth keeping
-_SHOWN = 256 << 20  # bytes to read from which that is shown
+_MOST = 16 << 20  # bytes above which the cache is emptied
+_LARGE = 1 << 20  # bytes of a file on a disk above which its digest is cached
+_SHOWN = 256 << 20  # bytes to read above which progress is shown
 _SETTLED = 2.0  # seconds after which a change of a file changes its time, on any disk
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
@@ -33,14 +33,14 @@ _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 class FileState(Struct, frozen=True):
     """The size of a file and marks of its current version, found without reading it.
 
-    `mark` is an ETag or a time of change, empty if there is none. `here` is what the digest cache
-    adds to its key; empty for a file whose digest is not cached: it is small, or its version can't
-    be told.
+    `mark` is an ETag or a time of change, empty if there is none. The digest cache adds `cache_key`
+    to its key; it is empty for a file whose digest is not cached because the file is small, or its
+    version is unknown.
     """
 
     bytes: int
     mark: str = ""
-    here: str = ""
+    cache_key: str = ""
 
 
 def state_of(url: str) -> FileState:
@@ -54,9 +54,11 @@ def state_of(url: str) -> FileState:
         check_readable(Path(url))
         status = os.stat(url)
     settled = time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED
-    here = f"{status.st_ctime_ns} {status.st_dev} {status.st_ino}"
+    cache_key = f"{status.st_ctime_ns} {status.st_dev} {status.st_ino}"
     mark = f"{status.st_mtime_ns}"
-    return FileState(status.st_size, mark, here if settled and status.st_size >= _LARGE else "")
+    return FileState(
+        status.st_size, mark, cache_key if settled and status.st_size >= _LARGE else ""
+    )
 
 
 def state_at_url(info: Mapping[str, Any]) -> FileState:
@@ -66,11 +68,11 @@ def state_at_url(info: Mapping[str, Any]) -> FileState:
     size = int(info["size"])
     if tag := next((str(info[name]) for name in ("ETag", "etag") if info.get(name)), ""):
         return FileState(size, tag, "at a URL")
-    when = next((info[name] for name in _TIMES if info.get(name)), None)
-    if when is None or isinstance(when, str):
-        return FileState(size, str(when or ""))
-    seconds = when if isinstance(when, int | float) else when.timestamp()
-    return FileState(size, str(when), "at a URL" if time.time() - seconds > _SETTLED else "")
+    changed_at = next((info[name] for name in _TIMES if info.get(name)), None)
+    if changed_at is None or isinstance(changed_at, str):
+        return FileState(size, str(changed_at or ""))
+    seconds = changed_at if isinstance(changed_at, int | float) else changed_at.timestamp()
+    return FileState(size, str(changed_at), "at a URL" if time.time() - seconds > _SETTLED else "")
 
 
 def digest_files(
@@ -79,53 +81,41 @@ def digest_files(
 ) -> list[tuple[int, str]]:
     """Return the size and the SHA-256 of each file, from the cache where the file has not changed.
 
-    `files` are paths or URLs, each with its state. `read(url, advance)` returns size and digest of
-    one that must be read; it calls `advance` with the size of each block, for the progress bar.
+    `files` are paths or URLs, each with its state. `read(url, advance)` reads a file and returns
+    its size and digest; it calls `advance` with the size of each block, for the progress bar.
     """
-    path, known = user_cache() / _FILE, _known(user_cache() / _FILE)
-    keys = [digest([url, one.bytes, one.mark, one.here]) if one.here else "" for url, one in files]
-    unread = [number for number, key in enumerate(keys) if key not in known]
-    shown = _Shown(sum(files[number][1].bytes for number in unread))
+    path, cached_digests = user_cache() / _FILE, _read_cached_digests(user_cache() / _FILE)
+    keys = [
+        digest([url, state.bytes, state.mark, state.cache_key]) if state.cache_key else ""
+        for url, state in files
+    ]
+    numbers_to_read = [number for number, key in enumerate(keys) if key not in cached_digests]
+    size_to_read = sum(files[number][1].bytes for number in numbers_to_read)
+    progress, lock = Progress("reading", size_to_read / 1e6, unit="MB"), threading.Lock()
 
-    def measured(number: int) -> tuple[int, str]:
-        url, before = files[number]
-        size, sha256 = read(url, shown.advance)
-        if keys[number] and size == before.bytes and state_of(url).mark == before.mark:
-            _keep(path, keys[number], sha256)
+    def advance(count: int) -> None:
+        with lock:
+            progress.advance(count / 1e6)
+
+    def read_digest(number: int) -> tuple[int, str]:
+        url, state = files[number]
+        size, sha256 = read(url, advance)
+        if keys[number] and size == state.bytes and state_of(url).mark == state.mark:
+            _cache_digest(path, keys[number], sha256)
         return size, sha256
 
-    with shown:
-        new = dict(zip(unread, in_parallel(measured, unread), strict=True))
+    with progress if size_to_read > _SHOWN else nullcontext():
+        read_digests = dict(
+            zip(numbers_to_read, in_parallel(read_digest, numbers_to_read), strict=True)
+        )
     return [
-        new[number] if number in new else (files[number][1].bytes, known[key])
+        read_digests.get(number) or (files[number][1].bytes, cached_digests[key])
         for number, key in enumerate(keys)
     ]
 
 
-class _Shown:
-    """Shows how many bytes are read, where they are many."""
-
-    def __init__(self, total: int) -> None:
-        self.progress = Progress("reading", total / 1e6, unit="MB") if total > _SHOWN else None
-        self.lock = threading.Lock()
-
-    def advance(self, count: int) -> None:
-        """Add to the number of bytes read."""
-        if self.progress is not None:
-            with self.lock:
-                self.progress.advance(count / 1e6)
-
-    def __enter__(self) -> None:
-        if self.progress is not None:
-            self.progress.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        if self.progress is not None:
-            self.progress.__exit__(*error)
-
-
-def _known(path: Path) -> dict[str, str]:
-    """The digests that are kept; a line that was cut by a full disk is none."""
+def _read_cached_digests(path: Path) -> dict[str, str]:
+    """Return the cached digests by key; lines that a full disk truncated are skipped."""
     with suppress(OSError, UnicodeDecodeError):
         if path.stat().st_size > _MOST:
             path.unlink()
@@ -134,8 +124,8 @@ def _known(path: Path) -> dict[str, str]:
     return {}
 
 
-def _keep(path: Path, key: str, sha256: str) -> None:
-    with suppress(OSError, ElmoError):  # no home to write to: it is read again
+def _cache_digest(path: Path, key: str, sha256: str) -> None:
+    with suppress(OSError, ElmoError):  # without a home to write to, it is read again
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="ascii") as file:
             file.write(f"{key} {sha256}\n")

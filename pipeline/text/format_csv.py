@@ -8,17 +8,21 @@ from elmo.data.tables import read_table
 from elmo.errors import ElmoError
 
 from .accounting import Accounting
-from .input_files import InputFile, read_head
+from .input_files import InputFile
 from .reader import Keep, Records, encode_kept, join_records
 from .spans import FileSpan, whole_file
-from .utf8_lines import abbreviate_names, check_no_nul, check_utf8, raw_blocks
+from .utf8_lines import abbreviate_names, check_utf8, raw_blocks
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
+_REMEDIES = {",": "rename the file to .csv", "\t": "rename the file to .tsv"}
+_REWRITE = (
+    'write commas: python -c "import csv, sys; csv.writer(sys.stdout).writerows('
+    "csv.reader(sys.stdin, delimiter='{}'))\" < old.csv > new.csv"
+)
 
 
 def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
-    """Raise `ElmoError` for a file whose head is binary or no table, or that lacks the column."""
-    check_no_nul(input_, read_head(input_), 0)
+    """Raise `ElmoError` for a file whose head is no table, or that lacks the column."""
     for span in whole_file(input_, 0):
         next(blocks(span, 1 << 16, column, "line", Accounting(), keep), None)
 
@@ -59,7 +63,7 @@ def blocks(
     ]
     texts: list[bytes] = []
     kept: list[str] = []
-    first, length = 0, 0
+    first_record, length = 0, 0
     for _, fields in records:
         texts.append(fields[index].encode())
         if keep:
@@ -67,11 +71,11 @@ def blocks(
         length += len(texts[-1])
         if length >= size:
             lines.account(texts, accounting)
-            yield join_records(texts, first, kept)
-            first, length, texts, kept = first + len(texts), 0, [], []
+            yield join_records(texts, first_record, kept)
+            first_record, length, texts, kept = first_record + len(texts), 0, [], []
     lines.account(texts, accounting)
     if texts:
-        yield join_records(texts, first, kept)
+        yield join_records(texts, first_record, kept)
 
 
 class _TableLines:
@@ -88,20 +92,20 @@ class _TableLines:
             if offset == 0 and raw.startswith(codecs.BOM_UTF8):
                 raw = raw[len(codecs.BOM_UTF8) :]
                 self._mark = len(codecs.BOM_UTF8)
-            ended, _, rest = raw.rpartition(b"\n")
+            ended, _, unended_line = raw.rpartition(b"\n")
             lines = [line + b"\n" for line in ended.split(b"\n")] if b"\n" in raw else []
-            for line in [*lines, rest] if rest else lines:
+            for line in [*lines, unended_line] if unended_line else lines:
                 self._bytes += len(line)
-                self._open = line is rest
+                self._open = line is unended_line
                 yield line.decode("utf-8")
 
     def account(self, texts: list[bytes], accounting: Accounting) -> None:
         """Count the bytes since the last call, which held these texts."""
-        added = int(self._open and bool(texts))
+        added_newlines = int(self._open and bool(texts))
         accounting.bytes += self._bytes + self._mark
         accounting.mark += self._mark
-        accounting.added += added
-        accounting.fields += self._bytes + added - sum(map(len, texts)) - len(texts)
+        accounting.added += added_newlines
+        accounting.fields += self._bytes + added_newlines - sum(map(len, texts)) - len(texts)
         self._bytes = self._mark = 0
 
 
@@ -110,16 +114,18 @@ def _column_index(input_: InputFile, names: list[str], column: str, setting: str
     if names.count(column) == 1:
         return names.index(column)
     if column in names:
-        raise ElmoError(f"{input_.url}: its header names {column!r} twice; rename one")
+        raise ElmoError(f"{input_.url}:1: the header names {column!r} twice; rename one")
     if column.isascii() and column.isdecimal() and 0 < int(column) <= len(names):
         return int(column) - 1
-    other = next((mark for mark in ";\t|" if mark in names[0]), None) if len(names) == 1 else None
-    if other is not None:
-        raise ElmoError(
-            f"{input_.url}: its fields are divided by {other!r}, those of CSV by commas and of TSV "
-            "by tabs; save the table as one of these"
-        )
+    own_delimiter = _DELIMITERS[input_.format]
+    header = own_delimiter.join(names)
+    for delimiter in ";|\t,".replace(own_delimiter, ""):
+        if column in header.split(delimiter) or (len(names) == 1 and delimiter in header):
+            raise ElmoError(
+                f"{input_.url}:1: the columns are separated by {delimiter!r}: {header[:60]!r}; "
+                f"{_REMEDIES.get(delimiter) or _REWRITE.format(delimiter)}"
+            )
     raise ElmoError(
-        f"{input_.url}: its first line, the header, has no column {column!r}, found "
-        f"{abbreviate_names(names)}; set corpus.{setting}, without a header to the column's number"
+        f"{input_.url}:1: the header has no column {column!r}, found {abbreviate_names(names)}; "
+        f"set corpus.{setting} to one of these, or to the column's number if there is no header"
     )

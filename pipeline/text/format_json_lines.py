@@ -11,17 +11,16 @@ from .accounting import Accounting
 from .input_files import InputFile, read_head
 from .reader import Keep, Records, encode_kept, join_records
 from .spans import FileSpan, line_spans
-from .utf8_lines import abbreviate_names, check_no_nul, check_utf8, line_number, raw_blocks
+from .utf8_lines import abbreviate_names, check_utf8, line_number, raw_blocks
 
 
 def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
     """Raise `ElmoError` for a binary file, or one whose first records lack the field `column`."""
     head = read_head(input_)
-    check_no_nul(input_, head, 0)
-    if whole := re.match(rb"(?:\xef\xbb\xbf)?\s*(?:(\[)|\{\s*\n)", head):
-        what, remedy = ("a JSON array", ".[]") if whole[1] else ("JSON over several lines", ".")
+    if match := re.match(rb"(?:\xef\xbb\xbf)?\s*(?:(\[)|\{\s*\n)", head):
+        kind, remedy = ("a JSON array", ".[]") if match[1] else ("JSON over several lines", ".")
         raise ElmoError(
-            f"{input_.url}: is {what}, not one record per line; make lines of it: jq -c '{remedy}'"
+            f"{input_.url}: is {kind}, not one record per line; make lines of it: jq -c '{remedy}'"
         )
     span = FileSpan(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
     for _, records in blocks(span, 1 << 16, column, "line", Accounting(), keep):
@@ -58,26 +57,26 @@ def blocks(
     are counted in `accounting`. The fields `keep` are kept, null where a record has none.
     `documents` has no effect here.
     """
-    first = 0
+    first_record = 0
     for raw, offset in raw_blocks(span, size, "line"):
         check_utf8(span, raw, offset)
         lines = raw.removesuffix(b"\n").split(b"\n")
         texts, kept = [], []
-        seen = offset
+        line_offset = offset
         for line in lines:
             try:
                 text, of_record = _fields(line, column, keep)
             except ValueError as error:
-                where = f"{span.input.url}:{line_number(span, seen)}"
-                raise ElmoError(f"{where}: {error}") from None
+                place = f"{span.input.url}:{line_number(span, line_offset)}"
+                raise ElmoError(f"{place}: {error}") from None
             texts.append(text)
             kept += [of_record] if keep else []
-            seen += len(line) + 1
+            line_offset += len(line) + 1
         accounting.bytes += len(raw)
         accounting.added += not raw.endswith(b"\n")
         accounting.fields += sum(map(len, lines)) - sum(map(len, texts))
-        yield join_records(texts, first, kept)
-        first += len(texts)
+        yield join_records(texts, first_record, kept)
+        first_record += len(texts)
 
 
 def _fields(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:

@@ -57,7 +57,7 @@ def blocks(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    first = 0
+    first_row = 0
     with _open(span.input) as file:
         groups = list(range(span.start, file.num_row_groups if span.end < 0 else span.end))
         _check_column(span.input, file, column)
@@ -80,14 +80,14 @@ def blocks(
             texts = [value or b"" for value in values.to_pylist()]
             for row, text in enumerate(texts):
                 if not is_utf8(text):
-                    where = f"{span.input.url}: row {first + row} of row group {span.start} on"
-                    raise ElmoError(f"{where} is not UTF-8; write the column as strings")
+                    place = f"{span.input.url}: row {first_row + row} of row group {span.start} on"
+                    raise ElmoError(f"{place} is not UTF-8; write the column as strings")
             accounting.bytes += sum(map(len, texts))
             accounting.added += len(texts)
             columns = [batch.column(name).to_pylist() for name in keep]
             kept = [encode_kept(keep, values) for values in zip(*columns, strict=True)]
-            yield join_records(texts, first, kept)
-            first += len(texts)
+            yield join_records(texts, first_row, kept)
+            first_row += len(texts)
 
 
 def _rows_at_a_time(file: Any, groups: list[int], size: int) -> int:

@@ -22,9 +22,9 @@ def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
     `column` and `keep` have no effect in this format.
     """
     head = read_head(input_)
-    if (found := recognize(head)) is not None:
-        what, remedy = found
-        raise ElmoError(f"{input_.url}: is {what}, not plain text; {remedy}")
+    if (recognized := recognize(head)) is not None:
+        kind, remedy = recognized
+        raise ElmoError(f"{input_.url}: is {kind}, not plain text; {remedy}")
     check_no_nul(input_, head, 0)
 
 

@@ -22,14 +22,13 @@ class Format:
     """A file format, chosen by the ending of a file's name, which is one of `endings`.
 
     `module` is the name of its module in `pipeline.text`, `documents` what `tokenize.documents:
-    auto` means in it. A `packed` file is compressed inside: it holds several bytes of text for one
-    of its own.
+    auto` means in it. If `is_compressed`, a file holds several bytes of text for each of its own.
     """
 
     endings: tuple[str, ...]
     module: str
     documents: Literal["blank", "line"]
-    packed: bool = False
+    is_compressed: bool = False
 
 
 FORMATS: Mapping[str, Format] = {
@@ -37,7 +36,7 @@ FORMATS: Mapping[str, Format] = {
     "jsonl": Format((".jsonl", ".ndjson"), "format_json_lines", "line"),
     "csv": Format((".csv",), "format_csv", "line"),
     "tsv": Format((".tsv",), "format_csv", "line"),
-    "parquet": Format((".parquet",), "format_parquet", "line", packed=True),
+    "parquet": Format((".parquet",), "format_parquet", "line", is_compressed=True),
 }
 BY_ENDING = {ending: name for name, format_ in FORMATS.items() for ending in format_.endings}
 

@@ -1,9 +1,9 @@
 """The rule that chooses which documents are held out, known before the text is cut.
 
-A document is held out if its hash is below the share that the settings ask for: it stays on its
-side whatever is added to the text. Of few documents that may be none, or all: then the one with the
-lowest hash is held out, or the one with the highest is not. With `documents: auto`, if one document
-of plain text has more than an eighth of it, each line is a document.
+A document is held out if its hash is below the share in the settings, so it stays on its side when
+text is added. If this would hold out no document or all of them, the document with the lowest hash
+is held out, or the one with the highest is not. With `documents: auto`, each line is a document if
+one document is more than an eighth of the text.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,13 +17,11 @@ from elmo.errors import ElmoError
 from ..settings.params import TokenizeSettings
 from ..terminal.progress import say
 from .accounting import Accounting
-from .documents import Documents
+from .documents import read_documents
 from .formats import document_rule
 from .input_files import InputFile
 from .spans import text_bytes, whole_file
-from .text_blocks import read_blocks
 from .text_hashes import Hashes
-from .text_rows import TextRows, find_lines
 from .utf8_lines import BLOCK
 
 LEAST_HELD_OUT = 2000  # tokens below which chance moves a perplexity by several per cent
@@ -33,8 +31,8 @@ _LARGEST = 1 / 8  # share of a text that one document may have
 
 @dataclass(frozen=True)
 class Sides:
-    """The rule of what is held out: `documents` as in `document_rule`, those of a hash below
-    `below`.
+    """The rule that divides a text: documents (`document_rule`) whose hash is below `below` are
+    held out.
     """
 
     documents: str
@@ -46,13 +44,13 @@ class Sides:
 
 
 def choose_sides(
-    inputs: Sequence[InputFile], params: TokenizeSettings, *, column: str, alone: bool
+    inputs: Sequence[InputFile], params: TokenizeSettings, *, column: str, is_independent: bool
 ) -> Sides:
     """Return the rule for a text, from its settings and a look at its beginning.
 
-    Where `alone` is not set another text has some of the files: each must fall to the same side in
-    both, so the settings alone decide. Raises `ElmoError` if nothing would be held out, or nothing
-    learned from.
+    If the text is not `is_independent`, another text has some of its files: each must fall to the
+    same side in both, so the settings alone decide. Raises `ElmoError` if nothing would be held
+    out, or nothing trained on.
     """
     share, size = (
         Sides(params.documents, int(params.heldout * 2**64)),
@@ -60,8 +58,8 @@ def choose_sides(
     )
     if not share.below:
         return share
-    if alone and params.documents == "auto" and _has_large_document(inputs, column, size):
-        say(f"{inputs[0].url}: one document has more than an eighth of this text: each line is one")
+    if is_independent and params.documents == "auto" and _has_large_document(inputs, column, size):
+        say(f"{inputs[0].url}: one document is over an eighth of the text; each line is a document")
         share = Sides("line", share.below)
     lowest, highest = 2**64, 0
     for hashes, _ in _documents(inputs, share.documents, column, size):
@@ -70,18 +68,18 @@ def choose_sides(
         if lowest < share.below <= highest:
             return share
     below = lowest + 1 if lowest >= share.below else highest
-    if lowest < below <= highest and alone:
+    if lowest < below <= highest and is_independent:
         return Sides(share.documents, below)
-    what = "none is held out" if lowest >= share.below else "all are held out"
+    problem = "no document is" if lowest >= share.below else "all documents are"
     raise ElmoError(
-        f"{inputs[0].url}: of its documents {what} with tokenize.heldout {params.heldout}; "
+        f"{inputs[0].url}: {problem} held out with tokenize.heldout {params.heldout}; "
         f"{_remedy(inputs, share.documents, lowest, highest)}"
     )
 
 
 def _has_large_document(inputs: Sequence[InputFile], column: str, size: int) -> bool:
-    """Tell whether a document of plain text is too large, as far as the text's beginning tells."""
-    texts = [one for one in inputs if document_rule("auto", one.format) == "blank"]
+    """Tell whether a document of plain text is too large, from the beginning of the text."""
+    texts = [input_ for input_ in inputs if document_rule("auto", input_.format) == "blank"]
     total = sum(map(text_bytes, inputs))
     read = longest = going_on = 0
     for _, sizes in _documents(texts, "auto", column, size):
@@ -101,27 +99,22 @@ def _documents(
 
     Before these is the number of bytes of the document that goes on from the block before.
     """
-    finder = Documents()
     for index, input_ in enumerate(inputs):
         rule = document_rule(documents, input_.format)
         if rule == "file":
             yield np.array([int(input_.sha256[:16], 16)], np.uint64), np.array([0, input_.bytes])
             continue
         (span,) = whole_file(input_, index)
-        blocks = read_blocks(
-            span, column=column, documents=rule, size=size, accounting=Accounting()
-        )
-        for block in blocks:
-            lines = find_lines(block.text)
-            found = finder.find(block, lines, TextRows.of(block.text, lines), span=span, rule=rule)
-            sizes = np.bincount(found.number, lines[1] - lines[0] + 1, len(found.hashes) + 1)
-            yield found.hashes, sizes.astype(np.int64)
+        for block in read_documents(span, rule, column=column, size=size, accounting=Accounting()):
+            line_sizes = block.lines[1] - block.lines[0] + 1
+            sizes = np.bincount(block.numbers, line_sizes, len(block.hashes) + 1)
+            yield block.hashes, sizes.astype(np.int64)
 
 
 def _remedy(inputs: Sequence[InputFile], documents: str, lowest: int, highest: int) -> str:
-    """Name the settings that hold something out; those of the extreme hashes of the documents."""
+    """Name the settings that divide documents whose hashes are `lowest` to `highest`."""
     ways = []
-    if any(document_rule(documents, one.format) != "line" for one in inputs):
+    if any(document_rule(documents, input_.format) != "line" for input_ in inputs):
         ways.append("tokenize.documents to line")
     for digits in range(2, 10):
         share = (lowest * 10**digits // 2**64 + 1) / 10**digits

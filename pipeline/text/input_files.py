@@ -66,44 +66,44 @@ class InputFile(Struct, frozen=True, forbid_unknown_fields=True):
         return BY_ENDING.get(_ending(self.url), "text")
 
 
-def find_inputs(patterns: Sequence[str], where: str = "in params.yaml") -> list[InputFile]:
+def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> list[InputFile]:
     """Find and digest the files of a list of names, folders, globs and fsspec URLs, in order.
 
-    `where` names the source of the list in messages: "in params.yaml", "as --text".
-    Raises `ElmoError` for a pattern without files, a file that comes twice or is no text, and where
-    all files are empty. Unchanged files are not read again.
+    `list_name` names the source of the list in messages: "in params.yaml", "as --text".
+    Raises `ElmoError` if a pattern matches no file, a file is named twice or is not text, or all
+    files are empty. Unchanged files are not read again.
     """
     files: dict[str, tuple[str, str, FileState | None]] = {}
     for pattern in patterns:
-        for name, url, seen in _expand(pattern, where):
+        for name, url, state in _expand(pattern, list_name):
             identity = url if "://" in url else os.path.realpath(url)
             if identity in files:
                 raise ElmoError(
-                    f"{url}: named twice {where}, the second time by {pattern!r}; name each file "
-                    "once"
+                    f"{url}: named twice {list_name}, the second time by {pattern!r}; name each "
+                    "file once"
                 )
-            files[identity] = name, url, seen
-    listed = sum(_ENTRY + len(name) + len(url) for name, url, _ in files.values())
-    most = records.JSON_LIMIT // 2  # the rest of a manifest is for shards or parts
-    if listed > most:
+            files[identity] = name, url, state
+    manifest_bytes = sum(_ENTRY + len(name) + len(url) for name, url, _ in files.values())
+    limit = records.JSON_LIMIT // 2  # the rest of a manifest is for shards or parts
+    if manifest_bytes > limit:
         raise ElmoError(
-            f"{patterns[0]}: {len(files):,} files are too many for a manifest (about {listed:,} "
-            f"bytes, of at most {most:,}); join them into fewer"
+            f"{patterns[0]}: {len(files):,} files are too many for a manifest (about "
+            f"{manifest_bytes:,} bytes; the limit is {limit:,}); join them into fewer files"
         )
     states = for_each(lambda file: file[2] or state_of(file[1]), files.values())
     urls = [url for _, url, _ in files.values()]
-    sums = digest_files(list(zip(urls, states, strict=True)), _read)
+    sums = digest_files(list(zip(urls, states, strict=True)), _measure_file)
     inputs = [
         InputFile(name, url, size, sha256)
         for (name, url, _), (size, sha256) in zip(files.values(), sums, strict=True)
     ]
     if not any(input_.bytes for input_ in inputs):
-        raise ElmoError(f"{patterns[0]}: is empty; name files with text {where}")
+        raise ElmoError(f"{patterns[0]}: is empty; name files with text {list_name}")
     return inputs
 
 
 def for_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Call `function` with each item in parallel threads; raise the errors of all as one."""
+    """Call `function` with each item in parallel threads; raise all errors as one."""
 
     def attempt(item: Item) -> Result | ElmoError:
         try:
@@ -111,37 +111,39 @@ def for_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[
         except ElmoError as error:
             return error
 
-    done = in_parallel(attempt, items)
-    raise_all(one for one in done if isinstance(one, ElmoError))
-    return cast(list[Result], done)
+    results = in_parallel(attempt, items)
+    raise_all(result for result in results if isinstance(result, ElmoError))
+    return cast(list[Result], results)
 
 
 def raise_all(errors: Iterable[ElmoError]) -> None:
-    """Raise the errors of several files as one, which names 20 of them; without any do nothing."""
-    found = list(errors)
-    if len(found) == 1:
-        raise found[0]
-    if found:
-        more = f"; and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-        listed = "; ".join(str(error) for error in found[:_NAMED])
-        raise ElmoError(f"{len(found):,} files cannot be read: {listed}{more}")
+    """Raise the errors of several files as one that names 20 of them; do nothing without errors."""
+    all_errors = list(errors)
+    if len(all_errors) == 1:
+        raise all_errors[0]
+    if all_errors:
+        messages = [str(error) for error in all_errors[:_NAMED]]
+        if len(all_errors) > _NAMED:
+            messages.append(f"and {len(all_errors) - _NAMED:,} more")
+        raise ElmoError(f"{len(all_errors):,} files cannot be read: {'; '.join(messages)}")
 
 
 def check_inputs(inputs: Sequence[InputFile]) -> list[InputFile]:
-    """Check that each file has the digest that was taken of it; return the files with their `mark`.
+    """Check that each file still has its digest; return the files with their `mark`.
 
-    By the mark `check_unchanged` notices later changes. Raises `ElmoError` for a file that is gone
-    or changed.
+    `check_unchanged` detects later changes by the mark. Raises `ElmoError` for a missing or changed
+    file.
     """
     states = in_parallel(lambda input_: state_of(input_.url), inputs)
     sums = digest_files(
-        [(input_.url, seen) for input_, seen in zip(inputs, states, strict=True)], _read
+        [(input_.url, state) for input_, state in zip(inputs, states, strict=True)], _measure_file
     )
-    for input_, measured in zip(inputs, sums, strict=True):
-        if measured != (input_.bytes, input_.sha256):
-            raise _changed(input_)
+    for input_, size_and_digest in zip(inputs, sums, strict=True):
+        if size_and_digest != (input_.bytes, input_.sha256):
+            raise _changed_file_error(input_)
     return [
-        structs.replace(input_, mark=seen.mark) for input_, seen in zip(inputs, states, strict=True)
+        structs.replace(input_, mark=state.mark)
+        for input_, state in zip(inputs, states, strict=True)
     ]
 
 
@@ -152,24 +154,24 @@ def check_unchanged(input_: InputFile) -> None:
     """
     if not input_.mark:
         return
-    now = state_of(input_.url)
-    if (now.bytes, now.mark) != (input_.bytes, input_.mark):
-        raise _changed(input_)
+    state = state_of(input_.url)
+    if (state.bytes, state.mark) != (input_.bytes, input_.mark):
+        raise _changed_file_error(input_)
 
 
-def _changed(input_: InputFile) -> ElmoError:
+def _changed_file_error(input_: InputFile) -> ElmoError:
     return ElmoError(f"{input_.url}: has changed since the corpus stage; run that stage again")
 
 
 def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
-    """Open a local path or fsspec URL for reading bytes; raise `ElmoError` if there is none.
+    """Open a local path or fsspec URL for reading bytes; raise `ElmoError` if it is missing.
 
-    The bytes are decompressed as `compression` says (gzip, bz2, zstd, xz); with None they are not.
+    The bytes are decompressed by `compression` (gzip, bz2, zstd, xz, or None).
     """
     with catch_read_errors(url):
         if "://" not in url:
             check_readable(Path(url))
-        file = _fsspec().open(url, "rb").open() if "://" in url else Path(url).open("rb")
+        file = _import_fsspec().open(url, "rb").open() if "://" in url else Path(url).open("rb")
         if compression is None:
             return file
         if compression in ("xz", "bz2"):
@@ -183,7 +185,7 @@ def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
 
 
 class _ZstdReader(RawIOBase):
-    """All frames of a zstd file, whatever their windows; `EOFError` where the last one is cut."""
+    """Reads all frames of a zstd file, of any window; `EOFError` if the last frame is truncated."""
 
     def __init__(self, file: BinaryIO) -> None:
         import zstandard
@@ -191,23 +193,23 @@ class _ZstdReader(RawIOBase):
         self._file = file
         self._library = zstandard.ZstdDecompressor(max_window_size=1 << 31)
         self._frame = self._library.decompressobj()
-        self._packed = self._text = b""
+        self._compressed = self._text = b""
         self._in_frame = False
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer with text, and return how many bytes that are; 0 at the end."""
+        """Fill the buffer with text; return the number of bytes, 0 at the end."""
         while not self._text:
-            self._packed = self._packed or self._file.read(1 << 16)
-            if not self._packed:
+            self._compressed = self._compressed or self._file.read(1 << 16)
+            if not self._compressed:
                 if self._in_frame:
-                    raise EOFError("its last frame is cut")
+                    raise EOFError("the last frame is truncated")
                 return 0
-            self._text = self._frame.decompress(self._packed)
-            self._packed, self._in_frame = self._frame.unused_data, not self._frame.eof
+            self._text = self._frame.decompress(self._compressed)
+            self._compressed, self._in_frame = self._frame.unused_data, not self._frame.eof
             if self._frame.eof:
                 self._frame = self._library.decompressobj()
         count = min(len(buffer), len(self._text))
@@ -221,12 +223,12 @@ class _ZstdReader(RawIOBase):
 
 
 def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:
-    """Read up to `size` bytes from `file`, an input that is open; `ElmoError` if it is damaged."""
-    packed = input_.compression
+    """Read up to `size` bytes from `file`, an open input; raise `ElmoError` if it is damaged."""
+    compression = input_.compression
     with catch_read_errors(
         input_.url,
-        f"truncated or not {packed}; restore it, or name it as what it is"
-        if packed
+        f"truncated or not {compression}; restore it, or name it as what it is"
+        if compression
         else "cannot be read",
     ):
         return file.read(size)
@@ -238,73 +240,78 @@ def read_head(input_: InputFile) -> bytes:
         return read_bytes(input_, file, 1 << 16)
 
 
-def _expand(pattern: str, where: str) -> list[tuple[str, str, FileState | None]]:
-    """The name and URL of each file that a pattern stands for, sorted, and how a listing shows it.
+def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | None]]:
+    """Return the name, URL and listed state of each file that a pattern matches, sorted by URL.
 
-    Names are relative to what was given.
+    Names are relative to the pattern's folder.
     """
     if not pattern.strip():
         raise ElmoError(
-            f"corpus: an empty name {where}; name a file, or . for all that is in this folder"
+            f"corpus: an empty name {list_name}; name a file, or . for all files of this folder"
         )
     whole_folder = False
-    found: list[tuple[str, str, FileState | None]]
+    files: list[tuple[str, str, FileState | None]]
     if "://" in pattern:
         with catch_read_errors(pattern):
-            fs, path = _fsspec().core.url_to_fs(pattern)
+            fs, path = _import_fsspec().core.url_to_fs(pattern)
             whole_folder = fs.isdir(path)
-            listed = (fs.find if whole_folder else fs.glob)(path, detail=True)
-            found = [
+            info_by_path = (fs.find if whole_folder else fs.glob)(path, detail=True)
+            files = [
                 (
-                    _below(path, p, whole_folder).partition("?")[0],
+                    _relative_name(path, p, whole_folder).partition("?")[0],
                     fs.unstrip_protocol(p),
                     state_at_url(info),
                 )
-                for p, info in listed.items()
+                for p, info in info_by_path.items()
             ]
     else:
         base = Path(pattern)
         whole_folder = base.is_dir()
         if whole_folder:
-            files = [Path(at, name) for at in _folders(base) for name in os.listdir(at)]
-            found = [(p.relative_to(base).as_posix(), str(p), None) for p in files if p.is_file()]
+            paths = [
+                Path(directory, name)
+                for directory in _folders(base)
+                for name in os.listdir(directory)
+            ]
+            files = [(p.relative_to(base).as_posix(), str(p), None) for p in paths if p.is_file()]
         else:
             names = [pattern] if base.exists() else glob.glob(pattern, recursive=True)
-            found = [(Path(p).name, p, None) for p in names if Path(p).is_file()]
-    found = [one for one in found if not any(p.startswith(".") for p in Path(one[0]).parts)]
-    if not found:
+            files = [(Path(p).name, p, None) for p in names if Path(p).is_file()]
+    files = [file for file in files if not any(p.startswith(".") for p in Path(file[0]).parts)]
+    if not files:
         if whole_folder:
-            raise NotFound(f"{pattern}: is a folder without text files; name another {where}")
-        near = "" if "://" in pattern or glob.has_magic(pattern) else similar_path(Path(pattern))
-        raise NotFound(f"{pattern}: no such file or folder of text{near}; name one {where}")
-    for_each(lambda one: _check_name(one[1], whole_folder), found)
-    return sorted(found, key=lambda one: one[1])
+            raise NotFound(f"{pattern}: is a folder without text files; name another {list_name}")
+        is_path = "://" not in pattern and not glob.has_magic(pattern)
+        hint = similar_path(Path(pattern)) if is_path else ""
+        raise NotFound(f"{pattern}: no such file or folder of text{hint}; name one {list_name}")
+    for_each(lambda file: _check_name(file[1], whole_folder), files)
+    return sorted(files, key=lambda file: file[1])
 
 
 def _folders(base: Path) -> Iterator[str]:
-    """Yield a folder and all below it, also by links, each once; hidden ones are left out."""
+    """Yield a folder and its subfolders, also linked ones, each once and without hidden ones."""
 
     def failed(error: OSError) -> None:
         raise error
 
-    seen = set()
-    for at, folders, _ in os.walk(base, followlinks=True, onerror=failed):
-        if (real := os.path.realpath(at)) in seen:
+    visited = set()
+    for directory, folders, _ in os.walk(base, followlinks=True, onerror=failed):
+        if (real := os.path.realpath(directory)) in visited:
             folders.clear()
             continue
-        seen.add(real)
+        visited.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield at
+        yield directory
 
 
-def _below(folder: str, path: str, whole_folder: bool) -> str:
+def _relative_name(folder: str, path: str, whole_folder: bool) -> str:
     if whole_folder:
         return path[len(folder.rstrip("/")) + 1 :] or path.rsplit("/", 1)[-1]
     return path.rsplit("/", 1)[-1]
 
 
 def _check_name(url: str, in_folder: bool) -> None:
-    """Refuse what is no text by its name; in a folder, whatever is not known to be text."""
+    """Refuse a file whose name says that it is not text, or in a folder does not say it is."""
     try:
         url.encode("utf-8")
     except UnicodeEncodeError:
@@ -314,13 +321,13 @@ def _check_name(url: str, in_folder: bool) -> None:
         raise ElmoError(f"{url}: is not read as text; {remedy}")
     if in_folder and ending not in BY_ENDING:
         raise ElmoError(
-            f"{url}: of a folder only {', '.join(BY_ENDING)} are read (also compressed); "
-            "move it elsewhere, or name the text files themselves or a glob such as folder/*.txt"
+            f"{url}: only {', '.join(BY_ENDING)} are read from a folder (also compressed); move it "
+            "elsewhere, or name the text files themselves or a glob such as folder/*.txt"
         )
 
 
-def _read(url: str, advance: Callable[[int], None]) -> tuple[int, str]:
-    """The bytes of a file and their SHA-256."""
+def _measure_file(url: str, advance: Callable[[int], None]) -> tuple[int, str]:
+    """Return the size and the SHA-256 of a file."""
     total, size = hashlib.sha256(), 0
     with open_input(url) as file:
         while True:
@@ -339,12 +346,12 @@ def _suffixes(url: str) -> list[str]:
 
 
 def _ending(url: str) -> str:
-    """The last ending of a name that is no compression's."""
+    """Return the last ending of a name, without that of a compression."""
     endings = [suffix for suffix in _suffixes(url) if suffix not in COMPRESSIONS]
     return endings[-1] if endings else ""
 
 
-def _fsspec() -> Any:
+def _import_fsspec() -> Any:
     try:
         import fsspec
     except ImportError:

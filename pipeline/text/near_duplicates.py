@@ -1,7 +1,7 @@
 """Documents that nearly repeat an earlier one, found by MinHash and locality-sensitive hashing.
 
-Two documents are as similar as their sets of stretches of 24 bytes, white space left out: the size
-of the intersection over that of the union. So the measure needs no words, and suits every script.
+The similarity of two documents is the Jaccard index of their sets of 24-byte substrings, without
+white space. This needs no words, so it suits every script.
 """
 
 import numpy as np
@@ -35,15 +35,15 @@ def sketch_documents(
     interval = np.searchsorted(edges, spots, "right")  # odd within a document
     spots, document = spots[interval % 2 == 1], interval[interval % 2 == 1] // 2
     hashes = hash_windows(data[spots].astype(np.uint64) + np.uint64(1), _WINDOW)
-    within = document[: len(hashes)] == document[len(document) - len(hashes) :]
-    counts = np.bincount(document[: len(hashes)][within], minlength=len(documents))
+    is_within_document = document[: len(hashes)] == document[len(document) - len(hashes) :]
+    counts = np.bincount(document[: len(hashes)][is_within_document], minlength=len(documents))
     sketches = np.zeros((0, SLOTS), np.uint16)
-    if within.any():
+    if is_within_document.any():
         from rensa import RMinHash
 
         offsets = np.append(0, np.cumsum(counts[counts > 0])).astype(np.uint64)
         rows = RMinHash.digest_matrix_from_flat_token_hashes(
-            hashes[within], offsets, num_perm=SLOTS, seed=_SEED
+            hashes[is_within_document], offsets, num_perm=SLOTS, seed=_SEED
         )
         sketches = np.array(rows.to_rows(), np.uint32).astype(np.uint16)
     return counts > 0, sketches
@@ -56,11 +56,12 @@ def find_near_duplicates(
     reference_count: int = 0,
     sides: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Tell of each document whether one before it has so many equal slots, as a share of all.
+    """Tell for each document whether an earlier one shares at least `similarity` of its slots.
 
-    In each band of a sketch a document is compared with the first that has the same band, and with
-    the last before it. With `reference_count`, only the first so many documents are compared with,
-    and it is told of those that follow. With `sides`, documents of one side alone are compared.
+    In each band of a sketch, a document is compared with the first document that has the same band
+    and with the last one before it. With `reference_count`, the others are compared with that many
+    first documents, and only their results are returned. With `sides`, only documents of the same
+    side are compared.
     """
     is_near = np.zeros(len(sketches), bool)
     for slot in range(0, SLOTS, _BAND):
@@ -76,11 +77,11 @@ def find_near_duplicates(
             is_reference = order < reference_count
             lasts = np.maximum.accumulate(np.where(is_reference | begins, places, 0))
             is_later &= ~is_reference & is_reference[firsts]
-        later = np.flatnonzero(is_later)
-        for earlier in (firsts[later], lasts[later]):
-            for start in range(0, len(later), _PAIRS):
+        later_places = np.flatnonzero(is_later)
+        for compared_places in (firsts[later_places], lasts[later_places]):
+            for start in range(0, len(later_places), _PAIRS):
                 part = slice(start, start + _PAIRS)
-                documents = order[later[part]]
-                equal = sketches[documents] == sketches[order[earlier[part]]]
+                documents = order[later_places[part]]
+                equal = sketches[documents] == sketches[order[compared_places[part]]]
                 is_near[documents[equal.mean(1) >= similarity]] = True
     return is_near[reference_count:]

@@ -1,4 +1,4 @@
-"""Files that are no plain text, recognized by what is in them, each with the tool for it."""
+"""Files that are not plain text, recognized by their content, with the tool that converts each."""
 
 import re
 
@@ -7,9 +7,9 @@ _TABLE = "rename it .tsv or .csv and name the column of its text in corpus.colum
 _MARKUP = "take the text out of it: trafilatura (web pages), wikiextractor --json (Wikipedia)"
 _PANDOC = "turn it into text: pandoc --to plain"
 _LINES = 200  # that are looked at
-_MOST = 1 << 14  # bytes of a text that its beginning is recognized by
+_MOST = 1 << 14  # bytes at the beginning of a text that are looked at
 
-# The first bytes of a file, what it is then, and what to do.
+# The first bytes of a file, its kind, and the remedy.
 _SIGNATURES = (
     (rb"%PDF-", "a PDF file", "take the text out of it: pdftotext"),
     (rb"\{\\rtf|\xd0\xcf\x11\xe0", "a file of a word processor", "save it as text"),
@@ -24,7 +24,7 @@ _SIGNATURES = (
     (rb"\x89PNG|GIF8|\xff\xd8\xff|RIFF|II\*\x00|MM\x00\*|\x7fELF", "no text", "name text files"),
     (rb"\xff\xfe|\xfe\xff", "UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8"),
 )
-# How a text begins after white space, what it is then, and what to do.
+# The beginning of a text after white space, its kind, and the remedy.
 _BEGINNINGS = (
     (r"\[\s*[\{\[]|\[\s*\"[^\n\"]*\"\s*[,\]]", "a JSON array", "make lines of it: jq -c '.[]'"),
     (r"\{[^\n]*\}\s*\n\s*\{\s*\"", "JSON lines", _RECORDS),
@@ -37,7 +37,7 @@ _BEGINNINGS = (
     (r"WEBVTT|1\r?\n\d\d:\d\d:\d\d[,.]\d{3} --> ", "subtitles", "cut off their numbers and times"),
     (r"#!\s*/", "a program", "name text files"),
 )
-# How lines look, the share of such lines from which it is that, what it is, and what to do.
+# A pattern of lines, the share of lines above which a text is of this kind, and the remedy.
 _TAG = r"</(?!s>)[a-z]|<(p|br|div|span|li|ul|tr|td|table|h\d)\b[^<>]*>|<\w+\s+[\w:-]+="
 _TIME = (
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d/\w{3}/\d{4}[: ]|\w{3} [ \d]\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d"
@@ -55,19 +55,19 @@ _MOST_LINES = (
 
 
 def recognize(head: bytes) -> tuple[str, str] | None:
-    """Return what a file is, by its first bytes, and what to do; None for plain text."""
-    for signature, what, remedy in _SIGNATURES:
+    """Return the kind of a file, by its first bytes, and the remedy; None for plain text."""
+    for signature, kind, remedy in _SIGNATURES:
         if re.match(signature, head):
-            return what, remedy
+            return kind, remedy
     text = head.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
-    for beginning, what, remedy in _BEGINNINGS:
+    for beginning, kind, remedy in _BEGINNINGS:
         if re.match(beginning, text[:_MOST], re.IGNORECASE | re.DOTALL):
-            return what or "HTML or XML", remedy
+            return kind or "HTML or XML", remedy
     lines = [line for line in text.split("\n")[:_LINES] if line.strip()]
-    for line, share, what, remedy in _MOST_LINES:
-        pattern = re.compile(line, re.IGNORECASE if not what else 0)
-        if sum(bool(pattern.match(one[:2000])) for one in lines) > share * max(len(lines), 2):
-            return what or "HTML or XML", remedy
+    for line_pattern, share, kind, remedy in _MOST_LINES:
+        pattern = re.compile(line_pattern, re.IGNORECASE if not kind else 0)
+        if sum(bool(pattern.match(line[:2000])) for line in lines) > share * max(len(lines), 2):
+            return kind or "HTML or XML", remedy
     return ("a table, such as CoNLL-U", _TABLE) if _is_table(lines) else None
 
 

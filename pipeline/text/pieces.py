@@ -1,14 +1,16 @@
 """A corpus divided into pieces of work, each a part of a file or a few small files.
 
-A file that is added leaves the pieces of the others as they are, as far as it can: a piece depends
-on its files, and on the number and size of all only where these double.
+If a file is added, the pieces of the others mostly stay the same: a piece depends on its files, and
+on the number and size of all files only when these double.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 from msgspec import to_builtins
 
 from elmo.data.tokenizer import Tokenization
@@ -16,11 +18,14 @@ from elmo.io.location import Location, in_parallel
 from elmo.io.records import digest
 
 from ..settings.params import TokenizeSettings
+from .accounting import Accounting
+from .documents import DocumentBlock, read_documents
 from .formats import document_rule
 from .held_out import Sides
 from .input_files import InputFile
 from .reader import Keep, load_reader
 from .spans import FileSpan, text_bytes
+from .utf8_lines import BLOCK
 
 MOST_PIECES = 1 << 13  # that a corpus is divided into, about
 MOST_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
@@ -33,11 +38,11 @@ Ranges = tuple[tuple[int, int], ...]  # of lines of a piece: the first, and the 
 class Piece:
     """A piece of the corpus that one worker tokenizes, `number` among all in their order.
 
-    It has the spans of files to read, the settings, which documents are held out, and the folder
-    for its shards. `column` holds the text of records, `tokenizer` describes the tokenizer as the
-    manifest does, and `version` is that of the stage. `left_out` are ranges of lines that are left
-    out, by the reason, `repeated_lines` hashes of lines that are left out too, `keep` columns of
-    records that are kept beside the sentences. `copy` numbers pieces with the same text.
+    It has the spans of files to read, the settings, the rule of held-out documents, and the folder
+    for its shards. `column` names the text of records, `tokenizer` describes the tokenizer as the
+    manifest does, and `version` is that of the stage. Lines in the ranges of `left_out` (by reason)
+    or with a hash in `repeated_lines` are left out. `keep` names columns of records that are kept
+    beside the sentences. `copy` numbers pieces with the same text.
     """
 
     number: int
@@ -53,11 +58,29 @@ class Piece:
     keep: Keep = ()
     copy: int = 0
 
+    def read_documents(
+        self, accounting: Accounting, keep: Keep = ()
+    ) -> Iterator[tuple[DocumentBlock, npt.NDArray[np.bool_]]]:
+        """Yield the piece's blocks, and which of the documents of each are held out.
+
+        The first of these is the document that continues from the previous block.
+        """
+        size = min(BLOCK, self.params.shard_bytes)
+        for span in self.spans:
+            rule = document_rule(self.sides.documents, span.input.format)
+            is_heldout = False
+            for block in read_documents(
+                span, rule, column=self.column, size=size, accounting=accounting, keep=keep
+            ):
+                heldout = np.append(is_heldout, self.sides.are_heldout(block.hashes))
+                is_heldout = bool(heldout[-1])
+                yield block, heldout
+
     @cached_property
     def digest(self) -> str:
         """Return a digest of everything that the piece's shards depend on.
 
-        Neither its place in the corpus is among it nor any other file: these are in the manifest.
+        This does not include its place in the corpus or other files, which are in the manifest.
         """
         spans = [
             (span.input.sha256, span.input.format, span.input.compression, span.start, span.end)
@@ -82,13 +105,13 @@ class Piece:
 
 
 def number_pieces(pieces: Iterable[Piece]) -> list[Piece]:
-    """Return the pieces, those with the text of one before them as copies with a number."""
-    seen: Counter[str] = Counter()
+    """Return the pieces, with `copy` set for those that have the text of an earlier piece."""
+    count_by_digest: Counter[str] = Counter()
     numbered = []
     for piece in pieces:
-        first = piece.digest
-        numbered.append(replace(piece, copy=seen[first]) if seen[first] else piece)
-        seen[first] += 1
+        copy = count_by_digest[piece.digest]
+        numbered.append(replace(piece, copy=copy) if copy else piece)
+        count_by_digest[piece.digest] += 1
     return numbered
 
 
@@ -108,11 +131,11 @@ def plan_pieces(
 ) -> list[tuple[FileSpan, ...]]:
     """Divide a corpus into pieces of work: tuples of spans with about `shard_bytes` of text.
 
-    Large files are divided at line ends. Of up to 256 files each has its own pieces; of more, small
-    neighbours share one, which ends after a file whose digest says so: one in 2 of up to 512, in 4
-    of up to 1,024. `documents` is the setting of `tokenize`; where it makes blank lines divide
-    documents, no document is divided. The pieces depend on the arguments alone, so a resumed run
-    finds them again.
+    Large files are divided at line ends. Up to 256 files have their own pieces; more share pieces
+    with small neighbours. A shared piece ends after a file whose digest says so: one in 2 of up to
+    512 files, one in 4 of up to 1,024. `documents` is the setting of `tokenize`; if blank lines
+    divide documents, no document is divided. The pieces depend only on the arguments, so a resumed
+    run finds them again.
     """
     files = [input_ for input_ in inputs if input_.bytes]
     one_in = 1 << (max(len(files) - 1, 0) // _FEW).bit_length()

@@ -19,26 +19,26 @@ Keep = tuple[str, ...]
 
 
 class Records(NamedTuple):
-    """The records that the lines of a block are of: the `numbers` of each line's record, ascending.
+    """The records of a block's lines: the `numbers` of each line's record, ascending.
 
-    `kept` has of each of these records what is kept, as JSON; it is empty if nothing is.
+    `kept` has the kept columns of each record as JSON; it is empty if none are kept.
     """
 
     numbers: Int64s
     kept: list[str]
 
     def of_lines(self) -> pa.StringArray:
-        """Return what is kept of each line's record."""
+        """Return the kept columns of each line's record."""
         return pa.array(self.kept, pa.string()).take(pa.array(self.numbers - self.numbers[0]))
 
 
 class Reader(Protocol):
     """The functions that the module of a format must have.
 
-    A *span* is a part of a file that one process reads. `size` is about how many bytes of text it
-    or a block has; `column` is the column or field that holds the text; `documents` says what a
-    document is in the file: "file", "line" (of records: a record) or "blank" (what blank lines
-    divide). `keep` names other columns, which are kept beside the text.
+    A *span* is a part of a file that one process reads. `size` is about the number of bytes of text
+    in a span or block; `column` is the column or field of the text; `documents` is the rule of what
+    a document is: "file", "line" (or a record), or "blank" (text between blank lines). `keep` names
+    other columns, which are kept beside the text.
     """
 
     def check_head(self, input_: InputFile, column: str, keep: Keep = ()) -> None:
@@ -61,9 +61,9 @@ class Reader(Protocol):
     ) -> Iterator[tuple[bytes, Records | None]]:
         """Yield a span's text in blocks, each with the number of every line's record.
 
-        A block is whole lines of UTF-8, each ended by a newline, about `size` bytes. Instead of
-        numbers there is None in a format without records. All bytes that are read, and those that
-        are in no block, are counted in `accounting`.
+        A block has about `size` bytes: whole lines of UTF-8, each ended by a newline. A format
+        without records yields None instead of numbers. All bytes that are read, and those that are
+        in no block, are counted in `accounting`.
         """
 
 
@@ -73,14 +73,14 @@ def load_reader(input_: InputFile) -> Reader:
 
 
 def join_records(
-    texts: list[bytes], first: int, kept: list[str] | None = None
+    texts: list[bytes], first_number: int, kept: list[str] | None = None
 ) -> tuple[bytes, Records]:
     """Join the texts of records into lines; return these and their records.
 
-    The number of the first record is `first`; `kept` is what is kept of each.
+    The first record has the number `first_number`; `kept` has the kept columns of each.
     """
     lines = [text.count(b"\n") + 1 for text in texts]
-    numbers = np.repeat(np.arange(first, first + len(texts), dtype=np.int64), lines)
+    numbers = np.repeat(np.arange(first_number, first_number + len(texts), dtype=np.int64), lines)
     return b"".join(text + b"\n" for text in texts), Records(numbers, kept or [])
 
 

@@ -1,7 +1,7 @@
 """Tokenizing one piece of a text into its shards: the work of one task.
 
 A piece numbers its sentences and documents from 0. Each distinct stretch between white space is
-tokenized once; the rest is array work.
+tokenized once; everything else is array operations.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,14 +24,12 @@ from elmo.io.records import Sha256
 
 from .accounting import Accounting
 from .copies import are_in
-from .documents import Documents
-from .formats import document_rule
+from .documents import DocumentBlock
 from .input_files import check_unchanged
 from .pieces import Piece
-from .quality import QualityCounts, QualityFigures
-from .text_blocks import TextBlock, read_blocks
+from .quality import QualityCounts
+from .text_hashes import Hashes
 from .text_rows import TextRows, find_lines
-from .utf8_lines import BLOCK
 
 PIECES = "pieces.jsonl"  # beside the shards: the result of each piece, by which it is found again
 
@@ -45,7 +43,7 @@ class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
     piece: Sha256
     shards: tuple[ShardEntry, ...]
     accounting: Accounting
-    quality: QualityFigures
+    quality: QualityCounts
 
 
 def encode_result(result: PieceResult) -> bytes:
@@ -62,39 +60,41 @@ def decode_results(data: bytes) -> list[PieceResult]:
 
 
 def read_finished(pieces: Sequence[Piece]) -> list[PieceResult]:
-    """Return the results of those pieces that an earlier run finished and left in its folder."""
+    """Return the results of the pieces that an earlier run finished."""
     if not pieces:
         return []
-    folder, present = pieces[0].folder, pieces[0].folder.tree()
-    finished = [piece.result_name for piece in pieces if piece.result_name in present]
+    folder, size_by_file = pieces[0].folder, pieces[0].folder.tree()
+    finished = [piece.result_name for piece in pieces if piece.result_name in size_by_file]
     results = in_parallel(lambda name: folder.read_record(name, PieceResult), finished)
-    return whole_results(results, folder, present)
+    return whole_results(results, folder, size_by_file)
 
 
 def whole_results(
-    results: Iterable[PieceResult], folder: Location, present: Mapping[str, int]
+    results: Iterable[PieceResult], folder: Location, size_by_file: Mapping[str, int]
 ) -> list[PieceResult]:
-    """Return those of the results whose shards lie in a folder as they were written.
+    """Return the results whose shards are in a folder, unaltered.
 
-    `present` is the size of each file there. On a disk the digest of each shard is checked. At a
-    URL, where a file is whole or absent, only its size is; readers check its bytes.
+    `size_by_file` has the size of each file there. On a disk the digest of each shard is checked.
+    At a URL, where a file is whole or absent, only its size is; readers check its bytes.
     """
 
     def is_whole(result: PieceResult) -> bool:
         return all(
-            present.get(entry.file) == entry.bytes
+            size_by_file.get(entry.file) == entry.bytes
             and (folder.local is None or folder.sha256(entry.file) == entry.sha256)
             for entry in result.shards
         )
 
     results = list(results)
     return [
-        one for one, whole in zip(results, in_parallel(is_whole, results), strict=True) if whole
+        result
+        for result, has_all_shards in zip(results, in_parallel(is_whole, results), strict=True)
+        if has_all_shards
     ]
 
 
 def try_piece(piece: Piece) -> PieceResult | ElmoError:
-    """Tokenize one piece of the corpus; return the error, so that others are found too."""
+    """Tokenize one piece of the corpus; return an error, so that all errors are found."""
     try:
         return tokenize_piece(piece)
     except ElmoError as error:
@@ -104,78 +104,77 @@ def try_piece(piece: Piece) -> PieceResult | ElmoError:
 def tokenize_piece(piece: Piece) -> PieceResult:
     """Tokenize one piece of the corpus, write its shards, and return its result."""
     split = sentence_splitter()[0] if piece.params.sentences == "split" else None
-    accounting, quality, documents = Accounting(), QualityCounts(), Documents()
+    accounting, quality = Accounting(), QualityCounts()
     builder = _Builder(piece, load_recorded(piece.tokenizer), accounting, quality)
-    is_heldout = False  # the document that goes on in the next block
     left_out = {
         reason: np.array(ranges, np.int64).reshape(-1, 2) for reason, ranges in piece.left_out
     }
-    first, repeated_lines = 0, np.array(piece.repeated_lines, np.uint64)
+    first_line, repeated_lines = 0, np.array(piece.repeated_lines, np.uint64)
+    # Only the first piece of a file counts it as a document.
+    continues_file = piece.sides.documents == "file" and piece.spans[0].start > 0
+    for block, heldout in piece.read_documents(accounting, piece.keep):
+        if builder.bytes >= piece.params.shard_bytes:
+            builder.write()
+        numbers = np.arange(first_line, first_line + len(block.numbers))
+        first_line += len(numbers)
+        kept = _keep_lines(block, numbers, left_out, repeated_lines, accounting)
+        ids = block.numbers + (accounting.document_ids - 1)
+        accounting.document_ids += len(block.hashes)
+        if not continues_file:
+            has_text = np.zeros(len(heldout), bool)
+            has_text[block.numbers[kept & (block.rows.counts > 0)]] = True
+            accounting.heldout_documents += int((has_text & heldout)[1:].sum())
+            accounting.train_documents += int((has_text & ~heldout)[1:].sum())
+        text, lines, rows = block.text, block.lines, block.rows
+        if not kept.all():
+            accounting.lines += int((~kept).sum())
+            stays = np.repeat(kept, lines[1] - lines[0] + 1)
+            text = np.frombuffer(text, np.uint8)[stays].tobytes()
+            lines = find_lines(text) if text else lines
+            rows = TextRows.find(text, lines) if text else rows
+        if text:
+            records = _records(block).filter(pa.array(kept)) if piece.keep else None
+            is_heldout = heldout[block.numbers[kept]]
+            builder.add(text, lines, rows, ids[kept], is_heldout, split, records)
+        if split is not None and block.records is None:
+            quality.add_lines(text)
     for span in piece.spans:
-        rule = document_rule(piece.sides.documents, span.input.format)
-        blocks = read_blocks(
-            span,
-            column=piece.column,
-            documents=rule,
-            size=min(BLOCK, piece.params.shard_bytes),
-            accounting=accounting,
-            keep=piece.keep,
-        )
-        for block in blocks:
-            if builder.bytes >= piece.params.shard_bytes:
-                builder.write()
-            lines = find_lines(block.text)
-            rows = TextRows.of(block.text, lines)
-            found = documents.find(block, lines, rows, span=span, rule=rule)
-            kept, numbers = np.ones(len(lines[0]), bool), np.arange(first, first + len(lines[0]))
-            reasons = {reason: are_in(numbers, ranges) for reason, ranges in left_out.items()}
-            if piece.repeated_lines:
-                reasons["repeated_line"] = np.isin(rows.hashes, repeated_lines)
-            for reason, line_mask in reasons.items():
-                chosen = kept & line_mask
-                if chosen.any():
-                    sizes = (lines[1] - lines[0])[chosen]
-                    accounting.leave_out(reason, Dropped(len(sizes), int(sizes.sum())))
-                    kept &= ~chosen
-            first += len(kept)
-            heldout = np.append(is_heldout, piece.sides.are_heldout(found.hashes))
-            is_heldout = bool(heldout[-1])
-            ids = found.number + (accounting.document_ids - 1)
-            accounting.document_ids += len(found.hashes)
-            if rule != "file" or block.begins:
-                has_text = np.zeros(len(heldout), bool)
-                has_text[found.number[kept & (rows.counts > 0)]] = True
-                accounting.heldout_documents += int((has_text & heldout)[1:].sum())
-                accounting.train_documents += int((has_text & ~heldout)[1:].sum())
-            text = block.text
-            if not kept.all():
-                accounting.lines += int((~kept).sum())
-                stays = np.repeat(kept, lines[1] - lines[0] + 1)
-                text = np.frombuffer(text, np.uint8)[stays].tobytes()
-                lines = find_lines(text) if text else lines
-                rows = TextRows.of(text, lines) if text else rows
-            if text:
-                number = found.number[kept]
-                records = _records(block, len(kept)) if piece.keep else None
-                if records is not None:
-                    records = records.filter(pa.array(kept))
-                builder.add(text, lines, rows, ids[kept], heldout[number], split, records)
-            if split is not None and block.records is None:
-                quality.add_lines(text)
         check_unchanged(span.input)
     builder.write()
-    result = PieceResult(piece.digest, tuple(builder.shards), accounting, quality.figures())
+    result = PieceResult(piece.digest, tuple(builder.shards), accounting, quality)
     piece.folder.write_json(piece.result_name, to_builtins(result))
     return result
+
+
+def _keep_lines(
+    block: DocumentBlock,
+    numbers: Int64s,
+    left_out: Mapping[str, Int64s],
+    repeated_lines: Hashes,
+    accounting: Accounting,
+) -> npt.NDArray[np.bool_]:
+    """Tell for each line, by its number in the piece, whether it stays; count the others."""
+    reasons = {reason: are_in(numbers, ranges) for reason, ranges in left_out.items()}
+    if len(repeated_lines):
+        reasons["repeated_line"] = np.isin(block.rows.hashes, repeated_lines)
+    kept, sizes = np.ones(len(numbers), bool), block.lines[1] - block.lines[0]
+    for reason, is_excluded in reasons.items():
+        is_dropped = kept & is_excluded
+        if is_dropped.any():
+            count = Dropped(int(is_dropped.sum()), int(sizes[is_dropped].sum()))
+            accounting.leave_out(reason, count)
+            kept &= ~is_dropped
+    return kept
 
 
 @dataclass(frozen=True)
 class _Part:
     """Lines of a shard as rows, one per sentence.
 
-    Of each row: which line it comes from. Of each line: its bytes, its document, and whether that
-    is held out, and what is kept of its record, if anything is. `lost` bytes that are not white
-    space stand in no token.
+    `line_of` has the line that each row comes from. `line_bytes`, `documents`, `heldout` and
+    `records` have for each line its bytes, its document, whether that is held out, and the columns
+    of its record that are kept, if any. `lost_bytes` counts bytes, white space left out, that are
+    in no token.
     """
 
     rows: TextRows
@@ -183,20 +182,20 @@ class _Part:
     line_bytes: Int64s
     documents: Int64s
     heldout: npt.NDArray[np.bool_]
-    lost: int
+    lost_bytes: int
     records: pa.StringArray | None
 
 
-def _records(block: TextBlock, lines: int) -> pa.StringArray:
-    """Return what is kept of the record of each line of a block; nothing in a file without."""
-    return pa.array([""] * lines) if block.records is None else block.records.of_lines()
+def _records(block: DocumentBlock) -> pa.StringArray:
+    """Return the kept columns of each line's record; empty texts in a file without records."""
+    return block.records.of_lines() if block.records else pa.array([""] * len(block.numbers))
 
 
 class _Builder:
-    """Writes the shards of a piece: lines are gathered, and tokenized together when they fill one.
+    """Writes the shards of a piece: gathers lines, and tokenizes them together when they fill one.
 
-    Where sentences are split out of lines, a row without tokens means nothing and is not written;
-    where each line is a sentence, it keeps the numbers of the others.
+    If sentences are split out of lines, rows without tokens are not written. If each line is a
+    sentence, they are written, so that the numbers of sentences are those of lines.
     """
 
     def __init__(
@@ -218,24 +217,24 @@ class _Builder:
         split: Callable[[str], list[str]] | None,
         records: pa.StringArray | None,
     ) -> None:
-        """Gather whole lines, each with its document and record; `split` cuts into sentences."""
+        """Gather whole lines with their documents and records; `split` yields sentences."""
         self.bytes += len(text)
-        line_of, lost = np.arange(len(documents)), 0
+        line_of, lost_bytes = np.arange(len(documents)), 0
         if split is not None:
             text, line_of = _sentences(text, split)
-            rows = TextRows.of(text, find_lines(text))
+            rows = TextRows.find(text, find_lines(text))
         if not self.tokenizer.kind.apart:
-            rows, lost = _whole_rows(text, rows, self.tokenizer)
+            rows, lost_bytes = _whole_rows(text, rows, self.tokenizer)
         sizes = lines[1] - lines[0]
-        self._parts.append(_Part(rows, line_of, sizes, documents, heldout, lost, records))
+        self._parts.append(_Part(rows, line_of, sizes, documents, heldout, lost_bytes, records))
 
     def write(self) -> None:
-        """Write what was gathered as one shard for each split, numbered from the piece's start."""
+        """Write the gathered lines as one shard for each split."""
         if not self._parts:
             return
-        types, filled = self._tokenized()
-        ids = np.concatenate([ids for ids, _ in filled])
-        lengths = np.concatenate([lengths for _, lengths in filled])
+        types, ids_and_lengths = self._tokenize_parts()
+        ids = np.concatenate([ids for ids, _ in ids_and_lengths])
+        lengths = np.concatenate([lengths for _, lengths in ids_and_lengths])
         hashes = np.concatenate([part.rows.hashes for part in self._parts])
         self.quality.add(types, ids, lengths, hashes)
         heldout = np.concatenate([part.heldout[part.line_of] for part in self._parts])
@@ -253,20 +252,20 @@ class _Builder:
             full = lengths > 0
             records = records if records is None else records.filter(pa.array(full))
             lengths, heldout, documents = lengths[full], heldout[full], documents[full]
-        first = self.accounting.sentences
-        numbers = np.arange(first, first + len(lengths))
+        first_sentence = self.accounting.sentences
+        numbers = np.arange(first_sentence, first_sentence + len(lengths))
         self.accounting.sentences += len(lengths)
-        for split, chosen in zip(SPLITS, (~heldout, heldout), strict=True):
-            if chosen.any():
-                tokens = ids if chosen.all() else ids[np.repeat(chosen, lengths)]
-                offsets = np.cumsum(np.append(0, lengths[chosen]))
+        for split, is_in_split in zip(SPLITS, (~heldout, heldout), strict=True):
+            if is_in_split.any():
+                tokens = ids if is_in_split.all() else ids[np.repeat(is_in_split, lengths)]
+                offsets = np.cumsum(np.append(0, lengths[is_in_split]))
                 self._write_shard(
                     split,
-                    numbers[chosen],
-                    documents[chosen],
+                    numbers[is_in_split],
+                    documents[is_in_split],
                     offsets,
                     _encode(tokens, types),
-                    records if records is None else records.filter(pa.array(chosen)),
+                    records if records is None else records.filter(pa.array(is_in_split)),
                 )
         self.bytes, self._parts = 0, []
 
@@ -291,17 +290,19 @@ class _Builder:
             )
             self.shards.append(describe_shard(path, split=split, name=name))
 
-    def _tokenized(self) -> tuple[pa.StringArray, list[tuple[npt.NDArray[np.int32], Int64s]]]:
-        """The distinct tokens, and of each part all tokens as ids and how many each row has."""
+    def _tokenize_parts(self) -> tuple[pa.StringArray, list[tuple[npt.NDArray[np.int32], Int64s]]]:
+        """Return the distinct tokens, and for each part its token ids and tokens per row."""
         distinct = pa.concat_arrays([part.rows.distinct for part in self._parts])
         distinct = distinct.dictionary_encode()
-        types, pieces, begins, counts, lost = _pieces(distinct.dictionary, self.tokenizer)
+        types, pieces, begins, counts, lost_bytes = _pieces(distinct.dictionary, self.tokenizer)
         sizes = _sizes(types)
-        filled = []
-        first = 0
+        ids_and_lengths = []
+        first_stretch = 0
         for part in self._parts:
-            numbers = distinct.indices.to_numpy()[first : first + len(part.rows.distinct)]
-            first += len(numbers)
+            numbers = distinct.indices.to_numpy()[
+                first_stretch : first_stretch + len(part.rows.distinct)
+            ]
+            first_stretch += len(numbers)
             stretches = numbers[part.rows.ids]
             ids, lengths = _expand(stretches, part.rows.counts, pieces, begins, counts)
             _account(
@@ -309,10 +310,10 @@ class _Builder:
                 part,
                 sizes[ids],
                 lengths,
-                part.lost + (int(lost[stretches].sum()) if lost.any() else 0),
+                part.lost_bytes + (int(lost_bytes[stretches].sum()) if lost_bytes.any() else 0),
             )
-            filled.append((ids, lengths))
-        return types, filled
+            ids_and_lengths.append((ids, lengths))
+        return types, ids_and_lengths
 
 
 def _expand(
@@ -322,65 +323,67 @@ def _expand(
     begins: Int64s,
     counts: Int64s,
 ) -> tuple[npt.NDArray[np.int32], Int64s]:
-    """The tokens of stretches end to end, and how many tokens each row has."""
+    """Return the tokens of stretches end to end, and the number of tokens in each row."""
     if (counts == 1).all():
         return pieces[begins][stretches], stretches_of
     of_stretch = counts[stretches]
-    after = np.append(0, np.cumsum(of_stretch))
-    spots = np.repeat(begins[stretches] - after[:-1], of_stretch)
+    token_ends = np.append(0, np.cumsum(of_stretch))
+    spots = np.repeat(begins[stretches] - token_ends[:-1], of_stretch)
     spots += np.arange(len(spots))
-    return pieces[spots], np.diff(after[np.append(0, np.cumsum(stretches_of))])
+    return pieces[spots], np.diff(token_ends[np.append(0, np.cumsum(stretches_of))])
 
 
 def _account(
-    total: Accounting, part: _Part, sizes: npt.NDArray[np.int32], lengths: Int64s, lost: int
+    total: Accounting, part: _Part, sizes: npt.NDArray[np.int32], lengths: Int64s, lost_bytes: int
 ) -> None:
-    """Account for a part's lines, given its tokens' bytes and its rows' tokens."""
+    """Account for a part's lines, from the bytes of its tokens and the tokens of its rows."""
     blank = np.bincount(part.line_of, lengths, len(part.line_bytes)) == 0
     in_tokens = int(sizes.sum(dtype=np.int64))
     total.lines += len(part.line_bytes)
     total.blank_lines += int(blank.sum())
     total.blank_bytes += int(part.line_bytes[blank].sum())
     total.token_bytes += in_tokens
-    total.space_bytes += int(part.line_bytes[~blank].sum()) - in_tokens - lost
-    total.lost_bytes += lost
+    total.space_bytes += int(part.line_bytes[~blank].sum()) - in_tokens - lost_bytes
+    total.lost_bytes += lost_bytes
     total.tokens += len(sizes)
 
 
 def _whole_rows(text: bytes, rows: TextRows, tokenizer: Tokenizer) -> tuple[TextRows, int]:
-    """Return rows with tokens instead of stretches, and the bytes that are in none."""
+    """Return rows of tokens instead of stretches, and the number of bytes in no token."""
     texts = text.decode("utf-8").split("\n")[:-1]
     token_lists = tokenizer.split(texts)
     tokens = pa.array([token for tokens in token_lists for token in tokens], pa.string())
     encoded = tokens.dictionary_encode()
     counts = np.array([len(tokens) for tokens in token_lists])
-    lost = sum(_lost(text, tokens) for text, tokens in zip(texts, token_lists, strict=True))
-    return TextRows(encoded.dictionary, encoded.indices.to_numpy(), counts, rows.hashes), lost
+    lost_bytes = sum(
+        _count_lost_bytes(text, tokens) for text, tokens in zip(texts, token_lists, strict=True)
+    )
+    return TextRows(encoded.dictionary, encoded.indices.to_numpy(), counts, rows.hashes), lost_bytes
 
 
 def _pieces(
     stretches: pa.StringArray, tokenizer: Tokenizer
 ) -> tuple[pa.StringArray, npt.NDArray[np.int32], Int64s, Int64s, Int64s]:
-    """Split each distinct stretch: the distinct tokens; tokens as ids into these; and of each
-    stretch where its tokens begin among them, how many they are, and how many bytes are lost.
+    """Split each distinct stretch; return the distinct tokens, the tokens as ids into these, and
+    for each stretch where its tokens begin, their number, and the number of lost bytes.
     """
-    counts, lost = np.ones(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
+    counts, lost_bytes = np.ones(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
     if not tokenizer.kind.apart:
         numbers = np.arange(len(stretches), dtype=np.int32)
-        return stretches, numbers, numbers.astype(np.int64), counts, lost
-    whole = pc.match_substring_regex(stretches, f"^{tokenizer.kind.whole}$")
-    others = np.flatnonzero(~whole.to_numpy(zero_copy_only=False))
-    texts = stretches.filter(pc.invert(whole)).to_pylist()
+        return stretches, numbers, numbers.astype(np.int64), counts, lost_bytes
+    is_whole = pc.match_substring_regex(stretches, f"^{tokenizer.kind.whole}$")
+    other_stretches = np.flatnonzero(~is_whole.to_numpy(zero_copy_only=False))
+    texts = stretches.filter(pc.invert(is_whole)).to_pylist()
     token_lists = tokenizer.split(texts)
-    counts[others] = [len(tokens) for tokens in token_lists]
+    counts[other_stretches] = [len(tokens) for tokens in token_lists]
     split = pa.array([token for tokens in token_lists for token in tokens], pa.string())
-    encoded = pa.concat_arrays([stretches.filter(whole), split]).dictionary_encode()
+    encoded = pa.concat_arrays([stretches.filter(is_whole), split]).dictionary_encode()
     begins = np.empty(len(stretches), np.int64)
-    order = np.append(np.flatnonzero(whole.to_numpy(zero_copy_only=False)), others)
+    order = np.append(np.flatnonzero(is_whole.to_numpy(zero_copy_only=False)), other_stretches)
     begins[order] = np.cumsum(counts[order]) - counts[order]
-    for i, text, tokens in zip(others.tolist(), texts, token_lists, strict=True):
-        lost[i] = _lost(text, tokens)
-    return encoded.dictionary, encoded.indices.to_numpy(), begins, counts, lost
+    for i, text, tokens in zip(other_stretches.tolist(), texts, token_lists, strict=True):
+        lost_bytes[i] = _count_lost_bytes(text, tokens)
+    return encoded.dictionary, encoded.indices.to_numpy(), begins, counts, lost_bytes
 
 
 def _sizes(strings: pa.StringArray) -> npt.NDArray[np.int32]:
@@ -389,17 +392,17 @@ def _sizes(strings: pa.StringArray) -> npt.NDArray[np.int32]:
 
 
 def _encode(ids: npt.NDArray[np.int32], types: pa.StringArray) -> pa.DictionaryArray:
-    """Tokens over exactly the types that occur, in the order of their first occurrence."""
-    first = np.full(len(types), len(ids), np.int32)
-    first[ids[::-1]] = np.arange(len(ids) - 1, -1, -1, dtype=np.int32)
-    order = np.argsort(first, kind="stable")[: int((first < len(ids)).sum())]
+    """Return tokens over the types that occur, in the order of their first occurrence."""
+    first_place = np.full(len(types), len(ids), np.int32)
+    first_place[ids[::-1]] = np.arange(len(ids) - 1, -1, -1, dtype=np.int32)
+    order = np.argsort(first_place, kind="stable")[: int((first_place < len(ids)).sum())]
     renumber = np.zeros(len(types), np.int32)
     renumber[order] = np.arange(len(order))
     return pa.DictionaryArray.from_arrays(pa.array(renumber[ids]), types.take(pa.array(order)))
 
 
 def _sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[bytes, Int64s]:
-    """The text with one sentence per line, and which line each sentence comes from."""
+    """Return the text with one sentence per line, and the line that each sentence comes from."""
     sentences: list[str] = []
     counts = []
     for line in text.decode("utf-8").split("\n")[:-1]:
@@ -410,8 +413,8 @@ def _sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[bytes, I
     return "\n".join(sentences).encode("utf-8"), np.repeat(np.arange(len(counts)), counts)
 
 
-def _lost(text: str, tokens: Iterable[str]) -> int:
-    """Return how many bytes that are not white space stand in no token."""
+def _count_lost_bytes(text: str, tokens: Iterable[str]) -> int:
+    """Return how many bytes, white space left out, are in no token."""
     joined = "".join(tokens)
     if joined == text:
         return 0

@@ -9,8 +9,8 @@ from elmo.io.location import in_parallel
 from .formats import FORMATS
 from .input_files import InputFile, open_input, read_bytes
 
-PACKED = 4  # bytes of text in one of a compressed file, about
-_NEAR = 1 << 20  # bytes in which the next document or line mostly begins
+COMPRESSION_RATIO = 4  # bytes of text in a byte of a compressed file, about
+_NEAR = 1 << 20  # bytes in which the next document or line usually begins
 BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 
 
@@ -31,15 +31,12 @@ class FileSpan:
 
 def text_bytes(input_: InputFile) -> int:
     """Return about how many bytes of text a file holds."""
-    packed = input_.compression is not None or FORMATS[input_.format].packed
-    return input_.bytes * PACKED if packed else input_.bytes
+    is_compressed = input_.compression is not None or FORMATS[input_.format].is_compressed
+    return input_.bytes * COMPRESSION_RATIO if is_compressed else input_.bytes
 
 
 def whole_file(input_: InputFile, index: int) -> list[FileSpan]:
-    """Return the whole file as one span, in a list, as the functions that divide a file return it.
-
-    `index` is the file's number in the corpus.
-    """
+    """Return the whole file, number `index` of the corpus, as one span in a list."""
     return [FileSpan(input_, index, 0, -1, text_bytes(input_))]
 
 
@@ -54,36 +51,36 @@ def line_spans(input_: InputFile, index: int, size: int, documents: str) -> list
     if input_.bytes <= size:
         return [FileSpan(input_, index, 0, input_.bytes, input_.bytes)]
     cuts = range(size, input_.bytes, size)  # each of which may be a request
-    near = in_parallel(lambda wanted: _next_start(input_, wanted, documents, most=_NEAR), cuts)
+    near_starts = in_parallel(lambda cut: _next_start(input_, cut, documents, limit=_NEAR), cuts)
     starts = [0]
-    for wanted, start in zip(cuts, near, strict=True):
-        if wanted > starts[-1]:
-            starts.append(_next_start(input_, wanted, documents) if start < 0 else start)
+    for cut, start in zip(cuts, near_starts, strict=True):
+        if cut > starts[-1]:
+            starts.append(_next_start(input_, cut, documents) if start < 0 else start)
     starts = [start for start in starts if start < input_.bytes]
     ends = [*starts[1:], input_.bytes]
     return [FileSpan(input_, index, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
 
 
-def _next_start(input_: InputFile, offset: int, documents: str, *, most: int = sys.maxsize) -> int:
-    """The first byte at or after `offset` where a line, or a document, begins; -1 where that is not
-    in the next `most` bytes."""
-    rest = b""
+def _next_start(input_: InputFile, offset: int, documents: str, *, limit: int = sys.maxsize) -> int:
+    """Return the first byte from `offset` on where a line or document begins; -1 if there is none
+    in the next `limit` bytes."""
+    text = b""
     begin = offset - 1
     with open_input(input_.url) as file:
         file.seek(begin)
-        while more := read_bytes(input_, file, 1 << 16):
-            rest += more
+        while block := read_bytes(input_, file, 1 << 16):
+            text += block
             if documents == "blank":
-                match = BLANK_LINES.search(rest)
+                match = BLANK_LINES.search(text)
                 if match:
                     return begin + match.end()
-                last = rest.rfind(b"\n", 0, len(rest.rstrip()))
-                cut = len(rest) if b"\n" not in rest else max(last, 0)
+                last_newline = text.rfind(b"\n", 0, len(text.rstrip()))
+                cut = len(text) if b"\n" not in text else max(last_newline, 0)
             else:
-                if b"\n" in rest:
-                    return begin + rest.index(b"\n") + 1
-                cut = len(rest)
-            begin, rest = begin + cut, rest[cut:]
-            if begin + len(rest) >= offset + most:
+                if b"\n" in text:
+                    return begin + text.index(b"\n") + 1
+                cut = len(text)
+            begin, text = begin + cut, text[cut:]
+            if begin + len(text) >= offset + limit:
                 return -1
-    return begin + len(rest)
+    return begin + len(text)

@@ -1,11 +1,10 @@
-"""The text of a span in blocks of lines, whatever the format of its file.
+"""The text of a span in blocks of lines, for all formats of files.
 
-Each format accounts for the bytes of a file that are not text (JSON around it, a byte order mark)
-and for newlines that are in a block but not in the file.
+Each format accounts for the bytes of a file that are not text, such as JSON or a byte order mark,
+and for newlines that it adds.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,54 +20,41 @@ from .spans import FileSpan, whole_file
 from .utf8_lines import block_end
 
 
-@dataclass(frozen=True)
-class TextBlock:
-    """Whole lines of UTF-8, each ended by a newline.
-
-    `records` are those of the lines, None in a file without records; `begins` tells
-    whether the first line is the first of its file.
-    """
-
-    text: bytes
-    records: Records | None
-    begins: bool
-
-
 def check_texts(
-    inputs: Sequence[InputFile], column: str, where: str = "in params.yaml", keep: Keep = ()
+    inputs: Sequence[InputFile], column: str, list_name: str = "in params.yaml", keep: Keep = ()
 ) -> None:
-    """Read the heads of files; raise `ElmoError` that names those that are binary or lack the
-    column, or if none has text.
+    """Read the heads of files; raise `ElmoError` if some are binary or have no such column, or if
+    none has text.
 
-    `where` names the source of the list in messages, as in `find_inputs`.
+    `list_name` names the source of the list in messages, as in `find_inputs`.
     """
     files = [input_ for input_ in inputs if input_.bytes]
-    for_each(lambda one: load_reader(one).check_head(one, column, keep), files)
-    if not any(_has_text(one, column) for one in files):
+    for_each(lambda input_: load_reader(input_).check_head(input_, column, keep), files)
+    if not any(_has_text(input_, column) for input_ in files):
         has_column = FORMATS[files[0].format].documents == "line"
-        what = f"no text in column {column!r}" if has_column else "has no text"
-        raise ElmoError(f"{files[0].url}: {what}; name files with text {where}")
+        problem = f"no text in column {column!r}" if has_column else "has no text"
+        raise ElmoError(f"{files[0].url}: {problem}; name files with text {list_name}")
 
 
 def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
     """Yield the texts of one file with their numbers, from 1: the lines of plain text, or records.
 
-    Raises `ElmoError` for a file that is no text.
+    Raises `ElmoError` if the file is not text.
     """
     input_ = InputFile(path.name, str(path), path.stat().st_size, "0" * 64)
     if input_.bytes:
         load_reader(input_).check_head(input_, column)
     (span,) = whole_file(input_, 0)
     number = 0
-    for block in read_blocks(
+    for block, records in read_blocks(
         span, column=column, documents="line", size=1 << 20, accounting=Accounting()
     ):
-        lines = block.text.decode("utf-8").split("\n")[:-1]
-        if block.records is None:
+        lines = block.decode("utf-8").split("\n")[:-1]
+        if records is None:
             yield from enumerate(lines, number + 1)
             number += len(lines)
             continue
-        begins = np.flatnonzero(np.diff(block.records.numbers, prepend=-1))
+        begins = np.flatnonzero(np.diff(records.numbers, prepend=-1))
         for begin, end in pairwise([*begins.tolist(), len(lines)]):
             number += 1
             yield number, "\n".join(lines[begin:end])
@@ -79,7 +65,7 @@ def _has_text(input_: InputFile, column: str) -> bool:
     blocks = read_blocks(
         span, column=column, documents="line", size=1 << 16, accounting=Accounting()
     )
-    return any(block.text.strip() for block in blocks)
+    return any(block.strip() for block, _ in blocks)
 
 
 def read_blocks(
@@ -90,31 +76,29 @@ def read_blocks(
     size: int,
     accounting: Accounting,
     keep: Keep = (),
-) -> Iterator[TextBlock]:
-    """Yield the lines of a span in blocks of about `size` bytes of text.
+) -> Iterator[tuple[bytes, Records | None]]:
+    """Return the lines of a span in blocks of about `size` bytes of text, with their records.
 
+    A block is whole lines of UTF-8, each ended by a newline; a file without records has None.
     `column` is the column or field that holds the text of records, `keep` others that are kept.
     Bytes that are read, and those that are not text, such as the names of JSON fields, are counted
     in `accounting`. With `documents` (`document_rule`) "blank" a block ends where a document ends,
     unless one document fills it.
     """
-    format_ = FORMATS[span.input.format]
     blocks = load_reader(span.input).blocks(span, size, column, documents, accounting, keep)
-    if documents == "blank" != format_.documents:
-        blocks = _recut(blocks, size)
-    for number, (text, records) in enumerate(blocks):
-        yield TextBlock(text, records, begins=number == 0 and span.start == 0)
+    needs_recut = documents == "blank" != FORMATS[span.input.format].documents
+    return _recut(blocks, size) if needs_recut else blocks
 
 
 def _recut(
     blocks: Iterator[tuple[bytes, Records | None]], size: int
 ) -> Iterator[tuple[bytes, Records | None]]:
     """Recut blocks so that they end where documents between blank lines do."""
-    rest = b""
+    pending = b""
     for text, _ in blocks:
-        rest += text
-        if cut := block_end(rest, size, "blank"):
-            yield rest[:cut], None
-            rest = rest[cut:]
-    if rest:
-        yield rest, None
+        pending += text
+        if cut := block_end(pending, size, "blank"):
+            yield pending[:cut], None
+            pending = pending[cut:]
+    if pending:
+        yield pending, None

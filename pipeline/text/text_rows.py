@@ -34,8 +34,8 @@ class TextRows:
     hashes: Hashes
 
     @classmethod
-    def of(cls, text: bytes, rows: tuple[Int64s, Int64s]) -> "TextRows":
-        """Find the stretches of each row; the white space after one is cut off only once."""
+    def find(cls, text: bytes, rows: tuple[Int64s, Int64s]) -> "TextRows":
+        """Find the stretches of each row; white space is stripped from distinct stretches only."""
         data = np.frombuffer(text, np.uint8)
         space = (data == 32) | (data - np.uint8(9) < 5)
         begins = np.flatnonzero(space[:-1] & ~space[1:]) + 1

@@ -23,24 +23,26 @@ def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[byte
     with open_input(span.input.url, compression=span.input.compression) as file:
         if offset:
             file.seek(offset)
-        rest = b""
+        pending = b""
         while True:
-            want = size if left < 0 else min(size, left)
-            # Read as much again as is left, or a long line would be copied for each block it is in.
-            want = max(want, min(len(rest), left if left >= 0 else len(rest), LONGEST_LINE))
-            more = read_bytes(span.input, file, want) if want else b""
-            left -= len(more) if left > 0 else 0
-            if not more:
+            wanted_bytes = size if left < 0 else min(size, left)
+            # Double what is read, or a long line would be copied once for each of its blocks.
+            wanted_bytes = max(
+                wanted_bytes, min(len(pending), left if left >= 0 else len(pending), LONGEST_LINE)
+            )
+            block = read_bytes(span.input, file, wanted_bytes) if wanted_bytes else b""
+            left -= len(block) if left > 0 else 0
+            if not block:
                 break
-            rest += more
-            if len(rest) > LONGEST_LINE:
-                _check_lines(span, rest, offset)
-            cut = block_end(rest, size, documents)
+            pending += block
+            if len(pending) > LONGEST_LINE:
+                _check_lines(span, pending, offset)
+            cut = block_end(pending, size, documents)
             if cut:
-                yield rest[:cut], offset
-                offset, rest = offset + cut, rest[cut:]
-    if rest:
-        yield rest, offset
+                yield pending[:cut], offset
+                offset, pending = offset + cut, pending[cut:]
+    if pending:
+        yield pending, offset
 
 
 def _check_lines(span: FileSpan, text: bytes, offset: int) -> None:
@@ -54,11 +56,11 @@ def _check_lines(span: FileSpan, text: bytes, offset: int) -> None:
         start += len(line) + 1
 
 
-def too_long_message(what: str, size: int) -> str:
-    """Return the error message for `what`, such as "this line", of `size` bytes: over the limit."""
+def too_long_message(subject: str, size: int) -> str:
+    """Return the error message for a line, named by `subject`, whose `size` is over the limit."""
     return (
-        f"{what} has {size / 1e6:,.0f} MB or more; the limit is {LONGEST_LINE >> 20} MiB: "
-        "divide it at line ends"
+        f"{subject} has {size / 1e6:,.0f} MB or more (limit: {LONGEST_LINE >> 20} MiB); split it "
+        "into lines"
     )
 
 
@@ -85,7 +87,7 @@ def abbreviate_names(names: Iterable[str]) -> str:
 
 
 def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
-    """Raise `ElmoError`, naming the line, where `text` is not UTF-8 or holds a zero byte.
+    """Raise `ElmoError` that names the line if `text` is not UTF-8 or contains a zero byte.
 
     `offset` is that of `text` in the span's uncompressed file, in bytes.
     """
@@ -103,14 +105,14 @@ def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
 
 
 def check_no_nul(input_: InputFile, text: bytes, line: int) -> None:
-    """Raise `ElmoError`, naming the line, where `text` has a zero byte.
+    """Raise `ElmoError` that names the line if `text` contains a zero byte.
 
     `line` is the number of that line; 0 counts lines from the start of `text`.
     """
     if 0 in text:
         raise ElmoError(
-            f"{input_.url}:{line or text.count(10, 0, text.index(0)) + 1}: holds a zero byte, as "
-            "UTF-16 and files that are not text do; save the file as UTF-8"
+            f"{input_.url}:{line or text.count(10, 0, text.index(0)) + 1}: contains a zero "
+            "byte, so it is UTF-16 or not text; save it as UTF-8"
         )
 
 
@@ -120,9 +122,9 @@ def is_utf8(text: bytes) -> bool:
         return True
     import pyarrow as pa
 
-    whole = pa.py_buffer(np.array([0, len(text)], np.int32))
+    offsets = pa.py_buffer(np.array([0, len(text)], np.int32))
     try:
-        pa.StringArray.from_buffers(1, whole, pa.py_buffer(text)).validate(full=True)
+        pa.StringArray.from_buffers(1, offsets, pa.py_buffer(text)).validate(full=True)
     except pa.ArrowInvalid:
         return False
     return True

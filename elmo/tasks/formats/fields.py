@@ -190,12 +190,11 @@ def table_rows(request: ReadRequest, needed: Sequence[str]) -> Iterator[tuple[in
             if missing:
                 name = missing[0]
                 field = next((one for one, at in request.columns.items() if at == name), name)
-                raise line_error(
-                    request.path,
-                    number,
-                    f"the header has no {name!r}, found {', '.join(names)[:200]}; pass "
-                    f"--columns {field}=NAME, by number from 1 where there is no header",
-                )
+                remedy = f"pass --columns {field}=NAME, by number from 1 where there is no header"
+                if request.format == "csv" and ";" in names[0]:
+                    remedy = "separate the columns by commas"
+                problem = f"the header has no {name!r}, found {', '.join(names)[:200]}; {remedy}"
+                raise line_error(request.path, number, problem)
             twice = [name for name in names if name and names.count(name) > 1]
             if twice:
                 raise line_error(

@@ -652,3 +652,6 @@ def test_csv_with_named_columns_and_lines_inside_fields(tmp_path: Path) -> None:
     path.write_text('text,label\n"a,b\n', encoding="utf-8")
     with pytest.raises(ElmoError, match="reviews.csv:2: a quotation mark .* is never closed"):
         read_examples("classification", path)
+    path.write_text("text;label\nGood, bad;1\n", encoding="utf-8")
+    with pytest.raises(ElmoError, match="reviews.csv:1: .* found text;label; .* commas"):
+        read_examples("classification", path)

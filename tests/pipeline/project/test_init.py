@@ -125,7 +125,7 @@ def test_what_can_not_be_fine_tuned_is_said(
         ({"text": ["a.csv", "a.csv"]}, "^a.csv: named twice as --text"),
         ({"text": ["a.csv"]}, "^a.csv: no text in column 'text'; name files with text as --text$"),
         ({"text": ["a.tsv"], "column": "y"}, "^a.tsv: no text in column 'y'"),
-        ({"domain": ["empty.txt"]}, "^empty.txt: is empty; name files with text as --domain$"),
+        ({"domain": ["empty.txt"]}, "^empty.txt: is empty; name files .* as --domain$"),
         ({"text": ["blank.txt"]}, "^blank.txt: has no text; name files with text as --text$"),
         ({"text": ["null.jsonl"]}, "^null.jsonl: no text in column 'text'"),
         ({"text": ["empty.txt.gz"]}, "^empty.txt.gz: has no text"),

@@ -1,8 +1,6 @@
 """corpus: prose that is everywhere, the same each time; or the user's own files, where they are."""
 
 import json
-import shutil
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +45,7 @@ def test_the_books_of_the_corpus_are_those_of_its_files(
     out, metrics = made
     for text, entry in read_json(out / "manifest.json")["texts"].items():
         files = sorted(p.relative_to(out).as_posix() for p in (out / text).iterdir())
-        assert set(entry["dropped_samples"]) == set(entry["dropped_paragraphs"]) > {"not prose"}
+        assert "not prose" in entry["dropped_paragraphs"]
         assert sorted(found["name"] for found in entry["inputs"]) == files
         for found in entry["inputs"]:
             path = out / found["name"]
@@ -74,46 +72,6 @@ def test_the_same_machine_gives_the_same_bytes(
     assert len(files) == 4
     for name in files:
         assert (made[0] / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
-
-
-def test_what_was_rendered_of_the_same_versions_is_kept(
-    made: tuple[Path, dict[str, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An altered file, another release and code under development are rendered again."""
-    out, rendered = tmp_path / "out", []
-    shutil.copytree(made[0], out)
-
-    def documents(text: str) -> str:
-        rendered.append(text)
-        return "Return the mean of the values, which must not be empty."
-
-    def again() -> list[str]:
-        rendered.clear()
-        corpus.run(Location(out), params(), work=Location(tmp_path / "runs"))
-        return rendered
-
-    monkeypatch.setattr(corpus, "_general", lambda: {"library.txt": map(documents, ["general"])})
-    monkeypatch.setattr(corpus, "package_docstrings", lambda name, **_: map(documents, [name]))
-    assert again() == []
-    for path in (path for path in made[0].rglob("*") if path.is_file()):
-        assert (out / path.relative_to(made[0])).read_bytes() == path.read_bytes()
-    (out / "general" / "reference.txt").write_text("altered\n")
-    assert again() == ["general"]
-    assert again() == []
-    monkeypatch.setattr(corpus.platform, "python_version", lambda: "3.99.0")
-    assert again() == ["general"]
-    monkeypatch.setattr(corpus, "_release", lambda name: {})
-    assert again() == ["click"] and again() == ["click"]
-
-
-def test_only_an_installed_package_has_a_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert corpus._release("click") == {"click": metadata.version("click")}
-    (tmp_path / "developed").mkdir()
-    (tmp_path / "developed" / "__init__.py").write_text('"""A package."""')
-    monkeypatch.syspath_prepend(tmp_path)
-    assert corpus._release("developed") == {}
 
 
 def test_the_users_own_files_are_named_and_not_copied(tmp_path: Path) -> None:
@@ -210,7 +168,7 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
 def test_binary_is_refused_before_anything_is_tokenized(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_bytes("plain words\n".encode("utf-16-le"))
-    with pytest.raises(ElmoError, match=r"a\.txt:1: holds a zero byte, as UTF-16"):
+    with pytest.raises(ElmoError, match=r"a\.txt:1: .* zero byte, .* UTF-16"):
         corpus.run(
             Location(tmp_path / "out"), own_files(tmp_path), work=Location(tmp_path / "runs")
         )

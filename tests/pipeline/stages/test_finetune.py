@@ -172,7 +172,7 @@ def test_new_words_share_the_probability_of_unknown_ones() -> None:
     with torch.no_grad():
         for name in ("weight", "bias"):
             getattr(old, name).copy_(getattr(softmax, name)[: len(WORDS)])
-        finetune.init_new_words(softmax, vocabulary, counts, known=len(WORDS))
+        finetune.init_new_words(softmax, vocabulary, counts, known_words=len(WORDS))
         p_old = (old.weight @ h_P + old.bias).softmax(0)
         p_new = (softmax.weight @ h_P + softmax.bias).softmax(0)
     unk = vocabulary.unk
@@ -227,11 +227,6 @@ def test_a_model_without_a_softmax_gets_a_new_one(inputs: Path, tmp_path: Path) 
     assert found.softmax is not None and len(found.softmax["weight"]) == len(WORDS) + 2
 
 
-@pytest.mark.slow
-def test_run_again_it_remembers_what_came_before(inputs: Path, tmp_path: Path) -> None:
-    assert run(inputs, tmp_path) == run(inputs, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("params", "message"),
     [
@@ -252,8 +247,8 @@ def test_params_that_make_no_sense_are_refused(
 
 def test_a_token_that_readers_of_words_skip_becomes_no_word(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "domain", [["!!!MAXTERMID", "new"]] * 5)
-    counts = finetune._counts(shards)
-    assert finetune._extended(Vocabulary(WORDS), counts, 3).words == [*WORDS, "new"]
+    counts = finetune._count_types(shards)
+    assert finetune._extend_vocabulary(Vocabulary(WORDS), counts, 3).words == [*WORDS, "new"]
 
 
 def test_a_model_that_reads_words_is_refused(inputs: Path, tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.io.locks import work_folder_lock
-from elmo.io.records import read_json
 from elmo.model.folder import load_model
 from elmo.settings import NetworkSettings
 from elmo.train.checkpoints import Checkpoint, CheckpointFolder
@@ -99,10 +98,18 @@ def run(
     )
 
 
+@pytest.fixture(scope="module")
+def trained(inputs: Path) -> tuple[Path, dict[str, float]]:
+    """The folder of a run, and its metrics."""
+    return inputs / "trained", run(inputs, inputs / "trained")
+
+
 @pytest.mark.slow
-def test_it_writes_a_model_its_curves_and_its_lineage(inputs: Path, tmp_path: Path) -> None:
-    metrics = run(inputs, tmp_path)
-    model = load_model(tmp_path / "model")
+def test_it_writes_a_model_its_curves_and_its_lineage(
+    inputs: Path, trained: tuple[Path, dict[str, float]]
+) -> None:
+    folder, metrics = trained
+    model = load_model(folder / "model")
     assert model.vocabulary.words == WORDS and model.softmax is not None
     lineage = model.training
     assert lineage["stage"] == "pretrain" and lineage["run_id"]
@@ -110,7 +117,7 @@ def test_it_writes_a_model_its_curves_and_its_lineage(inputs: Path, tmp_path: Pa
     assert lineage["params"] == json.loads(json.dumps(asdict(PARAMS)))
     assert lineage["perplexity"]["after"]["general"]["average"] == metrics["heldout_perplexity"]
     for name in ("train.tsv", "heldout.tsv"):
-        header, *lines = (tmp_path / "curves" / name).read_text().splitlines()
+        header, *lines = (folder / "curves" / name).read_text().splitlines()
         assert lines and all(line.count("\t") == header.count("\t") for line in lines)
     assert metrics["times_below_unigram"] == (
         metrics["unigram_perplexity"] / metrics["heldout_perplexity"]
@@ -122,11 +129,11 @@ def test_it_writes_a_model_its_curves_and_its_lineage(inputs: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_the_perplexity_it_reports_is_that_of_the_model_it_writes(
-    inputs: Path, tmp_path: Path
+    trained: tuple[Path, dict[str, float]],
 ) -> None:
-    metrics = run(inputs, tmp_path)
+    folder, metrics = trained
     heldout = [s for k, s in enumerate(sentences(140)) if k % 7 == 6]
-    found = perplexity(load_model(tmp_path / "model"), heldout)
+    found = perplexity(load_model(folder / "model"), heldout)
     assert found.forward == pytest.approx(metrics["heldout_forward"], rel=1e-4)
     assert found.backward == pytest.approx(metrics["heldout_backward"], rel=1e-4)
     assert found.unigram == pytest.approx(metrics["unigram_perplexity"], rel=1e-6)
@@ -135,32 +142,34 @@ def test_the_perplexity_it_reports_is_that_of_the_model_it_writes(
 
 @pytest.mark.slow
 def test_run_again_it_trains_again_to_the_same_model_and_leaves_no_work_folder(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inputs: Path, trained: tuple[Path, dict[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics = run(inputs, tmp_path)
-    digest = load_model(tmp_path / "model").digest
-    steps: list[object] = []
-    monkeypatch.setattr(live.Reports, "__call__", lambda self, *heard: steps.append(heard))
-    assert not list((tmp_path / "runs" / "pretrain").glob("*"))
-    assert run(inputs, tmp_path) == metrics
-    assert load_model(tmp_path / "model").digest == digest and steps != []
-    assert not list((tmp_path / "runs" / "pretrain").glob("*"))
+    folder, metrics = trained
+    digest = load_model(folder / "model").digest
+    reports: list[object] = []
+    monkeypatch.setattr(live.Reports, "__call__", lambda self, *report: reports.append(report))
+    assert not list((folder / "runs" / "pretrain").glob("*"))
+    assert run(inputs, folder) == metrics
+    assert load_model(folder / "model").digest == digest and reports != []
+    assert not list((folder / "runs" / "pretrain").glob("*"))
 
 
 @pytest.mark.slow
 def test_interrupted_and_started_again_it_ends_the_same(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inputs: Path,
+    trained: tuple[Path, dict[str, float]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run(inputs, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(live.Reports, "__call__", _interrupt_at_10)
         with pytest.raises(KeyboardInterrupt):
-            run(inputs, tmp_path / "cut")
-    assert not (tmp_path / "cut" / "model").exists()
-    run(inputs, tmp_path / "cut")
-    digests = [load_model(tmp_path / name / "model").digest for name in ("whole", "cut")]
-    assert digests[0] == digests[1]
-    curves = [(tmp_path / name / "curves" / "train.tsv").read_text() for name in ("whole", "cut")]
+            run(inputs, tmp_path)
+    assert not (tmp_path / "model").exists()
+    run(inputs, tmp_path)
+    whole, resumed = trained[0], tmp_path
+    assert load_model(whole / "model").digest == load_model(resumed / "model").digest
+    curves = [(folder / "curves" / "train.tsv").read_text() for folder in (whole, resumed)]
     assert curves[0] == curves[1]
 
 
@@ -306,37 +315,18 @@ def test_divergence_is_one_line(inputs: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.slow
-def test_params_train_the_2018_way_too(inputs: Path, tmp_path: Path) -> None:
-    optimizer = replace(
-        TRAINING.optimizer,
-        name="adagrad",
-        lr=0.2,
-        accumulator=1.0,
-        epsilon=0.0,
-        clip=10.0,
-        decay="constant",
-        warmup_steps=0,
-    )
-    recipe = replace(
-        TRAINING, optimizer=optimizer, loss_scale=6.0, draws="separate", reset="never", epochs=16
-    )
-    metrics = run(inputs, tmp_path, replace(PARAMS, training=recipe))
-    assert metrics["heldout_perplexity"] < metrics["unigram_perplexity"]
-
-
 @pytest.mark.ray
-def test_two_workers_of_ray_train_take_the_same_steps(inputs: Path, tmp_path: Path) -> None:
-    run(inputs, tmp_path / "one")
+def test_two_workers_of_ray_train_take_the_same_steps(
+    inputs: Path, trained: tuple[Path, dict[str, float]], tmp_path: Path
+) -> None:
+    folder, expected = trained
     two = Cluster(workers=2, cpus=1, gpu=False, actors=1)
-    metrics = run(inputs, tmp_path / "two", cluster=two)
-    ours, theirs = (load_model(tmp_path / name / "model") for name in ("two", "one"))
-    for name, value in ours.bilm.state_dict().items():
-        expected = theirs.bilm.state_dict()[name]
-        torch.testing.assert_close(value, expected, rtol=2e-3, atol=2e-4)
-    again = read_json(tmp_path / "one" / "model" / "training.json")["perplexity"]["after"]
-    assert metrics["heldout_perplexity"] == pytest.approx(again["general"]["average"], rel=1e-3)
-    assert metrics["heldout_tokens"] == again["general"]["tokens"]
+    metrics = run(inputs, tmp_path, cluster=two)
+    weights = load_model(folder / "model").bilm.state_dict()
+    for name, value in load_model(tmp_path / "model").bilm.state_dict().items():
+        torch.testing.assert_close(value, weights[name], rtol=2e-3, atol=2e-4)
+    for name in ("heldout_perplexity", "heldout_tokens"):
+        assert metrics[name] == pytest.approx(expected[name], rel=1e-3)
 
 
 @pytest.mark.ray

@@ -133,17 +133,6 @@ def test_the_division_into_shards_does_not_show(tmp_path: Path) -> None:
         assert (tmp_path / "out1" / name).read_bytes() == (tmp_path / "out100" / name).read_bytes()
 
 
-def test_merging_one_range_of_hashes_after_another_changes_nothing(
-    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = params(characters="unicode")
-    count(shards, tmp_path / "one", chosen)
-    monkeypatch.setattr(vocab, "_PIECE", 3)
-    count(shards, tmp_path / "two", chosen)
-    for name in ("words.txt", "counts.txt", "characters.json"):
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-
-
 @pytest.mark.ray
 def test_workers_count_what_one_process_counts(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

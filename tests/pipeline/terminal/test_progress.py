@@ -110,7 +110,7 @@ def test_training_in_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "live.json").write_text(json.dumps({"kind": "train", **row}))
     done = threading.Event()
     thread = threading.Thread(
-        target=live.show, args=("pretrain", Location(tmp_path), done), daemon=True
+        target=live.show_reports, args=("pretrain", Location(tmp_path), done), daemon=True
     )
     thread.start()
     until(log.there)
@@ -141,7 +141,7 @@ def test_a_report_that_is_gone_for_a_while_does_not_end_the_display(
                 change()
             return change is None
 
-    live.show("pretrain", Location(tmp_path), Done())
+    live.show_reports("pretrain", Location(tmp_path), Done())
     said = [f"  step {step}, held-out perplexity 94.3" for step in (5, 10)]
     assert capsys.readouterr().err.splitlines() == said
 
@@ -156,15 +156,15 @@ def test_what_is_measured_before_the_first_step_is_shown(
     told = {"kind": "measure", "text": "general", "read": 24300, "heldout_tokens": 97191}
     (tmp_path / "live.json").write_text(json.dumps(told | {"began": {}}))
     done = threading.Event()
-    show = threading.Thread(
-        target=live.show, args=("finetune", Location(tmp_path), done), daemon=True
+    thread = threading.Thread(
+        target=live.show_reports, args=("finetune", Location(tmp_path), done), daemon=True
     )
     with progress.Progress("finetune", None, unit=""):
-        show.start()
+        thread.start()
         until(log.there)
         done.set()
-        show.join()
-    assert "it is still starting" not in log.getvalue()
+        thread.join()
+    assert "still starting" not in log.getvalue()
 
 
 @pytest.mark.usefixtures("soon")

@@ -1,6 +1,5 @@
 """A file of text is read once for its digest while it stays as it is; a change is always seen."""
 
-import gzip
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,15 +107,3 @@ def test_a_task_sees_that_its_file_changed_while_it_was_read(
     with pytest.raises(ElmoError, match=r"a\.txt: has changed since the corpus stage"):
         tokenized(found, tmp_path)
     assert not (tmp_path / "out").exists()
-
-
-def test_large_compressed_files_are_named_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(stage, "_LONG", 1000)
-    for name, count in (("c.txt.gz", 1), ("a.txt.gz", 20), ("b.txt.gz", 20)):
-        words = "".join(f"{os.urandom(8).hex()}\n\n" for _ in range(20 * count))
-        (tmp_path / name).write_bytes(gzip.compress(words.encode()))
-    tokenized(find_inputs([str(tmp_path / "*.gz")]), tmp_path)
-    said = [line for line in capsys.readouterr().err.splitlines() if "one core" in line]
-    assert len(said) == 1 and "a.txt.gz and 1 more: " in said[0] and "split -C 400M" in said[0]

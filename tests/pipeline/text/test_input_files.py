@@ -48,7 +48,7 @@ def test_a_file_named_twice_is_refused(
 @pytest.mark.parametrize("name", ["LICENSE", "table.log", "x.py", "sub/Makefile"])
 def test_a_file_in_a_folder_that_may_be_no_text_is_named(tmp_path: Path, name: str) -> None:
     files(tmp_path, "a.txt", "sub/b.md", name)
-    with pytest.raises(ElmoError, match=rf"{name}: of a folder only \.txt, .* are read"):
+    with pytest.raises(ElmoError, match=rf"{name}: only \.txt, .*; move it elsewhere"):
         find_inputs([str(tmp_path)])
     assert [i.url for i in find_inputs([str(tmp_path / name)])] == [str(tmp_path / name)]
 
