@@ -3,9 +3,10 @@
     python -m benchmarks.recipes TRAIN HELDOUT OUT --recipe default --tokens 975000 [--epochs 1]
         [--set dropout=0.3 --set optimizer.lr=0.002] [--precision bfloat16] [--threads 2]
 
-TRAIN and HELDOUT have one sentence per line, tokens between spaces. The network is the small one;
-the recipe is that of presets/small.yaml (`default`) or presets/original-2018.yaml (`2018`),
-over the first `--tokens` of TRAIN (0: all), changed by `--set`. Every token of TRAIN is a word.
+TRAIN and HELDOUT have one sentence per line, tokens between spaces. The recipe is that of
+presets/small.yaml (`default`) or presets/original-2018.yaml (`2018`), with the small network, or
+params.yaml's own (`params`), over the first `--tokens` of TRAIN (0: all), changed by `--set`. Every
+token of TRAIN is a word.
 
 Writes the curves to OUT/heldout.tsv and OUT/train.tsv, the model to OUT/model, and prints JSON,
 which OUT/record.json holds too: the recipe, steps, tokens seen each way, seconds (of this start,
@@ -28,6 +29,7 @@ from benchmarks.lm_text import prepare
 from benchmarks.machine import machine, show
 from elmo.data.characters import Characters
 from elmo.io.atomic import write_json
+from elmo.io.location import Location
 from elmo.model.folder import save_model
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import new_softmax
@@ -40,7 +42,7 @@ from pipeline.settings.preset import overlay_text
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = CheckpointSettings(minutes=10.0, keep=2)
 COLUMNS = {"train": "perplexity", "heldout": "average"}  # what a curve shows
-RECIPES = {"default": "small.yaml", "2018": "original-2018.yaml"}
+RECIPES = {"default": "small.yaml", "2018": "original-2018.yaml", "params": ""}
 
 
 def main() -> None:
@@ -51,16 +53,16 @@ def main() -> None:
     shards, vocabulary = prepare(
         options.out / "shards", train=options.train, heldout=options.heldout, tokens=options.tokens
     )
-    small = _preset("small.yaml")["network"]
-    network = ModelShape.from_dict(
-        small | {"input_words": None}, source=ROOT / "presets/small.yaml"
-    )
+    sizes = _preset(RECIPES["params" if options.recipe == "params" else "default"])["network"]
+    network = ModelShape.from_dict(sizes | {"input_words": None}, source=ROOT / "params.yaml")
     characters = Characters()
     bilm = BiLM(network, characters=characters.size)
     bilm.reset_parameters(recipe.seed)
     seed = recipe.seed + 1
     softmax = new_softmax(len(vocabulary), network.projection, seed=seed)
-    job = TrainingJob(bilm, softmax, vocabulary, characters, shards, recipe, options.out, {}, KEPT)
+    job = TrainingJob(
+        bilm, softmax, vocabulary, characters, shards, recipe, Location(options.out), {}, KEPT
+    )
     workers = WorkerGroup()
     began = time.monotonic()
     progress = fit(job, workers=workers, report=_show)
@@ -85,15 +87,17 @@ def main() -> None:
 
 
 def curve(path: Path) -> list[tuple[int, float]]:
-    """Tokens read and perplexity, of each row of a curve's file."""
+    """Return the tokens read and the perplexity of each row of a curve's file."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     return [(int(row["tokens"]), round(float(row[COLUMNS[path.stem]]), 2)) for row in rows]
 
 
 def _preset(name: str) -> dict[str, Any]:
-    """The section pretrain of params.yaml with a preset's values."""
-    text, _ = overlay_text(ROOT / "params.yaml", ROOT / "presets" / name)
+    """Return the section pretrain of params.yaml, with the values of a preset if it has a name."""
+    text = (ROOT / "params.yaml").read_text()
+    if name:
+        text, _ = overlay_text(ROOT / "params.yaml", ROOT / "presets" / name)
     section: dict[str, Any] = yaml.safe_load(text)["pretrain"]
     return section
 

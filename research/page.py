@@ -4,6 +4,7 @@ In the page, what stands between `<!-- finding NAME -->` and `<!-- end -->` is g
 NAME.json, with the picture NAME.png where there is one; the rest is written by hand and stays.
 """
 
+import math
 import os
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from elmo.errors import ElmoError
 from elmo.io.atomic import new_file
 from elmo.io.records import check_readable
+from elmo.tasks.kinds import task_settings
 from research.finding import Finding, Row, read
 
 _MARK = re.compile(r"(<!-- finding ([A-Za-z0-9_-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -95,7 +97,26 @@ def table(finding: Finding) -> str:
     unit = "draws" if finding.kind == "few" else "seeds"
     seeds = f"{unit} {', '.join(map(str, finding.seeds))}; " if finding.seeds else ""
     lines += ["", f"{counts}; {seeds}model {finding.model[:12]}.", "", f"`{finding.command}`", ""]
+    if unfinished := _name_unfinished(finding):
+        reason = "the best epoch was the last, or so near it that training did not stop early"
+        lines += [f"Unfinished ({reason}): {'; '.join(unfinished)}.", ""]
     return "\n".join(lines)
+
+
+def _name_unfinished(finding: Finding) -> list[str]:
+    """Return the names of the baselines whose best epoch came too late for early stopping."""
+    rows = [row for row in finding.rows if row.name.startswith("without ELMo")]
+    rows = [row for row in rows if "updates_to_baseline" in row.more]
+    if not rows:
+        return []
+    settings = task_settings(finding.task, {k: str(v) for k, v in finding.settings.items()})
+    names = []
+    for row in rows:
+        examples = row.more.get("train_examples", finding.examples["train"])
+        best_epoch = row.more["updates_to_baseline"] / math.ceil(examples / settings.batch_size)
+        if best_epoch > settings.epochs - settings.patience:
+            names.append(row.name)
+    return names
 
 
 def _picture(path: Path, page: Path) -> str:

@@ -13,9 +13,9 @@ OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_550,
     "pipeline": 14_040,
-    "research": 2_114,
-    "benchmarks": 3_515,
-    "tests": 27_638,
+    "research": 2_135,
+    "benchmarks": 3_518,
+    "tests": 27_645,
 }
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -316,9 +317,10 @@ PAGE = (
 def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> None:
     more = {"weight_layer_0": 0.25, "gain": 0.125, "gain_low": -0.01, "gain_high": 0.26}
     rows = [
-        Row("without ELMo", 0.375, more={"minutes": 1.5}),
+        Row("without ELMo", 0.375, more={"minutes": 1.5, "updates_to_baseline": 342.0}),
         Row("with | ELMo", 0.5, 0.4, 0.6, {"0": 0.5}, more),
     ]
+    settings = {"batch_size": 32, "epochs": 10, "patience": 2}  # 38 updates in an epoch
     made = Finding(
         1,
         "elmo",
@@ -329,7 +331,7 @@ def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> Non
         {},
         {"train": 1200},
         [0],
-        {},
+        settings,
         rows,
     )
     results, out = tmp_path / "results", tmp_path / "results.md"
@@ -342,11 +344,16 @@ def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> Non
     assert page.redraw(results, out) == (1, 1)
     text = out.read_text()
     assert "\n\n![a](results/a.png)\n<!-- end -->" in text
-    assert "| without ELMo | 0.375 |  |  |  | 1.50 |" in text
-    assert "| 0.500 | 0.400 to 0.600 | 0.25 | +0.125 (-0.010 to +0.260) |  |" in text
+    assert "| without ELMo | 0.375 |  |  |  | 342 | 1.50 |" in text
+    assert "| 0.500 | 0.400 to 0.600 | 0.25 | +0.125 (-0.010 to +0.260) |  |  |" in text
+    assert re.search("Unfinished .*: without ELMo[.]", text)
     assert "train 1,200; seeds 0; model aaaaaaaaaaaa." in text
     assert "<!-- finding b -->\nnot measured yet\n<!-- end -->\n" in text
     assert page.redraw(results, out) == (1, 1) and out.read_text() == text
+    finding.write(
+        results / "a.json", msgspec.structs.replace(made, settings=settings | {"epochs": 20})
+    )
+    assert page.redraw(results, out) == (1, 1) and "Unfinished" not in out.read_text()
     (results / "a.json").rename(results / "c.json")
     with pytest.raises(ElmoError, match="c.json: .* has no mark <!-- finding c -->"):
         page.redraw(results, out)
