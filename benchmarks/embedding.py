@@ -24,14 +24,13 @@ from typing import Any
 
 from benchmarks.machine import precisions, show
 
-FILTERS = [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]]
 UNUSED = frozenset(
     "transformers spacy cached_path lmdb fairscale wandb nltk dill base58 jsonnet _jsonnet "
     "more_itertools tensorboardX termcolor sentencepiece sacremoses sklearn torchvision traitlets "
     "rich tqdm requests boto3 botocore huggingface_hub google filelock checklist psutil "
     "typer".split()
 )
-SIZES = {"small": (1024, 128, 1), "original": (4096, 512, 2)}
+SIZES = ("small", "original")
 
 
 def main() -> None:
@@ -205,28 +204,15 @@ def _peak(options: argparse.Namespace) -> dict[str, float]:
 
 def make_weights(folder: Path, size: str, *, gain: float = 1.0) -> None:
     """Random weights, as a model folder and as the 2018 pair; a `gain` makes clipping bite."""
+    from benchmarks.training_sides import NETWORKS
     from elmo.data.characters import Characters
     from elmo.data.tokenizer import Tokenization
     from elmo.data.vocabulary import Vocabulary
     from elmo.interop.files_of_2018 import export_2018
     from elmo.model.folder import save_model
     from elmo.nn.bilm import BiLM
-    from elmo.settings import ModelShape
 
-    cells, projection, highways = SIZES[size]
-    config = ModelShape(
-        char_dim=16,
-        filters=tuple((w, n) for w, n in FILTERS),
-        activation="relu",
-        highways=highways,
-        cells=cells,
-        projection=projection,
-        layers=2,
-        cell_clip=3.0,
-        projection_clip=3.0,
-        skip=True,
-        input_words=None,
-    )
+    config = NETWORKS[size]
     bilm = BiLM(config, characters=Characters().size)
     bilm.reset_parameters(1)
     for parameter in bilm.lstm.parameters():

@@ -5,6 +5,7 @@ Shapes: S directions, T steps, B rows, N tokens, K characters, P projection.
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ NETWORKS = {
     "small": SMALL,
     "original": replace(SMALL, highways=2, cells=4096, projection=512),
     "default": replace(SMALL, filters=(*SMALL.filters[:4], (5, 128)), cells=512),
+    "tiny": replace(SMALL, filters=SMALL.filters[:2], cells=16, projection=8),  # for dry runs
 }
 ADAGRAD = Recipe(
     name="adagrad",
@@ -72,23 +74,10 @@ def prepare(
     size: int,
 ) -> tuple[list[Window], Step]:
     """The first windows of the text, and a function that takes a step."""
-    text = folder / "text"
-    shards, vocabulary = prepare_text(folder / "shards", train=text, heldout=text)
     workers = WorkerGroup(rank, size)
-    stream = WindowStream(
-        shards,
-        vocabulary,
-        Characters().encode,
-        split="train",
-        rows=rows,
-        window=window,
-        block_sentences=64,
-        epochs=1,
-        seed=1,
-        mine=workers.own_rows(rows),
-    )
-    read = stream.windows(stream.first_position())
-    windows = [next(read)[0] for _ in range(count)]
+    stream = stream_of(folder / "shards", folder / "text", workers, rows=rows, window=window)
+    windows = [window for window, _ in islice(stream.windows(stream.first_position()), count)]
+    vocabulary = stream.vocabulary
     recipe = recipe_2018(precision, rows=rows, window=window)
     config = NETWORKS[network]
     bilm = BiLM(config, characters=Characters().size)
@@ -99,6 +88,23 @@ def prepare(
         return windows, _our_step(bilm, softmax, recipe, workers)
     body = _Fused(bilm) if side == "nn.LSTM" else _Plain(bilm)
     return windows, _plain(body, softmax, recipe)
+
+
+def stream_of(
+    shards: Path, text: Path, workers: WorkerGroup, *, rows: int, window: int
+) -> WindowStream:
+    """The text as windows, read three times; its shards are written once."""
+    return WindowStream(
+        *prepare_text(shards, train=text, heldout=text),
+        Characters().encode,
+        split="train",
+        rows=rows,
+        window=window,
+        block_sentences=64,
+        epochs=3,
+        seed=1,
+        mine=workers.own_rows(rows),
+    )
 
 
 def recipe_2018(precision: Any, *, rows: int, window: int) -> TrainingSettings:
@@ -217,8 +223,8 @@ def _sampled(h_NP: Tensor, window: Window, softmax: Softmax, number: int) -> Ten
     return (logits_of_all.logsumexp(1) - true_N).sum() / len(targets_N)
 
 
-class _Plain(nn.Module):
-    """The same weights, a loop over time, no gradient of our own."""
+class _Layers(nn.Module):
+    """The same weights, layer 0 and the residuals; subclasses read a layer in one direction."""
 
     def __init__(self, bilm: BiLM) -> None:
         super().__init__()
@@ -232,13 +238,20 @@ class _Plain(nn.Module):
             directions = []
             for way in (0, 1):
                 state = None if carry is None else carry[2 * layer + way]
-                y_TBP, state = self._read(x_STBP[way], layer, way, state)
+                y_TBP, state = self.read(x_STBP[way], layer, way, state)
                 directions.append(y_TBP)
-                states.append(state)
+                states.append(tuple(part.detach() for part in state))
             x_STBP = torch.stack(directions) + (x_STBP if layer else 0)
         return x_STBP, states
 
-    def _read(self, x_TBP: Tensor, layer: int, way: int, state: Any) -> tuple[Tensor, Any]:
+    def read(self, x_TBP: Tensor, layer: int, way: int, state: Any) -> tuple[Tensor, Any]:
+        raise NotImplementedError
+
+
+class _Plain(_Layers):
+    """A loop over time, no gradient of our own."""
+
+    def read(self, x_TBP: Tensor, layer: int, way: int, state: Any) -> tuple[Tensor, Any]:
         lstm = self.bilm.lstm
         weight, bias = lstm.weight[layer][way], lstm.bias[layer][way]
         project = lstm.project[layer][way]
@@ -252,34 +265,23 @@ class _Plain(nn.Module):
             c = c.clamp(-3, 3)
             h = ((torch.sigmoid(o) * torch.tanh(c)) @ project).clamp(-3, 3)
             outputs.append(h)
-        return torch.stack(outputs), (h.detach(), c.detach())
+        return torch.stack(outputs), (h, c)
 
 
-class _Fused(nn.Module):
-    """torch.nn.LSTM with proj_size: a fused loop that can't clip; the encoder is ours."""
+class _Fused(_Layers):
+    """torch.nn.LSTM with proj_size: a fused loop that can't clip."""
 
     def __init__(self, bilm: BiLM) -> None:
-        super().__init__()
-        self.bilm = bilm
+        super().__init__(bilm)
         self.layers = nn.ModuleList(
             nn.LSTM(SMALL.projection, SMALL.cells, proj_size=SMALL.projection)
             for _ in range(2 * SMALL.layers)
         )
         bilm.lstm.requires_grad_(False)
 
-    def forward(self, window: Window, carry: Any) -> tuple[Tensor, Any]:
-        x_STBP = _encoded(self.bilm, window)
-        states = []
-        for layer in range(self.bilm.config.layers):
-            x_STBP = nn.functional.dropout(x_STBP, 0.1)
-            directions = []
-            for way in (0, 1):
-                k = 2 * layer + way
-                y_TBP, state = self.layers[k](x_STBP[way], carry[k] if carry else None)
-                directions.append(y_TBP)
-                states.append(tuple(part.detach() for part in state))
-            x_STBP = torch.stack(directions) + (x_STBP if layer else 0)
-        return x_STBP, states
+    def read(self, x_TBP: Tensor, layer: int, way: int, state: Any) -> tuple[Tensor, Any]:
+        y_TBP, state = self.layers[2 * layer + way](x_TBP, state)
+        return y_TBP, state
 
 
 def _encoded(bilm: BiLM, window: Window) -> Tensor:
