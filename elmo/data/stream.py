@@ -449,7 +449,10 @@ def lay_out_both_ways(
 
 def prefetch(items: Iterator[Item]) -> Generator[Item, None, None]:
     """Yield the items of an iterator in order, while a second thread computes the next two. An
-    exception in the iterator is raised here, and an item that is None ends it."""
+    exception in the iterator is raised here, and an item that is None ends it.
+
+    If the caller stops early, these two are computed nonetheless: other workers may wait for them.
+    """
     thread = ThreadPoolExecutor(1, thread_name_prefix="stream")
     try:
         ready = deque(thread.submit(next, items, None) for _ in range(PREFETCHED))
@@ -457,4 +460,4 @@ def prefetch(items: Iterator[Item]) -> Generator[Item, None, None]:
             ready.append(thread.submit(next, items, None))
             yield item
     finally:
-        thread.shutdown(cancel_futures=True)
+        thread.shutdown()

@@ -1,5 +1,4 @@
-"""The decisions that the workers of a training take together: when to stop, when to save, which
-checkpoint to resume from.
+"""The decisions that the workers of a training take together: when to stop, and when to save.
 
 Shapes: L layers, S directions, B rows, W projection or cells.
 """
@@ -18,7 +17,6 @@ import torch.distributed as dist
 from elmo.errors import ElmoError
 from elmo.io.folders import Flag
 from elmo.nn.lstm import LSTMState
-from elmo.train.checkpoints import Checkpoint, CheckpointFolder
 from elmo.train.step import WorkerGroup
 
 AGREE_STEPS = 10  # steps after which workers agree whether to stop, at most
@@ -61,34 +59,6 @@ class StopAndSave:
 def any_worker(workers: WorkerGroup, condition: bool) -> bool:
     """Tell whether a condition holds on any worker; all must call it together."""
     return workers.sum_over_workers([float(condition)])[0] > 0
-
-
-def agree_on_checkpoint(
-    step: int | None, checkpoints: CheckpointFolder, workers: WorkerGroup
-) -> Checkpoint | None:
-    """Return the checkpoint of the first worker's `step`, or None where that is None; it is the
-    same on all workers.
-
-    Other machines may not see it at once, so each worker waits for exactly that checkpoint.
-    """
-    choice = [-1.0] + 8 * [0.0]
-    if workers.rank == 0 and step is not None:
-        digest = Checkpoint.digest(checkpoints.path(step))
-        choice = [float(step), *(float(int(digest[k : k + 8], 16)) for k in range(0, 64, 8))]
-    choice = workers.sum_over_workers(choice if workers.rank == 0 else 9 * [0.0])
-    if choice[0] < 0:
-        return None
-    digest = "".join(f"{int(part):08x}" for part in choice[1:])
-    checkpoint = checkpoints.wait_for(int(choice[0]), digest)
-    lacking = [float(checkpoint is None and k == workers.rank) for k in workers.ranks]
-    lacking = workers.sum_over_workers(lacking)
-    if any(lacking):
-        raise ElmoError(
-            f"{checkpoints.path(int(choice[0]))}: worker {lacking.index(1.0)} of "
-            f"{workers.size} does not see this checkpoint of the first worker; the folder "
-            "must be on storage that all machines share"
-        )
-    return checkpoint
 
 
 def gather_rows(state: LSTMState, workers: WorkerGroup, *, rows: int) -> LSTMState:

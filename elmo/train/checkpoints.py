@@ -6,7 +6,6 @@ saved is in `loop`; how often, and how many are kept, in `CheckpointSettings`.
 """
 
 import sys
-import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
@@ -27,7 +26,6 @@ from elmo.settings import TrainingSettings
 from elmo.train.curves import StepSums
 
 FORMAT = 2  # of state.json
-HIDDEN = 90.0  # seconds for which shared storage may hide what another machine wrote
 
 
 @dataclass
@@ -156,25 +154,8 @@ class CheckpointFolder:
         """Read the checkpoint of a step."""
         return Checkpoint.load(self.path(step))
 
-    def wait_for(self, step: int, digest: str) -> Checkpoint | None:
-        """Wait until the checkpoint of a step with the given digest is visible; return it.
-
-        Shared storage may show it late. None is returned if it does not come within `HIDDEN` (90)
-        seconds.
-        """
-        until = time.monotonic() + HIDDEN
-        while True:
-            try:
-                if Checkpoint.digest(self.path(step)) == digest:
-                    return self.load(step)
-            except ElmoError:  # not there, or not all of it
-                pass
-            if time.monotonic() > until:
-                return None
-            time.sleep(0.2)
-
-    def recover_newest(self) -> int | None:
-        """Return the step of the newest undamaged checkpoint, or None, after cleaning up.
+    def recover_newest(self) -> Checkpoint | None:
+        """Read the newest undamaged checkpoint, or return None if there is none, after cleaning up.
 
         Damaged ones are renamed, with a warning on standard error, and files left by killed writers
         are deleted: call this only when no other process writes to the folder.
@@ -183,8 +164,7 @@ class CheckpointFolder:
             sweep(self.folder.local)
         for step in reversed(self.steps()):
             try:
-                self.load(step)
-                return step
+                return self.load(step)
             except Mismatch:  # not damaged: of a newer version
                 raise
             except ElmoError as error:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-import torch.distributed as dist
 
 from elmo.data.stream import StreamPosition, prefetch
 from elmo.errors import ElmoError
@@ -22,7 +21,6 @@ from elmo.nn.softmax import Softmax
 from elmo.settings import TrainingSettings
 from elmo.train.agreement import (
     StopAndSave,
-    agree_on_checkpoint,
     any_worker,
     gather_rows,
     interruptible,
@@ -66,8 +64,6 @@ def fit(job: TrainingJob, *, workers: WorkerGroup, report: Reporter) -> Training
         if not progress.finished:
             training.report("machine", {"step": progress.step})
             _take_steps(training, progress, state, interrupted)
-    if workers.size > 1:
-        dist.barrier()  # the first worker has written what the others read
     training.restore_best(progress)
     return progress
 
@@ -159,28 +155,34 @@ class _Training:
 
     def begin(self) -> tuple[TrainingProgress, LSTMState]:
         """Start anew, resume from the newest checkpoint, or start from another training's
-        checkpoint."""
-        newest = self.checkpoints.recover_newest() if self.workers.rank == 0 else None
-        checkpoint = agree_on_checkpoint(newest, self.checkpoints, self.workers)
-        carry = None
-        if checkpoint is not None:
-            progress, carry = checkpoint.progress, checkpoint.tensors
+        checkpoint. The first worker reads it, and gives the others what they need."""
+        rows = self.job.settings.rows
+        state = self.job.bilm.lstm.zero_state(rows)
+        progress, self.newest = self.workers.call_on_first(lambda: self._read_start(state))
+        slots = self.optimizer.slots if progress.step else {}
+        self.workers.copy_from_first(state_tensors(self.job.modules(), slots).values())
+        self.workers.copy_from_first(state)
+        own_rows = self.workers.own_rows(rows)
+        return progress, state.select_rows(slice(own_rows[0], own_rows[-1] + 1))
+
+    def _read_start(self, state: LSTMState) -> tuple[TrainingProgress, int | None]:
+        """Read what to start from, with the state of all rows; return its progress, and the step of
+        the newest checkpoint."""
+        tensors: dict[str, torch.Tensor] = {}
+        newest = None
+        if (checkpoint := self.checkpoints.recover_newest()) is not None:
+            progress, tensors = checkpoint.progress, checkpoint.tensors
             self._restore(checkpoint)
-            self.newest = progress.step
+            newest = progress.step
         elif self.job.settings.start_from:
-            progress, carry = self._start_from(Location(self.job.settings.start_from))
+            progress, tensors = self._start_from(Location(self.job.settings.start_from))
         else:
             progress = TrainingProgress(0, 0, self.stream.first_position())
-        if self.workers.rank == 0:
-            self.curves.resume(progress.step)
-        rows = self.job.settings.rows
-        whole = self.job.bilm.lstm.zero_state(rows)
-        if carry is not None:
-            # Copies: a tensor of a mapped file is not aligned, and a product may then round apart.
-            whole = LSTMState(carry["carry.h"].clone(), carry["carry.c"].clone())
-        own = self.workers.own_rows(rows)
-        state = whole.select_rows(slice(own[0], own[-1] + 1))
-        return progress, LSTMState(*(part.to(self.workers.device) for part in state))
+        for name, part in zip(("carry.h", "carry.c"), state, strict=True):
+            if name in tensors:
+                part.copy_(tensors[name])
+        self.curves.resume(progress.step)
+        return progress, newest
 
     def prepared_windows(
         self, position: StreamPosition, step: int
@@ -271,8 +273,9 @@ class _Training:
         last = progress.step
         if progress.best_step is not None and progress.best_step != last:
             last = progress.best_step
-            if best := agree_on_checkpoint(last, self.checkpoints, self.workers):
-                self._restore(best)
+            self.workers.call_on_first(lambda: self._restore(self.checkpoints.load(last)))
+            tensors = state_tensors(self.job.modules(), self.optimizer.slots)
+            self.workers.copy_from_first(tensors.values())
         self.optimizer.catch_up_all(step=last)
 
     def _restore(self, checkpoint: Checkpoint) -> None:

@@ -14,11 +14,11 @@ characters, P projection, L layers, U rows of the word matrix in use, V words.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,7 @@ from elmo.nn.softmax import (
 from elmo.settings import TrainingSettings
 from elmo.train.optimizer import Optimizer, WordRows, global_norm
 
+Result = TypeVar("Result")
 WORD_MATRIX = ("softmax.weight", "softmax.bias")  # a sampled step uses few of their rows
 
 
@@ -90,23 +91,30 @@ class WorkerGroup:
         dist.all_reduce(shared)
         return shared.tolist()
 
-    def union_over_workers(
-        self, numbers: npt.NDArray[np.int64], *, most: int
-    ) -> npt.NDArray[np.int64]:
-        """Return the sorted union of the `numbers` of all workers, which must call it together.
-
-        The numbers of each worker are sorted and distinct, at most `most` and none negative; `most`
-        is the same for all.
-        """
+    def call_on_first(self, function: Callable[[], Result]) -> Result:
+        """Call a function on the first worker, and return its result on all; an `ElmoError` is
+        raised on all too. All workers must call it together."""
         if self.size == 1:
-            return numbers
-        padded = np.full(most, -1)
-        padded[: len(numbers)] = numbers
-        own = device_tensor(padded, self.device)
-        parts = [torch.full_like(own, -1) for _ in self.ranks]
-        dist.all_gather(parts, own)
-        union = np.unique(torch.cat(parts).cpu().numpy())
-        return union[np.searchsorted(union, 0) :]
+            return function()
+        outcome: list[Any] = [None]
+        if self.rank == 0:
+            try:
+                outcome = [function()]
+            except ElmoError as error:
+                outcome = [error]
+        dist.broadcast_object_list(outcome, 0, device=self.device)
+        if isinstance(outcome[0], ElmoError):
+            raise outcome[0]
+        result: Result = outcome[0]
+        return result
+
+    def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
+        """Give all workers' tensors the values of the first worker's, in place. All workers must
+        call it together, with tensors of the same shapes."""
+        for tensor in tensors if self.size > 1 else ():
+            shared = tensor.to(self.device)
+            dist.broadcast(shared, 0)
+            tensor.copy_(shared)
 
 
 class StepFigures:
@@ -148,11 +156,11 @@ class StepInput(NamedTuple):
     """All that a step needs besides the weights, as CPU tensors ready to be copied to the device.
 
     `predictions` counts them per direction, for all workers. `characters_NK`, `index_STB` and
-    `reset_TB` (None: the state runs on) are as in `Window`, and `words` too. `targets_SN` are the
-    target words of both directions at the positions `chosen_N` (None: all positions). `keys_LB` has
-    a dropout key for each layer and row (None: no dropout). `draws` are the candidates of a sampled
-    softmax, one for both directions or one for each. `used` are the rows of the word matrix in use,
-    or None if they depend on other workers' words or are all.
+    `reset_TB` (None: the state runs on) are as in `Window`. `targets_SN` are the target words of
+    both directions at the positions `chosen_N` (None: all positions). `keys_LB` has a dropout key
+    for each layer and row (None: no dropout). `draws` are the candidates of a sampled softmax, one
+    for both directions or one for each, and `used` the rows of the word matrix that all workers use
+    (None: all rows).
     """
 
     predictions: int
@@ -162,7 +170,6 @@ class StepInput(NamedTuple):
     targets_SN: npt.NDArray[np.int64]
     chosen_N: Tensor | None
     keys_LB: Tensor | None
-    words: npt.NDArray[np.int64]
     draws: list[CandidateDraw]
     used: "StepWordRows | None"
 
@@ -203,7 +210,9 @@ class Stepper:
     """The training steps of one worker: `prepare` computes what a step needs besides the weights,
     and `step` takes it.
 
-    It has no state of its own: a step changes its model, softmax and optimizer.
+    It has no state of its own: a step changes its model, softmax and optimizer. Several workers
+    need the same weights to begin with, and prepare their steps in the same order, on a thread
+    each: they tell each other the words that a step uses, in a process group of the CPU.
     """
 
     def __init__(
@@ -218,9 +227,10 @@ class Stepper:
         self.settings, self.workers = settings, workers
         self.precision = getattr(torch, settings.precision)
         self.predictions = 2 * settings.rows * settings.window
-        if workers.size > 1:  # all start from the same weights, bit for bit
-            for parameter in bilm.parameters():
-                dist.broadcast(parameter.detach(), 0)
+        self._readers: Any = None
+        if workers.size > 1:
+            backend = "gloo" if workers.device.type == "cuda" else None
+            self._readers = dist.new_group(backend=backend)
 
     def prepare(self, window: Window, *, step: int) -> StepInput:
         """Compute all that step number `step`, from 0, needs besides the weights, from its window;
@@ -240,7 +250,6 @@ class Stepper:
             keys = [dropout_keys(settings.seed, step, layer, rows=mine) for layer in range(layers)]
             keys_LB = host_tensor(torch.stack(keys).numpy(), device)
         draws = self._draws(targets_SN, step)
-        alone = draws and self.workers.size == 1
         return StepInput(
             predictions=window.count // 2,
             characters_NK=host_tensor(characters_NK, device),
@@ -249,9 +258,8 @@ class Stepper:
             targets_SN=targets_SN,
             chosen_N=chosen_N,
             keys_LB=keys_LB,
-            words=window.words,
             draws=draws,
-            used=self._used(window.words, targets_SN, draws) if alone else None,
+            used=self._used(window.words, targets_SN, draws) if draws else None,
         )
 
     def step(
@@ -337,7 +345,7 @@ class Stepper:
         The leaves are the tensors that get gradients.
         """
         h_SNP = h_STBP.flatten(1, 2)
-        settings, device = self.settings, h_STBP.device
+        device = h_STBP.device
         if prepared.chosen_N is not None:
             h_SNP = h_SNP.index_select(1, device_tensor(prepared.chosen_N, device))
         leaves: dict[str, Tensor] = {}
@@ -354,10 +362,7 @@ class Stepper:
             )
             return loss, _by_direction(nats_N), {}, leaves
         draws, used = prepared.draws, prepared.used
-        if used is None:
-            most = 2 * settings.window * -(-settings.rows // self.workers.size)
-            words = self.workers.union_over_workers(prepared.words, most=most)
-            used = self._used(words, prepared.targets_SN, draws)
+        assert used is not None
         word_rows = WordRows(used.numbers, device_tensor(used.on_host, device))
         for name in WORD_MATRIX:
             self.optimizer.catch_up(name, word_rows, step=step)
@@ -383,10 +388,12 @@ class Stepper:
         targets_SN: npt.NDArray[np.int64],
         draws: list[CandidateDraw],
     ) -> StepWordRows:
-        """Return the used rows: the distinct targets `words` of all workers, and the candidates."""
+        """Return the used rows: the candidates, and the distinct targets of all workers, of which
+        this one's are `words`."""
         device = self.workers.device
         vocabulary = len(self.softmax.weight)
-        with_candidates = np.concatenate([words, *(draw.words for draw in draws)])
+        parts = self._gather(words) if self.workers.size > 1 else [words]
+        with_candidates = np.concatenate([*parts, *(draw.words for draw in draws)])
         numbers = distinct_numbers(with_candidates, vocabulary)
         row_of_V = index_table(numbers, vocabulary)
         each = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
@@ -395,6 +402,15 @@ class Stepper:
             for targets_N, draw in zip(each, draws, strict=True)
         ]
         return StepWordRows(numbers, host_tensor(numbers, device), rows)
+
+    def _gather(self, words: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+        """Return the distinct words of each worker's part of the window; no device takes part."""
+        rows = -(-self.settings.rows // self.workers.size)
+        padded = torch.full((2 * self.settings.window * rows,), -1)
+        padded[: len(words)] = torch.from_numpy(words)
+        parts = [torch.full_like(padded, -1) for _ in self.workers.ranks]
+        dist.all_gather(parts, padded, group=self._readers)
+        return [part.numpy()[part.numpy() >= 0] for part in parts]
 
     def _draws(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[CandidateDraw]:
         """Return one draw for both directions or one for each, equal on all workers; none if the

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -220,13 +221,19 @@ def test_workers_wait_for_each_other_s_word_every_ten_steps(
     for module in (loop, agreement):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock) / 1000))
     asked: list[int] = []
-    total = WorkerGroup.sum_over_workers
+    total, gather = WorkerGroup.sum_over_workers, dist.all_gather
+    gathering: Counter[str] = Counter()
 
     def counted(self: WorkerGroup, values: Any) -> list[float]:
         asked.append(len(values))
         return total(self, values)
 
+    def gather_words(*arguments: Any, **named: Any) -> Any:
+        gathering[threading.current_thread().name] += 1
+        return gather(*arguments, **named)
+
     monkeypatch.setattr(WorkerGroup, "sum_over_workers", counted)
+    monkeypatch.setattr(dist, "all_gather", gather_words)
     settings = replace(SETTINGS, epochs=8, evaluate_every=10**6)
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     try:
@@ -235,6 +242,8 @@ def test_workers_wait_for_each_other_s_word_every_ten_steps(
         dist.destroy_process_group()
     assert progress.step > 60
     assert 0 < asked.count(3) <= progress.step // 10 + 2
+    # The words in use are gathered while steps are prepared, and the state only for checkpoints.
+    assert gathering.pop("stream_0") == progress.step and sum(gathering.values()) <= 2
 
 
 @pytest.mark.slow
