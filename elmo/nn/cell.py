@@ -50,16 +50,16 @@ def cell_functions_for(device: torch.device, cells: int) -> CellFunctions:
     works here, else plain torch. The choice is logged; `ELMO_COMPILE=0` in the environment selects
     plain torch."""
     if os.environ.get("ELMO_COMPILE", "1") == "0":
-        return _chosen(EAGER, "ELMO_COMPILE=0")
-    if lacking := _lacking(device):
-        return _chosen(EAGER, f"no {lacking} was found")
+        return _log_choice(EAGER, "ELMO_COMPILE=0")
+    if compiler := _missing_compiler(device):
+        return _log_choice(EAGER, f"no {compiler} was found")
     if not torch.cuda.is_available():  # the compiler would warn that it found none
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    compiled = [torch.compile(_copied(each, cells)) for each in EAGER[:-1]]
-    return _chosen(CellFunctions._make([*compiled, "compiled"]), "fused by torch.compile")
+    compiled = [torch.compile(_copy_function(each, cells)) for each in EAGER[:-1]]
+    return _log_choice(CellFunctions._make([*compiled, "compiled"]), "fused by torch.compile")
 
 
-def _copied(function: Any, cells: int) -> Callable[..., Any]:
+def _copy_function(function: Any, cells: int) -> Callable[..., Any]:
     """Return a copy of a function with code of its own.
 
     torch compiles the same code only a few times, for as many shapes, and then runs it eagerly: so
@@ -69,7 +69,7 @@ def _copied(function: Any, cells: int) -> Callable[..., Any]:
     return FunctionType(code, function.__globals__)
 
 
-def _lacking(device: torch.device) -> str:
+def _missing_compiler(device: torch.device) -> str:
     """Return what torch.compile needs but this machine lacks, or an empty string."""
     if device.type == "cpu":
         return "" if shutil.which("g++") or shutil.which("clang++") else "C++ compiler"
@@ -81,8 +81,8 @@ def _lacking(device: torch.device) -> str:
     return "C compiler"
 
 
-def _chosen(cell: CellFunctions, why: str) -> CellFunctions:
-    log.info("LSTM cell: %s (%s)", cell.kind, why)
+def _log_choice(cell: CellFunctions, reason: str) -> CellFunctions:
+    log.info("LSTM cell: %s (%s)", cell.kind, reason)
     return cell
 
 
@@ -144,14 +144,14 @@ def _backward(
     dc_SBC: Tensor,
     gates_SBG: Tensor,
     c_SBC: Tensor,
-    before_SBC: Tensor,
+    previous_c_SBC: Tensor,
     keep_SB1: Tensor | None,
     clip: float | None,
     dgates_SBG: Tensor,
 ) -> Tensor:
     """Write the gradient of the gates before their activation; return that of the old cell state.
 
-    The old state, `before_SBC`, counted as 0 where `keep_SB1` is 0.
+    The old state, `previous_c_SBC`, counted as 0 where `keep_SB1` is 0.
 
     The activations are recomputed, which is cheaper than keeping them. As in TensorFlow, no
     gradient passes through a clipped state.
@@ -161,12 +161,12 @@ def _backward(
     tanh_c = _tanh(c_SBC)
     dhidden_SBC = dhidden_SBC.float()
     if keep_SB1 is not None:
-        before_SBC = before_SBC * keep_SB1
+        previous_c_SBC = previous_c_SBC * keep_SB1
     do = dhidden_SBC * tanh_c * o * (1 - o)
     dc = dc_SBC + dhidden_SBC * o * (1 - tanh_c * tanh_c)
     if clip is not None:
         dc = torch.where(c_SBC.abs() < clip, dc, 0)
-    di, dj, df = dc * j * i * (1 - i), dc * i * (1 - j * j), dc * before_SBC * f * (1 - f)
+    di, dj, df = dc * j * i * (1 - i), dc * i * (1 - j * j), dc * previous_c_SBC * f * (1 - f)
     dgates_SBG.copy_(torch.cat([di, dj, df, do], -1))
     return dc * f if keep_SB1 is None else dc * f * keep_SB1
 

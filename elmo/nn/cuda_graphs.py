@@ -79,7 +79,7 @@ def call_lending_outputs(
     Keep the lease as long as you read those outputs. A call that comes meanwhile is not replayed
     but computed plainly, and so has no lease (None) and outputs of its own.
     """
-    if not _wanted(tensors):
+    if not _uses_graphs(tensors):
         return function(*tensors, *fixed, *constants), None
     device = next(t.device for t in tensors if t is not None)
     with _lock:
@@ -95,7 +95,7 @@ def call_lending_outputs(
             pool = _new_pool(device) if lent else graphs.pools.setdefault(stream, _new_pool(device))
             graph = graphs.captured[key] = _Captured(function, tensors, fixed, constants, pool)
             log.info("CUDA graph of %s: %d captured", function.__name__, len(graphs.captured))
-            _make_room(graphs, _most_bytes(device, _held(graphs)))
+            _make_room(graphs, _most_bytes(device, _total_bytes(graphs)))
         if graph is not None and not graph.is_lent:
             if key in graphs.captured:
                 graphs.captured.move_to_end(key)
@@ -113,36 +113,36 @@ def _is_worth_one(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
     graphs.calls[key] = graphs.calls.pop(key, 0) + 1
     if len(graphs.calls) > MAX_COUNTED:
         graphs.calls.popitem(last=False)
-    most = _most_bytes(next(t.device for t in tensors if t is not None), _held(graphs))
-    if graphs.calls[key] <= WARM_UP_CALLS or _bytes(tensors) > most:
+    max_bytes = _most_bytes(next(t.device for t in tensors if t is not None), _total_bytes(graphs))
+    if graphs.calls[key] <= WARM_UP_CALLS or _bytes(tensors) > max_bytes:
         return False
-    return key not in graphs.let_go or _held(graphs) + graphs.let_go[key] <= most
+    return key not in graphs.let_go or _total_bytes(graphs) + graphs.let_go[key] <= max_bytes
 
 
-def _make_room(graphs: _Graphs, most: int) -> None:
-    """Delete graphs until their number and size (at most `most` bytes) are within the limits.
+def _make_room(graphs: _Graphs, max_bytes: int) -> None:
+    """Delete graphs until their number and size (at most `max_bytes`) are within the limits.
 
     The newest is deleted if it alone is too large, otherwise the least recently used.
     """
-    alone = next(reversed(graphs.captured.values())).bytes > most
-    while _held(graphs) > most:
-        key, graph = graphs.captured.popitem(last=alone)
-        graphs.let_go[key], alone = graph.bytes, False
+    is_too_large = next(reversed(graphs.captured.values())).bytes > max_bytes
+    while _total_bytes(graphs) > max_bytes:
+        key, graph = graphs.captured.popitem(last=is_too_large)
+        graphs.let_go[key], is_too_large = graph.bytes, False
     while len(graphs.captured) > MAX_GRAPHS:
         graphs.captured.popitem(last=False)
     while len(graphs.let_go) > MAX_COUNTED:
         graphs.let_go.popitem(last=False)
 
 
-def _most_bytes(device: torch.device, held: int) -> int:
-    """Return how many bytes the graphs of a device may take, which take `held` now."""
+def _most_bytes(device: torch.device, bytes_in_use: int) -> int:
+    """Return how many bytes the graphs of a device may take, which take `bytes_in_use` now."""
     if device.type != "cuda":
         return MAX_BYTES
     free, memory = torch.cuda.mem_get_info(device)
-    return max(MAX_BYTES, min(int(memory * MAX_SHARE), held + free // 2))
+    return max(MAX_BYTES, min(int(memory * MAX_SHARE), bytes_in_use + free // 2))
 
 
-def _held(graphs: _Graphs) -> int:
+def _total_bytes(graphs: _Graphs) -> int:
     return sum(graph.bytes for graph in graphs.captured.values())
 
 
@@ -158,7 +158,7 @@ def _new_pool(device: torch.device) -> Any:
     return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
-def _wanted(tensors: Tensors) -> bool:
+def _uses_graphs(tensors: Tensors) -> bool:
     first = tensors[0]
     if first is None or not first.is_cuda or torch.compiler.is_compiling():
         return False
@@ -219,15 +219,17 @@ class _Captured:
                 return call()
 
     def __call__(self, tensors: Tensors, lent: int) -> tuple[tuple[Tensor | None, ...], Any]:
-        for kept, given in zip(self.inputs, tensors, strict=True):
-            if kept is not None and given is not None:
-                kept.copy_(given)
+        for kept, tensor in zip(self.inputs, tensors, strict=True):
+            if kept is not None and tensor is not None:
+                kept.copy_(tensor)
         self._replay()
-        copied = len(self.outputs) - lent
-        clones = (None if tensor is None else tensor.clone() for tensor in self.outputs[:copied])
+        copy_count = len(self.outputs) - lent
+        clones = (
+            None if tensor is None else tensor.clone() for tensor in self.outputs[:copy_count]
+        )
         lease = Lease() if lent else None
         self._lease = None if lease is None else weakref.ref(lease)
-        return (*clones, *self.outputs[copied:]), lease
+        return (*clones, *self.outputs[copy_count:]), lease
 
     def _replay(self) -> None:
         self.graph.replay()

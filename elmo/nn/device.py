@@ -40,7 +40,7 @@ def prefers_large_operations(device: torch.device) -> bool:
 
 _LOCK = threading.Lock()  # of the two below
 _exact = 0  # contexts of `exact_float32` that are entered
-_before = (False, True)  # torch's switches before the first of them
+_tf32_switches = (False, True)  # torch's switches before the first of them
 
 
 @contextmanager
@@ -51,14 +51,14 @@ def exact_float32(device: torch.device) -> Iterator[None]:
     torch has two switches for it, and that of cuDNN (convolutions and recurrent layers) is on by
     default. They are the process's: of several threads in this context, the last restores them.
     """
-    global _exact, _before
+    global _exact, _tf32_switches
     if device.type != "cuda":
         yield
         return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     with _LOCK:
         if not _exact:
-            _before = matmul.allow_tf32, cudnn.allow_tf32
+            _tf32_switches = matmul.allow_tf32, cudnn.allow_tf32
         _exact += 1
         matmul.allow_tf32 = cudnn.allow_tf32 = False
     try:
@@ -67,7 +67,7 @@ def exact_float32(device: torch.device) -> Iterator[None]:
         with _LOCK:
             _exact -= 1
             if not _exact:
-                matmul.allow_tf32, cudnn.allow_tf32 = _before
+                matmul.allow_tf32, cudnn.allow_tf32 = _tf32_switches
 
 
 def host_tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
@@ -95,14 +95,14 @@ def copy_to_host(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
         return lambda: array
     on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     on_host.copy_(tensor, non_blocking=True)
-    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    copied.record(torch.cuda.current_stream(tensor.device))
+    copy_event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copy_event.record(torch.cuda.current_stream(tensor.device))
 
-    def arrived() -> npt.NDArray[Any]:
-        copied.synchronize()
+    def wait_for_copy() -> npt.NDArray[Any]:
+        copy_event.synchronize()
         return on_host.numpy()
 
-    return arrived
+    return wait_for_copy
 
 
 def add_rows_(sums: Tensor, rows_N: Tensor, values: Tensor) -> None:
@@ -114,12 +114,12 @@ def add_rows_(sums: Tensor, rows_N: Tensor, values: Tensor) -> None:
         sums.index_put_((rows_N,), values, accumulate=True)
 
 
-def one_ahead(launched: Iterator[Item], device: torch.device) -> Iterator[Item]:
-    """Yield the items of `launched`, an iterator that starts the computation of each item on
+def one_ahead(launches: Iterator[Item], device: torch.device) -> Iterator[Item]:
+    """Yield the items of `launches`, an iterator that starts the computation of each item on
     `device` when it is asked for it; on a GPU, each only when the next one has been launched, so
     that the GPU computes while the host uses what it has computed."""
     waiting: list[Item] = []
-    for item in launched:
+    for item in launches:
         waiting.append(item)
         if device.type == "cpu" or len(waiting) > 1:
             yield waiting.pop(0)

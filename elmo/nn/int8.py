@@ -109,5 +109,5 @@ def int8_is_supported() -> bool:
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if not has_onednn or not torch.cpu._is_vnni_supported():
         return False
-    most = torch.full((32, 64), LARGEST, dtype=torch.int8)
-    return bool((torch._int_mm(most, most.T) == 64 * LARGEST**2).all())
+    largest_values = torch.full((32, 64), LARGEST, dtype=torch.int8)
+    return bool((torch._int_mm(largest_values, largest_values.T) == 64 * LARGEST**2).all())

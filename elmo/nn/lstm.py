@@ -172,10 +172,10 @@ class LSTMStack(nn.Module):
 
     def zero_state(self, rows: int) -> LSTMState:
         """Return the state before the first token, all zeros, of a batch of `rows` rows."""
-        like = self.weight[0]
-        h_LSBP = like.new_zeros(self.layer_count, 2, rows, self.projection)
+        weight = self.weight[0]
+        h_LSBP = weight.new_zeros(self.layer_count, 2, rows, self.projection)
         cells = (self.layer_count, 2, rows, self.cells)
-        return LSTMState(h_LSBP, torch.zeros(cells, dtype=torch.float32, device=like.device))
+        return LSTMState(h_LSBP, torch.zeros(cells, dtype=torch.float32, device=weight.device))
 
     def forward(
         self,
@@ -207,15 +207,17 @@ class LSTMStack(nn.Module):
                 x_STBI = drop(x_STBI, layer)
             start = (state.h_LSBP[layer].to(x_STBI.dtype), state.c_LSBC[layer])
             clips = (self.cell_clip, self.projection_clip if self.project else None)
-            held = self._parameters_of(layer)
+            parameters = self._parameters_of(layer)
             if torch.is_grad_enabled():
                 if sizes is not None:
                     raise ValueError("rows of different lengths are for inference only")
                 apply: Any = _Layer.apply
-                y_STBP, h_SBP, c_SBC = apply(x_STBI, *held, *start, keep_STB1, clips, cell)
+                y_STBP, h_SBP, c_SBC = apply(x_STBI, *parameters, *start, keep_STB1, clips, cell)
             elif weights is None and sizes is None:
                 read = (x_STBI, *start, keep_STB1)
-                y_STBP, h_SBP, c_SBC = call_with_cuda_graph(_infer, read, (clips, cell), fixed=held)
+                y_STBP, h_SBP, c_SBC = call_with_cuda_graph(
+                    _infer, read, (clips, cell), fixed=parameters
+                )
             else:
                 weights = weights or self.inference_weights(x_STBI.dtype)
                 y_STBP, h_SBP, c_SBC, _ = _read(
@@ -346,31 +348,31 @@ class _Layer(torch.autograd.Function):
         clips: tuple[float | None, float | None],
         cell: CellFunctions,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        read, held = (x_STBI, h_SBP, c_SBC, keep_STB1), (weight_SKG, bias_SG, project_SCP)
+        read, parameters = (x_STBI, h_SBP, c_SBC, keep_STB1), (weight_SKG, bias_SG, project_SCP)
         (y_STBP, h_last, c_last, *kept), ctx.lease = call_lending_outputs(
-            _forward, read, (clips, cell), fixed=held, lent=3
+            _forward, read, (clips, cell), fixed=parameters, lent=3
         )
-        ctx.save_for_backward(*read, y_STBP, *kept, *held)
+        ctx.save_for_backward(*read, y_STBP, *kept, *parameters)
         ctx.constants, ctx.is_lent = (clips, cell), ctx.lease is not None
         ctx.mark_non_differentiable(h_last, c_last)
         return y_STBP, h_last, c_last
 
     @staticmethod
     def backward(ctx: Any, dy_STBP: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        read, y_STBP, held = saved[:4], saved[4], saved[8:]
-        kept: Any = saved[5:8]
-        given: Any = (dy_STBP, *read, y_STBP)
-        weights: Any = (held[0], held[2])  # all but the bias
+        saved_tensors = ctx.saved_tensors
+        read, y_STBP, parameters = saved_tensors[:4], saved_tensors[4], saved_tensors[8:]
+        kept: Any = saved_tensors[5:8]
+        outer: Any = (dy_STBP, *read, y_STBP)
+        weights: Any = (parameters[0], parameters[2])  # all but the bias
         if ctx.lease is not None:
             gradients = call_with_cuda_graph(
-                _backward, given, ctx.constants, fixed=(*kept, *weights)
+                _backward, outer, ctx.constants, fixed=(*kept, *weights)
             )
             ctx.lease = None  # or a loss that is still held would keep the graph from its next use
         else:
             if ctx.is_lent:  # read before: another call may have overwritten what was kept
-                kept = _forward(*read, *held, *ctx.constants)[3:]
-            gradients = _backward(*given, *kept, *weights, *ctx.constants)
+                kept = _forward(*read, *parameters, *ctx.constants)[3:]
+            gradients = _backward(*outer, *kept, *weights, *ctx.constants)
         return *gradients, *(None,) * 5
 
 

@@ -37,9 +37,9 @@ class PackedWeights(NamedTuple):
         """Return the weights of an LSTM layer packed for oneDNN."""
         return cls(
             weights,
-            _packed(weights.input_SIG),
-            _packed(weights.recurrent_SPG),
-            None if weights.project_SCP is None else _packed(weights.project_SCP),
+            _pack(weights.input_SIG),
+            _pack(weights.recurrent_SPG),
+            None if weights.project_SCP is None else _pack(weights.project_SCP),
         )
 
     def __reduce__(self) -> Any:
@@ -94,29 +94,31 @@ def for_one_row(weights: Sequence[LayerWeightsLike]) -> Sequence[LayerWeightsLik
     ]
 
 
-def _packed(weight_SKG: Tensor) -> list[Tensor]:
+def _pack(weight_SKG: Tensor) -> list[Tensor]:
     return [
         torch.ops.mkldnn._reorder_linear_weight(weight_KG.T.contiguous(), _ROWS)
         for weight_KG in weight_SKG
     ]
 
 
-def _product(x: Tensor, packed: Tensor, bias_G: Tensor | None = None) -> Tensor:
+def _product(x: Tensor, packed_weight: Tensor, bias_G: Tensor | None = None) -> Tensor:
     """Return the product of the rows of `x` and a packed weight, plus the bias."""
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias_G, "none", [], "")
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed_weight, bias_G, "none", [], "")
     return result
 
 
-def _sum_and_product(sum_nG: Tensor, x: Tensor, packed: Tensor) -> Tensor:
+def _sum_and_product(sum_nG: Tensor, x: Tensor, packed_weight: Tensor) -> Tensor:
     """Return the sum plus the product of the rows of `x` and a packed weight, rounded once."""
-    result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, sum_nG, packed, None, "add")
+    result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
+        x, sum_nG, packed_weight, None, "add"
+    )
     return result
 
 
 def _is_worth_it(weights: LayerWeights) -> bool:
     weight_PG = weights.recurrent_SPG[0]
-    there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    if not there or weight_PG.device.type != "cpu":
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if not has_onednn or weight_PG.device.type != "cpu":
         return False
     if weight_PG.dtype == torch.bfloat16:
         return weight_PG.numel() >= LARGE and onednn_has_bfloat16()

@@ -58,11 +58,11 @@ def restored_softmax(
     """Return a softmax with the weights of a saved one: `state` has `weight` (words, projection)
     and `bias` (words). If `words` is larger than their number, rows are added, initialised from
     `seed`."""
-    known, projection = state["weight"].shape
-    softmax = new_softmax(known if words is None else words, projection, seed=seed)
+    saved_words, projection = state["weight"].shape
+    softmax = new_softmax(saved_words if words is None else words, projection, seed=seed)
     with torch.no_grad():
         for name, parameter in softmax.named_parameters():
-            parameter[:known] = state[name]
+            parameter[:saved_words] = state[name]
     return softmax
 
 
@@ -100,16 +100,16 @@ def sample_candidates(count: int, vocabulary: int, random: np.random.Generator) 
     count = min(count, vocabulary)
     if count == vocabulary:
         return CandidateSample(np.arange(vocabulary), _ALL, vocabulary)
-    drawn = np.empty(0, np.int64)
+    draws_so_far = np.empty(0, np.int64)
     while True:
-        more = np.exp(random.random(2 * count) * np.log(vocabulary + 1.0)).astype(np.int64) - 1
-        drawn = np.concatenate([drawn, np.minimum(more, vocabulary - 1)])
-        draws = np.arange(len(drawn), dtype=np.int32)
-        first_of_V = np.full(vocabulary, len(drawn), np.int32)
-        np.minimum.at(first_of_V, drawn, draws)
-        first = np.flatnonzero(first_of_V[drawn] == draws)
+        new_draws = np.exp(random.random(2 * count) * np.log(vocabulary + 1.0)).astype(np.int64) - 1
+        draws_so_far = np.concatenate([draws_so_far, np.minimum(new_draws, vocabulary - 1)])
+        draws = np.arange(len(draws_so_far), dtype=np.int32)
+        first_of_V = np.full(vocabulary, len(draws_so_far), np.int32)
+        np.minimum.at(first_of_V, draws_so_far, draws)
+        first = np.flatnonzero(first_of_V[draws_so_far] == draws)
         if len(first) >= count:
-            words = np.sort(drawn[first[:count]])
+            words = np.sort(draws_so_far[first[:count]])
             return CandidateSample(words, int(first[count - 1]) + 1, vocabulary)
 
 
@@ -261,9 +261,9 @@ class _Loss(torch.autograd.Function):
         expected_M: Tensor,
     ) -> tuple[Tensor, Tensor]:
         dtype = h_NP.dtype
-        used = slice(None) if row_of_M is None else row_of_M
-        weight_MP = weight_UP[used].to(dtype)
-        bias_M = bias_U[used].float() - expected_M
+        candidate_rows = slice(None) if row_of_M is None else row_of_M
+        weight_MP = weight_UP[candidate_rows].to(dtype)
+        bias_M = bias_U[candidate_rows].float() - expected_M
         gradients = _Gradients(h_NP, weight_MP) if any(ctx.needs_input_grad) else None
         nats_N = h_NP.new_empty(len(h_NP), dtype=torch.float32)
         dtrue_N = torch.empty_like(nats_N)

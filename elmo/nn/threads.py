@@ -10,10 +10,10 @@ from typing import TypeVar
 import torch
 
 Result = TypeVar("Result")
-_LOCK = threading.Lock()  # of `_inside` and `_default`
-_inside = 0  # threads that are in `one_thread`
+_LOCK = threading.Lock()  # of `_threads_inside` and `_default`
+_threads_inside = 0  # threads that are in `one_thread`
 _default = 1  # threads of a new thread, while none was
-_own = threading.local()
+_this_thread = threading.local()
 
 
 @contextmanager
@@ -24,27 +24,27 @@ def one_thread() -> Iterator[None]:
     Several threads may be in it at once, and threads that are begun meanwhile compute on one too.
     torch keeps a number for each thread and one for new threads; the last to leave restores that.
     """
-    global _inside, _default
-    if getattr(_own, "is_inside", False):
+    global _threads_inside, _default
+    if getattr(_this_thread, "is_inside", False):
         yield
         return
     with _LOCK:
         threads = torch.get_num_threads()
-        if not _inside:
+        if not _threads_inside:
             _default = _in_new_thread(torch.get_num_threads)
         elif threads == 1:  # what this thread was given while others were inside
             threads = _default
-        _inside += 1
+        _threads_inside += 1
         torch.set_num_threads(1)
-    _own.is_inside = True
+    _this_thread.is_inside = True
     try:
         yield
     finally:
-        _own.is_inside = False
+        _this_thread.is_inside = False
         with _LOCK:
-            _inside -= 1
+            _threads_inside -= 1
             torch.set_num_threads(threads)
-            if not _inside and threads != _default:
+            if not _threads_inside and threads != _default:
                 _in_new_thread(lambda: torch.set_num_threads(_default))
 
 
@@ -63,7 +63,7 @@ def one_thread_each(count: int) -> Iterator[ThreadPoolExecutor]:
 
     def begin() -> None:
         torch.set_num_threads(1)
-        _own.is_inside = True
+        _this_thread.is_inside = True
 
     with one_thread(), ThreadPoolExecutor(count, initializer=begin) as pool:
         try:

@@ -31,28 +31,34 @@ class StopAndSave:
         self.workers, self.minutes = workers, minutes
         self.saved_at = time.monotonic()
         self._ask_after = 0  # the step after which all workers next agree
-        self._last = 0, time.monotonic()  # after which step they last did, and when
+        self._last_agreement = 0, time.monotonic()  # after which step they last did, and when
 
     def note_checkpoint(self) -> None:
         """Count the time to the next checkpoint from now."""
         self.saved_at = time.monotonic()
 
-    def agree(self, step: int, interrupted: Callable[[], bool], *, now: bool) -> tuple[bool, bool]:
+    def agree(
+        self, step: int, interrupted: Callable[[], bool], *, at_once: bool
+    ) -> tuple[bool, bool]:
         """Return whether any worker should stop, and whether the first worker's clock asks for a
         checkpoint.
 
-        All workers must agree on both, for which they wait for each other: `now`, or about every
-        second, but at least every ten steps.
+        All workers must agree on both, for which they wait for each other: about every second, at
+        least every ten steps and, with `at_once`, now.
         """
-        if self.workers.size > 1 and step < self._ask_after and not now:
+        if self.workers.size > 1 and step < self._ask_after and not at_once:
             return False, False
         clock = time.monotonic()
         is_late = clock - self.saved_at >= 60 * self.minutes
-        steps_per_second = (step - self._last[0]) / max(1e-9, clock - self._last[1])
-        first = [float(is_late), min(AGREE_STEPS, steps_per_second)]
-        first = first if self.workers.rank == 0 else [0.0, 0.0]
-        stops, saves, apart = self.workers.sum_over_workers([float(interrupted()), *first])
-        self._last, self._ask_after = (step, clock), step + max(1, int(apart))
+        steps_per_second = (step - self._last_agreement[0]) / max(
+            1e-9, clock - self._last_agreement[1]
+        )
+        clock_values = [float(is_late), min(AGREE_STEPS, steps_per_second)]
+        clock_values = clock_values if self.workers.rank == 0 else [0.0, 0.0]
+        stops, saves, steps_apart = self.workers.sum_over_workers(
+            [float(interrupted()), *clock_values]
+        )
+        self._last_agreement, self._ask_after = (step, clock), step + max(1, int(steps_apart))
         return stops > 0, saves > 0
 
 
@@ -66,16 +72,18 @@ def gather_rows(state: LSTMState, workers: WorkerGroup, *, rows: int) -> LSTMSta
     if workers.size == 1:
         return state
     counts = [len(WorkerGroup(rank, workers.size).own_rows(rows)) for rank in workers.ranks]
-    whole = []
+    parts = []
     for part_LSBW in state:
         L, S, B, W = part_LSBW.shape
         padded_LSBW = part_LSBW.new_zeros(L, S, max(counts), W)
         padded_LSBW[:, :, :B] = part_LSBW
         gathered = [torch.empty_like(padded_LSBW) for _ in counts]
         dist.all_gather(gathered, padded_LSBW)
-        cut = [each[:, :, :n] for each, n in zip(gathered, counts, strict=True)]
-        whole.append(torch.cat(cut, 2))
-    return LSTMState(*whole)
+        own_parts = [
+            gathered_part[:, :, :n] for gathered_part, n in zip(gathered, counts, strict=True)
+        ]
+        parts.append(torch.cat(own_parts, 2))
+    return LSTMState(*parts)
 
 
 @contextmanager
@@ -84,26 +92,26 @@ def interruptible(stop: Flag | Path | None) -> Iterator[Callable[[], bool]]:
 
     A thread looks for the flag, since at a URL that takes a request, for which no step should wait.
     """
-    came, ended = threading.Event(), threading.Event()
+    stop_event, end_event = threading.Event(), threading.Event()
 
     def watch() -> None:
         assert stop is not None
-        while not (came.is_set() or ended.wait(LOOK_SECONDS)):
+        while not (stop_event.is_set() or end_event.wait(LOOK_SECONDS)):
             with suppress(ElmoError, OSError):  # a store that does not answer is asked again
                 if stop.exists():
-                    came.set()
+                    stop_event.set()
 
-    old: list[tuple[signal.Signals, Any]] = []
+    handlers: list[tuple[signal.Signals, Any]] = []
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
-            old.append((number, signal.signal(number, lambda *_: came.set())))
+            handlers.append((number, signal.signal(number, lambda *_: stop_event.set())))
     if stop is not None and stop.exists():
-        came.set()
+        stop_event.set()
     if stop is not None:
         threading.Thread(target=watch, daemon=True).start()
     try:
-        yield came.is_set
+        yield stop_event.is_set
     finally:
-        ended.set()
-        for number, handler in old:
+        end_event.set()
+        for number, handler in handlers:
             signal.signal(number, handler)

@@ -97,8 +97,8 @@ class Checkpoint:
 
     def save(self, folder: Location) -> None:
         """Write the checkpoint to a folder, completely or not at all."""
-        with new_folder(folder, required=("state.json",)) as new:
-            digest = save_weights(new / "state.safetensors", self.tensors)
+        with new_folder(folder, required=("state.json",)) as new_checkpoint:
+            digest = save_weights(new_checkpoint / "state.safetensors", self.tensors)
             record = {
                 "format": FORMAT,
                 "corpus": self.corpus,
@@ -107,7 +107,7 @@ class Checkpoint:
                 "progress": asdict(self.progress),
                 "sha256": digest,
             }
-            write_json(new / "state.json", record)
+            write_json(new_checkpoint / "state.json", record)
 
 
 class CheckpointFolder:
@@ -138,9 +138,9 @@ class CheckpointFolder:
         in which None is ignored.
         """
         self.wait()
-        copies = _copied(checkpoint.tensors)
-        copied = replace(checkpoint, tensors=copies, progress=deepcopy(checkpoint.progress))
-        self._writing = self._thread.submit(self._write, copied, set(keep_steps))
+        copies = _copy_to_host(checkpoint.tensors)
+        snapshot = replace(checkpoint, tensors=copies, progress=deepcopy(checkpoint.progress))
+        self._writing = self._thread.submit(self._write, snapshot, set(keep_steps))
 
     def wait(self) -> None:
         """Wait until the last checkpoint is written; raise its exception if that failed."""
@@ -181,15 +181,15 @@ class CheckpointFolder:
 
     def _write(self, checkpoint: Checkpoint, keep_steps: set[int | None]) -> None:
         checkpoint.save(self.path(checkpoint.progress.step))
-        for old in self.steps()[: -self.keep]:
-            if old not in keep_steps:
-                self.path(old).remove()
+        for step in self.steps()[: -self.keep]:
+            if step not in keep_steps:
+                self.path(step).remove()
 
 
 def _record(folder: Location) -> CheckpointRecord:
     header = folder.read_record("state.json", Header)
-    again = "train again with this version"
-    header.check_version(folder.name("state.json"), "format", FORMAT, remake=again)
+    remedy = "train again with this version"
+    header.check_version(folder.name("state.json"), "format", FORMAT, remake=remedy)
     return folder.read_record("state.json", CheckpointRecord)
 
 
@@ -197,7 +197,7 @@ def _name(step: int) -> str:
     return f"step-{step:09d}"
 
 
-def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _copy_to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return CPU copies of tensors, in pinned memory if they are on a GPU.
 
     Training waits for this copy alone.
@@ -237,11 +237,13 @@ def restore_tensors(
     """
     with torch.no_grad():
         for name, value in state_tensors(modules, slots).items():
-            saved = tensors.get(name)
-            if saved is None or saved.shape != value.shape:
-                shape = "is missing" if saved is None else f"has shape {tuple(saved.shape)}"
+            saved_value = tensors.get(name)
+            if saved_value is None or saved_value.shape != value.shape:
+                shape = (
+                    "is missing" if saved_value is None else f"has shape {tuple(saved_value.shape)}"
+                )
                 raise Mismatch(
                     f"{source}: {name} {shape}; this run's has {tuple(value.shape)}: it is a "
                     "checkpoint of another model or optimizer"
                 )
-            value.copy_(saved)
+            value.copy_(saved_value)

@@ -15,9 +15,9 @@ CURVES = {
 def write_empty_curves(out: Location) -> None:
     """Write a folder `out` of curves without rows, `train.tsv` and `heldout.tsv`, for a model that
     was not trained."""
-    with new_folder(out, required=tuple(CURVES), pattern="") as new:
+    with new_folder(out, required=tuple(CURVES), pattern="") as new_curves:
         for name, columns in CURVES.items():
-            (new / name).write_text("\t".join(columns) + "\n", encoding="utf-8")
+            (new_curves / name).write_text("\t".join(columns) + "\n", encoding="utf-8")
 
 
 @dataclass
@@ -71,8 +71,8 @@ class Curves:
         """Read the rows written up to step number `step`, drop later ones, and write the files
         again; call it before a training goes on from that step (0: from the beginning)."""
         for name, columns in CURVES.items():
-            old = self.folder.read(name).decode() if step and self.folder.exists(name) else ""
-            rows = [line for line in old.splitlines()[1:] if line.count("\t") == len(columns) - 1]
+            text = self.folder.read(name).decode() if step and self.folder.exists(name) else ""
+            rows = [line for line in text.splitlines()[1:] if line.count("\t") == len(columns) - 1]
             self._rows[name] = [row for row in rows if _step(row) <= step]
         self.flush()
 

@@ -79,16 +79,16 @@ class TrainingJob:
         if settings.evaluate_every:
             return range(settings.evaluate_every, sys.maxsize, settings.evaluate_every)
         words = len(self.softmax.weight)
-        compared = words if settings.softmax == "full" else min(settings.samples, words)
+        word_count = words if settings.softmax == "full" else min(settings.samples, words)
         lstm = shape.lstm_multiplications
         # In one direction; the backward pass has twice as many as the forward pass.
-        step = 3 * settings.rows * settings.window * (lstm + compared * shape.projection)
+        step = 3 * settings.rows * settings.window * (lstm + word_count * shape.projection)
         tokens = self.shards.tokens("heldout")
         read = min(tokens, settings.evaluate_tokens or tokens, MOST_HELDOUT_TOKENS)
         measurement = max(1, read) * (lstm + words * shape.projection)
         times = int(MEASURING * steps * step / measurement)
-        every = math.ceil(steps / min(max(times, LEAST_MEASURED), MOST_MEASURED))
-        return range(every, steps - every // 2, every)
+        interval = math.ceil(steps / min(max(times, LEAST_MEASURED), MOST_MEASURED))
+        return range(interval, steps - interval // 2, interval)
 
     def modules(self) -> dict[str, torch.nn.Module]:
         """Return the trained modules, by the prefix of their parameters' names: `bilm` and

@@ -90,17 +90,19 @@ def _take_steps(
         while not 0 < settings.patience <= progress.stale:
             if (window := next(windows, None)) is None:
                 break
-            prepared, position_after = window
-            figures, state = training.stepper.step(prepared, state, step=progress.step)
+            step_input, position_after = window
+            figures, state = training.stepper.step(step_input, state, step=progress.step)
             training.show_last_step(progress)  # the one before, while this one is computed
-            training.unread = figures
+            training.pending_figures = figures
             progress.step += 1
             progress.tokens += figures.predictions
             is_measured = progress.step in training.measured_after
             if is_measured:
                 training.show_last_step(progress)
                 progress.due = not training.measure(progress, interrupted)
-            should_stop, is_late = stop_and_save.agree(progress.step, interrupted, now=is_measured)
+            should_stop, is_late = stop_and_save.agree(
+                progress.step, interrupted, at_once=is_measured
+            )
             if is_measured or is_late or should_stop:
                 training.show_last_step(progress)
                 progress.position = position_after()
@@ -151,7 +153,9 @@ class _Training:
         self.heldout = job.heldout(workers)
         self.speed = _Speed()
         self.newest: int | None = None  # the step of the newest checkpoint
-        self.unread: StepFigures | None = None  # the figures of the last step, not read yet
+        self.pending_figures: StepFigures | None = (
+            None  # the figures of the last step, not read yet
+        )
 
     def begin(self) -> tuple[TrainingProgress, LSTMState]:
         """Start anew, resume from the newest checkpoint, or start from another training's
@@ -197,7 +201,7 @@ class _Training:
 
         `progress` is as after that step.
         """
-        figures, self.unread = self.unread, None
+        figures, self.pending_figures = self.pending_figures, None
         if figures is None:
             return
         progress.means.add(
@@ -227,18 +231,18 @@ class _Training:
         """Measure the held-out perplexity; return false if that was interrupted."""
         try:
             with self.optimizer.temporarily_caught_up(step=progress.step):
-                measured, whole = self.heldout.perplexity(
+                perplexity, is_whole = self.heldout.perplexity(
                     tokens=self.job.settings.evaluate_tokens,
                     interrupted=lambda: any_worker(self.workers, interrupted()),
                 )
         except KeyboardInterrupt:
             return False
-        if progress.best is None or measured.average < progress.best:
-            progress.best, progress.best_step, progress.stale = measured.average, progress.step, 0
-            progress.figures = measured.to_dict() if whole else None
+        if progress.best is None or perplexity.average < progress.best:
+            progress.best, progress.best_step, progress.stale = perplexity.average, progress.step, 0
+            progress.figures = perplexity.to_dict() if is_whole else None
         else:
             progress.stale += 1
-        figures = {name: getattr(measured, name) for name in ("forward", "backward", "average")}
+        figures = {name: getattr(perplexity, name) for name in ("forward", "backward", "average")}
         row = {"step": progress.step, "tokens": progress.tokens, **figures}
         self._add_to_curve("heldout.tsv", row)
         self.report("heldout", row)
@@ -252,11 +256,11 @@ class _Training:
         is_broken = not all(is_finite(value) for value in tensors.values())
         if any_worker(self.workers, is_broken):
             raise FloatingPointError
-        whole = gather_rows(state, self.workers, rows=self.job.settings.rows)
+        all_rows = gather_rows(state, self.workers, rows=self.job.settings.rows)
         self.newest = progress.step
         if self.workers.rank == 0:
             self.curves.flush()  # before the checkpoint, which its rows belong to
-            tensors |= {"carry.h": whole.h_LSBP, "carry.c": whole.c_LSBC}
+            tensors |= {"carry.h": all_rows.h_LSBP, "carry.c": all_rows.c_LSBC}
             checkpoint = Checkpoint(
                 tensors, progress, self.job.settings, self.steps, self.job.shards.digest
             )
@@ -270,13 +274,13 @@ class _Training:
 
     def restore_best(self, progress: TrainingProgress) -> None:
         """Put the weights of the best measurement into the model and softmax."""
-        last = progress.step
-        if progress.best_step is not None and progress.best_step != last:
-            last = progress.best_step
-            self.workers.call_on_first(lambda: self._restore(self.checkpoints.load(last)))
+        final_step = progress.step
+        if progress.best_step is not None and progress.best_step != final_step:
+            final_step = progress.best_step
+            self.workers.call_on_first(lambda: self._restore(self.checkpoints.load(final_step)))
             tensors = state_tensors(self.job.modules(), self.optimizer.slots)
             self.workers.copy_from_first(tensors.values())
-        self.optimizer.catch_up_all(step=last)
+        self.optimizer.catch_up_all(step=final_step)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         source = self.checkpoints.path(checkpoint.progress.step)
@@ -286,19 +290,23 @@ class _Training:
         """Take over the weights, the position in the text and, if the optimizer is of the same
         kind, its state."""
         checkpoint = Checkpoint.load(source)
-        progress, theirs, ours = checkpoint.progress, checkpoint.settings, self.job.settings
-        folder = ours.start_from
+        progress, source_settings, settings = (
+            checkpoint.progress,
+            checkpoint.settings,
+            self.job.settings,
+        )
+        folder = settings.start_from
         if checkpoint.corpus != self.job.shards.digest:
             raise ElmoError(f"training.start_from: {folder} was trained on other shards")
         for name in ("seed", "rows", "window", "block_sentences", "softmax"):
-            if getattr(theirs, name) != getattr(ours, name):
+            if getattr(source_settings, name) != getattr(settings, name):
                 raise ElmoError(
-                    f"training.start_from: {folder} has {name} {getattr(theirs, name)}, this run "
-                    f"{getattr(ours, name)}; only optimizer settings may differ"
+                    f"training.start_from: {folder} has {name} {getattr(source_settings, name)}, "
+                    f"this run {getattr(settings, name)}; only optimizer settings may differ"
                 )
         if progress.finished:
             raise ElmoError(f"training.start_from: {folder} is from a finished training")
-        previous = self._make_optimizer(theirs, checkpoint.steps)
+        previous = self._make_optimizer(source_settings, checkpoint.steps)
         restore_tensors(checkpoint.tensors, self.job.modules(), previous.slots, source=source)
         previous.catch_up_all(step=progress.step)  # with the learning rates of then
         for name, slot in self.optimizer.slots.items():
@@ -330,16 +338,16 @@ class _Speed:
     """Tokens per second, excluding the time of measurements."""
 
     def __init__(self) -> None:
-        self.tokens, self.seconds, self.since = 0, 0.0, time.monotonic()
+        self.tokens, self.seconds, self.counted_until = 0, 0.0, time.monotonic()
 
     def add(self, tokens: int) -> None:
-        now = time.monotonic()
+        clock = time.monotonic()
         self.tokens += tokens
-        self.seconds += now - self.since
-        self.since = now
+        self.seconds += clock - self.counted_until
+        self.counted_until = clock
 
     def restart(self) -> None:
-        self.since = time.monotonic()
+        self.counted_until = time.monotonic()
 
     @property
     def rate(self) -> float:

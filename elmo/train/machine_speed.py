@@ -36,10 +36,10 @@ class MatrixSpeeds(msgspec.Struct, forbid_unknown_fields=True):
     float32_gflops: float
     bfloat16_gflops: float
 
-    def speedup(self, chosen: Precision, other: Precision) -> float:
-        """Return how many times as fast products are in precision `chosen` as in `other`."""
+    def speedup(self, precision: Precision, baseline: Precision) -> float:
+        """Return how many times as fast products are in `precision` as in `baseline`."""
         rates = {"float32": self.float32_gflops, "bfloat16": self.bfloat16_gflops}
-        return rates[chosen] / max(rates[other], 1e-9)
+        return rates[precision] / max(rates[baseline], 1e-9)
 
 
 def measure_gflops(device: torch.device) -> dict[str, float]:
@@ -59,16 +59,16 @@ def matrix_speeds(device: torch.device) -> MatrixSpeeds:
     path = measurement_path(device)
     if path.exists():
         return read_record(path, MatrixSpeeds)
-    measured = MatrixSpeeds(**measure_gflops(device))
+    speeds = MatrixSpeeds(**measure_gflops(device))
     with suppress(OSError, ElmoError):  # no home to write to: it is measured again
-        write_json(path, msgspec.to_builtins(measured))
-    return measured
+        write_json(path, msgspec.to_builtins(speeds))
+    return speeds
 
 
-def faster_precision(measured: MatrixSpeeds) -> Precision:
+def faster_precision(speeds: MatrixSpeeds) -> Precision:
     """Return the precision that `auto` means: bfloat16 if its matrix products are at least `WORTH`
     (1.25) times as fast, else float32."""
-    return "bfloat16" if measured.speedup("bfloat16", "float32") >= WORTH else "float32"
+    return "bfloat16" if speeds.speedup("bfloat16", "float32") >= WORTH else "float32"
 
 
 def measurement_path(device: torch.device) -> Path:

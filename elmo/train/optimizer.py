@@ -96,19 +96,19 @@ class Optimizer:
                 continue
             tensors = [self.parameters[name], *(self.slots[f"{name}.{k}"] for k in self._kinds())]
             decay = self.settings.weight_decay if has_weight_decay(name) else 0.0
-            used = tensors
+            row_tensors = tensors
             if name in word_rows:
-                chosen = word_rows[name].on_device
-                used = [tensor[chosen] for tensor in tensors]
-                scattered.append((tensors, chosen, used))
+                row_numbers = word_rows[name].on_device
+                row_tensors = [tensor[row_numbers] for tensor in tensors]
+                scattered.append((tensors, row_numbers, row_tensors))
                 if name in self._missed:
                     self.slots[f"{name}.taken"].numpy()[word_rows[name].numbers] = step + 1
-            groups.setdefault((rate, decay), []).append(_Move(gradient, *used))
+            groups.setdefault((rate, decay), []).append(_Move(gradient, *row_tensors))
         for (rate, decay), moves in groups.items():
             self._move(moves, step, rate, decay)
-        for tensors, chosen, used in scattered:
-            for tensor, moved in zip(tensors, used, strict=True):
-                tensor[chosen] = moved
+        for tensors, row_numbers, row_tensors in scattered:
+            for tensor, row_values in zip(tensors, row_tensors, strict=True):
+                tensor[row_numbers] = row_values
 
     @torch.no_grad()
     def catch_up(self, name: str, word_rows: WordRows, *, step: int) -> None:
@@ -160,21 +160,21 @@ class Optimizer:
         """Catch up rows; if `state` is false, only the weights change."""
         if name not in self._missed or self.lr_of.get(name) == 0:
             return
-        parameter, taken = self.parameters[name], self.slots[f"{name}.taken"].numpy()
-        resting = word_rows[taken[word_rows] < step]
+        parameter, last_steps = self.parameters[name], self.slots[f"{name}.taken"].numpy()
+        resting = word_rows[last_steps[word_rows] < step]
         if len(resting) == 0:
             return
-        chosen = device_tensor(resting, parameter.device)
+        row_numbers = device_tensor(resting, parameter.device)
         mean, square = (self.slots[f"{name}.{kind}"] for kind in self._kinds())
-        factors = np.stack(self._missed[name].since(taken[resting], step)).astype(np.float32)
+        factors = np.stack(self._missed[name].since(last_steps[resting], step)).astype(np.float32)
         factors_4R = device_tensor(factors, parameter.device).to(parameter.dtype)
         kept, move, mean_left, square_left = factors_4R.view(4, -1, *[1] * (parameter.dim() - 1))
-        mean_R, square_R = mean[chosen], square[chosen]
+        mean_R, square_R = mean[row_numbers], square[row_numbers]
         scale = square_R.sqrt().add_(self.settings.epsilon).clamp_min_(torch.finfo().tiny)
-        parameter[chosen] = parameter[chosen] * kept - mean_R / scale * move
+        parameter[row_numbers] = parameter[row_numbers] * kept - mean_R / scale * move
         if state:
-            mean[chosen], square[chosen] = mean_R * mean_left, square_R * square_left
-            taken[resting] = step
+            mean[row_numbers], square[row_numbers] = mean_R * mean_left, square_R * square_left
+            last_steps[resting] = step
 
     def _kinds(self) -> tuple[str, ...]:
         return ("sum",) if self.settings.name == "adagrad" else ("mean", "square")
@@ -245,9 +245,9 @@ class _Missed:
         self._steps = 0
 
     def since(
-        self, taken_R: npt.NDArray[np.int64], step: int
+        self, last_step_R: npt.NDArray[np.int64], step: int
     ) -> tuple[npt.NDArray[np.float64], ...]:
-        """Return the effect on rows last used in steps `taken_R`.
+        """Return the effect on rows last used in steps `last_step_R`.
 
         It is the remaining share of the weight, the multiple of mean / √square to subtract, and the
         remaining shares of the mean and of the square.
@@ -256,13 +256,13 @@ class _Missed:
             self._restart()
         while self._steps < step:
             self._add()
-        kept_R = np.exp(self._log_kept[step] - self._log_kept[taken_R])
-        missed_R = step - taken_R
+        kept_R = np.exp(self._log_kept[step] - self._log_kept[last_step_R])
+        missed_R = step - last_step_R
         if step >= len(self._fallen[0]):
             steps = np.arange(2 * step + 16, dtype=np.float64)
             self._fallen = [self.settings.beta1**steps, self.settings.beta2**steps]
         mean_left_R, square_left_R = (fallen[missed_R] for fallen in self._fallen)
-        return kept_R, kept_R * self._moves[taken_R], mean_left_R, square_left_R
+        return kept_R, kept_R * self._moves[last_step_R], mean_left_R, square_left_R
 
     def _add(self) -> None:
         """Add the next step to the moves of rows last used in each earlier step."""

@@ -122,11 +122,11 @@ class PerplexityEvaluator:
                 "the perplexity is not a finite number: the model's weights are damaged, or its "
                 "training diverged"
             )
-        each = [math.exp(nats / count) for nats in (forward, backward)]
+        perplexities = [math.exp(nats / count) for nats in (forward, backward)]
         return Perplexity(
-            forward=each[0],
-            backward=each[1],
-            average=sum(each) / 2,
+            forward=perplexities[0],
+            backward=perplexities[1],
+            average=sum(perplexities) / 2,
             tokens=int(count - sentences),
             sentences=int(sentences),
             unk_rate=float(unk / max(1, count - sentences)),
@@ -206,17 +206,19 @@ class HeldOutText:
         Each row reads its part from the beginning, so the tokens are spread over the text.
         `interrupted` is called once per window; if it returns true, `KeyboardInterrupt` is raised.
         """
-        most = min(tokens or MOST_HELDOUT_TOKENS, MOST_HELDOUT_TOKENS)
+        limit = min(tokens or MOST_HELDOUT_TOKENS, MOST_HELDOUT_TOKENS)
         whole = True
 
         def windows() -> Iterator[Window]:
             nonlocal whole
-            read, total = 0, min(most, sum(entry.tokens for entry in self.stream.entries))
-            with closing(prefetch(self.stream.windows(self.stream.first_position()))) as ready:
-                for window, _ in ready:
+            read, total = 0, min(limit, sum(entry.tokens for entry in self.stream.entries))
+            with closing(
+                prefetch(self.stream.windows(self.stream.first_position()))
+            ) as windows_ahead:
+                for window, _ in windows_ahead:
                     self.on_window(min(read, total), total)  # sentence ends are read besides
-                    if most <= read:
-                        whole = most == MOST_HELDOUT_TOKENS
+                    if limit <= read:
+                        whole = limit == MOST_HELDOUT_TOKENS
                         return
                     read += window.count // 2
                     if interrupted is not None and interrupted():
@@ -281,8 +283,8 @@ def sentence_scores(
         nats_STB, _ = evaluator.nats_of_window(window, None, reset=True)
         mask_TB = torch.from_numpy(window.mask_TB)
         forward, backward = (nats_STB.cpu().double() * mask_TB).sum(1)[:, : len(rows)].tolist()
-        for row, *both in zip(rows, forward, backward, strict=True):
-            scored[row] = SentenceScore(*both)
+        for row, *nats in zip(rows, forward, backward, strict=True):
+            scored[row] = SentenceScore(*nats)
     if not np.isfinite(scored).all():
         raise NotFinite("a score is not a finite number: the model's weights are damaged")
     return scored

@@ -126,12 +126,12 @@ class StepFigures:
     """
 
     def __init__(self, figures: Tensor, predictions: int, clip: float) -> None:
-        self._arrived = copy_to_host(figures)
+        self._wait_for_copy = copy_to_host(figures)
         self.predictions, self._clip = predictions, clip
 
     @cached_property
     def _read(self) -> list[float]:
-        figures: list[float] = self._arrived().tolist()
+        figures: list[float] = self._wait_for_copy().tolist()
         if not all(map(math.isfinite, figures)):
             raise FloatingPointError
         return figures
@@ -157,9 +157,9 @@ class StepInput(NamedTuple):
 
     `predictions` counts them per direction, for all workers. `characters_NK`, `index_STB` and
     `reset_TB` (None: the state runs on) are as in `Window`. `targets_SN` are the target words of
-    both directions at the positions `chosen_N` (None: all positions). `keys_LB` has a dropout key
-    for each layer and row (None: no dropout). `draws` are the candidates of a sampled softmax, one
-    for both directions or one for each, and `used` the rows of the word matrix that all workers use
+    both directions at `positions_N` (None: all positions). `keys_LB` has a dropout key for each
+    layer and row (None: no dropout). `draws` are the candidates of a sampled softmax, one for both
+    directions or one for each, and `used_rows` the rows of the word matrix that any worker uses
     (None: all rows).
     """
 
@@ -168,10 +168,10 @@ class StepInput(NamedTuple):
     index_STB: Tensor
     reset_TB: Tensor | None
     targets_SN: npt.NDArray[np.int64]
-    chosen_N: Tensor | None
+    positions_N: Tensor | None
     keys_LB: Tensor | None
     draws: list[CandidateDraw]
-    used: "StepWordRows | None"
+    used_rows: "StepWordRows | None"
 
 
 class StepWordRows(NamedTuple):
@@ -240,14 +240,17 @@ class Stepper:
         if prefers_large_operations(device) and isinstance(self.bilm.encoder, CharacterEncoder):
             characters_NK = self.bilm.encoder.pad_to_few_shapes(characters_NK)
         targets_SN = window.targets_STB.reshape(2, -1)
-        chosen_N = None
+        positions_N = None
         if not window.mask_TB.all():
             on_N = np.flatnonzero(window.mask_TB)
-            chosen_N, targets_SN = host_tensor(on_N, device), targets_SN[:, on_N]
+            positions_N, targets_SN = host_tensor(on_N, device), targets_SN[:, on_N]
         keys_LB = None
         if settings.dropout > 0:
-            mine, layers = self.workers.own_rows(settings.rows), self.bilm.config.layers + 1
-            keys = [dropout_keys(settings.seed, step, layer, rows=mine) for layer in range(layers)]
+            row_numbers, layers = self.workers.own_rows(settings.rows), self.bilm.config.layers + 1
+            keys = [
+                dropout_keys(settings.seed, step, layer, rows=row_numbers)
+                for layer in range(layers)
+            ]
             keys_LB = host_tensor(torch.stack(keys).numpy(), device)
         draws = self._draws(targets_SN, step)
         return StepInput(
@@ -256,37 +259,37 @@ class Stepper:
             index_STB=host_tensor(window.index_STB, device),
             reset_TB=host_tensor(window.reset_TB, device) if settings.reset == "sentence" else None,
             targets_SN=targets_SN,
-            chosen_N=chosen_N,
+            positions_N=positions_N,
             keys_LB=keys_LB,
             draws=draws,
-            used=self._used(window.words, targets_SN, draws) if draws else None,
+            used_rows=self._find_word_rows(window.words, targets_SN, draws) if draws else None,
         )
 
     def step(
-        self, given: Window | StepInput, state: LSTMState, *, step: int
+        self, window: Window | StepInput, state: LSTMState, *, step: int
     ) -> tuple[StepFigures, LSTMState]:
         """Take step number `step`, from 0, from the LSTM state `state` of this worker's rows;
         return its figures and the new state, without waiting for a GPU.
 
-        `given` is a window or, to save time, what `prepare` has made of it. The weights are changed
-        even if the loss is not finite: check the figures before you keep the weights.
+        To save time, pass what `prepare` has made of the window. The weights are changed even if
+        the loss is not finite: check the figures before you keep the weights.
         """
-        prepared = self.prepare(given, step=step) if isinstance(given, Window) else given
+        step_input = self.prepare(window, step=step) if isinstance(window, Window) else window
         settings, device = self.settings, self.workers.device
         self.bilm.zero_grad(set_to_none=True)
         reset_STB = None
-        if prepared.reset_TB is not None:
-            reset_STB = device_tensor(prepared.reset_TB, device).expand(2, -1, -1)
-        h_STBP, after = encode_and_read(
+        if step_input.reset_TB is not None:
+            reset_STB = device_tensor(step_input.reset_TB, device).expand(2, -1, -1)
+        h_STBP, next_state = encode_and_read(
             self.bilm,
-            device_tensor(prepared.characters_NK, device),
-            device_tensor(prepared.index_STB, device),
+            device_tensor(step_input.characters_NK, device),
+            device_tensor(step_input.index_STB, device),
             state,
             reset_STB,
-            self._drop(prepared.keys_LB),
+            self._drop(step_input.keys_LB),
             precision=self.precision,
         )
-        loss, nats_S, word_rows, leaves = self._loss(h_STBP, prepared, step)
+        loss, nats_S, word_rows, leaves = self._loss(h_STBP, step_input, step)
         with self._gradients_summed():
             torch.autograd.backward(loss * (settings.loss_scale / self.predictions))
         gradients = {
@@ -309,7 +312,7 @@ class Stepper:
         clip_gradients_(tensors, norm, settings.optimizer.clip)
         self.optimizer.update(gradients, step=step, word_rows=word_rows)
         figures = torch.cat([norm[None], nats_S])
-        return StepFigures(figures, prepared.predictions, settings.optimizer.clip), after
+        return StepFigures(figures, step_input.predictions, settings.optimizer.clip), next_state
 
     @contextmanager
     def _gradients_summed(self) -> Iterator[None]:
@@ -337,7 +340,7 @@ class Stepper:
             work.wait()
 
     def _loss(
-        self, h_STBP: Tensor, prepared: StepInput, step: int
+        self, h_STBP: Tensor, step_input: StepInput, step: int
     ) -> tuple[Tensor, Tensor, dict[str, WordRows], dict[str, Tensor]]:
         """Return the summed −log p, its parts by direction (S, detached), the used rows, and the
         leaves.
@@ -346,43 +349,43 @@ class Stepper:
         """
         h_SNP = h_STBP.flatten(1, 2)
         device = h_STBP.device
-        if prepared.chosen_N is not None:
-            h_SNP = h_SNP.index_select(1, device_tensor(prepared.chosen_N, device))
+        if step_input.positions_N is not None:
+            h_SNP = h_SNP.index_select(1, device_tensor(step_input.positions_N, device))
         leaves: dict[str, Tensor] = {}
         for name, leaf in self.softmax.named_parameters():
             leaf.grad = None
             leaves[f"softmax.{name}"] = leaf
-        if not prepared.draws:
+        if not step_input.draws:
             h_NP, targets_N = (
                 h_SNP.flatten(0, 1),
-                device_tensor(prepared.targets_SN.reshape(-1), device),
+                device_tensor(step_input.targets_SN.reshape(-1), device),
             )
             loss, nats_N = full_softmax_loss(
                 h_NP, targets_N, self.softmax.weight, self.softmax.bias
             )
             return loss, _by_direction(nats_N), {}, leaves
-        draws, used = prepared.draws, prepared.used
-        assert used is not None
-        word_rows = WordRows(used.numbers, device_tensor(used.on_host, device))
+        draws, used_rows = step_input.draws, step_input.used_rows
+        assert used_rows is not None
+        word_rows = WordRows(used_rows.numbers, device_tensor(used_rows.on_host, device))
         for name in WORD_MATRIX:
             self.optimizer.catch_up(name, word_rows, step=step)
         weight_UP = self.softmax.weight.detach()[word_rows.on_device].requires_grad_()
         bias_U = self.softmax.bias.detach()[word_rows.on_device].requires_grad_()
         if len(draws) == 1:
             loss, nats_N = sampled_softmax_loss(
-                h_SNP.flatten(0, 1), weight_UP, bias_U, draws[0], used.rows[0]
+                h_SNP.flatten(0, 1), weight_UP, bias_U, draws[0], used_rows.rows[0]
             )
             nats_S = _by_direction(nats_N)
         else:
-            both = [
+            losses = [
                 sampled_softmax_loss(h_NP, weight_UP, bias_U, draw, rows)[0]
-                for h_NP, draw, rows in zip(h_SNP, draws, used.rows, strict=True)
+                for h_NP, draw, rows in zip(h_SNP, draws, used_rows.rows, strict=True)
             ]
-            loss, nats_S = both[0] + both[1], torch.stack(both).detach().double()
+            loss, nats_S = losses[0] + losses[1], torch.stack(losses).detach().double()
         leaves = dict(zip(WORD_MATRIX, (weight_UP, bias_U), strict=True))
         return loss, nats_S, dict.fromkeys(WORD_MATRIX, word_rows), leaves
 
-    def _used(
+    def _find_word_rows(
         self,
         words: npt.NDArray[np.int64],
         targets_SN: npt.NDArray[np.int64],
@@ -420,8 +423,8 @@ class Stepper:
             return []
         words = len(self.softmax.weight)
 
-        def draw(*which: int) -> CandidateSample:
-            random = np.random.Generator(np.random.Philox(_seed(settings.seed, step, *which)))
+        def draw(*parts: int) -> CandidateSample:
+            random = np.random.Generator(np.random.Philox(_seed(settings.seed, step, *parts)))
             return sample_candidates(settings.samples, words, random)
 
         if settings.draws == "shared":
@@ -444,18 +447,18 @@ class Stepper:
         return drop
 
 
-def clip_gradients_(gradients: list[Tensor], norm: Tensor, most: float) -> None:
-    """Scale gradients in place so that their joint norm, `norm`, becomes at most `most` (0: leave
+def clip_gradients_(gradients: list[Tensor], norm: Tensor, limit: float) -> None:
+    """Scale gradients in place so that their joint norm, `norm`, becomes at most `limit` (0: leave
     them).
 
     A GPU is not waited for.
     """
-    if most <= 0:
+    if limit <= 0:
         return
     if prefers_large_operations(norm.device):
-        torch._foreach_mul_(gradients, (most / norm).clamp_(max=1).float())
-    elif norm > most:
-        torch._foreach_mul_(gradients, most / float(norm))
+        torch._foreach_mul_(gradients, (limit / norm).clamp_(max=1).float())
+    elif norm > limit:
+        torch._foreach_mul_(gradients, limit / float(norm))
 
 
 def _by_direction(nats_N: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class Pretended(graphs._Captured):
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "_wanted", lambda tensors: True)
+    monkeypatch.setattr(graphs, "_uses_graphs", lambda tensors: True)
     monkeypatch.setattr(graphs, "_Captured", Pretended)
 
 
@@ -279,7 +279,7 @@ def test_two_forward_passes_before_a_backward_pass_keep_their_own(
 ) -> None:
     gradients: dict[bool, list[Tensor]] = {}
     for replayed in (True, False):
-        monkeypatch.setattr(graphs, "_wanted", lambda tensors, replayed=replayed: replayed)
+        monkeypatch.setattr(graphs, "_uses_graphs", lambda tensors, replayed=replayed: replayed)
         lstm, gradients[replayed] = stack(), []
         for k in range(5):
             xs = [torch.full((2, 5, 4, 8), 0.1 * (k + n)).requires_grad_() for n in range(2)]
@@ -347,7 +347,7 @@ def test_a_stack_read_by_graphs_is_the_stack(
 ) -> None:
     plain = readings(stack(), precision, 5)
     assert not captured()
-    monkeypatch.setattr(graphs, "_wanted", lambda tensors: True)
+    monkeypatch.setattr(graphs, "_uses_graphs", lambda tensors: True)
     monkeypatch.setattr(graphs, "_Captured", Pretended)
     found = readings(stack(), precision, 5)
     assert len(captured()) == 6  # of each layer: forward, backward, and without a gradient

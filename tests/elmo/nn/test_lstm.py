@@ -193,7 +193,7 @@ def test_without_a_compiler_a_gpu_gets_the_eager_cell(
     with caplog.at_level("INFO"):
         assert cell.cell_functions_for(torch.device("cuda", 0), C) is cell.EAGER
     assert reason in caplog.text
-    monkeypatch.setattr(cell, "_lacking", lambda device: "")
+    monkeypatch.setattr(cell, "_missing_compiler", lambda device: "")
     cell.cell_functions_for.cache_clear()
     assert (
         cell.cell_functions_for(torch.device("cuda", 0), C).kind == "compiled"
@@ -205,7 +205,7 @@ def test_each_width_of_a_process_is_compiled(monkeypatch: pytest.MonkeyPatch) ->
     """torch compiles the same code a few times only, and then runs it eagerly: an error here."""
     strict = functools.partial(torch.compile, fullgraph=True, backend="eager")
     monkeypatch.setenv("ELMO_COMPILE", "1")
-    monkeypatch.setattr(cell, "_lacking", lambda device: "")
+    monkeypatch.setattr(cell, "_missing_compiler", lambda device: "")
     monkeypatch.setattr(torch, "compile", strict)
     cell.cell_functions_for.cache_clear()
     try:
@@ -279,7 +279,7 @@ def test_a_sum_and_a_product_of_a_large_weight_are_rounded_once(rows: int) -> No
     weight_SPG = torch.randn(1, 512, packed.LARGE // 512).bfloat16() / 16
     x_nP, sum_nG = torch.randn(rows, 512).bfloat16(), torch.randn(rows, weight_SPG.shape[2])
     sum_nG = (sum_nG * 100).bfloat16()
-    (laid_out,) = packed._packed(weight_SPG)
+    (laid_out,) = packed._pack(weight_SPG)
     found_nG = packed._sum_and_product(sum_nG, x_nP, laid_out)
     exact_nG = sum_nG.double() + x_nP.double() @ weight_SPG[0].double()
     wrong_nG = (found_nG.double() - exact_nG).abs()

@@ -188,7 +188,7 @@ def test_a_prepared_step_neither_draws_nor_searches(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(np, name, refuse)
     monkeypatch.setattr("elmo.train.step.sample_candidates", refuse)
     steps.step(prepared, state, step=0)
-    assert prepared.used is not None and sends.count(id(prepared.used.on_host)) == 1
+    assert prepared.used_rows is not None and sends.count(id(prepared.used_rows.on_host)) == 1
 
 
 def test_gradients_are_clipped_on_a_device_as_on_the_host(
