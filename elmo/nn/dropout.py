@@ -30,9 +30,11 @@ def dropout_keys(*parts: int, rows: list[int]) -> Tensor:
     return torch.from_numpy((keys >> np.uint64(32)).astype(np.uint32).view(np.int32))
 
 
-def dropout_scales(shape: Sequence[int], keys_LB: Tensor, probability: float) -> Tensor:
-    """Return the factors by which dropout multiplies each layer's values: 0 with `probability`,
-    else 1 / (1 − probability).
+def dropout_scales(
+    shape: Sequence[int], keys_LB: Tensor, probability: float, dtype: torch.dtype
+) -> Tensor:
+    """Return the factors by which dropout multiplies each layer's values, in the values' `dtype`: 0
+    with `probability`, else 1 / (1 − probability).
 
     `shape` is that of one layer's values (direction, time step, row, projection), and `keys_LB` has
     a key from `dropout_keys` for each layer and row; the result has the layer as its first axis.
@@ -45,7 +47,8 @@ def dropout_scales(shape: Sequence[int], keys_LB: Tensor, probability: float) ->
     hash_LSTBP ^= (hash_LSTBP >> 16) & 0xFFFF
     # As signed numbers the hashes are uniform from −2³¹ on.
     kept_LSTBP = hash_LSTBP >= round(probability * 2**32) - 2**31
-    return kept_LSTBP * (1 / (1 - probability))
+    scales_LSTBP = torch.empty_like(kept_LSTBP, dtype=dtype)
+    return torch.mul(kept_LSTBP, 1 / (1 - probability), out=scales_LSTBP)
 
 
 def _mix(hash_LSTBP: Tensor, shift: int, factor: int) -> None:

@@ -438,11 +438,11 @@ class Stepper:
         settings = self.settings
         shape = (2, settings.window, keys_LB.shape[1], self.bilm.config.projection)
         scales_LSTBP = dropout_scales(
-            shape, device_tensor(keys_LB, self.workers.device), settings.dropout
+            shape, device_tensor(keys_LB, self.workers.device), settings.dropout, self.precision
         )
 
         def drop(x_STBP: Tensor, layer: int) -> Tensor:
-            return x_STBP * scales_LSTBP[layer].to(x_STBP.dtype)
+            return x_STBP * scales_LSTBP[layer]
 
         return drop
 

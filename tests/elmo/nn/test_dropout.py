@@ -7,7 +7,7 @@ from elmo.nn.dropout import dropout_keys, dropout_scales
 
 def masks(*parts: int, rows: list[int], probability: float = 0.3) -> torch.Tensor:
     keys_LB = dropout_keys(*parts, rows=rows)[None]
-    return dropout_scales((2, 20, len(rows), 32), keys_LB, probability)[0]
+    return dropout_scales((2, 20, len(rows), 32), keys_LB, probability, torch.float32)[0]
 
 
 def test_a_rows_mask_does_not_depend_on_the_other_rows() -> None:
@@ -41,8 +41,8 @@ def test_rows_steps_and_neighbours_are_independent() -> None:
 
 def test_layers_have_masks_of_their_own() -> None:
     keys_LB = torch.stack([dropout_keys(1, layer, rows=[0, 1]) for layer in range(3)])
-    scales = dropout_scales((2, 5, 2, 8), keys_LB, 0.5)
+    scales = dropout_scales((2, 5, 2, 8), keys_LB, 0.5, torch.float32)
     assert scales.shape == (3, 2, 5, 2, 8)
     assert not torch.equal(scales[0], scales[1])
-    alone = dropout_scales((2, 5, 2, 8), keys_LB[1:2], 0.5)
+    alone = dropout_scales((2, 5, 2, 8), keys_LB[1:2], 0.5, torch.float32)
     torch.testing.assert_close(scales[1], alone[0], rtol=0, atol=0)

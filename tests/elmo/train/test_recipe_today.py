@@ -68,7 +68,7 @@ def loss_of(
     layers = CONFIG.layers
     keys = [dropout_keys(SEED, step, layer, rows=list(range(ROWS))) for layer in range(layers + 1)]
     shape = (2, WINDOW, ROWS, CONFIG.projection)
-    scales_LSTBP = dropout_scales(shape, torch.stack(keys), DROPOUT).double()
+    scales_LSTBP = dropout_scales(shape, torch.stack(keys), DROPOUT, torch.float32).double()
     random = np.random.Generator(np.random.Philox(_seed(SEED, step)))
     draw = sample_candidates(SAMPLES, len(WORDS), random)
     total = torch.zeros((), dtype=torch.float64)
