@@ -345,16 +345,37 @@ class Embedder:
         return np.asarray(self._encode(types).float().cpu().numpy())
 
     def read_alone(
-        self, x_NP: Floats, sentences: Sequence[Ints], batches: Sequence[Ints]
-    ) -> Iterator[tuple[Ints, list[Floats]]]:
-        """Yield the numbers of each batch's sentences, and layers 1 to L of all their tokens,
-        float32 (tokens, dim), end to end; each sentence is read on its own.
+        self,
+        x_NP: Floats,
+        sentences: Sequence[Ints],
+        segments: Iterable[tuple[slice, Sequence[Ints]]],
+    ) -> Iterator[list[Floats]]:
+        """Yield layers 1 to L of all tokens of each segment, float32 (tokens, dim), end to end in
+        the order of the sentences; each sentence is read on its own.
 
         `x_NP` are the vectors of distinct tokens, from `encode_types`, into which sentences are
-        indices; a batch is an array of indices into the sentences.
+        indices. A segment is a slice of the sentences, and the batches in which they are read,
+        arrays of indices into the sentences. Tokens are put in order where they are computed, so a
+        GPU copies each layer of a segment at once, while it computes the next segment.
         """
         table_NP = self._with_boundaries(self._to_device(x_NP))
-        yield from self._read_batches(table_NP, sentences, batches, None, range(1, self.layers))
+
+        def launch_segments() -> Iterator[list[Callable[[], Floats]]]:
+            for part, batches in segments:
+                begins = np.cumsum([0, *(len(sentence) for sentence in sentences[part])])
+                layers = [
+                    table_NP.new_empty(int(begins[-1]), self.dim) for _ in range(1, self.layers)
+                ]
+                for rows in batches:
+                    spans = [np.arange(*begins[row : row + 2]) for row in rows - part.start]
+                    token_rows = device_tensor(np.concatenate(spans), table_NP.device)
+                    read = self._reader.read(table_NP, [sentences[row] for row in rows], None)
+                    for layer_TD, y_TD in zip(layers, read, strict=True):
+                        layer_TD[token_rows] = y_TD
+                yield [copy_to_host(layer_TD.float()) for layer_TD in layers]
+
+        for copies in one_ahead(launch_segments(), table_NP.device):
+            yield [wait_for_copy() for wait_for_copy in copies]
 
     def _read_batches(
         self,

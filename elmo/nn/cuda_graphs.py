@@ -223,13 +223,11 @@ class _Captured:
             if kept is not None and tensor is not None:
                 kept.copy_(tensor)
         self._replay()
-        copy_count = len(self.outputs) - lent
-        clones = (
-            None if tensor is None else tensor.clone() for tensor in self.outputs[:copy_count]
-        )
+        copies = len(self.outputs) - lent
+        clones = (None if tensor is None else tensor.clone() for tensor in self.outputs[:copies])
         lease = Lease() if lent else None
         self._lease = None if lease is None else weakref.ref(lease)
-        return (*clones, *self.outputs[copy_count:]), lease
+        return (*clones, *self.outputs[copies:]), lease
 
     def _replay(self) -> None:
         self.graph.replay()

@@ -141,13 +141,11 @@ class CharacterEncoder(nn.Module):
         order_N = torch.argsort(lengths_N, stable=True)
         longest = torch.cummax(lengths_N[order_N], 0).values[CHUNK - 1 :: CHUNK].tolist()
         pooled = []
-        for k, chunk_n in enumerate(torch.split(order_N, CHUNK)):
+        for k, rows_n in enumerate(torch.split(order_N, CHUNK)):
             length = longest[k] if k < len(longest) else int(lengths_N.max())
             cut = length + max(self.widths)
             short = cut <= characters_NK.shape[1]
-            pooled.append(
-                self._pool(characters_NK[chunk_n, :cut], weight_WF, ends_in_padding=short)
-            )
+            pooled.append(self._pool(characters_NK[rows_n, :cut], weight_WF, ends_in_padding=short))
         return torch.cat(pooled)[torch.argsort(order_N)]
 
     def pad_to_few_shapes(self, characters_NK: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -159,8 +157,8 @@ class CharacterEncoder(nn.Module):
         """
         pad = self.char_embedding.shape[0] - 1
         N, K = characters_NK.shape
-        is_filled_K = (characters_NK != pad).any(0)
-        length = K - int(np.argmax(is_filled_K[::-1])) if is_filled_K.any() else 0
+        fills_K = (characters_NK != pad).any(0)
+        length = K - int(np.argmax(fills_K[::-1])) if fills_K.any() else 0
         columns = min(K, -(-(length + max(self.widths)) // 8) * 8)
         rows = -(-max(N, 1) // 256) * 256
         padded_NK = np.full((rows, columns), pad, np.int32)
@@ -189,7 +187,7 @@ class CharacterEncoder(nn.Module):
         filter reads (tokens, filters); −∞ for a filter with no window there."""
         characters, widest = x_NKE.shape[1], max(self.widths)
         left_K = torch.arange(characters, 0, -1, device=x_NKE.device)  # from here to the end
-        reaches_beyond_KF = torch.cat(
+        is_cut_KF = torch.cat(
             [
                 (left_K < width)[:, None].expand(-1, len(bias))
                 for width, bias in zip(self.widths, self.conv_bias, strict=True)
@@ -198,7 +196,7 @@ class CharacterEncoder(nn.Module):
         )
         padded_NKE = nn.functional.pad(x_NKE, (0, 0, 0, widest - 1))
         y_NKF = _convolve(padded_NKE, weight_WF, widest)
-        return y_NKF.masked_fill(reaches_beyond_KF, -torch.inf).amax(1)
+        return y_NKF.masked_fill(is_cut_KF, -torch.inf).amax(1)
 
 
 def _convolve(x_NKE: Tensor, weight_WF: Tensor, width: int) -> Tensor:

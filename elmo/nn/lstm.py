@@ -207,16 +207,16 @@ class LSTMStack(nn.Module):
                 x_STBI = drop(x_STBI, layer)
             start = (state.h_LSBP[layer].to(x_STBI.dtype), state.c_LSBC[layer])
             clips = (self.cell_clip, self.projection_clip if self.project else None)
-            parameters = self._parameters_of(layer)
+            params = self._parameters_of(layer)
             if torch.is_grad_enabled():
                 if sizes is not None:
                     raise ValueError("rows of different lengths are for inference only")
                 apply: Any = _Layer.apply
-                y_STBP, h_SBP, c_SBC = apply(x_STBI, *parameters, *start, keep_STB1, clips, cell)
+                y_STBP, h_SBP, c_SBC = apply(x_STBI, *params, *start, keep_STB1, clips, cell)
             elif weights is None and sizes is None:
                 read = (x_STBI, *start, keep_STB1)
                 y_STBP, h_SBP, c_SBC = call_with_cuda_graph(
-                    _infer, read, (clips, cell), fixed=parameters
+                    _infer, read, (clips, cell), fixed=params
                 )
             else:
                 weights = weights or self.inference_weights(x_STBI.dtype)
@@ -348,11 +348,11 @@ class _Layer(torch.autograd.Function):
         clips: tuple[float | None, float | None],
         cell: CellFunctions,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        read, parameters = (x_STBI, h_SBP, c_SBC, keep_STB1), (weight_SKG, bias_SG, project_SCP)
+        read, params = (x_STBI, h_SBP, c_SBC, keep_STB1), (weight_SKG, bias_SG, project_SCP)
         (y_STBP, h_last, c_last, *kept), ctx.lease = call_lending_outputs(
-            _forward, read, (clips, cell), fixed=parameters, lent=3
+            _forward, read, (clips, cell), fixed=params, lent=3
         )
-        ctx.save_for_backward(*read, y_STBP, *kept, *parameters)
+        ctx.save_for_backward(*read, y_STBP, *kept, *params)
         ctx.constants, ctx.is_lent = (clips, cell), ctx.lease is not None
         ctx.mark_non_differentiable(h_last, c_last)
         return y_STBP, h_last, c_last
@@ -360,10 +360,10 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy_STBP: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         saved_tensors = ctx.saved_tensors
-        read, y_STBP, parameters = saved_tensors[:4], saved_tensors[4], saved_tensors[8:]
+        read, y_STBP, params = saved_tensors[:4], saved_tensors[4], saved_tensors[8:]
         kept: Any = saved_tensors[5:8]
         outer: Any = (dy_STBP, *read, y_STBP)
-        weights: Any = (parameters[0], parameters[2])  # all but the bias
+        weights: Any = (params[0], params[2])  # all but the bias
         if ctx.lease is not None:
             gradients = call_with_cuda_graph(
                 _backward, outer, ctx.constants, fixed=(*kept, *weights)
@@ -371,7 +371,7 @@ class _Layer(torch.autograd.Function):
             ctx.lease = None  # or a loss that is still held would keep the graph from its next use
         else:
             if ctx.is_lent:  # read before: another call may have overwritten what was kept
-                kept = _forward(*read, *parameters, *ctx.constants)[3:]
+                kept = _forward(*read, *params, *ctx.constants)[3:]
             gradients = _backward(*outer, *kept, *weights, *ctx.constants)
         return *gradients, *(None,) * 5
 

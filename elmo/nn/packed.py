@@ -101,17 +101,15 @@ def _pack(weight_SKG: Tensor) -> list[Tensor]:
     ]
 
 
-def _product(x: Tensor, packed_weight: Tensor, bias_G: Tensor | None = None) -> Tensor:
+def _product(x: Tensor, weight: Tensor, bias_G: Tensor | None = None) -> Tensor:
     """Return the product of the rows of `x` and a packed weight, plus the bias."""
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed_weight, bias_G, "none", [], "")
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias_G, "none", [], "")
     return result
 
 
-def _sum_and_product(sum_nG: Tensor, x: Tensor, packed_weight: Tensor) -> Tensor:
+def _sum_and_product(sum_nG: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """Return the sum plus the product of the rows of `x` and a packed weight, rounded once."""
-    result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
-        x, sum_nG, packed_weight, None, "add"
-    )
+    result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, sum_nG, weight, None, "add")
     return result
 
 

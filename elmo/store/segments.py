@@ -4,10 +4,7 @@ Shapes: T tokens, N distinct tokens, D dimensions of a layer, P those of one dir
 """
 
 from collections.abc import Iterator
-from itertools import chain, islice
 from typing import NamedTuple
-
-import numpy as np
 
 from elmo.data.arrays import Floats, Ints
 from elmo.data.ragged import split_into_runs
@@ -40,18 +37,7 @@ def embed_segments(embedder: Embedder, x_NP: Floats, ids: Ints, offsets: Ints) -
     for start, stop in split_into_runs(offsets, SEGMENT_TOKENS):
         lengths = [len(sentence) for sentence in sentences[start:stop]]
         batches = [rows + start for rows in batches_by_length(lengths, BATCH_ROWS)]
-        segments.append((start, stop, batches))
-    all_batches = list(chain.from_iterable(batches for _, _, batches in segments))
-    read = embedder.read_alone(x_NP, sentences, all_batches)
-    for start, stop, batches in segments:
-        begin, end = int(offsets[start]), int(offsets[stop])
-        layers = [
-            np.empty((end - begin, embedder.dim), np.float32) for _ in range(1, embedder.layers)
-        ]
-        for rows, layers_TD in islice(read, len(batches)):
-            token_rows = np.concatenate(
-                [np.arange(offsets[row], offsets[row + 1]) - begin for row in rows]
-            )
-            for layer, y_TD in zip(layers, layers_TD, strict=True):
-                layer[token_rows] = y_TD
-        yield Segment(start, stop, layers)
+        segments.append((slice(start, stop), batches))
+    read = embedder.read_alone(x_NP, sentences, segments)
+    for (part, _), layers in zip(segments, read, strict=True):
+        yield Segment(part.start, part.stop, layers)

@@ -31,7 +31,7 @@ class StopAndSave:
         self.workers, self.minutes = workers, minutes
         self.saved_at = time.monotonic()
         self._ask_after = 0  # the step after which all workers next agree
-        self._last_agreement = 0, time.monotonic()  # after which step they last did, and when
+        self._latest = 0, time.monotonic()  # after which step they last did, and when
 
     def note_checkpoint(self) -> None:
         """Count the time to the next checkpoint from now."""
@@ -50,15 +50,11 @@ class StopAndSave:
             return False, False
         clock = time.monotonic()
         is_late = clock - self.saved_at >= 60 * self.minutes
-        steps_per_second = (step - self._last_agreement[0]) / max(
-            1e-9, clock - self._last_agreement[1]
-        )
-        clock_values = [float(is_late), min(AGREE_STEPS, steps_per_second)]
-        clock_values = clock_values if self.workers.rank == 0 else [0.0, 0.0]
-        stops, saves, steps_apart = self.workers.sum_over_workers(
-            [float(interrupted()), *clock_values]
-        )
-        self._last_agreement, self._ask_after = (step, clock), step + max(1, int(steps_apart))
+        steps_per_second = (step - self._latest[0]) / max(1e-9, clock - self._latest[1])
+        values = [float(is_late), min(AGREE_STEPS, steps_per_second)]
+        values = values if self.workers.rank == 0 else [0.0, 0.0]
+        stops, saves, steps = self.workers.sum_over_workers([float(interrupted()), *values])
+        self._latest, self._ask_after = (step, clock), step + max(1, int(steps))
         return stops > 0, saves > 0
 
 
@@ -79,9 +75,7 @@ def gather_rows(state: LSTMState, workers: WorkerGroup, *, rows: int) -> LSTMSta
         padded_LSBW[:, :, :B] = part_LSBW
         gathered = [torch.empty_like(padded_LSBW) for _ in counts]
         dist.all_gather(gathered, padded_LSBW)
-        own_parts = [
-            gathered_part[:, :, :n] for gathered_part, n in zip(gathered, counts, strict=True)
-        ]
+        own_parts = [part[:, :, :n] for part, n in zip(gathered, counts, strict=True)]
         parts.append(torch.cat(own_parts, 2))
     return LSTMState(*parts)
 

@@ -17,12 +17,7 @@ from elmo.io.location import Location
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import PRECISIONS, CheckpointSettings, TrainingSettings
-from elmo.train.perplexity import (
-    MOST_HELDOUT_TOKENS,
-    HeldOutText,
-    OnWindow,
-    PerplexityEvaluator,
-)
+from elmo.train.perplexity import MOST_HELDOUT_TOKENS, HeldOutText, OnWindow, PerplexityEvaluator
 from elmo.train.step import WorkerGroup
 
 # Where the settings don't say how often held-out text is measured: the share of the arithmetic of

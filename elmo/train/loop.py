@@ -19,12 +19,7 @@ from elmo.nn.device import exact_float32
 from elmo.nn.lstm import LSTMState
 from elmo.nn.softmax import Softmax
 from elmo.settings import TrainingSettings
-from elmo.train.agreement import (
-    StopAndSave,
-    any_worker,
-    gather_rows,
-    interruptible,
-)
+from elmo.train.agreement import StopAndSave, any_worker, gather_rows, interruptible
 from elmo.train.checkpoints import (
     Checkpoint,
     CheckpointFolder,

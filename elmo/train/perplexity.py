@@ -19,21 +19,12 @@ import torch
 from torch import Tensor
 
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END
-from elmo.data.stream import (
-    Window,
-    WindowStream,
-    byte_lengths,
-    lay_out_both_ways,
-    prefetch,
-)
+from elmo.data.stream import Window, WindowStream, byte_lengths, lay_out_both_ways, prefetch
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.model.folder import Model
 from elmo.nn.bilm import BiLM
-from elmo.nn.device import (
-    device_tensor,
-    prefers_large_operations,
-)
+from elmo.nn.device import device_tensor, prefers_large_operations
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import LSTMState
 from elmo.nn.padding import round_up_rows, round_up_time_steps
@@ -212,10 +203,8 @@ class HeldOutText:
         def windows() -> Iterator[Window]:
             nonlocal whole
             read, total = 0, min(limit, sum(entry.tokens for entry in self.stream.entries))
-            with closing(
-                prefetch(self.stream.windows(self.stream.first_position()))
-            ) as windows_ahead:
-                for window, _ in windows_ahead:
+            with closing(prefetch(self.stream.windows(self.stream.first_position()))) as items:
+                for window, _ in items:
                     self.on_window(min(read, total), total)  # sentence ends are read besides
                     if limit <= read:
                         whole = limit == MOST_HELDOUT_TOKENS

@@ -30,12 +30,7 @@ from elmo.data.arrays import distinct_numbers, index_table
 from elmo.data.stream import Window
 from elmo.errors import ElmoError
 from elmo.nn.bilm import BiLM, token_vectors
-from elmo.nn.device import (
-    copy_to_host,
-    device_tensor,
-    host_tensor,
-    prefers_large_operations,
-)
+from elmo.nn.device import copy_to_host, device_tensor, host_tensor, prefers_large_operations
 from elmo.nn.dropout import dropout_keys, dropout_scales
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import Drop, LSTMState
@@ -246,11 +241,8 @@ class Stepper:
             positions_N, targets_SN = host_tensor(on_N, device), targets_SN[:, on_N]
         keys_LB = None
         if settings.dropout > 0:
-            row_numbers, layers = self.workers.own_rows(settings.rows), self.bilm.config.layers + 1
-            keys = [
-                dropout_keys(settings.seed, step, layer, rows=row_numbers)
-                for layer in range(layers)
-            ]
+            rows, layers = self.workers.own_rows(settings.rows), self.bilm.config.layers + 1
+            keys = [dropout_keys(settings.seed, step, layer, rows=rows) for layer in range(layers)]
             keys_LB = host_tensor(torch.stack(keys).numpy(), device)
         draws = self._draws(targets_SN, step)
         return StepInput(

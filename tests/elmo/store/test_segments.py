@@ -5,6 +5,7 @@ import pytest
 
 from elmo.model.embedder import Embedder
 from elmo.model.folder import Model
+from elmo.nn.device import copy_to_host
 from elmo.store import segments as module
 from elmo.store.segments import embed_segments
 
@@ -16,11 +17,17 @@ def test_segments_of_a_shard_are_the_same_vectors(
 ) -> None:
     monkeypatch.setattr(module, "SEGMENT_TOKENS", 6)
     monkeypatch.setattr(module, "BATCH_ROWS", 2)
+    copies: list[int] = []  # tokens of each copy from the device, one for a layer of a segment
+    monkeypatch.setattr(
+        "elmo.model.embedder.copy_to_host",
+        lambda x_TD: (copies.append(len(x_TD)), copy_to_host(x_TD))[1],
+    )
     embedder = Embedder(tiny_model)
     types = sorted({token for sentence in SENTENCES for token in sentence})
     ids = np.array([types.index(token) for sentence in SENTENCES for token in sentence], np.int32)
     offsets = np.cumsum([0, *map(len, SENTENCES)])
     expected = embedder.embed(SENTENCES)
+    copies.clear()
     seen = 0
     for segment in embed_segments(embedder, embedder.encode_types(types), ids, offsets):
         assert segment.start == seen
@@ -29,3 +36,4 @@ def test_segments_of_a_shard_are_the_same_vectors(
         for layer, vectors in enumerate(segment.contextual, 1):
             np.testing.assert_allclose(vectors, wanted[layer], atol=1e-6)
     assert seen == len(SENTENCES)
+    assert copies == [6, 6, 1, 1, 9, 9, 2, 2]
