@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_550,
+    "elmo": 19_519,
     "pipeline": 14_040,
     "research": 2_135,
-    "benchmarks": 3_518,
-    "tests": 27_645,
+    "benchmarks": 3_632,
+    "tests": 27_732,
 }
 
 
