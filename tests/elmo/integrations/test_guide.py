@@ -33,7 +33,7 @@ def _datasets() -> Names:
 
 def _ray() -> Names:
     pytest.importorskip("ray.data", reason="Ray Data is not installed")
-    pytest.skip("test_ray_data runs this line in a Ray of its own")
+    pytest.skip("the class of this line is tested without Ray")
 
 
 def _sklearn() -> Names:
@@ -110,21 +110,11 @@ def test_the_line_runs(
         assert result is not None
 
 
-@pytest.mark.ray
-def test_ray_data(tiny_model_folder: Path) -> None:
-    pytest.importorskip("ray.data", reason="Ray Data is not installed")
-    from pipeline.cluster import workers
-
-    (line,) = [line for library, line in rows() if library == "Ray Data"]
+def test_the_class_for_ray_data_adds_a_column_of_vectors(tiny_model_folder: Path) -> None:
     (encoder,) = re.findall(r"^class Encoder:.*?(?=^```)", GUIDE.read_text("utf-8"), re.M | re.S)
     names: Names = {"elmo": elmo}
     exec(encoder, names)
-    with workers.session():
-        import ray.data
-
-        texts = ray.data.from_items([{"text": text, "k": k} for k, text in enumerate(TEXTS)])
-        names |= {"ds": texts, "ActorPoolStrategy": ray.data.ActorPoolStrategy}
-        mapped = eval(line.replace("models/finetune", str(tiny_model_folder)), names)
-        found = sorted(mapped.take_all(), key=lambda row: row["k"])
-    expected = elmo.Embedder.load(tiny_model_folder).encode(TEXTS)
-    np.testing.assert_allclose(np.stack([row["elmo"] for row in found]), expected, atol=1e-5)
+    batch = names["Encoder"](tiny_model_folder)({"text": np.array(TEXTS, object), "k": range(4)})
+    assert sorted(batch) == ["elmo", "k", "text"]
+    expected = elmo.Embedder.load(tiny_model_folder, device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(batch["elmo"], expected, atol=1e-5)
