@@ -2,23 +2,24 @@
 
 Without the user's files, the general text is the Python language reference and the standard
 library's docstrings, and the domain text the docstrings of an installed package. A document is a
-topic or a docstring, each line a paragraph; blank lines divide documents. The user's files are not
-copied: only their digests are written. The stage runs in each `elmo run` to check whether the files
-have changed.
+topic or a docstring, each line a paragraph; blank lines divide documents. Text of the same versions
+is not rendered again. The user's files are not copied: only their digests are written. The stage
+runs in each `elmo run` to check whether the files have changed.
 """
 
+import platform
 import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from importlib import import_module, metadata
+from importlib import import_module, metadata, util
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
+from msgspec import UNSET, Meta, Struct, UnsetType, structs, to_builtins
 
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
-from elmo.io.folders import new_folder
+from elmo.io.folders import link_folder, new_folder
 from elmo.io.location import Location
 from elmo.io.outputs import check_record
 from elmo.io.records import Count, Header, Sha256, sha256
@@ -69,14 +70,16 @@ class CorpusText(Struct, frozen=True, forbid_unknown_fields=True):
     """One of the two texts of the corpus: its files, the column that holds it, and its counts.
 
     `counts` are of bytes, and of files or, in a text made from documentation, of documents and
-    words. `dropped_paragraphs` counts by reason the paragraphs of documentation that are left out.
-    `keep` names the columns that are kept.
+    words. `dropped_paragraphs` counts by reason the paragraphs of documentation that are left out,
+    and `rendered` has the versions that such a text depends on, unless its code is under
+    development. `keep` names the columns that are kept.
     """
 
     column: str
     inputs: Annotated[tuple[TextFile, ...], Meta(min_length=1)]
     counts: dict[str, Count]
     dropped_paragraphs: dict[str, Count]
+    rendered: dict[str, str] | UnsetType = UNSET
     keep: tuple[str, ...] | UnsetType = UNSET
 
 
@@ -147,11 +150,14 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
         else:
             name = params.domain_package
             package = package_docstrings(name, setting="corpus.domain_package")
-            domain = _write_text(folder, "domain", {f"{name}.txt": package})
+            versions = _released_versions(name)
+            domain = _render_once(out.local, folder, "domain", versions, {f"{name}.txt": package})
         if params.general:
             general = _list_user_files(params.general, params.column)
         else:
-            general = _write_text(folder, "general", _list_python_documents())
+            versions = {"Python": platform.python_version()}
+            documents = _list_python_documents()
+            general = _render_once(out.local, folder, "general", versions, documents)
         manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "domain": domain})
         write_json(folder / "manifest.json", to_builtins(manifest))
     return {
@@ -218,6 +224,38 @@ def _list_python_documents() -> dict[str, Iterator[str]]:
         "reference.txt": (topics[name] for name in sorted(topics)),
         "library.txt": folder_docstrings(library, _NOT_LIBRARY),
     }
+
+
+def _released_versions(package: str) -> dict[str, str]:
+    """Return the version of an installed package; nothing for code under development."""
+    spec = util.find_spec(package)
+    installed = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
+    locations = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
+    if not any(folder in path.parents for path in locations for folder in installed):
+        return {}
+    return {package: ", ".join(_find_versions(package))}
+
+
+def _render_once(
+    out: Path | None,
+    folder: Path,
+    text: TextName,
+    versions: dict[str, str],
+    files: dict[str, Iterator[str]],
+) -> CorpusText:
+    """Write a text to `folder`, or link that of `out` if the same versions made it."""
+    if not versions:
+        return _write_text(folder, text, files)
+    rendered = versions | {"results": str(STAGE.version)}
+    try:
+        previous = read_manifest(Location(out)).texts[text] if out else None
+        if previous and previous.rendered == rendered:
+            if all(sha256(out / source.name) == source.sha256 for source in previous.inputs):
+                link_folder(out / text, folder / text)
+                return previous
+    except (ElmoError, OSError, KeyError):
+        pass  # no corpus, or not a whole one: render it
+    return structs.replace(_write_text(folder, text, files), rendered=rendered)
 
 
 def _write_text(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> CorpusText:

@@ -1,6 +1,7 @@
 """corpus: prose that is everywhere, the same each time; or the user's own files, where they are."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,39 @@ def test_the_same_machine_gives_the_same_bytes(
     assert len(files) == 4
     for name in files:
         assert (made[0] / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_text_of_the_same_versions_is_not_rendered_again(
+    made: tuple[Path, dict[str, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An altered file, another version and code under development are rendered again."""
+    out, rendered = tmp_path / "out", []
+    shutil.copytree(made[0], out)
+
+    def render(text: str) -> str:
+        rendered.append(text)
+        return "Return the mean of the values, which must not be empty."
+
+    def rendered_by_a_run() -> list[str]:
+        rendered.clear()
+        corpus.run(Location(out), params(), work=Location(tmp_path / "runs"))
+        return rendered
+
+    files = {"library.txt": ["general"]}
+    monkeypatch.setattr(
+        corpus, "_list_python_documents", lambda: {n: map(render, t) for n, t in files.items()}
+    )
+    monkeypatch.setattr(corpus, "package_docstrings", lambda name, **_: map(render, [name]))
+    assert rendered_by_a_run() == []
+    for path in (path for path in made[0].rglob("*") if path.is_file()):
+        assert (out / path.relative_to(made[0])).read_bytes() == path.read_bytes()
+    (out / "general" / "reference.txt").write_text("altered\n")
+    assert rendered_by_a_run() == ["general"]
+    assert rendered_by_a_run() == []
+    monkeypatch.setattr(corpus.platform, "python_version", lambda: "3.99.0")
+    assert rendered_by_a_run() == ["general"]
+    monkeypatch.setattr(corpus, "_released_versions", lambda name: {})
+    assert rendered_by_a_run() == ["click"] and rendered_by_a_run() == ["click"]
 
 
 def test_the_users_own_files_are_named_and_not_copied(tmp_path: Path) -> None:
