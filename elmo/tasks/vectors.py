@@ -2,7 +2,7 @@
 ones, the rows of the biLM's softmax.
 
 Store and embedder give the same numbers: a store keeps float16, so computed vectors are rounded to
-float16 too.
+float16 too. Shapes: W words, P numbers of a row, T tokens, N neighbours and the word itself.
 """
 
 import threading

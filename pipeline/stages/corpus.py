@@ -244,15 +244,15 @@ def _render_once(
     files: dict[str, Iterator[str]],
 ) -> CorpusText:
     """Write a text to `folder`, or link that of `out` if the same versions made it."""
-    if not versions:
+    if not versions or out is None:
         return _write_text(folder, text, files)
     rendered = versions | {"results": str(STAGE.version)}
     try:
-        previous = read_manifest(Location(out)).texts[text] if out else None
-        if previous and previous.rendered == rendered:
-            if all(sha256(out / source.name) == source.sha256 for source in previous.inputs):
-                link_folder(out / text, folder / text)
-                return previous
+        previous = read_manifest(Location(out)).texts[text]
+        is_whole = all(sha256(out / file.name) == file.sha256 for file in previous.inputs)
+        if is_whole and previous.rendered == rendered:
+            link_folder(out / text, folder / text)
+            return previous
     except (ElmoError, OSError, KeyError):
         pass  # no corpus, or not a whole one: render it
     return structs.replace(_write_text(folder, text, files), rendered=rendered)
