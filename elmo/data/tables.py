@@ -6,7 +6,7 @@ always ends a field, and a quotation mark is an ordinary character.
 """
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from elmo.errors import ElmoError
 from elmo.settings import LONGEST_LINE
@@ -35,6 +35,18 @@ def read_table(
                 )
             yield begin, fields
         begin = end + 1
+
+
+def describe_delimiter(header: Sequence[str]) -> str:
+    """Return what is wrong with the header of a CSV or TSV file that another mark divides; empty if
+    none seems to."""
+    mark = next((mark for mark in ",;\t|" if mark in header[0]), None) if len(header) == 1 else None
+    if mark is None:
+        return ""
+    return (
+        f"its fields are divided by {mark!r}, those of CSV by commas and of TSV by tabs; save the "
+        "table as one of these"
+    )
 
 
 def _records(

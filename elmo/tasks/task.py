@@ -67,7 +67,7 @@ from elmo.tasks.train import (
     ReportEpoch,
     TaskProgress,
     add_linear,
-    check_lengths,
+    check_examples,
     fit_linear,
     predict_all,
     report_nothing,
@@ -202,7 +202,7 @@ class Task:
         waiting = iter(examples)
         size = self.record.settings.batch_size
         while chunk := list(islice(waiting, CHUNK)):
-            check_lengths(chunk)
+            check_examples(chunk)
             answers = predict_all(self.model, chunk, self.vectors, size, scored=scored)
             pairs = answers if scored else [(prediction, None) for prediction in answers]
             yield from zip(chunk, pairs, strict=True)
@@ -302,7 +302,7 @@ def train_task(
     as many as torch has are trained side by side, in processes of their own, with the same result.
     """
     _check(settings, model, train, dev)
-    check_lengths([*train.examples, *dev.examples])
+    check_examples([*train.examples, *dev.examples])
     check_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN)
     check_writable(out)
     learned = _learned(train)

@@ -28,7 +28,7 @@ from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import exact_float32
 from elmo.nn.threads import one_thread
 from elmo.settings import MOST_TOKENS
-from elmo.tasks.examples import Example, Tokens, attention_pairs, token_count
+from elmo.tasks.examples import Example, Question, Tokens, attention_pairs, token_count
 from elmo.tasks.features import LinearModels, Shares
 from elmo.tasks.labels import LabelModel
 from elmo.tasks.metrics import Scores, Tally, main_score, paired_bootstrap
@@ -235,12 +235,17 @@ def random_batches(examples: Sequence[T], size: int, random: np.random.Generator
     return [cut[k] for k in random.permutation(len(cut))]
 
 
-def check_lengths(examples: Sequence[Example]) -> None:
-    """Raise `ElmoError` for a text that is too long for attention or to hold its vectors in memory.
+def check_examples(examples: Sequence[Example]) -> None:
+    """Raise `ElmoError` for a text that has no tokens, or that is too long for attention or to hold
+    its vectors in memory.
 
-    The memory of attention grows with the square of the length.
+    A question may lack tokens, and then has no answer. The memory of attention grows with the
+    square of the length.
     """
     for example in examples:
+        is_empty = not example.sentences or not all(example.sentences)
+        if is_empty and not isinstance(example, Question):
+            raise ElmoError(f"{example.source}: has a text without tokens; leave it out")
         if attention_pairs(example) > MOST_ATTENTION:
             most = math.isqrt(MOST_ATTENTION)
             raise ElmoError(

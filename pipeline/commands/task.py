@@ -197,11 +197,25 @@ def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "Ta
 
     given = {name: value for name, value in options.items() if value is not None}
     named = task_training.parse_pairs("--set", changes)
-    for name in given.keys() & named.keys():
+    values = {name: _parse_value(text) for name, text in named.items()}
+    for name in given.keys() & values.keys():
         flag = "--without-elmo" if name == "elmo" else f"--{name.replace('_', '-')}"
-        if str(given[name]) != named[name]:
+        if given[name] not in (values[name], named[name]):
             raise ElmoError(f"{flag} and --set {name}={named[name]}: leave out one of them")
-    return task_settings(kind, named | given)
+    return task_settings(kind, values | given)
+
+
+def _parse_value(text: str) -> Any:
+    """Return what YAML 1.2, as `params.yaml` is written in, reads in a text: a number, a truth
+    value, a list or nothing; else the text."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        value = YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, ValueError):
+        return text
+    return value if isinstance(value, bool | int | float | list | None) else text
 
 
 def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":

@@ -28,6 +28,7 @@ from elmo.tasks.formats.fields import (
     typed_field,
 )
 
+GAP_SPANS = ("Pronoun", "A", "B")
 _MENTION = re.compile(r"(\()?(\w+)(\))?")
 
 
@@ -158,7 +159,9 @@ def from_gap(request: ReadRequest) -> ExampleSet:
     """
     documents: list[Example] = []
     counts: Counter[str] = Counter()
-    for number, row in table_rows(request, ("Text", "Pronoun", "A", "B")):
+    columns = ["ID", "Text", *GAP_SPANS, *(f"{name}-offset" for name in GAP_SPANS)]
+    columns += ["A-coref", "B-coref"] if request.labelled else []
+    for number, row in table_rows(request, {name: name for name in columns}):
         text = row["Text"]
         sentences, offsets = [], []
         position = 0
@@ -169,12 +172,12 @@ def from_gap(request: ReadRequest) -> ExampleSet:
                 offsets += [(position + a, position + b) for a, b in ranges]
             position += len(sentence)
         spans = {}
-        for role in ("Pronoun", "A", "B"):
+        for role in GAP_SPANS:
             try:
                 start = int(row[f"{role}-offset"])
-                same = row.get(f"{role}-coref", "FALSE").upper()
-            except (KeyError, ValueError):
+            except ValueError:
                 raise line_error(request.path, number, f"{role}-offset must be a number") from None
+            same = row.get(f"{role}-coref", "FALSE").upper()
             stop = start + len(row[role])
             if start < 0 or not row[role].strip() or text[start:stop] != row[role]:
                 raise line_error(
@@ -193,9 +196,7 @@ def from_gap(request: ReadRequest) -> ExampleSet:
             ((tuple(sorted(cluster)),) if len(cluster) > 1 else ()) if request.labelled else None
         )
         source = f"{request.path}:{number}"
-        documents.append(
-            Document(source, row.get("ID", str(number)), tuple(sentences), clusters, links)
-        )
+        documents.append(Document(source, row["ID"], tuple(sentences), clusters, links))
     counts["documents"] = len(documents)
     return ExampleSet(documents, dict(counts))
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from elmo.data.tables import read_table
+from elmo.data.tables import describe_delimiter, read_table
 from elmo.data.tokenizer import (
     NO_TOKENIZER,
     TextTokenizer,
@@ -123,14 +123,14 @@ def column_sentences(
     token.
 
     Columns are separated by tabs if the first token's line has one, else by spaces; other white
-    space is part of a word. A tab that ends every line is no column. A row that begins with
-    -DOCSTART- ends a sentence; `counts` counts such rows as `document_marks`. With `documents`, the
-    beginning of a document is yielded too, as a `DocumentBegin`.
+    space is part of a word. A row that begins with -DOCSTART- ends a sentence; `counts` counts such
+    rows as `document_marks`. With `documents`, the beginning of a document is yielded too, as a
+    `DocumentBegin`.
     """
     rows = [t for _, t in islice(numbered_lines(path), SNIFFED) if _is_row(t)]
-    rows = [text for text in rows if text[0] != "#"] or rows or [""]
-    first, tabs, closed = rows[0], "\t" in rows[0], all(text.endswith("\t") for text in rows)
-    width = len(_columns(first, tabs=tabs, closed=closed))
+    first_row = next((text for text in rows if text[0] != "#"), rows[0] if rows else "")
+    tabs = "\t" in first_row
+    width = len(_columns(first_row, tabs=tabs))
     block: LineBlock = []
     for number, text in numbered_lines(path):
         if not _is_row(text):
@@ -142,9 +142,7 @@ def column_sentences(
             if documents and text.startswith("#begin"):
                 yield DocumentBegin(number, text.removeprefix("#begin document").strip())
         elif block or text[0] != "#" or not _is_comment(text, width, tabs=tabs):
-            if closed and not text.endswith("\t"):
-                raise line_error(path, number, "does not end in a tab, as the rows before do")
-            block.append((number, _columns(text, tabs=tabs, closed=closed)))
+            block.append((number, _columns(text, tabs=tabs)))
     if block:
         yield block
 
@@ -155,10 +153,8 @@ def _is_row(text: str) -> bool:
     return bool(text.strip()) and not text.startswith(marks)
 
 
-def _columns(text: str, *, tabs: bool, closed: bool) -> list[str]:
-    if tabs:
-        return (text[:-1] if closed else text).split("\t")
-    return re.split(r"[ \t]+", text.strip(" \t"))
+def _columns(text: str, *, tabs: bool) -> list[str]:
+    return text.split("\t") if tabs else re.split(r"[ \t]+", text.strip(" \t"))
 
 
 def _is_comment(text: str, width: int, *, tabs: bool) -> bool:
@@ -175,43 +171,51 @@ def marks_documents(path: Path) -> bool:
     return next((t for _, t in numbered_lines(path) if t.strip()), "").startswith("#begin document")
 
 
-def table_rows(request: ReadRequest, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the rows of a TSV or CSV file with their line numbers, as dictionaries keyed by its
-    header.
+def table_rows(request: ReadRequest, columns: Columns) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the rows of a TSV or CSV file with their line numbers, as dictionaries by field.
 
-    `ElmoError` is raised if the header lacks one of the `needed` names or has a name twice, or if a
-    row has another number of columns.
+    `columns` gives the column of each field: all by their names in the header, or all by number
+    from 1. `ElmoError` is raised if there is no such column, if the header has a name twice, or if
+    rows differ in their number of columns.
     """
-    names: list[str] = []
-    for number, fields in _rows(request):
-        if not names:
-            names = fields
-            missing = [name for name in needed if name not in names]
-            if missing:
-                name = missing[0]
-                field = next((one for one, at in request.columns.items() if at == name), name)
-                remedy = f"pass --columns {field}=NAME, by number from 1 where there is no header"
-                if request.format == "csv" and ";" in names[0]:
-                    remedy = "separate the columns by commas"
-                problem = f"the header has no {name!r}, found {', '.join(names)[:200]}; {remedy}"
-                raise line_error(request.path, number, problem)
-            twice = [name for name in names if name and names.count(name) > 1]
-            if twice:
-                raise line_error(
-                    request.path, number, f"the header names {twice[0]!r} twice; rename one"
-                )
-        elif len(fields) != len(names):
-            raise width_error(request.path, number, len(fields), len(names), "file")
+    lines = (f"{text}\n" for _, text in numbered_lines(request.path))
+    delimiter = "," if request.format == "csv" else "\t"
+    by_number = all(column.isdecimal() for column in columns.values())
+    names: list[str] | None = None
+    for number, cells in read_table(lines, delimiter=delimiter, source=request.path):
+        if names is None:
+            names = [str(k) for k in range(1, len(cells) + 1)] if by_number else cells
+            _check_header(request, number, cells, names, columns)
+            if not by_number:
+                continue
+        by_name = dict(zip(names, cells, strict=True))
+        yield number, {name: by_name[column] for name, column in columns.items()}
+
+
+def _check_header(
+    request: ReadRequest,
+    number: int,
+    cells: Sequence[str],
+    names: Sequence[str],
+    columns: Columns,
+) -> None:
+    """Raise `ElmoError` if the first line of a table, `cells`, lacks one of `columns`, or if its
+    `names` are not distinct."""
+    for name, column in columns.items():
+        if names.count(column) == 1:
+            continue
+        if column in names:
+            problem = f"the header names {column!r} twice; rename one"
+        elif wrong_mark := describe_delimiter(cells):
+            problem = wrong_mark
+        elif column.isdecimal():
+            problem = f"has {len(names)} columns, none is {column}"
         else:
-            yield number, dict(zip(names, fields, strict=True))
-
-
-def _rows(request: ReadRequest) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a TSV or CSV file, each with the number of the line where it begins."""
-    lines = numbered_lines(request.path)
-    if request.format == "csv":
-        return read_table((f"{text}\n" for _, text in lines), delimiter=",", source=request.path)
-    return ((number, text.split("\t")) for number, text in lines)
+            problem = (
+                f"the header has no {column!r}, found {', '.join(names)[:200]}; pass "
+                f"--columns {name}=NAME, by number from 1 if there is no header"
+            )
+        raise line_error(request.path, number, problem)
 
 
 def read_records(
@@ -224,20 +228,13 @@ def read_records(
     """
     if request.format == "jsonl":
         yield from json_records(request)
-        return
-    if request.format == "text":
-        for number, text in text_lines(request):
-            yield number, {"text": text}
-        return
-    wanted = {name: request.column(name, name) for name in fields}
-    if not request.labelled:
-        del wanted["label"]
-    if all(value.isdecimal() for value in wanted.values()):
-        for number, row in _rows(request):
-            yield number, {n: column_at(row, c, request.path, number) for n, c in wanted.items()}
-        return
-    for number, by_name in table_rows(request, list(wanted.values())):
-        yield number, {name: by_name[column] for name, column in wanted.items()}
+    elif request.format == "text":
+        yield from ((number, {"text": text}) for number, text in text_lines(request))
+    else:
+        columns = {name: request.column(name, name) for name in fields}
+        if not request.labelled:
+            del columns["label"]
+        yield from table_rows(request, columns)
 
 
 def text_lines(request: ReadRequest, *, blank: bool = False) -> list[tuple[int, str]]:

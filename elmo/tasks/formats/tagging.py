@@ -158,7 +158,11 @@ def _tagged(
             counts["dropped_empty"] += 1
             continue
         if tags is not None and "" in tags:
-            raise line_error(request.path, lines[tags.index("")], "a token has an empty tag")
+            raise line_error(
+                request.path,
+                lines[tags.index("")],
+                "a token has an empty tag; write it, or name its column, such as --columns tag=2",
+            )
         if tags is not None and scheme != "plain":
             try:
                 marked = schemes.spans_of_tags(tags, scheme)

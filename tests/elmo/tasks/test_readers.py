@@ -108,13 +108,13 @@ def test_only_spaces_and_tabs_divide_columns(tmp_path: Path, space: str) -> None
     assert tagged(written(tmp_path, "y.conll", text)) == [(words, ("O", "S-LOC"))]
 
 
-def test_a_tab_that_ends_every_row_is_no_column(tmp_path: Path) -> None:
+def test_a_tab_that_ends_every_row_begins_a_column(tmp_path: Path) -> None:
     text = "Eva\tB-PER\t\ngeht\tO\t\n\nKiel\tB-LOC\t\n"
-    sentences = [(("Eva", "geht"), ("S-PER", "O")), (("Kiel",), ("S-LOC",))]
-    assert tagged(written(tmp_path, "x.conll", text)) == sentences
-    path = written(tmp_path, "y.conll", "a\tO\t\n" * 10_000 + "a\tO\n")
-    with pytest.raises(ElmoError, match="y.conll:10001: does not end in a tab"):
+    path = written(tmp_path, "x.conll", text)
+    with pytest.raises(ElmoError, match="x.conll:1: a token has an empty tag.*--columns tag=2"):
         read_examples("tagging", path)
+    sentences = [(("Eva", "geht"), ("S-PER", "O")), (("Kiel",), ("S-LOC",))]
+    assert tagged(path, columns={"tag": "2"}) == sentences
 
 
 def test_tags_of_plain_text_that_hold_an_o_are_remarked_on(tmp_path: Path) -> None:
@@ -512,9 +512,12 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
             "x.tsv",
             "text\tlabel\na\n",
             2,
-            "1 column here, 2 in the first",
+            "1 fields, 2 in the header",
         ),
         ("classification", "x.tsv", "good\t3\n", 1, "has no 'text', found good, 3; pass --columns"),
+        ("classification", "x.csv", "text;label\na;b\n", 1, "its fields are divided by ';'"),
+        ("classification", "x.tsv", "text,label\na,b\n", 1, "its fields are divided by ','"),
+        ("pairs", "x.csv", "premise;hypothesis;label\n", 1, "its fields are divided by ';'"),
         ("classification", "x.jsonl", '{"text": "a"}\n', 1, "has no 'label'"),
         ("pairs", "x.jsonl", '{"premise": "a", "label": "b"}\n', 1, "has no 'hypothesis'"),
         ("roles", "x.props", PROPBANK.replace("*)\t(V", "*\t(V"), 5, "(ARG1* open"),
@@ -639,6 +642,14 @@ def test_real_data_is_read_whole(
 ) -> None:
     labels = read_examples(kind, DATA / name, columns=columns)
     assert counts.items() <= labels.counts.items()
+
+
+def test_the_mark_between_columns_without_a_header_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.csv", "good; film;1\n")
+    with pytest.raises(ElmoError, match="x.csv:1: its fields are divided by ';'"):
+        read_examples("classification", path, columns={"text": "1", "label": "2"})
+    one_column = read_examples("classification", path, columns={"text": "1"}, labelled=False)
+    assert len(one_column.examples) == 1
 
 
 def test_csv_with_named_columns_and_lines_inside_fields(tmp_path: Path) -> None:

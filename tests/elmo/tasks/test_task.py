@@ -702,6 +702,31 @@ def test_pairs_drop_elmo_at_the_output_too() -> None:
     assert (h_BTD[..., -DIM:] == 0).float().mean() > 0.9
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_without_tokens_is_refused(kind: str, tmp_path: Path) -> None:
+    """Readers drop such texts; examples that were made by hand may have them."""
+    out = trained(kind, tmp_path, None, changes={"elmo": "none", "epochs": 1}, count=8)
+    task = Task.load(out)
+    empty: Any = replace(examples(kind, 1)[0], source="x:1")
+    empties: list[Any]
+    match empty:
+        case Pair():
+            empties = [replace(empty, premise=()), replace(empty, hypothesis=())]
+        case Document():
+            empties = [replace(empty, tokens_of=()), replace(empty, tokens_of=(("a",), ()))]
+        case Question():
+            assert list(task.predict([replace(empty, tokens=())]))[0][1] == (0, 0)
+            return
+        case _:
+            empties = [replace(empty, tokens=())]
+    for example in empties:
+        with pytest.raises(ElmoError, match="^x:1: has a text without tokens"):
+            list(task.predict([example]))
+        with pytest.raises(ElmoError, match="^x:1: has a text without tokens"):
+            dev = replace(labelled(kind, 8), examples=[example])
+            taught(kind, labelled(kind, 8), dev, tmp_path / "other")
+
+
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_a_training_that_was_still_improving_is_known(tmp_path: Path, epochs: int) -> None:
     """Where the rate is 0 the first epoch is the best; alone, it is the last as well."""

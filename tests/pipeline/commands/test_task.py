@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from elmo.errors import ElmoError, NotFound
 from pipeline.commands.cli import cli
+from pipeline.commands.task import _chosen
 from tests.elmo.conftest import save_tiny_model
 
 SENTENCES = [
@@ -147,6 +148,24 @@ def test_the_baseline_needs_no_model(folder: Path) -> None:
     assert "f1 1.0000" in run(*TRAIN, "--without-elmo")
     assert not Path("ner/model").exists()
     assert json.loads(run("evaluate", "ner", "--data", "ner.conll", "--json"))["f1"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("lr=5e-05", 5e-05),
+        ("lr=6e-3", 0.006),
+        ("lr=.5", 0.5),
+        ("epochs=+1e1", 10),
+        ("layers=[0, 2]", (0, 2)),
+        ("layer_norm=~", None),
+        ("word_file=a: b", "a: b"),
+    ],
+)
+def test_set_reads_values_as_yaml_does(text: str, value: Any) -> None:
+    words = ("words=file",) if "word_file" in text else ()
+    settings = _chosen("classification", {}, (*words, text))
+    assert getattr(settings, text.partition("=")[0]) == value
 
 
 @pytest.mark.parametrize(
