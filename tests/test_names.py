@@ -26,8 +26,8 @@ WORDS = frozenset(
     """.split()
 )
 MOST_BARE_NAMES = {
-    "elmo": 249,
-    "pipeline": 56,
+    "elmo": 100,
+    "pipeline": 22,
     "research": 10,
     "benchmarks": 107,
 }

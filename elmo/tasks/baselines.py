@@ -73,7 +73,7 @@ def _of_tagging(
     tallies["features"] = tally_tags(test, _of_features(labels, train, test), labels)
     vectors = _WordVectors([*train, *dev, *test], encode)
     words = _words(train)
-    predict = _linear(vectors.each, words[:: len(words) // _TOKENS + 1], _words(dev))
+    predict = _linear(vectors.of_words, words[:: len(words) // _TOKENS + 1], _words(dev))
     flat = iter(predict(_words(test)))
     guesses = [[next(flat) for _ in example.tokens] for example in test]
     return tallies | {"static": tally_tags(test, guesses, labels)}
@@ -92,8 +92,8 @@ def most_frequent_tagger(
         for word, tag in zip(tokens, tags, strict=True):
             by_word[word][tag] += 1
     usual = {word: _most_common(tags) for word, tags in by_word.items()}
-    other = _most_common(sum(by_word.values(), Counter[str]()))
-    return lambda word: usual.get(word, other)
+    fallback = _most_common(sum(by_word.values(), Counter[str]()))
+    return lambda word: usual.get(word, fallback)
 
 
 def _words(examples: Iterable[Tagged]) -> list[Classified]:
@@ -107,7 +107,7 @@ def _words(examples: Iterable[Tagged]) -> list[Classified]:
 
 def _most_common(counts: Counter[str]) -> str:
     """Return the most frequent value; of equally frequent ones, the first in alphabetical order."""
-    return min(counts, key=lambda one: (-counts[one], one))
+    return min(counts, key=lambda value: (-counts[value], value))
 
 
 def _labels(example: Example) -> Any:
@@ -118,7 +118,9 @@ class _WordVectors:
     """The context-free vectors of all words of some examples."""
 
     def __init__(self, examples: Iterable[Classified | Pair | Tagged], encode: Encode) -> None:
-        words = sorted({word for one in examples for tokens in one.sentences for word in tokens})
+        words = sorted(
+            {word for example in examples for tokens in example.sentences for word in tokens}
+        )
         self._numbers = {word: number for number, word in enumerate(words)}
         self._vectors_WD = encode(words)
 
@@ -126,7 +128,7 @@ class _WordVectors:
         """Return the mean vector of each text's tokens, (N, D); zeros for a text without tokens."""
         return np.stack([self._mean(example.tokens) for example in examples])
 
-    def each(self, examples: Sequence[Classified]) -> Floats:
+    def of_words(self, examples: Sequence[Classified]) -> Floats:
         """Return the vectors of texts of one word each, (N, D)."""
         return self._vectors_WD[[self._numbers[example.tokens[0]] for example in examples]]
 
@@ -149,17 +151,18 @@ def _linear(
     logistic = _sklearn("linear_model").LogisticRegression
     x = features(train)
     scale = _sklearn("preprocessing").MaxAbsScaler().fit(x)
-    known = [example for example in dev if example.label is not None]
+    scored_dev = [example for example in dev if example.label is not None]
     # Small products, whose bits and time are better on one thread.
     with warnings.catch_warnings(), import_module("threadpoolctl").threadpool_limits(1, "blas"):
         warnings.simplefilter("ignore")  # of what is nearly converged
         models = [
             logistic(C=strength, max_iter=200).fit(scale.transform(x), labels)
-            for strength in (_STRENGTHS if known else (1.0,))
+            for strength in (_STRENGTHS if scored_dev else (1.0,))
         ]
-    gold = [example.label for example in known]
+    gold = [example.label for example in scored_dev]
     right = [
-        model.score(scale.transform(features(known)), gold) if known else 0.0 for model in models
+        model.score(scale.transform(features(scored_dev)), gold) if scored_dev else 0.0
+        for model in models
     ]
     best = models[int(np.argmax(right))]
 

@@ -80,16 +80,19 @@ def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return figures
 
 
-def gain_of(ours: Sequence[Tally], theirs: Sequence[Tally]) -> dict[str, float | None]:
-    """Return the mean gain of `ours` over `theirs` in the first score, with 95 % intervals.
+def gain_of(tallies: Sequence[Tally], baseline_tallies: Sequence[Tally]) -> dict[str, float | None]:
+    """Return the mean gain in the first score of `tallies` over `baseline_tallies`, with 95 %
+    intervals.
 
     Both have a tally for each seed. One interval is over seeds (Student's t; None for one seed),
     which tells of training; one over texts of the test file (paired bootstrap).
     """
-    scores = [[main_score(tally.scores()) for tally in one] for one in (ours, theirs)]
+    scores = [
+        [main_score(tally.scores()) for tally in side] for side in (tallies, baseline_tallies)
+    ]
     gains = [a - b for a, b in zip(*scores, strict=True)]
     low, high = interval_over_seeds(gains) or (None, None)
-    test_low, test_high = paired_bootstrap(ours, theirs)
+    test_low, test_high = paired_bootstrap(tallies, baseline_tallies)
     return {
         "gain": statistics.fmean(gains),
         "gain_low": low,

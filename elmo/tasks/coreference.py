@@ -68,9 +68,9 @@ class CoreferenceModel(TaskModel):
             home = {span: k for k, cluster in enumerate(part.clusters or ()) for span in cluster}
             clusters = [home.get(span, -1 - m) for m, span in enumerate(spans)]
             number_M = torch.tensor(clusters, device=scores_MA1.device)
-            same_MA = number_M[antecedents_MA.clamp(min=0)] == number_M.unsqueeze(1)
-            same_MA = same_MA & (antecedents_MA >= 0)
-            right_MA1 = torch.cat([~same_MA.any(1, keepdim=True), same_MA], 1)
+            is_right_MA = number_M[antecedents_MA.clamp(min=0)] == number_M.unsqueeze(1)
+            is_right_MA = is_right_MA & (antecedents_MA >= 0)
+            right_MA1 = torch.cat([~is_right_MA.any(1, keepdim=True), is_right_MA], 1)
             right_M = scores_MA1.masked_fill(~right_MA1, float("-inf")).logsumexp(1)
             losses.append((scores_MA1.logsumexp(1) - right_M).sum())
         return torch.stack(losses).sum()
@@ -84,7 +84,7 @@ class CoreferenceModel(TaskModel):
         answers = []
         for document in examples:
             spans, scores_MA1, antecedents_MA = self._link(document, vectors)
-            score_M, choice_M = (one.tolist() for one in scores_MA1.softmax(1).max(1))
+            score_M, choice_M = (values_M.tolist() for values_M in scores_MA1.softmax(1).max(1))
             links = [
                 (m, int(antecedents_MA[m, choice - 1]))
                 for m, choice in enumerate(choice_M)
@@ -139,12 +139,12 @@ class CoreferenceModel(TaskModel):
         g_SD = self._represent(h_ND, words_NW, spans)
         mention_S = self.mention(g_SD).squeeze(-1)
         kept = self._prune(document, spans, mention_S)
-        chosen = torch.tensor(kept, device=g_SD.device)
-        g_MD, mention_M = g_SD[chosen], mention_S[chosen]
+        kept_M = torch.tensor(kept, device=g_SD.device)
+        g_MD, mention_M = g_SD[kept_M], mention_S[kept_M]
         previous_M1 = torch.arange(len(kept))[:, None] - 1
         count = min(self.settings.antecedents, max(1, len(kept) - 1))
-        earlier_MA = previous_M1 - torch.arange(count)
-        antecedents_MA = earlier_MA.clamp(min=-1).to(g_SD.device)
+        previous_MA = previous_M1 - torch.arange(count)
+        antecedents_MA = previous_MA.clamp(min=-1).to(g_SD.device)
         scores_MA = self._score_pairs(g_MD, mention_M, antecedents_MA)
         none_M1 = scores_MA.new_zeros(len(kept), 1)
         return [spans[k] for k in kept], torch.cat([none_M1, scores_MA], 1), antecedents_MA
@@ -154,11 +154,11 @@ class CoreferenceModel(TaskModel):
         starts = torch.tensor([start for start, _ in spans], device=h_ND.device)
         stops = torch.tensor([stop for _, stop in spans], device=h_ND.device)
         widths = stops - starts
-        inside_SL = torch.arange(int(widths.max()), device=h_ND.device) + starts[:, None]
-        mask_SL = inside_SL < stops[:, None]
-        inside_SL = inside_SL.clamp(max=len(h_ND) - 1)
-        scores_SL = self.head(h_ND).squeeze(-1)[inside_SL].masked_fill(~mask_SL, float("-inf"))
-        head_SW = (scores_SL.softmax(1).unsqueeze(1) @ words_NW[inside_SL]).squeeze(1)
+        tokens_SL = torch.arange(int(widths.max()), device=h_ND.device) + starts[:, None]
+        mask_SL = tokens_SL < stops[:, None]
+        tokens_SL = tokens_SL.clamp(max=len(h_ND) - 1)
+        scores_SL = self.head(h_ND).squeeze(-1)[tokens_SL].masked_fill(~mask_SL, float("-inf"))
+        head_SW = (scores_SL.softmax(1).unsqueeze(1) @ words_NW[tokens_SL]).squeeze(1)
         width_S = (widths - 1).clamp(max=self.settings.span_tokens - 1)
         features = [h_ND[starts], h_ND[stops - 1], self.dropout(self.width(width_S)), head_SW]
         return torch.cat(features, -1)
@@ -203,16 +203,16 @@ class CoreferenceModel(TaskModel):
 
         The first layer's share of g_i and of g_j is computed once per span, not once per pair.
         """
-        first, rest = self.pair[0], self.pair[1:]
-        assert isinstance(first, nn.Linear)
+        input_layer, upper_layers = self.pair[0], self.pair[1:]
+        assert isinstance(input_layer, nn.Linear)
         D = g_MD.shape[1]
-        mine_HD, other_HD, both_HD, features_HF = torch.split(
-            first.weight, [D, D, D, FEATURE_DIM], 1
+        span_HD, antecedent_HD, product_HD, features_HF = torch.split(
+            input_layer.weight, [D, D, D, FEATURE_DIM], 1
         )
-        hidden_MAH = (g_MD.unsqueeze(1) * g_MD[index_MA]) @ both_HD.T
-        hidden_MAH = hidden_MAH + (g_MD @ mine_HD.T + first.bias).unsqueeze(1)
-        hidden_MAH = hidden_MAH + (g_MD @ other_HD.T)[index_MA] + features_MAF @ features_HF.T
-        return rest(hidden_MAH).squeeze(-1)
+        hidden_MAH = (g_MD.unsqueeze(1) * g_MD[index_MA]) @ product_HD.T
+        hidden_MAH = hidden_MAH + (g_MD @ span_HD.T + input_layer.bias).unsqueeze(1)
+        hidden_MAH = hidden_MAH + (g_MD @ antecedent_HD.T)[index_MA] + features_MAF @ features_HF.T
+        return upper_layers(hidden_MAH).squeeze(-1)
 
     def _cut(self, document: Document) -> Document:
         """Return a random run of `sentences` sentences of a document; a GAP snippet is returned
@@ -220,9 +220,9 @@ class CoreferenceModel(TaskModel):
         longest, count = self.settings.sentences, len(document.tokens_of)
         if count <= longest or document.links:
             return document
-        first = int(torch.randint(count - longest + 1, ()))
-        offset = sum(map(len, document.tokens_of[:first]))
-        kept = document.tokens_of[first : first + longest]
+        first_sentence = int(torch.randint(count - longest + 1, ()))
+        offset = sum(map(len, document.tokens_of[:first_sentence]))
+        kept = document.tokens_of[first_sentence : first_sentence + longest]
         end = offset + sum(map(len, kept))
         clusters = tuple(
             tuple((a - offset, b - offset) for a, b in cluster if offset <= a and b <= end)
@@ -242,8 +242,8 @@ def candidate_spans(document: Document, longest: int) -> list[Range]:
     spans, offset = [], 0
     for sentence in document.tokens_of:
         for start in range(len(sentence)):
-            last = min(start + longest, len(sentence))
-            spans += [(offset + start, offset + stop) for stop in range(start + 1, last + 1)]
+            limit = min(start + longest, len(sentence))
+            spans += [(offset + start, offset + stop) for stop in range(start + 1, limit + 1)]
         offset += len(sentence)
     return spans
 
@@ -254,10 +254,10 @@ def clusters_of(spans: Sequence[Range], links: Sequence[tuple[int, int]]) -> Clu
     A link is a pair of indices into `spans`: a later span and its antecedent.
     """
     home: dict[int, list[int]] = {}
-    for later, earlier in links:
-        cluster = home.setdefault(earlier, [earlier])
-        cluster.append(later)
-        home[later] = cluster
+    for span, antecedent in links:
+        cluster = home.setdefault(antecedent, [antecedent])
+        cluster.append(span)
+        home[span] = cluster
     groups = {id(cluster): sorted(cluster) for cluster in home.values()}
     return sorted([spans[k] for k in group] for group in groups.values())
 

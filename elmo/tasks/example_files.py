@@ -74,11 +74,11 @@ def read_examples(
         ]
         return _joined(path, parts)
     readers = KINDS[kind].readers
-    chosen = format or _format(path)
-    if chosen not in readers:
+    file_format = format or _format(path)
+    if file_format not in readers:
         raise ElmoError(
-            f"{path}: {kind} is read from {', '.join(readers)}, not from {chosen}; write it as one "
-            "of these, or pass --format if its ending misleads"
+            f"{path}: {kind} is read from {', '.join(readers)}, not from {file_format}; write "
+            "it as one of these, or pass --format if its ending misleads"
         )
     fields = KINDS[kind].fields
     for name in columns or {}:
@@ -88,9 +88,14 @@ def read_examples(
         raise ElmoError(f"--scheme must be one of {', '.join(schemes.SCHEMES)}, found {scheme!r}")
     defaults = {"word": "2", "tag": "3"} if ".iob2" in path.suffixes else {}
     request = ReadRequest(
-        path, chosen, {**defaults, **(columns or {})}, scheme, TextSplitter(tokenizer), labelled
+        path,
+        file_format,
+        {**defaults, **(columns or {})},
+        scheme,
+        TextSplitter(tokenizer),
+        labelled,
     )
-    labels = readers[chosen](request)
+    labels = readers[file_format](request)
     _check_examples(path, kind, labels, empty=empty)
     return replace(labels, columns=dict(columns or {}))
 
@@ -160,8 +165,8 @@ def _texts(item: Any) -> Iterator[str]:
     if isinstance(item, str):
         yield item
     elif isinstance(item, Mapping | list | tuple):
-        for one in item.values() if isinstance(item, Mapping) else item:
-            yield from _texts(one)
+        for part in item.values() if isinstance(item, Mapping) else item:
+            yield from _texts(part)
 
 
 def _plain(value: Any) -> Any:
@@ -169,7 +174,7 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(cell) for cell in value]
     return None if is_missing(value) else value
 
 
@@ -177,8 +182,8 @@ def _check_examples(path: Path, kind: str, labels: ExampleSet, *, empty: bool) -
     """Raise `ElmoError` for a file without examples, unless allowed, and for tokens without
     text."""
     if not labels.examples and not empty:
-        counted = [f"{name.replace('_', ' ')} {n:,}" for name, n in labels.counts.items() if n]
-        counts = f"; counted: {', '.join(counted)}" if counted else ""
+        count_texts = [f"{name.replace('_', ' ')} {n:,}" for name, n in labels.counts.items() if n]
+        counts = f"; counted: {', '.join(count_texts)}" if count_texts else ""
         raise ElmoError(f"{path}: holds no examples of {kind}{counts}")
     tokens = Counter(token for e in labels.examples for s in e.sentences for token in s)
     if 2 * tokens[SKELETON_WORD] > tokens.total():
@@ -189,8 +194,8 @@ def _check_examples(path: Path, kind: str, labels: ExampleSet, *, empty: bool) -
     for example in labels.examples:
         for sentence in example.sentences:
             if "" in sentence:
-                where = sentence.index("") + 1
-                raise ElmoError(f"{example.source}: token {where} of its sentence is empty")
+                position = sentence.index("") + 1
+                raise ElmoError(f"{example.source}: token {position} of its sentence is empty")
 
 
 def _joined(path: Path, parts: Sequence[ExampleSet]) -> ExampleSet:

@@ -150,20 +150,20 @@ class TaskInputs(nn.Module):
         return self.settings.l2 * torch.stack(terms).sum() if terms else torch.zeros(())
 
     def _words(self, sentences: Sequence[Tokens], mask_BT: Tensor) -> Tensor:
-        like = next(self.parameters())
+        parameter = next(self.parameters())
         types = list(dict.fromkeys(token for sentence in sentences for token in sentence))
-        parts = [like.new_zeros(len(types), 0)]
+        parts = [parameter.new_zeros(len(types), 0)]
         if self.embedding is not None:
-            ids = torch.tensor([self._id(token) for token in types], device=like.device)
+            ids = torch.tensor([self._id(token) for token in types], device=parameter.device)
             parts.append(self.embedding(ids))
         if self.characters is not None:
             ids_NK = torch.from_numpy(CHARACTERS.encode(types)).long()
-            parts.append(self.characters(ids_NK.to(like.device)))
+            parts.append(self.characters(ids_NK.to(parameter.device)))
         rows = {token: k for k, token in enumerate(types)}
         index_BT = torch.zeros(mask_BT.shape, dtype=torch.long)
         for row, sentence in enumerate(sentences):
             index_BT[row, : len(sentence)] = torch.tensor([rows[token] for token in sentence])
-        x_BTW = torch.cat(parts, -1)[index_BT.to(like.device)]
+        x_BTW = torch.cat(parts, -1)[index_BT.to(parameter.device)]
         return x_BTW * mask_BT.unsqueeze(-1)
 
     def _id(self, token: str) -> int:
@@ -182,10 +182,10 @@ class TaskInputs(nn.Module):
         if not self.own_mixes:
             return []
         assert vectors is not None
-        stored = vectors(sentences)
-        L, _, D = stored[0].shape
-        padded_BLTD = np.zeros((len(stored), L, mask_BT.shape[1], D), stored[0].dtype)
-        for row, layers in enumerate(stored):
+        layer_arrays = vectors(sentences)
+        L, _, D = layer_arrays[0].shape
+        padded_BLTD = np.zeros((len(layer_arrays), L, mask_BT.shape[1], D), layer_arrays[0].dtype)
+        for row, layers in enumerate(layer_arrays):
             padded_BLTD[row, :, : layers.shape[1]] = layers
         # As narrow as they are kept until they are on the device.
         layers_LBTD = device_tensor(padded_BLTD, mask_BT.device).transpose(0, 1)
@@ -204,9 +204,9 @@ def word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
     train = list(train)
     counts = Counter(token for sentence in train for token in sentence)
     if settings.words == "file":
-        needed = {*counts, *(token.lower() for token in counts)}
+        task_words = {*counts, *(token.lower() for token in counts)}
         return _with_marks(
-            *read_word_vectors(Path(settings.word_file), needed, dim=settings.word_dim)
+            *read_word_vectors(Path(settings.word_file), task_words, dim=settings.word_dim)
         )
     if settings.words == "trained":
         return _with_marks(
@@ -217,13 +217,13 @@ def word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
 
 
 def read_word_vectors(
-    path: Path, needed: set[str], *, dim: int
+    path: Path, task_words: set[str], *, dim: int
 ) -> tuple[list[str], npt.NDArray[np.float32]]:
     """Read the words and vectors (words, dim) of a word2vec or GloVe text file whose vectors have
     `dim` numbers.
 
-    The `needed` words and the first `FILE_WORDS` (400,000) words of the file are kept. `ElmoError`
-    names a malformed line.
+    The words in `task_words` and the first `FILE_WORDS` (400,000) words of the file are kept.
+    `ElmoError` names a malformed line.
     """
     words: dict[str, int] = {}
     rows: list[npt.NDArray[np.float32]] = []
@@ -244,7 +244,7 @@ def read_word_vectors(
                 f"{path}:{number}: must be a word and {dim} numbers; set "
                 "word_dim to the width of the vectors"
             )
-        if (number <= FILE_WORDS or fields[0] in needed) and fields[0] not in words:
+        if (number <= FILE_WORDS or fields[0] in task_words) and fields[0] not in words:
             words[fields[0]] = len(words)
             rows.append(vector)
     if not words:

@@ -31,13 +31,13 @@ def label_scores(answers: Sequence[Answered], *, marks_spans: bool) -> dict[str,
     right, predicted, gold = Counter[str](), Counter[str](), Counter[str]()
     confusion: dict[str, Counter[str]] = defaultdict(Counter)
     for example, (prediction, _) in answers:
-        theirs, ours = _items(example, prediction, marks_spans)
-        gold.update(label for *_, label in theirs)
-        predicted.update(label for *_, label in ours)
-        right.update(label for *_, label in set(theirs) & set(ours))
+        gold_items, predicted_items = _items(example, prediction, marks_spans)
+        gold.update(label for *_, label in gold_items)
+        predicted.update(label for *_, label in predicted_items)
+        right.update(label for *_, label in set(gold_items) & set(predicted_items))
         if not marks_spans and not isinstance(example, Predicate):
-            for (*_, known), (*_, guess) in zip(theirs, ours, strict=True):
-                confusion[known][guess] += 1
+            for (*_, gold_label), (*_, guess) in zip(gold_items, predicted_items, strict=True):
+                confusion[gold_label][guess] += 1
     labels = sorted(gold | predicted)
     if not labels:
         return {}
@@ -75,8 +75,8 @@ def _items(
                 return spans_of(tags), spans_of(prediction)
             return list(enumerate(tags)), list(enumerate(prediction))
         case Predicate():
-            known = example.nested or lenient_spans(example.tags or ())
-            return _arguments(known), _arguments(lenient_spans(prediction))
+            gold_spans = example.nested or lenient_spans(example.tags or ())
+            return _arguments(gold_spans), _arguments(lenient_spans(prediction))
     return (), ()
 
 
@@ -90,13 +90,14 @@ def _calibration(answers: Sequence[Answered]) -> dict[str, float]:
         if isinstance(example, Classified | Pair):
             score = max(scores)
             bins[min(BINS - 1, int(score * BINS))].append((score, prediction == example.label))
-    pairs = [pair for each in bins for pair in each]
+    pairs = [pair for scored_bin in bins for pair in scored_bin]
     if not pairs:
         return {}
     gaps = [
-        abs(fmean(score for score, _ in each) - fmean(is_right for _, is_right in each)) * len(each)
-        for each in bins
-        if each
+        abs(fmean(score for score, _ in scored_bin) - fmean(is_right for _, is_right in scored_bin))
+        * len(scored_bin)
+        for scored_bin in bins
+        if scored_bin
     ]
     return {
         "mean_score": fmean(score for score, _ in pairs),

@@ -50,29 +50,31 @@ class Tally(msgspec.Struct, forbid_unknown_fields=True):
         return np.array(self.counts, np.float64).reshape(len(self.counts), _COLUMNS[self.metric])
 
 
-def paired_bootstrap(ours: Sequence[Tally], theirs: Sequence[Tally]) -> tuple[float, float]:
-    """Return the 95 % interval of the main score of `ours` minus that of `theirs`, by paired
-    bootstrap.
+def paired_bootstrap(
+    tallies: Sequence[Tally], baseline_tallies: Sequence[Tally]
+) -> tuple[float, float]:
+    """Return the 95 % interval of the main score of `tallies` minus that of `baseline_tallies`, by
+    paired bootstrap.
 
     Each side has one tally per seed, all over the same test units. Each draw resamples the texts
     with replacement, each with all its units, and averages the scores over seeds. The random seed
     is fixed, so the result is reproducible.
     """
-    tallies = [*ours, *theirs]
-    together_UN = np.concatenate([tally.array() for tally in tallies], 1)
-    if groups := tallies[0].groups:
+    all_tallies = [*tallies, *baseline_tallies]
+    together_UN = np.concatenate([tally.array() for tally in all_tallies], 1)
+    if groups := all_tallies[0].groups:
         by_text_UN = np.zeros((max(groups) + 1, together_UN.shape[1]))
         np.add.at(by_text_UN, np.array(groups), together_UN)
         together_UN = by_text_UN
-    units, width = len(together_UN), together_UN.shape[1] // len(tallies)
-    of_sums = _SCORES[tallies[0].metric]
+    units, width = len(together_UN), together_UN.shape[1] // len(all_tallies)
+    of_sums = _SCORES[all_tallies[0].metric]
     random = np.random.default_rng(0)
     gains = np.empty(DRAWS)
     for draw in range(DRAWS):
         times_U = np.bincount(random.integers(units, size=units), minlength=units)
-        sums = (times_U @ together_UN).reshape(len(tallies), width).tolist()
-        scores = [main_score(of_sums(one)) for one in sums]
-        gains[draw] = fmean(scores[: len(ours)]) - fmean(scores[len(ours) :])
+        sums = (times_U @ together_UN).reshape(len(all_tallies), width).tolist()
+        scores = [main_score(of_sums(seed_sums)) for seed_sums in sums]
+        gains[draw] = fmean(scores[: len(tallies)]) - fmean(scores[len(tallies) :])
     low, high = np.quantile(gains, (0.025, 0.975))
     return float(low), float(high)
 
@@ -110,7 +112,7 @@ def tally_accuracy(gold: Sequence[object], predicted: Sequence[object]) -> Tally
 
 def tally_tag_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Tally:
     """Tally how many tags are right; a unit is a sentence."""
-    return Tally("accuracy", [_right(*one) for one in zip(gold, predicted, strict=True)])
+    return Tally("accuracy", [_right(*pair) for pair in zip(gold, predicted, strict=True)])
 
 
 def _right(gold: Sequence[str], predicted: Sequence[str]) -> tuple[float, float]:
@@ -125,9 +127,9 @@ def precision_recall_f1(right: float, predicted: float, gold: float) -> Scores:
     """
     precision = right / predicted if predicted else 0.0
     recall = right / gold if gold else 0.0
-    both = precision + recall
+    total = precision + recall
     return {
-        "f1": 2 * precision * recall / both if both else 0.0,
+        "f1": 2 * precision * recall / total if total else 0.0,
         "precision": precision,
         "recall": recall,
     }
@@ -137,7 +139,7 @@ def tally_span_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[S
     """Tally F1 over exact spans and labels, micro-averaged as in conlleval and seqeval; a unit is a
     sentence."""
     pairs = zip(gold, predicted, strict=True)
-    return Tally("spans", [_overlap(set(theirs), set(ours)) for theirs, ours in pairs])
+    return Tally("spans", [_overlap(set(a), set(b)) for a, b in pairs])
 
 
 def _overlap(gold: Set[object], predicted: Set[object]) -> tuple[float, float, float]:
@@ -161,9 +163,9 @@ def predicate_arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ..
     parts: list[tuple[str, list[Range]]] = []
     for start, stop, label in sorted(spans):
         name = label.removeprefix("C-")
-        earlier = [ranges for other, ranges in parts if other == name]
-        if label.startswith("C-") and earlier:
-            earlier[-1].append((start, stop))
+        same_arguments = [ranges for argument, ranges in parts if argument == name]
+        if label.startswith("C-") and same_arguments:
+            same_arguments[-1].append((start, stop))
         else:
             parts.append((name, [(start, stop)]))
     return {(name, tuple(ranges)) for name, ranges in parts if name != "V"}
@@ -185,9 +187,9 @@ def normalised_answer(text: str) -> str:
 
 def answer_f1(predicted: str, reference: str) -> float:
     """Return the F1 over the words of two answers, after `normalised_answer`."""
-    ours, theirs = normalised_answer(predicted).split(), normalised_answer(reference).split()
-    shared = sum((Counter(ours) & Counter(theirs)).values())
-    return precision_recall_f1(shared, len(ours), len(theirs))["f1"]
+    a, b = normalised_answer(predicted).split(), normalised_answer(reference).split()
+    shared = sum((Counter(a) & Counter(b)).values())
+    return precision_recall_f1(shared, len(a), len(b))["f1"]
 
 
 def tally_answers(references: Sequence[Sequence[str]], predicted: Sequence[str]) -> Tally:
@@ -195,8 +197,8 @@ def tally_answers(references: Sequence[Sequence[str]], predicted: Sequence[str])
     question."""
     counts = []
     for answers, guess in zip(references, predicted, strict=True):
-        f1 = max(answer_f1(guess, one) for one in answers)
-        exact = max(normalised_answer(guess) == normalised_answer(one) for one in answers)
+        f1 = max(answer_f1(guess, answer) for answer in answers)
+        exact = max(normalised_answer(guess) == normalised_answer(answer) for answer in answers)
         counts.append((f1, float(exact), 1.0))
     return Tally("answers", counts)
 
@@ -205,11 +207,11 @@ def tally_coreference(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -
     """Tally MUC, B³, CEAF-φ4 and the mean of their F1s, given the clusters of each document; a unit
     is a document."""
     counts = []
-    for theirs, ours in zip(gold, predicted, strict=True):
-        similarity = _ceaf_similarity(theirs, ours)
-        muc = (*_muc(ours, theirs), *_muc(theirs, ours))
-        b_cubed = (*_b_cubed(ours, theirs), *_b_cubed(theirs, ours))
-        ceaf = (similarity, float(len(ours)), similarity, float(len(theirs)))
+    for a, b in zip(gold, predicted, strict=True):
+        similarity = _ceaf_similarity(a, b)
+        muc = (*_muc(b, a), *_muc(a, b))
+        b_cubed = (*_b_cubed(b, a), *_b_cubed(a, b))
+        ceaf = (similarity, float(len(b)), similarity, float(len(a)))
         counts.append((*muc, *b_cubed, *ceaf))
     return Tally("coreference", counts)
 
@@ -219,11 +221,13 @@ def tally_links(gold: Sequence[Sequence[Link]], predicted: Sequence[Clusters]) -
     clusters of each snippet; a unit is a snippet."""
     counts = []
     for links, clusters in zip(gold, predicted, strict=True):
-        right = guessed = known = 0
-        for pronoun, name, same in links:
-            linked = any(pronoun in cluster and name in cluster for cluster in clusters)
-            right, guessed, known = right + (linked and same), guessed + linked, known + same
-        counts.append((float(right), float(guessed), float(known)))
+        expected = [corefers for *_, corefers in links]
+        guesses = [
+            any(pronoun in cluster and name in cluster for cluster in clusters)
+            for pronoun, name, _ in links
+        ]
+        right = sum(a and b for a, b in zip(expected, guesses, strict=True))
+        counts.append((float(right), float(sum(guesses)), float(sum(expected))))
     return Tally("links", counts)
 
 
@@ -241,8 +245,8 @@ def _clusters(sums: Sequence[float]) -> Scores:
     for k, name in enumerate(("muc", "b_cubed", "ceaf_e")):
         p, p_of, r, r_of = sums[4 * k : 4 * k + 4]
         precision, recall = p / p_of if p_of else 0.0, r / r_of if r_of else 0.0
-        both = precision + recall
-        scores[f"{name}_f1"] = 2 * precision * recall / both if both else 0.0
+        total = precision + recall
+        scores[f"{name}_f1"] = 2 * precision * recall / total if total else 0.0
     return {"f1": sum(scores.values()) / 3, **scores}
 
 
@@ -264,10 +268,10 @@ _COLUMNS: dict[Metric, int] = {
 }
 
 
-def _muc(clusters: Clusters, other: Clusters) -> tuple[float, float]:
+def _muc(clusters: Clusters, rivals: Clusters) -> tuple[float, float]:
     """Return the number of links of `clusters` that the other side keeps, and the number of
     links."""
-    home = {mention: number for number, cluster in enumerate(other) for mention in cluster}
+    home = {mention: number for number, cluster in enumerate(rivals) for mention in cluster}
     kept = links = 0
     for cluster in clusters:
         parts = {home.get(mention, (mention,)) for mention in cluster}
@@ -275,8 +279,8 @@ def _muc(clusters: Clusters, other: Clusters) -> tuple[float, float]:
     return kept, links
 
 
-def _b_cubed(clusters: Clusters, other: Clusters) -> tuple[float, float]:
-    home = {mention: number for number, cluster in enumerate(other) for mention in cluster}
+def _b_cubed(clusters: Clusters, rivals: Clusters) -> tuple[float, float]:
+    home = {mention: number for number, cluster in enumerate(rivals) for mention in cluster}
     shared = mentions = 0.0
     for cluster in clusters:
         overlaps = Counter(home[mention] for mention in cluster if mention in home)
@@ -289,10 +293,11 @@ def _ceaf_similarity(gold: Clusters, predicted: Clusters) -> float:
     """Return the sum of 2|a ∩ b| / (|a| + |b|) over the best one-to-one matching of clusters."""
     from scipy.optimize import linear_sum_assignment
 
-    ours = [set(cluster) for cluster in predicted]
-    theirs = [set(cluster) for cluster in gold]
+    predicted_sets = [set(cluster) for cluster in predicted]
+    gold_sets = [set(cluster) for cluster in gold]
     similarity = np.array(
-        [[2 * len(a & b) / (len(a) + len(b)) for b in theirs] for a in ours], np.float64
-    ).reshape(len(ours), len(theirs))
+        [[2 * len(a & b) / (len(a) + len(b)) for b in gold_sets] for a in predicted_sets],
+        np.float64,
+    ).reshape(len(predicted_sets), len(gold_sets))
     rows, columns = linear_sum_assignment(similarity, maximize=True)
     return float(similarity[rows, columns].sum())

@@ -67,8 +67,8 @@ class SharedDropout(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Return `x_BTD` with some of its D features set to 0 throughout each sentence."""
-        ones_B1D = torch.ones_like(x_BTD[:, :1])
-        return x_BTD * nn.functional.dropout(ones_B1D, self.rate, self.training)
+        mask_B1D = torch.ones_like(x_BTD[:, :1])
+        return x_BTD * nn.functional.dropout(mask_B1D, self.rate, self.training)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
@@ -102,13 +102,13 @@ def viterbi(
     pointers = []
     for t in range(1, scores_BTK.shape[1]):
         total_BKK = best_BK.unsqueeze(2) + moves_KK
-        reached_BK, pointer_BK = total_BKK.max(1)
-        inside_B1 = mask_BT[:, t : t + 1]
-        best_BK = torch.where(inside_B1, reached_BK + scores_BTK[:, t], best_BK)
+        best_score_BK, pointer_BK = total_BKK.max(1)
+        is_token_B1 = mask_BT[:, t : t + 1]
+        best_BK = torch.where(is_token_B1, best_score_BK + scores_BTK[:, t], best_BK)
         pointers.append(pointer_BK.tolist())
-    last_B = (best_BK + end_K).argmax(1).tolist()
+    last_tag_B = (best_BK + end_K).argmax(1).tolist()
     paths = []
-    for row, (length, tag) in enumerate(zip(mask_BT.sum(1).tolist(), last_B, strict=True)):
+    for row, (length, tag) in enumerate(zip(mask_BT.sum(1).tolist(), last_tag_B, strict=True)):
         path = [tag]
         for pointer in reversed(pointers[: length - 1]):
             path.append(pointer[row][path[-1]])
@@ -123,18 +123,18 @@ def tag_probabilities(
     scores are those of `viterbi`."""
     T = scores_BTK.shape[1]
     alpha_BK = start_K + scores_BTK[:, 0]
-    before = [alpha_BK]
+    alphas = [alpha_BK]
     for t in range(1, T):
-        next_BK = (alpha_BK.unsqueeze(2) + moves_KK).logsumexp(1) + scores_BTK[:, t]
-        alpha_BK = torch.where(mask_BT[:, t : t + 1], next_BK, alpha_BK)
-        before.append(alpha_BK)
+        sums_BK = (alpha_BK.unsqueeze(2) + moves_KK).logsumexp(1) + scores_BTK[:, t]
+        alpha_BK = torch.where(mask_BT[:, t : t + 1], sums_BK, alpha_BK)
+        alphas.append(alpha_BK)
     beta_BK = end_K.expand_as(alpha_BK)
-    after = [beta_BK]
+    betas = [beta_BK]
     for t in range(T - 1, 0, -1):
-        next_BK = (moves_KK + (scores_BTK[:, t] + beta_BK).unsqueeze(1)).logsumexp(2)
-        beta_BK = torch.where(mask_BT[:, t : t + 1], next_BK, beta_BK)
-        after.append(beta_BK)
-    return (torch.stack(before, 1) + torch.stack(after[::-1], 1)).softmax(-1)
+        sums_BK = (moves_KK + (scores_BTK[:, t] + beta_BK).unsqueeze(1)).logsumexp(2)
+        beta_BK = torch.where(mask_BT[:, t : t + 1], sums_BK, beta_BK)
+        betas.append(beta_BK)
+    return (torch.stack(alphas, 1) + torch.stack(betas[::-1], 1)).softmax(-1)
 
 
 def chosen_scores(probabilities_TK: Tensor, path: Sequence[int]) -> list[float]:
@@ -145,19 +145,19 @@ def chosen_scores(probabilities_TK: Tensor, path: Sequence[int]) -> list[float]:
 
 def describe_spans(spans: Sequence[Span], scores: Sequence[float] | None) -> list[dict[str, Any]]:
     """Return spans as dictionaries for JSON, each with the lowest of its tokens' `scores`."""
-    described = [{"start": a, "stop": b, "label": label} for a, b, label in spans]
+    entries = [{"start": a, "stop": b, "label": label} for a, b, label in spans]
     if scores is not None:
-        for span, (start, stop, _) in zip(described, spans, strict=True):
+        for span, (start, stop, _) in zip(entries, spans, strict=True):
             span["score"] = round(min(scores[start:stop]), 4)
-    return described
+    return entries
 
 
-def padded_labels(rows: Sequence[Sequence[int]], like_BT: Tensor) -> Tensor:
+def padded_labels(rows: Sequence[Sequence[int]], shape_BT: Tensor) -> Tensor:
     """Return lists of label ids as one tensor (B, T), padded with 0.
 
-    `like_BT` is a tensor that has the shape and device wanted.
+    `shape_BT` is a tensor of the shape and device of the result.
     """
-    labels_BT = torch.zeros(like_BT.shape, dtype=torch.long)
+    labels_BT = torch.zeros(shape_BT.shape, dtype=torch.long)
     for row, numbers in enumerate(rows):
         labels_BT[row, : len(numbers)] = torch.tensor(numbers)
-    return labels_BT.to(like_BT.device)
+    return labels_BT.to(shape_BT.device)

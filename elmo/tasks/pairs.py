@@ -63,12 +63,14 @@ class PairsModel(LabelModel):
         a_seen_BTD = masked_softmax(match_BTU, b_mask_BU.unsqueeze(1)) @ b_BUD
         b_seen_BUD = masked_softmax(match_BTU.mT, a_mask_BT.unsqueeze(1)) @ a_BTD
         pooled = []
-        for side, seen, mask in (
+        for side, attended, mask in (
             (a_BTD, a_seen_BTD, a_mask_BT),
             (b_BUD, b_seen_BUD, b_mask_BU),
         ):
-            compared = self.compare(torch.cat([side, seen, side - seen, side * seen], -1))
-            composed = self.compose(self.shared_dropout(compared), mask)
+            comparison = self.compare(
+                torch.cat([side, attended, side - attended, side * attended], -1)
+            )
+            composed = self.compose(self.shared_dropout(comparison), mask)
             pooled += [masked_mean(composed, mask), masked_max(composed, mask)]
         return self.decide(torch.cat(pooled, -1))
 

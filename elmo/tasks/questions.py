@@ -59,8 +59,8 @@ class SelfAttention(nn.Module):
         scores_BTT = scores_BTT.masked_fill(~mask_BT.unsqueeze(1) | itself, float("-inf"))
         nothing_BT1 = self.nothing.expand(B, T, 1)
         attention_BTT = torch.cat([scores_BTT, nothing_BT1], -1).softmax(-1)[:, :, :-1]
-        seen_BTD = attention_BTT @ x_BTD
-        return self.join(torch.cat([seen_BTD, x_BTD, seen_BTD * x_BTD], -1)).relu()
+        attended_BTD = attention_BTT @ x_BTD
+        return self.join(torch.cat([attended_BTD, x_BTD, attended_BTD * x_BTD], -1)).relu()
 
 
 class QuestionsModel(TaskModel):
@@ -104,8 +104,8 @@ class QuestionsModel(TaskModel):
         if not readable:
             return [((0, 0), 0.0)] * len(examples)
         start_BT, end_BT = self._logits(readable, vectors)
-        found = iter(best_spans(start_BT, end_BT, self.answer_tokens))
-        return [next(found) if all(example.sentences) else ((0, 0), 0.0) for example in examples]
+        spans = iter(best_spans(start_BT, end_BT, self.answer_tokens))
+        return [next(spans) if all(example.sentences) else ((0, 0), 0.0) for example in examples]
 
     def tally(self, examples: Sequence[Question], predictions: Sequence[Range]) -> Tally:
         """Return the tally of F1 and exact match against all reference answers."""
@@ -147,10 +147,10 @@ class QuestionsModel(TaskModel):
     def _attend(self, c_BTD: Tensor, q_BQD: Tensor, c_mask_BT: Tensor, q_mask_BQ: Tensor) -> Tensor:
         """Apply bidirectional attention between paragraph and question."""
         scores_BTQ = self.similarity(c_BTD, q_BQD)
-        seen_BTD = masked_softmax(scores_BTQ, q_mask_BQ.unsqueeze(1)) @ q_BQD
+        attended_BTD = masked_softmax(scores_BTQ, q_mask_BQ.unsqueeze(1)) @ q_BQD
         best_BT = scores_BTQ.masked_fill(~q_mask_BQ.unsqueeze(1), float("-inf")).amax(-1)
         summary_B1D = masked_softmax(best_BT, c_mask_BT).unsqueeze(1) @ c_BTD
-        together = [c_BTD, seen_BTD, c_BTD * seen_BTD, c_BTD * summary_B1D]
+        together = [c_BTD, attended_BTD, c_BTD * attended_BTD, c_BTD * summary_B1D]
         return self.join(torch.cat(together, -1)).relu()
 
 
@@ -158,10 +158,10 @@ def best_spans(start_BT: Tensor, end_BT: Tensor, longest: int) -> list[tuple[Ran
     """Return for each row of the batch the span (start, stop) of at most `longest` tokens with the
     largest sum of the logits of its first and its last token, and its probability among those."""
     B, T = start_BT.shape
-    allowed_TT = torch.ones(T, T, dtype=torch.bool, device=start_BT.device)
-    allowed_TT = allowed_TT.triu().tril(longest - 1)
+    is_span_TT = torch.ones(T, T, dtype=torch.bool, device=start_BT.device)
+    is_span_TT = is_span_TT.triu().tril(longest - 1)
     sums_BTT = start_BT.unsqueeze(2) + end_BT.unsqueeze(1)
-    sums_BS = sums_BTT.masked_fill(~allowed_TT, float("-inf")).view(B, -1)
+    sums_BS = sums_BTT.masked_fill(~is_span_TT, float("-inf")).view(B, -1)
     best_B = sums_BS.argmax(1)
     scores = sums_BS.softmax(1).gather(1, best_B.unsqueeze(1)).squeeze(1).tolist()
     spans = [(best // T, best % T + 1) for best in best_B.tolist()]

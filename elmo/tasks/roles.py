@@ -66,9 +66,9 @@ class HighwayLSTM(nn.Module):
         kept_BH = nn.functional.dropout(torch.ones_like(h_BH), self.dropout, self.training)
         outputs = []
         for gates_B5H, carry_BH in zip(gates_BT5H.unbind(1), carry_BTH.unbind(1), strict=True):
-            open_B4H, new_BH = (gates_B5H + self.state(h_BH * kept_BH)).split([4 * H, H], -1)
+            open_B4H, candidate_BH = (gates_B5H + self.state(h_BH * kept_BH)).split([4 * H, H], -1)
             i, f, o, r = open_B4H.sigmoid().chunk(4, -1)
-            c_BH = f * c_BH + i * new_BH.tanh()
+            c_BH = f * c_BH + i * candidate_BH.tanh()
             h_BH = torch.lerp(carry_BH, o * c_BH.tanh(), r)
             outputs.append(h_BH)
         h_BTH = torch.stack(outputs, 1)

@@ -35,15 +35,15 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
     kinds: set[str] = set()
     stray = needless = False
     for tags in sentences:
-        before = "O"
+        previous = "O"
         for tag in tags:
             if not _SPAN_TAG.fullmatch(tag):
                 return "plain"
             kinds.add(tag[0].translate(_LETTERS))
-            touches = before[1:] == tag[1:] and before != "O"
+            touches = previous[1:] == tag[1:] and previous != "O"
             stray = stray or (tag[0] == "I" and not touches)
             needless = needless or (tag[0] == "B" and not touches)
-            before = tag
+            previous = tag
     if kinds & {"E", "S"}:
         return "bioes"
     return "iob1" if stray and not needless else "bio"
@@ -68,44 +68,44 @@ def misfit_tags(tags: Set[str]) -> set[str]:
 def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
     """Return the spans that the tags of one sentence mark in `scheme` (`bio`, `iob1` or `bioes`);
     raise `TagError` for a tag that the scheme forbids."""
-    marked: list[Span] = []
-    start, label, inside = 0, "", False
+    spans: list[Span] = []
+    start, label, is_inside = 0, "", False
     for position, tag in enumerate(tags):
         kind, name = _parts(tag, position, scheme)
-        continues = inside and name == label and kind in "IE"
+        continues = is_inside and name == label and kind in "IE"
         if kind in "IE" and not continues and not (scheme == "iob1" and kind == "I"):
-            before = tags[position - 1] if position else "the beginning of the sentence"
-            raise TagError(position, f"tag {tag} follows {before}, which {scheme} forbids")
-        if inside and not continues:
+            predecessor = tags[position - 1] if position else "the beginning of the sentence"
+            raise TagError(position, f"tag {tag} follows {predecessor}, which {scheme} forbids")
+        if is_inside and not continues:
             if scheme == "bioes":
                 raise TagError(position, f"tag {tag} follows {tags[position - 1]}, not ended by E-")
-            marked.append(Span(start, position, label))
+            spans.append(Span(start, position, label))
         if kind != "O" and not continues:
             start, label = position, name
-        inside = kind in "BI"
+        is_inside = kind in "BI"
         if kind in "ES":
-            marked.append(Span(start, position + 1, label))
-    if inside:
+            spans.append(Span(start, position + 1, label))
+    if is_inside:
         if scheme == "bioes":
-            last = len(tags) - 1
-            raise TagError(last, f"tag {tags[last]} ends the sentence; bioes ends a span with E-")
-        marked.append(Span(start, len(tags), label))
-    return marked
+            end = len(tags) - 1
+            raise TagError(end, f"tag {tags[end]} ends the sentence; bioes ends a span with E-")
+        spans.append(Span(start, len(tags), label))
+    return spans
 
 
 def lenient_spans(tags: Sequence[str]) -> list[Span]:
     """Return the spans of BIO tags as conlleval reads them: an I- that continues nothing begins a
     span."""
-    marked: list[Span] = []
+    spans: list[Span] = []
     for position, tag in enumerate(tags):
         if tag == "O":
             continue
         kind, label = tag[0], tag[2:]
-        if kind == "I" and marked and marked[-1][1:] == (position, label):
-            marked[-1] = Span(marked[-1].start, position + 1, label)
+        if kind == "I" and spans and spans[-1][1:] == (position, label):
+            spans[-1] = Span(spans[-1].start, position + 1, label)
         else:
-            marked.append(Span(position, position + 1, label))
-    return marked
+            spans.append(Span(position, position + 1, label))
+    return spans
 
 
 def to_bio(spans: Iterable[Span], length: int) -> tuple[str, ...]:
@@ -127,20 +127,20 @@ def to_bioes(spans: Iterable[Span], length: int) -> tuple[str, ...]:
     return tuple(tags)
 
 
-def may_follow(before: str | None, after: str | None) -> bool:
-    """Tell whether BIOES allows tag `after` directly after `before`; None is the sentence's
+def may_follow(previous_tag: str | None, next_tag: str | None) -> bool:
+    """Tell whether BIOES allows `next_tag` directly after `previous_tag`; None is the sentence's
     edge."""
-    kind, label = (before or "O")[0], (before or "O")[2:]
+    kind, label = (previous_tag or "O")[0], (previous_tag or "O")[2:]
     if kind in "BI":
-        return after is not None and after[0] in "IE" and after[2:] == label
-    return after is None or after[0] in "OBS"
+        return next_tag is not None and next_tag[0] in "IE" and next_tag[2:] == label
+    return next_tag is None or next_tag[0] in "OBS"
 
 
 def _parts(tag: str, position: int, scheme: str) -> tuple[str, str]:
     if not _SPAN_TAG.fullmatch(tag):
         raise TagError(position, f"tag {tag!r} is neither O nor a letter, a hyphen and a label")
     kind = tag[0].translate(_LETTERS)
-    allowed = "OBIES" if scheme == "bioes" else "OBI"
-    if kind not in allowed:
+    letters = "OBIES" if scheme == "bioes" else "OBI"
+    if kind not in letters:
         raise TagError(position, f"tag {tag} is none of {scheme}'s")
     return kind, tag[2:]

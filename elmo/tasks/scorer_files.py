@@ -31,11 +31,11 @@ def _conlleval_lines(predictions: Predictions, _path: Path, _columns: Columns) -
     """Yield `word gold predicted` for each token and an empty line after each sentence; tags of
     spans are BIO."""
     example: Tagged
-    for example, described in predictions:
+    for example, answer in predictions:
         gold = list(example.tags or ())
-        if "spans" in described:
+        if "spans" in answer:
             gold = [{"S": "B", "E": "I"}.get(tag[0], tag[0]) + tag[1:] for tag in gold]
-        for row in zip(example.tokens, gold, described["tags"], strict=True):
+        for row in zip(example.tokens, gold, answer["tags"], strict=True):
             yield " ".join(row)
         yield ""
 
@@ -50,9 +50,9 @@ def _srl_eval_lines(predictions: Predictions, path: Path, columns: Columns) -> I
     for rolesets in read_rolesets(path, columns):
         rows = [rolesets]
         for _ in range(sum(name != "-" for name in rolesets)):
-            _, described = next(waiting)
+            _, answer = next(waiting)
             begin, end = [""] * len(rolesets), [""] * len(rolesets)
-            for start, stop, label in lenient_spans(described["tags"]):
+            for start, stop, label in lenient_spans(answer["tags"]):
                 begin[start], end[stop - 1] = f"({label}", ")"
             rows.append([f"{a}*{b}" for a, b in zip(begin, end, strict=True)])
         yield from map("\t".join, zip(*rows, strict=True))
@@ -61,8 +61,8 @@ def _srl_eval_lines(predictions: Predictions, path: Path, columns: Columns) -> I
 
 def _squad_lines(predictions: Predictions, _path: Path, _columns: Columns) -> Iterator[str]:
     """Yield one JSON object: each question's answer by its id."""
-    answers = {described["id"]: described["answer"] for _, described in predictions}
-    yield json.dumps(answers, ensure_ascii=False)
+    answer_by_id = {answer["id"]: answer["answer"] for _, answer in predictions}
+    yield json.dumps(answer_by_id, ensure_ascii=False)
 
 
 SCORER_FILES: Mapping[str, ScorerFile] = {

@@ -73,27 +73,27 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sentences: SmallPositive = 50  # of a document that are trained on at a time
 
 
-def with_changes(settings: TaskSettings, changes: dict[str, Any]) -> TaskSettings:
+def with_changes(defaults: TaskSettings, changes: dict[str, Any]) -> TaskSettings:
     """Return the settings with the values `changes`, by name; text is converted to the setting's
     type.
 
     `layers` may be given as text too: `all`, or numbers such as `0,2`.
     """
-    values = msgspec.to_builtins(settings)
+    values = msgspec.to_builtins(defaults)
     for name in changes:
         if name not in values:
-            there = f"; there are {', '.join(values)}"
-            raise BadSettings(f"no setting {name!r}{did_you_mean(name, values) or there}")
+            names = f"; there are {', '.join(values)}"
+            raise BadSettings(f"no setting {name!r}{did_you_mean(name, values) or names}")
     if isinstance(changes.get("layers"), str | int):
         changes = {**changes, "layers": _numbers(str(changes["layers"]))}
     try:
-        chosen = msgspec.convert({**values, **changes}, TaskSettings, strict=False)
+        settings = msgspec.convert({**values, **changes}, TaskSettings, strict=False)
     except msgspec.ValidationError as error:
         name = str(error).partition("`$.")[2].partition("`")[0].partition("[")[0]
-        wanted = describe_type(field_types(TaskSettings)[name])
-        raise BadSettings(f"{name} must be {wanted}, found {changes[name]!r}") from None
-    _check(chosen)
-    return chosen
+        expected = describe_type(field_types(TaskSettings)[name])
+        raise BadSettings(f"{name} must be {expected}, found {changes[name]!r}") from None
+    _check(settings)
+    return settings
 
 
 def _check(settings: TaskSettings) -> None:

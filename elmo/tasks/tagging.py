@@ -69,7 +69,7 @@ class TaggingModel(TaskModel):
         """Return the tags of each sentence, as `predict` does, and if `scored` the probability of
         each tag: that of all paths that BIOES allows and that have this tag there."""
         text = self.inputs([example.tokens for example in examples], vectors)
-        moves_KK, start_K, end_K = self._allowed()
+        moves_KK, start_K, end_K = self._bioes_penalties()
         emissions_BTK, transitions_KK = self._emissions(text).cpu(), self.transitions_KK.cpu()
         if self.linear is not None:
             shares = self.linear.shares
@@ -95,19 +95,19 @@ class TaggingModel(TaskModel):
     ) -> dict[str, Any]:
         """Return a prediction as a dictionary for JSON: the tokens, the BIO tags, their scores and
         the spans they mark, each with the lowest score of its tags."""
-        described: dict[str, Any] = {"tokens": list(example.tokens), "tags": prediction}
+        answer: dict[str, Any] = {"tokens": list(example.tokens), "tags": prediction}
         if scores is not None:
-            described["scores"] = [round(score, 4) for score in scores]
+            answer["scores"] = [round(score, 4) for score in scores]
         if self.marks_spans:
-            described["tags"] = [_as_bio(tag) for tag in prediction]
-            described["spans"] = describe_spans(spans_of(prediction), scores)
-        return described
+            answer["tags"] = [_as_bio(tag) for tag in prediction]
+            answer["spans"] = describe_spans(spans_of(prediction), scores)
+        return answer
 
     def _emissions(self, text: EncodedBatch) -> Tensor:
         h_BTD = self.lstm(self.dropout(text.x_BTW), text.mask_BT)
         return self.scores(self.dropout(text.join_elmo(h_BTD)))
 
-    def _allowed(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _bioes_penalties(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return penalties of transitions, first and last tags: 0 if BIOES allows them, else very
         negative."""
         if not self.marks_spans:
@@ -150,10 +150,10 @@ def crf_log_likelihood(
     """
     score_B = emissions_BTK.gather(2, tags_BT.unsqueeze(2)).squeeze(2).mul(mask_BT).sum(1)
     moves_BT = transitions_KK[tags_BT[:, :-1], tags_BT[:, 1:]] * mask_BT[:, 1:]
-    alpha_BK, *later_TBK = emissions_BTK.unbind(1)
-    for t, emissions_BK in enumerate(later_TBK, 1):
-        next_BK = (alpha_BK.unsqueeze(2) + transitions_KK).logsumexp(1) + emissions_BK
-        alpha_BK = torch.where(mask_BT[:, t : t + 1], next_BK, alpha_BK)
+    alpha_BK, *emission_rows = emissions_BTK.unbind(1)
+    for t, emissions_BK in enumerate(emission_rows, 1):
+        sums_BK = (alpha_BK.unsqueeze(2) + transitions_KK).logsumexp(1) + emissions_BK
+        alpha_BK = torch.where(mask_BT[:, t : t + 1], sums_BK, alpha_BK)
     return score_B + moves_BT.sum(1) - alpha_BK.logsumexp(1)
 
 

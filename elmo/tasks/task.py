@@ -177,8 +177,8 @@ class Task:
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
-            what = first_line(error)
-            raise Mismatch(f"{path}: does not fit task.json ({what}); train again") from None
+            problem = first_line(error)
+            raise Mismatch(f"{path}: does not fit task.json ({problem}); train again") from None
         model.eval()
         if record.settings.elmo == "frozen" and vectors is None:
             embedder = Embedder.load(folder / "model", device=device)
@@ -240,17 +240,17 @@ class Task:
         Spans have their `text` and, in an example that was split from a text, their range of
         `characters` there.
         """
-        described = self.model.describe(example, prediction, scores)
-        spans = [*described.get("spans", ()), *described.get("arguments", ())]
+        answer = self.model.describe(example, prediction, scores)
+        spans = [*answer.get("spans", ()), *answer.get("arguments", ())]
         text = example.text if isinstance(example, Tagged | Predicate) else None
-        offsets = token_offsets(text, described["tokens"]) if spans and text is not None else ()
+        offsets = token_offsets(text, answer["tokens"]) if spans and text is not None else ()
         for span in spans:
             start, stop = span["start"], span["stop"]
-            span["text"] = " ".join(described["tokens"][start:stop])
+            span["text"] = " ".join(answer["tokens"][start:stop])
             if text is not None:
-                first, last = offsets[start][0], offsets[stop - 1][1]
-                span |= {"text": text[first:last], "characters": [first, last]}
-        return described
+                char_start, char_stop = offsets[start][0], offsets[stop - 1][1]
+                span |= {"text": text[char_start:char_stop], "characters": [char_start, char_stop]}
+        return answer
 
     def evaluate(self, labelled: ExampleSet) -> Scores:
         """Return the scores of the task's metric on labelled examples."""
@@ -324,12 +324,12 @@ def train_task(
     processes = torch.get_num_threads() if device == "cpu" else 1
     train_seeds(training, seeds, report, processes=processes)
     linear: LinearModels | None = None
-    with new_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN) as new:
-        write_json(new / "words.json", words.words)
+    with new_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN) as new_task:
+        write_json(new_task / "words.json", words.words)
         static = None
         if model is not None:
-            link_model(model, new / "model")
-            static = _static_vectors(new / "model", kind) if settings.features else None
+            link_model(model, new_task / "model")
+            static = _static_vectors(new_task / "model", kind) if settings.features else None
         for seed in seeds:
             network, progress = training.run(seed, report_nothing)
             record.scores[str(seed)] = _best_scores(progress)
@@ -351,10 +351,10 @@ def train_task(
                     static_width=linear.static_width,
                 )
                 record.scores[str(seed)] |= scores
-            _write_seed(new / f"seed-{seed}", network, progress)
-        _write_record(record, new)
+            _write_seed(new_task / f"seed-{seed}", network, progress)
+        _write_record(record, new_task)
         for seed in seeds:
-            Task.load(new, seed=seed, vectors=vectors)  # what would not load is not written
+            Task.load(new_task, seed=seed, vectors=vectors)  # what would not load is not written
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)
     return record
@@ -364,14 +364,14 @@ def _learned(train: ExampleSet) -> list[Example]:
     """The examples that can be learned from: those with a label and text."""
     if learned := learnable_examples(train.examples):
         return learned
-    where = train.examples[0].source if train.examples else "train"
-    raise ElmoError(f"{where}: no example has a label and text, so there is nothing to learn")
+    source = train.examples[0].source if train.examples else "train"
+    raise ElmoError(f"{source}: no example has a label and text, so there is nothing to learn")
 
 
 def _write_record(record: TaskRecord, folder: Path) -> None:
     """Write the record of a task's folder, with the digests of what was written there."""
-    written = [folder / "words.json", *sorted(folder.glob("seed-*/*"))]
-    record.files = {path.relative_to(folder).as_posix(): sha256(path) for path in written}
+    paths = [folder / "words.json", *sorted(folder.glob("seed-*/*"))]
+    record.files = {path.relative_to(folder).as_posix(): sha256(path) for path in paths}
     record.digest = record_digest(msgspec.to_builtins(record))
     write_json(folder / TASK_FILE, msgspec.to_builtins(record))
 
@@ -391,11 +391,13 @@ def _shape_of(model: Path) -> ModelShape:
     return ModelShape.from_dict(read_config(model).model, source=str(model))
 
 
-def check_same_tags(one: ExampleSet, other: ExampleSet) -> None:
+def check_same_tags(first_set: ExampleSet, second_set: ExampleSet) -> None:
     """Raise `ElmoError` if the tags of one file mark spans and those of the other do not."""
-    if (one.scheme == "plain") != (other.scheme == "plain"):
-        plain, marked = (one, other) if one.scheme == "plain" else (other, one)
-        raise _mixed_tags(plain, f"those of {_file_of(marked)}", marked.scheme)
+    if (first_set.scheme == "plain") != (second_set.scheme == "plain"):
+        plain_set, marking_set = (
+            (first_set, second_set) if first_set.scheme == "plain" else (second_set, first_set)
+        )
+        raise _mixed_tags(plain_set, f"those of {_file_of(marking_set)}", marking_set.scheme)
 
 
 def _file_of(examples: ExampleSet) -> str:
@@ -404,28 +406,30 @@ def _file_of(examples: ExampleSet) -> str:
     return source.rpartition(":")[0] or source or "examples"
 
 
-def _mixed_tags(plain: ExampleSet, others: str, scheme: str) -> ElmoError:
-    """The exception for tags that mark no spans where `others` do."""
+def _mixed_tags(plain: ExampleSet, source: str, scheme: str) -> ElmoError:
+    """Return the exception for tags that mark no spans, though those of `source` do."""
     return ElmoError(
-        f"{_file_of(plain)}: the tags mark no spans, {others} do ({scheme}); with scheme {scheme} "
+        f"{_file_of(plain)}: the tags mark no spans, {source} do ({scheme}); with scheme {scheme} "
         "the first tag that doesn't fit is named"
     )
 
 
 def unknown_labels(
-    kind: str, known: Sequence[str], labelled: ExampleSet, *, scheme: str
+    kind: str, known_labels: Sequence[str], labelled: ExampleSet, *, scheme: str
 ) -> list[str]:
-    """Return the sorted labels in `labelled` that a task of kind `kind` does not know (`known` are
-    those it was trained on).
+    """Return the sorted labels in `labelled` that a task of kind `kind` can't predict, since they
+    are not among its `known_labels`.
 
-    It can't predict them. If `scheme` marks spans, labels are returned without B-, I-, E- or S-.
+    If `scheme` marks spans, labels are returned without B-, I-, E- or S-.
     """
     marks = scheme != "plain"
 
     def names(labels: Iterable[str]) -> set[str]:
         return {label[2:] or label if marks else label for label in labels}
 
-    return sorted(names(KINDS[kind].model_class().labels_of(labelled.examples)) - names(known))
+    return sorted(
+        names(KINDS[kind].model_class().labels_of(labelled.examples)) - names(known_labels)
+    )
 
 
 def _new_record(
@@ -461,22 +465,22 @@ def read_task(folder: Path) -> TaskRecord:
     edited."""
     file = folder / TASK_FILE
     if not folder.exists():
-        beside = [path.parent.name for path in sorted(folder.parent.glob(f"*/{TASK_FILE}"))]
-        raise NotFound(f"{folder}: no such task folder{did_you_mean(folder.name, beside)}")
-    given = read_json(file)
-    again = "train the task again with this version"
-    msgspec.convert(given, Header).check_version(file, "format", FORMAT, remake=again)
+        names = [path.parent.name for path in sorted(folder.parent.glob(f"*/{TASK_FILE}"))]
+        raise NotFound(f"{folder}: no such task folder{did_you_mean(folder.name, names)}")
+    content = read_json(file)
+    remedy = "train the task again with this version"
+    msgspec.convert(content, Header).check_version(file, "format", FORMAT, remake=remedy)
     record = read_record(file, TaskRecord)
-    known = record.kind in KINDS and record.scheme in schemes.SCHEMES
-    if not known or not record.seeds:
+    is_known = record.kind in KINDS and record.scheme in schemes.SCHEMES
+    if not is_known or not record.seeds:
         raise ElmoError(f"{file}: no task that this version knows")
     if (record.bilm is None) != (record.settings.elmo == "none"):
         raise ElmoError(f"{file}: bilm and settings.elmo contradict each other")
     if not record.labels and KINDS[record.kind].labels:
         raise ElmoError(f"{file}: labels is empty; train the task again")
-    if record_digest(given) != record.digest:
+    if record_digest(content) != record.digest:
         raise Damaged(
-            f"{file}: was altered (its digest is {record_digest(given)[:12]}…, it says "
+            f"{file}: was altered (its digest is {record_digest(content)[:12]}…, it says "
             f"{record.digest[:12]}…); restore it or train the task again"
         )
     return record
@@ -543,13 +547,16 @@ def _check_shapes(
     with torch.device("meta"):
         network = _network(record, words, None, "meta", seed)
     expected = {k: v.shape for k, v in network.state_dict().items()}
-    found = {name: tensor.shape for name, tensor in weights.items()}
+    shapes_of_file = {name: tensor.shape for name, tensor in weights.items()}
     of_bilm = ("inputs.bilm.", "inputs.own_mixes.") if record.settings.elmo == "tuned" else ()
-    for name in sorted(expected.keys() | found.keys()):
+    for name in sorted(expected.keys() | shapes_of_file.keys()):
         if name.startswith(of_bilm):
             continue  # what the model's folder holds is checked when that is loaded
-        if expected.get(name) != found.get(name):
-            shapes = [list(one[name]) if name in one else "missing" for one in (found, expected)]
+        if expected.get(name) != shapes_of_file.get(name):
+            shapes = [
+                list(by_name[name]) if name in by_name else "missing"
+                for by_name in (shapes_of_file, expected)
+            ]
             raise Mismatch(
                 f"{path}: does not fit task.json ({name} is {shapes[0]}, by task.json "
                 f"{shapes[1]}); train again"
@@ -571,20 +578,20 @@ def _network(
     """Build the untrained network, with the linear models beside it that `record` has for a
     `seed`; the caller seeds torch."""
     shape = record.bilm
-    tuned = None
+    tuned_model = None
     if shape is not None and model is not None:
         if model_digest(model) != shape.digest:
             raise ElmoError(
                 f"{model}: is not the model the task was trained with ({shape.digest[:12]}…)"
             )
         if record.settings.elmo == "tuned":
-            tuned = load_model(model, with_softmax=False)
+            tuned_model = load_model(model, with_softmax=False)
     inputs = TaskInputs(
         record.settings,
         words,
         layers=shape.layers if shape else 0,
         dim=shape.dim if shape else 0,
-        model=tuned,
+        model=tuned_model,
     )
     network = KINDS[record.kind].model_class()(inputs, record.labels, record.settings)
     if (shares := record.linear.get(str(seed))) and (shares.features or shares.vectors):

@@ -194,8 +194,8 @@ def predict_all(
     cut = _cut(order, examples, batch_size)
     batches = [[examples[k] for k in rows] for rows in cut]
     device = next(model.parameters()).device
-    with closing(batches_with_vectors(batches, vectors)) as ready, exact_float32(device):
-        for rows, (batch, read) in zip(cut, ready, strict=True):
+    with closing(batches_with_vectors(batches, vectors)) as reader, exact_float32(device):
+        for rows, (batch, read) in zip(cut, reader, strict=True):
             for row, prediction in zip(rows, predict(batch, read), strict=True):
                 guesses[row] = prediction
     model.train(training)
@@ -215,12 +215,12 @@ def batches_with_vectors(
         for batch in batches:
             sentences = list(dict.fromkeys(s for example in batch for s in example.sentences if s))
             read = dict(zip(sentences, vectors(sentences), strict=True))
-            yield batch, partial(_found, read)
+            yield batch, partial(_look_up, read)
 
     yield from prefetch(reading())
 
 
-def _found(read: Mapping[Tokens, Any], sentences: Sequence[Tokens]) -> list[Any]:
+def _look_up(read: Mapping[Tokens, Any], sentences: Sequence[Tokens]) -> list[Any]:
     return [read[sentence] for sentence in sentences]
 
 
@@ -247,10 +247,10 @@ def check_examples(examples: Sequence[Example]) -> None:
         if is_empty and not isinstance(example, Question):
             raise ElmoError(f"{example.source}: has a text without tokens; leave it out")
         if attention_pairs(example) > MOST_ATTENTION:
-            most = math.isqrt(MOST_ATTENTION)
+            limit = math.isqrt(MOST_ATTENTION)
             raise ElmoError(
                 f"{example.source}: has {math.isqrt(attention_pairs(example)):,} tokens, more than "
-                f"{most:,}; memory grows with their square: cut it into shorter texts"
+                f"{limit:,}; memory grows with their square: cut it into shorter texts"
             )
         longest = max(map(len, example.sentences), default=0)
         if longest > MOST_TOKENS:
@@ -310,9 +310,11 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = progress.lr
         total = 0.0
-        unread: list[Tensor] = []  # the loss of the step before, read while the next is computed
-        with closing(batches_with_vectors(batches, vectors)) as ready:
-            for batch, read in ready:
+        pending_losses: list[
+            Tensor
+        ] = []  # the loss of the step before, read while the next is computed
+        with closing(batches_with_vectors(batches, vectors)) as reader:
+            for batch, read in reader:
                 loss = self.model.loss(batch, read)
                 self.optimizer.zero_grad()
                 torch.autograd.backward(loss + self.model.inputs.l2())
@@ -321,9 +323,9 @@ class _Run:
                 self.optimizer.step()
                 progress.step += 1
                 self._follow(progress.step)
-                total += sum(_finite(loss, progress.epoch) for loss in unread)
-                unread = [loss.detach()]
-        total += sum(_finite(loss, progress.epoch) for loss in unread)
+                total += sum(_finite(loss, progress.epoch) for loss in pending_losses)
+                pending_losses = [loss.detach()]
+        total += sum(_finite(loss, progress.epoch) for loss in pending_losses)
         return total / len(batches)
 
     @contextmanager
@@ -357,9 +359,11 @@ class _Run:
         tensors |= {f"average.{k}": v for k, v in enumerate(self.average)}
         for number, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
-        with new_folder(Location(_checkpoint(self.work, progress.epoch))) as new:
-            checkpoint = TaskCheckpoint(progress, save_weights(new / "state.safetensors", tensors))
-            write_json(new / RECORD, msgspec.to_builtins(checkpoint))
+        with new_folder(Location(_checkpoint(self.work, progress.epoch))) as folder:
+            checkpoint = TaskCheckpoint(
+                progress, save_weights(folder / "state.safetensors", tensors)
+            )
+            write_json(folder / RECORD, msgspec.to_builtins(checkpoint))
         for epoch in _saved_epochs(self.work):
             if epoch not in (progress.epoch, progress.best_epoch):
                 shutil.rmtree(_checkpoint(self.work, epoch), ignore_errors=True)
@@ -377,11 +381,11 @@ class _Run:
         path = _checkpoint(self.work, epoch) / "state.safetensors"
         check_sha256(path, checkpoint.sha256)
         tensors = load_weights(path)
-        self.model.load_state_dict(_under(tensors, "module."))
+        self.model.load_state_dict(_strip_prefix(tensors, "module."))
         for number, average in enumerate(self.average):
             average.copy_(tensors[f"average.{number}"])
         state: dict[int, dict[str, Tensor]] = {}
-        for name, value in _under(tensors, "optimizer.").items():
+        for name, value in _strip_prefix(tensors, "optimizer.").items():
             number_text, key = name.split(".")
             state.setdefault(int(number_text), {})[key] = value
         groups = self.optimizer.state_dict()["param_groups"]
@@ -412,5 +416,5 @@ def _finite(loss: Tensor, epoch: int) -> float:
     return value
 
 
-def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _strip_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -144,7 +144,7 @@ def train(
 
     options: dict[str, Any] = {"layers": layers, "epochs": epochs, "batch_size": batch_size}
     options |= {"hidden": hidden, "lr": lr, "elmo": "none" if without_elmo else None}
-    settings = _chosen(kind, options, changes)
+    settings = _task_settings(kind, options, changes)
     cuts = _tokenization(tokenizer, model)
     fields = _columns(columns)
     data = [
@@ -189,20 +189,20 @@ def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) 
         raise ElmoError("--without-elmo reads no vectors; leave out --without-elmo or --store")
 
 
-def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "TaskSettings":
+def _task_settings(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "TaskSettings":
     """The settings that the options and `--set` name; the kind's own where they do not."""
     from elmo.tasks.kinds import task_settings
 
     from ..stages import task_training
 
-    given = {name: value for name, value in options.items() if value is not None}
-    named = task_training.parse_pairs("--set", changes)
-    values = {name: _parse_value(text) for name, text in named.items()}
-    for name in given.keys() & values.keys():
+    option_values = {name: value for name, value in options.items() if value is not None}
+    set_texts = task_training.parse_pairs("--set", changes)
+    values = {name: _parse_value(text) for name, text in set_texts.items()}
+    for name in option_values.keys() & values.keys():
         flag = "--without-elmo" if name == "elmo" else f"--{name.replace('_', '-')}"
-        if given[name] not in (values[name], named[name]):
-            raise ElmoError(f"{flag} and --set {name}={named[name]}: leave out one of them")
-    return task_settings(kind, values | given)
+        if option_values[name] not in (values[name], set_texts[name]):
+            raise ElmoError(f"{flag} and --set {name}={set_texts[name]}: leave out one of them")
+    return task_settings(kind, values | option_values)
 
 
 def _parse_value(text: str) -> Any:
@@ -269,14 +269,20 @@ def evaluate(
         tokenizer=record.tokenizer,
     )
     if (labelled.scheme == "plain") == (record.scheme == "plain"):  # else it is refused
-        task_training.warn_unknown_labels(record.kind, labelled, path=data, known=record.labels)
+        task_training.warn_unknown_labels(
+            record.kind, labelled, path=data, known_labels=record.labels
+        )
     tallies, by_label = report_seeds(folder, labelled, device=device)
     scores = [tally.scores() for tally in tallies]
     figures = mean_over_seeds(scores)
     if as_json:
         by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}
-        said: dict[str, Any] = {**figures, "examples": len(labelled.examples), "seeds": by_seed}
-        click.echo(json.dumps(said | {"counts": labelled.counts, **by_label}))
+        figures_by_name: dict[str, Any] = {
+            **figures,
+            "examples": len(labelled.examples),
+            "seeds": by_seed,
+        }
+        click.echo(json.dumps(figures_by_name | {"counts": labelled.counts, **by_label}))
     else:
         for line in _label_table(by_label):
             click.echo(line)
@@ -320,8 +326,8 @@ def predict(
     from elmo.tasks.scorer_files import SCORER_FILES
     from elmo.tasks.task import Task
 
-    loaded = Task.load(folder, seed=seed, device=device)
-    kind, fields = loaded.record.kind, _columns(columns) or loaded.record.columns
+    trained = Task.load(folder, seed=seed, device=device)
+    kind, fields = trained.record.kind, _columns(columns) or trained.record.columns
     scorer = SCORER_FILES[as_] if as_ else None
     if scorer is not None and scorer.kind != kind:
         raise ElmoError(f"--as {as_}: only for {scorer.kind} (found {kind} in {folder})")
@@ -331,20 +337,22 @@ def predict(
         format=format_,
         columns=fields,
         scheme=scheme,
-        tokenizer=loaded.record.tokenizer,
+        tokenizer=trained.record.tokenizer,
         labelled=scorer is not None and scorer.labelled,
     )
-    dropped = {k: v for k, v in labelled.counts.items() if k.startswith("dropped") and v}
-    if dropped:
-        click.echo(f"{source}: {_counts(dropped)}", err=True)
-    answers = loaded.answer(labelled.examples)
-    described = ((example, loaded.describe(example, *answer)) for example, answer in answers)
+    dropped_counts = {k: v for k, v in labelled.counts.items() if k.startswith("dropped") and v}
+    if dropped_counts:
+        click.echo(f"{source}: {_counts(dropped_counts)}", err=True)
+    answers = trained.answer(labelled.examples)
+    described_answers = (
+        (example, trained.describe(example, *answer)) for example, answer in answers
+    )
     if scorer is not None:
-        for line in scorer.lines(described, source, fields):
+        for line in scorer.lines(described_answers, source, fields):
             click.echo(line)
         return
-    for example, said in described:
-        click.echo(json.dumps({"source": example.source, **said}, ensure_ascii=False))
+    for example, answer in described_answers:
+        click.echo(json.dumps({"source": example.source, **answer}, ensure_ascii=False))
 
 
 def _label_table(report: dict[str, Any]) -> Iterator[str]:

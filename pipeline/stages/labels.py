@@ -62,35 +62,35 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
         with new_folder(Location(out), required=_OURS, pattern="", kind="labels") as folder:
             _write_manifest(folder, ())
         return {}
-    wanted = {"train": params.train, "dev": params.dev, "test": params.test}
+    size_by_split = {"train": params.train, "dev": params.dev, "test": params.test}
     counts: Counter[str] = Counter()
-    by_split: dict[str, dict[LabelledSentence, str]] = {split: {} for split in wanted}
-    seen: set[tuple[str, ...]] = set()
+    by_split: dict[str, dict[LabelledSentence, str]] = {split: {} for split in size_by_split}
+    known_tokens: set[tuple[str, ...]] = set()
     cut, split_text = TextSplitter("unicode"), sentence_splitter()[0]
     for docstring in package_docstrings(params.package, setting="labels.package"):
         sentences = by_split[_split(docstring)]
         for tokens, tags in label_sentences(docstring, counts, cut=cut, split_text=split_text):
-            if tokens in seen:
+            if tokens in known_tokens:
                 counts["dropped_duplicate"] += 1
                 continue
-            seen.add(tokens)
+            known_tokens.add(tokens)
             sentences[tokens, tags] = hashlib.sha256(" ".join(tokens).encode()).hexdigest()
     with new_folder(Location(out), required=_OURS, pattern="", kind="labels") as folder:
         for split, sentences in by_split.items():
-            chosen = sorted(sentences, key=sentences.__getitem__)[: wanted[split]]
-            if not chosen:
+            rows = sorted(sentences, key=sentences.__getitem__)[: size_by_split[split]]
+            if not rows:
                 raise ElmoError(
                     f"labels.package: the docstrings of {params.package} mark no code, or too "
                     "little for three files; choose another package"
                 )
             lines = [
                 json.dumps({"tokens": tokens, "tags": tags}, ensure_ascii=False)
-                for tokens, tags in chosen
+                for tokens, tags in rows
             ]
             (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-            counts[f"{split}_sentences"] = len(chosen)
-            counts["tokens"] += sum(len(tokens) for tokens, _ in chosen)
-            counts["code"] += sum(tag == "B-CODE" for _, tags in chosen for tag in tags)
+            counts[f"{split}_sentences"] = len(rows)
+            counts["tokens"] += sum(len(tokens) for tokens, _ in rows)
+            counts["code"] += sum(tag == "B-CODE" for _, tags in rows for tag in tags)
         _write_manifest(folder, sorted(_OURS[1:]))
     return dict(counts)
 
@@ -127,13 +127,13 @@ def label_sentences(
         start = 0
         for text in split_text(plain):
             stop = start + len(text)
-            inside = [(a - start, b - start) for a, b in code if start <= a < stop]
+            code_ranges = [(a - start, b - start) for a, b in code if start <= a < stop]
             start = stop
-            if not inside:
+            if not code_ranges:
                 counts["dropped_unmarked"] += 1
                 continue
             tokens, offsets = cut.tokens_and_offsets(text)
-            tags = _tags(offsets, inside)
+            tags = _tags(offsets, code_ranges)
             if tags is None or not SHORTEST <= len(tokens) <= LONGEST:
                 counts["dropped_length"] += 1
                 continue
@@ -147,9 +147,9 @@ def without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
     end = length = 0
     for match in _MARKUP.finditer(text):
         kept = next((value for value in match.groups() if value is not None), "")
-        before = text[end : match.start()]
-        parts += [before, kept]
-        length += len(before)
+        plain_text = text[end : match.start()]
+        parts += [plain_text, kept]
+        length += len(plain_text)
         if match.lastgroup in _CODE and kept:
             code.append((length, length + len(kept)))
         length += len(kept)
@@ -163,13 +163,17 @@ def _tags(
     """A BIO tag for each token; None where code is long, or begins or ends inside a token."""
     tags = ["O"] * len(offsets)
     for start, stop in code:
-        inside = [k for k, (first, last) in enumerate(offsets) if first < stop and last > start]
-        if not inside or len(inside) > LONGEST_CODE:
+        tokens = [
+            k
+            for k, (token_start, token_stop) in enumerate(offsets)
+            if token_start < stop and token_stop > start
+        ]
+        if not tokens or len(tokens) > LONGEST_CODE:
             return None
-        if offsets[inside[0]][0] < start or offsets[inside[-1]][1] > stop:
+        if offsets[tokens[0]][0] < start or offsets[tokens[-1]][1] > stop:
             return None
-        for k in inside:
-            tags[k] = "B-CODE" if k == inside[0] else "I-CODE"
+        for k in tokens:
+            tags[k] = "B-CODE" if k == tokens[0] else "I-CODE"
     return tuple(tags)
 
 
@@ -177,8 +181,8 @@ def _split(docstring: str) -> str:
     """Return which file the sentences of a docstring go to, by its hash."""
     hashed = hashlib.sha256(docstring.encode("utf-8", "replace")).digest()
     share = int.from_bytes(hashed[:8], "big") / 2**64
-    for split, held in HELD.items():
-        if share < held:
+    for split, held_share in HELD.items():
+        if share < held_share:
             return split
-        share -= held
+        share -= held_share
     return "train"

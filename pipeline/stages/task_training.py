@@ -63,9 +63,12 @@ def say_unfinished(folder: Path, *, name: str = "") -> None:
     from elmo.tasks.task import read_task
 
     if seeds := seeds_still_improving(folder):
-        which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        seed_names = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
         epochs = read_task(folder).settings.epochs
-        say(f"{name or folder}: {which}: still improving at epoch {epochs}, the last; raise epochs")
+        say(
+            f"{name or folder}: {seed_names}: still improving at epoch {epochs}, the last; raise "
+            "epochs"
+        )
 
 
 def say_linear(folder: Path, *, name: str = "") -> None:
@@ -102,23 +105,23 @@ def warn_unknown_labels(
     labelled: "ExampleSet",
     *,
     path: Path,
-    known: Sequence[str] = (),
+    known_labels: Sequence[str] = (),
     train: "ExampleSet | None" = None,
 ) -> None:
     """Warn of labels of the file `path` that training has not seen and that can't be predicted.
 
     `labelled` are the file's examples, for a task of this `kind`. Pass either `train`, the training
-    examples, or `known`, the labels of a trained task.
+    examples, or `known_labels`, those of a trained task.
     """
     from elmo.tasks.task import unknown_labels
 
     scheme = labelled.scheme
     if train is not None:
-        known = unknown_labels(kind, (), train, scheme="plain")
-    if lacking := unknown_labels(kind, known, labelled, scheme=scheme):
-        names = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")
-        many = len(lacking)
-        say(f"{path}: training lacks {many} of its labels, which can't be predicted: {names}")
+        known_labels = unknown_labels(kind, (), train, scheme="plain")
+    if unknown := unknown_labels(kind, known_labels, labelled, scheme=scheme):
+        names = ", ".join(unknown[:8]) + (", …" if len(unknown) > 8 else "")
+        count = len(unknown)
+        say(f"{path}: training lacks {count} of its labels, which can't be predicted: {names}")
 
 
 def train_variant(
@@ -188,11 +191,11 @@ class TrainProgress:
         from elmo.tasks.comparison import NOT_SCORES
 
         scores = {k: v for k, v in figures.items() if k not in NOT_SCORES}
-        metric, first = next(iter(scores.items()))
+        metric, score = next(iter(scores.items()))
         if self._show is not None:
-            self._show(self._seed, int(figures["epoch"]), f"{metric} {first:.3f}")
-        mark = ", best so far" if first > self._best else ""
-        self._best = max(self._best, first)
+            self._show(self._seed, int(figures["epoch"]), f"{metric} {score:.3f}")
+        mark = ", best so far" if score > self._best else ""
+        self._best = max(self._best, score)
         epoch = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
         log_detail(f"{epoch}: loss {figures['loss']:.4g}, {scores_text(scores)}{mark}")
 

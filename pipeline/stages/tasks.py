@@ -108,9 +108,9 @@ def run(
     from ..report import plots
 
     arms = _arms(params)
-    written = rf"({'|'.join(ARMS)})/(task\.json|{OTHER_FILE_PATTERN})"
-    ours: dict[str, Any] = {"required": tuple(arms)[:1], "pattern": written}
-    check_folder(Location(out), **ours)
+    pattern = rf"({'|'.join(ARMS)})/(task\.json|{OTHER_FILE_PATTERN})"
+    options: dict[str, Any] = {"required": tuple(arms)[:1], "pattern": pattern}
+    check_folder(Location(out), **options)
     check_writable(out)
     check_output(curve, pattern=rb"epoch(\telmo)?(\tbaseline)?\n")
     plots.check_replaceable_plot(picture)
@@ -142,9 +142,9 @@ def run(
         }
         bar.reach(epochs, "simple baselines")
         tallies |= {name: [tally] for name, tally in _simple(params.kind, data, model).items()}
-        with new_folder(Location(out), **ours) as new:
+        with new_folder(Location(out), **options) as folder:
             for arm in arms:
-                link_folder(kept / arm, new / arm)
+                link_folder(kept / arm, folder / arm)
         figures = _figures(tallies, data)
     for tracked in tracked_arms.values():
         tracked.forget_resumable(range(params.seeds))
@@ -162,22 +162,22 @@ def _draw_curves(
     curves = {arm: _mean_curve(out / arm) for arm in arms}
     _write_curve(curve, curves)
     picture.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(picture) as new:
-        plots.draw_task(new, curves, ARMS, score=f"best {metric} on dev so far")
+    with new_file(picture) as file:
+        plots.draw_task(file, curves, ARMS, score=f"best {metric} on dev so far")
 
 
 def summary(figures: Mapping[str, Any]) -> str:
     """Return the line that the stage prints, from the `figures` of `run`: scores and gain."""
-    shown = score_text(figures)
+    scores = score_text(figures)
     test = f"{figures['examples']['test']:,} test examples"
     if "gain" not in figures:
-        return f"{shown}; {figures['seeds']} seeds, {test}"
+        return f"{scores}; {figures['seeds']} seeds, {test}"
     seeds = ""
     if figures["gain_low"] is not None:
         interval = interval_text(figures["gain_low"], figures["gain_high"])
         seeds = f"over {figures['seeds']} seeds {interval}, "
     units = interval_text(figures["gain_test_low"], figures["gain_test_high"])
-    return f"{shown}; {figures['gain']:+.3f}, 95 % interval {seeds}over {test} {units}"
+    return f"{scores}; {figures['gain']:+.3f}, 95 % interval {seeds}over {test} {units}"
 
 
 def score_text(figures: Mapping[str, Any]) -> str:
@@ -187,8 +187,8 @@ def score_text(figures: Mapping[str, Any]) -> str:
     """
     metric = _metric(figures)
     rows = (ARMS | SIMPLE).items()
-    shown = (f"{figures[name][metric]:.3f} {words}" for name, words in rows if name in figures)
-    return f"{metric} {', '.join(shown)}"
+    parts = (f"{figures[name][metric]:.3f} {words}" for name, words in rows if name in figures)
+    return f"{metric} {', '.join(parts)}"
 
 
 def _mean_curve(folder: Path) -> list[float]:
@@ -204,10 +204,10 @@ def _mean_curve(folder: Path) -> list[float]:
 def _arms(params: ProjectTask) -> dict[str, TaskSettings]:
     """Return what is trained: with ELMo where the settings leave it in, without where asked for."""
     settings = task_settings(params.kind, dict(params.settings))
-    without = task_settings(params.kind, {**params.settings, "elmo": "none"})
+    baseline = task_settings(params.kind, {**params.settings, "elmo": "none"})
     if settings.elmo == "none":
-        return {"baseline": without}
-    return {"elmo": settings} | ({"baseline": without} if params.baseline else {})
+        return {"baseline": baseline}
+    return {"elmo": settings} | ({"baseline": baseline} if params.baseline else {})
 
 
 def _train(
@@ -222,10 +222,12 @@ def _train(
     """Train one arm, unless that is done, and count what each seed gets right on the test file."""
     from elmo.tasks.comparison import evaluate_seeds
 
-    before, arm = bar.done, f"{ARMS[out.name]}, "
+    done_before, arm = bar.done, f"{ARMS[out.name]}, "
 
     def show(seed: int, epoch: int, score: str) -> None:
-        bar.reach(before + seed * tracked.settings.epochs + epoch, f"{arm}seed {seed}, {score}")
+        bar.reach(
+            done_before + seed * tracked.settings.epochs + epoch, f"{arm}seed {seed}, {score}"
+        )
 
     with ExitStack() as stack:
         train_variant(
@@ -241,7 +243,7 @@ def _train(
         )
     say_unfinished(out, name=f"{tracked.task}, {ARMS[out.name]}")
     say_linear(out, name=f"{tracked.task}, {ARMS[out.name]}")
-    bar.reach(before + seeds * tracked.settings.epochs, f"{arm}on the test file")
+    bar.reach(done_before + seeds * tracked.settings.epochs, f"{arm}on the test file")
     tallies = evaluate_seeds(out, data["test"], device=device, work=out.parent.parent)
     for seed, tally in enumerate(tallies):
         score = tally.scores()
@@ -264,7 +266,10 @@ def _figures(
 ) -> dict[str, Any]:
     from elmo.tasks.comparison import gain_of, mean_over_seeds
 
-    means = {arm: mean_over_seeds([one.scores() for one in of]) for arm, of in tallies.items()}
+    means = {
+        arm: mean_over_seeds([tally.scores() for tally in seed_tallies])
+        for arm, seed_tallies in tallies.items()
+    }
     figures: dict[str, Any] = {
         arm: {name: float(f"{value:.6g}") for name, value in row.items()}
         for arm, row in means.items()
@@ -286,7 +291,7 @@ def _metric(figures: Mapping[str, Any]) -> str:
 
 def _write_curve(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(path) as new, new.open("w", encoding="utf-8", newline="") as file:
+    with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, delimiter="\t", lineterminator="\n")
         table.writerow(["epoch", *curves])
         for epoch in range(max(map(len, curves.values()))):

@@ -177,18 +177,18 @@ def from_gap(request: ReadRequest) -> ExampleSet:
                 start = int(row[f"{role}-offset"])
             except ValueError:
                 raise line_error(request.path, number, f"{role}-offset must be a number") from None
-            same = row.get(f"{role}-coref", "FALSE").upper()
+            coref = row.get(f"{role}-coref", "FALSE").upper()
             stop = start + len(row[role])
             if start < 0 or not row[role].strip() or text[start:stop] != row[role]:
                 raise line_error(
                     request.path, number, f"{role} {row[role]!r} is not at character {start}"
                 )
-            if same not in ("TRUE", "FALSE"):
+            if coref not in ("TRUE", "FALSE"):
                 raise line_error(request.path, number, f"{role}-coref must be TRUE or FALSE")
             span = tokens_covering(offsets, start, stop)
             exact = (offsets[span[0]][0], offsets[span[1] - 1][1]) == (start, stop)
             counts["spans_wider_in_tokens"] += not exact
-            spans[role] = span, same == "TRUE"
+            spans[role] = span, coref == "TRUE"
         pronoun = spans["Pronoun"][0]
         links = tuple(Link(pronoun, *spans[name]) for name in ("A", "B"))
         cluster = (pronoun, *(link.name for link in links if link.same))
@@ -214,10 +214,10 @@ def _document(
         return Document(source, name, tuple(sentences), None)
     merged: list[set[Range]] = []
     for cluster in clusters:
-        mine = {(int(a), int(b)) for a, b in cluster}
-        touching = [other for other in merged if other & mine]
+        joined = {(int(a), int(b)) for a, b in cluster}
+        touching = [rival for rival in merged if rival & joined]
         counts["clusters_joined"] += len(touching)
-        merged = [other for other in merged if not other & mine] + [mine.union(*touching)]
+        merged = [rival for rival in merged if not rival & joined] + [joined.union(*touching)]
     kept = tuple(tuple(sorted(cluster)) for cluster in merged if len(cluster) > 1)
     counts["clusters"] += len(kept)
     counts["dropped_clusters_of_one"] += len(merged) - len(kept)

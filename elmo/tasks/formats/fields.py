@@ -332,9 +332,9 @@ def typed_field(
     try:
         return msgspec.convert(record[name], kind)
     except msgspec.ValidationError:
-        shown = msgspec.json.encode(record[name]).decode(errors="replace")
+        value_text = msgspec.json.encode(record[name]).decode(errors="replace")
         raise line_error(
-            request.path, number, f"{name} must be {_describe(kind)}, found {shown:.60}"
+            request.path, number, f"{name} must be {_describe(kind)}, found {value_text:.60}"
         ) from None
 
 
@@ -420,17 +420,23 @@ def tokens_covering(offsets: Sequence[Range], start: int, stop: int) -> Range:
 
     `offsets` are the tokens' character ranges.
     """
-    touched = [k for k, (first, last) in enumerate(offsets) if first < stop and last > start]
+    touched = [
+        k
+        for k, (token_start, token_stop) in enumerate(offsets)
+        if token_start < stop and token_stop > start
+    ]
     return touched[0], touched[-1] + 1
 
 
-def width_error(path: Path, number: int, found: int, wanted: int, unit: str) -> ElmoError:
-    """Return the exception for line `number`, which has `found` columns where the first line of its
-    `unit`, such as a sentence, has `wanted`."""
-    columns = f"{found} column{'s' * (found != 1)}"
-    return line_error(path, number, f"{columns} here, {wanted} in the first line of its {unit}")
+def width_error(path: Path, number: int, width: int, first_width: int, unit: str) -> ElmoError:
+    """Return the exception for line `number`, which has `width` columns; the first line of its
+    `unit`, such as a sentence, has `first_width`."""
+    columns = f"{width} column{'s' * (width != 1)}"
+    return line_error(
+        path, number, f"{columns} here, {first_width} in the first line of its {unit}"
+    )
 
 
-def line_error(path: Path, number: int, what: str) -> ElmoError:
-    """Return the exception for the malformed line `number` of a file; `what` says what is wrong."""
-    return ElmoError(f"{path}:{number}: {what}")
+def line_error(path: Path, number: int, problem: str) -> ElmoError:
+    """Return the exception for the malformed line `number` of a file."""
+    return ElmoError(f"{path}:{number}: {problem}")

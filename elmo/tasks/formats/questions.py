@@ -64,9 +64,9 @@ def from_squad(request: ReadRequest) -> ExampleSet:
     for a, article in enumerate(squad.data):
         for p, paragraph in enumerate(article.paragraphs):
             cut = request.split.tokens_and_offsets(paragraph.context)
-            for q, asked in enumerate(paragraph.qas):
+            for q, qa in enumerate(paragraph.qas):
                 source = f"{request.path}: data[{a}].paragraphs[{p}].qas[{q}]"
-                question = _question(request, source, paragraph.context, cut, asked, counts)
+                question = _question(request, source, paragraph.context, cut, qa, counts)
                 if question is not None:
                     examples.append(question)
     counts["questions"] = len(examples)
@@ -80,7 +80,7 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
     counts: Counter[str] = Counter()
     for number, record in json_records(request):
         context = typed_field(request, record, "context", str, number)
-        asked = _Asked(
+        qa = _Asked(
             str(record.get("id", number)),
             typed_field(request, record, "question", str, number),
             typed_field(request, record, "answers", list[_Answer] | _Answers, number)
@@ -89,7 +89,7 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
         )
         source = f"{request.path}:{number}"
         cut = request.split.tokens_and_offsets(context)
-        question = _question(request, source, context, cut, asked, counts)
+        question = _question(request, source, context, cut, qa, counts)
         if question is not None:
             examples.append(question)
     counts["questions"] = len(examples)
@@ -101,14 +101,14 @@ def _question(
     source: str,
     context: str,
     cut: tuple[Tokens, tuple[Range, ...]],
-    asked: _Asked,
+    qa: _Asked,
     counts: Counter[str],
 ) -> Question | None:
     """Return a question; the answer to learn is the most common reference, or the first of
     equals."""
     tokens, offsets = cut
-    words = request.split(asked.question)
-    references = asked.answers
+    words = request.split(qa.question)
+    references = qa.answers
     if isinstance(references, _Answers):
         if len(references.text) != len(references.answer_start):
             raise ElmoError(
@@ -121,7 +121,7 @@ def _question(
         return None
     counts["questions_without_text"] += not words
     if not request.labelled:
-        return Question(source, asked.id, context, tokens, offsets, words, None, None)
+        return Question(source, qa.id, context, tokens, offsets, words, None, None)
     ranges = []
     for answer in references:
         start, stop = answer.answer_start, answer.answer_start + len(answer.text)
@@ -132,6 +132,8 @@ def _question(
         ranges.append(tokens_covering(offsets, start, stop))
     answer_range = Counter(ranges).most_common(1)[0][0]
     answers = tuple(answer.text for answer in references)
-    first, last = offsets[answer_range[0]][0], offsets[answer_range[1] - 1][1]
-    counts["answers_wider_in_tokens"] += context[first:last] not in [a.strip() for a in answers]
-    return Question(source, asked.id, context, tokens, offsets, words, answers, answer_range)
+    answer_start, answer_stop = offsets[answer_range[0]][0], offsets[answer_range[1] - 1][1]
+    counts["answers_wider_in_tokens"] += context[answer_start:answer_stop] not in [
+        a.strip() for a in answers
+    ]
+    return Question(source, qa.id, context, tokens, offsets, words, answers, answer_range)

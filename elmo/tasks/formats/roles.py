@@ -40,7 +40,9 @@ def from_conll(request: ReadRequest) -> ExampleSet:
     ontonotes = marks_documents(request.path)
     word = request.column("word", "4" if ontonotes else "2")
     roleset = request.column("predicate", "8" if ontonotes else "6")
-    first = column_number(request.column("arguments", "12" if ontonotes else "7"), "arguments") - 1
+    first_column = (
+        column_number(request.column("arguments", "12" if ontonotes else "7"), "arguments") - 1
+    )
     for block in column_sentences(request.path):
         width = len(block[0][1])
         for number, fields in block:
@@ -50,7 +52,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
         rows = [
             k for k, (n, f) in enumerate(block) if column_at(f, roleset, request.path, n) != "-"
         ]
-        columns = range(first, width - ontonotes)
+        columns = range(first_column, width - ontonotes)
         if not request.labelled and len(rows) != len(columns):
             columns = range(0)  # the file has no arguments, or not all
         elif len(rows) != len(columns):
@@ -62,21 +64,19 @@ def from_conll(request: ReadRequest) -> ExampleSet:
         counts["sentences"] += 1
         counts["predicates"] += len(rows)
         for predicate, column in zip_longest(rows, columns):
-            marked, nested = (
+            spans, nested = (
                 ([], False) if column is None else _brackets(block, column, request.path)
             )
-            counts["arguments"] += len(marked)
-            verb = next((start for start, _, label in marked if label == "V"), predicate)
+            counts["arguments"] += len(spans)
+            verb = next((start for start, _, label in spans if label == "V"), predicate)
             source = f"{request.path}:{block[verb][0]}"
             if not request.labelled:
                 examples.append(Predicate(source, tokens, verb, None))
             elif nested:
                 counts["predicates_with_nested_arguments"] += 1
-                examples.append(Predicate(source, tokens, verb, None, tuple(marked)))
+                examples.append(Predicate(source, tokens, verb, None, tuple(spans)))
             else:
-                examples.append(
-                    Predicate(source, tokens, verb, schemes.to_bio(marked, len(tokens)))
-                )
+                examples.append(Predicate(source, tokens, verb, schemes.to_bio(spans, len(tokens))))
     return ExampleSet(examples, dict(counts), "bio")
 
 
@@ -125,7 +125,7 @@ def _brackets(
     block: Sequence[tuple[int, list[str]]], column: int, path: Path
 ) -> tuple[list[Span], bool]:
     """Return the spans of a column such as (ARG0*, *, *), and whether any lies inside another."""
-    marked: list[Span] = []
+    spans: list[Span] = []
     open_spans: list[tuple[int, str]] = []
     nested = False
     for position, (number, fields) in enumerate(block):
@@ -139,9 +139,9 @@ def _brackets(
             if not open_spans:
                 raise line_error(path, number, f"column {column + 1} closes what it has not opened")
             start, label = open_spans.pop()
-            marked.append(Span(start, position + 1, label))
+            spans.append(Span(start, position + 1, label))
     if open_spans:
         raise line_error(
             path, block[-1][0], f"column {column + 1} leaves ({open_spans[0][1]}* open"
         )
-    return sorted(marked), nested
+    return sorted(spans), nested

@@ -165,17 +165,17 @@ def _tagged(
             )
         if tags is not None and scheme != "plain":
             try:
-                marked = schemes.spans_of_tags(tags, scheme)
+                spans = schemes.spans_of_tags(tags, scheme)
             except schemes.TagError as error:
                 raise line_error(
                     request.path,
                     lines[error.position],
                     f"{error}; correct it, or pass --scheme (one of {', '.join(schemes.SCHEMES)})",
                 ) from None
-            counts["spans"] += len(marked)
-            tags = list(schemes.to_bioes(marked, len(tags)))
-        given = None if tags is None else tuple(tags)
-        examples.append(Tagged(f"{request.path}:{lines[0]}", tokens, given, text))
+            counts["spans"] += len(spans)
+            tags = list(schemes.to_bioes(spans, len(tags)))
+        tag_row = None if tags is None else tuple(tags)
+        examples.append(Tagged(f"{request.path}:{lines[0]}", tokens, tag_row, text))
     counts["sentences"] = len(examples)
     counts["tokens"] = sum(len(e.tokens) for e in examples if isinstance(e, Tagged))
     return ExampleSet(examples, dict(counts), scheme, remark)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from elmo.errors import ElmoError, NotFound
 from pipeline.commands.cli import cli
-from pipeline.commands.task import _chosen
+from pipeline.commands.task import _task_settings
 from tests.elmo.conftest import save_tiny_model
 
 SENTENCES = [
@@ -164,7 +164,7 @@ def test_the_baseline_needs_no_model(folder: Path) -> None:
 )
 def test_set_reads_values_as_yaml_does(text: str, value: Any) -> None:
     words = ("words=file",) if "word_file" in text else ()
-    settings = _chosen("classification", {}, (*words, text))
+    settings = _task_settings("classification", {}, (*words, text))
     assert getattr(settings, text.partition("=")[0]) == value
 
 
