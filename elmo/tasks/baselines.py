@@ -18,7 +18,7 @@ import numpy as np
 
 from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
-from elmo.tasks.examples import Classified, Example, Pair, Tagged, Tokens
+from elmo.tasks.examples import Classified, Tagged, learnable_examples
 from elmo.tasks.features import LinearModels
 from elmo.tasks.formats.fields import ExampleSet
 from elmo.tasks.kinds import FEATURED, FEATURES
@@ -39,9 +39,9 @@ def baselines(kind: str, data: Mapping[str, ExampleSet], encode: Encode) -> dict
     """
     if kind not in FEATURED:
         return {}
-    splits: list[list[Any]] = [data[split].examples for split in ("train", "dev", "test")]
-    train, dev, test = splits
-    train = [example for example in train if _labels(example) is not None]
+    dev: list[Any] = data["dev"].examples
+    test: list[Any] = data["test"].examples
+    train: list[Any] = learnable_examples(data["train"].examples)
     if not train:
         return {}
     if kind == "tagging":
@@ -52,8 +52,8 @@ def baselines(kind: str, data: Mapping[str, ExampleSet], encode: Encode) -> dict
     labels = sorted({example.label for example in train})
     tallies["features"] = tally_accuracy(gold, _of_features(labels, train, test))
     if kind == "classification":
-        vectors = _WordVectors([*train, *dev, *test], encode)
-        tallies["static"] = tally_accuracy(gold, _linear(vectors.means, train, dev)(test))
+        average = _averager([*train, *dev, *test], encode)
+        tallies["static"] = tally_accuracy(gold, _linear(average, train, dev)(test))
     return tallies
 
 
@@ -71,9 +71,9 @@ def _of_tagging(
     labels = sorted({tag for example in train for tag in example.tags or ()})
     tallies = {"majority": tally_tags(test, guesses, labels)}
     tallies["features"] = tally_tags(test, _of_features(labels, train, test), labels)
-    vectors = _WordVectors([*train, *dev, *test], encode)
+    average = _averager([*train, *dev, *test], encode)
     words = _words(train)
-    predict = _linear(vectors.of_words, words[:: len(words) // _TOKENS + 1], _words(dev))
+    predict = _linear(average, words[:: len(words) // _TOKENS + 1], _words(dev))
     flat = iter(predict(_words(test)))
     guesses = [[next(flat) for _ in example.tokens] for example in test]
     return tallies | {"static": tally_tags(test, guesses, labels)}
@@ -110,33 +110,22 @@ def _most_common(counts: Counter[str]) -> str:
     return min(counts, key=lambda value: (-counts[value], value))
 
 
-def _labels(example: Example) -> Any:
-    return example.tags if isinstance(example, Tagged) else getattr(example, "label", None)
+def _averager(
+    examples: Sequence[Classified | Tagged], encode: Encode
+) -> Callable[[Sequence[Classified]], Floats]:
+    """Return a function that gives texts the means of their words' context-free vectors, (N, D),
+    zeros for a text without words; `examples` have all the words."""
+    words = sorted({word for example in examples for word in example.tokens})
+    numbers = {word: number for number, word in enumerate(words)}
+    vectors_WD = encode(words)
 
-
-class _WordVectors:
-    """The context-free vectors of all words of some examples."""
-
-    def __init__(self, examples: Iterable[Classified | Pair | Tagged], encode: Encode) -> None:
-        words = sorted(
-            {word for example in examples for tokens in example.sentences for word in tokens}
+    def average(texts: Sequence[Classified]) -> Floats:
+        sums = [vectors_WD[[numbers[word] for word in text.tokens]].sum(0) for text in texts]
+        return np.stack(
+            [total / max(1, len(text.tokens)) for total, text in zip(sums, texts, strict=True)]
         )
-        self._numbers = {word: number for number, word in enumerate(words)}
-        self._vectors_WD = encode(words)
 
-    def means(self, examples: Sequence[Classified]) -> Floats:
-        """Return the mean vector of each text's tokens, (N, D); zeros for a text without tokens."""
-        return np.stack([self._mean(example.tokens) for example in examples])
-
-    def of_words(self, examples: Sequence[Classified]) -> Floats:
-        """Return the vectors of texts of one word each, (N, D)."""
-        return self._vectors_WD[[self._numbers[example.tokens[0]] for example in examples]]
-
-    def _mean(self, tokens: Tokens) -> Floats:
-        if not tokens:
-            return np.zeros_like(self._vectors_WD[0])
-        mean_D: Floats = self._vectors_WD[[self._numbers[word] for word in tokens]].mean(0)
-        return mean_D
+    return average
 
 
 def _linear(

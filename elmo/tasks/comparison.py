@@ -15,7 +15,7 @@ from elmo.tasks.metrics import (
     paired_bootstrap,
     score_order,
 )
-from elmo.tasks.task import CHUNK, Task, read_curve, read_task
+from elmo.tasks.task import CHUNK, Task, check_same_tags, read_curve, read_task
 from elmo.tasks.vectors import Vectors, build_sentence_store
 
 NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
@@ -38,6 +38,7 @@ def report_seeds(
     """Return the tallies of `evaluate_seeds`, and the scores by label, as `label_scores` has them,
     of the answers of all seeds together."""
     record = read_task(folder)
+    check_same_tags(labelled, record.scheme)
     vectors: Vectors | None = None
     if work is not None and record.settings.elmo == "frozen":
         vectors = build_sentence_store(
@@ -51,7 +52,6 @@ def report_seeds(
     for seed in record.seeds:
         tasks.append(Task.load(folder, seed=seed, device=device, vectors=vectors))
         vectors = tasks[0].vectors
-    tasks[0].check_scheme(labelled)
     answers: list[list[Answered]] = [[] for _ in tasks]
     for start in range(0, len(labelled.examples), CHUNK):
         chunk = labelled.examples[start : start + CHUNK]

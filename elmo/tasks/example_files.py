@@ -47,7 +47,6 @@ def read_examples(
     scheme: str | None = None,
     tokenizer: str | Tokenization = "unicode",
     labelled: bool = True,
-    empty: bool = False,
 ) -> ExampleSet:
     """Read the examples of a kind of task, a key of `KINDS`, from a file, or from all files below
     a folder in name order.
@@ -55,7 +54,7 @@ def read_examples(
     The format follows from the file's ending unless `format` is given. `columns` maps fields to
     columns or keys. `scheme` is the tags' scheme, detected by default. `tokenizer`, a name or a
     model's own, splits raw text. With `labelled=False` labels may be absent. `ElmoError` names a
-    malformed line, or a file without examples unless `empty` is true.
+    malformed line, or a file without examples.
     """
     path = Path(path)
     if path.is_dir():
@@ -96,7 +95,11 @@ def read_examples(
         labelled,
     )
     labels = readers[file_format](request)
-    _check_examples(path, kind, labels, empty=empty)
+    if not labels.examples:
+        count_texts = [f"{name.replace('_', ' ')} {n:,}" for name, n in labels.counts.items() if n]
+        counts = f"; counted: {', '.join(count_texts)}" if count_texts else ""
+        raise ElmoError(f"{path}: holds no examples of {kind}{counts}")
+    _check_tokens(path, labels)
     return replace(labels, columns=dict(columns or {}))
 
 
@@ -134,7 +137,7 @@ def examples_of_items(
         Path("item"), "jsonl", columns or {}, None, split, labelled=False, items=records
     )
     labels = KINDS[kind].readers["jsonl"](request)
-    _check_examples(request.path, kind, labels, empty=True)
+    _check_tokens(request.path, labels)
     return labels
 
 
@@ -178,13 +181,8 @@ def _plain(value: Any) -> Any:
     return None if is_missing(value) else value
 
 
-def _check_examples(path: Path, kind: str, labels: ExampleSet, *, empty: bool) -> None:
-    """Raise `ElmoError` for a file without examples, unless allowed, and for tokens without
-    text."""
-    if not labels.examples and not empty:
-        count_texts = [f"{name.replace('_', ' ')} {n:,}" for name, n in labels.counts.items() if n]
-        counts = f"; counted: {', '.join(count_texts)}" if count_texts else ""
-        raise ElmoError(f"{path}: holds no examples of {kind}{counts}")
+def _check_tokens(path: Path, labels: ExampleSet) -> None:
+    """Raise `ElmoError` for tokens without text, and for a corpus without its words."""
     tokens = Counter(token for e in labels.examples for s in e.sentences for token in s)
     if 2 * tokens[SKELETON_WORD] > tokens.total():
         raise ElmoError(

@@ -112,11 +112,11 @@ def tally_accuracy(gold: Sequence[object], predicted: Sequence[object]) -> Tally
 
 def tally_tag_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Tally:
     """Tally how many tags are right; a unit is a sentence."""
-    return Tally("accuracy", [_right(*pair) for pair in zip(gold, predicted, strict=True)])
-
-
-def _right(gold: Sequence[str], predicted: Sequence[str]) -> tuple[float, float]:
-    return float(sum(a == b for a, b in zip(gold, predicted, strict=True))), float(len(gold))
+    counts = [
+        (float(sum(a == b for a, b in zip(*tags, strict=True))), float(len(tags[0])))
+        for tags in zip(gold, predicted, strict=True)
+    ]
+    return Tally("accuracy", counts)
 
 
 def precision_recall_f1(right: float, predicted: float, gold: float) -> Scores:
@@ -145,12 +145,6 @@ def tally_span_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[S
 def _overlap(gold: Set[object], predicted: Set[object]) -> tuple[float, float, float]:
     """Return the numbers of correct, predicted and gold items."""
     return float(len(gold & predicted)), float(len(predicted)), float(len(gold))
-
-
-def tally_spans_and_tags(spans: Tally, tags: Tally) -> Tally:
-    """Join two tallies of the same sentences, of spans and of tags, into one that scores both."""
-    counts = [(*a, *b) for a, b in zip(spans.counts, tags.counts, strict=True)]
-    return Tally("tags", counts)
 
 
 def predicate_arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ...]]]:

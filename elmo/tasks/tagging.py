@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from elmo.tasks.examples import Span, Tagged
 from elmo.tasks.inputs import EncodedBatch, TaskInputs
-from elmo.tasks.metrics import Tally, tally_span_f1, tally_spans_and_tags, tally_tag_accuracy
+from elmo.tasks.metrics import Tally, tally_span_f1, tally_tag_accuracy
 from elmo.tasks.model import TaskModel
 from elmo.tasks.modules import (
     FORBIDDEN,
@@ -136,7 +136,7 @@ def tally_tags(
     spans = tally_span_f1(
         [spans_of(tags) for tags in gold], [spans_of(tags) for tags in predictions]
     )
-    return tally_spans_and_tags(spans, tags)
+    return Tally("tags", [(*a, *b) for a, b in zip(spans.counts, tags.counts, strict=True)])
 
 
 def crf_log_likelihood(

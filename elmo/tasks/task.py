@@ -258,20 +258,9 @@ class Task:
 
     def tally(self, labelled: ExampleSet) -> Tally:
         """Predict labelled examples; return the counts of the task's metric for each of them."""
-        self.check_scheme(labelled)
+        check_same_tags(labelled, self.record.scheme)
         guesses = [guess for _, guess in self.predict(labelled.examples)]
         return self.model.tally(labelled.examples, guesses)
-
-    def check_scheme(self, labelled: ExampleSet) -> None:
-        """Raise `ElmoError` if the tags of `labelled` mark spans but those that the task learned do
-        not, or the reverse."""
-        if (labelled.scheme == "plain") != (self.record.scheme == "plain"):
-            if labelled.scheme == "plain":
-                raise _mixed_tags(labelled, "those that the task learned", self.record.scheme)
-            raise ElmoError(
-                f"{_file_of(labelled)}: the tags mark spans ({labelled.scheme}), those that the "
-                "task learned do not"
-            )
 
 
 def train_task(
@@ -379,7 +368,7 @@ def _write_record(record: TaskRecord, folder: Path) -> None:
 def _check(settings: TaskSettings, model: Path | None, train: ExampleSet, dev: ExampleSet) -> None:
     if (model is None) != (settings.elmo == "none"):
         raise ElmoError("pass a model, or leave ELMo out (elmo: none); not both, not neither")
-    check_same_tags(train, dev)
+    check_same_tags(dev, train.scheme)
     if model is not None and settings.layers is not None:
         top = _shape_of(model).layers
         for layer in settings.layers:
@@ -391,26 +380,20 @@ def _shape_of(model: Path) -> ModelShape:
     return ModelShape.from_dict(read_config(model).model, source=str(model))
 
 
-def check_same_tags(first_set: ExampleSet, second_set: ExampleSet) -> None:
-    """Raise `ElmoError` if the tags of one file mark spans and those of the other do not."""
-    if (first_set.scheme == "plain") != (second_set.scheme == "plain"):
-        plain_set, marking_set = (
-            (first_set, second_set) if first_set.scheme == "plain" else (second_set, first_set)
+def check_same_tags(labelled: ExampleSet, scheme: str) -> None:
+    """Raise `ElmoError` if the tags of `labelled` mark spans and those of the training file, which
+    have the scheme `scheme`, do not, or the reverse."""
+    if (labelled.scheme == "plain") == (scheme == "plain"):
+        return
+    source = labelled.examples[0].source.rpartition(":")[0] if labelled.examples else "examples"
+    if scheme == "plain":
+        raise ElmoError(
+            f"{source}: the tags mark spans ({labelled.scheme}), those of the training file do "
+            "not; pass --scheme plain, or correct the training file"
         )
-        raise _mixed_tags(plain_set, f"those of {_file_of(marking_set)}", marking_set.scheme)
-
-
-def _file_of(examples: ExampleSet) -> str:
-    """The file that the examples were read from."""
-    source = examples.examples[0].source if examples.examples else ""
-    return source.rpartition(":")[0] or source or "examples"
-
-
-def _mixed_tags(plain: ExampleSet, source: str, scheme: str) -> ElmoError:
-    """Return the exception for tags that mark no spans, though those of `source` do."""
-    return ElmoError(
-        f"{_file_of(plain)}: the tags mark no spans, {source} do ({scheme}); with scheme {scheme} "
-        "the first tag that doesn't fit is named"
+    raise ElmoError(
+        f"{source}: the tags mark no spans, those of the training file do ({scheme}); with scheme "
+        f"{scheme} the first tag that doesn't fit is named"
     )
 
 

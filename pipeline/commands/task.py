@@ -154,7 +154,7 @@ def train(
     for path, labelled in zip((train, dev), data, strict=True):
         print_done(f"{path}: {_counts(labelled.counts)}")
         task_training.say_remark(labelled, path=path)
-    check_same_tags(*data)
+    check_same_tags(data[1], data[0].scheme)
     task_training.warn_unknown_labels(kind, data[1], path=dev, train=data[0])
     sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
     tracked = TaskRuns(out.name, kind, settings, sources, work) if track else None

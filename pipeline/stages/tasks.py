@@ -127,7 +127,7 @@ def run(
     )
     say_remark(data["train"], path=sources["train"])
     for split in ("dev", "test"):
-        check_same_tags(data["train"], data[split])
+        check_same_tags(data[split], data["train"].scheme)
         warn_unknown_labels(params.kind, data[split], path=sources[split], train=data["train"])
     kept = work.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
     read = {**sources, "model": model}

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from elmo.tasks import schemes
 from elmo.tasks.examples import Example, Tagged, Tokens
@@ -26,11 +26,21 @@ from elmo.tasks.formats.fields import (
 )
 
 
+class _Row(NamedTuple):
+    """A sentence, its tags if it has some, the line of each token, and its text if it was split
+    from one."""
+
+    tokens: Tokens
+    tags: list[str] | None
+    lines: list[int]
+    text: str | None = None
+
+
 def from_conll(request: ReadRequest) -> ExampleSet:
     """Read columns separated by tabs or spaces: a token per line, a blank line after each sentence.
     The word is in the first column and the tag in the last, unless the request says otherwise."""
     counts: Counter[str] = Counter()
-    rows, numbers = [], []
+    rows: list[_Row] = []
     word, tag = request.column("word", "1"), request.column("tag", "-1")
     for block in column_sentences(request.path, counts=counts):
         width = len(block[0][1])
@@ -45,16 +55,16 @@ def from_conll(request: ReadRequest) -> ExampleSet:
                 named_labels(request, [column_at(f, tag, request.path, n).strip(" ")], n)[0]
                 for n, f in block
             ]
-        rows.append((tuple(column_at(f, word, request.path, n) for n, f in block), tags))
-        numbers.append([number for number, _ in block])
-    return _tagged(request, rows, numbers, counts)
+        tokens = tuple(column_at(f, word, request.path, n) for n, f in block)
+        rows.append(_Row(tokens, tags, [number for number, _ in block]))
+    return _tagged(request, rows, counts)
 
 
 def from_conllu(request: ReadRequest) -> ExampleSet:
     """Read tagged sentences from CoNLL-U, by default with the tags of UPOS; ranges (1-2) and empty
     nodes (1.1) are skipped."""
     counts: Counter[str] = Counter()
-    rows, numbers = [], []
+    rows: list[_Row] = []
     word, tag = request.column("word", "FORM"), request.column("tag", "UPOS")
     for block in column_sentences(request.path):
         kept: LineBlock = []
@@ -75,24 +85,22 @@ def from_conllu(request: ReadRequest) -> ExampleSet:
         if tags and "_" in tags:
             counts["dropped_without_tags"] += 1
             continue
-        rows.append((tuple(conllu_field(f, word, request.path, n) for n, f in kept), tags))
-        numbers.append([number for number, _ in kept])
-    return _tagged(request, rows, numbers, counts)
+        tokens = tuple(conllu_field(f, word, request.path, n) for n, f in kept)
+        rows.append(_Row(tokens, tags, [number for number, _ in kept]))
+    return _tagged(request, rows, counts)
 
 
 def from_jsonl(request: ReadRequest) -> ExampleSet:
     """Read tagged sentences from JSON lines {"tokens": [...], "tags": [...]}, or {"text": …}
     without tags."""
-    rows, numbers, raw = [], [], []
+    rows = []
     for number, record in json_records(request):
         tokens = tokens_of(request, record, number)
         tags = _tags(request, record, number) if request.labelled else None
         if tags is not None and len(tags) != len(tokens):
             raise line_error(request.path, number, f"{len(tokens)} tokens and {len(tags)} tags")
-        rows.append((tokens, tags))
-        numbers.append([number] * len(tokens))
-        raw.append(text_of(request, record))
-    return _tagged(request, rows, numbers, Counter(), raw)
+        rows.append(_Row(tokens, tags, [number] * len(tokens), text_of(request, record)))
+    return _tagged(request, rows, Counter())
 
 
 def _tags(request: ReadRequest, record: Mapping[str, Any], number: int) -> list[str]:
@@ -110,50 +118,37 @@ def _tags(request: ReadRequest, record: Mapping[str, Any], number: int) -> list[
 
 def from_text(request: ReadRequest) -> ExampleSet:
     """Read plain text to be tagged, one sentence per line."""
-    lines = text_lines(request)
-    raw = [text for _, text in lines]
-    rows = [(request.split(text), None) for text in raw]
-    return _tagged(request, rows, [[number] for number, _ in lines], Counter(), raw)
+    rows = [_Row(request.split(text), None, [n], text) for n, text in text_lines(request)]
+    return _tagged(request, rows, Counter())
 
 
-def _check_plain(request: ReadRequest, tagged: Sequence[tuple[list[str], Sequence[int]]]) -> None:
+def _check_plain(request: ReadRequest, rows: Sequence[_Row]) -> None:
     """Raise `ElmoError` for tags that look like those of a scheme and fit none."""
-    misfits = schemes.misfit_tags({tag for tags, _ in tagged for tag in tags})
-    for tags, lines in tagged if misfits else ():
-        for tag, line in zip(tags, lines, strict=True):
+    misfits = schemes.misfit_tags({tag for row in rows for tag in row.tags or ()})
+    for row in rows:
+        for position, tag in enumerate(row.tags or ()):
             if tag in misfits:
                 raise line_error(
                     request.path,
-                    line,
+                    row.lines[position],
                     f"tag {tag!r} fits no scheme, though the tags seem to mark spans; write O, "
                     "B-LABEL and I-LABEL, or pass --scheme plain if they mark none",
                 )
 
 
-def _tagged(
-    request: ReadRequest,
-    rows: Sequence[tuple[Tokens, list[str] | None]],
-    numbers: Sequence[Sequence[int]],
-    counts: Counter[str],
-    raw: Sequence[str | None] | None = None,
-) -> ExampleSet:
-    """Return sentences with their tags as BIOES, or unchanged if the tags mark no spans.
-
-    `raw` has the text of each sentence, if it was split from one.
-    """
-    tagged = [(tags, lines) for (_, tags), lines in zip(rows, numbers, strict=True) if tags]
-    scheme = request.scheme or schemes.detect_scheme(tags for tags, _ in tagged)
+def _tagged(request: ReadRequest, rows: Sequence[_Row], counts: Counter[str]) -> ExampleSet:
+    """Return sentences with their tags as BIOES, or unchanged if the tags mark no spans."""
+    scheme = request.scheme or schemes.detect_scheme(row.tags for row in rows if row.tags)
     remark = ""
     if scheme == "plain" and request.scheme is None:
-        _check_plain(request, tagged)
-        if any("O" in tags for tags, _ in tagged):
+        _check_plain(request, rows)
+        if any("O" in row.tags for row in rows if row.tags):
             remark = (
                 "the tags mark no spans, so each token counts; if O means outside of a span, write "
                 "B-LABEL where a span begins and I-LABEL within it"
             )
     examples: list[Example] = []
-    raw = raw or [None] * len(rows)
-    for (tokens, tags), lines, text in zip(rows, numbers, raw, strict=True):
+    for tokens, tags, lines, text in rows:
         if not tokens:
             counts["dropped_empty"] += 1
             continue

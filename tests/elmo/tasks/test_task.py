@@ -566,7 +566,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
     with pytest.raises(ElmoError, match="has no seed 7; it has"):
         Task.load(folder, seed=7)
     with pytest.raises(
-        ElmoError, match=r"mark no spans, those that the task learned do \(bioes\); with"
+        ElmoError, match=r"mark no spans, those of the training file do \(bioes\); with"
     ):
         Task.load(folder).evaluate(ExampleSet(examples("tagging", 2), {}, "plain"))
     with pytest.raises(ElmoError, match="no such file"):
