@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_112,
     "research": 2_135,
     "benchmarks": 3_632,
-    "tests": 27_811,
+    "tests": 27_815,
 }
 
 

@@ -587,7 +587,11 @@ EXAMPLES = re.findall(r"```text (\w+) (\S+)\n(.*?)```", DOCUMENTATION.read_text(
 
 @pytest.mark.hostile
 @pytest.mark.parametrize("ends", ["\n", "\r\n"], ids=["lines", "carriage returns"])
-@pytest.mark.parametrize(("kind", "name", "text"), EXAMPLES, ids=[name for _, name, _ in EXAMPLES])
+@pytest.mark.parametrize(
+    ("kind", "name", "text"),
+    [*EXAMPLES, ("tagging", "pos.conllu", CONLLU)],
+    ids=lambda value: value[:12],
+)
 def test_what_windows_writes_is_read_alike(
     tmp_path: Path, kind: str, name: str, text: str, ends: str
 ) -> None:
