@@ -165,4 +165,6 @@ def _sklearn(module: str) -> Any:
     try:
         return import_module(f"sklearn.{module}")
     except ImportError:
-        raise ElmoError("baselines need: pip install 'elmo-pipeline[sklearn]'") from None
+        raise ElmoError(
+            "baselines need scikit-learn: pip install 'elmo-pipeline[sklearn]'"
+        ) from None

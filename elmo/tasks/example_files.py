@@ -186,8 +186,8 @@ def _check_tokens(path: Path, labels: ExampleSet) -> None:
     tokens = Counter(token for e in labels.examples for s in e.sentences for token in s)
     if 2 * tokens[SKELETON_WORD] > tokens.total():
         raise ElmoError(
-            f"{path}: is a skeleton: its words are {SKELETON_WORD}; put in the words of the corpus "
-            "that it belongs to, with the script that comes with it"
+            f"{path}: is a skeleton: its words are {SKELETON_WORD}; insert the words of "
+            "its corpus with the script that comes with the file"
         )
     for example in labels.examples:
         for sentence in example.sentences:
@@ -201,7 +201,9 @@ def _joined(path: Path, parts: Sequence[ExampleSet]) -> ExampleSet:
     if not parts:
         raise ElmoError(f"{path}: holds no files")
     if len({part.scheme == "plain" for part in parts}) > 1:
-        raise ElmoError(f"{path}: the tags of some files mark spans, those of others do not")
+        raise ElmoError(
+            f"{path}: the tags of some files mark spans, those of others do not; use one scheme"
+        )
     counts: Counter[str] = Counter()
     for part in parts:
         counts.update(part.counts)
@@ -213,5 +215,5 @@ def _joined(path: Path, parts: Sequence[ExampleSet]) -> ExampleSet:
 def _format(path: Path) -> str:
     suffix = [s for s in path.suffixes if s != ".gz"][-1:]
     if not suffix or suffix[0] not in SUFFIXES:
-        raise ElmoError(f"{path}: the ending does not tell the format; pass --format")
+        raise ElmoError(f"{path}: the ending does not tell the file's format; pass --format")
     return SUFFIXES[suffix[0]]

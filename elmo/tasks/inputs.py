@@ -232,7 +232,8 @@ def read_word_vectors(
         if number == 1 and len(line.split()) == 2 and dim != 1:
             if line.split()[1] != str(dim):
                 raise ElmoError(
-                    f"{path}:1: has {line.split()[1]} numbers per word, word_dim is {dim}"
+                    f"{path}:1: has {line.split()[1]} numbers per word, word_dim is {dim}; change "
+                    "word_dim"
                 )
             continue
         try:
@@ -265,7 +266,7 @@ def train_word_vectors(
         from gensim.models import Word2Vec
     except ImportError:
         raise ElmoError(
-            "word vectors are trained by a library: pip install 'elmo-pipeline[vectors]'"
+            "words: trained needs gensim: pip install 'elmo-pipeline[vectors]'"
         ) from None
     model: Any = Word2Vec(
         [list(sentence) for sentence in sentences],

@@ -145,10 +145,10 @@ def task_settings(kind: str, changes: dict[str, Any]) -> TaskSettings:
     """Return the settings of a kind of task: its defaults with `changes`, values by name, applied;
     text is converted."""
     if kind not in KINDS:
-        raise BadSettings(f"no task {kind!r}; there are {', '.join(KINDS)}")
+        raise BadSettings(f"no kind of task {kind!r}; choose one of {', '.join(KINDS)}")
     settings = with_changes(KINDS[kind].defaults, changes)
     if settings.class_weights != "none" and kind not in ("classification", "pairs"):
-        raise BadSettings(f"class_weights: {kind} has none; leave it out")
+        raise BadSettings(f"class_weights: not available for {kind}; leave it out")
     if settings.features and kind not in FEATURED:
-        raise BadSettings(f"features: {kind} has none; leave it out")
+        raise BadSettings(f"features: not available for {kind}; leave it out")
     return settings

@@ -138,9 +138,9 @@ def may_follow(previous_tag: str | None, next_tag: str | None) -> bool:
 
 def _parts(tag: str, position: int, scheme: str) -> tuple[str, str]:
     if not _SPAN_TAG.fullmatch(tag):
-        raise TagError(position, f"tag {tag!r} is neither O nor a letter, a hyphen and a label")
+        raise TagError(position, f"tag {tag!r} is neither O nor of the form B-LABEL")
     kind = tag[0].translate(_LETTERS)
     letters = "OBIES" if scheme == "bioes" else "OBI"
     if kind not in letters:
-        raise TagError(position, f"tag {tag} is none of {scheme}'s")
+        raise TagError(position, f"tag {tag} does not belong to the scheme {scheme}")
     return kind, tag[2:]

@@ -98,16 +98,20 @@ def with_changes(defaults: TaskSettings, changes: dict[str, Any]) -> TaskSetting
 
 def _check(settings: TaskSettings) -> None:
     if settings.elmo == "none" and settings.words == "none" and not settings.characters:
-        raise BadSettings("nothing is left to read: no ELMo, words none and characters 0")
+        raise BadSettings(
+            "elmo: none, words: none and characters: 0 leave no input; change one of them"
+        )
     if settings.elmo != "none" and not settings.elmo_input:
         if not settings.elmo_output:
-            raise BadSettings("elmo_input and elmo_output: ELMo must enter somewhere")
+            raise BadSettings("elmo_input and elmo_output: set one to true, or set elmo to none")
         if settings.words == "none" and not settings.characters:
-            raise BadSettings("elmo_input: without it the input needs words or characters")
+            raise BadSettings("elmo_input: false needs words or characters at the input")
     if settings.elmo == "tuned" and settings.layers is not None:
-        raise BadSettings("layers: a tuned biLM mixes all of them; leave layers out")
+        raise BadSettings("layers: a tuned biLM mixes all layers; leave layers out")
     if (settings.words == "file") != bool(settings.word_file):
-        raise BadSettings("words: file and word_file: FILE belong together")
+        raise BadSettings(
+            "words and word_file: set both words: file and word_file: FILE, or neither"
+        )
 
 
 def _numbers(text: str) -> list[int] | None:

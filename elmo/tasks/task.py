@@ -354,7 +354,7 @@ def _learned(train: ExampleSet) -> list[Example]:
     if learned := learnable_examples(train.examples):
         return learned
     source = train.examples[0].source if train.examples else "train"
-    raise ElmoError(f"{source}: no example has a label and text, so there is nothing to learn")
+    raise ElmoError(f"{source}: no example has both text and a label, so there is nothing to learn")
 
 
 def _write_record(record: TaskRecord, folder: Path) -> None:
@@ -367,7 +367,7 @@ def _write_record(record: TaskRecord, folder: Path) -> None:
 
 def _check(settings: TaskSettings, model: Path | None, train: ExampleSet, dev: ExampleSet) -> None:
     if (model is None) != (settings.elmo == "none"):
-        raise ElmoError("pass a model, or leave ELMo out (elmo: none); not both, not neither")
+        raise ElmoError("pass either a model or the setting elmo: none")
     check_same_tags(dev, train.scheme)
     if model is not None and settings.layers is not None:
         top = _shape_of(model).layers
@@ -456,9 +456,13 @@ def read_task(folder: Path) -> TaskRecord:
     record = read_record(file, TaskRecord)
     is_known = record.kind in KINDS and record.scheme in schemes.SCHEMES
     if not is_known or not record.seeds:
-        raise ElmoError(f"{file}: no task that this version knows")
+        raise ElmoError(
+            f"{file}: unknown kind of task, tag scheme, or no seeds; train the task again"
+        )
     if (record.bilm is None) != (record.settings.elmo == "none"):
-        raise ElmoError(f"{file}: bilm and settings.elmo contradict each other")
+        raise ElmoError(
+            f"{file}: bilm and settings.elmo contradict each other; train the task again"
+        )
     if not record.labels and KINDS[record.kind].labels:
         raise ElmoError(f"{file}: labels is empty; train the task again")
     if record_digest(content) != record.digest:
@@ -565,7 +569,7 @@ def _network(
     if shape is not None and model is not None:
         if model_digest(model) != shape.digest:
             raise ElmoError(
-                f"{model}: is not the model the task was trained with ({shape.digest[:12]}…)"
+                f"{model}: is not the model that the task was trained with ({shape.digest[:12]}…)"
             )
         if record.settings.elmo == "tuned":
             tuned_model = load_model(model, with_softmax=False)

@@ -70,7 +70,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
             name, first_line, sentences, clusters = block.name, block.number, [], {}
             continue
         if not name:
-            raise line_error(request.path, block[0][0], "no '#begin document' before it")
+            raise line_error(request.path, block[0][0], "comes before any '#begin document' line")
         offset = sum(map(len, sentences))
         sentences.append(tuple(column_at(fields, word, request.path, n) for n, fields in block))
         if request.labelled:
@@ -94,7 +94,7 @@ def _mentions(
         for part in value.split("|") if value not in ("", "-", "_", "*") else []:
             match = _MENTION.fullmatch(part)
             if match is None or not (match[1] or match[3]):
-                raise line_error(path, number, f"{part!r} is no mention such as (3 or 3) or (3)")
+                raise line_error(path, number, f"{part!r} is not a mention such as (3 or 3) or (3)")
             if match[1]:
                 open_spans.setdefault(match[2], []).append(position)
             if match[3]:

@@ -69,7 +69,7 @@ class TextSplitter:
             split = load_tokenizer(self._tokenizer).split
             return lambda text: split([text])[0]
         if self._tokenizer.name == NO_TOKENIZER.name:
-            raise ElmoError("the model has no tokenizer to cut text with; pass --tokenizer")
+            raise ElmoError("the model has no tokenizer to split text; pass --tokenizer")
         cut = TextTokenizer(self._tokenizer)
         return lambda text: [token for sentence in cut(text) for token in sentence]
 
@@ -244,7 +244,7 @@ def text_lines(request: ReadRequest, *, blank: bool = False) -> list[tuple[int, 
     """
     if request.labelled:
         raise ElmoError(
-            f"{request.path}: is read as plain text, which has no labels; where it has, name its "
+            f"{request.path}: is plain text, which has no labels; if the file has labels, pass its "
             "--format, such as conll or tsv"
         )
     return [(n, text) for n, text in numbered_lines(request.path) if blank or text.strip()]
@@ -315,7 +315,7 @@ def named_labels(request: ReadRequest, labels: list[str], number: int) -> list[s
                 request.path,
                 number,
                 f"{label!r} is not a number from 0 to {len(names) - 1}; "
-                "the names after names= are in the order of their numbers",
+                "names= lists the names in the order of their numbers",
             )
     return [label if label == "-1" else names[int(label)] for label in labels]
 

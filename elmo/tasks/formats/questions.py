@@ -112,8 +112,8 @@ def _question(
     if isinstance(references, _Answers):
         if len(references.text) != len(references.answer_start):
             raise ElmoError(
-                f"{source}: answers has {len(references.text)} texts and "
-                f"{len(references.answer_start)} of answer_start; there must be as many"
+                f"{source}: answers has {len(references.text)} texts but "
+                f"{len(references.answer_start)} numbers in answer_start; give one per text"
             )
         references = list(map(_Answer, references.text, references.answer_start))
     if request.labelled and not references:
@@ -127,7 +127,8 @@ def _question(
         start, stop = answer.answer_start, answer.answer_start + len(answer.text)
         if start < 0 or not answer.text.strip() or context[start:stop] != answer.text:
             raise ElmoError(
-                f"{source}: the answer {answer.text!r} is not at character {start} of its context"
+                f"{source}: the answer {answer.text!r} is not at character {start} of its context; "
+                "correct answer_start"
             )
         ranges.append(tokens_covering(offsets, start, stop))
     answer_range = Counter(ranges).most_common(1)[0][0]

@@ -59,7 +59,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
             raise line_error(
                 request.path,
                 block[0][0],
-                f"{len(rows)} predicates and {len(columns)} columns of arguments",
+                f"{len(rows)} predicates but {len(columns)} columns of arguments",
             )
         counts["sentences"] += 1
         counts["predicates"] += len(rows)
@@ -106,12 +106,14 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
         for predicate in predicates:
             if not 0 <= predicate < len(tokens):
                 raise line_error(
-                    request.path, number, f"predicate {predicate}, {len(tokens)} tokens"
+                    request.path,
+                    number,
+                    f"predicate {predicate} is not among its {len(tokens)} tokens",
                 )
             if tags is not None:
                 if len(tags) != len(tokens):
                     raise line_error(
-                        request.path, number, f"{len(tokens)} tokens and {len(tags)} tags"
+                        request.path, number, f"has {len(tokens)} tokens but {len(tags)} tags"
                     )
                 try:
                     schemes.spans_of_tags(tags, "bio")
@@ -131,13 +133,15 @@ def _brackets(
     for position, (number, fields) in enumerate(block):
         match = _BRACKETS.fullmatch(fields[column])
         if match is None:
-            raise line_error(path, number, f"{fields[column]!r} is no bracket such as (ARG0*")
+            raise line_error(path, number, f"{fields[column]!r} is not a bracket such as (ARG0*")
         for label in match[1].split("(")[1:]:
             nested = nested or bool(open_spans)
             open_spans.append((position, label))
         for _ in match[2]:
             if not open_spans:
-                raise line_error(path, number, f"column {column + 1} closes what it has not opened")
+                raise line_error(
+                    path, number, f"column {column + 1} closes a bracket that is not open"
+                )
             start, label = open_spans.pop()
             spans.append(Span(start, position + 1, label))
     if open_spans:

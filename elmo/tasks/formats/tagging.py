@@ -45,7 +45,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
     for block in column_sentences(request.path, counts=counts):
         width = len(block[0][1])
         if request.labelled and width < 2:
-            raise line_error(request.path, block[0][0], "one column; a tag needs another")
+            raise line_error(request.path, block[0][0], "has one column; add a column of tags")
         for number, fields in block:
             if len(fields) != width and tag.startswith("-"):
                 raise width_error(request.path, number, len(fields), width, "sentence")
@@ -74,11 +74,13 @@ def from_conllu(request: ReadRequest) -> ExampleSet:
             if re.fullmatch(r"\d+[-.]\d+", fields[0]):
                 counts["ranges_and_empty_nodes"] += 1
             elif fields[0] != str(len(kept) + 1):
-                raise line_error(request.path, number, f"token {fields[0]!r} follows {len(kept)}")
+                raise line_error(
+                    request.path, number, f"token ID {fields[0]!r} follows {len(kept)}"
+                )
             else:
                 kept.append((number, fields))
         if not kept:
-            raise line_error(request.path, block[0][0], "a sentence without tokens")
+            raise line_error(request.path, block[0][0], "a sentence has no tokens")
         tags = (
             [conllu_field(f, tag, request.path, n) for n, f in kept] if request.labelled else None
         )
@@ -98,7 +100,7 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
         tokens = tokens_of(request, record, number)
         tags = _tags(request, record, number) if request.labelled else None
         if tags is not None and len(tags) != len(tokens):
-            raise line_error(request.path, number, f"{len(tokens)} tokens and {len(tags)} tags")
+            raise line_error(request.path, number, f"has {len(tokens)} tokens but {len(tags)} tags")
         rows.append(_Row(tokens, tags, [number] * len(tokens), text_of(request, record)))
     return _tagged(request, rows, Counter())
 

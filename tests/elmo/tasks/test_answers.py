@@ -143,7 +143,7 @@ def test_classes_weigh_alike_where_that_is_asked_for(kind: str) -> None:
 
 def test_only_labels_have_weights() -> None:
     assert task_settings("pairs", {"class_weights": "balanced"}).class_weights == "balanced"
-    with pytest.raises(BadSettings, match="class_weights: tagging has none"):
+    with pytest.raises(BadSettings, match="class_weights: not available for tagging"):
         task_settings("tagging", {"class_weights": "balanced"})
 
 

@@ -216,7 +216,7 @@ def test_static_vectors_answer_with_the_rest(
 
 
 def test_only_tokens_and_texts_have_features() -> None:
-    with pytest.raises(ElmoError, match="features: roles has none"):
+    with pytest.raises(ElmoError, match="features: not available for roles"):
         task_settings("roles", {"features": 64})
 
 
