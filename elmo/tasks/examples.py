@@ -22,8 +22,19 @@ class Span(NamedTuple):
 Range = tuple[int, int]
 
 
+class OneText:
+    """The base of examples of one text."""
+
+    tokens: Tokens
+
+    @property
+    def sentences(self) -> list[Tokens]:
+        """Return the token lists that the model needs vectors for."""
+        return [self.tokens]
+
+
 @dataclass(frozen=True)
-class Tagged:
+class Tagged(OneText):
     """An example of tagging: a sentence with one tag per token (None: unlabelled); tags of spans
     are BIOES.
 
@@ -36,25 +47,15 @@ class Tagged:
     tags: Tokens | None
     text: str | None = field(default=None, repr=False, compare=False)
 
-    @property
-    def sentences(self) -> list[Tokens]:
-        """Return the token lists that the model needs vectors for."""
-        return [self.tokens]
-
 
 @dataclass(frozen=True)
-class Classified:
+class Classified(OneText):
     """An example of classification: a text with one label (None: unlabelled). `source` is its file
     and line, for messages."""
 
     source: str
     tokens: Tokens
     label: str | None
-
-    @property
-    def sentences(self) -> list[Tokens]:
-        """Return the token lists that the model needs vectors for."""
-        return [self.tokens]
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Predicate:
+class Predicate(OneText):
     """An example of semantic roles: one predicate of a sentence, by the index of its token, and its
     roles, as BIO tags (None: unlabelled, or nested).
 
@@ -121,11 +122,6 @@ class Predicate:
     tags: Tokens | None
     nested: tuple[Span, ...] = ()
     text: str | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def sentences(self) -> list[Tokens]:
-        """Return the token lists that the model needs vectors for."""
-        return [self.tokens]
 
 
 class Link(NamedTuple):

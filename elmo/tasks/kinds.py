@@ -1,7 +1,7 @@
 """The kinds of tasks, one record each. A model, which needs torch, is imported only when used.
 
-To add a task, write a module with its model, a module in `formats` if no reader fits, and a record
-in `KINDS`; its command, settings, help and served signature follow from that.
+To add a task, write a module with its model, a `TaskModel`, a module in `formats` if no reader
+fits, and a record in `KINDS`; its command, settings, help and served signature follow from that.
 """
 
 from collections.abc import Callable, Mapping

@@ -27,8 +27,7 @@ from elmo.tasks.examples import (
 from elmo.tasks.inputs import TaskInputs, WordTable
 from elmo.tasks.kinds import KINDS, task_settings
 from elmo.tasks.modules import BidirectionalRNN
-from elmo.tasks.train import fit_task, report_nothing
-from tests.elmo.tasks.test_task import network, settings_of
+from tests.elmo.tasks.test_task import fit, network, settings_of
 from tests.elmo.tasks.toys import DIM, LAYERS, NAMES, examples, word_vectors
 
 WORDS = ["<pad>", "<unk>", *NAMES, "the", "not"]
@@ -299,23 +298,10 @@ def test_the_penalty_on_the_mixes_weights_is_in_the_loss(tmp_path: Path, l2: flo
     weights = model.inputs.mixes[0].weights
     before = torch.tensor([0.5, 0.5])
     weights.data.copy_(before)
-    fit(model, given, settings, tmp_path)
+    fit(model, given, settings, tmp_path / "work")
     moved = weights.detach() - before
     towards_zero = torch.allclose(moved, -0.01 * before.sign(), atol=1e-6)
     assert towards_zero == bool(l2)  # else opposite ways: the softmax has one degree of freedom
-
-
-def fit(model: Any, given: Sequence[Any], settings: Any, folder: Path) -> None:
-    fit_task(
-        model,
-        given,
-        given,
-        vectors=word_vectors,
-        settings=settings,
-        seed=0,
-        work=folder / "work",
-        report=report_nothing,
-    )
 
 
 def test_dev_is_scored_with_the_average_of_the_weights(tmp_path: Path) -> None:
@@ -328,7 +314,7 @@ def test_dev_is_scored_with_the_average_of_the_weights(tmp_path: Path) -> None:
     model.predict = lambda *batch: (
         used.append(model.scores.weight.detach().clone()) or predict(*batch)  # type: ignore[func-returns-value]
     )
-    fit(model, given, settings, tmp_path)
+    fit(model, given, settings, tmp_path / "work")
     (file,) = (tmp_path / "work").glob("epoch-*/state.safetensors")
     plain = load_weights(file)["module.scores.weight"]
     decay = 2 / 11  # of the first step

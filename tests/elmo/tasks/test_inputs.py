@@ -127,23 +127,6 @@ def test_an_average_learns_gamma_alone() -> None:
     assert mix.gamma.requires_grad and not mix.weights.requires_grad
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"elmo_input": False}, "set one to true"),
-        (
-            {"elmo_input": False, "elmo_output": True, "words": "none", "characters": 0},
-            "needs words or characters",
-        ),
-    ],
-)
-def test_elmo_nowhere_or_alone_at_the_output_is_refused(
-    changes: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ElmoError, match=message):
-        task_settings("tagging", changes)
-
-
 @pytest.mark.parametrize("kind", ["pairs", "coreference"])
 def test_elmo_at_the_input_is_dropped_once_as_the_baseline_is(kind: str) -> None:
     """The model drops its whole input, so the mixed vector comes to it as it is."""
@@ -174,11 +157,3 @@ def test_a_rare_word_of_training_has_the_vector_of_its_lower_case(
     path.write_text("cat 1 2\nrare 5 6\nthe 3 4\n")
     settings = task_settings("tagging", {"words": "file", "word_file": str(path), "word_dim": 2})
     assert word_table(settings, [("The",)]).words == [PAD, UNKNOWN, "cat", "the"]
-
-
-def test_every_word_of_glove_is_known_to_text_that_comes_later(tmp_path: Path) -> None:
-    """GloVe's 400,000 words: of the test text as of that of dev."""
-    path = tmp_path / "vectors.txt"
-    path.write_text("".join(f"w{k} {k % 7}\n" for k in range(400_000)))
-    words, _ = read_word_vectors(path, set(), dim=1)
-    assert len(words) == 400_000

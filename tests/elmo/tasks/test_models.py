@@ -6,20 +6,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from elmo.tasks.coreference import FEATURE_DIM, candidate_spans, clusters_of
+from elmo.tasks.coreference import candidate_spans, clusters_of
 from elmo.tasks.examples import Document, Link
 from elmo.tasks.kinds import KINDS, task_settings
 from elmo.tasks.modules import (
     FORBIDDEN,
-    BidirectionalRNN,
     SharedDropout,
     masked_softmax,
     viterbi,
 )
-from elmo.tasks.questions import SelfAttention, best_spans
-from elmo.tasks.roles import HighwayLSTM
 from elmo.tasks.tagging import crf_log_likelihood
 from tests.elmo.tasks.test_task import network
 from tests.elmo.tasks.toys import examples, word_vectors
@@ -73,73 +69,6 @@ def test_shared_dropout_has_one_mask_per_sentence() -> None:
     assert not torch.equal(dropped[0], dropped[1])
 
 
-@pytest.mark.parametrize("backward", [False, True])
-def test_the_highway_lstm_is_its_formula_and_padding_changes_nothing(backward: bool) -> None:
-    torch.manual_seed(0)
-    lstm = HighwayLSTM(3, 2, dropout=0.5, backward=backward).eval()
-    x = torch.randn(2, 5, 3)
-    outputs = lstm(x, masks(5, 3))
-    for row, length in enumerate((5, 3)):
-        h = c = torch.zeros(2)
-        order = range(length)
-        for t in reversed(order) if backward else order:
-            a = (lstm.input.weight @ x[row, t]).split(2)
-            b = (lstm.state.weight @ h + lstm.state.bias).split(2)
-            i, f, o, r = (torch.sigmoid(a[k] + b[k]) for k in range(4))
-            c = f * c + i * torch.tanh(a[4] + b[4])
-            h = r * (o * torch.tanh(c)) + (1 - r) * a[5]
-            torch.testing.assert_close(outputs[row, t], h)
-        assert not outputs[row, length:].any()
-    assert lstm.state.bias.tolist()[:6] == [0, 0, 1, 1, 0, 0]
-
-
-@pytest.mark.parametrize("gru", [False, True])
-def test_a_recurrent_layer_is_the_library_s_own_of_packed_sentences(gru: bool) -> None:
-    torch.manual_seed(0)
-    ours = BidirectionalRNN(3, 4, depth=2, gru=gru)
-    kind = nn.GRU if gru else nn.LSTM
-    theirs = kind(3, 4, 2, batch_first=True, bidirectional=True)
-    for name, weight in theirs.named_parameters():
-        layer = int(name.split("_l")[1][0])
-        directions = ours.backwards if name.endswith("_reverse") else ours.forwards
-        own = name.replace("_reverse", "").replace(f"_l{layer}", "_l0")
-        weight.data = directions[layer].get_parameter(own).data
-    x = torch.randn(3, 5, 3)
-    lengths = (5, 3, 1)
-    packed = pack_padded_sequence(x, torch.tensor(lengths), batch_first=True)
-    expected, _ = pad_packed_sequence(theirs(packed)[0], batch_first=True)
-    torch.testing.assert_close(ours(x, masks(*lengths)), expected)
-
-
-def test_a_token_attends_to_others_or_to_nothing() -> None:
-    torch.manual_seed(0)
-    attention = SelfAttention(3)
-    x = torch.randn(1, 4, 3)
-    attended = attention(x, masks(3, 4)[:1])
-    for t in range(3):
-        others = [k for k in range(3) if k != t]
-        similarity = attention.similarity
-        scores = [
-            similarity.left(x[0, t])
-            + similarity.right(x[0, k])
-            + (x[0, t] * similarity.both_D[0]) @ x[0, k]
-            for k in others
-        ]
-        weights = torch.cat([*scores, attention.nothing.view(1)]).softmax(0)
-        seen = sum((w * x[0, k] for w, k in zip(weights[:-1], others, strict=True)), torch.zeros(3))
-        expected = attention.join(torch.cat([seen, x[0, t], seen * x[0, t]])).relu()
-        torch.testing.assert_close(attended[0, t], expected)
-
-
-def test_the_best_span_is_ordered_and_not_too_long() -> None:
-    torch.manual_seed(0)
-    start, end = torch.randn(5, 7), torch.randn(5, 7)
-    for row, ((first, stop), _) in enumerate(best_spans(start, end, 3)):
-        pairs = [(a, b) for a in range(7) for b in range(a, min(7, a + 3))]
-        best = max(pairs, key=lambda pair: float(start[row, pair[0]] + end[row, pair[1]]))
-        assert (first, stop - 1) == best
-
-
 def document(*sentences: str, links: tuple[Link, ...] = ()) -> Document:
     return Document("x", "x", tuple(tuple(s.split()) for s in sentences), (), links)
 
@@ -168,18 +97,6 @@ def test_kept_spans_do_not_cross_and_are_the_best() -> None:
     assert [spans[k] for k in model._prune(text, spans, scores)] == [(0, 2)]  # 0.4 of 4 tokens
     model.settings = task_settings("coreference", {"spans_per_token": 0.75, "span_tokens": 3})
     assert [spans[k] for k in model._prune(text, spans, scores)] == [(0, 2), (0, 3), (1, 2)]
-
-
-def test_the_pair_network_reads_both_spans_their_product_and_the_features() -> None:
-    settings = task_settings("coreference", {"words": "none", "characters": 0, "hidden": 6})
-    model: Any = network("coreference", settings, [])
-    model.eval()
-    features, width = FEATURE_DIM, (model.pair[0].in_features - FEATURE_DIM) // 3
-    g, distances = torch.randn(5, width), torch.randn(5, 2, features)
-    index = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1], [3, 2]])
-    mine, other = g.unsqueeze(1).expand(5, 2, width), g[index]
-    expected = model.pair(torch.cat([mine, other, mine * other, distances], -1)).squeeze(-1)
-    torch.testing.assert_close(model._pair(g, index, distances), expected)
 
 
 def test_links_make_clusters() -> None:

@@ -273,18 +273,6 @@ def test_texts_and_pairs_of_tsv_and_json_lines(tmp_path: Path) -> None:
     assert labels.counts == {"dropped_without_agreed_label": 1, "pairs": 1}
 
 
-def test_the_label_of_hugging_faces_pairs_without_agreement_is_none(tmp_path: Path) -> None:
-    path = written(
-        tmp_path,
-        "p.jsonl",
-        '{"premise": ["a"], "hypothesis": ["b"], "label": -1}\n'
-        '{"premise": ["a"], "hypothesis": ["c"], "label": 2}\n',
-    )
-    labels = read_examples("pairs", path)
-    assert labels.examples == [Pair(f"{path}:2", ("a",), ("c",), "2")]
-    assert labels.counts == {"dropped_without_agreed_label": 1, "pairs": 1}
-
-
 def squad(answers: list[dict[str, Any]], context: str = "In Rome, (Paris-born) kings.") -> str:
     asked = {"id": "q1", "question": "Where?", "answers": answers}
     paragraph = {"context": context, "qas": [asked]}
