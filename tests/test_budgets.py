@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_547,
-    "pipeline": 14_112,
+    "pipeline": 14_307,
     "research": 2_135,
     "benchmarks": 3_632,
-    "tests": 27_637,
+    "tests": 27_829,
 }
 
 

@@ -106,18 +106,22 @@ def bring_back(url: str, job: str, *, old_lock: bytes) -> list[str]:
     return [str(out["path"]) for out in outs]
 
 
-def files_of_folder(digest: str) -> dict[str, str] | None:
-    """Return the digests of a folder's files by their paths in it; None where DVC's cache has no
-    such folder."""
-    path = cached(digest)
+def files_of_folder(digest: str, project: Path | None = None) -> dict[str, str] | None:
+    """Return the digests of a folder's files by their paths in it; None where DVC's cache, as in
+    `cached`, has no such folder."""
+    path = cached(digest, project)
     return _files_in(path.read_bytes(), str(path)) if path.is_file() else None
 
 
-def cached(digest: str) -> Path:
-    """Return the path in DVC's cache of the file or folder with this digest."""
+def cached(digest: str, project: Path | None = None) -> Path:
+    """Return the path in DVC's cache of the file or folder with this digest.
+
+    The cache is this project's, or the one in the folder of another `project`.
+    """
     if _DIGEST.fullmatch(digest) is None:
         raise Damaged(f"{LOCK}: {digest[:100]!r} is not a DVC digest")
-    return Path(_cache_of(Path.cwd())) / "files" / "md5" / digest[:2] / digest[2:]
+    cache = project / CACHE if project else Path(_cache_of(Path.cwd()))
+    return cache / "files" / "md5" / digest[:2] / digest[2:]
 
 
 def _check(ran: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> None:

@@ -35,7 +35,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         convert.package,
         convert.dump,
     ],
-    "On a cluster": [jobs.submit],
+    "On a cluster": [jobs.submit, jobs.unused],
     "Settings": [project.preset],
 }
 

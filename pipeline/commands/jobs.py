@@ -1,12 +1,13 @@
-"""The command for a cluster: submit."""
+"""The commands for a cluster: submit, and unused for what jobs left at a URL."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from .options import PARAMS
+from .options import JSON, PARAMS
 
 
 @click.command()
@@ -56,6 +57,37 @@ def submit(
     if code == 0 and command is None and url and folder in (None, url):
         _bring_back(url, job, old_lock)
     sys.exit(code)
+
+
+@click.command()
+@click.option("--remove", is_flag=True, help="Delete these outputs at the URL.")
+@JSON
+def unused(remove: bool, as_json: bool) -> None:
+    """List the outputs at the storage URL that nothing uses; --remove deletes them.
+
+    An output is used if a dvc.lock in any git object names it, a pointer of this project in any
+    worktree or experiment, or a job at the URL. Run `git fetch --all` and `dvc fetch
+    --all-commits` first.
+
+    \b
+    Example: elmo unused; elmo unused --remove
+    """
+    from elmo.errors import ElmoError
+
+    from ..cluster import storage
+    from ..cluster import unused as outputs
+
+    url = storage.root()
+    if not url:
+        raise ElmoError("storage in cluster.yaml is empty: the outputs are in this folder")
+    unnamed = outputs.find_unused(url)
+    if remove:
+        outputs.remove(url, unnamed)
+    for name in unnamed.outputs:
+        click.echo(json.dumps({"output": f"{url}/{name}"}) if as_json else f"{url}/{name}")
+    _note(f"{len(unnamed.outputs)} outputs that nothing names {'removed' if remove else 'found'}")
+    if unnamed.unknown:
+        _note(f"{unnamed.unknown} outputs of commits are not in DVC's cache and may be among these")
 
 
 def _bring_back(url: str, job: str, old_lock: bytes) -> None:

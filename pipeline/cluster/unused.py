@@ -1,0 +1,159 @@
+"""Unused outputs at the `storage` URL: nothing in git, no worktree and no job names them.
+
+Git names them through DVC: `dvc.lock` has the digest of each pointer's folder, and DVC's cache has
+its content. All of git's objects are asked, not the history of a path, which git simplifies.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from elmo.errors import ElmoError
+from elmo.io.location import Location, in_parallel
+from elmo.io.records import parse_record
+
+from . import results, storage
+from .job import JOBS, LOCK, STORED
+
+_OUTPUT = re.compile(r"(.+/[0-9a-f]{16})\.json")
+_MOST = 16_000_000  # bytes of a dvc.lock
+
+
+class Unused(NamedTuple):
+    """The unused outputs at the URL by name, each with its files' paths below the URL, its record
+    first; and how many folders of `dvc.lock` files DVC's cache lacks: what these name is not known.
+    """
+
+    outputs: dict[str, list[str]]
+    unknown: int
+
+
+def find_unused(url: str) -> Unused:
+    """Return the outputs at the `storage` URL that nothing names; nothing is deleted.
+
+    Outputs are named by the pointers and `dvc.lock` of this project in all worktrees of its
+    repository and in DVC's experiments, by each `dvc.lock` among git's objects, by the jobs at the
+    URL, and by work in progress. Raises `ElmoError` where one of these can't be read.
+    """
+    tree = Location(url).tree()
+    outputs = dict(_outputs(url, tree))
+    locks, names = _read_git_locks(), set()
+    projects = list(_projects())
+    for project in projects:
+        names |= {pointer.folder for pointer in storage.pointers(project).values()}
+        if (project / LOCK).exists():
+            locks.add((project / LOCK).read_bytes())
+    marks = [name for name in tree if name.startswith(f"{JOBS}/") and name.endswith(f"/{STORED}")]
+    for name, data in zip(marks, in_parallel(Location(url).read, marks), strict=True):
+        names.add(parse_record(data, storage.Pointer, source=f"{url}/{name}").folder)
+    digests = {digest for lock in locks for digest in _folders_of(lock)}
+    pointed = [_pointed_to(digest, projects) for digest in digests]
+    names |= {name for name in pointed if name}
+    begun = set(_begun(url, tree))
+    unused = {}
+    for name, output in outputs.items():
+        place = name.rpartition("/")[0]
+        if name not in names and (place, output.folder) not in begun:
+            files = [f"{place}/{output.folder}/{file}" for file in output.sizes]
+            unused[name] = [f"{name}.json", *(file for file in files if file in tree)]
+    return Unused(unused, pointed.count(None))
+
+
+def remove(url: str, unused: Unused) -> None:
+    """Delete the unused outputs at the URL: their records, then the files that these name. No link
+    is followed.
+
+    Raises `ElmoError` where what git names is not all known here.
+    """
+    if unused.unknown:
+        raise ElmoError(
+            f"{unused.unknown} outputs of commits are not in DVC's cache, so their files are "
+            "unknown; run: dvc fetch --all-commits"
+        )
+    if _git("rev-parse", "--is-shallow-repository").strip() == b"true":
+        raise ElmoError("this clone has no earlier commits; run: git fetch --unshallow --all")
+    if b"promisor" in _git("config", "--list", "--name-only"):
+        raise ElmoError("this clone is partial; run this command in a full clone")
+    location = Location(url)
+    location.delete_all(files[0] for files in unused.outputs.values())
+    location.delete_all(file for files in unused.outputs.values() for file in files[1:])
+
+
+def _outputs(url: str, tree: dict[str, int]) -> Iterator[tuple[str, storage.Output]]:
+    """Yield the outputs at the URL: those whose record has the mark of one."""
+    prefixes = (f"{JOBS}/", f"{storage.UNFINISHED}/")
+    names = [m[1] for n in tree if (m := _OUTPUT.fullmatch(n)) and not n.startswith(prefixes)]
+
+    def read(name: str) -> storage.Output | None:
+        try:
+            return storage.read_output(url, name)
+        except ElmoError:  # another's file
+            return None
+
+    for name, output in zip(names, in_parallel(read, names), strict=True):
+        if output is not None:
+            yield name, output
+
+
+def _begun(url: str, tree: dict[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield the place and folder of each output in progress."""
+    notes = re.compile(rf"{storage.UNFINISHED}/[^/]+/{storage.BEGUN}/(.+)\.json")
+    for name in tree:
+        if match := notes.fullmatch(name):
+            yield match[1], Location(url).read_record(name, storage.Begun).folder
+
+
+def _projects() -> Iterator[Path]:
+    """Yield this project's folder in each worktree of the repository and in DVC's experiments."""
+    subfolder = _git("rev-parse", "--show-prefix").decode().strip()
+    yield Path()
+    for line in _git("worktree", "list", "--porcelain").decode().splitlines():
+        folder = Path(line.removeprefix("worktree "), subfolder)
+        if line.startswith("worktree ") and folder.is_dir():
+            yield folder
+    experiments = Path(".dvc", "tmp", "exps")
+    yield from experiments.glob("*/") if experiments.is_dir() else ()
+
+
+def _read_git_locks() -> set[bytes]:
+    """Return the content of each `dvc.lock` among git's objects, reachable or not."""
+    listing = _git("cat-file", "--batch-all-objects", "--batch-check", "--unordered")
+    rows = [line.split() for line in listing.decode().splitlines()]
+    blobs = [name for name, kind, size in rows if kind == "blob" and int(size) < _MOST]
+    contents = _git("cat-file", "--batch", data="\n".join(blobs).encode())
+    locks, start = set(), 0
+    for _ in blobs:
+        end = contents.index(b"\n", start)
+        stop = end + 1 + int(contents[start:end].split()[2])
+        if re.match(rb"schema:|stages:", data := contents[end + 1 : stop]):
+            locks.add(data)
+        start = stop + 1
+    return locks
+
+
+def _folders_of(lock: bytes) -> set[str]:
+    """The digests of the folders among the outputs that a `dvc.lock` names."""
+    outs = [out for entry in results.stages_of(lock).values() for out in results.outs_of(entry)]
+    return {str(out["md5"]) for out in outs if str(out.get("md5", "")).endswith(".dir")}
+
+
+def _pointed_to(digest: str, projects: Iterable[Path]) -> str | None:
+    """Return what a folder of DVC's caches points to: empty where it is no pointer, None where
+    neither this project's cache nor those of the others have it."""
+    for project in (None, *projects):
+        files = results.files_of_folder(digest, project)
+        if files is not None and STORED not in files:
+            return ""
+        if files is not None and (file := results.cached(files[STORED], project)).is_file():
+            return parse_record(file.read_bytes(), storage.Pointer, source=str(file)).folder
+    return None
+
+
+def _git(*command: str, data: bytes = b"") -> bytes:
+    process = subprocess.run(["git", *command], input=data, capture_output=True)
+    if process.returncode:
+        reason = " ".join(process.stderr.decode(errors="replace").split())[-300:]
+        raise ElmoError(f"what the commits of this folder name can't be read: {reason}")
+    return process.stdout
