@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_307,
     "research": 2_135,
     "benchmarks": 3_632,
-    "tests": 27_829,
+    "tests": 27_822,
 }
 
 

@@ -48,13 +48,6 @@ def test_each_stage_follows_the_version_of_its_results(tmp_path: Path) -> None:
     assert written == {name: load_stage(name).version for name in STAGES}
 
 
-def test_params_of_a_time_when_they_held_versions_say_what_to_do(tmp_path: Path) -> None:
-    text = (ROOT / "params.yaml").read_text()
-    (tmp_path / "params.yaml").write_text(f"{text}\nresults:\n  corpus: 1\n")
-    code, _, error = elmo("corpus", "c", "--work", "r", cwd=tmp_path)
-    assert code == 1 and "results is no setting; delete this section" in error
-
-
 def test_work_in_progress_of_another_version_is_not_found() -> None:
     section = params.load(ROOT / "params.yaml").pretrain
     pretrain = load_stage("pretrain")
