@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_547,
-    "pipeline": 14_307,
+    "elmo": 19_705,
+    "pipeline": 14_310,
     "research": 2_135,
     "benchmarks": 3_632,
-    "tests": 27_822,
+    "tests": 27_908,
 }
 
 

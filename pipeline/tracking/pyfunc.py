@@ -67,10 +67,13 @@ class ServedEmbedder(PythonModel):
     def load_context(self, context: Any) -> None:
         """Load the model folder that is the artifact "model" of MLflow's `context`.
 
-        In a server the LSTM cell is compiled at once, so that the first request is not slow.
+        MLflow's server is adapted to it, and the LSTM cell compiled at once there, so that the
+        first request is not slow.
         """
+        from elmo.integrations.scoring_server import adapt_scoring_server
         from elmo.model.embedder import Embedder
 
+        adapt_scoring_server()
         self.embedder = Embedder.load(context.artifacts["model"])
         if "mlflow.pyfunc.scoring_server" in sys.modules:
             self.embedder.bilm.lstm.compiled = True

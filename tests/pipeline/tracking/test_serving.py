@@ -1,5 +1,6 @@
 """A registered text model answers in an environment that holds its requirements and no more."""
 
+import io
 import json
 import os
 import re
@@ -13,6 +14,8 @@ from typing import Any
 
 import mlflow
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from mlflow.pyfunc import scoring_server
 
@@ -125,7 +128,7 @@ def post(model: mlflow.pyfunc.PyFuncModel, body: str) -> list[Any]:
     return list(json.loads(answer.response)["predictions"])
 
 
-def test_the_requests_of_the_guide(
+def test_the_guides_request_and_what_mlflows_clients_send(
     served: mlflow.pyfunc.PyFuncModel,
 ) -> None:
     guide = (ROOT / "docs" / "guides" / "serving.md").read_text(encoding="utf-8")
@@ -136,41 +139,124 @@ def test_the_requests_of_the_guide(
     (tokens,) = post(served, json.dumps({"inputs": [text]}))
     assert len(tokens) == 6
     np.testing.assert_allclose(pooled, np.mean(tokens, axis=0), atol=1e-6)
-    (example,) = re.findall(r"`({\"inputs\".*?})`", guide)
+    (example,) = re.findall(r"`({\"dataframe_split\".*})`", guide)
     bodies = [
         example,
-        json.dumps({"inputs": [["He", "has"]]}),
-        json.dumps({"inputs": [{"text": text, "id": 7}, {"text": "a gift"}]}),
+        json.dumps({"dataframe_split": {"columns": ["tokens"], "data": [[["He", "has"]]]}}),
+        json.dumps({"dataframe_records": [{"text": text, "id": 7}, {"text": "a gift"}]}),
         json.dumps({"inputs": [{"text": text}, {"text": None, "tokens": ["a"]}]}),
-        json.dumps({"inputs": {"text": [text, "a gift"], "id": [1, 2]}}),
     ]
     lengths = [[len(one) for one in post(served, body)] for body in bodies]
-    assert lengths == [[4], [2], [6, 2], [6, 1], [6, 2]]
+    assert lengths == [[4], [2], [6, 2], [6, 1]]
     (none,) = post(served, json.dumps({"inputs": [""], "params": {"pooling": "mean"}}))
     assert set(none) == {0.0}
+
+
+def test_a_table_as_csv_or_parquet_is_answered(served: mlflow.pyfunc.PyFuncModel) -> None:
+    adapt = served.metadata.get_input_schema()
+    text = "He has a gift, for music"
+    table = pa.table({"text": [text, "a gift"], "id": [1, 2]})
+    written = io.BytesIO()
+    pq.write_table(table, written)
+    csv_text = f'id,text\n1,"{text}"\n2,a gift\n'.encode()
+    for data, kind in (
+        (csv_text, "text/csv"),
+        (csv_text, "text/csv; charset=utf-8"),
+        (written.getvalue(), "application/x-parquet"),
+    ):
+        answer = scoring_server.invocations(data, kind, served, adapt)
+        assert [len(one) for one in json.loads(answer.response)["predictions"]] == [7, 2]
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "says"),
+    [
+        (f'{{"inputs": {DEEP}}}', "application/json", "nested too deeply"),
+        (f'{{"inputs": [{"9" * 5000}]}}', "application/json", "the request must be JSON"),
+        (f'{{"inputs": [{"9" * 40}]}}', "application/json", "must be text or a list of tokens"),
+        ('{"inputs": ["a"], "params": {"gamma": NaN}}', "application/json", "NaN"),
+        (
+            '{"inputs": ["a"], "params": {"gamma": 1e999, "layers": "1,1,1"}}',
+            "application/json",
+            "",
+        ),
+        (
+            '{"inputs": ["a"], "params": {"gamma": 1e60, "layers": "1,1,1"}}',
+            "application/json",
+            "not all finite",
+        ),
+        (
+            '{"inputs": ["a"], "params": {"layers": "nan,1,1"}}',
+            "application/json",
+            "not all finite",
+        ),
+        ('{"inputs": ["a"], "params": {"gamma": null}}', "application/json", "gamma must have a"),
+        ('{"inputs": ["a"], "params": {"pooling": null}}', "application/json", "pooling must have"),
+        ('{"inputs": ["a"], "params": [1]}', "application/json", "params must be an object"),
+        ('{"inputs": null}', "application/json", "found None"),
+        ('{"inputs": ["a', "application/json", "the request must be JSON"),
+        ("[1]", "application/json", "must be a JSON object"),
+        (b'{"inputs": ["\xff"]}', "application/json", "the request must be JSON"),
+        ('{"inputs": ["a"]}', "text/plain", "content type must be"),
+        ('{"inputs": ["a"]}', None, "content type must be"),
+        ("", "text/csv", "CSV with a header, found nothing"),
+        ("txt\na\n", "text/csv", "the columns must be text or tokens, found txt"),
+        ("text\na,b\n", "text/csv", "a cell for each column"),
+        ('text\n"a\n', "text/csv", "must be CSV"),
+        (b"text\n\xff\n", "text/csv", "must be CSV in UTF-8"),
+        (b"nothing", "application/x-parquet", "must be a Parquet file"),
+        (
+            '{"dataframe_split": {"columns": ["text", "text"], "data": [["a", "b"]]}}',
+            "application/json",
+            "must be distinct",
+        ),
+        ('{"dataframe_split": {"columns": [0], "data": [["a"]]}}', "application/json", "found 0"),
+    ],
+)
+def test_what_no_client_should_send_is_one_line_too(
+    served: mlflow.pyfunc.PyFuncModel, data: str | bytes, kind: str | None, says: str
+) -> None:
+    with pytest.raises(mlflow.MlflowException) as error:
+        scoring_server.invocations(data, kind, served, served.metadata.get_input_schema())
+    assert says in error.value.message and "\n" not in error.value.message
+    assert error.value.get_http_status_code() == 400
+    assert "stack_trace" not in json.loads(error.value.serialize_as_json())
 
 
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"inputs": ["a"], "params": {"gamma": None}}, "gamma must be a number"),
-        ({"inputs": ["a"], "params": {"gamma": 1e60, "layers": "1,1,1"}}, "not all finite"),
-        ({"inputs": ["a"], "params": {"layers": "nan,1,1"}}, "not all finite"),
         ({"inputs": ["a"], "params": {"layers": "middle"}}, "layers must be all, average, top"),
         ({"inputs": ["a"], "params": {"pooling": "sum"}}, "pooling must be none or mean"),
-        ({"inputs": None}, "found None"),
+        ({"inputs": ["a"], "params": {"poolng": "mean"}}, "params must hold .* found poolng$"),
+        ({"inputs": ["a"], "parms": {"pooling": "mean"}}, "request must hold .* found parms$"),
+        ({}, "must hold inputs or a table"),
+        ({"inputs": ["a"], "dataframe_records": []}, "inputs or one table, found several"),
         ({"inputs": [3]}, "must be text or a list of tokens"),
-        ({"inputs": [{"txt": "a"}]}, "the columns must be text or tokens, found txt"),
+        ({"inputs": 3}, "must be a text, a list or a table, found 3"),
+        ({"inputs": [{"txt": "a"}]}, "^the columns must be text or tokens, found txt$"),
+        ({"inputs": {"txt": ["a"]}}, "^the columns must be text or tokens, found txt$"),
         ({"inputs": {"text": "a"}}, "the column text must be a list, found 'a'"),
         ({"inputs": {"text": ["a"], "tokens": []}}, "equally many rows, found text 1, tokens 0"),
         ({"inputs": [{"text": "a", "tokens": ["a"]}]}, "a row must have either text or tokens"),
-        ({"dataframe_records": [{"text": "a"}]}, "'inputs' key"),
+        (
+            {"dataframe_split": {"columns": ["txt", "id"], "data": [["a", 1]]}},
+            "^the columns must be text or tokens, found txt, id$",
+        ),
+        ({"dataframe_split": {"columns": ["text"]}}, "must hold columns and data"),
+        ({"dataframe_split": {"columns": ["text"], "data": [[]]}}, "a cell for each column"),
+        ({"dataframe_records": ["a"]}, "dataframe_records must be a list of records"),
     ],
 )
-def test_a_wrong_request_is_answered_with_its_fault_and_no_stack_trace(
+def test_a_wrong_request_is_told_in_one_line_without_a_stack_trace(
     served: mlflow.pyfunc.PyFuncModel, body: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(mlflow.MlflowException, match=says) as error:
+    with pytest.raises(mlflow.MlflowException) as error:
         post(served, json.dumps(body))
+    assert re.search(says, error.value.message)
     assert error.value.get_http_status_code() == 400
+    assert "\n" not in error.value.message
     assert "stack_trace" not in json.loads(error.value.serialize_as_json())

@@ -1,0 +1,158 @@
+"""MLflow's scoring server, adapted to models that check their input themselves.
+
+For such a model MLflow refuses tables, ignores unknown names in a request, and answers an error
+with the whole request and a stack trace. MLflow is not imported here. A version that lacks what is
+replaced keeps its own behaviour.
+"""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from elmo.errors import ElmoError
+
+TABLES = ("dataframe_split", "dataframe_records")
+_LONGEST = 1000  # characters of a message
+
+
+def adapt_scoring_server() -> None:
+    """Let MLflow's server, if this process is one, take tables, refuse names that it does not know,
+    and answer each wrong request with status 400 and one line; do nothing in another process."""
+    server = sys.modules.get("mlflow.pyfunc.scoring_server")
+    if server is None or hasattr(server, "adapted") or not hasattr(server, "invocations"):
+        return
+
+    def answer(data: Any, content_type: str | None, model: Any, schema: Any) -> Any:
+        known_params = model.metadata.get_params_schema()
+        try:
+            items, params = read_request(
+                data,
+                content_type or "",
+                [item.name for item in known_params.params] if known_params else [],
+            )
+            text = io.StringIO()
+            server.predictions_to_json(model.predict(items, params=params), text)
+        except (ElmoError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise server.MlflowException(_one_line(str(error)), server.BAD_REQUEST) from None
+        except server.MlflowException as error:
+            raise server.MlflowException(_one_line(error.message), server.BAD_REQUEST) from None
+        return server.InvocationsResponse(text.getvalue(), 200, "application/json")
+
+    vars(server).update(invocations=answer, adapted=True)
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())[:_LONGEST]
+
+
+def read_request(
+    data: bytes | str, content_type: str, params: Iterable[str]
+) -> tuple[Any, dict[str, Any] | None]:
+    """Return the items of a request to MLflow's server, and its parameters if it has any.
+
+    It is JSON with `inputs` or a table, CSV with a header, or Parquet. `ElmoError` is raised for
+    one that is malformed, and for names that are not known, which might be a slip; `params` are the
+    names of parameters that the model knows.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "text/csv":
+        return _csv_rows(data), None
+    if kind == "application/x-parquet":
+        return _parquet_rows(data), None
+    if kind != "application/json":
+        raise ElmoError(
+            "the request's content type must be application/json, text/csv or "
+            f"application/x-parquet, found {content_type or 'none'}"
+        )
+    try:
+        body = json.loads(data, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ElmoError("the request is nested too deeply") from None
+    except ValueError as error:
+        raise ElmoError(f"the request must be JSON ({error})") from None
+    if not isinstance(body, dict):
+        raise ElmoError(f"the request must be a JSON object with inputs, found {body!r:.80}")
+    body = request_of_items(body, params)
+    request_params = body.get("params")
+    if request_params is not None and not isinstance(request_params, dict):
+        raise ElmoError(f"params must be an object, found {request_params!r:.80}")
+    if nulls := [name for name, value in (request_params or {}).items() if value is None]:
+        raise ElmoError(f"params: {nulls[0]} must have a value, found null; leave it out")
+    return body["inputs"], request_params
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+def _csv_rows(data: bytes | str) -> list[dict[str, str | None]]:
+    """Return the rows of CSV with a header; an empty cell is None."""
+    try:
+        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+        rows = list(csv.reader(io.StringIO(text), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ElmoError(f"the request must be CSV in UTF-8 ({error})") from None
+    if not rows:
+        raise ElmoError("the request must be CSV with a header, found nothing")
+    cells = [[cell or None for cell in row] for row in rows[1:] if row]
+    return _rows({"columns": rows[0], "data": cells})
+
+
+def _parquet_rows(data: bytes | str) -> list[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_table(pa.BufferReader(data)).to_pylist())
+    except (pa.ArrowException, OSError, TypeError) as error:
+        raise ElmoError(f"the request must be a Parquet file ({error})") from None
+
+
+def request_of_items(body: Mapping[str, Any], params: Iterable[str]) -> dict[str, Any]:
+    """Return the JSON body of a request to MLflow's server with items as `inputs`: those given, or
+    the rows of a table.
+
+    `ElmoError` is raised for a malformed table, and for names that are not known, which might be a
+    slip; `params` are the names of parameters that the model knows.
+    """
+    _check_names("the request", body, ("inputs", *TABLES, "params"))
+    if isinstance(request_params := body.get("params"), dict):
+        _check_names("params", request_params, params)
+    request = {name: value for name, value in body.items() if name not in TABLES}
+    for name in TABLES:
+        if name in body:
+            if "inputs" in request:
+                raise ElmoError("the request must hold inputs or one table, found several")
+            rows = body[name] if name == "dataframe_records" else _rows(body[name])
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+                raise ElmoError(f"{name} must be a list of records, found {rows!r:.80}")
+            request["inputs"] = rows
+    if "inputs" not in request:
+        raise ElmoError("the request must hold inputs or a table, found neither")
+    return request
+
+
+def _check_names(subject: str, names: Iterable[str], known_names: Iterable[str]) -> None:
+    known_names = list(known_names)
+    if unknown := [str(name) for name in names if name not in known_names]:
+        expected = ", ".join(known_names) or "nothing"
+        raise ElmoError(f"{subject} must hold {expected}, found {', '.join(unknown)}")
+
+
+def _rows(table: Any) -> list[dict[str, Any]]:
+    """Return the rows of a table that is split into columns and data."""
+    columns, data = (
+        table.get(name) if isinstance(table, dict) else None for name in ("columns", "data")
+    )
+    if not isinstance(columns, list) or not isinstance(data, list):
+        raise ElmoError(f"dataframe_split must hold columns and data, found {table!r:.80}")
+    names = [str(name) for name in columns]
+    if len(set(names)) < len(names):
+        raise ElmoError(f"column names must be distinct, found {', '.join(names)}")
+    for row in data:
+        if not isinstance(row, list) or len(row) != len(columns):
+            raise ElmoError(f"a row must have a cell for each column, found {row!r:.80}")
+    return [dict(zip(names, row, strict=True)) for row in data]
