@@ -41,7 +41,7 @@ def project(folder: Path, *, at: str = "") -> Path:
     }
     for stage in ("pretrain", "finetune"):
         params[stage]["training"] |= {"rows": 8, "window": 8, "samples": 16, "evaluate_every": 10}
-        params[stage]["training"] |= {"epochs": 2, "block_sentences": 4}
+        params[stage]["training"] |= {"epochs": 2, "block_sentences": 4, "precision": "float32"}
     params["labels"] |= {"package": "click", "train": 40, "dev": 20, "test": 20}
     params["tasks"]["code"] |= {"seeds": 2, "settings": {"epochs": 1, "hidden": 8}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
