@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_705,
-    "pipeline": 14_310,
+    "pipeline": 14_316,
     "research": 2_135,
     "benchmarks": 3_632,
-    "tests": 27_908,
+    "tests": 27_924,
 }
 
 

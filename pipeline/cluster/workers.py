@@ -11,6 +11,7 @@ import secrets
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ _ON_THIS_MACHINE = {  # for Ray Train; a cluster has Ray's own, for many workers
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process of its own; nobody reclaims this node
 }
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how threads wait for each other
+SAME_STOP = 3.0  # seconds: Ray signals every process of a job, and `elmo run` passes its signal on
 NO_WORKERS = (
     "workers is 0, which trains on no cluster; set workers in cluster.yaml to 1 or more, or "
     "ELMO_WORKERS (elmo submit --env ELMO_WORKERS=1)"
@@ -315,14 +317,18 @@ def _stoppable(
     function: Callable[[], Result], stop: Flag | Path, on_wait: Callable[[], None]
 ) -> Result:
     """Call `function` in a thread of its own, and `on_wait` each second; a first signal sets the
-    flag `stop`, a second SIGINT interrupts."""
+    flag `stop`, a SIGINT more than `SAME_STOP` seconds later interrupts."""
     stop.unlink(missing_ok=True)
+    stopped_at = -SAME_STOP
 
     def stopped(number: int, _: object) -> None:
+        nonlocal stopped_at
+        now = time.monotonic()
         if stop.exists():
-            if number == signal.SIGINT:
+            if number == signal.SIGINT and now > stopped_at + SAME_STOP:
                 raise KeyboardInterrupt
             return
+        stopped_at = now
         stop.touch()
         say("stopping: saving a checkpoint")
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -163,3 +164,18 @@ except ElmoError as error:
         )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines() == ["tags True 0 True y", "a.tsv:7: bad"]
+
+
+def test_two_signals_of_one_stop_let_the_training_save(tmp_path: Path) -> None:
+    """Ray signals every process of a job, and `elmo run` passes its own signal on."""
+    stop = tmp_path / "stop"
+
+    def train() -> str:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+        while not stop.exists():
+            time.sleep(0.01)
+        return "saved"
+
+    assert cluster._stoppable(train, stop, lambda: None) == "saved"
