@@ -323,12 +323,12 @@ def _stoppable(
 
     def stopped(number: int, _: object) -> None:
         nonlocal stopped_at
-        now = time.monotonic()
+        received_at = time.monotonic()
         if stop.exists():
-            if number == signal.SIGINT and now > stopped_at + SAME_STOP:
+            if number == signal.SIGINT and received_at > stopped_at + SAME_STOP:
                 raise KeyboardInterrupt
             return
-        stopped_at = now
+        stopped_at = received_at
         stop.touch()
         say("stopping: saving a checkpoint")
 
