@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_705,
-    "pipeline": 14_316,
+    "pipeline": 14_288,
     "research": 2_135,
     "benchmarks": 3_632,
     "tests": 27_924,

@@ -1,7 +1,7 @@
 """The commands `elmo task train|evaluate|predict`: the six tasks of the paper on labelled files."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,7 @@ def task() -> None:
     type=Choice([*TOKENIZERS]),
     help="The tokenizer for text. Default: the model's own, or unicode.",
 )
-@click.option("--track", is_flag=True, help="Record one MLflow run per seed.")
+@click.option("--track", is_flag=True, help="Record the training as an MLflow run.")
 @click.option(
     "--work",
     type=PATH,
@@ -140,7 +140,7 @@ def train(
     from elmo.tasks.task import check_same_tags, train_task
 
     from ..stages import task_training
-    from ..tracking.task_runs import TaskRuns
+    from ..tracking.task_runs import open_task_run
 
     options: dict[str, Any] = {"layers": layers, "epochs": epochs, "batch_size": batch_size}
     options |= {"hidden": hidden, "lr": lr, "elmo": "none" if without_elmo else None}
@@ -157,9 +157,9 @@ def train(
     check_same_tags(data[1], data[0].scheme)
     task_training.warn_unknown_labels(kind, data[1], path=dev, train=data[0])
     sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
-    tracked = TaskRuns(out.name, kind, settings, sources, work) if track else None
-    with ExitStack() as stack:
-        open_run = tracked.run_opener(stack) if tracked is not None else None
+    run_options: dict[str, Any] = {"seeds": seeds, "sources": sources, "work": work, "forget": True}
+    tracked = open_task_run(out.name, kind, settings, **run_options) if track else nullcontext()
+    with tracked as log:
         record = train_task(
             kind,
             *data,
@@ -171,10 +171,8 @@ def train(
             store=store,
             tokenizer=cuts,
             device=device,
-            report=task_training.TrainProgress(open_run),
+            report=task_training.TrainProgress(log),
         )
-    if tracked is not None:
-        tracked.forget_resumable(range(seeds))
     task_training.say_unfinished(out)
     task_training.say_linear(out)
     figures = mean_over_seeds(list(record.scores.values()))

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from elmo.tasks.formats.fields import ExampleSet
     from elmo.tasks.train import ReportEpoch
 
+    from ..tracking import Run
+
 
 def parse_pairs(option: str, parts: Iterable[str]) -> dict[str, str]:
     """Parse `NAME=VALUE` texts into a dict; `option` is where they come from, for errors."""
@@ -164,30 +166,27 @@ def train_variant(
 class TrainProgress:
     """The `report` callback of a task's training: writes a line per epoch to the stage's log file.
 
-    The line begins with `name`. `open_run(seed)` returns the function that logs a seed's figures;
+    The line begins with `name`. The figures of each seed go to the MLflow run `log`, if given;
     `show(seed, epoch, score)` updates the progress bar.
     """
 
     def __init__(
         self,
-        open_run: Callable[[int], Callable[..., None]] | None = None,
+        log: "Run | None" = None,
         *,
         name: str = "",
         show: Callable[[int, int, str], None] | None = None,
     ) -> None:
         self._name, self._seed, self._best = name, 0, -1.0
-        self._open_run, self._show = open_run, show
-        self._log: Callable[..., None] | None = None
+        self._log, self._show = log, show
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
         """Hear of a seed or an epoch."""
         if kind == "seed":
             self._seed, self._best = int(figures["seed"]), -1.0
-            if self._open_run is not None:
-                self._log = self._open_run(self._seed)
             return
         if self._log is not None:
-            self._log(figures, step=int(figures["epoch"]))
+            self._log.log_metrics(name_by_seed(figures, self._seed), step=int(figures["epoch"]))
         from elmo.tasks.comparison import NOT_SCORES
 
         scores = {k: v for k, v in figures.items() if k not in NOT_SCORES}
@@ -198,6 +197,11 @@ class TrainProgress:
         self._best = max(self._best, score)
         epoch = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
         log_detail(f"{epoch}: loss {figures['loss']:.4g}, {scores_text(scores)}{mark}")
+
+
+def name_by_seed(figures: Mapping[str, float], seed: int) -> dict[str, float]:
+    """Return the figures of a seed by the names that MLflow shows in one chart per figure."""
+    return {f"{name}/seed-{seed}": value for name, value in figures.items()}
 
 
 def scores_text(figures: Mapping[str, float]) -> str:

@@ -4,7 +4,6 @@ import csv
 import shutil
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,10 +27,12 @@ from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..settings.params import Params, ProjectTask
 from ..terminal.progress import Progress, log_detail, say
-from ..tracking.task_runs import TaskRuns, source_digest
+from ..tracking import Run
+from ..tracking.task_runs import open_task_run, source_digest
 from .stage import WORK, Argument, Numbers, Stage
 from .task_training import (
     TrainProgress,
+    name_by_seed,
     read_labelled,
     say_linear,
     say_remark,
@@ -130,24 +131,28 @@ def run(
         check_same_tags(data[split], data["train"].scheme)
         warn_unknown_labels(params.kind, data[split], path=sources[split], train=data["train"])
     kept = work.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
-    read = {**sources, "model": model}
-    tracked_arms = {
-        arm: TaskRuns(name, params.kind, settings, read, work) for arm, settings in arms.items()
-    }
     epochs = params.seeds * sum(settings.epochs for settings in arms.values())
+    tracked = partial(
+        open_task_run,
+        name,
+        params.kind,
+        seeds=params.seeds,
+        sources={**sources, "model": model},
+        work=kept,
+    )
     with work_folder_lock(kept), Progress(f"tasks {name}", epochs, unit="epochs") as bar:
-        tallies = {
-            arm: _train(kept / arm, data, tracked, params.seeds, model, device, bar)
-            for arm, tracked in tracked_arms.items()
-        }
+        tallies = {}
+        for arm, settings in arms.items():
+            with tracked(settings=settings) as log:
+                tallies[arm] = _train(
+                    kept / arm, data, params, settings, model=model, device=device, bar=bar, log=log
+                )
         bar.reach(epochs, "simple baselines")
         tallies |= {name: [tally] for name, tally in _simple(params.kind, data, model).items()}
         with new_folder(Location(out), **options) as folder:
             for arm in arms:
                 link_folder(kept / arm, folder / arm)
         figures = _figures(tallies, data)
-    for tracked in tracked_arms.values():
-        tracked.forget_resumable(range(params.seeds))
     _draw_curves(out, arms, curve, picture, metric=_metric(figures))
     shutil.rmtree(kept, ignore_errors=True)
     return figures
@@ -213,43 +218,44 @@ def _arms(params: ProjectTask) -> dict[str, TaskSettings]:
 def _train(
     out: Path,
     data: Mapping[str, "ExampleSet"],
-    tracked: TaskRuns,
-    seeds: int,
+    params: ProjectTask,
+    settings: TaskSettings,
+    *,
     model: Path,
     device: str,
     bar: Progress,
+    log: Run,
 ) -> list["Tally"]:
     """Train one arm, unless that is done, and count what each seed gets right on the test file."""
-    from elmo.tasks.comparison import evaluate_seeds
+    from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
 
     done_before, arm = bar.done, f"{ARMS[out.name]}, "
 
     def show(seed: int, epoch: int, score: str) -> None:
-        bar.reach(
-            done_before + seed * tracked.settings.epochs + epoch, f"{arm}seed {seed}, {score}"
-        )
+        bar.reach(done_before + seed * settings.epochs + epoch, f"{arm}seed {seed}, {score}")
 
-    with ExitStack() as stack:
-        train_variant(
-            out,
-            data,
-            tracked.kind,
-            tracked.settings,
-            seeds=seeds,
-            model=model,
-            work=out.parent.parent,
-            device=device,
-            report=TrainProgress(tracked.run_opener(stack), name=arm, show=show),
-        )
-    say_unfinished(out, name=f"{tracked.task}, {ARMS[out.name]}")
-    say_linear(out, name=f"{tracked.task}, {ARMS[out.name]}")
-    bar.reach(done_before + seeds * tracked.settings.epochs, f"{arm}on the test file")
+    train_variant(
+        out,
+        data,
+        params.kind,
+        settings,
+        seeds=params.seeds,
+        model=model,
+        work=out.parent.parent,
+        device=device,
+        report=TrainProgress(log, name=arm, show=show),
+    )
+    name = f"{bar.label.removeprefix('tasks ')}, {ARMS[out.name]}"
+    say_unfinished(out, name=name)
+    say_linear(out, name=name)
+    bar.reach(done_before + params.seeds * settings.epochs, f"{arm}on the test file")
     tallies = evaluate_seeds(out, data["test"], device=device, work=out.parent.parent)
-    for seed, tally in enumerate(tallies):
-        score = tally.scores()
-        with tracked.open(seed) as log:
-            log.log_metrics({f"test.{name}": value for name, value in score.items()})
-        log_detail(f"{arm}seed {seed}: {scores_text(score)} on test")
+    scores = [tally.scores() for tally in tallies]
+    figures = mean_over_seeds(scores)
+    for seed, of_seed in enumerate(scores):
+        figures |= name_by_seed(of_seed, seed)
+        log_detail(f"{arm}seed {seed}: {scores_text(of_seed)} on test")
+    log.log_metrics({f"test.{name}": value for name, value in figures.items()})
     return tallies
 
 

@@ -254,7 +254,7 @@ def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_each_seed_is_a_run_of_its_own(
+def test_a_tracked_training_is_one_run_with_the_curves_of_its_seeds(
     folder: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pipeline import tracking
@@ -264,12 +264,12 @@ def test_each_seed_is_a_run_of_its_own(
     run(*TRAIN, "--model", "model", "--seeds", 2, "--epochs", 2, "--track")
     client = tracking.mlflow_client()
     (experiment,) = [e.experiment_id for e in client.search_experiments() if e.name != "Default"]
-    runs = client.search_runs([experiment])
-    assert sorted(r.data.params["seed"] for r in runs) == ["0", "1"]
-    for one in runs:
-        assert one.info.status == "FINISHED"
-        assert one.data.params["settings.lr"] == "0.03"
-        assert {m.step for m in client.get_metric_history(one.info.run_id, "f1")} == {1, 2}
+    (one,) = client.search_runs([experiment])
+    assert (one.info.status, one.data.params["settings.lr"]) == ("FINISHED", "0.03")
+    for name in ("f1/seed-0", "f1/seed-1", "loss/seed-1"):
+        assert {m.step for m in client.get_metric_history(one.info.run_id, name)} == {1, 2}
+    run(*TRAIN, "--model", "model", "--seeds", 2, "--epochs", 2, "--track", "--overwrite")
+    assert len(client.search_runs([experiment])) == 2
 
 
 @pytest.mark.parametrize("name", ["train", "evaluate", "predict"])
