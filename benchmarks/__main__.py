@@ -33,31 +33,31 @@ _MARK = re.compile(r"(<!-- rows -->\n).*(<!-- end -->)", re.DOTALL)
 def main() -> None:
     """Measure what the options allow, keep the figures, draw the page."""
     options = _options()
-    given = {name.replace("_", "-"): value for name, value in vars(options).items() if value}
+    values = {name.replace("_", "-"): value for name, value in vars(options).items() if value}
     if options.peers:
-        given |= peers.interpreters(options.peers)
+        values |= peers.interpreters(options.peers)
     for benchmark in BENCHMARKS:
-        if _is_run(benchmark, given, only=options.only):
+        if _is_run(benchmark, values, selected=options.only):
             for name in benchmark.needs:
                 if name in peers.PEERS:
-                    peers.make(name, Path(given[name]))
-            keep(benchmark, _measure(benchmark, given))
+                    peers.make(name, Path(values[name]))
+            keep(benchmark, _measure(benchmark, values))
     text = draw(PAGE.read_text(encoding="utf-8"), _result_files())
     PAGE.write_text(text, encoding="utf-8")
     print(f"benchmarks: {PAGE.relative_to(ROOT)}")
 
 
-def _is_run(benchmark: Benchmark, given: Mapping[str, Any], *, only: Sequence[str]) -> bool:
-    if only:
-        if benchmark.name in only and (lacking_needs := set(benchmark.needs) - given.keys()):
+def _is_run(benchmark: Benchmark, values: Mapping[str, Any], *, selected: Sequence[str]) -> bool:
+    if selected:
+        if benchmark.name in selected and (lacking_needs := set(benchmark.needs) - values.keys()):
             need = sorted(lacking_needs)[0]
             option = f"--{'peers' if need in peers.PEERS else need}"
-            sys.exit(f"error: {benchmark.name} needs {need if option[2:] in given else option}")
-        return benchmark.name in only
+            sys.exit(f"error: {benchmark.name} needs {need if option[2:] in values else option}")
+        return benchmark.name in selected
     if benchmark.on_gpu and not _has_gpu():
         return False
-    measured = any(name in given for name in ("text", "raw", "model"))
-    return measured and given.keys() >= set(benchmark.needs)
+    has_input = any(name in values for name in ("text", "raw", "model"))
+    return has_input and values.keys() >= set(benchmark.needs)
 
 
 def _has_gpu() -> bool:
@@ -66,9 +66,9 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def _measure(benchmark: Benchmark, given: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(benchmark: Benchmark, values: Mapping[str, Any]) -> dict[str, Any]:
     """Run the command; its figures, with the date, the commit and the command as it is typed."""
-    words = [str(given[w[1:-1]]) if w.startswith("{") else w for w in benchmark.command]
+    words = [str(values[w[1:-1]]) if w.startswith("{") else w for w in benchmark.command]
     print(f"{benchmark.name}: about {benchmark.minutes} min", file=sys.stderr)
     began = time.monotonic()
     command = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]]
@@ -111,7 +111,7 @@ def draw(page: str, kept: Mapping[str, Mapping[str, Any]]) -> str:
         ends = f"{machine} | `benchmarks.{command}`"
         for row in benchmark.rows:
             if cell := row.cell(figures):
-                lines.append(f"| {row.what} | {row.against} | {cell} | {ends} |")
+                lines.append(f"| {row.claim} | {row.against} | {cell} | {ends} |")
                 ends = "″ | ″"
     if not _MARK.search(page):
         sys.exit("error: the page has no <!-- rows --> and <!-- end -->; put them round the table")

@@ -56,13 +56,13 @@ def main() -> None:
         (folder / "words").write_text("\n".join(vocabulary.words) + "\n", encoding="utf-8")
         steps = argparse.Namespace(**vars(options) | {"what": "steps"})
         for _ in range(options.repeat):
-            for side, each in runs.items():
+            for side, side_runs in runs.items():
                 if side in options.peer:
-                    each.append(_run_peer(side, options, name))
+                    side_runs.append(_run_peer(side, options, name))
                 elif options.what == "training":
-                    each.append(training.run(steps, name, side)[0])
+                    side_runs.append(training.run(steps, name, side)[0])
                 else:
-                    each.append(embedding.run(options, name, *side.split()))
+                    side_runs.append(embedding.run(options, name, *side.split()))
     figures = {}
     for python in options.peer:
         peer = f"bilm-tf on TensorFlow {runs[python][0]['tensorflow']}"
@@ -136,9 +136,9 @@ def _embed(options: argparse.Namespace) -> dict[str, Any]:
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
 
-        def embed(some: list[list[str]]) -> None:
-            for start in range(0, len(some), BATCH):
-                batch = batcher.batch_sentences(some[start : start + BATCH])
+        def embed(sentences: list[list[str]]) -> None:
+            for start in range(0, len(sentences), BATCH):
+                batch = batcher.batch_sentences(sentences[start : start + BATCH])
                 session.run(layers, {ids: batch})
 
         embed(sentences[: 2 * BATCH])

@@ -70,9 +70,9 @@ class Kill:
     """One kill: when, in which stage, what, the work under way in it and on the whole cluster, the
     steps taken again, and when work went on."""
 
-    at: float
+    seconds: float
     stage: str
-    what: str
+    kind: str
     under_way: int
     at_work: int
     steps_again: int = 0
@@ -85,22 +85,21 @@ class Trial:
 
     kills: list[Kill] = field(default_factory=list)
     passes: int = 0
-    wrong: int = 0
-    ended: list[str] = field(
-        default_factory=list
-    )  # the error line of each command that ended early
+    unequal_passes: int = 0
+    # The error line of each command that ended early.
+    ended: list[str] = field(default_factory=list)
     longest_silent: float = 0.0  # of the terminal, while a command ran
     began: float = field(default_factory=time.monotonic)
 
-    def now(self) -> float:
+    def seconds(self) -> float:
         """Seconds since it began."""
         return time.monotonic() - self.began
 
-    def heard(self) -> None:
+    def on_work_finished(self) -> None:
         """Work was finished: no kill before it is followed by silence any longer."""
         for kill in self.kills:
             if kill.silence is None:
-                kill.silence = self.now() - kill.at
+                kill.silence = self.seconds() - kill.seconds
 
 
 def main() -> None:
@@ -130,7 +129,7 @@ def main() -> None:
         with Cluster(home, options.nodes, s3=options.s3) as cluster:
             trial = disturb(home, cluster, expected, options)
     table(trial, options)
-    sys.exit(1 if trial.wrong else 0)
+    sys.exit(1 if trial.unequal_passes else 0)
 
 
 def _write_text(path: Path, kilobytes: int) -> None:
@@ -191,13 +190,13 @@ def disturb(
 ) -> Trial:
     """Passes with kills until the time is over; the last pass ends in peace."""
     draw, trial = random.Random(options.seed), Trial()
-    while trial.now() < 60 * options.minutes:
+    while trial.seconds() < 60 * options.minutes:
         project = _project(home, f"pass{trial.passes}")
         _pass(project, cluster, trial, draw, options)
         trial.passes += 1
-        same = results(project) == expected
-        trial.wrong += not same
-        print(f"  pass {trial.passes}: {'equal' if same else 'NOT equal'}", flush=True)
+        is_equal = results(project) == expected
+        trial.unequal_passes += not is_equal
+        print(f"  pass {trial.passes}: {'equal' if is_equal else 'NOT equal'}", flush=True)
     return trial
 
 
@@ -212,34 +211,34 @@ def _pass(
     targets = () if options.s3 else ("features",)
     variables = cluster.variables | cluster.storage_of(project)
     command = Command(project, variables, targets)
-    next_kill = trial.now() + options.every * draw.uniform(0.5, 1.5)
+    next_kill = trial.seconds() + options.every * draw.uniform(0.5, 1.5)
     struck: Counter[str] = Counter()
     url = variables.get("ELMO_STORAGE", "")
-    done = _done(project, url)
+    progress = _measure_progress(project, url)
     try:
         while (code := command.process.poll()) != 0:
             time.sleep(5 * LOOK if url else LOOK)
             cluster.tend()
-            before, done = done, _done(project, url)
-            if done != before:
-                trial.heard()
-            if 0 < done[1] < before[1] and trial.kills:
-                trial.kills[-1].steps_again += before[1] - done[1]
+            previous_progress, progress = progress, _measure_progress(project, url)
+            if progress != previous_progress:
+                trial.on_work_finished()
+            if 0 < progress[1] < previous_progress[1] and trial.kills:
+                trial.kills[-1].steps_again += previous_progress[1] - progress[1]
             trial.longest_silent = max(trial.longest_silent, command.silent())
             if code is not None:
                 trial.ended.append(command.error())
-                print(f"  {trial.now():6.0f} s: it ended: {trial.ended[-1]}", flush=True)
+                print(f"  {trial.seconds():6.0f} s: it ended: {trial.ended[-1]}", flush=True)
                 time.sleep(BACK)
                 command = Command(project, variables, targets)
-            elif next_kill < trial.now() < 60 * options.minutes:
+            elif next_kill < trial.seconds() < 60 * options.minutes:
                 stage = command.label()
                 free = stage and struck[stage] < options.each
                 if free and (hit := strike(draw, cluster, command)):
-                    next_kill = trial.now() + options.every * draw.uniform(0.5, 1.5)
+                    next_kill = trial.seconds() + options.every * draw.uniform(0.5, 1.5)
                     struck[stage] += 1
-                    trial.kills.append(Kill(trial.now(), stage, *hit))
-                    print(f"  {trial.now():6.0f} s, {stage}:", *hit, flush=True)
-        trial.heard()
+                    trial.kills.append(Kill(trial.seconds(), stage, *hit))
+                    print(f"  {trial.seconds():6.0f} s, {stage}:", *hit, flush=True)
+        trial.on_work_finished()
     finally:
         _kill_tree(command.process.pid)
         command.process.wait()
@@ -251,10 +250,10 @@ def strike(
     """Kill one thing of a kind that is there, if work is under way; its kind, and how much work was
     under way in it and on all nodes."""
     working = {process: kind for node in cluster.nodes for process, kind in _working(node)}
-    there = {*working.values(), *cluster.kinds(), *command.kinds()}
-    if not {"actor", "trainer"} & there:
+    kinds_present = {*working.values(), *cluster.kinds(), *command.kinds()}
+    if not {"actor", "trainer"} & kinds_present:
         return None
-    kinds = [kind for kind in WEIGHTS if kind in there]
+    kinds = [kind for kind in WEIGHTS if kind in kinds_present]
     kind = draw.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
     if kind == "stage":
         _kill(command.stage())
@@ -279,28 +278,28 @@ class Command:
                 stdout=log,
                 stderr=log,
             )
-        self._size, self._at = self._began, time.monotonic()
-        self.since = time.monotonic()
+        self._size, self._last_output = self._began, time.monotonic()
+        self.started = time.monotonic()
 
     def kinds(self) -> set[str]:
         """Whether a stage could be killed: not before it can have come to its work."""
-        return {"stage"} if time.monotonic() - self.since > SETTLED else set()
+        return {"stage"} if time.monotonic() - self.started > SETTLED else set()
 
     def stage(self) -> psutil.Process:
         """The process of the stage that runs; DVC's own between two stages."""
-        own = psutil.Process(self.process.pid)
-        for child in own.children(recursive=True):
+        dvc_process = psutil.Process(self.process.pid)
+        for child in dvc_process.children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if "elmo_pipeline" in child.cmdline():
                     return child
-        return own
+        return dvc_process
 
     def label(self) -> str:
         """The name of the stage that runs, with the text that it is of; empty between two."""
         with contextlib.suppress(psutil.Error, ValueError):
             words = self.stage().cmdline()
-            of = words[words.index("elmo_pipeline") + 1 :]
-            return " ".join(of[:1] + [word for word in of[2:3] if word in ("general", "domain")])
+            stage, *options = words[words.index("elmo_pipeline") + 1 :]
+            return " ".join([stage, *(x for x in options[1:2] if x in ("general", "domain"))])
         return ""
 
     def error(self) -> str:
@@ -312,8 +311,8 @@ class Command:
         """Seconds since it printed anything."""
         size = self.log.stat().st_size
         if size != self._size:
-            self._size, self._at = size, time.monotonic()
-        return time.monotonic() - self._at
+            self._size, self._last_output = size, time.monotonic()
+        return time.monotonic() - self._last_output
 
 
 class Cluster:
@@ -333,8 +332,8 @@ class Cluster:
         server += ["--backend-store-uri", f"sqlite:///{home}/mlflow.db", "--workers", "1"]
         self.commands["server"] = [*server, "--artifacts-destination", str(home / "artifacts")]
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.due = dict.fromkeys(self.commands, 0.0)
-        self.since: dict[str, float] = {}
+        self.due_times = dict.fromkeys(self.commands, 0.0)
+        self.started: dict[str, float] = {}
         self.variables = {
             "RAY_ADDRESS": self.ray,
             "MLFLOW_TRACKING_URI": f"http://{tracking}",
@@ -351,10 +350,10 @@ class Cluster:
     def _start_s3(self) -> None:
         """Start the store, which is not among what is killed: it has no disk."""
         port = _free_port()
-        own = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "k"}
-        own |= {"AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1"}
-        self.variables |= own
-        os.environ.update(own)  # this process reads the results
+        credentials = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "k"}
+        credentials |= {"AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1"}
+        self.variables |= credentials
+        os.environ.update(credentials)  # this process reads the results
         command = [sys.executable, "-m", "benchmarks.s3", "127.0.0.1", str(port)]
         with self.log.open("w") as log:
             self.store = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
@@ -381,9 +380,9 @@ class Cluster:
 
     def kinds(self) -> set[str]:
         """What of it could be killed: what has been there for a while."""
-        old = [name for name in self.running if time.monotonic() - self.since[name] > SETTLED]
-        there = {name.partition(" ")[0] for name in old}
-        return there | {"raylet"} if "node" in there else there
+        settled = [name for name in self.running if time.monotonic() - self.started[name] > SETTLED]
+        kinds = {name.partition(" ")[0] for name in settled}
+        return kinds | {"raylet"} if "node" in kinds else kinds
 
     def tend(self) -> None:
         """Start what is down and due; what has ended by itself is due a while later."""
@@ -391,11 +390,11 @@ class Cluster:
             if process.poll() is not None:
                 _kill_tree(process.pid)
                 self._down(name)
-        for name in [name for name, at in self.due.items() if at < time.monotonic()]:
+        for name in [k for k, due_time in self.due_times.items() if due_time < time.monotonic()]:
             if name.startswith("node") and not accepts_connections(self.ray):
                 continue  # it would end: there is no head
-            del self.due[name]
-            self.since[name] = time.monotonic()
+            del self.due_times[name]
+            self.started[name] = time.monotonic()
             quiet = subprocess.DEVNULL
             self.running[name] = subprocess.Popen(
                 self.commands[name],
@@ -424,7 +423,7 @@ class Cluster:
 
     def _down(self, name: str) -> None:
         del self.running[name]
-        self.due[name] = time.monotonic() + BACK
+        self.due_times[name] = time.monotonic() + BACK
 
 
 def _working(pid: int) -> list[tuple[psutil.Process, str]]:
@@ -448,8 +447,8 @@ def _kill(process: psutil.Process) -> None:
 def _kill_tree(pid: int) -> None:
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        for one in [process, *process.children(recursive=True)]:
-            _kill(one)
+        for member in [process, *process.children(recursive=True)]:
+            _kill(member)
 
 
 def _free_port() -> int:
@@ -459,18 +458,18 @@ def _free_port() -> int:
     return port
 
 
-def _done(project: Path, url: str = "") -> tuple[int, int]:
+def _measure_progress(project: Path, url: str = "") -> tuple[int, int]:
     """How many pieces of work are finished, and the last training step that is noted."""
-    names = [Path(path, one) for path, _, files in os.walk(project) for one in files]
-    found = [str(path.relative_to(project)) for path in names]
-    found += Location(url).tree() if url else []
-    pieces = sum(PIECE.fullmatch(name) is not None for name in found)
-    curves = [name for name in found if re.fullmatch(r".*work/\w+/\w+/train\.tsv", name)]
+    names = [Path(path, file) for path, _, files in os.walk(project) for file in files]
+    files = [str(path.relative_to(project)) for path in names]
+    files += Location(url).tree() if url else []
+    pieces = sum(PIECE.fullmatch(name) is not None for name in files)
+    curves = [name for name in files if re.fullmatch(r".*work/\w+/\w+/train\.tsv", name)]
     step = 0
     for name in curves:  # of the one training under way
         with contextlib.suppress(OSError, ValueError, IndexError):
-            there = (project / name).exists()
-            text = (project / name).read_text() if there else Location(url).read(name).decode()
+            is_local = (project / name).exists()
+            text = (project / name).read_text() if is_local else Location(url).read(name).decode()
             step = int(text.splitlines()[-1].split("\t")[0])
     return pieces, step
 
@@ -483,8 +482,8 @@ def _environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY", "ELMO", "MLFLOW"))}
     one_thread = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "ELMO_COMPILE": "0"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
-    own = {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT), "PATH": path}
-    return kept | one_thread | own | {"DVC_NO_ANALYTICS": "1"}
+    settings = {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT), "PATH": path}
+    return kept | one_thread | settings | {"DVC_NO_ANALYTICS": "1"}
 
 
 def table(trial: Trial, options: argparse.Namespace) -> None:
@@ -493,7 +492,7 @@ def table(trial: Trial, options: argparse.Namespace) -> None:
     print("|---|---|---|---|---|---|---|")
     for kill in trial.kills:
         silence = "-" if kill.silence is None else f"{kill.silence:.1f}"
-        cells = [f"{kill.at:.0f}", kill.stage, kill.what, kill.under_way, kill.at_work]
+        cells = [f"{kill.seconds:.0f}", kill.stage, kill.kind, kill.under_way, kill.at_work]
         cells += [kill.steps_again, silence]
         print("| " + " | ".join(map(str, cells)) + " |")
     show(
@@ -501,11 +500,11 @@ def table(trial: Trial, options: argparse.Namespace) -> None:
             "minutes": options.minutes,
             "seed": options.seed,
             "passes": trial.passes,
-            "passes_with_other_results": trial.wrong,
+            "passes_with_other_results": trial.unequal_passes,
             "commands_that_ended": trial.ended,
             "longest_terminal_silence_s": round(trial.longest_silent, 1),
             "by_stage": _summaries(trial.kills, lambda kill: kill.stage),
-            "by_kind": _summaries(trial.kills, lambda kill: kill.what),
+            "by_kind": _summaries(trial.kills, lambda kill: kill.kind),
         }
     )
 

@@ -71,7 +71,7 @@ class WordVectors:
             self.dim = int(next(file).split()[1])
             self._rows = dict(line.split(" ", 1) for line in file)
 
-    def of(self, words: Iterable[str]) -> Any:
+    def embed(self, words: Iterable[str]) -> Any:
         """Return the vectors (words, dim); a word that is missing has zeros."""
         rows = [self._rows.get(word) for word in words]
         return np.stack(
@@ -91,11 +91,11 @@ class SentenceTransformer:
             subprocess.run([python, script, str(texts_file), str(vectors)], check=True, env=offline)
             with np.load(vectors) as arrays:
                 self.tokens = arrays["tokens"]
-                self._of = dict(zip(texts, arrays["texts"], strict=True))
+                self._vectors = dict(zip(texts, arrays["texts"], strict=True))
 
-    def of(self, texts: Iterable[str]) -> Any:
+    def embed(self, texts: Iterable[str]) -> Any:
         """Return the vectors of texts (texts, dim)."""
-        return np.stack([self._of[text] for text in texts])
+        return np.stack([self._vectors[text] for text in texts])
 
 
 def tags(
@@ -105,20 +105,20 @@ def tags(
     minilm: SentenceTransformer | None,
 ) -> dict[str, Any]:
     """The share of right tags of each way: learned from one split, counted on the other."""
-    gold = [[tag for one in split for tag in one.tags or ()] for split in splits]
-    embedded = [embedder.embed([one.tokens for one in split]) for split in splits]
+    gold = [[tag for example in split for tag in example.tags or ()] for split in splits]
+    embedded = [embedder.embed([example.tokens for example in split]) for split in splits]
     numbered = CountVectorizer(analyzer=list, binary=True).fit(_features(splits[0]))
-    known: dict[str, list[Any]] = {
+    inputs: dict[str, list[Any]] = {
         "features": [numbered.transform(_features(split)) for split in splits],
-        "static": [_in_window(one[0] for one in split) for split in embedded],
-        "elmo": [np.concatenate([np.hstack(one) for one in split]) for split in embedded],
+        "static": [_in_window(layers[0] for layers in split) for split in embedded],
+        "elmo": [np.concatenate([np.hstack(layers) for layers in split]) for split in embedded],
     }
     if fasttext is not None:
-        known["fasttext"] = [_in_window(fasttext.of(one.tokens) for one in s) for s in splits]
+        inputs["fasttext"] = [_in_window(fasttext.embed(e.tokens) for e in s) for s in splits]
     if minilm is not None:
-        known["minilm"] = [minilm.tokens[: len(gold[0])], minilm.tokens[len(gold[0]) :]]
-    return {name: _accuracy(*both, *gold) for name, both in known.items()} | {
-        "numbers": {name: both[0].shape[1] for name, both in known.items()},
+        inputs["minilm"] = [minilm.tokens[: len(gold[0])], minilm.tokens[len(gold[0]) :]]
+    return {name: _accuracy(*pair, *gold) for name, pair in inputs.items()} | {
+        "numbers": {name: pair[0].shape[1] for name, pair in inputs.items()},
         "sentences": len(splits[0]),
         "test_tokens": len(gold[1]),
     }
@@ -148,10 +148,10 @@ def search(
     }
     if fasttext is not None:
         ways["fasttext"] = lambda batch: np.stack(
-            [fasttext.of(_words(embedder, text)).mean(0) for text in batch]
+            [fasttext.embed(_words(embedder, text)).mean(0) for text in batch]
         )
     if minilm is not None:
-        ways["minilm"] = minilm.of
+        ways["minilm"] = minilm.embed
     cosines = {
         name: normalize(way(questions)) @ normalize(way(texts)).T for name, way in ways.items()
     }
@@ -202,8 +202,8 @@ def _accuracy(train: Any, test: Any, train_tags: list[str], test_tags: list[str]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is nearly converged
         models = [LogisticRegression(C=c, max_iter=100) for c in (0.1, 1.0, 10.0)]
-        tried = [one.fit(x[:n], train_tags[:n]).score(x[n:], train_tags[n:]) for one in models]
-        best = models[tried.index(max(tried))].fit(x, train_tags)
+        scores = [model.fit(x[:n], train_tags[:n]).score(x[n:], train_tags[n:]) for model in models]
+        best = models[scores.index(max(scores))].fit(x, train_tags)
     return float(best.score(scale.transform(test), test_tags))
 
 

@@ -59,14 +59,14 @@ def _figures(
     options: argparse.Namespace, runs: dict[str, list[dict[str, float]]], peaks: dict[str, float]
 ) -> dict[str, object]:
     figures: dict[str, object] = {"size": options.size, "matrix_peak_gflops": peaks}
-    for way, each in runs.items():
+    for way, side_runs in runs.items():
         figures[way] = {
-            "tokens_per_second": round(median(run["rate"] for run in each)),
-            "peak_memory_mb": round(max(run["memory"] for run in each)),
-            "runs": [round(run["rate"]) for run in each],
+            "tokens_per_second": round(median(run["rate"] for run in side_runs)),
+            "peak_memory_mb": round(max(run["memory"] for run in side_runs)),
+            "runs": [round(run["rate"]) for run in side_runs],
         }
         if way.startswith("ours") and options.peer:
-            pairs = zip(each, runs["peer float32"], strict=True)
+            pairs = zip(side_runs, runs["peer float32"], strict=True)
             figures[f"{way} / peer"] = round(median(a["rate"] / b["rate"] for a, b in pairs), 2)
     return figures
 

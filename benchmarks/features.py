@@ -92,11 +92,11 @@ def _measure(
             ended = time.perf_counter()
             runs[name].append((scanned - began, (ended - scanned) / len(ids) * 1e6))
     figures = {name: _figures(side.path, tokens, runs[name]) for name, side in sides.items()}
-    ours, theirs = figures.values()
+    our_figures, hdf5_figures = figures.values()
     ratios = {
-        "scan": round(theirs["scan_s"] / ours["scan_s"], 2),
-        "random sentence": round(theirs["random_us"] / ours["random_us"], 2),
-        "bytes": round(ours["bytes"] / theirs["bytes"], 3),
+        "scan": round(hdf5_figures["scan_s"] / our_figures["scan_s"], 2),
+        "random sentence": round(hdf5_figures["random_us"] / our_figures["random_us"], 2),
+        "bytes": round(our_figures["bytes"] / hdf5_figures["bytes"], 3),
     }
     return {"sides": figures, "against hdf5 float32": {"store float16": ratios}}
 

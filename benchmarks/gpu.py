@@ -97,10 +97,10 @@ def main() -> None:
         shards = Path(folder, "shards")
         _, vocabulary = prepare(shards, train=options.text, heldout=options.text)
         options.words = max(options.words, len(vocabulary))
-        show(_measured(options, folder))
+        show(_measure_all(options, folder))
 
 
-def _measured(options: argparse.Namespace, folder: str) -> dict[str, Any]:
+def _measure_all(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     end = time.monotonic() + options.seconds
     for work, network, precision, rows, graphs in _works(options):
@@ -154,10 +154,10 @@ def _run(
             words += [f"--{name}", str(value)]
     command = [sys.executable, "-m", "benchmarks.gpu", str(options.text), *words]
     environment = os.environ | {"ELMO_CUDA_GRAPHS": "1" if graphs else "0"}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
-    if done.returncode:
-        return {"exit_code": done.returncode}
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    child = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
+    if child.returncode:
+        return {"exit_code": child.returncode}
+    figures: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
     return figures
 
 
@@ -173,10 +173,10 @@ def _peak(options: argparse.Namespace) -> dict[str, Any]:
 
 def _training(options: argparse.Namespace) -> dict[str, Any]:
     stepper = _stepper(options)
-    seconds, of_host = _timed(options, stepper)
+    seconds, of_host = _time_steps(options, stepper)
     rate = options.rows * WINDOW / seconds
     captured = [g for device in cuda_graphs._devices.values() for g in device.captured.values()]
-    found = {
+    figures = {
         "tokens_per_second": round(rate),
         "ms_a_step": round(1000 * seconds, 2),
         "ms_of_main_thread": round(1000 * of_host, 2),
@@ -185,21 +185,21 @@ def _training(options: argparse.Namespace) -> dict[str, Any]:
         "graphs_gb": round(sum(graph.bytes for graph in captured) / 1e9, 2),
     }
     if options.profile:
-        _profile(options, lambda: _timed(options, stepper, steps=5, warm=0))
+        _profile(options, lambda: _time_steps(options, stepper, steps=5, warm=0))
     os.environ["ELMO_CUDA_GRAPHS"] = "0"
-    flop = _counted(options, stepper) / (options.rows * WINDOW)
-    return found | {"tflops": round(rate * flop / 1e12, 1)}
+    flop = _count_operations(options, stepper) / (options.rows * WINDOW)
+    return figures | {"tflops": round(rate * flop / 1e12, 1)}
 
 
-def _twice(options: argparse.Namespace) -> dict[str, Any]:
+def _compare_two_trainings(options: argparse.Namespace) -> dict[str, Any]:
     """Tell whether two trainings end in the same bytes."""
     ends = []
     for _ in range(2):
         stepper = _stepper(options)
-        _timed(options, stepper)
+        _time_steps(options, stepper)
         ends.append([*stepper.bilm.parameters(), *stepper.softmax.parameters()])
     pairs = zip(*ends, strict=True)
-    return {"equal": all(torch.equal(one, other) for one, other in pairs)}
+    return {"equal": all(torch.equal(a, b) for a, b in pairs)}
 
 
 def _stepper(options: argparse.Namespace) -> Stepper:
@@ -207,68 +207,65 @@ def _stepper(options: argparse.Namespace) -> Stepper:
     return stepper_of(NETWORKS[options.network], recipe, options.words, WorkerGroup(device=DEVICE))
 
 
-def _prepared(options: argparse.Namespace, stepper: Stepper) -> Iterator[Any]:
+def _prepare_windows(options: argparse.Namespace, stepper: Stepper) -> Iterator[Any]:
     folder, rows = Path(options.folder, "shards"), options.rows
     stream = stream_of(folder, options.text, WorkerGroup(), rows=rows, window=WINDOW)
     for number, (window, _) in enumerate(stream.windows(stream.first_position())):
         yield stepper.prepare(window, step=number)
 
 
-def _timed(
+def _time_steps(
     options: argparse.Namespace, stepper: Stepper, *, steps: int = 0, warm: int = WARM
 ) -> tuple[float, float]:
     """Return seconds a step, and those of the main thread's processor time, waits included."""
     steps = steps or options.steps
     state = stepper.bilm.lstm.zero_state(options.rows)
-    before, began, of_host, taken = None, 0.0, 0.0, 0
-    with exact_float32(DEVICE), closing(prefetch(_prepared(options, stepper))) as ready:
-        for number, prepared in zip(range(warm + steps), ready, strict=False):
+    previous_figures, began, of_host, step_count = None, 0.0, 0.0, 0
+    windows = prefetch(_prepare_windows(options, stepper))
+    with exact_float32(DEVICE), closing(windows):
+        for number, window in zip(range(warm + steps), windows, strict=False):
             if number == warm:
                 _wait()
                 began, of_host = time.perf_counter(), time.thread_time()
-            figures, state = stepper.step(prepared, state, step=number)
-            if before is not None:
-                _ = before.gradient_norm
-            before = figures
-            taken = number + 1
+            figures, state = stepper.step(window, state, step=number)
+            if previous_figures is not None:
+                _ = previous_figures.gradient_norm
+            previous_figures = figures
+            step_count = number + 1
         _wait()
-    if taken < warm + steps:
-        sys.exit(f"error: {options.text} is read in {taken} steps; {warm + steps} are needed")
+    if step_count < warm + steps:
+        sys.exit(f"error: {options.text} is read in {step_count} steps; {warm + steps} are needed")
     return (time.perf_counter() - began) / steps, (time.thread_time() - of_host) / steps
 
 
-def _counted(options: argparse.Namespace, stepper: Stepper) -> int:
+def _count_operations(options: argparse.Namespace, stepper: Stepper) -> int:
     """Return the operations of a step's products."""
-    given = next(_prepared(options, stepper))
+    window = next(_prepare_windows(options, stepper))
     state = stepper.bilm.lstm.zero_state(options.rows)
     # What is first called while operations are counted would never be compiled.
     with exact_float32(DEVICE), torch.compiler.set_stance("force_eager"):
-        return count(lambda window, k: stepper.step(window, state, step=k), given, 0)
+        return count(lambda window, k: stepper.step(window, state, step=k), window, 0)
 
 
 def _embedding(options: argparse.Namespace) -> dict[str, Any]:
-    made = Path(options.folder, options.network)
-    if not made.exists():
-        made.mkdir()
-        make_weights(made, options.network)
-    embedder = Embedder.load(
-        made / "model",
-        device=DEVICE.type,
-        precision=options.precision,
-    )
+    folder = Path(options.folder, options.network)
+    if not folder.exists():
+        folder.mkdir()
+        make_weights(folder, options.network)
+    embedder = Embedder.load(folder / "model", device=DEVICE.type, precision=options.precision)
     embedder.bilm.lstm.compiled = True
     sentences = sentences_of(options)
-    one = sentences[len(sentences) // 2][:20]
+    sentence = sentences[len(sentences) // 2][:20]
     for _ in range(2):
         embedder.embed(sentences)
     seconds = _seconds(lambda: embedder.embed(sentences))
-    embedder.embed([one])
-    alone = min(_seconds(lambda: embedder.embed([one])) for _ in range(20))
+    embedder.embed([sentence])
+    sentence_seconds = min(_seconds(lambda: embedder.embed([sentence])) for _ in range(20))
     if options.profile:
         _profile(options, lambda: embedder.embed(sentences[:2000]))
     return {
         "tokens_per_second": round(sum(map(len, sentences)) / seconds),
-        "ms_of_one_sentence": round(1000 * alone, 2),
+        "ms_of_one_sentence": round(1000 * sentence_seconds, 2),
     }
 
 
@@ -278,8 +275,8 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
     checkpoints = CheckpointFolder(job.folder / "checkpoints", keep=1)
     pieces = sorted(options.pieces.glob("piece-*"))
     if pieces and not checkpoints.steps():
-        packed = io.BytesIO(b"".join(piece.read_bytes() for piece in pieces))
-        with zipfile.ZipFile(packed) as archive:
+        archive_bytes = io.BytesIO(b"".join(piece.read_bytes() for piece in pieces))
+        with zipfile.ZipFile(archive_bytes) as archive:
             archive.extractall(job.folder.local or "")
     figures: dict[str, Any] = {}
     with suppress(KeyboardInterrupt):
@@ -344,8 +341,8 @@ def _write_pieces(checkpoint: Checkpoint, pieces: Path) -> None:
     pieces.mkdir(parents=True, exist_ok=True)
     for piece in pieces.glob("piece-*"):
         piece.unlink()
-    for number, start in enumerate(range(0, len(packed := data.getvalue()), PIECE)):
-        (pieces / f"piece-{number}").write_bytes(packed[start : start + PIECE])
+    for number, start in enumerate(range(0, len(archive_bytes := data.getvalue()), PIECE)):
+        (pieces / f"piece-{number}").write_bytes(archive_bytes[start : start + PIECE])
 
 
 def _narrow(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -357,11 +354,11 @@ def _narrow(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _profile(options: argparse.Namespace, work: Callable[[], object]) -> None:
-    with torch.profiler.profile() as seen:
+    with torch.profiler.profile() as profiler:
         tables = [f"{_seconds(work):.3f} s"]
-    found = seen.key_averages()
+    averages = profiler.key_averages()
     for key in ("self_cuda_time_total", "self_cpu_time_total"):
-        tables.append(found.table(sort_by=key, row_limit=45, max_name_column_width=90))
+        tables.append(averages.table(sort_by=key, row_limit=45, max_name_column_width=90))
     names = (options.work, options.network, options.precision, str(options.rows))
     options.profile.mkdir(exist_ok=True)
     file = options.profile / ("-".join(names) + ".txt")
@@ -384,7 +381,7 @@ def _seconds(work: Callable[[], object]) -> float:
 WORKS = {
     "peak": _peak,
     "training": _training,
-    "twice": _twice,
+    "twice": _compare_two_trainings,
     "embedding": _embedding,
     "model": _model,
 }

@@ -59,8 +59,8 @@ def matrix_peak(precision: str, *, size: int = 4096, repeat: int = 10) -> float:
     a = torch.randn(size, size).to(getattr(torch, precision))
     ways: list[Callable[[], object]] = [lambda: a @ a]
     if precision == "float32" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        packed = torch.ops.mkldnn._reorder_linear_weight(a.clone(), size)
-        ways.append(lambda: torch.ops.mkldnn._linear_pointwise(a, packed, None, "none", [], ""))
+        layout = torch.ops.mkldnn._reorder_linear_weight(a.clone(), size)
+        ways.append(lambda: torch.ops.mkldnn._linear_pointwise(a, layout, None, "none", [], ""))
     with torch.inference_mode():
         best = min(_seconds(way) for way in ways for _ in range(repeat))
     return round(2 * size**3 / best / 1e9)

@@ -13,7 +13,7 @@ class Peer:
     which is installed without what it asks for."""
 
     python: str
-    first: tuple[str, ...]
+    requirements: tuple[str, ...]
     package: str
 
 
@@ -59,7 +59,7 @@ def make(name: str, python: Path) -> None:
     pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
     try:
         subprocess.run([peer.python, "-m", "venv", str(folder)], check=True)
-        subprocess.run([*pip, *peer.first], check=True)
+        subprocess.run([*pip, *peer.requirements], check=True)
         subprocess.run([*pip, "--no-deps", peer.package], check=True)
     except subprocess.CalledProcessError as error:
         shutil.rmtree(folder, ignore_errors=True)

@@ -88,12 +88,12 @@ def main() -> None:
     show({"sentences": len(sentences), "tokens": tokens, "ways": report})
 
 
-def _errors(exact: FeatureStore, stored: FeatureStore) -> dict[str, Any]:
+def _errors(exact: FeatureStore, approximate: FeatureStore) -> dict[str, Any]:
     """For each layer: the mean and lowest cosine, and the largest and relative error."""
     figures = {}
     for layer in exact.layers:
         cosines, largest, error_sum, size = [], 0.0, 0.0, 0.0
-        blocks = zip(exact.blocks(layers=[layer]), stored.blocks(layers=[layer]), strict=True)
+        blocks = zip(exact.blocks(layers=[layer]), approximate.blocks(layers=[layer]), strict=True)
         for block, their_block in blocks:
             a, b = block.vectors[0].astype(np.float64), their_block.vectors[0].astype(np.float64)
             norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)

@@ -16,7 +16,7 @@ KINDS = ("float32", "bfloat16", "int8")
 class Row:
     """One line of the page; `cell` says the figures in words, "" where they lack them."""
 
-    what: str
+    claim: str
     against: str
     cell: Callable[[Figures], str]
 
@@ -41,12 +41,12 @@ class Benchmark:
         return tuple(word[1:-1] for word in self.command if word.startswith("{"))
 
 
-def _by_kind(pattern: str, shown: Callable[[Any], str]) -> Callable[[Figures], str]:
+def _by_kind(pattern: str, describe: Callable[[Any], str]) -> Callable[[Figures], str]:
     """Return a cell of the figures under `pattern`, in which {} stands for a precision."""
 
     def cell(figures: Figures) -> str:
-        found = {kind: figures.get(pattern.format(kind)) for kind in KINDS}
-        return ", ".join(f"{kind} {shown(each)}" for kind, each in found.items() if each)
+        pairs = [(kind, figures.get(pattern.format(kind))) for kind in KINDS]
+        return ", ".join(f"{kind} {describe(values)}" for kind, values in pairs if values)
 
     return cell
 
@@ -74,18 +74,18 @@ def _embedding(size: str) -> Benchmark:
             Row(
                 f"… tokens a second, {size}",
                 "",
-                _by_kind("ours {}", lambda each: f"{each['tokens_per_second']:,}"),
+                _by_kind("ours {}", lambda values: f"{values['tokens_per_second']:,}"),
             ),
         ),
     )
 
 
-def _against_bilm_tf(work: str, what: str, minutes: int) -> Benchmark:
+def _against_bilm_tf(work: str, claim: str, minutes: int) -> Benchmark:
     """Ours against the package of 2018, on the TensorFlow it was made for and on a later one."""
     peers = [f"bilm-tf on TensorFlow {version}" for version in ("1.15", "2.15")]
     ratios = (
-        Row(first, f"{peer}, float32", _ratio(f"ours {{}} / {peer}"))
-        for first, peer in zip((what, "…"), peers, strict=True)
+        Row(claim_or_ditto, f"{peer}, float32", _ratio(f"ours {{}} / {peer}"))
+        for claim_or_ditto, peer in zip((claim, "…"), peers, strict=True)
     )
     memory = Row("… peak memory", ", ".join(peers), _memory("ours float32", *peers))
     command = ("bilm_tf", "{text}", work, "--peer", "{bilm-tf}", "{bilm-tf-2}")
@@ -93,16 +93,18 @@ def _against_bilm_tf(work: str, what: str, minutes: int) -> Benchmark:
 
 
 def _store(figures: Figures) -> str:
-    found = figures["against hdf5 float32"]["store float16"]
-    scan, one = found["scan"], found["random sentence"]
-    return f"scan {scan:.1f} ×, a sentence at random {one:.1f} ×, {found['bytes']:.0%} of the bytes"
+    ratios = figures["against hdf5 float32"]["store float16"]
+    return (
+        f"scan {ratios['scan']:.1f} ×, a sentence at random {ratios['random sentence']:.1f} ×, "
+        f"{ratios['bytes']:.0%} of the bytes"
+    )
 
 
 def _precision(figures: Figures) -> str:
     return "; ".join(
-        f"{way} {found['layers']['layer_2']['relative L2 error']:.2%}, probe "
-        f"{found['probe accuracy']:.4f}"
-        for way, found in figures["ways"].items()
+        f"{way} {values['layers']['layer_2']['relative L2 error']:.2%}, probe "
+        f"{values['probe accuracy']:.4f}"
+        for way, values in figures["ways"].items()
     )
 
 
@@ -125,7 +127,7 @@ def _answers(task: str) -> Callable[[Figures], str]:
 def _share(work: str) -> Row:
     def cell(figures: Figures) -> str:
         shares = figures.get(work, {}).items()
-        return ", ".join(f"{kind} {found['share']:.0%}" for kind, found in shares)
+        return ", ".join(f"{kind} {values['share']:.0%}" for kind, values in shares)
 
     return Row(f"{work}: share", "the matrix peak of the same run and precision", cell)
 
@@ -135,14 +137,15 @@ def _on_gpu(work: str, *rows: int) -> Callable[[Figures], str]:
     rows where a step has a choice of them."""
 
     def cell(figures: Figures) -> str:
-        found = []
+        cells = []
         for kind in KINDS:
-            for each in rows or (0,):
-                name = f"{work}, {kind}" + (f", {each} rows" if each else "")
-                if one := figures.get(name):
-                    by = f" with {each:,} rows" if each else ""
-                    found.append(f"{kind}{by} {one['tokens_per_second']:,} ({one['share']:.0%})")
-        return ", ".join(found)
+            for row_count in rows or (0,):
+                name = f"{work}, {kind}" + (f", {row_count} rows" if row_count else "")
+                if values := figures.get(name):
+                    text = f"{values['tokens_per_second']:,} ({values['share']:.0%})"
+                    rows_text = f" with {row_count:,} rows" if row_count else ""
+                    cells.append(f"{kind}{rows_text} {text}")
+        return ", ".join(cells)
 
     return cell
 
@@ -207,7 +210,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
             Row(
                 "training, two workers, a core each",
                 "one worker, one core",
-                _by_kind("ours {}", lambda each: f"{each['ratio']:.2f} ×"),
+                _by_kind("ours {}", lambda values: f"{values['ratio']:.2f} ×"),
             ),
         ),
     ),

@@ -38,13 +38,13 @@ def main() -> None:
     datasets.disable_progress_bars()
     with tempfile.TemporaryDirectory() as folder, workers.session():
         text = _one_file(options.text, Path(folder), options.megabytes)
-        ours, theirs = [], []
+        our_runs, peer_runs = [], []
         for number in range(options.repeat):
             out = Path(folder) / f"{number}"
-            ours.append(_elmo(text, out / "ours", options))
-            theirs.append(_peer(datasets, text, out / "theirs", options))
+            our_runs.append(_elmo(text, out / "ours", options))
+            peer_runs.append(_peer(datasets, text, out / "theirs", options))
         size = text.stat().st_size
-    show(_report(size, ours, theirs, options))
+    show(_report(size, our_runs, peer_runs, options))
 
 
 def _elmo(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
@@ -96,13 +96,13 @@ def _peer(datasets: Any, text: Path, out: Path, options: argparse.Namespace) -> 
 
 
 def _report(
-    size: int, ours: list[dict[str, float]], theirs: list[dict[str, float]], options: Any
+    size: int, our_runs: list[dict[str, float]], peer_runs: list[dict[str, float]], options: Any
 ) -> dict[str, Any]:
-    if ours[0]["tokens"] != theirs[0]["tokens"]:
-        sys.exit(f"error: {ours[0]['tokens']} tokens here, {theirs[0]['tokens']} there")
-    tokens = ours[0]["tokens"]
-    best = median(run["whole"] for run in ours)
-    mapping, whole = (median(run[key] for run in theirs) for key in ("map", "whole"))
+    if our_runs[0]["tokens"] != peer_runs[0]["tokens"]:
+        sys.exit(f"error: {our_runs[0]['tokens']} tokens here, {peer_runs[0]['tokens']} there")
+    tokens = our_runs[0]["tokens"]
+    best = median(run["whole"] for run in our_runs)
+    mapping, total = (median(run[key] for run in peer_runs) for key in ("map", "whole"))
     return {
         "text_bytes": size,
         "tokens": tokens,
@@ -113,9 +113,9 @@ def _report(
         "shards_tokens_per_second": round(tokens / best),
         "datasets_map_seconds": round(mapping, 3),
         "datasets_map_tokens_per_second": round(tokens / mapping),
-        "datasets_load_and_map_seconds": round(whole, 3),
+        "datasets_load_and_map_seconds": round(total, 3),
         "ratio_to_map_alone": round(mapping / best, 2),
-        "ratio_to_load_and_map": round(whole / best, 2),
+        "ratio_to_load_and_map": round(total / best, 2),
     }
 
 

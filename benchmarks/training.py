@@ -53,19 +53,19 @@ def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     sides = [f"{name} {precision}" for name in names for precision in precisions()]
     runs: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(options.repeat):
-        for side, each in runs.items():
-            each.append(run(options, folder, side)[0])
+        for side, side_runs in runs.items():
+            side_runs.append(run(options, folder, side)[0])
     peak = run(options, folder, "peak float32")[0]
     figures: dict[str, Any] = {"peak_gflops": peak}
     figures["mflop_a_token"] = run(options, folder, "count float32")[0]["mflop_a_token"]
-    for side, each in runs.items():
-        figures[side] = figures_of(each)
+    for side, side_runs in runs.items():
+        figures[side] = figures_of(side_runs)
     for precision in precisions():
         rate = figures[f"ours {precision}"]["tokens_per_second"] * figures["mflop_a_token"] / 1000
         figures[f"ours {precision} / matrix peak"] = round(rate / peak[f"{precision}_gflops"], 2)
     for side in sides[len(precisions()) :]:
-        ours = f"ours {side.split()[1]}"
-        figures[f"{ours} / {side}"] = ratio(runs[ours], runs[side])
+        our_side = f"ours {side.split()[1]}"
+        figures[f"{our_side} / {side}"] = ratio(runs[our_side], runs[side])
     return figures
 
 
@@ -73,12 +73,15 @@ def _workers(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     options.threads = 1
     figures: dict[str, Any] = {}
     for precision in precisions():
-        one, two = [], []
+        alone_runs, pair_runs = [], []
         for _ in range(options.repeat):
-            one.append(run(options, folder, f"ours {precision}")[0])
-            two.append(run(options, folder, f"ours {precision}", size=2)[0])
-        both = {"one": figures_of(one), "two": figures_of(two), "ratio": ratio(two, one)}
-        figures[f"ours {precision}"] = both
+            alone_runs.append(run(options, folder, f"ours {precision}")[0])
+            pair_runs.append(run(options, folder, f"ours {precision}", size=2)[0])
+        figures[f"ours {precision}"] = {
+            "one": figures_of(alone_runs),
+            "two": figures_of(pair_runs),
+            "ratio": ratio(pair_runs, alone_runs),
+        }
     return figures
 
 
@@ -90,8 +93,8 @@ def figures_of(runs: list[dict[str, float]]) -> dict[str, Any]:
     }
 
 
-def ratio(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> float:
-    return round(median(a["rate"] / b["rate"] for a, b in zip(ours, theirs, strict=True)), 2)
+def ratio(runs: list[dict[str, float]], peer_runs: list[dict[str, float]]) -> float:
+    return round(median(a["rate"] / b["rate"] for a, b in zip(runs, peer_runs, strict=True)), 2)
 
 
 def run(

@@ -48,7 +48,8 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
         texts: dict[str, Any] = {name: arguments.pop(name) or "" for name in names}
         sources = {split: arguments.pop(split) for split in ("train", "dev", "test")}
         check_outside(
-            arguments["work"], [*sources.values(), texts["model"], *arguments.get("others", ())]
+            arguments["work"],
+            [*sources.values(), texts["model"], *arguments.get("other_models", ())],
         )
         task = ComparedTask(
             sources=sources,
@@ -116,14 +117,14 @@ def compare(task: "ComparedTask", ways: Any, work: Path, out: Path) -> None:
 @findings.command()
 @click.option(
     "--other",
-    "others",
+    "other_models",
     type=PATH,
     multiple=True,
     required=True,
     help="The folder of another model; once for each.",
 )
 @_task_options
-def models(task: "ComparedTask", others: tuple[Path, ...], work: Path, out: Path) -> None:
+def models(task: "ComparedTask", other_models: tuple[Path, ...], work: Path, out: Path) -> None:
     """Train a task of KIND without ELMo and with each of several models: which one to use.
 
     \b
@@ -132,7 +133,7 @@ def models(task: "ComparedTask", others: tuple[Path, ...], work: Path, out: Path
     """
     from research.compare import models as measure
 
-    _write(out, lambda: measure(task, others, work=work))
+    _write(out, lambda: measure(task, other_models, work=work))
 
 
 @findings.command()

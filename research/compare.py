@@ -85,14 +85,14 @@ def compare(task: ComparedTask, comparison: Comparison, *, work: Path) -> Findin
     return _finding(task, comparison, data, list(ways.values()))
 
 
-def models(task: ComparedTask, others: Sequence[Path], *, work: Path) -> Finding:
+def models(task: ComparedTask, other_models: Sequence[Path], *, work: Path) -> Finding:
     """Train a task without ELMo and with each of several models; score all on the test file.
 
     All read the sentences as `task.model` tokenizes them; a model with another tokenizer is
     refused.
     """
     _check(task, WAYS["elmo"])
-    folders = [task.model, *others]
+    folders = [task.model, *other_models]
     if repeated := {path for path in folders if folders.count(path) > 1}:
         raise ElmoError(f"--other {min(repeated)}: named twice; pass each model once")
     _check_tokenizers(folders)
@@ -104,7 +104,7 @@ def models(task: ComparedTask, others: Sequence[Path], *, work: Path) -> Finding
         ways.append(_train(name, read, data, _settings(read, {}), work=work))
     _compare_with(ways[0], ways)
     finding = _finding(task, "models", data, ways)
-    finding.data |= {f"other {path.as_posix()}": model_digest(path) for path in others}
+    finding.data |= {f"other {path.as_posix()}": model_digest(path) for path in other_models}
     return finding
 
 
@@ -125,7 +125,7 @@ def labels(task: ComparedTask, shares: Sequence[float], *, work: Path) -> Findin
         for name, changes in WAYS["elmo"].items():
             settings = _settings(task, changes)
             way = _train(f"{name}, {share:.3g}", task, part, settings, work=work)
-            way.row.more |= {"share": share, "train_examples": count}
+            way.row.extra |= {"share": share, "train_examples": count}
             ways.append(way)
         _compare_with(ways[-2], ways[-2:])
     return _finding(task, "labels", data, ways)
@@ -164,10 +164,10 @@ def _compare_with(baseline: _Way | None, ways: Sequence[_Way]) -> None:
     for way in ways:
         if way is not baseline:
             gain = comparison.gain_of(way.tallies, baseline.tallies)
-            way.row.more |= {name: value for name, value in gain.items() if value is not None}
+            way.row.extra |= {name: value for name, value in gain.items() if value is not None}
         epochs = epochs_to_reach(way.curves, goals)
         if epochs is not None:
-            way.row.more["updates_to_baseline"] = epochs * way.updates
+            way.row.extra["updates_to_baseline"] = epochs * way.updates
 
 
 def _check(task: ComparedTask, ways: Mapping[str, Mapping[str, Any]]) -> None:
@@ -262,13 +262,13 @@ def _train(
     means = comparison.mean_over_seeds(scores)
     metric = next(iter(means))
     row = mean_row(name, [score[metric] for score in scores], _weights(trained))
-    row.more |= {
+    row.extra |= {
         f"test_{key}": value
         for key, value in means.items()
         if key != metric and not key.endswith("_sd")
     }
     # A seed's, where they were trained one after another: OMP_NUM_THREADS=1.
-    row.more["minutes"] = _seconds(folder / "seconds.json") / 60 / task.seeds
+    row.extra["minutes"] = _seconds(folder / "seconds.json") / 60 / task.seeds
     say(f"{name}: {metric} {row.mean:.4f}")
     updates = math.ceil(len(data["train"].examples) / settings.batch_size)
     return _Way(row, metric, comparison.best_by_epoch(trained), updates, tallies)

@@ -35,9 +35,9 @@ FindingKind = Literal[
 class Row(msgspec.Struct, forbid_unknown_fields=True):
     """One row of a table.
 
-    `low` and `high` are the 95 % interval of `mean`: over seeds (Student's t) or, where nothing is
-    drawn, over sentences (bootstrap); None for one seed. `scores` are by seed. `more` are other
-    figures, such as the learned weight of each layer.
+    `low` and `high` are the 95 % interval of `mean`: over seeds (Student's t) or, if nothing is
+    random, over sentences (bootstrap). They are None for one seed. `scores` are by seed. `extra`
+    are other figures, such as the learned weight of each layer; in the file they are called `more`.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Row(msgspec.Struct, forbid_unknown_fields=True):
     low: float | None = None
     high: float | None = None
     scores: dict[str, float] = {}
-    more: dict[str, float] = {}
+    extra: dict[str, float] = msgspec.field(name="more", default_factory=dict)
 
 
 class Finding(msgspec.Struct, forbid_unknown_fields=True):
@@ -80,11 +80,11 @@ def command_line() -> str:
     return urls.without_credentials_in(shlex.join(["python", "-m", "research", *sys.argv[1:]]))
 
 
-def mean_row(name: str, scores: Sequence[float], more: Mapping[str, float]) -> Row:
+def mean_row(name: str, scores: Sequence[float], extra: Mapping[str, float]) -> Row:
     """Return a row with the mean of several seeds' scores and Student's interval."""
     low, high = interval_over_seeds(scores) or (None, None)
     by_seed = {str(seed): score for seed, score in enumerate(scores)}
-    return Row(name, statistics.fmean(scores), low, high, by_seed, dict(more))
+    return Row(name, statistics.fmean(scores), low, high, by_seed, dict(extra))
 
 
 def over_sentences(name: str, right: npt.NDArray[Any], lengths: Sequence[int]) -> Row:

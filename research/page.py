@@ -70,7 +70,8 @@ def _check_closed(text: str, page: Path) -> None:
 
 def table(finding: Finding) -> str:
     """Return a finding as Markdown: its table, then the seeds, the model and the command."""
-    weights = sorted({key for row in finding.rows for key in row.more if key.startswith("weight_")})
+    keys = {key for row in finding.rows for key in row.extra}
+    weights = sorted(key for key in keys if key.startswith("weight_"))
     columns = {key: key.removeprefix("weight_").replace("_", " ") for key in weights}
     columns |= {
         "gain": "mean gain of a seed",
@@ -82,7 +83,7 @@ def table(finding: Finding) -> str:
         "highest": "highest draw",
         "seconds": "CPU seconds a draw",
     }
-    heads = {k: title for k, title in columns.items() if any(k in row.more for row in finding.rows)}
+    heads = {key: title for key, title in columns.items() if key in keys}
     lines = [_line(["", finding.metric, "95 % interval", *heads.values()])]
     lines.append(_line(["---"] * (3 + len(heads))))
     for row in finding.rows:
@@ -91,9 +92,7 @@ def table(finding: Finding) -> str:
     for query, ways in finding.neighbors.items():
         lines += ["", f"{query}:", ""]
         lines += [f"- {kind}: {'; '.join(neighbors) or 'none'}" for kind, neighbors in ways.items()]
-    counts = ", ".join(
-        f"{name.replace('_', ' ')} {count:,}" for name, count in finding.examples.items()
-    )
+    counts = ", ".join(f"{k.replace('_', ' ')} {count:,}" for k, count in finding.examples.items())
     unit = "draws" if finding.kind == "few" else "seeds"
     seeds = f"{unit} {', '.join(map(str, finding.seeds))}; " if finding.seeds else ""
     lines += ["", f"{counts}; {seeds}model {finding.model[:12]}.", "", f"`{finding.command}`", ""]
@@ -106,14 +105,14 @@ def table(finding: Finding) -> str:
 def _name_unfinished(finding: Finding) -> list[str]:
     """Return the names of the baselines whose best epoch came too late for early stopping."""
     rows = [row for row in finding.rows if row.name.startswith("without ELMo")]
-    rows = [row for row in rows if "updates_to_baseline" in row.more]
+    rows = [row for row in rows if "updates_to_baseline" in row.extra]
     if not rows:
         return []
     settings = task_settings(finding.task, {k: str(v) for k, v in finding.settings.items()})
     names = []
     for row in rows:
-        examples = row.more.get("train_examples", finding.examples["train"])
-        best_epoch = row.more["updates_to_baseline"] / math.ceil(examples / settings.batch_size)
+        examples = row.extra.get("train_examples", finding.examples["train"])
+        best_epoch = row.extra["updates_to_baseline"] / math.ceil(examples / settings.batch_size)
         if best_epoch > settings.epochs - settings.patience:
             names.append(row.name)
     return names
@@ -129,13 +128,13 @@ def _picture(path: Path, page: Path) -> str:
 
 def _cell(row: Row, key: str) -> str:
     """One of a row's other figures, empty where it has none."""
-    value = row.more.get(key)
+    value = row.extra.get(key)
     if value is None:
         return ""
     if key == "gain_test_low":
-        return f"{value:+.3f} to {row.more['gain_test_high']:+.3f}"
+        return f"{value:+.3f} to {row.extra['gain_test_high']:+.3f}"
     if key in ("gain", "above"):
-        low, high = row.more.get(f"{key}_low"), row.more.get(f"{key}_high")
+        low, high = row.extra.get(f"{key}_low"), row.extra.get(f"{key}_high")
         return f"{value:+.3f}" + ("" if low is None else f" ({low:+.3f} to {high:+.3f})")
     if key in ("lowest", "highest"):
         return f"{value:.3f}"

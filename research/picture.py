@@ -29,8 +29,8 @@ def _by_way(rows: list[Row]) -> dict[str, list[Point]]:
     """Return the examples, or the percentage of them, mean and interval of each way, in order."""
     lines: dict[str, list[Point]] = {}
     for row in rows:
-        count = row.more["examples"] if "examples" in row.more else 100 * row.more["share"]
-        low, high = row.more.get("lowest", row.low), row.more.get("highest", row.high)
+        count = row.extra["examples"] if "examples" in row.extra else 100 * row.extra["share"]
+        low, high = row.extra.get("lowest", row.low), row.extra.get("highest", row.high)
         point = count, row.mean, low, high  # of few draws the range: Student's interval is wide
         lines.setdefault(row.name.rpartition(", ")[0], []).append(point)
     return lines

@@ -79,10 +79,10 @@ def word_senses(
     of_layers = _layer_rows(scores.right, lengths)
     for row, score in zip(of_layers, scores.ambiguous_layers, strict=True):
         if not np.isnan(score):
-            row.more["ambiguous_words"] = score
+            row.extra["ambiguous_words"] = score
     rows += [*of_static, *of_layers]
     extra = {"fallback": scores.fallback, "ambiguous": scores.ambiguous}
-    rows[0].more |= extra
+    rows[0].extra |= extra
     examples = {"train": len(learned), "test": len(tested), "answers": scores.occurrences}
     return _finding("senses", model, sources, examples, rows, {})
 
@@ -164,7 +164,7 @@ def _layer_rows(right_LN: Any, lengths: Sequence[int]) -> list[Row]:
         gained_N = right_LN[number].astype(int) - right_LN[number - 1].astype(int)
         gain = over_sentences("", gained_N, lengths)
         assert gain.low is not None and gain.high is not None
-        row.more |= {"above": gain.mean, "above_low": gain.low, "above_high": gain.high}
+        row.extra |= {"above": gain.mean, "above_low": gain.low, "above_high": gain.high}
     return rows
 
 

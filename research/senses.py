@@ -33,14 +33,14 @@ _TAGS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
 class SenseOccurrence:
     """An occurrence of a word: tokens `start` to `stop - 1`, and its correct WordNet sense keys.
 
-    `first` says whether the word's first sense is correct, or is None if the file does not tell.
+    `is_first` says whether the word's first sense is correct, or is None if the file does not tell.
     """
 
     start: int
     stop: int
     word: Word
     keys: tuple[str, ...]
-    first: bool | None = None
+    is_first: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def score_word_senses(
 def _first_is_right(occurrence: SenseOccurrence, first_senses: Mapping[Word, str] | None) -> bool:
     if first_senses is not None and occurrence.word in first_senses:
         return first_senses[occurrence.word] in occurrence.keys
-    return bool(occurrence.first)
+    return bool(occurrence.is_first)
 
 
 def _occurrences(

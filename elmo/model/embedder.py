@@ -99,7 +99,7 @@ class Embedder:
         """Return a reader of batches, with the weights in the form that is fast here."""
         weights = self.bilm.lstm.inference_weights(self.bilm.lstm.weight[0].dtype)
         is_int8 = self._precision == "int8"
-        forms = [Int8Weights.of(layer) for layer in weights] if is_int8 else pack_if_faster(weights)
+        forms = list(map(Int8Weights.quantize, weights)) if is_int8 else pack_if_faster(weights)
         return BatchReader(self.bilm.lstm, forms)
 
     def __getstate__(self) -> dict[str, Any]:

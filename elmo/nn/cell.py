@@ -55,7 +55,7 @@ def cell_functions_for(device: torch.device, cells: int) -> CellFunctions:
         return _log_choice(EAGER, f"no {compiler} was found")
     if not torch.cuda.is_available():  # the compiler would warn that it found none
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    compiled = [torch.compile(_copy_function(each, cells)) for each in EAGER[:-1]]
+    compiled = [torch.compile(_copy_function(function, cells)) for function in EAGER[:-1]]
     return _log_choice(CellFunctions._make([*compiled, "compiled"]), "fused by torch.compile")
 
 

@@ -159,8 +159,8 @@ def _new_pool(device: torch.device) -> Any:
 
 
 def _uses_graphs(tensors: Tensors) -> bool:
-    first = tensors[0]
-    if first is None or not first.is_cuda or torch.compiler.is_compiling():
+    first_tensor = tensors[0]
+    if first_tensor is None or not first_tensor.is_cuda or torch.compiler.is_compiling():
         return False
     return os.environ.get("ELMO_CUDA_GRAPHS", "1") != "0"
 

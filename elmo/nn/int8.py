@@ -28,7 +28,7 @@ class Int8Matrix(NamedTuple):
     scales_SG: Tensor
 
     @classmethod
-    def of(cls, weight_SKG: Tensor) -> "Int8Matrix":
+    def quantize(cls, weight_SKG: Tensor) -> "Int8Matrix":
         """Return a float32 weight (direction, row, column) quantised to 8 bits."""
         values_SGK, scales_SG1 = _rounded(weight_SKG.mT.contiguous())
         return cls(values_SGK, scales_SG1.squeeze(-1))
@@ -56,13 +56,13 @@ class Int8Weights(NamedTuple):
     project: Int8Matrix | None
 
     @classmethod
-    def of(cls, weights: LayerWeights) -> "Int8Weights":
+    def quantize(cls, weights: LayerWeights) -> "Int8Weights":
         """Return the float32 weights of an LSTM layer quantised to 8 bits."""
         return cls(
-            Int8Matrix.of(weights.input_SIG),
-            Int8Matrix.of(weights.recurrent_SPG),
+            Int8Matrix.quantize(weights.input_SIG),
+            Int8Matrix.quantize(weights.recurrent_SPG),
             weights.bias_SG,
-            None if weights.project_SCP is None else Int8Matrix.of(weights.project_SCP),
+            None if weights.project_SCP is None else Int8Matrix.quantize(weights.project_SCP),
         )
 
     def input_gates(self, x_STBI: Tensor, cell: CellFunctions) -> Tensor:

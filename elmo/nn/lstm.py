@@ -479,5 +479,6 @@ def _backward(
 
 
 def _with_forget_bias(bias_SG: Tensor) -> Tensor:
-    new, forget, output = bias_SG.tensor_split([cells := bias_SG.shape[1] // 2, cells * 3 // 2], 1)
-    return torch.cat([new, forget + 1, output], 1)
+    cells = bias_SG.shape[1] // 4
+    input_and_new, forget, output = bias_SG.split([2 * cells, cells, cells], 1)
+    return torch.cat([input_and_new, forget + 1, output], 1)

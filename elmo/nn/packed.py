@@ -33,7 +33,7 @@ class PackedWeights(NamedTuple):
     project: list[Tensor] | None
 
     @classmethod
-    def of(cls, weights: LayerWeights) -> "PackedWeights":
+    def pack(cls, weights: LayerWeights) -> "PackedWeights":
         """Return the weights of an LSTM layer packed for oneDNN."""
         return cls(
             weights,
@@ -44,7 +44,7 @@ class PackedWeights(NamedTuple):
 
     def __reduce__(self) -> Any:
         # Tensors in this layout can't be copied: a copy lays out its own.
-        return type(self).of, (self.plain,)
+        return type(self).pack, (self.plain,)
 
     def input_gates(self, x_STBI: Tensor, cell: CellFunctions) -> list[Tensor]:
         """Return what the input adds to the gates of every time step, as `LayerWeights.input_gates`
@@ -80,7 +80,7 @@ def pack_if_faster(weights: Sequence[LayerWeights]) -> Sequence[LayerWeightsLike
     """Return the weights of each layer for inference, packed for oneDNN where this makes products
     faster: large weights on a CPU, and float32 ones of any size that MKL multiplies without
     AVX-512. Others are returned unchanged."""
-    return [PackedWeights.of(layer) if _is_worth_it(layer) else layer for layer in weights]
+    return [PackedWeights.pack(layer) if _is_worth_it(layer) else layer for layer in weights]
 
 
 def for_one_row(weights: Sequence[LayerWeightsLike]) -> Sequence[LayerWeightsLike]:

@@ -107,10 +107,10 @@ def sample_candidates(count: int, vocabulary: int, random: np.random.Generator) 
         draws = np.arange(len(draws_so_far), dtype=np.int32)
         first_of_V = np.full(vocabulary, len(draws_so_far), np.int32)
         np.minimum.at(first_of_V, draws_so_far, draws)
-        first = np.flatnonzero(first_of_V[draws_so_far] == draws)
-        if len(first) >= count:
-            words = np.sort(draws_so_far[first[:count]])
-            return CandidateSample(words, int(first[count - 1]) + 1, vocabulary)
+        first_draws = np.flatnonzero(first_of_V[draws_so_far] == draws)
+        if len(first_draws) >= count:
+            words = np.sort(draws_so_far[first_draws[:count]])
+            return CandidateSample(words, int(first_draws[count - 1]) + 1, vocabulary)
 
 
 _ALL = 1 << 62  # with every word a candidate, each is expected once: log 1 = 0
@@ -183,7 +183,7 @@ class CandidateDraw(NamedTuple):
     expected_M: Tensor
 
     @classmethod
-    def of(
+    def prepare(
         cls, targets_N: npt.NDArray[np.int64], candidates: CandidateSample, device: torch.device
     ) -> "CandidateDraw":
         """Prepare the loss of N targets with these candidates: find the targets that are
@@ -204,19 +204,18 @@ class UsedWordRows(NamedTuple):
     """The rows of the N targets and of the M candidates in the part of the word matrix that a step
     uses: indices, as CPU tensors."""
 
-    of_N: Tensor
-    of_M: Tensor
+    target_N: Tensor
+    candidate_M: Tensor
 
     @classmethod
-    def of(
+    def find(
         cls,
         targets_N: npt.NDArray[np.int64],
         words: npt.NDArray[np.int64],
         row_of_V: npt.NDArray[np.int32],
         device: torch.device,
     ) -> "UsedWordRows":
-        """Find the rows of the targets and of the candidates `words`, as tensors ready for
-        `device`; `row_of_V` has the row of each word that is used."""
+        """Find the rows of the targets and of the candidates `words`; `row_of_V` has all rows."""
         rows = (row_of_V[targets_N], row_of_V[words])
         return cls(*(host_tensor(row.astype(np.int64), device) for row in rows))
 
@@ -234,7 +233,7 @@ def sampled_softmax_loss(
     hits = AccidentalHits(
         draw.hits.predictions, *(device_tensor(part, device) for part in draw.hits[1:])
     )
-    looked_up = (device_tensor(rows.of_N, device), device_tensor(rows.of_M, device), hits)
+    looked_up = (*(device_tensor(row, device) for row in rows), hits)
     expected = (device_tensor(draw.expected_N, device), device_tensor(draw.expected_M, device))
     apply: Any = _Loss.apply
     loss: tuple[Tensor, Tensor] = apply(h_NP, weight_UP, bias_U, *looked_up, *expected)

@@ -66,17 +66,17 @@ class Optimizer:
         self.settings, self.parameters = settings, parameters
         self.steps, self.lr_of = steps, lr_of
         self.slots: dict[str, Tensor] = {}
-        first = settings.accumulator if settings.name == "adagrad" else 0.0
+        initial_value = settings.accumulator if settings.name == "adagrad" else 0.0
         for name, parameter in parameters.items():
             for kind in self._kinds():
-                self.slots[f"{name}.{kind}"] = torch.full_like(parameter, first)
-        self._missed: dict[str, _Missed] = {}
+                self.slots[f"{name}.{kind}"] = torch.full_like(parameter, initial_value)
+        self._missed: dict[str, _MissedSteps] = {}
         if settings.name == "adamw" and settings.row_updates == "exact":
             for name in word_matrix:
                 # How many steps each row has taken; on the CPU, where the rows are chosen.
                 self.slots[f"{name}.taken"] = torch.zeros(len(parameters[name]), dtype=torch.int64)
                 decay = settings.weight_decay if has_weight_decay(name) else 0.0
-                self._missed[name] = _Missed(settings, decay, self._rate_of(name))
+                self._missed[name] = _MissedSteps(settings, decay, self._rate_of(name))
 
     @torch.no_grad()
     def update(
@@ -166,7 +166,7 @@ class Optimizer:
             return
         row_numbers = device_tensor(resting, parameter.device)
         mean, square = (self.slots[f"{name}.{kind}"] for kind in self._kinds())
-        factors = np.stack(self._missed[name].since(last_steps[resting], step)).astype(np.float32)
+        factors = np.stack(self._missed[name].effect(last_steps[resting], step)).astype(np.float32)
         factors_4R = device_tensor(factors, parameter.device).to(parameter.dtype)
         kept, move, mean_left, square_left = factors_4R.view(4, -1, *[1] * (parameter.dim() - 1))
         mean_R, square_R = mean[row_numbers], square[row_numbers]
@@ -189,26 +189,26 @@ class Optimizer:
         gradients = [move.gradient for move in moves]
         parameters = [move.parameter for move in moves]
         if settings.name == "adagrad":
-            sums = [move.first for move in moves]
+            sums = [move.mean_or_sum for move in moves]
             torch._foreach_addcmul_(sums, gradients, gradients)
             scales = torch._foreach_sqrt(sums)
             if settings.epsilon:
                 torch._foreach_add_(scales, settings.epsilon)
             torch._foreach_addcdiv_(parameters, gradients, scales, value=-lr)
             return
-        means = [move.first for move in moves]
-        squares = [move.second for move in moves if move.second is not None]
+        means = [move.mean_or_sum for move in moves]
+        squares = [move.mean_square for move in moves if move.mean_square is not None]
         if decay:
             torch._foreach_mul_(parameters, 1 - lr * decay)
         torch._foreach_lerp_(means, gradients, 1 - settings.beta1)
         torch._foreach_mul_(squares, settings.beta2)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - settings.beta2)
-        first = 1 - settings.beta1 ** (step + 1)
-        second = 1 - settings.beta2 ** (step + 1)
+        mean_correction = 1 - settings.beta1 ** (step + 1)
+        square_correction = 1 - settings.beta2 ** (step + 1)
         scales = torch._foreach_sqrt(squares)
-        torch._foreach_div_(scales, math.sqrt(second))
+        torch._foreach_div_(scales, math.sqrt(square_correction))
         torch._foreach_add_(scales, settings.epsilon)
-        torch._foreach_addcdiv_(parameters, means, scales, value=-lr / first)
+        torch._foreach_addcdiv_(parameters, means, scales, value=-lr / mean_correction)
 
 
 class _Move(NamedTuple):
@@ -216,11 +216,11 @@ class _Move(NamedTuple):
 
     gradient: Tensor
     parameter: Tensor
-    first: Tensor
-    second: Tensor | None = None
+    mean_or_sum: Tensor
+    mean_square: Tensor | None = None
 
 
-class _Missed:
+class _MissedSteps:
     """The effect of AdamW on a row during steps that do not use it: decay, and moves by momentum.
 
     With zero gradients, the mean shrinks by β1 and the square by β2 per step, so a row's moves stay
@@ -244,7 +244,7 @@ class _Missed:
         self._moves = np.zeros(1)  # of step t: the moves since, as if nothing decayed since t
         self._steps = 0
 
-    def since(
+    def effect(
         self, last_step_R: npt.NDArray[np.int64], step: int
     ) -> tuple[npt.NDArray[np.float64], ...]:
         """Return the effect on rows last used in steps `last_step_R`.
@@ -279,12 +279,12 @@ class _Missed:
         count = step + 1 - begin
         if len(self._powers) < count + 1:
             self._powers = self.ratio ** np.arange(2 * count + 1, dtype=np.float64)
-        first = 1 - settings.beta1 ** (step + 1)
-        second = 1 - settings.beta2 ** (step + 1)
-        move = lr * math.sqrt(second) / first
-        since = slice(begin, step + 1)
-        grown = np.exp(self._log_kept[since] - self._log_kept[step + 1])
-        self._moves[since] += move * self._powers[count:0:-1] * grown
+        mean_correction = 1 - settings.beta1 ** (step + 1)
+        square_correction = 1 - settings.beta2 ** (step + 1)
+        move = lr * math.sqrt(square_correction) / mean_correction
+        earlier_steps = slice(begin, step + 1)
+        grown = np.exp(self._log_kept[earlier_steps] - self._log_kept[step + 1])
+        self._moves[earlier_steps] += move * self._powers[count:0:-1] * grown
         self._steps = step + 1
 
 

@@ -198,23 +198,23 @@ class HeldOutText:
         `interrupted` is called once per window; if it returns true, `KeyboardInterrupt` is raised.
         """
         limit = min(tokens or MOST_HELDOUT_TOKENS, MOST_HELDOUT_TOKENS)
-        whole = True
+        is_whole_text = True
 
         def windows() -> Iterator[Window]:
-            nonlocal whole
+            nonlocal is_whole_text
             read, total = 0, min(limit, sum(entry.tokens for entry in self.stream.entries))
             with closing(prefetch(self.stream.windows(self.stream.first_position()))) as items:
                 for window, _ in items:
                     self.on_window(min(read, total), total)  # sentence ends are read besides
                     if limit <= read:
-                        whole = limit == MOST_HELDOUT_TOKENS
+                        is_whole_text = limit == MOST_HELDOUT_TOKENS
                         return
                     read += window.count // 2
                     if interrupted is not None and interrupted():
                         raise KeyboardInterrupt
                     yield window
 
-        return self.evaluator.perplexity(windows(), reset=self.reset), whole
+        return self.evaluator.perplexity(windows(), reset=self.reset), is_whole_text
 
 
 class SentenceScore(NamedTuple):
@@ -233,10 +233,10 @@ def perplexity(model: Model, sentences: Iterable[Sequence[str]]) -> Perplexity:
     windows = (
         window for block in token_blocks(sentences, len) for _, window in _windows(model, block)
     )
-    first = next(windows, None)
-    if first is None:
+    first_window = next(windows, None)
+    if first_window is None:
         raise ElmoError("the text has no tokens, so it has no perplexity")
-    return evaluator_of(model).perplexity(chain([first], windows), reset=True, carry=False)
+    return evaluator_of(model).perplexity(chain([first_window], windows), reset=True, carry=False)
 
 
 def token_blocks(items: Iterable[Item], tokens: Callable[[Item], int]) -> Iterator[list[Item]]:

@@ -391,10 +391,10 @@ class Stepper:
         with_candidates = np.concatenate([*parts, *(draw.words for draw in draws)])
         numbers = distinct_numbers(with_candidates, vocabulary)
         row_of_V = index_table(numbers, vocabulary)
-        each = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
+        targets_by_draw = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
         rows = [
-            UsedWordRows.of(targets_N, draw.words, row_of_V, device)
-            for targets_N, draw in zip(each, draws, strict=True)
+            UsedWordRows.find(targets_N, draw.words, row_of_V, device)
+            for targets_N, draw in zip(targets_by_draw, draws, strict=True)
         ]
         return StepWordRows(numbers, host_tensor(numbers, device), rows)
 
@@ -420,8 +420,8 @@ class Stepper:
             return sample_candidates(settings.samples, words, random)
 
         if settings.draws == "shared":
-            return [CandidateDraw.of(targets_SN.ravel(), draw(), device)]
-        return [CandidateDraw.of(targets_SN[way], draw(0, way), device) for way in (0, 1)]
+            return [CandidateDraw.prepare(targets_SN.ravel(), draw(), device)]
+        return [CandidateDraw.prepare(targets_SN[way], draw(0, way), device) for way in (0, 1)]
 
     def _drop(self, keys_LB: Tensor | None) -> Drop:
         """Return the dropout of this worker's rows, keyed by seed, step, layer and row."""

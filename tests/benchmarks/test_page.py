@@ -43,8 +43,8 @@ def test_a_benchmark_is_run_and_replaces_its_rows_alone(
 
 def test_what_lacks_its_options_is_not_run() -> None:
     (steps,) = (one for one in BENCHMARKS if one.name == "training_steps")
-    assert page._is_run(steps, {"text": "t"}, only=[])
-    assert not page._is_run(steps, {"raw": "t"}, only=[])
-    assert not page._is_run(steps, {"text": "t"}, only=["features"])
+    assert page._is_run(steps, {"text": "t"}, selected=[])
+    assert not page._is_run(steps, {"raw": "t"}, selected=[])
+    assert not page._is_run(steps, {"text": "t"}, selected=["features"])
     with pytest.raises(SystemExit, match="training_steps needs --text"):
-        page._is_run(steps, {}, only=["training_steps"])
+        page._is_run(steps, {}, selected=["training_steps"])

@@ -87,7 +87,7 @@ def test_layers_with_their_weights_and_the_updates_to_the_baseline(folder: Path)
         "learned mix, λ = 1",
         "learned mix, λ = 0.001",
     ]
-    weights = [{k: v for k, v in row.more.items() if k.startswith("weight")} for row in found.rows]
+    weights = [{k: v for k, v in row.extra.items() if k.startswith("weight")} for row in found.rows]
     assert weights[0] == {} and weights[1] == {"weight_layer_2": 1.0}
     assert list(weights[2].values()) == pytest.approx([1 / 3] * 3)
     assert sum(weights[4].values()) == pytest.approx(1) and weights[4] != weights[2]
@@ -95,11 +95,11 @@ def test_layers_with_their_weights_and_the_updates_to_the_baseline(folder: Path)
         assert row.mean == pytest.approx(np.mean(list(row.scores.values())))
         assert row.low is not None and row.high is not None and row.low <= row.mean <= row.high
     baseline, average = rows["without ELMo"], rows["average"]
-    assert baseline.more["updates_to_baseline"] in (1.0, 1.5, 2.0)
+    assert baseline.extra["updates_to_baseline"] in (1.0, 1.5, 2.0)
     gains = [average.scores[seed] - baseline.scores[seed] for seed in ("0", "1")]
-    assert average.more["gain"] == pytest.approx(np.mean(gains)) and "gain" not in baseline.more
-    assert average.more["gain_low"] <= average.more["gain"] <= average.more["gain_high"]
-    assert all(row.more["minutes"] > 0 for row in found.rows)
+    assert average.extra["gain"] == pytest.approx(np.mean(gains)) and "gain" not in baseline.extra
+    assert average.extra["gain_low"] <= average.extra["gain"] <= average.extra["gain_high"]
+    assert all(row.extra["minutes"] > 0 for row in found.rows)
     assert found.examples["epoch_tokens"] == 10
     assert (found.kind, found.metric, found.seeds) == ("layers", "accuracy", [0, 1])
     assert set(found.data) == {"train", "dev", "test"} and "average: accuracy" in printed
@@ -120,8 +120,8 @@ def test_several_models_read_the_same_sentences(folder: Path, tmp_path: Path) ->
     assert [row.name for row in found.rows] == names
     assert found.model == model_digest(first) != model_digest(other)
     assert found.data[f"other {other}"] == model_digest(other)
-    learned = [row.more for row in found.rows[1:]]
-    assert all("gain" in more for more in learned)
+    learned = [row.extra for row in found.rows[1:]]
+    assert all("gain" in extra for extra in learned)
     assert learned[0]["weight_layer_1"] != learned[1]["weight_layer_1"]
     alone, _ = measure(folder, "compare", "tagging", *task(folder))
     assert [row.scores for row in alone.rows] == [row.scores for row in found.rows[:2]]
@@ -136,7 +136,7 @@ def test_a_share_holds_the_smaller_one_and_what_is_done_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, _ = measure(folder, "labels", "tagging", "--shares", "30,100", *task(folder))
-    assert [row.more["train_examples"] for row in found.rows] == [1, 1, 3, 3]
+    assert [row.extra["train_examples"] for row in found.rows] == [1, 1, 3, 3]
     assert [row.name for row in found.rows][:2] == ["without ELMo, 0.3", "with ELMo, 0.3"]
 
     def never(*given: Any, **named: Any) -> None:
@@ -164,13 +164,13 @@ def test_every_way_to_learn_a_few_labels_is_scored_and_kept(
     found, _ = measure(tmp_path, *words)
     names = [row.name.rpartition(", ")[0] for row in found.rows]
     assert len(names) == 12 and names[:6] == names[6:] and len(set(names)) == 6
-    assert [row.more["examples"] for row in found.rows] == [10] * 6 + [12] * 6
+    assert [row.extra["examples"] for row in found.rows] == [10] * 6 + [12] * 6
     rows = {row.name: row for row in found.rows}
     assert rows["features, by hand, 12"].mean == 1.0 > rows["most frequent label, 12"].mean
     for row in found.rows:
-        assert row.more["lowest"] == min(row.scores.values())
-        assert 0 <= row.mean <= row.more["highest"] == max(row.scores.values())
-        assert row.more["seconds"] >= 0 and len(row.scores) == 2
+        assert row.extra["lowest"] == min(row.scores.values())
+        assert 0 <= row.mean <= row.extra["highest"] == max(row.scores.values())
+        assert row.extra["seconds"] >= 0 and len(row.scores) == 2
 
     def never(*given: Any, **named: Any) -> None:
         raise AssertionError("learned again")
@@ -189,11 +189,11 @@ def test_word_senses_of_documents_held_out(folder: Path) -> None:
     rows = {row.name: row.mean for row in found.rows}
     assert list(rows)[:2] == ["first sense", "most frequent"]
     assert rows["layer 1"] == 1.0 and rows["layer 0"] == pytest.approx(0.8)
-    (gain,) = (row.more for row in found.rows if row.name == "layer 1")
+    (gain,) = (row.extra for row in found.rows if row.name == "layer 1")
     assert 0 <= gain["above_low"] < gain["above"] < gain["above_high"] <= 0.5
     assert gain["above"] == pytest.approx(0.2)
     assert found.examples["train"] + found.examples["test"] == 40
-    assert found.rows[0].more["fallback"] == 0
+    assert found.rows[0].extra["fallback"] == 0
     (folder / "senses.vec").write_text("2 2\ngift 1 0\nzoo 0 1\n")
     beside, _ = measure(folder, *words, f"--static=words={folder / 'senses.vec'}")
     assert [row.name for row in beside.rows[1:4]] == ["most frequent", "words", "layer 0"]
@@ -315,10 +315,10 @@ PAGE = (
 
 
 def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> None:
-    more = {"weight_layer_0": 0.25, "gain": 0.125, "gain_low": -0.01, "gain_high": 0.26}
+    extra = {"weight_layer_0": 0.25, "gain": 0.125, "gain_low": -0.01, "gain_high": 0.26}
     rows = [
-        Row("without ELMo", 0.375, more={"minutes": 1.5, "updates_to_baseline": 342.0}),
-        Row("with | ELMo", 0.5, 0.4, 0.6, {"0": 0.5}, more),
+        Row("without ELMo", 0.375, extra={"minutes": 1.5, "updates_to_baseline": 342.0}),
+        Row("with | ELMo", 0.5, 0.4, 0.6, {"0": 0.5}, extra),
     ]
     settings = {"batch_size": 32, "epochs": 10, "patience": 2}  # 38 updates in an epoch
     made = Finding(

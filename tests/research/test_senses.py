@@ -42,8 +42,8 @@ def test_semcor_gives_tokens_words_and_documents(tmp_path: Path) -> None:
     assert first.tokens == ("A", "primary", "election", "plays")
     election, plays = first.occurrences
     assert (election.start, election.stop, election.word) == (1, 3, ("primary_election", "n"))
-    assert plays.keys == ("play%2:33:00::", "play%2:33:01::") and plays.first
-    assert second.occurrences[0].word == ("one", "a") and second.occurrences[0].first is False
+    assert plays.keys == ("play%2:33:00::", "play%2:33:01::") and plays.is_first
+    assert second.occurrences[0].word == ("one", "a") and second.occurrences[0].is_first is False
 
 
 def test_the_xml_of_the_evaluation_framework(tmp_path: Path) -> None:

@@ -334,7 +334,7 @@ def test_large_weights_are_laid_out(units: bool, monkeypatch: pytest.MonkeyPatch
     first, second = packed.pack_if_faster([original, small])
     assert isinstance(first, packed.PackedWeights) and second is small
     in_bfloat16 = one(512, 4096, torch.bfloat16)
-    monkeypatch.setattr(packed.PackedWeights, "of", lambda weights: None)
+    monkeypatch.setattr(packed.PackedWeights, "pack", lambda weights: None)
     assert packed.pack_if_faster([in_bfloat16]) == [None if units else in_bfloat16]
 
 
@@ -355,7 +355,7 @@ def test_int8_weights_are_close_and_a_row_is_the_same_beside_any_others(kind: st
     made = stack().requires_grad_(False)
     x_STBP = torch.randn(2, T, B, P)
     x_STBP[:, :, 1] *= 30
-    weights = [int8.Int8Weights.of(layer) for layer in made.inference_weights(torch.float32)]
+    weights = [int8.Int8Weights.quantize(layer) for layer in made.inference_weights(torch.float32)]
 
     def read(rows: slice) -> Tensor:
         x = x_STBP[:, :, rows]
@@ -372,7 +372,7 @@ def test_int8_weights_are_close_and_a_row_is_the_same_beside_any_others(kind: st
 def test_an_int8_product_is_that_of_the_rounded_numbers() -> None:
     torch.manual_seed(2)
     weight, x = torch.randn(2, 70, 33), torch.randn(2, 5, 70)
-    matrix = int8.Int8Matrix.of(weight)
+    matrix = int8.Int8Matrix.quantize(weight)
     product, rows, columns = matrix.product(x)
     rounded = (x / rows).round()
     assert rounded.abs().amax() == 127 == matrix.values_SGK.abs().amax()

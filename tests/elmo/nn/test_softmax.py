@@ -69,8 +69,8 @@ def sampled_loss(
     candidates: CandidateSample,
 ) -> tuple[Tensor, Tensor]:
     """The loss of candidates and targets that are looked up in the word rows here."""
-    draw = CandidateDraw.of(targets_N, candidates, h_NP.device)
-    rows = UsedWordRows.of(targets_N, draw.words, index_table(word_rows, V), h_NP.device)
+    draw = CandidateDraw.prepare(targets_N, candidates, h_NP.device)
+    rows = UsedWordRows.find(targets_N, draw.words, index_table(word_rows, V), h_NP.device)
     return softmax.sampled_softmax_loss(h_NP, weight_UP, bias_U, draw, rows)
 
 
