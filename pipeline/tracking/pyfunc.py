@@ -75,7 +75,7 @@ class ServedEmbedder(PythonModel):
 
         adapt_scoring_server()
         self.embedder = Embedder.load(context.artifacts["model"])
-        if "mlflow.pyfunc.scoring_server" in sys.modules:
+        if "mlflow.pyfunc.scoring_server.app" in sys.modules:  # what a server runs
             self.embedder.bilm.lstm.compiled = True
             for lengths in ((1,), (2,), (3,), (3, 1), (5, 4, 2)):
                 self.embedder.embed([["warm"] * length for length in lengths])
