@@ -55,3 +55,15 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     cell.cell_functions_for.cache_clear()
     yield
     cell.cell_functions_for.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's database as SQLite file, without a run; copy it."""
+    from pipeline import tracking
+
+    path = tmp_path_factory.mktemp("database") / "empty.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+        tracking.check_mlflow()
+    return path

@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_288,
     "research": 2_135,
     "benchmarks": 3_632,
-    "tests": 27_924,
+    "tests": 27_458,
 }
 
 

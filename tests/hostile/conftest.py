@@ -15,7 +15,6 @@ from elmo.data.shards import write_shards
 from elmo.data.vocabulary import Vocabulary
 from elmo.settings import StoreSettings
 from elmo.store.build import build
-from pipeline import tracking
 from tests.elmo.conftest import TINY, WHITESPACE, WORDS, save_tiny_model
 from tests.elmo.run_job import TRAINING
 from tests.pipeline.command_line import ROOT
@@ -88,13 +87,9 @@ def task_case(case: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow database that cases share: making one takes seconds."""
-    path = tmp_path_factory.mktemp("database") / "mlflow.db"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-        tracking.check_mlflow()
-    return path
+def database(empty_database: Path) -> Path:
+    """An MLflow database that cases share."""
+    return Path(shutil.copy(empty_database, empty_database.with_name("mlflow.db")))
 
 
 @pytest.fixture

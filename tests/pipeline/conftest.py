@@ -1,4 +1,4 @@
-"""An MLflow of the tests' own: an empty database to copy, since making one takes seconds."""
+"""An MLflow of the tests' own."""
 
 import os
 import sys
@@ -6,18 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from pipeline import tracking
-
-
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's database as SQLite file, without a run; copy it."""
-    path = tmp_path_factory.mktemp("database") / "empty.db"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-        tracking.check_mlflow()
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
 from pipeline.stages import STAGES as NAMES
 from pipeline.stages import load_stage
+from tests.cluster.projects import text
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(3600)]  # minutes on a busy machine
@@ -35,17 +35,6 @@ STAGES = [
     "report",
 ]
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
-PATTERN = "the cat sat on a mat while an old dog slept near the open door today".split()
-
-
-def text(shift: int, documents: int) -> str:
-    lines = []
-    for k in range(documents):
-        for j in range(4):
-            words = [PATTERN[(k * 3 + j + shift * m) % len(PATTERN)] for m in range(5 + k % 6)]
-            lines.append(" ".join(words) + " .")
-        lines.append("")
-    return "\n".join(lines) + "\n"
 
 
 def animals(shift: int) -> str:
@@ -55,10 +44,10 @@ def animals(shift: int) -> str:
     return "\n".join("".join(f"{w}\t{tags.get(w, 'O')}\n" for w in line) for line in lines)
 
 
-def tiny_params(folder: Path) -> dict:
+def tiny_params(folder: Path, shard_bytes: int) -> dict:
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
     params["corpus"] |= {"general": [str(folder / "g.txt")], "domain": [str(folder / "t.txt")]}
-    params["tokenize"] |= {"sentences": "line", "heldout": 0.2, "shard_bytes": 4096}
+    params["tokenize"] |= {"sentences": "line", "heldout": 0.2, "shard_bytes": shard_bytes}
     params["pretrain"]["network"] |= {
         "char_dim": 4,
         "filters": [[1, 4], [2, 8]],
@@ -88,7 +77,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def new_project(folder: Path) -> Path:
+def new_project(folder: Path, shard_bytes: int = 4096) -> Path:
     """A copy of the project with a corpus of its own."""
     for name in ("elmo", "pipeline"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -101,7 +90,7 @@ def new_project(folder: Path) -> Path:
     (folder / "t.txt").write_text(text(2, 80))
     for shift, name in enumerate(("train", "dev", "test")):
         (folder / f"{name}.conll").write_text(animals(shift))
-    (folder / "params.yaml").write_text(yaml.safe_dump(tiny_params(folder)))
+    (folder / "params.yaml").write_text(yaml.safe_dump(tiny_params(folder, shard_bytes)))
     (folder / "cluster.yaml").write_text("actors: 1\ncpus: 1\n")
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "start"]):
         subprocess.run([*GIT, *command], cwd=folder, check=True)
@@ -156,13 +145,8 @@ def test_the_first_version_is_candidate_and_champion(project: Path) -> None:
         assert {alias for (alias,) in aliases} == {"candidate", "champion"}
 
 
-def test_a_changed_file_of_the_user_is_seen(
-    tmp_path: Path,
-) -> None:
-    folder = new_project(tmp_path)
-    params = yaml.safe_load((folder / "params.yaml").read_text())
-    params["tokenize"]["shard_bytes"] = 1 << 20  # one piece, which needs no Ray
-    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+def test_a_changed_file_of_the_user_is_seen(tmp_path: Path) -> None:
+    folder = new_project(tmp_path, shard_bytes=1 << 20)  # one piece, which needs no Ray
     assert ran(call(folder, "dvc", "repro", "tokenize@general")) == ["corpus", "tokenize@general"]
     with (folder / "g.txt").open("a") as file:
         file.write("one more line\n")
@@ -172,10 +156,7 @@ def test_a_changed_file_of_the_user_is_seen(
 def test_a_new_version_of_the_code_makes_a_stages_results_again_and_asks_nothing(
     tmp_path: Path,
 ) -> None:
-    folder = new_project(tmp_path)
-    params = yaml.safe_load((folder / "params.yaml").read_text())
-    params["tokenize"]["shard_bytes"] = 1 << 20  # one piece, which needs no Ray
-    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    folder = new_project(tmp_path, shard_bytes=1 << 20)  # one piece, which needs no Ray
     both = ["corpus", "tokenize@general", "vocab"]
     assert ran(call(folder, "dvc", "repro", "vocab")) == both
     assert ran(call(folder, "dvc", "repro", "vocab")) == ["corpus"]
@@ -252,32 +233,6 @@ def test_a_version_leads_to_its_run_its_corpus_and_its_stores(project: Path) -> 
         == json.loads((project / "metrics" / "registered.json").read_text())["model_digest"]
     )
     assert made["training"]["stage"] == "finetune" and made["corpus"]["digest"]
-
-
-def test_the_report_needs_nothing_else(project: Path) -> None:
-    page = (project / "report" / "index.html").read_text(encoding="utf-8")
-    assert "http" not in page.split("<body>")[0]
-    assert 'src="http' not in page and page.count('src="data:image/png;base64') == 2
-    metrics = json.loads((project / "numbers" / "pretrain.json").read_text())
-    assert f"{metrics['heldout_forward']:.1f}" in page
-    assert (project / "report" / "curves.png").stat().st_size > 5000
-
-
-def test_every_command_of_the_readme_on_text(project: Path) -> None:
-    (project / "in.txt").write_text("the cat sat\n\na dog\n")
-    embed = ("embed", "models/finetune", "--input", "in.txt", "--output", "out.npz")
-    commands: Sequence[tuple[tuple[str, ...], str]] = [
-        (embed, "embed: 3 lines in out.npz\n"),
-        (("perplexity", "models/finetune", "--input", "in.txt"), "perplexity "),
-        (("neighbors", "data/features", "the [cat] sat", "-k", "2"), "["),
-        (("verify", "data/features"), "verify: data/features is whole"),
-    ]
-    for command, expected in commands:
-        assert expected in call(project, "elmo", *command)
-    found = np.load(project / "out.npz")
-    assert [found[str(k)].shape[1] for k in range(3)] == [3, 0, 2]
-    figures = call(project, "elmo", "perplexity", "models/finetune", "--input", "in.txt", "--json")
-    assert {"forward", "backward", "average", "tokens", "unk_rate"} <= json.loads(figures).keys()
 
 
 def test_an_experiment_changes_only_what_follows(project: Path) -> None:

@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 import yaml
 
@@ -19,15 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 STAGES = list(DVC["stages"])
-
-
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_and_option_has_help(name: str) -> None:
-    command = COMMANDS[name]
-    assert command.help
-    for parameter in command.params:
-        if isinstance(parameter, click.Option) and not isinstance(parameter.type, click.Choice):
-            assert parameter.help, f"{name} {parameter.opts}"
 
 
 @pytest.mark.parametrize("stage", STAGES)

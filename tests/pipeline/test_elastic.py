@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from elmo.io.location import Location
 from elmo.train.loop import fit
 from elmo.train.step import WorkerGroup
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from tests.elmo.run_job import make_job
+from tests.pipeline.cluster import fitting
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 240  # seconds that Ray Train may take to take a node, or to notice that one has gone
@@ -116,14 +116,8 @@ def test_one_two_and_one_worker_take_the_steps_of_one(tmp_path: Path, nodes: Any
     nodes.add_node(num_cpus=1, object_store_memory=80 << 20)
     director = threading.Thread(target=come_and_go, daemon=True)
     director.start()
-    ended = workers.fit(
-        loop,
-        {"folder": str(tmp_path)},
-        cluster=Cluster(workers=1, max_workers=2, cpus=1),
-        label="train",
-        name="train",
-        storage=Location(tmp_path),
-        stop=tmp_path / "stop",
+    ended = fitting.fit(
+        tmp_path, Cluster(workers=1, max_workers=2, cpus=1), loop, {"folder": str(tmp_path)}
     )
     director.join()
     assert (problems, ended) == ([], 1)

@@ -79,7 +79,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shards=folder / "shards",
         model=folder / "models" / "finetune",
         settings=StoreSettings(),
-        work=folder / "runs",
     )
     (folder / "text.txt").write_text("He has a gift.\nIt returns a new array. It is a copy.\n")
     return folder
@@ -107,7 +106,6 @@ def records(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Path:
         shards=folder / "shards",
         model=project / "models" / "finetune",
         settings=StoreSettings(),
-        work=folder / "runs",
     )
     (folder / "models").symlink_to(project / "models")
     return folder

@@ -40,13 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_tiny_model(home / "model")
     sentences = [["the", "gift", "has"], ["a", "gift", "for"], ["he", "has", "the", "zoo"]]
     write_shards(home / "shards", sentences)
-    build(
-        home / "store",
-        shards=home / "shards",
-        model=home / "model",
-        settings=StoreSettings(),
-        work=home / "work",
-    )
+    build(home / "store", shards=home / "shards", model=home / "model", settings=StoreSettings())
     (home / "semcor.tsv").write_text(SEMCOR)
     for k, name in enumerate(("train", "dev", "test")):
         tags = {"the": "DET", "a": "DET", "gift": "NOUN", "zoo": "NOUN", "has": "VERB"}

@@ -94,13 +94,18 @@ def test_an_empty_file_is_replaced_and_one_that_came_meanwhile_is_not(tmp_path: 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from elmo.io.atomic import new_file_if_absent
+from elmo.io.atomic import new_file, new_file_if_absent
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
 out = Path(sys.argv[1])
-with new_folder(Location(out / "folder")) as folder, new_file_if_absent(out / "file") as file:
+with (
+    new_folder(Location(out / "folder")) as folder,
+    new_file_if_absent(out / "file") as file,
+    new_file(out / "replaced") as replaced,
+):
     (folder / "half").touch()
     file.write_bytes(b"PK half")
+    replaced.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -108,15 +113,17 @@ with new_folder(Location(out / "folder")) as folder, new_file_if_absent(out / "f
 def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[3]
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=root)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3
     with new_folder(Location(tmp_path / "folder")) as first:
         (first / "a").touch()
         with pytest.raises(KeyboardInterrupt), new_folder(Location(tmp_path / "folder")):
             raise KeyboardInterrupt
         with new_file_if_absent(tmp_path / "file") as new:
             new.write_bytes(b"PK")
+        with new_file(tmp_path / "replaced") as new:
+            new.write_text("whole")
         assert (first / "a").exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder", "replaced"]
 
 
 def test_an_interrupt_while_a_hidden_folder_is_made_leaves_nothing(
@@ -174,18 +181,6 @@ def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> N
     sweep(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == set(kept)
     sweep(tmp_path / "absent")
-
-
-def test_the_next_writer_of_a_file_removes_what_a_killed_one_left(tmp_path: Path) -> None:
-    code = "import os, sys, pathlib; from elmo.io.atomic import new_file\n"
-    code += "with new_file(pathlib.Path(sys.argv[1])) as new:\n"
-    code += "    new.write_text('half'); os.kill(os.getpid(), 9)\n"
-    out = tmp_path / "figures.json"
-    subprocess.run([sys.executable, "-c", code, str(out)], check=False)
-    assert not out.exists() and len(list(tmp_path.iterdir())) == 1
-    with new_file(out) as new:
-        new.write_text("whole")
-    assert list(tmp_path.iterdir()) == [out] and out.read_text() == "whole"
 
 
 def test_a_refused_output_has_nothing_beside_it_that_a_killed_writer_left(tmp_path: Path) -> None:

@@ -59,7 +59,6 @@ def made(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> d
             shards=folder / "shards",
             model=tiny_model_folder,
             settings=StoreSettings(row_group_tokens=40, codec=codec),
-            work=folder / "runs",
         )
     return {codec: folder / codec for codec in ("none", "zstd")}
 

@@ -17,7 +17,7 @@ from elmo.tasks.example_files import read_examples
 from elmo.tasks.examples import Classified, Predicate, Tagged
 from elmo.tasks.kinds import KINDS, task_settings
 from elmo.tasks.label_scores import label_scores
-from elmo.tasks.modules import tag_probabilities
+from elmo.tasks.modules import tag_probabilities, viterbi
 from elmo.tasks.questions import best_spans
 from elmo.tasks.task import Task
 from tests.elmo.tasks.test_derivations import random_network
@@ -25,14 +25,15 @@ from tests.elmo.tasks.test_task import network, settings_of, taught
 from tests.elmo.tasks.toys import examples, word_vectors
 
 
-def test_the_probabilities_of_tags_are_those_of_all_paths() -> None:
+def test_the_probabilities_of_tags_and_the_best_ones_are_those_of_all_paths() -> None:
     torch.manual_seed(0)
     K, lengths = 3, (4, 2, 1)
     scores, moves, start, end = (torch.randn(*s) for s in ((3, 4, K), (K, K), (K,), (K,)))
     mask = torch.arange(4) < torch.tensor(lengths)[:, None]
     found = tag_probabilities(scores, mask, moves, start, end)
+    best = viterbi(scores, mask, moves, start, end)
     for row, length in enumerate(lengths):
-        expected = torch.zeros(length, K)
+        expected, weights = torch.zeros(length, K), dict[tuple[int, ...], float]()
         for path in itertools.product(range(K), repeat=length):
             total = (
                 start[path[0]]
@@ -40,8 +41,10 @@ def test_the_probabilities_of_tags_are_those_of_all_paths() -> None:
                 + sum(moves[a, b] for a, b in itertools.pairwise(path))
             )
             weight = torch.exp(total + sum(scores[row, t, k] for t, k in enumerate(path)))
+            weights[path] = float(weight)
             for t, k in enumerate(path):
                 expected[t, k] += weight
+        assert tuple(best[row]) == max(weights, key=weights.__getitem__)
         expected /= expected.sum(1, keepdim=True)
         torch.testing.assert_close(found[row, :length], expected)
 

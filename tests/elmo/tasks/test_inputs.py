@@ -105,20 +105,6 @@ def test_vectors_trained_on_the_text_are_the_same_each_time() -> None:
     np.testing.assert_array_equal(first.vectors, second.vectors)
 
 
-def test_elmo_at_the_output_alone_leaves_the_input_to_the_words() -> None:
-    settings = task_settings(
-        "tagging", {"word_dim": 3, "characters": 4, "elmo_input": False, "elmo_output": True}
-    )
-    table = WordTable([PAD, UNKNOWN, "cat"], None)
-    inputs = TaskInputs(settings, table, layers=LAYERS, dim=DIM).eval()
-    text = inputs(SENTENCES, word_vectors)
-    assert (inputs.width, inputs.output_width, len(inputs.mixes)) == (7, DIM, 1)
-    torch.testing.assert_close(text.x_BTW, text.words_BTW)
-    layers = torch.from_numpy(word_vectors([("sees",)])[0])[:, 0]
-    assert text.elmo_BTD is not None
-    torch.testing.assert_close(text.elmo_BTD[1, 2], layers.mean(0))
-
-
 def test_an_average_learns_gamma_alone() -> None:
     inputs = TaskInputs(
         task_settings("tagging", {"mix": "average"}), WordTable([PAD], None), layers=LAYERS, dim=DIM

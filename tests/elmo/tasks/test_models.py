@@ -1,6 +1,5 @@
 """The parts of the task models against slow versions written out by hand."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -16,33 +15,12 @@ from elmo.tasks.modules import (
     masked_softmax,
     viterbi,
 )
-from elmo.tasks.tagging import crf_log_likelihood
 from tests.elmo.tasks.test_task import network
 from tests.elmo.tasks.toys import examples, word_vectors
 
 
 def masks(*lengths: int) -> torch.Tensor:
     return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-
-
-def test_the_crf_and_its_decoder_are_those_of_all_paths() -> None:
-    torch.manual_seed(0)
-    tags, lengths = 3, (4, 2, 1)
-    emissions, moves = torch.randn(3, 4, tags), torch.randn(tags, tags)
-    gold = torch.randint(tags, (3, 4))
-    mask = masks(*lengths)
-    likelihood = crf_log_likelihood(emissions, gold, mask, moves)
-    best = viterbi(emissions, mask, moves, torch.zeros(tags), torch.zeros(tags))
-    for row, length in enumerate(lengths):
-        scores = {
-            path: sum(float(emissions[row, t, k]) for t, k in enumerate(path))
-            + sum(float(moves[a, b]) for a, b in itertools.pairwise(path))
-            for path in itertools.product(range(tags), repeat=length)
-        }
-        total = torch.tensor(list(scores.values())).logsumexp(0)
-        mine = scores[tuple(gold[row, :length].tolist())]
-        assert float(likelihood[row]) == pytest.approx(mine - float(total), abs=1e-4)
-        assert tuple(best[row]) == max(scores, key=lambda path: scores[path])
 
 
 def test_the_decoder_obeys_what_is_forbidden() -> None:

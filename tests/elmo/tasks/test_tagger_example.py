@@ -28,7 +28,6 @@ def test_the_example_learns_tags_of_words_from_a_store(
         shards=tmp_path / "shards",
         model=tiny_model_folder,
         settings=StoreSettings(),
-        work=tmp_path / "runs",
     )
     tags = [" ".join(word.upper() for word in sentence) for sentence in sentences]
     (tmp_path / "tags.txt").write_text("\n".join(tags) + "\n")

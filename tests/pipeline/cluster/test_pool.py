@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from elmo.errors import ElmoError
-from elmo.io.location import Location
 from pipeline.cluster import restarts, workers
 from pipeline.settings.cluster import Cluster
+from tests.pipeline.cluster.fitting import fit
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.ray
@@ -84,17 +84,9 @@ def test_more_actors_asked_for_than_can_be_placed_hold_up_nothing(tmp_path: Path
 def test_training_that_has_no_room_here_is_refused_at_once(tmp_path: Path) -> None:
     here = Cluster(workers=3, cpus=1, gpu=True)
     with pytest.raises(ElmoError) as caught:
-        workers.fit(
-            print,
-            {},
-            cluster=here,
-            label="pretrain",
-            name="pretrain",
-            storage=Location(tmp_path),
-            stop=tmp_path / "s",
-        )
+        fit(tmp_path, here)
     assert str(caught.value) == (
-        "pretrain: 3 workers need 3 × 1 cores and 1 GPU, and there are 16 cores and 2 GPUs; lower "
+        "train: 3 workers need 3 × 1 cores and 1 GPU, and there are 16 cores and 2 GPUs; lower "
         "workers or cpus"
     )
 
@@ -108,15 +100,7 @@ def test_what_others_hold_is_no_room_and_the_wait_for_it_ends(
     here = Cluster(workers=2, cpus=1, wait_minutes=0.2)
     try:
         with pytest.raises(ElmoError, match="train: waited 12 s for 2 × 1 cores.* 0 and 2 of them"):
-            workers.fit(
-                print,
-                {},
-                cluster=here,
-                label="train",
-                name="train",
-                storage=Location(tmp_path),
-                stop=tmp_path / "s",
-            )
+            fit(tmp_path, here)
         with pytest.raises(
             ElmoError, match=r"count: waited 12 s for a core.* 0 and 2 of them free"
         ):
@@ -146,15 +130,7 @@ def test_a_wait_ends_too_when_others_take_the_cores_before_ray_train_does(
     monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
     here = Cluster(workers=2, max_workers=most, cpus=1, wait_minutes=0.2)
     with pytest.raises(ElmoError, match="train: waited 12 s for 2 workers to start.* 0 and 2 of"):
-        workers.fit(
-            print,
-            {},
-            cluster=here,
-            label="train",
-            name="train",
-            storage=Location(tmp_path),
-            stop=tmp_path / "s",
-        )
+        fit(tmp_path, here)
     ray.util.remove_placement_group(others[0])
 
 

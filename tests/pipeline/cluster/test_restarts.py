@@ -14,6 +14,7 @@ from elmo.io.location import Location
 from pipeline.cluster import restarts
 from pipeline.cluster import workers as cluster
 from pipeline.settings.cluster import Cluster
+from tests.pipeline.cluster.fitting import fit
 
 GONE = RuntimeError("The actor died because its node has died. Node Id: 1")
 CLOSED = (
@@ -78,14 +79,8 @@ def test_a_lost_worker_is_told_and_the_work_goes_on(
 ) -> None:
     """With exactly two workers, and with one to two of which there is room for two."""
     fewest = 1 if most else 2
-    ended_with = cluster.fit(
-        loop,
-        {"folder": str(tmp_path)},
-        cluster=Cluster(workers=fewest, max_workers=most, cpus=1),
-        label="train",
-        name="train",
-        storage=Location(tmp_path),
-        stop=tmp_path / "stop",
+    ended_with = fit(
+        tmp_path, Cluster(workers=fewest, max_workers=most, cpus=1), loop, {"folder": str(tmp_path)}
     )
     assert ended_with in range(fewest, 3)
     said = capfd.readouterr().err
@@ -99,12 +94,4 @@ def at_once(config: dict[str, Any], rank: int, size: int, device: str) -> None:
 @pytest.mark.ray
 def test_workers_that_die_each_time_end_in_one_line(tmp_path: Path, one_session: None) -> None:
     with pytest.raises(ElmoError, match=r"2 losses without .*run the same command again"):
-        cluster.fit(
-            at_once,
-            {},
-            cluster=Cluster(workers=1, cpus=1, restarts=1),
-            label="train",
-            name="train",
-            storage=Location(tmp_path),
-            stop=tmp_path / "stop",
-        )
+        fit(tmp_path, Cluster(workers=1, cpus=1, restarts=1), at_once)

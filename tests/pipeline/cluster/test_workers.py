@@ -15,6 +15,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from pipeline.cluster import workers as cluster
 from pipeline.settings.cluster import Cluster
+from tests.pipeline.cluster.fitting import fit
 from tests.pipeline.cluster.heads import Head
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -77,15 +78,7 @@ def test_a_cluster_that_would_not_train_is_not_passed_over(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ElmoError, match="and workers is 0, which trains on no cluster"):
-        cluster.fit(
-            print,
-            {},
-            cluster=HERE,
-            label="x",
-            name="x",
-            storage=Location(tmp_path),
-            stop=tmp_path / "stop",
-        )
+        fit(tmp_path, HERE)
 
 
 def test_without_gpu_the_device_is_the_processor_even_where_cuda_is(
@@ -119,13 +112,7 @@ def test_ray_train_is_not_given_the_config_to_show(
 
     monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
     config = {"uri": "https://user:hunter2@tracking"}
-    stop = tmp_path / "stop"
-    assert (
-        cluster.fit(
-            print, config, cluster=HERE, label="x", name="x", storage=Location(tmp_path), stop=stop
-        )
-        == 7
-    )
+    assert fit(tmp_path, HERE, print, config) == 7
     assert given and "hunter2" not in repr(given)
 
 

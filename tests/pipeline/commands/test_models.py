@@ -99,13 +99,7 @@ def test_the_same_tokens_everywhere(
     tokens = [" ".join(token for sentence in of_line for token in sentence) for of_line in expected]
     assert [line.split("\t")[2] for line in scored.splitlines()] == tokens
     # neighbors: the word is cut with all that stands around it.
-    build(
-        tmp_path / "store",
-        shards=tmp_path / "shards",
-        model=model,
-        settings=StoreSettings(),
-        work=tmp_path / "work",
-    )
+    build(tmp_path / "store", shards=tmp_path / "shards", model=model, settings=StoreSettings())
     seen: list[Any] = []
     monkeypatch.setattr(
         "elmo.store.neighbors.neighbors", lambda *given, **_: seen.extend(given[2:4]) or []
@@ -152,7 +146,6 @@ def test_a_store_of_another_tokenizers_shards_is_refused(tmp_path: Path) -> None
             shards=tmp_path / "shards",
             model=tmp_path / "model",
             settings=StoreSettings(),
-            work=tmp_path / "work",
         )
     assert not (tmp_path / "store").exists()
 
@@ -215,13 +208,7 @@ def store(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["he", "has"],
     ]
     write_shards(folder / "shards", lines * 2, tokenizer=WHITESPACE)
-    build(
-        folder / "store",
-        shards=folder / "shards",
-        model=model,
-        settings=StoreSettings(),
-        work=folder / "work",
-    )
+    build(folder / "store", shards=folder / "shards", model=model, settings=StoreSettings())
     return folder / "store"
 
 

@@ -1,13 +1,10 @@
 """`elmo task`: what is printed, what is written, and what is refused."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-import torch
 from click.testing import CliRunner
 
 from elmo.errors import ElmoError, NotFound
@@ -30,15 +27,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ner.conll").write_text("\n".join(blocks))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors this small are slower on several threads, much slower on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def run(*words: Any) -> str:
@@ -270,10 +258,3 @@ def test_a_tracked_training_is_one_run_with_the_curves_of_its_seeds(
         assert {m.step for m in client.get_metric_history(one.info.run_id, name)} == {1, 2}
     run(*TRAIN, "--model", "model", "--seeds", 2, "--epochs", 2, "--track", "--overwrite")
     assert len(client.search_runs([experiment])) == 2
-
-
-@pytest.mark.parametrize("name", ["train", "evaluate", "predict"])
-def test_every_option_has_help(name: str) -> None:
-    command = cli.commands["task"].commands[name]  # type: ignore[attr-defined]
-    assert command.help
-    assert all(p.help for p in command.params if isinstance(p, click.Option))

@@ -205,15 +205,6 @@ def test_a_broken_file_is_one_line(tmp_path: Path, text: bytes, message: str) ->
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("value", ["2020-01-01", "2020-13-45", "!!python/object:os.system x"])
-def test_what_yaml_makes_of_a_value_is_refused(tmp_path: Path, value: str) -> None:
-    path = tmp_path / "params.yaml"
-    text = (ROOT / "params.yaml").read_text()
-    path.write_text(text.replace("column: text", f"column: {value}"))
-    with pytest.raises(ElmoError, match=r"corpus\.column must be one line|not valid YAML"):
-        load(path)
-
-
 def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match=r"absent\.yaml: no such file"):
         load(tmp_path / "absent.yaml")

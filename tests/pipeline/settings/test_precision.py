@@ -17,7 +17,6 @@ from elmo.train import machine_speed
 from elmo.train.machine_speed import MatrixSpeeds
 from pipeline.settings import params
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.fingerprint import fingerprint
 from pipeline.settings.precision import (
     forget_precision,
     with_chosen_precision,
@@ -105,21 +104,6 @@ def test_auto_stays_what_it_was_while_there_is_work_to_resume(
         assert choose(EMULATES) == "float32"  # a GPU's choice says nothing of this processor
     forget_precision(work, "pretrain")
     assert choose(HAS_UNITS) == "bfloat16" and "in progress" not in said[-1]
-
-
-def test_what_auto_was_is_part_of_the_params_that_a_stage_gets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = params.load(ROOT / "params.yaml")
-    assert given.pretrain.training.precision == given.finetune.training.precision == "auto"
-    marks = set()
-    for speeds in (EMULATES, HAS_UNITS):
-        measured(monkeypatch, speeds)
-        found = with_chosen_precision(
-            given, "pretrain", cluster=Cluster(), work=Location(tmp_path), say=lambda line: None
-        )
-        marks.add(fingerprint("pretrain", 1, found.pretrain, {}))
-    assert len(marks) == 2
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN's limit is one of x86-64")

@@ -33,15 +33,6 @@ def test_a_preset_changes_its_own_lines_only(project: Path, name: str) -> None:
     params.load(project)
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"korean", "korean-small", "japanese-small"}))
-def test_a_preset_of_another_size_leaves_how_text_is_cut(project: Path, name: str) -> None:
-    before = params.load(project).tokenize
-    preset.apply_preset(name, project)
-    after = params.load(project).tokenize
-    assert (after.tokenizer, after.sentences, after.documents) == ("unicode", "split", "auto")
-    assert (before.tokenizer, before.sentences, before.documents) == ("unicode", "split", "auto")
-
-
 def test_comments_and_the_users_own_values_stay(project: Path) -> None:
     text = project.read_text().replace("general: []  #", "general: [a.txt]  # mine:")
     project.write_text(text)

@@ -92,13 +92,7 @@ def run(given: Path, out: Path, params: StoreSettings, actors: int | None) -> No
     if actors is None:
         from elmo.store import build as store_build
 
-        store_build.build(
-            out,
-            shards=given / "shards",
-            model=given / "model",
-            settings=params,
-            work=out.parent / "runs",
-        )
+        store_build.build(out, shards=given / "shards", model=given / "model", settings=params)
         return
     features.run(
         Location(given / "shards"),

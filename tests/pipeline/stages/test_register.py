@@ -3,8 +3,6 @@ replaces."""
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +71,7 @@ def alter(inputs: Path, *, by: float, perplexity: float | None = None, run_id: s
 
 def store(inputs: Path) -> None:
     build(
-        inputs / "store",
-        shards=inputs / "shards",
-        model=inputs / "model",
-        settings=StoreSettings(),
-        work=inputs / "work",
+        inputs / "store", shards=inputs / "shards", model=inputs / "model", settings=StoreSettings()
     )
 
 
@@ -286,30 +280,6 @@ def test_the_first_of_two_versions_wins(inputs: Path, monkeypatch: pytest.Monkey
         )
     assert (made.version, made.is_new) == (1, False)
     assert aliases() == {1: ["candidate", "champion"], 2: []}
-
-
-@pytest.mark.slow
-def test_text_and_tokens_in_arrays_out_without_a_warning(inputs: Path) -> None:
-    store(inputs)
-    run(inputs)
-    code = """
-import json, sys
-import mlflow, numpy as np, pandas as pd
-model = mlflow.pyfunc.load_model("models:/tiny@champion")
-texts = model.predict(["he has", "a gift"])
-tokens = model.predict([["he", "has"], ["a", "gift"]])
-table = model.predict(pd.DataFrame({"text": ["he has", None], "tokens": [None, ["a", "gift"]]}))
-assert all(isinstance(one, np.ndarray) and one.dtype == np.float32 for one in texts)
-for other in (tokens, table):
-    assert all(np.array_equal(a, b) for a, b in zip(texts, other, strict=True))
-print(json.dumps([one.tolist() for one in texts]))
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=inputs, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    expected = Embedder.load(inputs / "model").embed([["he", "has"], ["a", "gift"]])
-    for found, one in zip(json.loads(done.stdout), expected, strict=True):
-        np.testing.assert_allclose(np.array(found), one.mean(0), atol=1e-5)
 
 
 def test_the_signature_names_its_types_and_a_server_answers(inputs: Path) -> None:

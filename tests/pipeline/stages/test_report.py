@@ -120,11 +120,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         precision="float32",
     )
     store_build.build(
-        folder / "store",
-        shards=folder / "shards",
-        model=folder / "model",
-        settings=settings,
-        work=folder / "work",
+        folder / "store", shards=folder / "shards", model=folder / "model", settings=settings
     )
     for stage in ("pretrain", "finetune"):
         (folder / "curves" / stage).mkdir(parents=True)

@@ -14,7 +14,6 @@ from elmo.tasks.example_files import read_examples
 from elmo.tasks.kinds import KINDS
 from elmo.tasks.metrics import score_order
 from elmo.tasks.task import Task
-from pipeline import tracking
 from pipeline.commands.cli import cli
 from pipeline.settings import params
 from pipeline.settings.params import ProjectTask
@@ -41,18 +40,8 @@ PLAIN: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database, to copy: making one takes seconds."""
-    path = tmp_path_factory.mktemp("database") / "empty.db"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-        tracking.check_mlflow()
-    return path
-
-
 @pytest.fixture
-def folder(tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny model and three labelled files in the current folder, and a database of its own."""
     save_tiny_model(tmp_path / "model")
     for k, name in enumerate(("train", "dev", "test")):
@@ -60,7 +49,7 @@ def folder(tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> P
         words = [(w, t.replace("I-", "B-")) for w, t in words]
         (tmp_path / f"{name}.conll").write_text("".join(f"{w}\t{t}\n" for w, t in words))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mlflow.db").write_bytes(database.read_bytes())
+    (tmp_path / "mlflow.db").write_bytes(empty_database.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     return tmp_path
 

@@ -1,0 +1,24 @@
+"""Ray Train as the stages call it, with what these tests do not look at."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from elmo.io.location import Location
+from pipeline.cluster import workers
+from pipeline.settings.cluster import Cluster
+
+
+def fit(
+    folder: Path, cluster: Cluster, loop: Callable[..., Any] = print, config: Any = None
+) -> Any:
+    """Return what `loop` returns that is trained as `train`, with its work in `folder`."""
+    return workers.fit(
+        loop,
+        {} if config is None else config,
+        cluster=cluster,
+        label="train",
+        name="train",
+        storage=Location(folder),
+        stop=folder / "stop",
+    )
