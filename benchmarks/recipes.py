@@ -97,7 +97,7 @@ def _preset(name: str) -> dict[str, Any]:
     """Return the section pretrain of params.yaml, with the values of a preset if it has a name."""
     text = (ROOT / "params.yaml").read_text()
     if name:
-        text, _ = overlay_text(ROOT / "params.yaml", ROOT / "presets" / name)
+        text = overlay_text(ROOT / "params.yaml", ROOT / "presets" / name)
     section: dict[str, Any] = yaml.safe_load(text)["pretrain"]
     return section
 

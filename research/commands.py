@@ -274,7 +274,7 @@ def probe(
 @click.argument("store", type=PATH)
 @click.argument("queries", type=PATH)
 @MODEL
-@click.option("--vectors", type=PATH, help="Static vectors; default: trained on STORE's tokens.")
+@click.option("--vectors", type=PATH, required=True, help="Static vectors, word2vec or GloVe.")
 @click.option("-k", "count", default=5, show_default=True, help="How many neighbours.")
 @click.option("--layer", type=int, help="A layer; default: the mean of all.")
 @click.option("--same-word", is_flag=True, help="Only other occurrences of the word.")
@@ -284,7 +284,7 @@ def neighbors(
     store: Path,
     queries: Path,
     model: Path,
-    vectors: Path | None,
+    vectors: Path,
     count: int,
     layer: int | None,
     same_word: bool,

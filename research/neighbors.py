@@ -10,12 +10,9 @@ from elmo.io.text_files import numbered_lines
 from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
 from elmo.store.neighbors import neighbors, parse_query
-from elmo.tasks.inputs import read_word_vectors, train_word_vectors
+from elmo.tasks.inputs import read_word_vectors
 from pipeline.tracking.task_runs import source_digest
 from research.finding import Finding, Row, command_line
-
-DIM = 100  # of static vectors that are trained here
-MIN_COUNT = 2
 
 
 def in_context(
@@ -23,7 +20,7 @@ def in_context(
     store: Path,
     queries: Path,
     *,
-    vectors: Path | None,
+    vectors: Path,
     count: int,
     layer: int | None,
     same_word: bool,
@@ -31,17 +28,16 @@ def in_context(
 ) -> Finding:
     """Find the nearest tokens of the store for each line of `queries`, a sentence with a [token].
 
-    Next to them stand the words nearest to the token's static vector: of the file `vectors`
-    (word2vec or GloVe text), or trained on the tokens of the store. The figure is the share of
-    neighbours in context that are the same word; with `same_word`, where all are, it is the cosine
-    of the nearest.
+    Next to them stand the words nearest to the token's static vector in the file `vectors`
+    (word2vec or GloVe text). The figure is the share of neighbours in context that are the same
+    word; with `same_word`, where all are, it is the cosine of the nearest.
     """
     embedder, features = Embedder.load(model, device=device), FeatureStore(store, model=model)
     lines = [line for _, line in numbered_lines(queries) if line.strip()]
     if not lines:
         raise ElmoError(f"{queries}: holds no sentences; write one a line, a token in brackets")
     parsed = [parse_query(line, tokenize=embedder.tokenize) for line in lines]
-    words, static = _static(features, vectors, {tokens[position] for tokens, position in parsed})
+    words, static = _static(vectors, {tokens[position] for tokens, position in parsed})
     rows, neighbor_lists = [], {}
     for line, (tokens, position) in zip(lines, parsed, strict=True):
         nearest = neighbors(
@@ -56,7 +52,7 @@ def in_context(
             "in context": [item.marked() for item in nearest],
             "static": _nearest(words, static, word, count),
         }
-    sources = {"queries": queries} | ({"vectors": vectors} if vectors is not None else {})
+    sources = {"queries": queries, "vectors": vectors}
     settings: dict[str, Any] = {"count": count, "layer": layer, "same_word": same_word}
     return Finding(
         format=1,
@@ -75,10 +71,7 @@ def in_context(
     )
 
 
-def _static(store: FeatureStore, vectors: Path | None, words: set[str]) -> tuple[list[str], Any]:
-    if vectors is None:
-        texts = [store.tokens(k) for k in range(len(store))]
-        return train_word_vectors(texts, dim=DIM, min_count=MIN_COUNT)
+def _static(vectors: Path, words: set[str]) -> tuple[list[str], Any]:
     header = next((line for _, line in numbered_lines(vectors)), "").split()
     dim = int(header[1]) if len(header) == 2 and header[1].isdecimal() else len(header) - 1
     return read_word_vectors(vectors, words, dim=max(1, dim))

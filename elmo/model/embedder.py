@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import cached_property, partial
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +41,6 @@ from elmo.nn.device import (
     one_ahead,
 )
 from elmo.nn.int8 import Int8Weights, int8_is_supported
-from elmo.nn.lstm import LSTMState
 from elmo.nn.packed import pack_if_faster
 from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision
 
@@ -252,14 +252,17 @@ class Embedder:
 
         By default each sentence is read on its own, `batch_size` of them at a time; `layers`
         selects layers from 0…L (default: all). With a `Carry` as `state`, text k of a batch
-        continues from text k of the batch before, and each text must be one sentence. Memory is
-        bounded by the longest text, not by the number of texts or `batch_size`.
+        continues from text k of the batch before, and each text must be one sentence: memory holds
+        a batch. Else memory is bounded by the longest text, not by the number of texts or
+        `batch_size`.
         """
         if batch_size < 1:
             raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
         _check_state(state, "reset")
         if isinstance(state, Carry):
-            yield from self._embed_carrying(texts, batch_size, layers=layers, carry=state)
+            waiting = iter(texts)
+            while batch := [sentence for (sentence,) in islice(waiting, batch_size)]:
+                yield from self.embed(batch, batch_size, layers=layers, state=state)
             return
         for group in _groups(texts, batch_size):
             sentences = [sentence for text in group for sentence in text]
@@ -270,32 +273,6 @@ class Embedder:
                     count = self.layers if layers is None else len(layers)
                     vectors = [np.empty((count, 0, self.dim), np.float32)]
                 yield np.concatenate(vectors, 1) if len(vectors) > 1 else vectors[0]
-
-    def _embed_carrying(
-        self,
-        texts: Iterable[Sequence[Sequence[str]]],
-        batch_size: int,
-        *,
-        layers: Sequence[int] | None,
-        carry: Carry,
-    ) -> Iterator[Floats]:
-        """Embed texts with `carry`. Rows are independent, so each call reads only some rows of a
-        batch."""
-        row = 0
-        for group in _rows_in_groups(texts, batch_size):
-            stop_row = row + len(group)
-            chunk = Carry()
-            if carry.state is not None:
-                chunk.state = carry.state.select_rows(slice(row, stop_row))
-            yield from self.embed(group, len(group), layers=layers, state=chunk)
-            assert chunk.state is not None
-            if carry.state is None:
-                carry.state = chunk.state
-            else:
-                tail = carry.state.select_rows(slice(stop_row, None))
-                states = zip(carry.state.select_rows(slice(row)), chunk.state, tail, strict=True)
-                carry.state = LSTMState(*(torch.cat(parts, 2) for parts in states))
-            row = stop_row % batch_size
 
     def embed(
         self,
@@ -490,23 +467,6 @@ def _groups(
         if sentences >= GROUP_BATCHES * batch_size or tokens >= GROUP_TOKENS:
             yield group
             group, sentences, tokens = [], 0, 0
-    if group:
-        yield group
-
-
-def _rows_in_groups(
-    texts: Iterable[Sequence[Sequence[str]]], batch_size: int
-) -> Iterator[list[Sequence[str]]]:
-    """Group neighbouring rows of a batch, from texts of one sentence each, but not too many
-    tokens."""
-    group: list[Sequence[str]] = []
-    row = tokens = 0
-    for (sentence,) in texts:
-        group.append(sentence)
-        row, tokens = row + 1, tokens + len(sentence)
-        if row == batch_size or tokens >= GROUP_TOKENS:
-            yield group
-            group, row, tokens = [], row % batch_size, 0
     if group:
         yield group
 

@@ -7,7 +7,7 @@ tokens, K characters of a token, F filters.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -208,10 +208,6 @@ def word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
         return _with_marks(
             *read_word_vectors(Path(settings.word_file), task_words, dim=settings.word_dim)
         )
-    if settings.words == "trained":
-        return _with_marks(
-            *train_word_vectors(train, dim=settings.word_dim, min_count=settings.min_count)
-        )
     words = sorted(w for w, count in counts.items() if count >= settings.min_count)
     return WordTable([PAD, UNKNOWN, *words], None)
 
@@ -251,33 +247,6 @@ def read_word_vectors(
     if not words:
         raise ElmoError(f"{path}: holds no vectors")
     return list(words), np.stack(rows)
-
-
-def train_word_vectors(
-    sentences: Iterable[Sequence[str]], *, dim: int, min_count: int
-) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """Train skip-gram word vectors on sentences with gensim; return the words and vectors (words,
-    dim).
-
-    Words that occur less than `min_count` times have none. One thread makes the result
-    reproducible.
-    """
-    try:
-        from gensim.models import Word2Vec
-    except ImportError:
-        raise ElmoError(
-            "words: trained needs gensim: pip install 'elmo-pipeline[vectors]'"
-        ) from None
-    model: Any = Word2Vec(
-        [list(sentence) for sentence in sentences],
-        vector_size=dim,
-        min_count=min_count,
-        sg=1,
-        epochs=10,
-        workers=1,
-        seed=1,
-    )
-    return list(model.wv.index_to_key), np.asarray(model.wv.vectors, np.float32)
 
 
 def _with_marks(words: list[str], vectors: npt.NDArray[np.float32]) -> WordTable:

@@ -25,10 +25,10 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `elmo_input`, and to the first recurrent layer's output with `elmo_output`. `elmo_dropout` is 0
     by default if the model already drops its whole input, ELMo included. `words` is `learned` (with
     the task, for words that occur `min_count` times), `file` (a word2vec or GloVe text,
-    `word_file`), `trained` (by gensim, on the training text) or `none`; `characters` is the number
-    of filters of the character CNN. `hidden` is the width of the recurrent layers in each
-    direction, `depth` their number. `gradient_norm` bounds the gradients' norm (0: not at all).
-    Training ends after `patience` epochs without a better dev score.
+    `word_file`) or `none`; `characters` is the number of filters of the character CNN. `hidden` is
+    the width of the recurrent layers in each direction, `depth` their number. `gradient_norm`
+    bounds the gradients' norm (0: not at all). Training ends after `patience` epochs without a
+    better dev score.
 
     Tagging, classification and pairs: linear models of ordinary features, hashed to `features` rows
     of weights, and of ELMo's vectors answer beside the network (0: none). Classification and pairs:
@@ -48,7 +48,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     elmo_dropout: Share = 0.5
     layer_norm: Literal["bilm-tf", "allennlp"] | None = None
     l2: Size = 0.001
-    words: Literal["learned", "file", "trained", "none"] = "learned"
+    words: Literal["learned", "file", "none"] = "learned"
     word_file: str = ""
     word_dim: Width = 100
     min_count: SmallPositive = 2

@@ -18,7 +18,6 @@ from .options import (
     PARQUET,
     PATH,
     TEXT,
-    Choice,
     output_file,
     print_done,
 )
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--embedding", type=PATH, help="The word embedding, if it is in a separate file.")
 @click.option(
     "--tokenizer",
-    type=Choice([*TOKENIZERS]),
+    type=click.Choice([*TOKENIZERS]),
     default="whitespace",
     show_default=True,
     help="The tokenizer of the training text, which the files do not record.",
@@ -172,12 +171,12 @@ def _dump_help() -> str:
 @click.argument("out", type=NEW_FILE)
 @click.option(
     "--layout",
-    type=Choice([*DUMP_LAYOUTS]),
+    type=click.Choice([*DUMP_LAYOUTS]),
     help="A layout from the list. Default: lists for OUT.parquet, all for OUT.hdf5 or OUT.h5.",
 )
 @click.option(
     "--dtype",
-    type=Choice(["float32", "float16"]),
+    type=click.Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
     help="The number type of the layout lists.",

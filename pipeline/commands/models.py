@@ -27,7 +27,6 @@ from .options import (
     PATH,
     PRETOKENIZED,
     TEXT,
-    Choice,
     output_file,
     print_done,
 )
@@ -60,7 +59,7 @@ COLUMN = click.option(
 @click.option("--batch-size", default=256, show_default=True, help="Sentences per batch.")
 @click.option(
     "--state",
-    type=Choice(["reset", "carry"]),
+    type=click.Choice(["reset", "carry"]),
     default="reset",
     show_default=True,
     help="reset: embed each sentence alone; carry: keep the state, as in 2018.",
@@ -73,14 +72,14 @@ COLUMN = click.option(
 )
 @click.option(
     "--dtype",
-    type=Choice(["float32", "float16"]),
+    type=click.Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
     help="The number type of the file.",
 )
 @click.option(
     "--precision",
-    type=Choice(["auto", "float32", "bfloat16", "int8"]),
+    type=click.Choice(["auto", "float32", "bfloat16", "int8"]),
     default="float32",
     show_default=True,
     help="The precision of matrix products; auto: float32 or bfloat16, the faster one here.",

@@ -33,18 +33,6 @@ def _check_name(value: str, *, urls: bool) -> None:
         raise ElmoError(f"{name}: looks like a URL with one slash; write s3://… or ./… (a folder)")
 
 
-class Choice(click.Choice):  # type: ignore[type-arg]
-    """A click type, one of several words; the one that is most like a mistyped word is named."""
-
-    def get_invalid_choice_message(self, value: Any, ctx: Any) -> str:
-        """Return a message that `value` is none of the words, and which may be meant."""
-        from elmo.errors import did_you_mean
-
-        message = super().get_invalid_choice_message(value, ctx)
-        suggestion = did_you_mean(str(value), self.choices)
-        return f"{message.removesuffix('.')}{suggestion}" if suggestion else message
-
-
 class _Path(click.Path):
     """A file or folder of this machine; a URL, which a `Path` would spoil, is refused."""
 

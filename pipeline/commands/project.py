@@ -112,7 +112,5 @@ def preset(name: str, params_file: Path) -> None:
     """
     from ..settings import preset as presets
 
-    changes = presets.apply_preset(name, params_file)
-    for change in changes:
-        print_done(f"  {change}")
-    print_done(f"preset: {len(changes)} values of {params_file} changed to those of {name}")
+    presets.apply_preset(name, params_file)
+    print_done(f"preset: {params_file} has the values of {name}; see them: git diff {params_file}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import METRICS, NAMED, NUMBERS, PARAMS, PATH, Choice, add_cluster_settings
+from .options import METRICS, NAMED, NUMBERS, PARAMS, PATH, add_cluster_settings
 from .run_stage import run_stage
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _parameter(argument: "Argument") -> Callable[[Callable[..., None]], Callable
     """An argument in order, or an option where it has a help of its own."""
     kind: Any = {"folder": NAMED, "path": PATH, "word": str}[argument.kind]
     if argument.choices:
-        kind = Choice(argument.choices)
+        kind = click.Choice(argument.choices)
     if not argument.help:
         return click.argument(argument.name, type=kind)
     name = f"--{argument.name.replace('_', '-')}"

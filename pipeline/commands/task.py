@@ -12,7 +12,7 @@ from elmo.errors import ElmoError
 from elmo.tasks import TASK_FILE
 from elmo.tasks.kinds import KINDS
 
-from .options import DEVICE, JSON, OVERWRITE, PATH, Choice, print_done
+from .options import DEVICE, JSON, OVERWRITE, PATH, print_done
 from .run_stage import check_outside
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def task() -> None:
 
 
 @task.command()
-@click.argument("kind", type=Choice(KINDS))
+@click.argument("kind", type=click.Choice(KINDS))
 @click.option(
     "--train",
     type=PATH,
@@ -86,7 +86,7 @@ def task() -> None:
 )
 @click.option(
     "--tokenizer",
-    type=Choice([*TOKENIZERS]),
+    type=click.Choice([*TOKENIZERS]),
     help="The tokenizer for text. Default: the model's own, or unicode.",
 )
 @click.option("--track", is_flag=True, help="Record the training as an MLflow run.")
@@ -297,7 +297,7 @@ def evaluate(
 @click.option(
     "--as",
     "as_",
-    type=Choice(["conll", "props", "squad"]),
+    type=click.Choice(["conll", "props", "squad"]),
     help="Write for conlleval (needs labelled tags), srl-eval.pl or SQuAD's script, not JSON.",
 )
 @_reading

@@ -167,19 +167,9 @@ def _settings(
             values["report"] = {"neighbors_of": []}
         if column is not None:
             values["corpus"]["column"] = column
-        lines = [
-            line
-            for section, items in values.items()
-            for line in (
-                f"{section}:",
-                *(f"  {key}: {_quoted(value)}" for key, value in items.items()),
-            )
-            if items
-        ]
-        if lines:
-            overlay = Path(parent) / "own.yaml"
-            overlay.write_text("\n".join(lines), encoding="utf-8")
-            file.write_text(preset.overlay_text(file, overlay)[0], encoding="utf-8")
+        overlay = Path(parent) / "own.yaml"
+        overlay.write_text(_yaml_text(values), encoding="utf-8")
+        file.write_text(preset.overlay_text(file, overlay), encoding="utf-8")
         if "labels" in values:
             # The built-in task is one of English documentation.
             text = preset.edit_text(file, lambda items: items.update(tasks={}))
@@ -188,7 +178,7 @@ def _settings(
         return file.read_text(encoding="utf-8")
 
 
-def _quoted(value: object) -> str:
+def _yaml_text(value: object) -> str:
     """A value as JSON that is YAML too, to which these three characters end a line."""
     text = json.dumps(value, ensure_ascii=False)
     return text.translate({0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"})

@@ -4,8 +4,6 @@ The comments, the order and all other values of params.yaml are kept.
 """
 
 import io
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,8 @@ def find_presets(project: Path | None = None) -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
-def apply_preset(name: str, params_file: Path) -> list[str]:
-    """Write a preset's values into `params_file`; return a line for each value that changed.
+def apply_preset(name: str, params_file: Path) -> None:
+    """Write a preset's values into `params_file`.
 
     `presets/NAME.yaml` beside `params_file` goes before the preset of that name that this package
     has. Raises `BadSettings` where there is no such preset or the result is invalid; nothing is
@@ -36,7 +34,7 @@ def apply_preset(name: str, params_file: Path) -> list[str]:
         names = f"; there are {', '.join(sorted(presets))}"
         raise BadSettings(f"no preset {name}{did_you_mean(name, presets) or names}")
     source = presets[name]
-    text, changes = overlay_text(params_file, source)
+    text = overlay_text(params_file, source)
     with new_file(params_file) as new_params:
         new_params.write_bytes(text.encode("utf-8"))
         try:
@@ -45,24 +43,20 @@ def apply_preset(name: str, params_file: Path) -> list[str]:
             raise BadSettings(
                 str(error).replace(str(new_params), f"{params_file} with {source}")
             ) from None
-    return changes
 
 
-def overlay_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
-    """Return the text of `params_file` with the values of the YAML file `source`, and the changes.
-
-    These are a line for each value that differs; the file itself is not written.
-    """
+def overlay_text(params_file: Path, source: Path) -> str:
+    """Return the text of `params_file` with the values of the YAML file `source`; the file itself
+    is not written."""
     for path in (params_file, source):
         if not isinstance(strict_yaml.parse_file(path), dict):
             raise BadSettings(f"{path}: must hold sections of settings")
-    changes: list[str] = []
 
     def edit(values: Any) -> None:
         overlay = _yaml().load(source.read_text(encoding="utf-8-sig"))
-        changes.extend(_merge(values, overlay, "", params_file, source))
+        _merge(values, overlay, "", params_file, source)
 
-    return edit_text(params_file, edit), changes
+    return edit_text(params_file, edit)
 
 
 def edit_text(file: Path, edit: Any) -> str:
@@ -88,22 +82,14 @@ def _yaml() -> Any:
     return yaml
 
 
-def _merge(base: Any, overlay: Any, key: str, params_file: Path, source: Path) -> Iterator[str]:
-    """Set in `base` what differs in `overlay`; yield a line for each value."""
+def _merge(base: Any, overlay: Any, key: str, params_file: Path, source: Path) -> None:
+    """Set in `base` what differs in `overlay`."""
     for name, value in overlay.items():
         dotted = f"{key}.{name}" if key else str(name)
         if name not in base:
             line = overlay.lc.key(name)[0] + 1
             raise BadSettings(f"{source}:{line}: {params_file} has no {dotted}")
         if isinstance(value, dict) and isinstance(base[name], dict):
-            yield from _merge(base[name], value, dotted, params_file, source)
-        elif _yaml_text(value) != _yaml_text(base[name]):
-            yield f"{dotted}: {_yaml_text(base[name])} → {_yaml_text(value)}"
+            _merge(base[name], value, dotted, params_file, source)
+        elif value != base[name]:
             base[name] = value
-
-
-def _yaml_text(value: Any) -> str:
-    """A value as a file of settings has it."""
-    if isinstance(value, str) and value:
-        return str(value)
-    return json.dumps(value, ensure_ascii=False, default=str)

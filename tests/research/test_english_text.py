@@ -45,7 +45,7 @@ def test_the_text_is_plain_and_shares_nothing_with_the_heldout_text(
 
 def test_the_recipe_sets_what_the_pipeline_has(tmp_path: Path) -> None:
     root = Path(english_text.__file__).parents[1]
-    text, _ = overlay_text(root / "params.yaml", root / "research" / "english.yaml")
+    text = overlay_text(root / "params.yaml", root / "research" / "english.yaml")
     (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
     assert load(tmp_path / "params.yaml").pretrain.network.projection == 160
 

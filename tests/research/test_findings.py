@@ -236,7 +236,7 @@ def test_a_file_without_queries_is_no_finding(folder: Path, tmp_path: Path) -> N
             folder / "model",
             folder / "store",
             tmp_path / "queries.txt",
-            vectors=None,
+            vectors=tmp_path / "static.txt",
             count=1,
             layer=None,
             same_word=False,

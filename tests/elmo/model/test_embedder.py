@@ -261,36 +261,16 @@ def test_a_stream_of_texts_is_read_in_small_groups(
     assert taken == 100
 
 
-@pytest.mark.parametrize("tokens", [1, 5, 1000])
-def test_a_carried_stream_is_what_whole_batches_give(
-    tiny_model: Model, monkeypatch: pytest.MonkeyPatch, tokens: int
-) -> None:
-    """Its batches are read a few tokens at a time, since a line may be long."""
-    monkeypatch.setattr(module, "GROUP_TOKENS", tokens)
+def test_a_carried_stream_is_what_whole_batches_give(tiny_model: Model) -> None:
     draw = np.random.default_rng(0)
     lines = [["a", "gift", "for", "he"][: draw.integers(0, 5)] * 2 for _ in range(11)]
-    taken = 0
-
-    def texts() -> Iterator[list[list[str]]]:
-        nonlocal taken
-        for line in lines:
-            taken += 1
-            yield [line]
-
-    for first in (0, 2):
-        carry, whole = Carry(), Carry()
-        for state in (carry, whole):
-            Embedder(tiny_model).embed([["he"]] * first, 4, state=state)
-        taken = 0
-        stream = Embedder(tiny_model).embed_stream(texts(), 4, state=carry)
-        found = [next(stream)]
-        assert taken <= min(4, tokens)
-        found += stream
-        expected = Embedder(tiny_model).embed(lines, 4, state=whole)
-        for one, two in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, two, atol=1e-6)
-        assert carry.state is not None and whole.state is not None
-        torch.testing.assert_close(carry.state.c_LSBC, whole.state.c_LSBC, atol=1e-6, rtol=1e-5)
+    carry, whole = Carry(), Carry()
+    found = Embedder(tiny_model).embed_stream(([line] for line in lines), 4, state=carry)
+    expected = Embedder(tiny_model).embed(lines, 4, state=whole)
+    for one, two in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-6)
+    assert carry.state is not None and whole.state is not None
+    torch.testing.assert_close(carry.state.c_LSBC, whole.state.c_LSBC, atol=1e-6, rtol=1e-5)
 
 
 def test_ids_are_those_of_the_models_characters(tmp_path: Path, tiny_model: Model) -> None:

@@ -96,15 +96,6 @@ def test_broken_vectors_are_refused(tmp_path: Path, text: str, line: int, messag
         read_word_vectors(path, set(), dim=3)
 
 
-def test_vectors_trained_on_the_text_are_the_same_each_time() -> None:
-    pytest.importorskip("gensim")
-    settings = task_settings("tagging", {"words": "trained", "word_dim": 4, "min_count": 1})
-    first, second = (word_table(settings, SENTENCES * 20) for _ in range(2))
-    assert set(first.words) == {PAD, UNKNOWN, "the", "cat", "a", "sees"}
-    assert first.vectors is not None and second.vectors is not None
-    np.testing.assert_array_equal(first.vectors, second.vectors)
-
-
 def test_an_average_learns_gamma_alone() -> None:
     inputs = TaskInputs(
         task_settings("tagging", {"mix": "average"}), WordTable([PAD], None), layers=LAYERS, dim=DIM

@@ -543,7 +543,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
         ),
         ({"word_dim": 1 << 20}, "word_dim must be a whole number"),
         ({"dropout": "1.0"}, "dropout must be a number of at least 0 and below 1, found '1.0'"),
-        ({"words": "glove"}, "words must be one of learned, file, trained, none, found 'glove'"),
+        ({"words": "glove"}, "words must be one of learned, file, none, found 'glove'"),
         ({"elmo": "none", "words": "none", "characters": 0}, "leave no input"),
         ({"word_file": "x"}, "or neither"),
         ({"elmo": "tuned", "layers": [0]}, "leave layers out"),

@@ -228,10 +228,6 @@ def test_the_help_says_of_each_command_a_whole_sentence() -> None:
             "models/finetun: no such model folder; did you mean 'MEANT'?",
         ),
         (("preset", "smal"), "no preset smal; did you mean 'small'?"),
-        (
-            ("dump", "x", "y", "--layout", "averge"),
-            "did you mean 'average'? See elmo dump --help",
-        ),
     ],
 )
 def test_a_mistyped_word_is_answered_with_the_one_that_is_meant(

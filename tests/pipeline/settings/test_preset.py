@@ -22,22 +22,21 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_changes_its_own_lines_only(project: Path, name: str) -> None:
     before = project.read_text().splitlines()
-    changes = preset.apply_preset(name, project)
+    preset.apply_preset(name, project)
     after = project.read_text().splitlines()
     named = (project.parent / "presets" / f"{name}.yaml").read_text().splitlines()
     values = [line for line in named if not line.startswith("#") and not line.endswith(":")]
-    assert len(changes) == len(values)
     assert len(before) == len(after)
-    assert sum(a != b for a, b in zip(before, after, strict=True)) == len(changes)
-    assert preset.apply_preset(name, project) == []
+    assert sum(a != b for a, b in zip(before, after, strict=True)) == len(values)
+    preset.apply_preset(name, project)
+    assert project.read_text().splitlines() == after
     params.load(project)
 
 
 def test_comments_and_the_users_own_values_stay(project: Path) -> None:
     text = project.read_text().replace("general: []  #", "general: [a.txt]  # mine:")
     project.write_text(text)
-    changes = preset.apply_preset("original", project)
-    assert "pretrain.network.cells: 512 → 4096" in changes
+    preset.apply_preset("original", project)
     loaded = params.load(project)
     assert loaded.corpus.general == ("a.txt",) and loaded.pretrain.network.cells == 4096
     assert "general: [a.txt]  # mine:" in project.read_text()
