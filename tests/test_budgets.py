@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_634,
-    "pipeline": 14_248,
+    "pipeline": 13_923,
     "research": 2_128,
     "benchmarks": 3_630,
-    "tests": 27_424,
+    "tests": 27_423,
 }
 
 

@@ -1,77 +1,31 @@
-"""The report's page as data: sections of blocks, rendered by the template page.html.
-
-Text is escaped when it is rendered; text that is HTML already is `Markup`.
-"""
+"""The report's page: `page.html` has its text and tables, filled here with the results."""
 
 import base64
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+
+from elmo.tasks.metrics import score_order
+
+from ..settings.params import ReportSettings
+from .phrases import ARMS, SIMPLE, interval_text, unknown_words_remark, versus_unigram
+from .results import Results
+
+if TYPE_CHECKING:
+    from elmo.model.embedder import Embedder
+    from elmo.store import FeatureStore
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table: columns in `words` hold text; with `head`, all others hold numbers.
+def render(
+    params: ReportSettings, results: Results, embedder: "Embedder", *, curves: Path, pictures: Path
+) -> str:
+    """Return the page as HTML, with everything in it.
 
-    `rows` are lists of cells, `head` the titles of the columns, which count from 0. By `kind` the
-    template tells blocks apart.
-    """
-
-    rows: Sequence[Sequence[str]]
-    head: tuple[str, ...] = ()
-    words: tuple[int, ...] = (0,)
-    kind: str = "table"
-
-    @property
-    def shows_cards(self) -> bool:
-        """Tell whether a narrow screen shows each row as a card instead of a table row."""
-        return len(self.head) > 3 or 2 in self.words
-
-
-@dataclass(frozen=True)
-class Paragraph:
-    """A paragraph of text, in small print unless `small` is False."""
-
-    text: str
-    small: bool = True
-    kind: str = "paragraph"
-
-
-@dataclass(frozen=True)
-class Heading:
-    """A heading within a section."""
-
-    text: str
-    kind: str = "heading"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A PNG, as the bytes of its file.
-
-    `name` is the text for those who don't see it. By `kind` the template tells blocks apart.
-    """
-
-    name: str
-    png: bytes
-    kind: str = "picture"
-
-    @property
-    def data_url(self) -> str:
-        """Return the PNG as a data URL."""
-        return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
-
-
-Block = Table | Paragraph | Heading | Picture
-
-
-def render(title: str, summary: str, sections: Mapping[str, Sequence[Block]]) -> str:
-    """Return the page as HTML; a section without blocks is left out.
-
-    `sections` has the blocks of each section by its title, in order; `summary` stands at the head.
+    `embedder` is the store's model, `curves` the picture of training, and the folder `pictures` has
+    a file NAME.png for each task.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -80,15 +34,62 @@ def render(title: str, summary: str, sections: Mapping[str, Sequence[Block]]) ->
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    rows = [
-        (name, name.lower().replace(" ", "-"), blocks)
-        for name, blocks in sections.items()
-        if blocks
-    ]
-    page = environment.get_template("page.html").render(title=title, summary=summary, sections=rows)
+    for function in (data_url, score_names, unknown_words_remark, versus_unigram):
+        environment.filters[function.__name__] = function
+    environment.globals |= {"arms": ARMS | SIMPLE, "interval_text": interval_text}
+    page = environment.get_template("page.html").render(
+        title=params.title,
+        results=results,
+        curves=curves,
+        pictures=pictures,
+        **find_neighbors(params, results.store, embedder),
+    )
     return f"{page}\n"
 
 
-def code_html(text: str) -> Markup:
-    """Return `text`, escaped, as an HTML <code> element."""
-    return Markup("<code>{}</code>").format(text)
+def data_url(file: Path) -> str:
+    """Return a PNG as a data URL."""
+    return f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}"
+
+
+def score_names(figures: Mapping[str, Any]) -> list[str]:
+    """Return the names of a task's scores, the main one first."""
+    scores = next(figures[arm] for arm in ARMS | SIMPLE if arm in figures)
+    return sorted((name for name in scores if not name.endswith("_sd")), key=score_order)
+
+
+def find_neighbors(
+    params: ReportSettings, store: "FeatureStore", embedder: "Embedder"
+) -> dict[str, Any]:
+    """Return the tokens of the store that are used most like the marked one of each query.
+
+    The queries are `neighbors_of` in `params`; a text comes in three parts, the marked token being
+    the second. The sentence that a query is the beginning of says nothing, and is left out.
+    """
+    from elmo.store.neighbors import (
+        clearest_layer,
+        neighbors,
+        parse_query,
+        random_cosine,
+        surroundings,
+    )
+
+    if not params.neighbors_of:
+        return {"neighbors": []}
+    layer = clearest_layer(store)
+    found = []
+    for text in params.neighbors_of:
+        tokens, position = parse_query(text, tokenize=embedder.tokenize)
+        hits = neighbors(store, embedder, tokens, position, k=params.neighbors + 1, layer=layer)
+        rows = [
+            {
+                "cosine": hit.cosine,
+                "document": hit.document_id,
+                "sentence": hit.sentence_id,
+                "parts": surroundings(hit.tokens, hit.position),
+            }
+            for hit in hits
+            if hit.tokens[: len(tokens)] != tokens
+        ]
+        found.append((re.split(r"\[(\S+)\]", text), rows[: params.neighbors]))
+    return {"neighbors": found, "layer": layer, "random_cosine": random_cosine(store, layer)}

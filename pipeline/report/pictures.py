@@ -8,39 +8,14 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from .page import Picture
 from .plots import BLUE, GREY, PALE, Curve, save
 from .results import Results
 
 
-def curves(results: Results, folder: Path) -> Picture:
-    """Draw the curves of the stages that trained as `curves.png` in `folder`."""
-    file = folder / "curves.png"
-    draw_curves(file, results.curves, _unigram(results))
-    return Picture("curves", file.read_bytes())
-
-
-def _unigram(results: Results) -> dict[str, float | None]:
-    """The unigram model's held-out perplexity for each stage that trained, None if unknown."""
-    unigram = {}
-    if not results.started_from:
-        unigram["pretraining on general text"] = results.figures["pretrain"]["unigram_perplexity"]
-    if results.tuned:
-        final = results.scores["after"]
-        unigram["fine-tuning on domain text"] = final["domain"]["unigram"]
-    return unigram
-
-
-def draw_curves(
-    path: Path,
-    by_stage: dict[str, dict[str, Curve]],
-    unigram: dict[str, float | None],
-) -> None:
-    """Draw training, held-out and unigram perplexity by tokens read, one panel for each stage.
-
-    `by_stage` holds the curves "train" and "heldout" of each stage, `unigram` the unigram model's
-    perplexity for each.
-    """
+def draw_curves(results: Results, path: Path) -> None:
+    """Draw the curves of the stages that trained: training, held-out and unigram perplexity by
+    tokens read, one panel for each stage."""
+    by_stage, unigram = results.curves, _unigram(results)
     figure, panels = plt.subplots(1, len(by_stage), figsize=(9, 3.8), squeeze=False)
     axes = list(panels.flat)
     for axis, (stage, curves) in zip(axes, by_stage.items(), strict=True):
@@ -55,6 +30,17 @@ def draw_curves(
         axis.legend(frameon=False)
     axes[0].set_ylabel("perplexity")
     save(figure, path)
+
+
+def _unigram(results: Results) -> dict[str, float | None]:
+    """The unigram model's held-out perplexity for each stage that trained, None if unknown."""
+    unigram = {}
+    if not results.started_from:
+        unigram["pretraining on general text"] = results.figures["pretrain"]["unigram_perplexity"]
+    if results.tuned:
+        final = results.scores["after"]
+        unigram["fine-tuning on domain text"] = final["domain"]["unigram"]
+    return unigram
 
 
 def _thousands(curve: Curve) -> npt.NDArray[np.float64]:

@@ -20,7 +20,6 @@ COLUMNS = {
     "train": ("tokens", "perplexity"),
     "heldout": ("tokens", "average"),
 }
-TEXTS = {"general": "general text", "domain": "domain text"}
 
 
 JsonObject = dict[str, Any]  # an object of a JSON file

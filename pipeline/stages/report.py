@@ -1,7 +1,7 @@
 """report: the results of a run as one self-contained HTML page.
 
-In `pipeline/report`, `results.py` reads them, `pictures.py` draws, `sections.py` and
-`word_sections.py` are what the page says, section by section, and `page.py` renders it.
+In `pipeline/report`, `results.py` reads them, `pictures.py` draws, and `page.py` renders
+`page.html`, which is what the page says.
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,14 @@ from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location
 
 from .. import tracking
-from ..report import sections, word_sections
-from ..report.page import Block, render
+from ..report.page import render
 from ..report.results import read_results
 from ..settings.params import ReportSettings
 from .stage import Argument, Stage
 
 STAGE = Stage(
     name="report",
-    version=14,
+    version=15,
     help="Write one HTML page: the model, its perplexities, curves, neighbours and tasks.",
     inputs=(
         Argument("numbers_in", "path", "The folder of the stages' figures."),
@@ -62,7 +61,7 @@ def run(
     """
     from elmo.model.embedder import Embedder
 
-    from ..report.pictures import curves as draw_curves
+    from ..report.pictures import draw_curves
 
     with local_folder(model) as local_model:
         results = read_results(
@@ -79,19 +78,13 @@ def run(
         with tracking.run("report", params, inputs=digests, sources=sources) as log:
             marks = ("index.html", "curves.png")
             with new_folder(Location(out), required=marks, pattern=r"\w+\.png") as folder:
+                picture = folder / "curves.png"
+                draw_curves(results, picture)
                 embedder = Embedder.load(local_model, device="cpu")
-                curves_picture = draw_curves(results, folder)
-                blocks_by_section: dict[str, list[Block]] = {
-                    "Model": [sections.model(results)],
-                    "Perplexity": sections.perplexities(results),
-                    "Training": [sections.training(), curves_picture],
-                    "Neighbours": word_sections.neighbors(params, results.store, embedder),
-                    "Tasks": sections.tasks(results.tasks, curves / "tasks"),
-                }
-                page = render(params.title, sections.summary(results), blocks_by_section)
+                page = render(params, results, embedder, curves=picture, pictures=curves / "tasks")
                 (folder / "index.html").write_text(page, encoding="utf-8")
             log.log_artifact(out / "index.html")
-    return {"sections": len(blocks_by_section)}
+    return {"tasks": len(tasks)}
 
 
 def summary(figures: dict[str, int], out: Path) -> str:

@@ -31,8 +31,7 @@ from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
 from elmo.store.neighbors import neighbors
-from pipeline.report import word_sections
-from pipeline.report.page import Table
+from pipeline.report.page import find_neighbors
 from pipeline.settings.params import ReportSettings
 from pipeline.stages import report
 from tests.elmo.run_job import NETWORK
@@ -155,7 +154,7 @@ def run(given: Path, out: Path, *, named: str = "") -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def page(made: Path) -> str:
-    assert run(made, made / "report") == {"sections": 5}
+    assert run(made, made / "report") == {"tasks": 0}
     return (made / "report" / "index.html").read_text(encoding="utf-8")
 
 
@@ -238,10 +237,10 @@ def test_the_sentence_that_a_query_begins_is_no_neighbour_of_it(made: Path) -> N
     begun = tokens[:-1]
     assert number in [one.sentence_id for one in neighbors(store, embedder, begun, 0, k=3)]
     query = " ".join([f"[{tokens[0]}]", *begun[1:]])
-    found = word_sections.neighbors(replace(PARAMS, neighbors_of=(query,)), store, embedder)
-    (table,) = [block for block in found if isinstance(block, Table)]
-    assert len(table.rows) == PARAMS.neighbors
-    assert str(number) not in [row[2] for row in table.rows]
+    ((_, rows),) = find_neighbors(replace(PARAMS, neighbors_of=(query,)), store, embedder)[
+        "neighbors"
+    ]
+    assert len(rows) == PARAMS.neighbors and number not in [row["sentence"] for row in rows]
 
 
 @pytest.mark.slow
@@ -353,7 +352,7 @@ def test_one_text_alone_has_no_column_of_fine_tuning(given: Path, tmp_path: Path
     for name in ("train.tsv", "heldout.tsv"):
         curve = given / "curves" / "finetune" / name
         curve.write_text(curve.read_text().splitlines()[0] + "\n")
-    assert run(given, tmp_path / "report") == {"sections": 5}
+    assert run(given, tmp_path / "report") == {"tasks": 0}
     said = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     assert "The domain text is the general text, so nothing was fine-tuned." in said
     head = "Held-out unigram pretrained below unigram bits per byte tokens unknown"
@@ -368,17 +367,17 @@ def test_a_model_taken_as_it_is_has_no_panel_of_pretraining(
     from pipeline.report import pictures
 
     drawn: list[list[str]] = []
-    curves = pictures.draw_curves
+    draw = pictures.draw_curves
     monkeypatch.setattr(
         pictures,
         "draw_curves",
-        lambda file, lines, *rest: drawn.append(list(lines)) or curves(file, lines, *rest),
+        lambda results, path: drawn.append(list(results.curves)) or draw(results, path),
     )
     write_json(given / "numbers" / "pretrain.json", {})
     for name in ("train.tsv", "heldout.tsv"):
         curve = given / "curves" / "pretrain" / name
         curve.write_text(curve.read_text().splitlines()[0] + "\n")
-    assert run(given, tmp_path / "report", named="english") == {"sections": 5}
+    assert run(given, tmp_path / "report", named="english") == {"tasks": 0}
     assert drawn == [["fine-tuning on domain text"]]
     said = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     head = "Held-out perplexity 150.0 on domain text before fine-tuning english, 85.1 after."
