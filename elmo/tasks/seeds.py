@@ -19,10 +19,7 @@ from typing import Any
 
 import torch
 
-from elmo.errors import ElmoError
-from elmo.io.atomic import write_json
 from elmo.io.locks import work_folder_lock
-from elmo.io.records import Count, read_record
 from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
 from elmo.tasks.model import TaskModel
@@ -36,7 +33,6 @@ from elmo.tasks.train import (
 from elmo.tasks.vectors import Vectors
 
 START = 3.0  # seconds that a process takes to begin; a shorter training has none
-REPORTED = "reported.json"  # in a seed's work folder: the number of epochs passed to `report`
 
 
 @dataclass(frozen=True)
@@ -87,9 +83,8 @@ def train_seeds(
 
     At most `processes` seeds are trained at once, one of them in this process. `report` is called
     in the order of the seeds: with `seed` before each and `epoch` after each epoch; for a seed of
-    another process, once that process has ended. An epoch that was reported before an interruption
-    is not reported again, unless the interruption came during its report. If another process ends
-    early, its seed is trained here, so that an error is raised here too.
+    another process, once that process has ended. If another process ends early, its seed is trained
+    here, so that an error is raised here too.
     """
     for start in range(0, len(seeds), processes):
         _train_together(training, seeds[start : start + processes], report)
@@ -101,7 +96,7 @@ def _train_together(training: SeedTraining, seeds: Sequence[int], report: Report
     with ExitStack() as stack:
 
         def report_epoch(position: int, kind: str, figures: dict[str, float]) -> None:
-            _report_once(training.folders[seeds[position]], figures, report)
+            report("epoch", figures)
             if not helpers and time.monotonic() - began >= START:
                 for seed in seeds[position + 1 :]:
                     helpers[seed] = stack.enter_context(_process_of_seed(training, seed))
@@ -111,16 +106,6 @@ def _train_together(training: SeedTraining, seeds: Sequence[int], report: Report
             if seed in helpers:
                 helpers[seed].join()
             training.run_locked(seed, partial(report_epoch, position))
-
-
-def _report_once(folder: Path, figures: dict[str, float], report: ReportEpoch) -> None:
-    """Report an epoch, unless a run that was interrupted has reported it."""
-    path, epoch, reported = folder / REPORTED, int(figures["epoch"]), 0
-    with suppress(ElmoError, KeyError):  # none yet, or damaged: then reported twice
-        reported = read_record(path, dict[str, Count])["epochs"]
-    if epoch > reported:
-        report("epoch", figures)
-        write_json(path, {"epochs": epoch})
 
 
 @contextmanager

@@ -287,7 +287,7 @@ def train_task(
     are read from it instead; it must hold exactly these sentences, embedded by `model`. `tokenizer`
     is recorded, to split raw text at prediction. `report(kind, figures)` is called with `seed`
     before each seed and `epoch` after each epoch, for a seed that another process trains later; a
-    resumed run reports what was not reported yet. On a CPU a seed takes one thread; where it pays,
+    resumed run reports the epochs before too. On a CPU a seed takes one thread; where it pays,
     as many as torch has are trained side by side, in processes of their own, with the same result.
     """
     _check(settings, model, train, dev)

@@ -2,13 +2,12 @@
 
 import contextlib
 import os
-import re
 import sqlite3
 from pathlib import Path
 from urllib.parse import quote
 
 from elmo.errors import ElmoError
-from elmo.io.locks import delete_abandoned, locked_file
+from elmo.io.atomic import hidden_folder
 
 LOCKED = 5.0  # seconds another process may hold the database
 _TABLES = {"alembic_version", "experiments", "runs"}  # those that MLflow's has had from the first
@@ -61,12 +60,8 @@ def make_database(database: Path) -> None:
         return
     import mlflow
 
-    folder, prefix = database.parent, f".{database.name}."
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in os.listdir(folder):  # of processes that were killed
-        if re.fullmatch(rf"{re.escape(prefix)}[0-9a-f]{{8,16}}(-journal)?", name):
-            delete_abandoned(folder / name)
-    with locked_file(folder, prefix) as new_database:
+    with hidden_folder(database) as folder:
+        new_database = folder / database.name
         mlflow.MlflowClient(f"sqlite:///{new_database}").search_experiments(max_results=1)
         with contextlib.suppress(FileExistsError):  # another process was first
             os.link(new_database, database)

@@ -379,7 +379,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(
         report=lambda name, figures: epochs.append(figures.get("epoch")),
     )
     assert contents(resumed) == whole
-    assert epochs == [None, None, 2, 3]  # the report of 2 was interrupted
+    assert epochs == [None, 1, 2, 3] * 2
 
 
 @pytest.mark.parametrize(
