@@ -480,5 +480,5 @@ def _backward(
 
 def _with_forget_bias(bias_SG: Tensor) -> Tensor:
     cells = bias_SG.shape[1] // 4
-    input_and_new, forget, output = bias_SG.split([2 * cells, cells, cells], 1)
+    input_and_new, forget, output = torch.split(bias_SG, [2 * cells, cells, cells], 1)
     return torch.cat([input_and_new, forget + 1, output], 1)

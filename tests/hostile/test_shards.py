@@ -29,26 +29,6 @@ def test_a_flipped_bit(case: Path, command: str, seed: int) -> None:
     refused(*COMMANDS[command], cwd=case, names=FILE)
 
 
-WORDS: dict[str, tuple[str, bytes]] = {
-    "no beginning": ("words.txt", b"</S>\n<UNK>\nthe\n"),
-    "no unknown": ("words.txt", b"<S>\n</S>\nthe\n"),
-    "a word twice": ("words.txt", b"<S>\n</S>\n<UNK>\nthe\nthe\n"),
-    "a word too many": ("words.txt", b"<S>\n</S>\n<UNK>\na\nb\nc\nd\ne\nf\ng\n"),
-    "a count that is none": ("counts.txt", b"many\n" * 9),
-    "a count below 0": ("counts.txt", b"-1\n" * 9),
-    "a fraction": ("counts.txt", b"1.5\n" * 9),
-    "a count too few": ("counts.txt", b"1\n" * 8),
-}
-
-
-@pytest.mark.parametrize("what", WORDS)
-def test_words_that_are_none(case: Path, what: str) -> None:
-    name, data = WORDS[what]
-    (case / "vocab" / name).write_bytes(data)
-    refused(*COMMANDS["pretrain"], cwd=case, names="vocab/")
-    assert not (case / "work").exists()
-
-
 @pytest.mark.parametrize("name", ["words.txt", "counts.txt", "characters.json"])
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_damaged_vocabulary(case: Path, name: str, what: str) -> None:

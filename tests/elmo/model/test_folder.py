@@ -1,11 +1,8 @@
 """A model folder is whole, or it is refused with one line."""
 
-import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +20,6 @@ from elmo.model.embedder import Embedder
 from elmo.model.folder import Model, load_model
 from elmo.store import model_digest
 from tests.elmo.conftest import save
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_saved_and_loaded_gives_the_same_vectors(tiny_model: Model, tmp_path: Path) -> None:
@@ -174,38 +169,15 @@ BIAS, SOFTMAX = "bilm.lstm.bias.1", "softmax.weight"
         (put(BIAS, nan), rf"{BIAS} holds values that are not finite"),
         (put(SOFTMAX, infinite), rf"{SOFTMAX} holds values that are not finite"),
         (put(BIAS, torch.Tensor.int), rf"{BIAS} holds I32, not float32"),
-        (put(BIAS, torch.Tensor.bool), rf"{BIAS} holds BOOL, not float32"),
         (put(BIAS, torch.Tensor.bfloat16), rf"{BIAS} holds BF16, not float32"),
         (put(BIAS, lambda t: t[:, :9]), rf"{BIAS} has shape \(2, 9\), .* require \(2, 64\)"),
         (put(SOFTMAX, lambda t: t[:, :3]), r"softmax\.weight has shape \(9, 3\)"),
-        (put("softmax.bias", lambda t: t[:5]), r"softmax\.bias has shape \(5,\)"),
-        (weights(lambda t: t.pop("softmax.bias")), r"softmax\.bias has shape none"),
         (weights(lambda t: t.pop(SOFTMAX)), r"softmax\.weight has shape none"),
         (weights(lambda t: t.update(more=torch.zeros(2))), "more has shape .*require none"),
         (shape("layers", 10**6), "at most 256, found 1000000"),
         (shape("cells", 2**40), "cells must be a whole number of at least 1 and at most"),
-        (shape("cells", 2**17), r"lstm\.weight\.0 has shape"),
         (shape("filters", [[1, 4], [60, 8]]), "a filter is 60 characters wide"),
-        (shape("filters", [[1, 4]] * 999), "filters must be a list of 1 to 256 pairs"),
         (shape("cell_clip", float("1e999")), "not valid JSON|cell_clip"),
-        (
-            change(
-                "characters.json",
-                lambda p: p.write_text('{"kind":"bytes","max_characters":10000000000}'),
-            ),
-            r"characters\.json: max_characters: Expected `int` <= 1024",
-        ),
-        (
-            change(
-                "characters.json",
-                lambda p: p.write_text('{"kind":"unicode","max_characters":9,"symbols":["a","a"]}'),
-            ),
-            r"characters\.json: symbols has a character twice",
-        ),
-        (
-            lambda f: (f / "weights.safetensors").unlink(),
-            r"weights\.safetensors: is missing",
-        ),
         (
             lambda f: (f / "weights.safetensors").write_bytes(
                 (f / "weights.safetensors").read_bytes()[:-9]
@@ -218,11 +190,6 @@ BIAS, SOFTMAX = "bilm.lstm.bias.1", "softmax.weight"
         ),
         (shape("cells", 7), r"bilm\.lstm\.weight\.0 has shape .* require"),
         (shape("layers", 3), r"bilm\.lstm\.weight\.2 has shape none"),
-        (shape("layers", 1), r"bilm\.lstm\..*\.1 has shape .* require none"),
-        (
-            shape("activation", "gelu"),
-            "activation must be one of relu, tanh, found 'gelu'",
-        ),
         (
             shape("cells", "64"),
             "cells must be a whole number of at least 1 and at most 131,072, found '64'",
@@ -285,20 +252,3 @@ def test_a_folder_that_is_no_model_is_not_replaced(tiny_model: Model, tmp_path: 
         save(mine, tiny_model)
     assert (mine / "notes.txt").read_text() == "keep"
     assert list(tmp_path.iterdir()) == [mine]
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_an_oserror(tmp_path: Path) -> None:
-    """A limit on a file's size is the nearest to a full disk that a process can make itself."""
-    code = (
-        "import resource, signal, sys, torch; from pathlib import Path\n"
-        "from elmo.model.weights import save_weights\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        "try: save_weights(Path(sys.argv[1]), {'a': torch.zeros(9999)})\n"
-        "except OSError as error: print('errno', error.errno)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "w")], capture_output=True, text=True, cwd=ROOT
-    )
-    assert done.stdout == f"errno {errno.EFBIG}\n", done.stderr

@@ -549,13 +549,6 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
         read_examples("tagging", written(tmp_path, "empty.conll", ""))
     with pytest.raises(ElmoError, match="holds no examples of tagging; counted: document marks 1$"):
         read_examples("tagging", written(tmp_path, "mark.conll", "-DOCSTART- O\n"))
-    for name in ("p.conll", "p.jsonl", "p.conll.gz"):
-        os.mkfifo(tmp_path / name)
-        with pytest.raises(ElmoError, match=f"{name}: is a pipe or a device; pass a file"):
-            read_examples("tagging", tmp_path / name)
-    os.mkfifo(tmp_path / "p.json")
-    with pytest.raises(ElmoError, match="p.json: is a pipe or a device; pass a file"):
-        read_examples("questions", tmp_path / "p.json")
     damaged = bytearray(gzip.compress(b"a\tO\n" * 999))
     damaged[12] ^= 255
     (tmp_path / "d.conll.gz").write_bytes(damaged)

@@ -169,94 +169,61 @@ def test_a_table_as_csv_or_parquet_is_answered(served: mlflow.pyfunc.PyFuncModel
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
+MIXED = '{"inputs": ["a"], "params": {"layers": "%s", "gamma": %s}}'
+WRONG: list[tuple[Any, str]] = [
+    (f'{{"inputs": {DEEP}}}', "nested too deeply"),
+    (f'{{"inputs": [{"9" * 5000}]}}', "the request must be JSON"),
+    (f'{{"inputs": [{"9" * 40}]}}', "must be text or a list of tokens"),
+    ('{"inputs": ["a"], "params": {"gamma": NaN}}', "NaN"),
+    (MIXED % ("1,1,1", "1e999"), ""),
+    (MIXED % ("1,1,1", "1e60"), "not all finite"),
+    (MIXED % ("nan,1,1", "1"), "not all finite"),
+    (MIXED % ("all", "null"), "gamma must have a"),
+    ('{"inputs": ["a', "the request must be JSON"),
+    ("[1]", "must be a JSON object"),
+    (b'{"inputs": ["\xff"]}', "the request must be JSON"),
+    ({"inputs": ["a"], "params": {"pooling": None}}, "pooling must have"),
+    ({"inputs": ["a"], "params": [1]}, "params must be an object"),
+    ({"inputs": ["a"], "params": {"layers": "middle"}}, "layers must be all, average, top"),
+    ({"inputs": ["a"], "params": {"pooling": "sum"}}, "pooling must be none or mean"),
+    ({"inputs": ["a"], "params": {"poolng": "mean"}}, "params must hold .* found poolng$"),
+    ({"inputs": ["a"], "parms": {"pooling": "mean"}}, "request must hold .* found parms$"),
+    ({}, "must hold inputs or a table"),
+    ({"inputs": None}, "found None"),
+    ({"inputs": ["a"], "dataframe_records": []}, "inputs or one table, found several"),
+    ({"inputs": 3}, "must be a text, a list or a table, found 3"),
+    ({"inputs": [{"txt": "a"}]}, "^the columns must be text or tokens, found txt$"),
+    ({"inputs": {"text": "a"}}, "the column text must be a list, found 'a'"),
+    ({"inputs": {"text": ["a"], "tokens": []}}, "equally many rows, found text 1, tokens 0"),
+    ({"inputs": [{"text": "a", "tokens": ["a"]}]}, "a row must have either text or tokens"),
+    ({"dataframe_split": {"columns": ["txt", "id"], "data": [["a", 1]]}}, "found txt, id$"),
+    ({"dataframe_split": {"columns": ["text"]}}, "must hold columns and data"),
+    ({"dataframe_split": {"columns": ["text"], "data": [[]]}}, "a cell for each column"),
+    ({"dataframe_split": {"columns": ["text"] * 2, "data": [["a", "b"]]}}, "must be distinct"),
+    ({"dataframe_split": {"columns": [0], "data": [["a"]]}}, "found 0"),
+    ({"dataframe_records": ["a"]}, "dataframe_records must be a list of records"),
+]
+OTHER: list[tuple[Any, str, str | None]] = [
+    ('{"inputs": ["a"]}', "content type must be", "text/plain"),
+    ('{"inputs": ["a"]}', "content type must be", None),
+    ("", "CSV with a header, found nothing", "text/csv"),
+    ("txt\na\n", "the columns must be text or tokens, found txt", "text/csv"),
+    ("text\na,b\n", "a cell for each column", "text/csv"),
+    ('text\n"a\n', "must be CSV", "text/csv"),
+    (b"text\n\xff\n", "must be CSV in UTF-8", "text/csv"),
+    (b"nothing", "must be a Parquet file", "application/x-parquet"),
+]
 
 
 @pytest.mark.parametrize(
-    ("data", "kind", "says"),
-    [
-        (f'{{"inputs": {DEEP}}}', "application/json", "nested too deeply"),
-        (f'{{"inputs": [{"9" * 5000}]}}', "application/json", "the request must be JSON"),
-        (f'{{"inputs": [{"9" * 40}]}}', "application/json", "must be text or a list of tokens"),
-        ('{"inputs": ["a"], "params": {"gamma": NaN}}', "application/json", "NaN"),
-        (
-            '{"inputs": ["a"], "params": {"gamma": 1e999, "layers": "1,1,1"}}',
-            "application/json",
-            "",
-        ),
-        (
-            '{"inputs": ["a"], "params": {"gamma": 1e60, "layers": "1,1,1"}}',
-            "application/json",
-            "not all finite",
-        ),
-        (
-            '{"inputs": ["a"], "params": {"layers": "nan,1,1"}}',
-            "application/json",
-            "not all finite",
-        ),
-        ('{"inputs": ["a"], "params": {"gamma": null}}', "application/json", "gamma must have a"),
-        ('{"inputs": ["a"], "params": {"pooling": null}}', "application/json", "pooling must have"),
-        ('{"inputs": ["a"], "params": [1]}', "application/json", "params must be an object"),
-        ('{"inputs": null}', "application/json", "found None"),
-        ('{"inputs": ["a', "application/json", "the request must be JSON"),
-        ("[1]", "application/json", "must be a JSON object"),
-        (b'{"inputs": ["\xff"]}', "application/json", "the request must be JSON"),
-        ('{"inputs": ["a"]}', "text/plain", "content type must be"),
-        ('{"inputs": ["a"]}', None, "content type must be"),
-        ("", "text/csv", "CSV with a header, found nothing"),
-        ("txt\na\n", "text/csv", "the columns must be text or tokens, found txt"),
-        ("text\na,b\n", "text/csv", "a cell for each column"),
-        ('text\n"a\n', "text/csv", "must be CSV"),
-        (b"text\n\xff\n", "text/csv", "must be CSV in UTF-8"),
-        (b"nothing", "application/x-parquet", "must be a Parquet file"),
-        (
-            '{"dataframe_split": {"columns": ["text", "text"], "data": [["a", "b"]]}}',
-            "application/json",
-            "must be distinct",
-        ),
-        ('{"dataframe_split": {"columns": [0], "data": [["a"]]}}', "application/json", "found 0"),
-    ],
-)
-def test_what_no_client_should_send_is_one_line_too(
-    served: mlflow.pyfunc.PyFuncModel, data: str | bytes, kind: str | None, says: str
-) -> None:
-    with pytest.raises(mlflow.MlflowException) as error:
-        scoring_server.invocations(data, kind, served, served.metadata.get_input_schema())
-    assert says in error.value.message and "\n" not in error.value.message
-    assert error.value.get_http_status_code() == 400
-    assert "stack_trace" not in json.loads(error.value.serialize_as_json())
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"inputs": ["a"], "params": {"layers": "middle"}}, "layers must be all, average, top"),
-        ({"inputs": ["a"], "params": {"pooling": "sum"}}, "pooling must be none or mean"),
-        ({"inputs": ["a"], "params": {"poolng": "mean"}}, "params must hold .* found poolng$"),
-        ({"inputs": ["a"], "parms": {"pooling": "mean"}}, "request must hold .* found parms$"),
-        ({}, "must hold inputs or a table"),
-        ({"inputs": ["a"], "dataframe_records": []}, "inputs or one table, found several"),
-        ({"inputs": [3]}, "must be text or a list of tokens"),
-        ({"inputs": 3}, "must be a text, a list or a table, found 3"),
-        ({"inputs": [{"txt": "a"}]}, "^the columns must be text or tokens, found txt$"),
-        ({"inputs": {"txt": ["a"]}}, "^the columns must be text or tokens, found txt$"),
-        ({"inputs": {"text": "a"}}, "the column text must be a list, found 'a'"),
-        ({"inputs": {"text": ["a"], "tokens": []}}, "equally many rows, found text 1, tokens 0"),
-        ({"inputs": [{"text": "a", "tokens": ["a"]}]}, "a row must have either text or tokens"),
-        (
-            {"dataframe_split": {"columns": ["txt", "id"], "data": [["a", 1]]}},
-            "^the columns must be text or tokens, found txt, id$",
-        ),
-        ({"dataframe_split": {"columns": ["text"]}}, "must hold columns and data"),
-        ({"dataframe_split": {"columns": ["text"], "data": [[]]}}, "a cell for each column"),
-        ({"dataframe_records": ["a"]}, "dataframe_records must be a list of records"),
-    ],
+    ("body", "says", "kind"), [*((*case, "application/json") for case in WRONG), *OTHER]
 )
 def test_a_wrong_request_is_told_in_one_line_without_a_stack_trace(
-    served: mlflow.pyfunc.PyFuncModel, body: dict[str, Any], says: str
+    served: mlflow.pyfunc.PyFuncModel, body: Any, says: str, kind: str | None
 ) -> None:
+    data = json.dumps(body) if isinstance(body, dict) else body
     with pytest.raises(mlflow.MlflowException) as error:
-        post(served, json.dumps(body))
-    assert re.search(says, error.value.message)
+        scoring_server.invocations(data, kind, served, served.metadata.get_input_schema())
+    assert re.search(says, error.value.message) and "\n" not in error.value.message
     assert error.value.get_http_status_code() == 400
-    assert "\n" not in error.value.message
     assert "stack_trace" not in json.loads(error.value.serialize_as_json())
