@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_634,
-    "pipeline": 13_923,
+    "elmo": 19_619,
+    "pipeline": 13_918,
     "research": 2_128,
-    "benchmarks": 3_630,
-    "tests": 27_423,
+    "benchmarks": 3_632,
+    "tests": 27_311,
 }
 
 
