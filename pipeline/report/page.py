@@ -77,7 +77,7 @@ def find_neighbors(
     if not params.neighbors_of:
         return {"neighbors": []}
     layer = clearest_layer(store)
-    found = []
+    answers = []
     for text in params.neighbors_of:
         tokens, position = parse_query(text, tokenize=embedder.tokenize)
         hits = neighbors(store, embedder, tokens, position, k=params.neighbors + 1, layer=layer)
@@ -91,5 +91,5 @@ def find_neighbors(
             for hit in hits
             if hit.tokens[: len(tokens)] != tokens
         ]
-        found.append((re.split(r"\[(\S+)\]", text), rows[: params.neighbors]))
-    return {"neighbors": found, "layer": layer, "random_cosine": random_cosine(store, layer)}
+        answers.append((re.split(r"\[(\S+)\]", text), rows[: params.neighbors]))
+    return {"neighbors": answers, "layer": layer, "random_cosine": random_cosine(store, layer)}
