@@ -86,14 +86,14 @@ class Shard:
         """Return the rows `start` to `stop - 1` as a shard of their own, with only the types they
         use."""
         first, last = int(self.offsets[start]), int(self.offsets[stop])
-        used, ids = np.unique(self.ids[first:last], return_inverse=True)
+        type_ids, ids = np.unique(self.ids[first:last], return_inverse=True)
         return replace(
             self,
             sentence_ids=self.sentence_ids[start:stop],
             document_ids=self.document_ids[start:stop],
             offsets=self.offsets[start : stop + 1] - np.int32(first),
             ids=ids.astype(np.int32),
-            dictionary=self.dictionary.take(pa.array(used)),
+            dictionary=self.dictionary.take(pa.array(type_ids)),
             records=None if self.records is None else self.records[start:stop],
         )
 
@@ -275,9 +275,9 @@ def write_shards(
         entries = []
         for split, ids in split_ids.items():
             for number, start in enumerate(range(0, len(ids), shard_sentences)):
-                chosen = ids[start : start + shard_sentences]
+                row_ids = ids[start : start + shard_sentences]
                 path = folder / shard_name(split, number)
-                entries.append(_write_rows(path, split, chosen, [rows[i] for i in chosen]))
+                entries.append(_write_rows(path, split, row_ids, [rows[i] for i in row_ids]))
         size = sum(len(token.encode()) for row in rows for token in row)
         counts = ShardsCounts(
             documents=len(rows),

@@ -66,14 +66,14 @@ def _records(
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            raise ElmoError(f"{source}:{begin}: {_said(error)}") from None
+            raise ElmoError(f"{source}:{begin}: {_explain(error)}") from None
         if fields is None:
             return
         yield reader.line_num, fields
         begin = reader.line_num + 1
 
 
-def _said(error: csv.Error) -> str:
+def _explain(error: csv.Error) -> str:
     text = str(error)
     if "unexpected end" in text or "field larger" in text:
         return (

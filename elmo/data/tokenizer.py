@@ -215,10 +215,10 @@ def compose(text: str) -> str:
 def installed_tokenization(name: str, sentences: Literal["line", "split"] = "line") -> Tokenization:
     """Return the record of how text is split by the tokenizer `name` as installed here, and into
     sentences by `sentences`: `line` (one per line) or `split` (by the sentence splitter)."""
-    chosen = load_tokenizer(name)
+    tokenizer = load_tokenizer(name)
     splitter = sentence_splitter()[1] if sentences == "split" else {}
-    kind = chosen.kind
-    return Tokenization(name, chosen.libraries, kind.pattern, sentences, splitter, kind.form)
+    kind = tokenizer.kind
+    return Tokenization(name, tokenizer.libraries, kind.pattern, sentences, splitter, kind.form)
 
 
 def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
@@ -351,7 +351,7 @@ def _versions(*packages: str) -> dict[str, str]:
 def _check_versions(libraries: dict[str, str], name: str) -> None:
     """Raise `ElmoError` unless the libraries have the versions of the training: others may split
     differently."""
-    wanted = " ".join(f"'{package}=={version}'" for package, version in libraries.items())
+    requirements = " ".join(f"'{package}=={version}'" for package, version in libraries.items())
     for package, version in libraries.items():
         try:
             installed = metadata.version(package)
@@ -361,5 +361,5 @@ def _check_versions(libraries: dict[str, str], name: str) -> None:
             raise ElmoError(
                 f"the model's tokenizer {name} needs {package} {version}, "
                 f"{f'{installed} is installed' if installed else 'which is not installed'}; "
-                f"run: pip install {wanted}"
+                f"run: pip install {requirements}"
             )

@@ -1,6 +1,7 @@
 """The vocabulary of the softmax: words and their ids, in the 2018 file format, and their counts."""
 
 import codecs
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,12 +31,11 @@ class Vocabulary:
         self.counts = None if counts is None else list(counts)
         self._ids = {word: i for i, word in enumerate(self.words)}
         if len(self._ids) != len(self.words):
-            seen: set[str] = set()
-            twice = next(word for word in self.words if word in seen or seen.add(word))  # type: ignore[func-returns-value]
-            raise ElmoError(f"the word {twice!r} is in the vocabulary twice; remove one")
-        if lacking := [word for word in MARKS if word not in self._ids]:
+            word = next(word for word, count in Counter(self.words).items() if count > 1)
+            raise ElmoError(f"the word {word!r} is in the vocabulary twice; remove one")
+        if absent_marks := [word for word in MARKS if word not in self._ids]:
             raise ElmoError(
-                f"the vocabulary has no {', '.join(lacking)}; add a line for each at its head"
+                f"the vocabulary has no {', '.join(absent_marks)}; add a line for each at its head"
             )
         if _MAX_TERM_ID in self._ids:
             raise ElmoError(f"{_MAX_TERM_ID} is not a word; remove it")
@@ -79,14 +79,14 @@ class Vocabulary:
         if "" in words:
             line = kept[words.index("")] + 1
             raise ElmoError(f"{file}:{line}: is blank, and no word; delete the line")
-        beside = file.with_name("counts.txt")
+        counts_path = file.with_name("counts.txt")
         counts = None
-        if file.name == "words.txt" and beside.exists():
-            counts = [_count(beside, *line) for line in enumerate(_read_lines(beside), 1)]
+        if file.name == "words.txt" and counts_path.exists():
+            counts = [_count(counts_path, *line) for line in enumerate(_read_lines(counts_path), 1)]
             if len(counts) != len(lines):
                 raise ElmoError(
-                    f"{beside}: has {len(counts)} counts, and {file} {len(lines)} words; make both "
-                    "again"
+                    f"{counts_path}: has {len(counts)} counts, and {file} {len(lines)} words; "
+                    "make both again"
                 )
             counts = [counts[i] for i in kept]
         try:
@@ -115,5 +115,5 @@ def _count(path: Path, number: int, line: str) -> int:
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with new_file(path) as beside:
-        beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    with new_file(path) as new_path:
+        new_path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
