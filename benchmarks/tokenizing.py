@@ -48,7 +48,9 @@ def main() -> None:
 
 
 def _elmo(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
-    params = TokenizeSettings(options.tokenizer, "line", "line", 0.01, 0.0, 0, options.shard_bytes)
+    params = TokenizeSettings(
+        options.tokenizer, "line", "line", 0.01, 0.0, 0, 0, 0, 1.0, (), options.shard_bytes
+    )
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=options.processes)
 
     def run() -> None:

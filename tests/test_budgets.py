@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_619,
-    "pipeline": 13_918,
+    "pipeline": 14_105,
     "research": 2_128,
-    "benchmarks": 3_632,
-    "tests": 27_311,
+    "benchmarks": 3_634,
+    "tests": 27_492,
 }
 
 

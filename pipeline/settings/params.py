@@ -57,6 +57,18 @@ TaskName = Annotated[
         description="a name of at most 64 letters, digits, - and _",
     ),
 ]
+Script = Literal[
+    "latin",
+    "greek",
+    "cyrillic",
+    "hebrew",
+    "arabic",
+    "indic",
+    "thai",
+    "hangul",
+    "han or kana",
+    "other",
+]
 SettingValue = bool | int | float | str
 RegistryName = Annotated[
     str,
@@ -178,6 +190,16 @@ class TokenizeSettings:
     repeated_lines: WholeNumber
     """In how many documents of a text a line must stand to be left out of all: headers, footers,
     signatures; 0: none is left out."""
+    min_bytes: WholeNumber
+    """The size in bytes below which a document is left out; 0: none is."""
+    max_bytes: WholeNumber
+    """The size in bytes above which a document is left out; 0: none is."""
+    max_symbols: Annotated[float, Meta(ge=0, le=1)]
+    """The share of digits, punctuation and other symbols among its characters, white space not
+    counted, above which a document is left out; 1: none is."""
+    scripts: tuple[Script, ...]
+    """The scripts to keep: a document with most of its letters in another one is left out. Empty:
+    all."""
     shard_bytes: Annotated[int, Meta(ge=1024, le=2**31)]
     """About how many bytes of text one shard holds, doubled until the text is at most 8,192 times
     as large. About every 262,144 tokens of a shard become one part of a store."""

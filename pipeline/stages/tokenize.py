@@ -65,6 +65,10 @@ _OURS = ("manifest.json",)
 _ALSO = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
 _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
 _LEFT_OUT = {  # the summary's phrase for each reason to leave out lines
+    "short": "as documents under tokenize.min_bytes",
+    "long": "as documents over tokenize.max_bytes",
+    "symbols": "as documents over tokenize.max_symbols",
+    "script": "as documents of none of tokenize.scripts",
     "copy": "as copies of earlier text",
     "near_copy": "as near-copies of earlier text",
     "repeated_line": "as lines repeated across documents",

@@ -6,7 +6,7 @@ documents and lines of 256 bytes or more count as copies: people repeat short te
 and headings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,8 @@ from elmo.data.arrays import Int64s
 from elmo.errors import ElmoError
 
 from .accounting import Accounting
+from .documents import DocumentBlock
+from .filters import DocumentCounts, count_documents, find_filtered, is_filtering, join_counts
 from .near_duplicates import SLOTS, find_near_duplicates, sketch_documents
 from .pieces import Piece
 from .text_hashes import Hashes, hash_runs
@@ -46,25 +48,40 @@ class PiecePassages(NamedTuple):
 
     With `tokenize.near_duplicates`, `near_documents` has the documents by their sketches. With
     `tokenize.repeated_lines`, `line_hashes` has the hashes of all lines and `line_counts` the
-    number of documents that contain each.
+    number of documents that contain each. `filtered` has the documents that the filters leave out,
+    by reason; they are no passages.
     """
 
     exact: Passages
     near_documents: Passages
     line_hashes: Hashes
     line_counts: Int64s
+    filtered: ExcludedLines
 
 
 def find_passages(piece: Piece) -> PiecePassages | ElmoError:
     """Return the passages of a piece, or the error of a file that cannot be read."""
     try:
-        return _passages(piece)
+        passages, documents = collect_passages(piece, counts_documents=is_filtering(piece.params))
     except ElmoError as error:
         return error
+    filtered = find_filtered(documents, piece.params, piece.divided_bytes)
+    return _exclude(passages, filtered)._replace(filtered=filtered)
 
 
-def _passages(piece: Piece) -> PiecePassages:
+def collect_passages(
+    piece: Piece,
+    *,
+    counts_documents: bool,
+    on_block: Callable[[DocumentBlock, int], None] = lambda *_: None,
+) -> tuple[PiecePassages, DocumentCounts]:
+    """Return the passages of a piece before any filter, and with `counts_documents` its documents.
+
+    `on_block` is called with each block and the number of its first line.
+    """
     first_line = document_count = 0
+    document_counts: list[DocumentCounts] = []
+    ids: list[Int64s] = []
     lines_by_document = [np.zeros((0, 2), np.uint64)]
     exact = [_no_passages(np.zeros(0, np.uint64))]
     near_documents = [_no_passages(np.zeros((0, SLOTS), np.uint16))]
@@ -75,7 +92,11 @@ def _passages(piece: Piece) -> PiecePassages:
             document_ids = (numbers + document_count).astype(np.uint64)
             pairs = np.stack([rows.hashes, document_ids], 1)
             lines_by_document.append(np.unique(pairs[has_text], axis=0))
-            document_count += len(block.hashes)
+        if counts_documents:
+            document_counts.append(count_documents(block, first_line))
+            ids.append(np.unique(numbers) + document_count)
+        on_block(block, first_line)
+        document_count += len(block.hashes)
         for of_line in (np.arange(len(sizes)), numbers):
             begins = np.flatnonzero(np.diff(of_line, prepend=-1))
             counts = np.add.reduceat(has_text, begins, dtype=np.int64)
@@ -93,7 +114,8 @@ def _passages(piece: Piece) -> PiecePassages:
         first_line += len(sizes)
     pairs = np.unique(np.concatenate(lines_by_document), axis=0)
     line_hashes, line_counts = np.unique(pairs[:, 0], return_counts=True)
-    return PiecePassages(_joined(exact), _joined(near_documents), line_hashes, line_counts)
+    passages = PiecePassages(_joined(exact), _joined(near_documents), line_hashes, line_counts, {})
+    return passages, join_counts(document_counts, ids)
 
 
 def find_repeated_lines(
@@ -109,24 +131,35 @@ def find_repeated_lines(
 
 
 def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> list[ExcludedLines]:
-    """Return for each piece the ranges of lines that repeat earlier ones of any piece, by reason.
+    """Return for each piece the ranges of lines that are filtered or repeat earlier ones of any
+    piece, by reason.
 
-    The reasons are "copy" and, with a `similarity` above 0, "near_copy": documents that are as
-    similar to an earlier one.
+    Beside those of the filters, the reasons are "copy" and, with a `similarity` above 0,
+    "near_copy": documents that are as similar to an earlier one.
     """
-    keys = np.concatenate([piece.exact.keys for piece in pieces])
-    is_copy = np.ones(len(keys), bool)
-    is_copy[np.unique(keys, return_index=True)[1]] = False
+    exact = [piece.exact for piece in pieces]
     left_out: list[ExcludedLines] = [
-        {"copy": ranges} for ranges in _split(is_copy, [piece.exact.lines for piece in pieces])
+        {**piece.filtered, "copy": ranges}
+        for piece, ranges in zip(pieces, _split(find_originals(exact) >= 0, exact), strict=True)
     ]
     if similarity:
-        sketches = np.concatenate([piece.near_documents.keys for piece in pieces])
-        is_near = find_near_duplicates(sketches, similarity=similarity)
-        near_ranges = _split(is_near, [piece.near_documents.lines for piece in pieces])
+        near = [piece.near_documents for piece in pieces]
+        near_ranges = _split(find_originals(near, similarity=similarity) >= 0, near)
         for of_piece, ranges in zip(left_out, near_ranges, strict=True):
             of_piece["near_copy"] = ranges
     return left_out
+
+
+def find_originals(pieces: Sequence[Passages], *, similarity: float = 0.0) -> Int64s:
+    """Return for each passage of all pieces the number of an earlier one that it repeats, or -1.
+
+    With a `similarity`, the passages have sketches and repeat one that is as similar.
+    """
+    keys = np.concatenate([piece.keys for piece in pieces])
+    if similarity:
+        return find_near_duplicates(keys, similarity=similarity)
+    _, firsts, places = np.unique(keys, return_index=True, return_inverse=True)
+    return np.where(firsts[places] < np.arange(len(keys)), firsts[places], -1)
 
 
 def find_leaks(
@@ -154,9 +187,9 @@ def find_leaks(
             other_passages.keys[other_passages.heldout != side],
         )
         leaks[on_side] = np.isin(passages.keys[on_side], other_keys)
-    ranges = _split(leaks, [piece.exact.lines for piece in pieces])
+    ranges = _split(leaks, [piece.exact for piece in pieces])
     if similarity and (count := sum(len(piece.near_documents.keys) for piece in other_pieces)):
-        is_near = find_near_duplicates(
+        originals = find_near_duplicates(
             np.concatenate([piece.near_documents.keys for piece in (*other_pieces, *pieces)]),
             similarity=similarity,
             reference_count=count,
@@ -167,7 +200,7 @@ def find_leaks(
                 ]
             ),
         )
-        near_ranges = _split(is_near, [piece.near_documents.lines for piece in pieces])
+        near_ranges = _split(originals >= 0, [piece.near_documents for piece in pieces])
         ranges = [_merged(np.concatenate(pair)) for pair in zip(ranges, near_ranges, strict=True)]
     return ranges
 
@@ -197,11 +230,11 @@ def _joined(parts: Sequence[Passages]) -> Passages:
     return Passages(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _split(is_left_out: npt.NDArray[np.bool_], ranges: Sequence[Int64s]) -> list[Int64s]:
+def _split(is_left_out: npt.NDArray[np.bool_], pieces: Sequence[Passages]) -> list[Int64s]:
     """Return each piece's merged ranges that `is_left_out`, a mask over all pieces, selects."""
-    ends = np.cumsum([len(of_piece) for of_piece in ranges])
-    parts = zip(ranges, np.split(is_left_out, ends[:-1]), strict=True)
-    return [_merged(of_piece[mask]) for of_piece, mask in parts]
+    ends = np.cumsum([len(piece.lines) for piece in pieces])
+    parts = zip(pieces, np.split(is_left_out, ends[:-1]), strict=True)
+    return [_merged(piece.lines[mask]) for piece, mask in parts]
 
 
 def _merged(ranges: Int64s) -> Int64s:

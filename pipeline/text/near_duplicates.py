@@ -55,15 +55,15 @@ def find_near_duplicates(
     similarity: float,
     reference_count: int = 0,
     sides: npt.NDArray[np.bool_] | None = None,
-) -> npt.NDArray[np.bool_]:
-    """Tell for each document whether an earlier one shares at least `similarity` of its slots.
+) -> Int64s:
+    """Return for each document an earlier one that shares `similarity` of its slots or more, or -1.
 
     In each band of a sketch, a document is compared with the first document that has the same band
     and with the last one before it. With `reference_count`, the others are compared with that many
     first documents, and only their results are returned. With `sides`, only documents of the same
     side are compared.
     """
-    is_near = np.zeros(len(sketches), bool)
+    originals = np.full(len(sketches), -1)
     for slot in range(0, SLOTS, _BAND):
         keys = np.ascontiguousarray(sketches[:, slot : slot + _BAND]).view(np.uint64).flatten()
         if sides is not None:
@@ -72,7 +72,7 @@ def find_near_duplicates(
         places = np.arange(len(order))
         begins = np.append(True, np.diff(keys[order]) != 0)[: len(order)]
         firsts = np.maximum.accumulate(np.where(begins, places, 0))
-        is_later, lasts = ~begins & ~is_near[order], places - 1
+        is_later, lasts = ~begins & (originals[order] < 0), places - 1
         if reference_count:
             is_reference = order < reference_count
             lasts = np.maximum.accumulate(np.where(is_reference | begins, places, 0))
@@ -81,7 +81,7 @@ def find_near_duplicates(
         for compared_places in (firsts[later_places], lasts[later_places]):
             for start in range(0, len(later_places), _PAIRS):
                 part = slice(start, start + _PAIRS)
-                documents = order[later_places[part]]
-                equal = sketches[documents] == sketches[order[compared_places[part]]]
-                is_near[documents[equal.mean(1) >= similarity]] = True
-    return is_near[reference_count:]
+                documents, others = order[later_places[part]], order[compared_places[part]]
+                is_near = (sketches[documents] == sketches[others]).mean(1) >= similarity
+                originals[documents[is_near]] = others[is_near]
+    return originals[reference_count:]

@@ -76,6 +76,13 @@ class Piece:
                 is_heldout = bool(heldout[-1])
                 yield block, heldout
 
+    @property
+    def divided_bytes(self) -> int:
+        """Return the size of the file if it is one document and this piece a part of it, else 0."""
+        span = self.spans[0]
+        is_whole = span.start == 0 and span.end in (-1, span.input.bytes)
+        return 0 if is_whole or self.sides.documents != "file" else text_bytes(span.input)
+
     @cached_property
     def digest(self) -> str:
         """Return a digest of everything that the piece's shards depend on.

@@ -1,6 +1,5 @@
 """Counts that show a text's quality: duplicates, long tokens, scripts, tokens without letters."""
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from unicodedata import is_normalized
@@ -14,27 +13,12 @@ from msgspec import Struct
 from elmo.data.manifest import TextQuality
 from elmo.io.records import Count
 
+from .characters import SCRIPTS, SYMBOL, find_scripts
 from .text_hashes import Hashes
 
 _SAMPLE = 2048  # sentences of a piece, at most, that are compared with those of the others
 _LONGEST = 10  # tokens that are listed
 _LIMIT = 48  # bytes above which a token is long
-# The first code point of each range of characters, and the script of these.
-_RANGES = """
-    0000 latin, 0250 other, 0370 greek, 0400 cyrillic, 0530 other, 0590 hebrew, 0600 arabic,
-    0780 other, 0900 indic, 0E00 thai, 0E80 other, 1100 hangul, 1200 other, 1E00 latin,
-    1F00 greek, 2000 other, 3040 han or kana, 3130 hangul, 3190 other, 3400 han or kana,
-    A000 other, AC00 hangul, D7B0 other, F900 han or kana, FB00 other, FF21 latin,
-    FF66 han or kana, FFA0 hangul, 10000 other, 20000 han or kana, 40000 other
-"""
-_SCRIPT_BY_START = {
-    int(start, 16): script
-    for start, script in (entry.split(maxsplit=1) for entry in _RANGES.strip().split(","))
-}
-_STARTS = list(_SCRIPT_BY_START)
-SCRIPTS = sorted(set(_SCRIPT_BY_START.values()))
-_SCRIPT_INDEXES = [SCRIPTS.index(script) for script in _SCRIPT_BY_START.values()]
-_NO_LETTER = len(SCRIPTS)
 
 
 class QualityCounts(Struct, forbid_unknown_fields=True):
@@ -89,14 +73,14 @@ class QualityCounts(Struct, forbid_unknown_fields=True):
         begins = (np.cumsum(lengths) - lengths)[lengths > 0]
         if not len(begins):
             return
-        scripts = _scripts(types)
-        counts = np.zeros((len(begins), _NO_LETTER + 1), np.int32)
+        scripts = find_scripts(types)
+        counts = np.zeros((len(begins), SYMBOL + 1), np.int32)
         commonest = np.bincount(scripts, minlength=1).argmax()
         for script in np.setdiff1d(scripts, commonest):
             counts[:, script] = np.add.reduceat((scripts == script)[ids], begins, dtype=np.int32)
         counts[:, commonest] = lengths[lengths > 0] - counts.sum(1)
-        not_text = counts[:, _NO_LETTER] * 2 > counts.sum(1)
-        main = np.bincount(counts[~not_text, :_NO_LETTER].argmax(1), minlength=_NO_LETTER)
+        not_text = counts[:, SYMBOL] * 2 > counts.sum(1)
+        main = np.bincount(counts[~not_text, :SYMBOL].argmax(1), minlength=SYMBOL)
         self.sentences += len(counts)
         self.not_text += int(not_text.sum())
         for script, count in zip(SCRIPTS, main.tolist(), strict=True):
@@ -140,21 +124,3 @@ def _are_decomposed(types: pa.StringArray) -> npt.NDArray[np.bool_]:
     texts = types.take(pa.array(other_ids)).to_pylist()
     decomposed[other_ids] = [not is_normalized("NFC", text) for text in texts]
     return decomposed
-
-
-def _scripts(types: pa.StringArray) -> npt.NDArray[np.int8]:
-    """Return the script of each type's first letter, as an index into `SCRIPTS`."""
-    scripts = np.full(len(types), SCRIPTS.index("latin"), np.int8)
-    other_ids = np.flatnonzero(~pc.match_substring_regex(types, "^[A-Za-z]").to_numpy(False))
-    for i, token in zip(
-        other_ids.tolist(), types.take(pa.array(other_ids)).to_pylist(), strict=True
-    ):
-        scripts[i] = _script(token)
-    return scripts
-
-
-def _script(token: str) -> int:
-    for character in token:
-        if character.isalpha():
-            return _SCRIPT_INDEXES[bisect_right(_STARTS, ord(character)) - 1]
-    return _NO_LETTER

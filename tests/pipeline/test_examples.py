@@ -95,7 +95,7 @@ def records(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Path:
         tokenize.tokenize(
             find_inputs([str(folder / "reviews.csv")]),
             Location(folder / "shards"),
-            TokenizeSettings("unicode", "split", "auto", 0.05, 0.0, 0, 1 << 20),
+            TokenizeSettings("unicode", "split", "auto", 0.05, 0.0, 0, 0, 0, 1.0, (), 1 << 20),
             column="text",
             keep=("id",),
             work=Location(folder / "runs"),

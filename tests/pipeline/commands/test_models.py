@@ -77,7 +77,7 @@ def test_the_same_tokens_everywhere(
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
-    params = TokenizeSettings(name, sentences, "line", 0.0, 0.0, 0, 1 << 20)
+    params = TokenizeSettings(name, sentences, "line", 0.0, 0.0, 0, 0, 0, 1.0, (), 1 << 20)
     tokenize.tokenize(
         find_inputs([str(text)]),
         Location(tmp_path / "shards"),

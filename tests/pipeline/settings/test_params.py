@@ -145,7 +145,8 @@ def test_no_setting_is_without_a_range() -> None:
             "tokenize.holdout",
             0.1,
             "tokenize.holdout is no setting; there are tokenizer, sentences, "
-            "documents, heldout, near_duplicates, repeated_lines, shard_bytes",
+            "documents, heldout, near_duplicates, repeated_lines, min_bytes, max_bytes, "
+            "max_symbols, scripts, shard_bytes",
         ),
         ("corpus.general", "text.txt", "corpus.general must be a list, found 'text.txt'"),
         (

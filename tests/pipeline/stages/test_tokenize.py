@@ -79,6 +79,10 @@ def params(**changes: object) -> TokenizeSettings:
             "heldout": 0.0,
             "near_duplicates": 0.0,
             "repeated_lines": 0,
+            "min_bytes": 0,
+            "max_bytes": 0,
+            "max_symbols": 1.0,
+            "scripts": (),
             "shard_bytes": 1024,
             **changes,
         }
@@ -530,6 +534,66 @@ def test_lines_repeated_across_documents_are_left_out(tmp_path: Path, name: str)
             assert accounted(shards) == shards.manifest.counts.bytes
             dropped = shards.manifest.counts.dropped.get("repeated_line", Dropped(0, 0))
             assert dropped == Dropped(40 * len(gone), 40 * sum(map(len, gone)))
+
+
+FILTERED = {
+    "short": "Too short.",
+    "long": "A long text goes on and on. " * 20,
+    "symbols": "1 2 3 4 5 6 7 8 9 10 | 11 | 12 | 13 = a sum of 91; 14.5 % of 600 %",
+    "script": "Только по-русски, это не латиница, but Latin is here.",
+}
+FILTERS = {"min_bytes": 40, "max_bytes": 300, "max_symbols": 0.5, "scripts": ("latin", "thai")}
+
+
+@pytest.mark.parametrize("documents_", ["blank", "line"])
+@pytest.mark.parametrize("reason", [None, *FILTERED])
+def test_a_filter_leaves_out_the_documents_over_its_limit(
+    tmp_path: Path, reason: str | None, documents_: str
+) -> None:
+    """Each filter alone, and all at once, whatever the blocks; marks of Thai are no symbols."""
+    thai = "ที่นี่มีน้ำ" * 3
+    plain = [f"Document {k} is as long as others.\nIt has two lines." for k in range(40)]
+    plain = [text.replace("\n", " " if documents_ == "line" else "\n") for text in plain]
+    texts = [*plain[:20], *FILTERED.values(), *plain[20:], thai]
+    path = text_file(tmp_path, ["\n\n".join(texts)])
+    names = dict(zip(FILTERED, FILTERS, strict=True))
+    reasons = [*FILTERED] if reason is None else [reason]
+    how = {names[one]: FILTERS[names[one]] for one in reasons}
+    expected = [text for text in texts if text not in [FILTERED[one] for one in reasons]]
+    for size in (1024, 1 << 20):
+        shards = make(tmp_path / f"out{size}", path, documents=documents_, shard_bytes=size, **how)
+        lines = [" ".join(row) for row in in_order(shards) if row]
+        assert lines == [" ".join(line.split()) for line in "\n".join(expected).split("\n")]
+        dropped = shards.manifest.counts.dropped
+        assert {one for one in FILTERED if one in dropped} == set(reasons)
+        assert all(dropped[one].bytes == len(FILTERED[one].encode()) for one in reasons)
+        assert accounted(shards) == shards.manifest.counts.bytes
+
+
+def test_what_a_filter_leaves_out_is_no_original_of_a_copy(tmp_path: Path) -> None:
+    """A near copy of a document that is too long is kept, since nothing else says what it does."""
+    pick = random.Random(3)
+    text = " ".join(f"w{pick.randrange(10**5)}" for _ in range(100))
+    long, near = f"{text} and some more words", edit_text(text, 0.01, pick)
+    path = text_file(tmp_path, [long, near])
+    for limit, kept in ((0, [long]), (len(near), [near])):
+        shards = make(tmp_path / str(limit), path, near_duplicates=0.8, max_bytes=limit)
+        assert [" ".join(row) for row in in_order(shards) if row] == kept
+        assert accounted(shards) == shards.manifest.counts.bytes
+
+
+@pytest.mark.parametrize("least", [0, 3000])
+def test_a_file_that_is_one_document_is_as_long_as_it_is(tmp_path: Path, least: int) -> None:
+    """Whatever pieces it is divided into."""
+    paths = [
+        text_file(tmp_path, [f"line {k} of {name}" for k in range(count)], name=f"{name}.txt")
+        for name, count in (("short", 50), ("long", 500))
+    ]
+    how = {"documents": "file", "min_bytes": least, "shard_bytes": 1024}
+    shards = make(tmp_path / "out", *paths, **how)
+    kept = [" ".join(row) for row in in_order(shards)]
+    expected = [f"line {k} of long" for k in range(500)]
+    assert kept == [*(f"line {k} of short" for k in range(50) if not least), *expected]
 
 
 @pytest.mark.parametrize("similarity", [0.0, 0.8])
@@ -1047,7 +1111,7 @@ out, name, at = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 workers.tasks, workers.session = tasks, nullcontext
 where = shard_builder if name == "describe_shard" else Location
 setattr(where, name, killing(getattr(where, name), at))
-params = TokenizeSettings("unicode", "line", "line", 0.2, 0.0, 0, int(sys.argv[5]))
+params = TokenizeSettings("unicode", "line", "line", 0.2, 0.0, 0, 0, 0, 1.0, (), int(sys.argv[5]))
 inputs = find_inputs([sys.argv[1]])
 tokenize.tokenize(
     inputs, Location(out), params, column="text", work=Location(out.parent / "runs"),

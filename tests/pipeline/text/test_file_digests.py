@@ -82,7 +82,7 @@ def test_a_file_that_was_just_written_is_read_again(
 
 
 def tokenized(found: list[InputFile], tmp_path: Path) -> None:
-    params = TokenizeSettings("whitespace", "line", "auto", 0.2, 0.0, 0, 1024)
+    params = TokenizeSettings("whitespace", "line", "auto", 0.2, 0.0, 0, 0, 0, 1.0, (), 1024)
     own = Cluster(actors=1)
     stage.tokenize(
         found,

@@ -1,0 +1,96 @@
+"""Filters: documents that are left out for what they are, by the limits of the settings."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from elmo.data.arrays import Int64s
+
+from ..settings.params import TokenizeSettings
+from .characters import KIND_COUNT, SCRIPTS, SPACE, SYMBOL, find_kinds
+from .documents import DocumentBlock
+
+# The setting of each reason to leave a document out; at its first value, no document is.
+FILTERS = {
+    "short": ("min_bytes", 0),
+    "long": ("max_bytes", 0),
+    "symbols": ("max_symbols", 1.0),
+    "script": ("scripts", ()),
+}
+
+
+class DocumentCounts(NamedTuple):
+    """The documents of a piece: where each is, and what it holds.
+
+    `lines` has the first line of each and the line after its last, numbered in the piece, `sizes`
+    its bytes without line ends, and `kinds` its characters of each kind (documents, kinds).
+    """
+
+    lines: Int64s
+    sizes: Int64s
+    kinds: Int64s
+
+    @property
+    def symbol_shares(self) -> npt.NDArray[np.float64]:
+        """Return the share of symbols among the characters of each that are no white space."""
+        return self.kinds[:, SYMBOL] / np.maximum(self.kinds[:, :SPACE].sum(1), 1)
+
+    @property
+    def scripts(self) -> Int64s:
+        """Return the script of most letters of each document; -1 for one without letters."""
+        letters = self.kinds[:, :SYMBOL]
+        return np.where(letters.any(1), letters.argmax(1), -1)
+
+
+def is_filtering(params: TokenizeSettings) -> bool:
+    """Tell whether a filter is on."""
+    return any(getattr(params, name) != off for name, off in FILTERS.values())
+
+
+def count_documents(block: DocumentBlock, first_line: int) -> DocumentCounts:
+    """Count the documents of a block, of which one may go on; `first_line` is its first line."""
+    begins = np.flatnonzero(np.diff(block.numbers, prepend=-1))
+    ends = np.append(begins[1:], len(block.numbers))
+    kinds = find_kinds(block.text.decode("utf-8"))
+    data = np.frombuffer(block.text, np.uint8)
+    cuts = np.cumsum(data & 0xC0 != 0x80)[block.lines[1][ends - 1]]  # in characters, not bytes
+    documents = np.repeat(np.arange(len(cuts)), np.diff(cuts, prepend=0))
+    counts = np.bincount(documents * KIND_COUNT + kinds, minlength=len(cuts) * KIND_COUNT)
+    sizes = np.add.reduceat(block.lines[1] - block.lines[0], begins)
+    lines = first_line + np.stack([begins, ends], 1)
+    return DocumentCounts(lines, sizes, counts.reshape(-1, KIND_COUNT))
+
+
+def join_counts(parts: Sequence[DocumentCounts], ids: Sequence[Int64s]) -> DocumentCounts:
+    """Join the counts of a piece's blocks; `ids` has the number of each part's documents."""
+    if not parts:
+        nothing = np.zeros((0, KIND_COUNT), np.int64)
+        return DocumentCounts(nothing[:, :2], nothing[:, 0], nothing)
+    begins = np.flatnonzero(np.diff(np.concatenate(ids), prepend=-1))
+    lines, sizes, kinds = map(np.concatenate, zip(*parts, strict=True))
+    ends = np.append(begins[1:], len(lines)) - 1
+    lines = np.stack([lines[begins, 0], lines[ends, 1]], 1)
+    return DocumentCounts(lines, np.add.reduceat(sizes, begins), np.add.reduceat(kinds, begins))
+
+
+def find_filtered(
+    documents: DocumentCounts, params: TokenizeSettings, file_size: int = 0
+) -> dict[str, Int64s]:
+    """Return the lines of the documents that are left out, as ranges by the reason.
+
+    A document without text is not. If the piece is a part of a document, `file_size` is the size of
+    all of it.
+    """
+    sizes = np.maximum(documents.sizes, file_size)
+    scripts = documents.scripts
+    wanted_scripts = [-1, *(SCRIPTS.index(name) for name in params.scripts)]
+    is_left_out = {
+        "short": sizes < params.min_bytes,
+        "long": (sizes > params.max_bytes) & (params.max_bytes > 0),
+        "symbols": documents.symbol_shares > params.max_symbols,
+        "script": ~np.isin(scripts, wanted_scripts) & bool(params.scripts),
+    }
+    has_text = documents.kinds[:, :SPACE].any(1)
+    return {reason: documents.lines[mask & has_text] for reason, mask in is_left_out.items()}
