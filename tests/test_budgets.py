@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_619,
-    "pipeline": 14_105,
+    "pipeline": 14_449,
     "research": 2_128,
     "benchmarks": 3_634,
-    "tests": 27_492,
+    "tests": 27_658,
 }
 
 

@@ -21,7 +21,7 @@ from . import (
 )
 
 SECTIONS: dict[str, list[click.Command]] = {
-    "A project": [project.init, project.run_stages],
+    "A project": [project.init, project.inspect, project.run_stages],
     "Use a model": [
         models.embed,
         models.perplexity,

@@ -1,12 +1,17 @@
 """A project and its settings: init, run, preset."""
 
+import json
 import sys
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import click
 
-from .options import PARAMS, PATH, print_done
+from .options import JSON, PARAMS, PATH, add_cluster_settings, print_done
+
+if TYPE_CHECKING:
+    from ..settings.cluster import Cluster
 
 
 class _SeveralFiles(click.Command):
@@ -81,6 +86,63 @@ def init(
     for line in lines[1:]:
         print_done(f"  {line}")
     print_done(f"  next: {'' if folder == Path('.') else f'cd {quote(str(folder))}; '}elmo run")
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True)
+@click.option("--column", help="The column of CSV, TSV, JSON lines or Parquet. Default: text.")
+@PARAMS
+@JSON
+@add_cluster_settings
+def inspect(
+    files: tuple[str, ...],
+    column: str | None,
+    params_file: Path,
+    as_json: bool,
+    cluster: "Cluster",
+) -> None:
+    """Show what the text in FILES holds, and what each filter would leave out, with samples.
+
+    Filters that are off in the settings are tried with usual values, one at a time. Nothing is
+    written.
+
+    \b
+    Example: elmo inspect reviews.jsonl wiki/*.txt.gz --column body
+    """
+    from ..settings.params import load
+    from ..stages.inspection import inspect_text
+    from ..terminal.progress import human_size
+    from ..text.input_files import find_inputs
+    from ..text.text_blocks import check_texts
+
+    params = load(params_file)
+    column = column or params.corpus.column
+    inputs = find_inputs(files, "as FILES")
+    check_texts(inputs, column, "as FILES")
+    text = inspect_text(inputs, params.tokenize, column=column, cluster=cluster)
+    if as_json:
+        click.echo(json.dumps(text, ensure_ascii=False))
+        return
+    formats = ", ".join(f"{count:,} {name}" for name, count in text["formats"].items())
+    print_done(f"inspect: {human_size(text['bytes'])} in {formats}")
+    sizes = (human_size(text[f"{kind}_document_bytes"]) for kind in ("median", "longest"))
+    print_done("  {:,} documents: {} the median, {} the longest".format(text["documents"], *sizes))
+    scripts = ", ".join(f"{count:,} {name}" for name, count in text["scripts"].items())
+    print_done(f"  documents by script: {scripts or 'no letters'}")
+    for name in ("duplicate_share", "not_text_sentences", "wrapped_lines", "decomposed_tokens"):
+        label = name.replace("_", " ").replace("sentences", "lines")
+        print_done(f"  {label}: {text['quality'][name]:,}")
+    for finding in text["findings"]:
+        setting = "always left out" if finding["is_on"] else "never left out"
+        if finding["setting"]:
+            setting = f"tokenize.{finding['setting']}: {json.dumps(finding['value'])}"
+            setting += "" if finding["is_on"] else ", which is off"
+        size = human_size(finding["bytes"])
+        print_done(f"  {finding['reason']}: {finding['lines']:,} lines, {size} ({setting})")
+        for sample in finding["samples"]:
+            print_done(f"    {sample['file']}: {sample['text'][:100]}")
+            if original := sample.get("repeats"):
+                print_done(f"      repeats {original['file']}: {original['text'][:100]}")
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True})

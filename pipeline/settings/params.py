@@ -105,8 +105,8 @@ class CorpusSettings:
     domain_package: PackageName
     """The installed package whose docstrings are the domain text if `domain` is empty."""
     column: Line
-    """The column of CSV, TSV and Parquet, or the field of JSON lines, that holds the text. Plain
-    text ignores it."""
+    """The column of CSV, TSV and Parquet, or the field of JSON lines, that holds the text; `title +
+    body` joins two, `data.text` is a field within another. Plain text ignores it."""
     keep: tuple[Line, ...]
     """Other columns of the domain text's records, such as their id, that the store keeps beside
     each sentence; `elmo neighbors` shows them."""

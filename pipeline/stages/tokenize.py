@@ -7,11 +7,11 @@ the number of workers, their order, interruptions, or the replaced output.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -39,7 +39,6 @@ from ..terminal.progress import human_size
 from ..text import accounting, quality
 from ..text.copies import (
     ExcludedLines,
-    PiecePassages,
     find_copies,
     find_leaks,
     find_passages,
@@ -61,6 +60,8 @@ from ..text.work_folder import discard_pieces, work_folder
 from .corpus import TextName, read_manifest
 from .stage import OUT, Argument, Numbers, Stage
 
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 _OURS = ("manifest.json",)
 _ALSO = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
 _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
@@ -233,7 +234,7 @@ def tokenize(
     inputs = check_inputs(inputs)
 
     plan = partial(
-        _plan, out=out, params=params, tokenizer=tokenizer, is_independent=is_independent
+        plan_text, out=out, params=params, tokenizer=tokenizer, is_independent=is_independent
     )
     pieces = plan(inputs, column)
     domain_pieces = plan(check_inputs(domain[0]), domain[1]) if domain else []
@@ -278,7 +279,7 @@ def tokenize(
     return _metrics(counts, report, shards)
 
 
-def _plan(
+def plan_text(
     inputs: Sequence[InputFile],
     column: str,
     *,
@@ -297,6 +298,15 @@ def _plan(
     ]
 
 
+def run_tasks(
+    function: Callable[[Job], Result | ElmoError], jobs: Sequence[Job], cluster: Cluster, label: str
+) -> list[Result]:
+    """Run `function` on each job as a task, and return the results; raise all errors as one."""
+    results = [*workers.tasks(function, jobs, cluster=cluster, label=label)]
+    raise_all(result for result in results if isinstance(result, ElmoError))
+    return [result for result in results if not isinstance(result, ElmoError)]
+
+
 def _leave_out_copies(
     pieces: Sequence[Piece], domain_pieces: Sequence[Piece], cluster: Cluster
 ) -> list[Piece]:
@@ -305,9 +315,7 @@ def _leave_out_copies(
     Leaks are text that the `domain_pieces`, those of the domain text, have on the other side.
     """
     both_texts = [*pieces, *domain_pieces]
-    results = [*workers.tasks(find_passages, both_texts, cluster=cluster, label="copies")]
-    raise_all(result for result in results if isinstance(result, ElmoError))
-    passages = [result for result in results if isinstance(result, PiecePassages)]
+    passages = run_tasks(find_passages, both_texts, cluster, "copies")
     passages, domain_passages = passages[: len(pieces)], passages[len(pieces) :]
     similarity = pieces[0].params.near_duplicates if pieces else 0.0
     left_out = find_copies(passages, similarity=similarity)
@@ -353,11 +361,8 @@ def _tokenize_pieces(
         **{result.piece: result for result in read_finished(new_pieces)},
     }
     unfinished_pieces = [piece for piece in pieces if piece.digest not in result_by_piece]
-    new_results = [*workers.tasks(try_piece, unfinished_pieces, cluster=cluster, label="tokenize")]
-    raise_all(result for result in new_results if isinstance(result, ElmoError))
-    result_by_piece.update(
-        (result.piece, result) for result in new_results if isinstance(result, PieceResult)
-    )
+    new_results = run_tasks(try_piece, unfinished_pieces, cluster, "tokenize")
+    result_by_piece.update((result.piece, result) for result in new_results)
     return [result_by_piece[piece.digest] for piece in pieces]
 
 

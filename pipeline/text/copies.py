@@ -122,12 +122,18 @@ def find_repeated_lines(
     pieces: Sequence[PiecePassages], *, document_count: int
 ) -> list[tuple[int, ...]]:
     """Return for each piece the hashes of its lines that are in `document_count` documents."""
+    hashes, counts = count_lines(pieces)
+    repeated = hashes[counts >= document_count]
+    return [tuple(np.intersect1d(piece.line_hashes, repeated).tolist()) for piece in pieces]
+
+
+def count_lines(pieces: Sequence[PiecePassages]) -> tuple[Hashes, Int64s]:
+    """Return the hashes of all lines, and the number of documents that contain each."""
     hashes, places = np.unique(
         np.concatenate([piece.line_hashes for piece in pieces]), return_inverse=True
     )
     counts = np.bincount(places, np.concatenate([piece.line_counts for piece in pieces]))
-    repeated = hashes[counts >= document_count]
-    return [tuple(np.intersect1d(piece.line_hashes, repeated).tolist()) for piece in pieces]
+    return hashes, counts.astype(np.int64)
 
 
 def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> list[ExcludedLines]:
@@ -137,14 +143,18 @@ def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> 
     Beside those of the filters, the reasons are "copy" and, with a `similarity` above 0,
     "near_copy": documents that are as similar to an earlier one.
     """
-    exact = [piece.exact for piece in pieces]
+    exact = find_originals([piece.exact for piece in pieces])
+    copies = split_ranges(exact >= 0, [piece.exact.lines for piece in pieces])
     left_out: list[ExcludedLines] = [
-        {**piece.filtered, "copy": ranges}
-        for piece, ranges in zip(pieces, _split(find_originals(exact) >= 0, exact), strict=True)
+        {**piece.filtered, "copy": ranges} for piece, ranges in zip(pieces, copies, strict=True)
     ]
     if similarity:
-        near = [piece.near_documents for piece in pieces]
-        near_ranges = _split(find_originals(near, similarity=similarity) >= 0, near)
+        near_originals = find_originals(
+            [piece.near_documents for piece in pieces], similarity=similarity
+        )
+        near_ranges = split_ranges(
+            near_originals >= 0, [piece.near_documents.lines for piece in pieces]
+        )
         for of_piece, ranges in zip(left_out, near_ranges, strict=True):
             of_piece["near_copy"] = ranges
     return left_out
@@ -187,7 +197,7 @@ def find_leaks(
             other_passages.keys[other_passages.heldout != side],
         )
         leaks[on_side] = np.isin(passages.keys[on_side], other_keys)
-    ranges = _split(leaks, [piece.exact for piece in pieces])
+    ranges = split_ranges(leaks, [piece.exact.lines for piece in pieces])
     if similarity and (count := sum(len(piece.near_documents.keys) for piece in other_pieces)):
         originals = find_near_duplicates(
             np.concatenate([piece.near_documents.keys for piece in (*other_pieces, *pieces)]),
@@ -200,7 +210,7 @@ def find_leaks(
                 ]
             ),
         )
-        near_ranges = _split(originals >= 0, [piece.near_documents for piece in pieces])
+        near_ranges = split_ranges(originals >= 0, [piece.near_documents.lines for piece in pieces])
         ranges = [_merged(np.concatenate(pair)) for pair in zip(ranges, near_ranges, strict=True)]
     return ranges
 
@@ -230,11 +240,11 @@ def _joined(parts: Sequence[Passages]) -> Passages:
     return Passages(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _split(is_left_out: npt.NDArray[np.bool_], pieces: Sequence[Passages]) -> list[Int64s]:
+def split_ranges(is_left_out: npt.NDArray[np.bool_], ranges: Sequence[Int64s]) -> list[Int64s]:
     """Return each piece's merged ranges that `is_left_out`, a mask over all pieces, selects."""
-    ends = np.cumsum([len(piece.lines) for piece in pieces])
-    parts = zip(pieces, np.split(is_left_out, ends[:-1]), strict=True)
-    return [_merged(piece.lines[mask]) for piece, mask in parts]
+    ends = np.cumsum([len(of_piece) for of_piece in ranges])
+    parts = zip(ranges, np.split(is_left_out, ends[:-1]), strict=True)
+    return [_merged(of_piece[mask]) for of_piece, mask in parts]
 
 
 def _merged(ranges: Int64s) -> Int64s:

@@ -25,12 +25,13 @@ _HASHED = 1 << 16  # bytes at the beginning of a document that its hash covers
 class DocumentBlock(NamedTuple):
     """A block of a text with its lines and the documents that begin in it.
 
-    `lines` has the begins and ends of the lines, `rows` their text, and `records` their records,
-    None in a file without records. `numbers` has for each line the number of its document, from 1;
-    0 is the document that continues from the previous block. `hashes` has the hash of each document
-    (0: without text).
+    `file` is the name of its file. `lines` has the begins and ends of the lines, `rows` their text,
+    and `records` their records, None in a file without records. `numbers` has for each line the
+    number of its document, from 1; 0 is the document that continues from the previous block.
+    `hashes` has the hash of each document (0: without text).
     """
 
+    file: str
     text: bytes
     records: Records | None
     lines: tuple[Int64s, Int64s]
@@ -78,7 +79,7 @@ def read_documents(
             hashes = np.array([int(span.input.sha256[:16], 16)], np.uint64)[: numbers[-1]]
         else:
             hashes = _hash_documents(lines[0], rows.hashes, begins, numbers)
-        yield DocumentBlock(text, records, lines, rows, numbers, hashes)
+        yield DocumentBlock(span.input.name, text, records, lines, rows, numbers, hashes)
 
 
 def _hash_documents(

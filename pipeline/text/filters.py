@@ -1,7 +1,7 @@
 """Filters: documents that are left out for what they are, by the limits of the settings."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,13 @@ from ..settings.params import TokenizeSettings
 from .characters import KIND_COUNT, SCRIPTS, SPACE, SYMBOL, find_kinds
 from .documents import DocumentBlock
 
-# The setting of each reason to leave a document out; at its first value, no document is.
-FILTERS = {
-    "short": ("min_bytes", 0),
-    "long": ("max_bytes", 0),
-    "symbols": ("max_symbols", 1.0),
-    "script": ("scripts", ()),
+# By reason to leave a document out: the setting, its value if the filter is off, and a usual one;
+# the usual scripts are those of the text.
+FILTERS: dict[str, tuple[str, Any, Any]] = {
+    "short": ("min_bytes", 0, 100),
+    "long": ("max_bytes", 0, 1_000_000),
+    "symbols": ("max_symbols", 1.0, 0.3),
+    "script": ("scripts", (), ()),
 }
 
 
@@ -30,7 +31,7 @@ class DocumentCounts(NamedTuple):
 
     lines: Int64s
     sizes: Int64s
-    kinds: Int64s
+    kinds: npt.NDArray[np.int32]
 
     @property
     def symbol_shares(self) -> npt.NDArray[np.float64]:
@@ -46,7 +47,7 @@ class DocumentCounts(NamedTuple):
 
 def is_filtering(params: TokenizeSettings) -> bool:
     """Tell whether a filter is on."""
-    return any(getattr(params, name) != off for name, off in FILTERS.values())
+    return any(getattr(params, name) != off for name, off, _ in FILTERS.values())
 
 
 def count_documents(block: DocumentBlock, first_line: int) -> DocumentCounts:
@@ -60,14 +61,14 @@ def count_documents(block: DocumentBlock, first_line: int) -> DocumentCounts:
     counts = np.bincount(documents * KIND_COUNT + kinds, minlength=len(cuts) * KIND_COUNT)
     sizes = np.add.reduceat(block.lines[1] - block.lines[0], begins)
     lines = first_line + np.stack([begins, ends], 1)
-    return DocumentCounts(lines, sizes, counts.reshape(-1, KIND_COUNT))
+    return DocumentCounts(lines, sizes, counts.reshape(-1, KIND_COUNT).astype(np.int32))
 
 
 def join_counts(parts: Sequence[DocumentCounts], ids: Sequence[Int64s]) -> DocumentCounts:
     """Join the counts of a piece's blocks; `ids` has the number of each part's documents."""
     if not parts:
-        nothing = np.zeros((0, KIND_COUNT), np.int64)
-        return DocumentCounts(nothing[:, :2], nothing[:, 0], nothing)
+        nothing = np.zeros((0, 2), np.int64)
+        return DocumentCounts(nothing, nothing[:, 0], np.zeros((0, KIND_COUNT), np.int32))
     begins = np.flatnonzero(np.diff(np.concatenate(ids), prepend=-1))
     lines, sizes, kinds = map(np.concatenate, zip(*parts, strict=True))
     ends = np.append(begins[1:], len(lines)) - 1

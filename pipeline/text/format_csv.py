@@ -9,7 +9,7 @@ from elmo.errors import ElmoError
 
 from .accounting import Accounting
 from .input_files import InputFile
-from .reader import Keep, Records, encode_kept, join_records
+from .reader import Keep, Records, encode_kept, join_records, join_texts, split_column
 from .spans import FileSpan, whole_file
 from .utf8_lines import abbreviate_names, check_utf8, raw_blocks
 
@@ -44,28 +44,25 @@ def blocks(
     accounting: Accounting,
     keep: Keep = (),
 ) -> Iterator[tuple[bytes, Records]]:
-    """Yield the texts of a file's records in blocks, with the number of every line's record.
+    """Yield the texts of a file's records in blocks, as `Reader.blocks` says.
 
-    The texts are those of the column that the header names `column`; without such a header, of the
-    column with that number, from 1. A block is UTF-8 of about
-    `size` bytes, each line ended by a newline; records count from 0. All bytes that are read, and
-    those that are no text, are counted in `accounting`. `keep` names the columns that are kept.
-    `documents` has no effect in this format.
+    The column is the one that the header names `column`; without such a header, the one with that
+    number, from 1.
     """
     lines = _TableLines(span, size)
     records = read_table(lines, delimiter=_DELIMITERS[span.input.format], source=span.input.url)
     first_line = next(records, (0, []))
-    if column.isascii() and column.isdecimal() and column not in first_line[1]:
+    header = first_line[1]
+    names = split_column(column, header)
+    if all(name.isascii() and name.isdecimal() and name not in header for name in names):
         records = chain([first_line], records)  # there is no header
-    index = _column_index(span.input, first_line[1], column) if first_line[1] else 0
-    kept_at = [
-        _column_index(span.input, first_line[1], name, "keep") for name in keep if first_line[1]
-    ]
+    indexes = [_column_index(span.input, header, name) for name in names if header]
+    kept_at = [_column_index(span.input, header, name, "keep") for name in keep if header]
     texts: list[bytes] = []
     kept: list[str] = []
     first_record, length = 0, 0
     for _, fields in records:
-        texts.append(fields[index].encode())
+        texts.append(join_texts(fields[index] for index in indexes).encode())
         if keep:
             kept.append(encode_kept(keep, (fields[place] for place in kept_at)))
         length += len(texts[-1])

@@ -9,7 +9,7 @@ from elmo.errors import ElmoError
 
 from .accounting import Accounting
 from .input_files import InputFile, read_head
-from .reader import Keep, Records, encode_kept, join_records
+from .reader import Keep, Records, encode_kept, join_records, join_texts, split_column
 from .spans import FileSpan, line_spans
 from .utf8_lines import abbreviate_names, check_utf8, line_number, raw_blocks
 
@@ -49,13 +49,10 @@ def blocks(
     accounting: Accounting,
     keep: Keep = (),
 ) -> Iterator[tuple[bytes, Records]]:
-    """Yield the texts of a span's JSON lines in blocks, with the number of every line's record.
+    """Yield the texts of a span's JSON lines in blocks, as `Reader.blocks` says.
 
-    The texts are those of the field `column`; one may have several lines, and that of a blank line
-    or null is blank. A block holds the texts of about `size` bytes of the file as UTF-8, each line
-    ended by a newline; records count from 0. All bytes that are read, and those that are no text,
-    are counted in `accounting`. The fields `keep` are kept, null where a record has none.
-    `documents` has no effect here.
+    The text of a blank line or null is blank. `size` is that of the JSON. A field of `keep` is null
+    where a record has none.
     """
     first_record = 0
     for raw, offset in raw_blocks(span, size, "line"):
@@ -91,18 +88,19 @@ def _fields(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     try:
-        text = _value(record, column)
+        texts = [_value(record, name) for name in split_column(column, record)]
     except (KeyError, TypeError):
         fields = (
             f", found {abbreviate_names(record)}" if isinstance(record, dict) and record else ""
         )
         message = f"no field {column!r} in this record{fields}; set corpus.column"
         raise ValueError(message) from None
-    if text is not None and not isinstance(text, str):
-        raise ValueError(f"field {column!r} must be a string, found {type(text).__name__}")
+    for text in texts:
+        if text is not None and not isinstance(text, str):
+            raise ValueError(f"field {column!r} must be a string, found {type(text).__name__}")
     kept = encode_kept(keep, (_value_or_none(record, name) for name in keep)) if keep else ""
     try:
-        return (text or "").encode("utf-8"), kept
+        return join_texts(texts).encode("utf-8"), kept
     except UnicodeEncodeError:
         raise ValueError(f"field {column!r} holds half a surrogate pair, no character") from None
 

@@ -9,7 +9,7 @@ from elmo.settings import LONGEST_LINE
 from ..terminal.failures import catch_read_errors
 from .accounting import Accounting
 from .input_files import InputFile, open_input
-from .reader import Keep, Records, encode_kept, join_records
+from .reader import Keep, Records, encode_kept, join_records, split_column
 from .spans import FileSpan
 from .utf8_lines import abbreviate_names, is_utf8, too_long_message
 
@@ -17,13 +17,9 @@ from .utf8_lines import abbreviate_names, is_utf8, too_long_message
 def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
     """Raise `ElmoError` for a file that is incomplete, is not Parquet, or lacks the column."""
     with _open(input_) as file:
-        _check_column(input_, file, column)
+        _text_columns(input_, file, column)
         for name in keep:
-            if name not in file.schema_arrow.names:
-                raise ElmoError(
-                    f"{input_.url}: no column {name!r}, found "
-                    f"{abbreviate_names(file.schema_arrow.names)}; set corpus.keep"
-                )
+            _find_type(input_, file.schema_arrow, name, "keep")
 
 
 def spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
@@ -47,12 +43,9 @@ def blocks(
     accounting: Accounting,
     keep: Keep = (),
 ) -> Iterator[tuple[bytes, Records]]:
-    """Yield the texts of a span's rows in blocks, with the number of every line's row.
+    """Yield the texts of a span's rows in blocks of 1 MiB or more, as `Reader.blocks` says.
 
-    The texts are those of `column`. A block is UTF-8 of about `size` bytes or 1 MiB, the larger,
-    each line ended by a newline; rows count from 0 in the span. The bytes of the texts, and the
-    newlines that are added, are counted in `accounting`. `keep` names the columns that are kept.
-    `documents` has no effect here.
+    The bytes of a file are those of its texts.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -60,34 +53,47 @@ def blocks(
     first_row = 0
     with _open(span.input) as file:
         groups = list(range(span.start, file.num_row_groups if span.end < 0 else span.end))
-        _check_column(span.input, file, column)
+        names = _text_columns(span.input, file, column)
         rows = _rows_at_a_time(file, groups, size)
-        batches = file.iter_batches(batch_size=rows, row_groups=groups, columns=[column, *keep])
+        batches = file.iter_batches(batch_size=rows, row_groups=groups, columns=[*names, *keep])
         while True:
             with catch_read_errors(span.input.url, "damaged"):
                 batch = next(batches, None)
                 if batch is None:
                     break
-                values = batch.column(_path(file.schema_arrow, column)[0])
-                for name in _path(file.schema_arrow, column)[1:]:
-                    values = pc.struct_field(values, name)
-                values = values.cast(pa.large_binary())
-            longest = pc.max(pc.binary_length(values)).as_py() or 0
+                columns = [_values(batch, name).cast(pa.large_binary()) for name in names]
+            longest = max(pc.max(pc.binary_length(values)).as_py() or 0 for values in columns)
             if longest > LONGEST_LINE:
                 raise ElmoError(
                     f"{span.input.url}: {too_long_message('a value of its column', longest)}"
                 )
-            texts = [value or b"" for value in values.to_pylist()]
+            parts = [
+                [*filter(None, of_row)]
+                for of_row in zip(*(c.to_pylist() for c in columns), strict=True)
+            ]
+            texts = [b"\n".join(of_row) for of_row in parts]
             for row, text in enumerate(texts):
                 if not is_utf8(text):
                     place = f"{span.input.url}: row {first_row + row} of row group {span.start} on"
                     raise ElmoError(f"{place} is not UTF-8; write the column as strings")
-            accounting.bytes += sum(map(len, texts))
-            accounting.added += len(texts)
-            columns = [batch.column(name).to_pylist() for name in keep]
-            kept = [encode_kept(keep, values) for values in zip(*columns, strict=True)]
+            added_newlines = sum(max(len(of_row), 1) for of_row in parts)
+            accounting.bytes += sum(map(len, texts)) + len(texts) - added_newlines
+            accounting.added += added_newlines
+            kept_columns = [_values(batch, name).to_pylist() for name in keep]
+            kept = [encode_kept(keep, values) for values in zip(*kept_columns, strict=True)]
             yield join_records(texts, first_row, kept)
             first_row += len(texts)
+
+
+def _values(batch: Any, column: str) -> Any:
+    """Return the values of a column of a batch, or of one within others, `data.text` in `data`."""
+    import pyarrow.compute as pc
+
+    name, *inner_names = _path(batch.schema, column)
+    values = batch.column(name)
+    for inner_name in inner_names:
+        values = pc.struct_field(values, inner_name)
+    return values
 
 
 def _rows_at_a_time(file: Any, groups: list[int], size: int) -> int:
@@ -97,27 +103,38 @@ def _rows_at_a_time(file: Any, groups: list[int], size: int) -> int:
     return max(1, min(4096, max(size, 1 << 20) * rows // max(1, bytes_)))
 
 
-def _check_column(input_: InputFile, file: Any, column: str) -> None:
+def _text_columns(input_: InputFile, file: Any, column: str) -> list[str]:
+    """Return the names of the columns of the text; raise `ElmoError` for one without strings."""
     import pyarrow as pa
 
     with catch_read_errors(input_.url, "not a whole Parquet file"):
         schema = file.schema_arrow
-    names = schema.names
-    if names.count(column) > 1:
+    names = split_column(column, schema.names)
+    for name in names:
+        type_ = _find_type(input_, schema, name)
+        type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+        if not (pa.types.is_string(type_) or pa.types.is_large_string(type_)):
+            raise ElmoError(f"{input_.url}: column {name!r} must hold strings, found {type_}")
+    return names
+
+
+def _find_type(input_: InputFile, schema: Any, column: str, setting: str = "column") -> Any:
+    """Return the type of a column, or of one within others; raise `ElmoError` if it is missing."""
+    import pyarrow as pa
+
+    if schema.names.count(column) > 1:
         raise ElmoError(
-            f"{input_.url}: has {names.count(column)} columns {column!r}; rename all but one"
+            f"{input_.url}: has {schema.names.count(column)} columns {column!r}; rename all but one"
         )
     type_ = pa.struct(list(schema))
     for name in _path(schema, column):
         if not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:
             raise ElmoError(
-                f"{input_.url}: no column {column!r}, found {abbreviate_names(names)}; "
-                "set corpus.column"
+                f"{input_.url}: no column {column!r}, found {abbreviate_names(schema.names)}; "
+                f"set corpus.{setting}"
             )
         type_ = type_.field(name).type
-    type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
-    if not (pa.types.is_string(type_) or pa.types.is_large_string(type_)):
-        raise ElmoError(f"{input_.url}: column {column!r} must hold strings, found {type_}")
+    return type_
 
 
 def _path(schema: Any, column: str) -> list[str]:

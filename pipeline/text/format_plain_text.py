@@ -36,11 +36,9 @@ def blocks(
     accounting: Accounting,
     keep: Keep = (),
 ) -> Iterator[tuple[bytes, None]]:
-    """Yield a span's lines in blocks of about `size` bytes, each with None: no line is of a record.
+    """Yield a span's lines in blocks, as `Reader.blocks` says, each with None.
 
-    A block is UTF-8 without a byte order mark, each line ended by a newline. With `documents`
-    "blank" a block ends where a document does. All bytes that are read, a mark, and a newline that
-    the file lacks are counted in `accounting`. `column` and `keep` have no effect here.
+    `column` and `keep` have no effect in this format.
     """
     for text, offset in raw_blocks(span, size, documents):
         check_utf8(span, text, offset)

@@ -81,7 +81,7 @@ def find_near_duplicates(
         for compared_places in (firsts[later_places], lasts[later_places]):
             for start in range(0, len(later_places), _PAIRS):
                 part = slice(start, start + _PAIRS)
-                documents, others = order[later_places[part]], order[compared_places[part]]
-                is_near = (sketches[documents] == sketches[others]).mean(1) >= similarity
-                originals[documents[is_near]] = others[is_near]
+                documents, candidates = order[later_places[part]], order[compared_places[part]]
+                is_near = (sketches[documents] == sketches[candidates]).mean(1) >= similarity
+                originals[documents[is_near]] = candidates[is_near]
     return originals[reference_count:]

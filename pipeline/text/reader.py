@@ -1,7 +1,7 @@
 """The protocol of a format's module, which is imported only when a file of that format is read."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -61,15 +61,29 @@ class Reader(Protocol):
     ) -> Iterator[tuple[bytes, Records | None]]:
         """Yield a span's text in blocks, each with the number of every line's record.
 
-        A block has about `size` bytes: whole lines of UTF-8, each ended by a newline. A format
-        without records yields None instead of numbers. All bytes that are read, and those that are
-        in no block, are counted in `accounting`.
+        A block has about `size` bytes: whole lines of UTF-8 without a byte order mark, each ended
+        by a newline; with `documents` "blank", plain text ends where a document does. Records count
+        from 0 in the span; a format without records yields None. All bytes that are read, those
+        that are in no block, and newlines that are added are counted in `accounting`.
         """
 
 
 def load_reader(input_: InputFile) -> Reader:
     """Import the module of a file's format, and return it."""
     return cast(Reader, import_module(f".{FORMATS[input_.format].module}", __package__))
+
+
+def split_column(column: str, names: Container[str]) -> list[str]:
+    """Return the names of the columns whose texts are joined, as in `title + body`.
+
+    If one of the `names` of a file or record is the same, it is that column alone.
+    """
+    return [column] if column in names else column.split(" + ")
+
+
+def join_texts(texts: Iterable[str | None]) -> str:
+    """Join the texts of the columns of a record, each on lines of its own; None is no text."""
+    return "\n".join(filter(None, texts))
 
 
 def join_records(

@@ -117,7 +117,7 @@ def tokenize_piece(piece: Piece) -> PieceResult:
             builder.write()
         numbers = np.arange(first_line, first_line + len(block.numbers))
         first_line += len(numbers)
-        kept = _keep_lines(block, numbers, left_out, repeated_lines, accounting)
+        kept = keep_lines(block, numbers, left_out, repeated_lines, accounting)
         ids = block.numbers + (accounting.document_ids - 1)
         accounting.document_ids += len(block.hashes)
         if not continues_file:
@@ -146,7 +146,7 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     return result
 
 
-def _keep_lines(
+def keep_lines(
     block: DocumentBlock,
     numbers: Int64s,
     left_out: Mapping[str, Int64s],

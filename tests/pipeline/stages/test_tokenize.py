@@ -511,6 +511,45 @@ def test_columns_of_a_record_stay_beside_its_sentences(tmp_path: Path, documents
         check_texts(find_inputs([str(paths[2])]), "text", keep=("key",))
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_the_texts_of_several_columns_are_joined(tmp_path: Path, ending: str) -> None:
+    """Each is on lines of its own; an empty one adds none; kept columns may lie within others."""
+    titles = [f"Title {k}" if k % 3 else "" for k in range(50)]
+    bodies = [f"body {k}\nsecond line" if k % 4 else "" for k in range(50)]
+    records = [
+        {"body": body, "meta": {"id": f"r{k}", "title": title}, "a + b": f"both {k}"}
+        for k, (title, body) in enumerate(zip(titles, bodies, strict=True))
+    ]
+    path, column, keep = tmp_path / f"a.{ending}", "meta.title + body", ("meta.id",)
+    if ending == "jsonl":
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    elif ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(records), path, row_group_size=7)
+    else:
+        column, keep = "title + body", ("id",)
+        with path.open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["body", "id", "title", "a + b"])
+            table.writerows((r["body"], *r["meta"].values(), r["a + b"]) for r in records)
+    shards = make(tmp_path / "out", path, column=column, keep=keep, documents="auto")
+    found = [" ".join(row) for row in in_order(shards)]
+    parts = zip(titles, bodies, strict=True)
+    assert found == [line for pair in parts for line in "\n".join(filter(None, pair)).split("\n")]
+    assert {one for one, _ in documents(shards).values()} == set(range(50))
+    counts = shards.manifest.counts
+    assert accounted(shards) == counts.bytes
+    texts = sum(map(len, [*titles, *bodies]))
+    assert counts.bytes == (texts if ending == "parquet" else path.stat().st_size)
+    for entry in shards.entries():
+        shard = shards.open(entry)
+        kept = [json.loads(record) for record in shard.records.to_pylist()]
+        assert kept == [{keep[0]: f"r{number}"} for number in shard.document_ids.tolist()]
+    shards = make(tmp_path / "one", path, column="a + b")
+    assert [" ".join(row) for row in in_order(shards)] == [f"both {k}" for k in range(50)]
+    with pytest.raises(ElmoError, match=r"a\.\w+\b.*'?absent"):
+        check_texts(find_inputs([str(path)]), "body + absent")
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
 def test_lines_repeated_across_documents_are_left_out(tmp_path: Path, name: str) -> None:
     """Often in one document is no repetition across several."""

@@ -1,0 +1,241 @@
+"""Inspection of a text before anything is made from it, by the passes of the tokenize stage."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from elmo.data.arrays import Int64s
+from elmo.data.manifest import Dropped
+from elmo.data.tokenizer import installed_tokenization
+from elmo.errors import ElmoError
+from elmo.io.location import Location
+
+from ..settings.cluster import Cluster
+from ..settings.params import TokenizeSettings
+from ..text.accounting import Accounting, sum_accounts
+from ..text.characters import SCRIPTS
+from ..text.copies import (
+    PiecePassages,
+    collect_passages,
+    count_lines,
+    find_originals,
+    find_repeated_lines,
+    split_ranges,
+)
+from ..text.documents import DocumentBlock
+from ..text.filters import FILTERS, DocumentCounts, find_filtered
+from ..text.input_files import InputFile, check_inputs
+from ..text.pieces import Piece
+from ..text.quality import QualityCounts, summarize
+from ..text.shard_builder import keep_lines
+from ..text.text_hashes import Hashes
+from .tokenize import plan_text, run_tasks
+
+_SAMPLES = 20  # at most, of what a filter leaves out
+_SAMPLE = 200  # characters of each, at most
+# UTF-8 that was read as Latin-1 or Windows-1252, and characters that were lost before.
+_MOJIBAKE = "[ÂÃâ][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|\ufffd"
+_SETTINGS: dict[str, tuple[str, Any, Any]] = {  # as in `FILTERS`
+    "near_copy": ("near_duplicates", 0.0, 0.8),
+    "repeated_line": ("repeated_lines", 0, 10),
+    **FILTERS,
+}
+
+Range = tuple[int, int]  # of lines of a piece: the first, and the one after the last
+Sample = dict[str, Any]  # the file of a text, and its beginning
+Place = tuple[int, Range]  # lines of the piece with this number
+
+
+class PieceContents(NamedTuple):
+    """The contents of a piece of a text; `mojibake` has the lines with it, as ranges.
+
+    `quality` counts lines instead of sentences, and what stands between spaces instead of tokens.
+    """
+
+    passages: PiecePassages
+    documents: DocumentCounts
+    quality: QualityCounts
+    mojibake: Int64s
+
+
+def inspect_text(
+    inputs: Sequence[InputFile], params: TokenizeSettings, *, column: str, cluster: Cluster
+) -> dict[str, Any]:
+    """Read a text twice, as the tokenize stage does, and return what it holds.
+
+    `findings` has for each reason what is left out if its filter alone is used: its setting,
+    whether that `is_on` in `params`, lines, bytes, and samples, each with the earlier text that it
+    repeats if it does. Filters that are off are tried with usual values, `scripts` with that of
+    most documents. Copies are always left out, and mojibake never.
+    """
+    is_on = {name: getattr(params, name) != off for name, off, _ in _SETTINGS.values()}
+    values = {name: value for name, _, value in _SETTINGS.values() if not is_on[name]}
+    tried = replace(params, **values)
+    pieces = plan_text(
+        check_inputs(inputs),
+        column,
+        out=Location("."),
+        params=tried,
+        tokenizer=installed_tokenization(params.tokenizer, params.sentences),
+        is_independent=True,
+    )
+    contents = run_tasks(examine_piece, pieces, cluster, "inspect")
+    documents = [of_piece.documents for of_piece in contents]
+    scripts = Counter(SCRIPTS[i] for of_piece in documents for i in of_piece.scripts if i >= 0)
+    if not tried.scripts:
+        tried = replace(tried, scripts=tuple(name for name, _ in scripts.most_common(1)))
+
+    passages = [of_piece.passages for of_piece in contents]
+    exact = [of_piece.exact for of_piece in passages]
+    near_documents = [of_piece.near_documents for of_piece in passages]
+    near_originals = find_originals(near_documents, similarity=tried.near_duplicates)
+    filtered = [
+        find_filtered(of_piece, tried, piece.divided_bytes)
+        for of_piece, piece in zip(documents, pieces, strict=True)
+    ]
+    choices = {
+        "copy": _choose([part.lines for part in exact], find_originals(exact)),
+        "near_copy": _choose([part.lines for part in near_documents], near_originals),
+        **{reason: _choose([part[reason] for part in filtered]) for reason in FILTERS},
+        "mojibake": _choose([of_piece.mojibake for of_piece in contents]),
+    }
+    hashes, counts = count_lines(passages)
+    order = np.argsort(-counts, kind="stable")[:_SAMPLES]
+    repeated_hashes = hashes[order[counts[order] >= tried.repeated_lines]]
+    repeated_lines = find_repeated_lines(passages, document_count=tried.repeated_lines)
+    places = {place for _, samples in choices.values() for pair in samples for place in pair}
+    jobs = [
+        (
+            replace(piece, repeated_lines=repeated_lines[number]),
+            {reason: ranges[number] for reason, (ranges, _) in choices.items()},
+            [lines for index, lines in places if index == number],
+            repeated_hashes,
+        )
+        for number, piece in enumerate(pieces)
+    ]
+    results = run_tasks(sample_piece, jobs, cluster, "samples")
+    texts = [text_by_range for _, text_by_range, _ in results]
+    text_by_hash = {key: text for *_, part in reversed(results) for key, text in part.items()}
+    samples_by_reason = {
+        reason: [[texts[index][lines] for index, lines in pair] for pair in samples]
+        for reason, (_, samples) in choices.items()
+    } | {"repeated_line": [[text_by_hash[key]] for key in repeated_hashes.tolist()]}
+    left_out = sum_accounts(accounting for accounting, *_ in results).left_out
+    findings = []
+    for reason, samples in samples_by_reason.items():
+        name = _SETTINGS.get(reason, ("",))[0]
+        count = left_out.get(reason, Dropped(0, 0))
+        findings.append(
+            {
+                "reason": reason,
+                "setting": name,
+                "value": getattr(tried, name, None),
+                "is_on": is_on.get(name, reason == "copy"),
+                "lines": count.lines,
+                "bytes": count.bytes,
+                "samples": [
+                    pair[0] if len(pair) == 1 else pair[0] | {"repeats": pair[1]}
+                    for pair in samples
+                ],
+            }
+        )
+    sizes = np.concatenate([of_piece.sizes for of_piece in documents])
+    return {
+        "formats": Counter(input_.format for input_ in inputs),
+        "bytes": sum(input_.bytes for input_ in inputs),
+        "documents": int((sizes > 0).sum()),
+        "median_document_bytes": int(np.median(sizes[sizes > 0])) if sizes.any() else 0,
+        "longest_document_bytes": int(sizes.max(initial=0)),
+        "scripts": dict(scripts.most_common()),
+        "quality": summarize([of_piece.quality for of_piece in contents]),
+        "findings": findings,
+    }
+
+
+def examine_piece(piece: Piece) -> PieceContents | ElmoError:
+    """Return what a piece holds, or the error of a file that cannot be read."""
+    quality, mojibake = QualityCounts(), [np.zeros((0, 2), np.int64)]
+
+    def examine(block: DocumentBlock, first_line: int) -> None:
+        rows = block.rows
+        if block.records is None:
+            quality.add_lines(block.text)
+        if len(rows.ids):
+            quality.add(rows.distinct, rows.ids, rows.counts, rows.hashes)
+            has_mojibake = pc.match_substring_regex(rows.distinct, _MOJIBAKE).to_numpy(False)
+            line_of = np.repeat(np.arange(len(rows.counts)), rows.counts)
+            lines = first_line + np.unique(line_of[has_mojibake[rows.ids]])
+            mojibake.append(np.stack([lines, lines + 1], 1))
+
+    try:
+        passages, documents = collect_passages(piece, counts_documents=True, on_block=examine)
+    except ElmoError as error:
+        return error
+    return PieceContents(passages, documents, quality, np.concatenate(mojibake))
+
+
+def _choose(
+    ranges: Sequence[Int64s], originals: Int64s | None = None
+) -> tuple[list[Int64s], list[tuple[Place, ...]]]:
+    """Return the merged ranges of each piece that are left out, and the places of samples.
+
+    With `originals`, the numbers of earlier ranges that they repeat (-1: none), each sample is
+    followed by the place of the earlier one.
+    """
+    pieces = np.repeat(np.arange(len(ranges)), [len(of_piece) for of_piece in ranges])
+    lines = np.concatenate(ranges)
+    is_left_out = np.ones(len(lines), bool) if originals is None else originals >= 0
+    numbers = np.flatnonzero(is_left_out)
+    numbers = numbers[:: max(1, -(-len(numbers) // _SAMPLES))]  # spread over the text
+    pairs = np.stack([numbers] if originals is None else [numbers, originals[numbers]], 1)
+    samples = [
+        tuple((int(pieces[n]), (int(lines[n, 0]), int(lines[n, 1]))) for n in pair)
+        for pair in pairs.tolist()
+    ]
+    return split_ranges(is_left_out, ranges), samples
+
+
+def sample_piece(
+    job: tuple[Piece, Mapping[str, Int64s], Sequence[Range], Hashes],
+) -> tuple[Accounting, dict[Range, Sample], dict[int, Sample]] | ElmoError:
+    """Count what each reason leaves out of a piece, and read samples: their files and beginnings.
+
+    The job is the piece, the merged ranges of lines by reason, the ranges of samples, and the
+    hashes of repeated lines of which samples are read.
+    """
+    piece, left_out, ranges, hashes = job
+    accounting, first_line = Accounting(), 0
+    text_by_range: dict[Range, Sample] = {}
+    text_by_hash: dict[int, Sample] = {}
+    repeated_lines = np.array(piece.repeated_lines, np.uint64)
+    try:
+        for block, _ in piece.read_documents(Accounting()):
+            end_line = first_line + len(block.numbers)
+            numbers = np.arange(first_line, end_line)
+            for reason, lines in left_out.items():
+                keep_lines(block, numbers, {reason: lines}, repeated_lines[:0], accounting)
+            keep_lines(block, numbers, {}, repeated_lines, accounting)
+            for begin, end in ranges:
+                if first_line <= begin < end_line:
+                    text_by_range[begin, end] = _read_sample(
+                        block, begin - first_line, min(end, end_line) - first_line
+                    )
+            for line in np.flatnonzero(np.isin(block.rows.hashes, hashes)).tolist():
+                sample = _read_sample(block, line, line + 1)
+                text_by_hash.setdefault(int(block.rows.hashes[line]), sample)
+            first_line = end_line
+    except ElmoError as error:
+        return error
+    return accounting, text_by_range, text_by_hash
+
+
+def _read_sample(block: DocumentBlock, begin: int, end: int) -> Sample:
+    """Return the file of a block, and the beginning of its lines `begin` to `end` on one line."""
+    start = int(block.lines[0][begin])
+    stop = min(int(block.lines[1][end - 1]), start + 8 * _SAMPLE)
+    text = " ".join(block.text[start:stop].decode("utf-8", "ignore").split())
+    return {"file": block.file, "text": text[:_SAMPLE]}

@@ -1,0 +1,127 @@
+"""inspect: what it says of each filter is what the tokenize stage leaves out with it."""
+
+import csv
+import json
+import random
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from elmo.data.manifest import Dropped
+from elmo.data.shards import Shards
+from elmo.io.location import Location
+from pipeline.cluster import workers
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import TokenizeSettings
+from pipeline.stages.inspection import inspect_text
+from pipeline.stages.tokenize import tokenize
+from pipeline.text.input_files import find_inputs
+from tests.pipeline.command_line import elmo
+
+CLUSTER = Cluster(workers=0, cpus=1, gpu=False, actors=1)
+PARAMS = TokenizeSettings("whitespace", "line", "auto", 0.1, 0.0, 0, 0, 0, 1.0, (), 1 << 20)
+SETTINGS = {
+    "copy": {},
+    "near_copy": {"near_duplicates": 0.8},
+    "repeated_line": {"repeated_lines": 10},
+    "short": {"min_bytes": 100},
+    "long": {"max_bytes": 1_000_000},
+    "symbols": {"max_symbols": 0.3},
+    "script": {"scripts": ("latin",)},
+}
+
+
+@pytest.fixture(autouse=True)
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run tasks here."""
+    monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
+    monkeypatch.setattr(workers, "session", nullcontext)
+
+
+@pytest.fixture(scope="module")
+def dirty(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A text and a table with some of each fault, known by the number of the document."""
+    pick = random.Random(4)
+    folder = tmp_path_factory.mktemp("dirty")
+    plain = [
+        f"Document {k}. " + " ".join(f"word{pick.randrange(10**5)}" for _ in range(70))
+        for k in range(90)
+    ]
+    near = plain[3].replace("Document 3. ", "Document. ")
+    others = ["short", "1 2 3 | 4 5 6 | " * 20, "Совсем по-русски. " * 9, "a long one. " * 90_000]
+    texts = [f"A header\n{text}" for text in [*plain[:60], near, *others, "CafÃ© is broken."]]
+    (folder / "a.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    with (folder / "b.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("id", "body"), *enumerate([*plain[58:], plain[70]])])
+    return [str(folder / "a.txt"), str(folder / "b.csv")]
+
+
+@pytest.mark.parametrize("size", [4096, 1 << 20])
+def test_a_filter_is_said_to_leave_out_what_it_leaves_out(
+    tmp_path: Path, dirty: list[str], size: int
+) -> None:
+    inputs, params = find_inputs(dirty), replace(PARAMS, shard_bytes=size)
+    text = inspect_text(inputs, params, column="body", cluster=CLUSTER)
+    findings = {finding["reason"]: finding for finding in text["findings"]}
+    assert set(findings) == {*SETTINGS, "mojibake"}
+    for reason, setting in SETTINGS.items():
+        out = tmp_path / reason
+        tokenize(
+            inputs,
+            Location(out),
+            replace(params, **setting),  # type: ignore[arg-type]
+            column="body",
+            work=Location(tmp_path / "work"),
+            cluster=CLUSTER,
+        )
+        dropped = Shards(out).manifest.counts.dropped
+        finding = findings[reason]
+        count = Dropped(finding["lines"], finding["bytes"])
+        if reason == "near_copy":  # exact copies are near ones too, if this filter is alone
+            assert dropped[reason].bytes < count.bytes
+            assert count.bytes <= dropped[reason].bytes + dropped["copy"].bytes
+        else:
+            assert count == dropped[reason]
+        assert {finding["setting"]: finding["value"]} == (setting or {"": None})
+        assert finding["is_on"] == (reason == "copy")
+    assert text["documents"] == 165  # the lines of a.txt, since one is most of it, and records
+    assert text["scripts"] == {"latin": 163, "cyrillic": 1}
+    assert text["formats"] == {"text": 1, "csv": 1}
+    assert findings["mojibake"]["samples"] == [{"file": "a.txt", "text": "CafÃ© is broken."}]
+    (repeated,) = findings["repeated_line"]["samples"]
+    assert repeated["text"] == "A header"
+    samples = findings["near_copy"]["samples"]
+    (near,) = (sample for sample in samples if sample["text"].startswith("Document. "))
+    assert near["repeats"]["text"].startswith("Document 3. ")
+    copies = {sample["text"]: sample for sample in findings["copy"]["samples"]}
+    (copied,) = (sample for text, sample in copies.items() if text.startswith("Document 58."))
+    assert (copied["file"], copied["repeats"]["file"]) == ("b.csv", "a.txt")
+    assert copied["repeats"]["text"] == copied["text"]
+
+
+def test_what_the_settings_have_is_inspected_as_they_have_it(dirty: list[str]) -> None:
+    params = replace(PARAMS, min_bytes=5, scripts=("cyrillic",))
+    text = inspect_text(find_inputs(dirty), params, column="body", cluster=CLUSTER)
+    findings = {finding["reason"]: finding for finding in text["findings"]}
+    assert (findings["short"]["value"], findings["short"]["is_on"]) == (5, True)
+    assert (findings["script"]["value"], findings["script"]["is_on"]) == (("cyrillic",), True)
+    assert findings["short"]["lines"] == 0
+    assert 15 < len(findings["script"]["samples"]) <= 20  # of many more, spread over the text
+    assert {sample["file"] for sample in findings["script"]["samples"]} == {"a.txt", "b.csv"}
+
+
+def test_the_command_prints_what_is_in_the_text(dirty: list[str], tmp_path: Path) -> None:
+    code, out, _ = elmo("inspect", *dirty, "--column", "body")
+    assert code == 0
+    assert "A header" in out and "tokenize.max_symbols: 0.3" in out
+    code, out, _ = elmo("inspect", *dirty, "--column", "body", "--json")
+    assert code == 0
+    assert json.loads(out)["documents"] == 165
+    code, out, error = elmo("inspect", *dirty)
+    assert (code, out) == (1, "")
+    assert "b.csv:1: the header has no column 'text'" in error
+    (tmp_path / "one.txt").write_bytes(b"caf\xe9 " * 50)
+    code, out, error = elmo("inspect", tmp_path / "one.txt")
+    assert (code, out) == (1, "") and "one.txt:1: " in error
