@@ -30,7 +30,15 @@ from elmo.tasks.vectors import Vectors
 
 Labelled = Tagged | Classified | Pair
 # Strengths of the priors of weights: of features, and of the vectors' numbers, whose variance is 1.
-TOKEN_PRIORS, TEXT_PRIORS = (0.1, 30.0), (0.01, 300.0)
+# Of several, cross-validation chooses if there are at most `MOST_CHOSEN` items; else the first is
+# used.
+TOKEN_PRIORS: tuple[Sequence[float], Sequence[float]] = (0.1,), (30.0,)
+TEXT_PRIORS: tuple[Sequence[float], Sequence[float]] = (
+    (0.01, 0.1, 1.0, 10.0),
+    (300.0, 3.0, 30.0, 100.0, 1000.0),
+)
+FOLDS, MOST_CHOSEN = 5, 3000
+SHRINKAGE = 10.0  # of the models' shares towards 1
 FREQUENCY = 0.75  # how much of the labels' frequency is taken off, where it is counted again
 MOST_NUMBERS = 1 << 27  # of the vectors that are learned from: 0.5 GB
 STEPS = 100  # of L-BFGS at most
@@ -44,6 +52,15 @@ class FeatureBags(NamedTuple):
     rows_M: Tensor
     values_M: Tensor
     starts_N: Tensor
+
+
+class Fitted(NamedTuple):
+    """The weights and bias of a linear model, and the log-probabilities of each item's labels when
+    the model has learned from the other folds; None without cross-validation."""
+
+    weights_RK: Tensor
+    bias_K: Tensor
+    held_out_NK: Tensor | None
 
 
 class Shares(NamedTuple):
@@ -89,6 +106,7 @@ class LinearModels(nn.Module):
     ) -> None:
         super().__init__()
         self.hashes, self.shares, self.static = hashes, shares, static
+        self.usual_shares = [1.0, 1.0, 1.0]  # of features, vectors and static vectors
         self.register_buffer("hash_U", torch.zeros(rows))  # float32 holds each below 2²⁴
         self.register_buffer("weights_UK", torch.zeros(rows, labels))
         self.register_buffer("bias_K", torch.zeros(labels))
@@ -129,37 +147,40 @@ class LinearModels(nn.Module):
         `vectors` gives the ELMo layers of sentences.
         """
         labels_N = _label_numbers(train, labels)
-        counts_K = labels_N.bincount(minlength=len(labels)) + 0.5
-        counts_K = counts_K if class_weights is None else counts_K * class_weights
+        class_weights = torch.ones(len(labels)) if class_weights is None else class_weights
+        counts_K = (labels_N.bincount(minlength=len(labels)) + 0.5) * class_weights
         self.frequency_K = (counts_K / counts_K.sum()).log()
-        feature_prior, vector_prior = TOKEN_PRIORS
+        feature_priors, vector_priors = TOKEN_PRIORS
         hashes_M, _, _ = self._hashed(train)
         hash_U, count_U = torch.unique(hashes_M, return_counts=True)
         self.hash_U, self.idf_U = hash_U.float(), torch.ones(len(hash_U))
         if not isinstance(train[0], Tagged):
-            feature_prior, vector_prior = TEXT_PRIORS
+            feature_priors, vector_priors = TEXT_PRIORS
             self.idf_U = ((1 + len(train)) / (1 + count_U)).log() + 1
         bags = self._bags(train)
         items = _transposed(bags, len(hash_U))
-        self.weights_UK, self.bias_K = _minimise(
+        of_features = _fit(
             lambda weights_UK, bias_K: weighted_sums(bags, weights_UK, bias_K),
             lambda slopes_NK: weighted_sums(items, slopes_NK, torch.zeros(len(labels))),
             len(hash_U),
             labels_N,
-            prior=feature_prior,
+            priors=feature_priors,
             class_weights=class_weights,
-            labels=len(labels),
         )
-        fitted = [
-            None
-            if source is None
-            else _fit_vectors(train, labels, source, vector_prior, class_weights, N=len(labels_N))
+        of_vectors, of_static = (
+            source
+            and _fit_vectors(train, labels, source, vector_priors, class_weights, N=len(labels_N))
             for source in (vectors, self.static)
+        )
+        self.weights_UK, self.bias_K = of_features.weights_RK, of_features.bias_K
+        if of_vectors:
+            self.vector_weights_DK, self.vector_bias_K = of_vectors.weights_RK, of_vectors.bias_K
+        if of_static:
+            self._make_static(of_static.weights_RK, of_static.bias_K)
+        held_out = [
+            fitted and fitted.held_out_NK for fitted in (of_features, of_vectors, of_static)
         ]
-        if fitted[0] is not None:
-            self.vector_weights_DK, self.vector_bias_K = fitted[0]
-        if fitted[1] is not None:
-            self._make_static(*fitted[1])
+        self.usual_shares = _choose_shares(held_out, labels_N, self.frequency_K)
 
     def predict(
         self, examples: Sequence[Labelled], labels: Sequence[str], vectors: Vectors | None = None
@@ -229,70 +250,119 @@ def weighted_sums(bags: FeatureBags, weights_UK: Tensor, bias_K: Tensor) -> Tens
     return summed_NK + bias_K
 
 
-def _minimise(
+def _fit(
     score: Callable[[Tensor, Tensor], Tensor],
     transpose: Callable[[Tensor], Tensor],
     rows: int,
     labels_N: Tensor,
     *,
-    prior: float,
-    class_weights: Tensor | None,
-    labels: int,
-) -> tuple[Tensor, Tensor]:
+    priors: Sequence[float],
+    class_weights: Tensor,
+) -> Fitted:
     """Return the weights (rows, K) and bias of logistic regression; it runs on one thread, whose
     sums are the same each time.
 
     `score` returns the labels' scores (N, K) by weights and bias, and `transpose` the weights'
-    gradient (rows, K) by that of the scores.
+    gradient (rows, K) by that of the scores. The first of `priors` is used unless the likelihood in
+    cross-validation is higher with another by more than a standard error. Each fold has its share
+    of every label.
     """
-    N, numbers_N1 = len(labels_N), labels_N.unsqueeze(1)
-    importance_N1 = torch.ones(N, 1) if class_weights is None else class_weights[numbers_N1]
-    weights_RK, bias_K = torch.zeros(rows, labels), torch.zeros(labels)
-    optimizer = torch.optim.LBFGS(
-        [weights_RK, bias_K], max_iter=STEPS, history_size=5, line_search_fn="strong_wolfe"
-    )
+    numbers_N1 = labels_N.unsqueeze(1)
+    importance_N1 = class_weights[numbers_N1]
+    folds_N1 = (labels_N.argsort(stable=True).argsort() % FOLDS).unsqueeze(1)
 
-    def compute_loss() -> Tensor:
-        logs_NK = score(weights_RK, bias_K).log_softmax(1)
-        loss = -(logs_NK.gather(1, numbers_N1) * importance_N1).sum()
-        targets_NK = torch.zeros_like(logs_NK).scatter_(1, numbers_N1, 1.0)
-        slopes_NK = (logs_NK.exp() - targets_NK) * importance_N1
-        bias_K.grad = slopes_NK.sum(0) / N
-        weights_RK.grad = (transpose(slopes_NK) + prior * weights_RK) / N
-        return (loss + prior / 2 * weights_RK.square().sum()) / N
+    def fit(prior: float, importance_N1: Tensor) -> tuple[Tensor, Tensor]:
+        weights_RK, bias_K = torch.zeros(rows, len(class_weights)), torch.zeros(len(class_weights))
+        optimizer = torch.optim.LBFGS(
+            [weights_RK, bias_K], max_iter=STEPS, history_size=5, line_search_fn="strong_wolfe"
+        )
+        N = importance_N1.count_nonzero()
+
+        def compute_loss() -> Tensor:
+            logs_NK = score(weights_RK, bias_K).log_softmax(1)
+            loss = -(logs_NK.gather(1, numbers_N1) * importance_N1).sum()
+            targets_NK = torch.zeros_like(logs_NK).scatter_(1, numbers_N1, 1.0)
+            slopes_NK = (logs_NK.exp() - targets_NK) * importance_N1
+            bias_K.grad = slopes_NK.sum(0) / N
+            weights_RK.grad = (transpose(slopes_NK) + prior * weights_RK) / N
+            return (loss + prior / 2 * weights_RK.square().sum()) / N
+
+        optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
+        return weights_RK, bias_K
+
+    def hold_out(prior: float) -> Tensor:
+        held_out_NK = torch.zeros(len(labels_N), len(class_weights))
+        for fold in range(FOLDS):
+            is_held_N1 = folds_N1 == fold
+            logs_NK = score(*fit(prior, importance_N1 * ~is_held_N1)).log_softmax(1)
+            held_out_NK += logs_NK * is_held_N1
+        return held_out_NK
 
     with one_thread(), torch.no_grad():
+        if len(priors) == 1 or len(labels_N) > MOST_CHOSEN:
+            return Fitted(*fit(priors[0], importance_N1), None)
+        held_out = {prior: hold_out(prior) for prior in priors}
+        logs = {k: logs_NK.gather(1, numbers_N1) * importance_N1 for k, logs_NK in held_out.items()}
+        best = max(priors, key=lambda prior: logs[prior].sum().item())
+        gain_N1 = logs[best] - logs[priors[0]]
+        is_better = gain_N1.mean() * len(labels_N) ** 0.5 > gain_N1.std(correction=0)
+        best = best if is_better else priors[0]
+        return Fitted(*fit(best, importance_N1), held_out[best])
+
+
+def _choose_shares(
+    held_out: Sequence[Tensor | None], labels_N: Tensor, frequency_K: Tensor
+) -> list[float]:
+    """Return how much each linear model counts beside the others, by the log-probabilities (N, K)
+    of labels held out: 1, moved towards the highest likelihood; 1 without such of a model."""
+    logs = [logs_NK for logs_NK in held_out if logs_NK is not None]
+    shares = [1.0 for _ in held_out]
+    if not logs:
+        return shares
+    logs_NKP, shares_P = torch.stack(logs, 2), torch.ones(len(logs), requires_grad=True)
+    optimizer = torch.optim.LBFGS([shares_P], max_iter=STEPS)
+
+    def compute_loss() -> Tensor:
+        optimizer.zero_grad()
+        positive_P = shares_P.clamp_min(0)
+        scores_NK = logs_NKP @ positive_P - FREQUENCY * (positive_P.sum() - 1) * frequency_K
+        loss = nn.functional.cross_entropy(scores_NK, labels_N, reduction="sum")
+        loss = loss + SHRINKAGE * (shares_P - 1).square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    with one_thread(), torch.enable_grad():
         optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
-    return weights_RK, bias_K
+    found_shares = iter(shares_P.detach().clamp_min(0).tolist())
+    return [1.0 if logs_NK is None else next(found_shares) for logs_NK in held_out]
 
 
 def _fit_vectors(
     train: Sequence[Labelled],
     labels: Sequence[str],
     vectors: Vectors,
-    prior: float,
-    class_weights: Tensor | None,
+    priors: Sequence[float],
+    class_weights: Tensor,
     *,
     N: int,
-) -> tuple[Tensor, Tensor]:
-    """Return the weights (D, K) and bias of logistic regression on the vectors of N items."""
+) -> Fitted:
+    """Return logistic regression on the vectors of N items, with weights (D, K)."""
     width = _vectors_of(train[:1], vectors).shape[1]
     learned = train[:: width * N // MOST_NUMBERS + 1]  # spread evenly
     x_ND = _vectors_of(learned, vectors)
     mean_D = x_ND.mean(0)
     scale_D = x_ND.sub_(mean_D).square().mean(0).sqrt().clamp_min(1e-4)
     x_ND.div_(scale_D)
-    weights_DK, bias_K = _minimise(
+    fitted = _fit(
         lambda weights_DK, bias_K: x_ND @ weights_DK + bias_K,
         lambda slopes_NK: x_ND.T @ slopes_NK,
         width,
         _label_numbers(learned, labels),
-        prior=prior,
+        priors=priors,
         class_weights=class_weights,
-        labels=len(labels),
     )
-    weights_DK /= scale_D.unsqueeze(1)
-    return weights_DK, bias_K - mean_D @ weights_DK
+    weights_DK = fitted.weights_RK / scale_D.unsqueeze(1)
+    return Fitted(weights_DK, fitted.bias_K - mean_D @ weights_DK, fitted.held_out_NK)
 
 
 def _transposed(bags: FeatureBags, rows: int) -> FeatureBags:

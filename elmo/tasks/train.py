@@ -40,7 +40,8 @@ T = TypeVar("T")
 MOST_ATTENTION = 1 << 26  # pairs of tokens in a batch: about 2.5 GB where nothing is learned
 RECORD = "checkpoint.json"
 NETWORK = Shares(1.0, 0.0, 0.0)
-# The first holds unless another is better on dev beyond chance.
+# The first holds unless another is better on dev beyond chance. Those of the linear models are
+# multiplied by their usual shares.
 CHOICES = (
     Shares(0.5, 1.0, 1.0, 1.0),
     Shares(1.0, 0.5, 0.5, 0.5),
@@ -155,12 +156,11 @@ def add_linear(
     the scores of the network without it.
     """
     tried: dict[Shares, Tally] = {}
-    for shares in CHOICES:
-        if vectors is None:
-            shares = shares._replace(vectors=0.0)
-        if linear.static is None:
-            shares = shares._replace(static=0.0)
-        linear.shares = shares
+    usual_shares = zip(linear.usual_shares, (True, vectors, linear.static), strict=True)
+    weights = [0.0 if source is None else share for share, source in usual_shares]
+    for network, *linear_shares in CHOICES:
+        products = (share * weight for share, weight in zip(linear_shares, weights, strict=True))
+        linear.shares = shares = Shares(network, *products)
         model.linear = linear if shares != NETWORK else None
         guesses = predict_all(model, dev, vectors, settings.batch_size)
         tried[shares] = model.tally(dev, guesses)

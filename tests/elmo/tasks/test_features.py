@@ -38,8 +38,8 @@ ROWS = 1 << 17  # so many that hardly two features of a test share one
 def test_the_model_is_that_of_scikit_learn(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
     text = pytest.importorskip("sklearn.feature_extraction.text")
-    monkeypatch.setattr(features, "TOKEN_PRIORS", (0.5, 1.0))
-    monkeypatch.setattr(features, "TEXT_PRIORS", (0.5, 1.0))
+    monkeypatch.setattr(features, "TOKEN_PRIORS", ((0.5,), (1.0,)))
+    monkeypatch.setattr(features, "TEXT_PRIORS", ((0.5,), (1.0,)))
     train, unseen = examples(kind, 20), examples(kind, 10, seed=1)
     if kind == "tagging":
         counts = text.CountVectorizer(analyzer=list, binary=True)
@@ -67,12 +67,44 @@ def test_the_model_of_vectors_is_that_of_scikit_learn() -> None:
     train, unseen = examples("tagging", 20), examples("tagging", 10, seed=1)
     scale = preprocessing.StandardScaler().fit(_tokens_of(train))
     gold = [tag for e in train for tag in e.tags]
-    logistic = linear_model.LogisticRegression(C=1 / features.TOKEN_PRIORS[1], tol=1e-6)
+    logistic = linear_model.LogisticRegression(C=1 / features.TOKEN_PRIORS[1][0], tol=1e-6)
     logistic.fit(scale.transform(_tokens_of(train)), gold)
     ours = LinearModels(64, len(logistic.classes_), shares=Shares(0, 0, 1))
     ours.fit(train, logistic.classes_.tolist(), _layers_of)
     expected = logistic.predict_log_proba(scale.transform(_tokens_of(unseen)))
     np.testing.assert_allclose(ours(unseen, _layers_of).numpy(), expected, atol=5e-3)
+
+
+def test_texts_whose_words_tell_nothing_hide_no_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words are drawn blindly, and a number of the vectors is the label, more or less. With one
+    prior for every text, words learned by heart outvote it."""
+    random = np.random.default_rng(0)
+
+    def draw(count: int) -> tuple[list[Classified], dict[Tokens, Floats]]:
+        texts = [tuple(f"w{k}" for k in random.integers(30, size=6)) for _ in range(count)]
+        labels = random.integers(2, size=count)
+        noise = random.normal(size=(count, 1, 6, 8))
+        noise[..., 0] += 2.5 * (labels - 0.5)[:, None, None]
+        vectors = dict(zip(texts, noise.astype(np.float32), strict=True))
+        return [Classified("f", t, "ab"[k]) for t, k in zip(texts, labels, strict=True)], vectors
+
+    (train, of_train), (test, of_test) = draw(80), draw(400)
+
+    def count_right() -> list[int]:
+        model = LinearModels(ROWS, 2)
+        model.fit(train, ["a", "b"], lambda sentences: [of_train[s] for s in sentences])
+        right = []
+        for shares in (Shares(0, 1, 1), Shares(0, 0, 1)):
+            model.shares = shares
+            guesses = model.predict(test, ["a", "b"], lambda ss: [of_test[s] for s in ss])
+            right.append(sum(g == e.label for g, e in zip(guesses, test, strict=True)))
+        return right
+
+    together, alone = count_right()
+    assert together >= alone - 4
+    monkeypatch.setattr(features, "TEXT_PRIORS", ((0.01,), (300.0,)))
+    together, alone = count_right()
+    assert together < alone - 40
 
 
 def test_vectors_of_many_tokens_are_learned_from_sentences_spread_evenly(
