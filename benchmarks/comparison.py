@@ -52,8 +52,8 @@ def main() -> None:
     tagged = [_tagged(path)[: options.sentences] for path in (options.train, options.test)]
     questions, texts = _read_squad(options.squad, options.paragraphs)
     sentences = [example.tokens for split in tagged for example in split]
-    arguments = options.peer, [*questions, *texts], sentences
-    minilm = SentenceTransformer(*arguments) if options.peer else None
+    peer = options.peer
+    minilm = SentenceTransformer(peer, [*questions, *texts], sentences) if peer else None
     show(
         {
             "model": options.model,
@@ -82,7 +82,9 @@ class WordVectors:
 class SentenceTransformer:
     """The vectors that another interpreter makes of all texts and sentences at once."""
 
-    def __init__(self, python: str, texts: list[str], sentences: list[Sequence[str]]) -> None:
+    def __init__(
+        self, python: str, texts: Sequence[str], sentences: Sequence[Sequence[str]]
+    ) -> None:
         with tempfile.TemporaryDirectory() as name:
             texts_file, vectors = Path(name) / "texts.json", Path(name) / "vectors.npz"
             texts_file.write_text(json.dumps({"texts": texts, "sentences": sentences}))
@@ -111,7 +113,9 @@ def tags(
     inputs: dict[str, list[Any]] = {
         "features": [numbered.transform(_features(split)) for split in splits],
         "static": [_in_window(layers[0] for layers in split) for split in embedded],
-        "elmo": [np.concatenate([np.hstack(layers) for layers in split]) for split in embedded],
+        "elmo": [
+            np.concatenate([np.concatenate(layers, 1) for layers in split]) for split in embedded
+        ],
     }
     if fasttext is not None:
         inputs["fasttext"] = [_in_window(fasttext.embed(e.tokens) for e in s) for s in splits]

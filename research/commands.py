@@ -165,8 +165,10 @@ def labels(task: "ComparedTask", shares: str, work: Path, out: Path) -> None:
 @click.option("--test", type=PATH, required=True, help="The labelled file to score.")
 @MODEL
 @click.option("--counts", default="100,300,1000", show_default=True, help="Numbers of examples.")
-@click.option("--draws", default=3, show_default=True, help="How many draws of each number.")
+@click.option("--draws", default="3", show_default=True, help="How many draws, or of each number.")
 @click.option("--columns", help="Where fields are, such as word=2,tag=4.")
+@STATIC
+@click.option("--peer", help="The Python of an environment with all-MiniLM-L6-v2, to compare.")
 @WORK
 @OUT
 def few(kind: str, model: Path, columns: str | None, out: Path, **drawing: Any) -> None:
@@ -174,19 +176,28 @@ def few(kind: str, model: Path, columns: str | None, out: Path, **drawing: Any) 
 
     \b
     Example: python -m research few tagging --train train.conll --test test.conll \\
-        --model models/finetune --counts 100,300 --draws 5 --out results/few-ner.json
+        --model models/finetune --counts 100,300,1000 --draws 5,5,1 --out results/few-ner.json
     """
     from pipeline.stages import task_training
     from research.few import few_labels
 
     sources = {split: drawing.pop(split) for split in ("train", "test")}
     check_outside(drawing["work"], [*sources.values(), model])
-    counts = [int(part) for part in drawing["counts"].split(",") if part.isdecimal()]
-    if not counts or min(counts) < 10 or drawing["draws"] < 1:
+    counts, draws = (
+        [int(part) for part in drawing[name].split(",") if part.isdecimal()]
+        for name in ("counts", "draws")
+    )
+    if not counts or min(counts) < 10:
         raise ElmoError(
             f"--counts must be 10 or more, such as 100,300; found {drawing['counts']!r}"
         )
-    drawing |= {"counts": counts}
+    draws = draws * len(counts) if len(draws) == 1 else draws
+    if len(draws) != len(counts) or min(draws) < 1:
+        raise ElmoError(
+            f"--draws must be a number of 1 or more, or one for each of --counts; found "
+            f"{drawing['draws']!r}"
+        )
+    drawing |= {"counts": counts, "draws": draws, "static": _static(drawing["static"])}
     drawing["columns"] = task_training.parse_pairs(
         "--columns", columns.split(",") if columns else []
     )
@@ -331,6 +342,7 @@ def _write(out: Path, measure: Callable[[], "Finding"]) -> None:
     """Measure, write the file and its picture, and print the rows."""
     from pipeline.report import plots
     from research import finding as files
+    from research.page import few_lines
     from research.picture import draw
 
     if out.suffix != ".json":
@@ -341,7 +353,9 @@ def _write(out: Path, measure: Callable[[], "Finding"]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     draw(out.with_suffix(".png"), finding)
     files.write(out, finding)
-    for row in finding.rows:
+    for line in few_lines(finding) if finding.kind == "few" else ():
+        click.echo(line)
+    for row in finding.rows if finding.kind != "few" else ():
         interval = "" if row.low is None else f" ({row.low:.4f} to {row.high:.4f})"
         click.echo(f"{row.name}: {finding.metric} {row.mean:.4f}{interval}")
     click.echo(f"findings: {out} and {out.with_suffix('.png')}")

@@ -1,17 +1,19 @@
 """The worth of a few labels: to models that a team could put together, and to `elmo task train`.
 
 Each draw is of so many labelled examples. A model by hand is logistic regression of scikit-learn on
-all of them; `elmo task train` learns from four fifths, the rest being its dev file.
+all of them: of ordinary features, static vectors, ELMo's and those of a general sentence model; of
+all but the last together. `elmo task train` learns from four fifths, the rest being its dev file.
 
 Shapes: N items (texts or, for tagging, tokens), D numbers of an item's vectors, T tokens.
 """
 
+import os
 import random
-import time
+import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,13 +24,13 @@ from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.folders import local_folder
 from elmo.io.locks import work_folder_lock
-from elmo.io.records import digest, read_record
+from elmo.io.records import digest, read_record, sha256
 from elmo.model.config import model_location, read_config
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
 from elmo.tasks.baselines import most_frequent_tagger
 from elmo.tasks.example_files import read_examples
-from elmo.tasks.examples import distinct_sentences, learnable_examples
+from elmo.tasks.examples import Tokens, distinct_sentences, learnable_examples
 from elmo.tasks.features import tagging_features, words_and_pairs
 from elmo.tasks.kinds import task_settings
 from elmo.tasks.metrics import main_score, tally_accuracy
@@ -38,13 +40,16 @@ from elmo.tasks.vectors import Vectors, build_sentence_store, softmax_vectors
 from pipeline.terminal.progress import say
 from pipeline.tracking.task_runs import source_digest
 from research.finding import Finding, command_line, mean_row
+from research.probes import static_vectors
 
 # Strength of features, of vectors, and the scale of vectors beside features, by kind: values that
 # do well on several sets, since some tens of examples cannot choose them.
 STRENGTHS = {"tagging": (100.0, 0.1, 0.3), "classification": (10.0, 0.01, 0.03)}
 
 
-Results = dict[str, tuple[float, float]]  # way → score on the test file, CPU seconds
+TASK = "elmo task train"
+ALL = "all, by hand"
+Result = dict[str, float]  # the score on the test file, CPU seconds
 
 
 def few_labels(
@@ -54,13 +59,17 @@ def few_labels(
     *,
     columns: Mapping[str, str],
     counts: Sequence[int],
-    draws: int,
+    draws: Sequence[int],
+    static: Mapping[str, Path],
+    peer: str | None,
     work: Path,
 ) -> Finding:
-    """Learn in each way from `draws` draws of each number of examples of `sources["train"]`; score
-    on `sources["test"]`.
+    """Learn in each way from so many `draws` of each of `counts` of examples of `sources["train"]`;
+    score on `sources["test"]`.
 
-    What was finished before an interruption is kept in `work`, so more draws can be added.
+    `static` maps names to files of word vectors; `peer` is the Python of an environment that has
+    all-MiniLM-L6-v2, or None. What was finished before an interruption is kept in `work`, so more
+    draws and ways can be added.
     """
     tokenizer = read_config(model).tokenizer
     data = {
@@ -71,24 +80,41 @@ def few_labels(
     if max(counts) > (count := len(data["train"].examples)):
         raise ElmoError(f"{sources['train']}: has {count:,} labelled examples; lower --counts")
     digests = {split: source_digest(split, path) for split, path in sources.items()}
-    made_from = [kind, digests, dict(columns), model_digest(model), RESULTS_VERSION, STRENGTHS]
+    of_files = {name: sha256(path) for name, path in static.items()}
+    made_from = [kind, digests, dict(columns), model_digest(model), STRENGTHS]
     folder = work.absolute() / f"few-{digest(made_from)[:16]}"
     rows = []
     with work_folder_lock(folder):
-        for count in counts:
+        sentences = distinct_sentences([*data["train"].examples, *data["test"].examples])
+        with local_folder(model_location(model)) as local:
+            softmax = softmax_vectors(local, window=2 if kind == "tagging" else 0)
+        vector_sources: dict[str, Vectors] = {"softmax rows": softmax} if softmax else {}
+        vector_sources |= {name: _windows(path, sentences, kind) for name, path in static.items()}
+        vector_sources |= {"MiniLM": _sentence_model(peer, kind)} if peer else {}
+        by_hand = [f"{name}, by hand" for name in ("features", *vector_sources, "ELMo")]
+        parts: dict[str, Any] = {ALL: of_files, TASK: RESULTS_VERSION}
+        parts |= {f"{name}, by hand": file for name, file in of_files.items()}
+        files = {
+            way: f"{digest([way, parts.get(way)])[:16]}.json"
+            for way in ("most frequent label", *by_hand, ALL, TASK)
+        }
+        for count, draw_count in zip(counts, draws, strict=True):
             results = []
-            for draw in range(draws):
-                path = folder / f"{count}-{draw}.json"
-                if not path.exists():
+            for draw in range(draw_count):
+                paths = {way: folder / f"{count}-{draw}" / file for way, file in files.items()}
+                if pending_ways := [way for way, path in paths.items() if not path.exists()]:
                     examples = random.Random(draw).sample(data["train"].examples, count)
-                    result = _learn(kind, data, examples, model, folder)
-                    write_json(path, result)
-                results.append(read_record(path, Results))
+                    for way, result in _learn(
+                        kind, data, examples, model, folder, vector_sources, pending_ways
+                    ):
+                        paths[way].parent.mkdir(exist_ok=True)
+                        write_json(paths[way], result)
+                results.append({way: read_record(path, Result) for way, path in paths.items()})
                 say(f"{count} examples, draw {draw}: {results[-1]}")
             for way in results[0]:
-                scores = [result[way][0] for result in results]
+                scores = [result[way]["score"] for result in results]
                 figures = {"examples": count, "lowest": min(scores), "highest": max(scores)}
-                figures["seconds"] = fmean(result[way][1] for result in results)
+                figures["seconds"] = fmean(result[way]["seconds"] for result in results)
                 rows.append(mean_row(f"{way}, {count}", scores, figures))
     return Finding(
         format=1,
@@ -97,33 +123,42 @@ def few_labels(
         metric="accuracy" if data["train"].scheme == "plain" else "f1",
         command=command_line(),
         model=model_digest(model),
-        data=digests,
+        data=digests | {f"static {name}": digest for name, digest in of_files.items()},
         examples={"test": len(data["test"].examples)},
-        seeds=list(range(draws)),
+        seeds=list(range(max(draws))),
         settings={},
         rows=rows,
     )
 
 
 def _learn(
-    kind: str, data: Mapping[str, Any], examples: Sequence[Any], model: Path, folder: Path
-) -> Results:
-    """Return what each way learns from the `examples` of a draw."""
+    kind: str,
+    data: Mapping[str, Any],
+    examples: Sequence[Any],
+    model: Path,
+    folder: Path,
+    vector_sources: Mapping[str, Vectors],
+    pending_ways: Sequence[str],
+) -> Iterator[tuple[str, Result]]:
+    """Yield each of `pending_ways` with the result of what it learns from the `examples` of a draw;
+    `vector_sources` are the vectors beside ELMo's."""
     from scipy import sparse
 
     test, train = data["test"].examples, data["train"]
     strength, dense_strength, scale = STRENGTHS[kind]
-    store = partial(build_sentence_store, model=model, work=folder, layers=None)
-    of_test = store(distinct_sentences(test))
-    start = time.process_time()
-    of_examples = store(distinct_sentences(examples))
-    embedding = time.process_time() - start
-    with local_folder(model_location(model)) as local:
-        static = softmax_vectors(local, window=2 if kind == "tagging" else 0)
+    store = partial(build_sentence_store, model=model, layers=None)
+    of_test = store(distinct_sentences(test), work=folder)
+    work = folder / "draw"  # what a draw needs alone, made anew so that its time is counted
+    shutil.rmtree(work, ignore_errors=True)
+    start = _cpu_seconds()
+    of_examples = store(distinct_sentences(examples), work=work)
+    embedding = _cpu_seconds() - start
     sides = (examples, test)
     readers: dict[str, Callable[[], list[Any]]] = {"features": partial(_features, kind, *sides)}
-    if static is not None:
-        readers["static vectors"] = partial(_scaled_vectors, kind, sides, (static, static))
+    readers |= {
+        name: partial(_scaled_vectors, kind, sides, (vectors, vectors))
+        for name, vectors in vector_sources.items()
+    }
     readers["ELMo"] = partial(_scaled_vectors, kind, sides, (of_examples, of_test))
 
     def by_hand(names: Sequence[str]) -> list[Any]:
@@ -137,29 +172,68 @@ def _learn(
     def with_task() -> list[Any]:
         cut = len(examples) * 4 // 5
         parts = [replace(train, examples=list(part)) for part in (examples[:cut], examples[cut:])]
-        out, settings = folder / "task", task_settings(kind, {})
-        train_task(kind, *parts, out=out, settings=settings, model=model, work=folder)
+        out, settings = work / "task", task_settings(kind, {})
+        train_task(kind, *parts, out=out, settings=settings, model=model, work=work)
         task = Task.load(out, vectors=of_test)
         return [guess for _, guess in task.predict(test)]
 
     ways: dict[str, Callable[[], list[Any]]] = {
         "most frequent label": partial(_most_frequent, kind, *sides),
         **{f"{name}, by hand": partial(by_hand, [name]) for name in readers},
-        "all, by hand": partial(by_hand, list(readers)),
-        "elmo task train": with_task,
+        ALL: partial(by_hand, [name for name in readers if name != "MiniLM"]),
+        TASK: with_task,
     }
-    results: Results = {}
     labels = sorted({label for example in examples for label in _labels(example)})
     gold = [label for example in test for label in _labels(example)]
-    for way, learn in ways.items():
-        start = time.process_time()
-        guesses = learn()
-        seconds = time.process_time() - start
+    for name, vectors in vector_sources.items():  # those of the test file are no work of a draw
+        if f"{name}, by hand" in pending_ways:
+            vectors([example.tokens for example in test])
+    for way in pending_ways:
+        start = _cpu_seconds()
+        guesses = ways[way]()
+        seconds = _cpu_seconds() - start
         seconds += embedding if way.startswith(("ELMo", "elmo", "all")) else 0.0
         is_tagging = kind == "tagging"
         tally = tally_tags(test, guesses, labels) if is_tagging else tally_accuracy(gold, guesses)
-        results[way] = (main_score(tally.scores()), round(seconds, 2))
-    return results
+        yield way, {"score": main_score(tally.scores()), "seconds": round(seconds, 2)}
+    shutil.rmtree(work)
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU seconds of this process and of those that it started and that ended."""
+    return sum(os.times()[:4])
+
+
+def _windows(path: Path, sentences: Sequence[Tokens], kind: str) -> Vectors:
+    """Return the vectors of a file for `sentences`: of a token, for tagging with those of two
+    neighbours on either side."""
+    of_tokens, window = static_vectors(path, sentences), 2 if kind == "tagging" else 0
+
+    def vectors(batch: Sequence[Tokens]) -> list[Any]:
+        padded = [np.pad(of_tokens(tokens), ((window, window), (0, 0))) for tokens in batch]
+        return [
+            np.hstack([x[k : len(x) - 2 * window + k] for k in range(2 * window + 1)])[None]
+            for x in padded
+        ]
+
+    return vectors
+
+
+def _sentence_model(python: str, kind: str) -> Vectors:
+    """Return the vectors of a sentence-transformer: all layers of a token, or one of a text."""
+    from benchmarks.comparison import SentenceTransformer
+
+    @lru_cache(maxsize=2)  # the test file's and those of a draw
+    def embed(sentences: tuple[Tokens, ...]) -> list[Any]:
+        texts = [" ".join(tokens) for tokens in sentences]
+        if kind != "tagging":
+            model = SentenceTransformer(python, texts, sentences[:1])
+            return [vector[None, None] for vector in model.embed(texts)]
+        model = SentenceTransformer(python, texts[:1], sentences)
+        ends = np.cumsum([len(tokens) for tokens in sentences])[:-1]
+        return [layers[None] for layers in np.split(model.tokens, ends)]
+
+    return lambda sentences: embed(tuple(sentences))
 
 
 def _features(kind: str, examples: Sequence[Any], test: Sequence[Any]) -> list[Any]:

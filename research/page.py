@@ -70,25 +70,7 @@ def _check_closed(text: str, page: Path) -> None:
 
 def table(finding: Finding) -> str:
     """Return a finding as Markdown: its table, then the seeds, the model and the command."""
-    keys = {key for row in finding.rows for key in row.extra}
-    weights = sorted(key for key in keys if key.startswith("weight_"))
-    columns = {key: key.removeprefix("weight_").replace("_", " ") for key in weights}
-    columns |= {
-        "gain": "mean gain of a seed",
-        "gain_test_low": "its interval over test units",
-        "above": "above the layer below",
-        "updates_to_baseline": "updates to the baseline's best",
-        "minutes": "minutes a seed",
-        "lowest": "lowest draw",
-        "highest": "highest draw",
-        "seconds": "CPU seconds a draw",
-    }
-    heads = {key: title for key, title in columns.items() if key in keys}
-    lines = [_line(["", finding.metric, "95 % interval", *heads.values()])]
-    lines.append(_line(["---"] * (3 + len(heads))))
-    for row in finding.rows:
-        cells = [_cell(row, key) for key in heads]
-        lines.append(_line([row.name, f"{row.mean:.3f}", _interval(row), *cells]))
+    lines = few_lines(finding) if finding.kind == "few" else _table_lines(finding)
     for query, ways in finding.neighbors.items():
         lines += ["", f"{query}:", ""]
         lines += [f"- {kind}: {'; '.join(neighbors) or 'none'}" for kind, neighbors in ways.items()]
@@ -100,6 +82,50 @@ def table(finding: Finding) -> str:
         reason = "the best epoch was the last, or so near it that training did not stop early"
         lines += [f"Unfinished ({reason}): {'; '.join(unfinished)}.", ""]
     return "\n".join(lines)
+
+
+def few_lines(finding: Finding) -> list[str]:
+    """Return the lines of a table of few labels, in %: a line for each number of examples, with the
+    range of several draws, and one for its CPU seconds; a column for each way."""
+    by_count: dict[str, dict[str, Row]] = {}
+    for row in finding.rows:
+        way, _, count = row.name.rpartition(", ")
+        by_count.setdefault(count, {})[way.removesuffix(", by hand")] = row
+    heads = [f"{finding.metric}, %", *next(iter(by_count.values()))]
+    lines = [_line(heads), _line(["---"] * len(heads))]
+    for count, by_way in by_count.items():
+        rows = by_way.values()
+        best, draws = max(row.mean for row in rows), {len(row.scores) for row in rows}
+        cells = [f"{100 * row.mean:.1f}" for row in rows]
+        for k, row in enumerate(rows):
+            cells[k] = f"**{cells[k]}**" if row.mean == best else cells[k]
+            if len(row.scores) > 1:
+                low, high = 100 * row.extra["lowest"], 100 * row.extra["highest"]
+                cells[k] += f" ({low:.1f} to {high:.1f})"
+        lines.append(_line([f"{count} labels, {max(draws)} draw{'s' * (max(draws) > 1)}", *cells]))
+        seconds = [f"{row.extra['seconds']:,.0f}" for row in rows]
+        lines.append(_line(["CPU seconds a draw", *seconds]))
+    return lines
+
+
+def _table_lines(finding: Finding) -> list[str]:
+    keys = {key for row in finding.rows for key in row.extra}
+    weights = sorted(key for key in keys if key.startswith("weight_"))
+    columns = {key: key.removeprefix("weight_").replace("_", " ") for key in weights}
+    columns |= {
+        "gain": "mean gain of a seed",
+        "gain_test_low": "its interval over test units",
+        "above": "above the layer below",
+        "updates_to_baseline": "updates to the baseline's best",
+        "minutes": "minutes a seed",
+    }
+    heads = {key: title for key, title in columns.items() if key in keys}
+    lines = [_line(["", finding.metric, "95 % interval", *heads.values()])]
+    lines.append(_line(["---"] * (3 + len(heads))))
+    for row in finding.rows:
+        cells = [_cell(row, key) for key in heads]
+        lines.append(_line([row.name, f"{row.mean:.3f}", _interval(row), *cells]))
+    return lines
 
 
 def _name_unfinished(finding: Finding) -> list[str]:
@@ -136,9 +162,7 @@ def _cell(row: Row, key: str) -> str:
     if key in ("gain", "above"):
         low, high = row.extra.get(f"{key}_low"), row.extra.get(f"{key}_high")
         return f"{value:+.3f}" + ("" if low is None else f" ({low:+.3f} to {high:+.3f})")
-    if key in ("lowest", "highest"):
-        return f"{value:.3f}"
-    return f"{value:,.0f}" if key in ("updates_to_baseline", "seconds") else f"{value:.2f}"
+    return f"{value:,.0f}" if key == "updates_to_baseline" else f"{value:.2f}"
 
 
 def _interval(row: Row) -> str:

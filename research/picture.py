@@ -11,7 +11,7 @@ from pipeline.report.plots import BLUE, GREY, ORANGE, save
 from research.finding import Finding, Row
 
 Point = tuple[float, float, float | None, float | None]  # examples or percent, mean, interval
-COLORS = (GREY, BLUE, ORANGE, "#2f855a", "#6b46c1", "#c53030")
+COLORS = (GREY, BLUE, ORANGE, "#2f855a", "#6b46c1", "#c53030", "#0f766e", "#111111")
 
 
 def draw(path: Path, finding: Finding) -> None:
@@ -65,7 +65,9 @@ def _draw_lines(path: Path, lines: Mapping[str, Sequence[Point]], *, unit: str, 
             if low is not None and high is not None:
                 axis.plot([count] * 2, [low, high], color=color, lw=1.2)
     axis.set(xlabel=unit, ylabel=score, xscale="log")
+    axis.set_xticks(sorted({count for points in lines.values() for count, *_ in points}))
     axis.xaxis.set_major_formatter("{x:g}")
+    axis.minorticks_off()
     axis.grid(color="#edf2f7")
     axis.legend(frameon=False, fontsize=8)
     save(figure, path)

@@ -70,7 +70,7 @@ def word_senses(
     lengths = [len(s.occurrences) for s in tested if s.occurrences]
     of_static = []
     for name, path in static.items():
-        vectors = _static_vectors(path, [s.tokens for s in (*learned, *tested)])
+        vectors = static_vectors(path, [s.tokens for s in (*learned, *tested)])
         right_1N = _senses_by(vectors, learned, tested, firsts).right
         of_static.append(over_sentences(name, right_1N[0], lengths))
     embed = Embedder.load(model, device=device).embed
@@ -107,7 +107,7 @@ def tags(
     rows = [Row("most frequent tag of the type", scores.most_frequent)]
     lengths = [len(tokens) for tokens, _ in tested]
     for name, path in (static or {}).items():
-        vectors = _static_vectors(path, [tokens for tokens, _ in (*learned, *tested)])
+        vectors = static_vectors(path, [tokens for tokens, _ in (*learned, *tested)])
         right_N = layer_probe.probe_vectors(partial(_of_tokens, vectors), learned, tested, l2=l2)
         rows.append(over_sentences(name, right_N, lengths))
     rows += _layer_rows(scores.right, lengths)
@@ -119,8 +119,9 @@ def tags(
 Vectors = Callable[[Sequence[str]], npt.NDArray[np.float32]]  # of tokens, (T, D)
 
 
-def _static_vectors(path: Path, sentences: Iterable[Sequence[str]]) -> Vectors:
-    """Gives the vector of each token, or of its lower case; what the file lacks is zero."""
+def static_vectors(path: Path, sentences: Iterable[Sequence[str]]) -> Vectors:
+    """Return a function that gives the vector of each token of `sentences`, or of its lower case;
+    what the file lacks is zero."""
     types = {token for tokens in sentences for token in tokens}
     header = next(iter(numbered_lines(path)))[1].split()
     if len(header) != 2 or not header[1].isdecimal():
