@@ -20,7 +20,7 @@ def prepare(out: Path, *, train: Path, heldout: Path, tokens: int = 0) -> tuple[
     (0: all); every token of `train` becomes a word."""
     text = _lines(train)
     if not out.exists():
-        _write(out, {"train": _take_tokens(text, tokens), "heldout": _lines(heldout)})
+        _write(out, {"train": take_tokens(text, tokens), "heldout": _lines(heldout)})
     shards = Shards(out)
     counts = Counter(token for line in text for token in line)
     lines = len(text)
@@ -36,7 +36,8 @@ def _lines(file: Path) -> list[list[str]]:
     return [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def _take_tokens(lines: list[list[str]], tokens: int) -> list[list[str]]:
+def take_tokens(lines: list[list[str]], tokens: int) -> list[list[str]]:
+    """Return the first lines, of at most so many tokens (0: all)."""
     if tokens == 0:
         return lines
     ends = np.cumsum([len(line) for line in lines])

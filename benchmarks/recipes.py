@@ -2,6 +2,8 @@
 
     python -m benchmarks.recipes TRAIN HELDOUT OUT --recipe default --tokens 975000 [--epochs 1]
         [--set dropout=0.3 --set optimizer.lr=0.002] [--precision bfloat16] [--threads 2]
+    python -m benchmarks.recipes TRAIN HELDOUT OUT --tokens 20000 65000 --seeds 3
+        --compare rows=8 rows=16 rows=32
 
 TRAIN and HELDOUT have one sentence per line, tokens between spaces. The recipe is that of
 presets/small.yaml (`default`) or presets/original-2018.yaml (`2018`), with the small network, or
@@ -12,6 +14,10 @@ Writes the curves to OUT/heldout.tsv and OUT/train.tsv, the model to OUT/model, 
 which OUT/record.json holds too: the recipe, steps, tokens seen each way, seconds (of this start,
 evaluations included), both curves and held-out perplexity under the full softmax. Started again it
 resumes.
+
+With `--compare`, each change is tried on each number of tokens with seeds 1, 2, …: OUT has a folder
+for each training, and a table of held-out perplexity and CPU seconds is printed. Words are then
+those of the first `--tokens` alone.
 """
 
 import argparse
@@ -20,12 +26,13 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 import yaml
 
-from benchmarks.lm_text import prepare
+from benchmarks.lm_text import prepare, take_tokens
 from benchmarks.machine import machine, show
 from elmo.data.characters import Characters
 from elmo.io.atomic import write_json
@@ -49,10 +56,45 @@ def main() -> None:
     """Train, and print what came of it."""
     options = _options()
     torch.set_num_threads(options.threads)
-    recipe = _recipe(options)
+    if options.compare:
+        print("\n".join(compare_changes(options)))
+    else:
+        (tokens,) = options.tokens
+        show(train_recipe(options, options.train, options.out, tokens, options.set))
+
+
+def compare_changes(options: argparse.Namespace) -> list[str]:
+    """Train with each change; return the lines of a table, with the range over the seeds."""
+    rows = [["tokens", *options.compare], ["---"] * (1 + len(options.compare))]
+    lines = options.train.read_text(encoding="utf-8").splitlines()
+    for tokens in options.tokens:
+        text = take_tokens([line.split() for line in lines], tokens)
+        train = options.out / f"{tokens}.txt"
+        train.parent.mkdir(parents=True, exist_ok=True)
+        train.write_text("".join(" ".join(line) + "\n" for line in text), encoding="utf-8")
+        rows.append([f"{sum(map(len, text)):,}"])
+        for change in options.compare:
+            records = []
+            for seed in range(1, options.seeds + 1):
+                out, changes = options.out / f"{tokens}-{change}-{seed}", [change, f"seed={seed}"]
+                if not (out / "record.json").exists():
+                    train_recipe(options, train, out, 0, [*options.set, *changes])
+                records.append(json.loads((out / "record.json").read_bytes()))
+            figures = [record["heldout"]["average"] for record in records]
+            cell = f"{fmean(figures):.1f} ({min(figures):.1f} to {max(figures):.1f})"
+            rows[-1].append(f"{cell}, {fmean(r['cpu_seconds'] for r in records):.0f} s")
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def train_recipe(
+    options: argparse.Namespace, train: Path, out: Path, tokens: int, changes: list[str]
+) -> dict[str, Any]:
+    """Train on the first `tokens` of `train` (0: all); write the record of it to `out`, return
+    it."""
     shards, vocabulary = prepare(
-        options.out / "shards", train=options.train, heldout=options.heldout, tokens=options.tokens
+        out / "shards", train=train, heldout=options.heldout, tokens=tokens
     )
+    recipe = _recipe(options, changes).with_chosen_rows(shards.tokens("train"))
     sizes = _preset(RECIPES["params" if options.recipe == "params" else "default"])["network"]
     network = ModelShape.from_dict(sizes | {"input_words": None}, source=ROOT / "params.yaml")
     characters = Characters()
@@ -61,16 +103,16 @@ def main() -> None:
     seed = recipe.seed + 1
     softmax = new_softmax(len(vocabulary), network.projection, seed=seed)
     job = TrainingJob(
-        bilm, softmax, vocabulary, characters, shards, recipe, Location(options.out), {}, KEPT
+        bilm, softmax, vocabulary, characters, shards, recipe, Location(out), {}, KEPT
     )
     workers = WorkerGroup()
-    began = time.monotonic()
+    began, cpu_began = time.monotonic(), time.process_time()
     progress = fit(job, workers=workers, report=_show)
-    seconds = round(time.monotonic() - began)
+    seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_began
     heldout = heldout_perplexity(job, workers=workers)
     weights = {name: value.detach() for name, value in softmax.state_dict().items()}
     save_model(
-        options.out / "model",
+        out / "model",
         bilm=bilm,
         vocabulary=vocabulary,
         characters=characters,
@@ -78,12 +120,13 @@ def main() -> None:
         training={},
         tokenizer=shards.tokenization,
     )
-    record = {"recipe": options.recipe, "set": options.set, "training": asdict(recipe)}
-    record |= {"steps": progress.step, "tokens": progress.tokens, "seconds": seconds}
+    record = {"recipe": options.recipe, "set": changes, "training": asdict(recipe)}
+    record |= {"steps": progress.step, "tokens": progress.tokens}
+    record |= {"seconds": round(seconds), "cpu_seconds": round(cpu_seconds, 1)}
     record |= {"heldout": heldout.to_dict()}
-    record |= {"curves": {name: curve(options.out / f"{name}.tsv") for name in COLUMNS}}
-    write_json(options.out / "record.json", record | {"machine": machine()})
-    show(record)
+    record |= {"curves": {name: curve(out / f"{name}.tsv") for name in COLUMNS}}
+    write_json(out / "record.json", record | {"machine": machine()})
+    return record
 
 
 def curve(path: Path) -> list[tuple[int, float]]:
@@ -102,12 +145,12 @@ def _preset(name: str) -> dict[str, Any]:
     return section
 
 
-def _recipe(options: argparse.Namespace) -> TrainingSettings:
+def _recipe(options: argparse.Namespace, changes: list[str]) -> TrainingSettings:
     values: dict[str, Any] = _preset(RECIPES[options.recipe])["training"]
     values |= {"precision": options.precision, "epochs": options.epochs}
     values |= {"evaluate_every": options.evaluate_every, "evaluate_tokens": 0}
     optimizer = OptimizerSettings(**values["optimizer"])
-    return changed_settings(TrainingSettings(**values | {"optimizer": optimizer}), options.set)
+    return changed_settings(TrainingSettings(**values | {"optimizer": optimizer}), changes)
 
 
 def changed_settings(settings: TrainingSettings, changes: list[str]) -> TrainingSettings:
@@ -134,12 +177,14 @@ def _options() -> argparse.Namespace:
     for name in ("train", "heldout", "out"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--recipe", choices=sorted(RECIPES), default="default")
-    parser.add_argument("--tokens", type=int, default=0)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[0])
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--precision", default="bfloat16")
     parser.add_argument("--evaluate-every", type=int, default=100_000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--compare", nargs="+", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--seeds", type=int, default=1)
     return parser.parse_args()
 
 
