@@ -117,11 +117,11 @@ def write_package(
             "about": about,
         }
         _write(root / CARD_FILE, model_card(packaged, title=f"ELMo: {name}", **fields))
-        _write(root / PROJECT_FILE, _project(name, version, licence, packaged))
+        _write(root / PROJECT_FILE, _project(name, version, packaged))
     return digest
 
 
-def _project(name: str, version: str, licence: str, model: Model) -> str:
+def _project(name: str, version: str, model: Model) -> str:
     """Return the text of pyproject.toml, which requires the libraries of the model's tokenizer."""
     libraries = model.tokenizer.libraries | model.tokenizer.splitter
     requires = ["elmo-pipeline", *(f"{k}=={v}" for k, v in sorted(libraries.items()))]
@@ -134,7 +134,6 @@ name = "elmo-{name.replace("_", "-")}"
 version = "{version}"
 description = "An ELMo model: {name}"
 readme = "README.md"
-license = {{ text = {json.dumps(licence)} }}
 dependencies = {json.dumps(requires)}
 
 [project.entry-points."{ENTRY_POINTS}"]
