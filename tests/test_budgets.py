@@ -11,8 +11,8 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_689,
-    "pipeline": 14_449,
+    "elmo": 19_714,
+    "pipeline": 14_478,
     "research": 2_243,
     "benchmarks": 3_684,
     "tests": 27_658,

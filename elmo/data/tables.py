@@ -82,4 +82,6 @@ def _explain(error: csv.Error) -> str:
         )
     if "expected after" in text:
         return "text follows a closing quotation mark; write marks inside a text twice"
+    if "new-line character" in text:
+        return r"has a carriage return within a line, as old Macs wrote; convert: tr '\r' '\n'"
     return f"is not CSV ({text})"

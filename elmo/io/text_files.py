@@ -1,34 +1,48 @@
-"""Text files, gzipped or not, read line by line or whole."""
+"""Text files, compressed or not, read line by line or whole."""
 
+import bz2
 import codecs
 import gzip
+import lzma
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO
 
 from elmo.errors import Damaged, ElmoError, not_utf8_error
 from elmo.io.records import check_readable
 from elmo.settings import LONGEST_LINE
 
+COMPRESSIONS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_MARKS = (  # UTF-32 in front: its mark begins with that of UTF-16
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
 _LARGEST_FILE = 1 << 30  # bytes of a file that is read whole
 
 
 @contextmanager
 def open_decompressed(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read its bytes, decompressed if its name ends in .gz; raise `ElmoError` if it
-    is missing or damaged."""
+    """Open a file to read its bytes, decompressed if its name ends in .gz, .bz2 or .xz; raise
+    `ElmoError` if it is missing or damaged."""
     check_readable(path)
+    ending = path.suffix.lower()
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield cast(BinaryIO, file)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise Damaged(f"{path}: truncated or not a gzip file ({error})") from None
+        with COMPRESSIONS.get(ending, open)(path, "rb") as file:
+            yield file
+    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        if ending not in COMPRESSIONS or getattr(error, "errno", None):
+            raise
+        raise Damaged(
+            f"{path}: truncated or not {ending[1:]}; restore it, or name it as what it is"
+        ) from None
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 file, gzipped or not, without their line ends, each with its
+    """Yield the lines of a UTF-8 file, compressed or not, without their line ends, each with its
     number, counted from 1.
 
     `ElmoError` names a line that is not UTF-8 text or is too long.
@@ -37,8 +51,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     with open_decompressed(path) as file:
         while line := file.readline(LONGEST_LINE + 1):
             number += 1
-            if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                raise ElmoError(f"{path}: is UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
+            if number == 1:
+                _check_encoding(path, line)
             if len(line) > LONGEST_LINE:
                 raise ElmoError(
                     f"{path}:{number}: the line has more than {LONGEST_LINE:,} bytes; cut it"
@@ -61,16 +75,24 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a file, decompressed if its name ends in .gz, without a byte order mark.
+    """Return the bytes of a file, decompressed by its ending, without a byte order mark.
 
     `ElmoError` is raised if the file is missing, damaged, or has more than 1 GiB.
     """
     with open_decompressed(path) as file:
         data = file.read(_LARGEST_FILE + 1)
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise ElmoError(f"{path}: is UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
+    _check_encoding(path, data)
     if len(data) > _LARGEST_FILE:
         raise ElmoError(
             f"{path}: has over {_LARGEST_FILE:,} bytes; cut it into files, or JSON lines"
         )
     return data.removeprefix(codecs.BOM_UTF8)
+
+
+def _check_encoding(path: Path, data: bytes) -> None:
+    """Raise `ElmoError` for a file whose first bytes are a mark of UTF-16 or UTF-32, or of gzip."""
+    if data.startswith(b"\x1f\x8b"):
+        raise ElmoError(f"{path}: is compressed with gzip; give it the ending .gz")
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            raise ElmoError(f"{path}: is {encoding}; convert it: iconv -f {encoding} -t UTF-8")

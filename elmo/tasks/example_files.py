@@ -15,6 +15,7 @@ from typing import Any
 from elmo.data.texts import is_missing
 from elmo.data.tokenizer import Tokenization, is_utf8
 from elmo.errors import ElmoError
+from elmo.io.text_files import COMPRESSIONS
 from elmo.tasks import schemes
 from elmo.tasks.formats.fields import Columns, ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.kinds import KINDS, RecordOfText
@@ -73,7 +74,7 @@ def read_examples(
         ]
         return _joined(path, parts)
     readers = KINDS[kind].readers
-    file_format = format or _format(path)
+    file_format = format or format_of(path)
     if file_format not in readers:
         raise ElmoError(
             f"{path}: {kind} is read from {', '.join(readers)}, not from {file_format}; write "
@@ -212,8 +213,9 @@ def _joined(path: Path, parts: Sequence[ExampleSet]) -> ExampleSet:
     return ExampleSet(examples, dict(counts), parts[0].scheme, remark, parts[0].columns)
 
 
-def _format(path: Path) -> str:
-    suffix = [s for s in path.suffixes if s != ".gz"][-1:]
+def format_of(path: Path) -> str:
+    """Return the format that a file's ending names; raise `ElmoError` if it names none."""
+    suffix = [s.lower() for s in path.suffixes if s.lower() not in COMPRESSIONS][-1:]
     if not suffix or suffix[0] not in SUFFIXES:
         raise ElmoError(f"{path}: the ending does not tell the file's format; pass --format")
     return SUFFIXES[suffix[0]]

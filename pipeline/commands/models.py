@@ -289,8 +289,11 @@ def _texts(source: BinaryIO, name: str, column: str) -> Iterator[tuple[int, str]
         try:
             yield from read_texts(Path(name), column)
         except ElmoError as error:
-            raise ElmoError(str(error).replace("set corpus.column", "pass --column")) from None
+            message = str(error).replace("set corpus.column", "pass --column")
+            raise ElmoError(message.replace("corpus.column", "--column")) from None
         return
+    from ..text.other_formats import check_plain_text
+
     number = 0
     while line := source.readline(LONGEST_LINE + 1):
         number += 1
@@ -299,6 +302,8 @@ def _texts(source: BinaryIO, name: str, column: str) -> Iterator[tuple[int, str]
                 f"{name}:{number}: the line has more than {LONGEST_LINE:,} bytes; write one "
                 "sentence per line"
             )
+        if number == 1:
+            check_plain_text(name, line, "--column")
         try:
             text = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:

@@ -320,9 +320,16 @@ def predict(
     """
     import json
 
-    from elmo.tasks.example_files import read_examples
+    from elmo.io.text_files import open_decompressed
+    from elmo.tasks.example_files import format_of, read_examples
     from elmo.tasks.scorer_files import SCORER_FILES
     from elmo.tasks.task import Task
+
+    from ..text.other_formats import check_plain_text
+
+    if format_ is None and source.is_file() and format_of(source) == "text":
+        with open_decompressed(source) as file:
+            check_plain_text(source, file.read(1 << 16), "--columns text=NAME")
 
     trained = Task.load(folder, seed=seed, device=device)
     kind, fields = trained.record.kind, _columns(columns) or trained.record.columns

@@ -85,6 +85,8 @@ def _fields(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from None
+    except ValueError:
+        raise ValueError("a number has too many digits; write it as a string") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
     try:

@@ -3,11 +3,9 @@
 import codecs
 from collections.abc import Iterator
 
-from elmo.errors import ElmoError
-
 from .accounting import Accounting
 from .input_files import InputFile, read_head
-from .other_formats import recognize
+from .other_formats import check_plain_text
 from .reader import Keep
 from .spans import FileSpan
 from .spans import line_spans as spans
@@ -22,9 +20,7 @@ def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
     `column` and `keep` have no effect in this format.
     """
     head = read_head(input_)
-    if (recognized := recognize(head)) is not None:
-        kind, remedy = recognized
-        raise ElmoError(f"{input_.url}: is {kind}, not plain text; {remedy}")
+    check_plain_text(input_.url, head)
     check_no_nul(input_, head, 0)
 
 

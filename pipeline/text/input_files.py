@@ -277,7 +277,11 @@ def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | No
         else:
             names = [pattern] if base.exists() else glob.glob(pattern, recursive=True)
             files = [(Path(p).name, p, None) for p in names if Path(p).is_file()]
-    files = [file for file in files if not any(p.startswith(".") for p in Path(file[0]).parts)]
+    files = [
+        file
+        for file in files
+        if file[1] == pattern or not any(p.startswith(".") for p in Path(file[0]).parts)
+    ]
     if not files:
         if whole_folder:
             raise NotFound(f"{pattern}: is a folder without text files; name another {list_name}")

@@ -2,8 +2,10 @@
 
 import re
 
-_RECORDS = "rename it .jsonl and name the field of its text in corpus.column"
-_TABLE = "rename it .tsv or .csv and name the column of its text in corpus.column"
+from elmo.errors import ElmoError
+
+_RECORDS = "rename it .jsonl and name the field of its text with corpus.column"
+_TABLE = "rename it .tsv or .csv and name the column of its text with corpus.column"
 _MARKUP = "take the text out of it: trafilatura (web pages), wikiextractor --json (Wikipedia)"
 _PANDOC = "turn it into text: pandoc --to plain"
 _LINES = 200  # that are looked at
@@ -22,7 +24,9 @@ _SIGNATURES = (
     (rb"PAR1", "a Parquet file", "give it the ending .parquet"),
     (rb"ARROW1|Obj\x01|ORC|\x89HDF|SQLite format", "a file of tables", "save it as CSV"),
     (rb"\x89PNG|GIF8|\xff\xd8\xff|RIFF|II\*\x00|MM\x00\*|\x7fELF", "no text", "name text files"),
+    (rb"\xff\xfe\0\0|\0\0\xfe\xff", "UTF-32", "save it as UTF-8: iconv -f UTF-32 -t UTF-8"),
     (rb"\xff\xfe|\xfe\xff", "UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8"),
+    (rb"[^\r\n]*\r[^\n]+\Z", "text with the line ends of old Macs", r"convert them: tr '\r' '\n'"),
 )
 # The beginning of a text after white space, its kind, and the remedy.
 _BEGINNINGS = (
@@ -52,6 +56,17 @@ _MOST_LINES = (
     (r"\s*\"[^\"]*\"(,(\"[^\"]*\"|[\d.]*))+\s*$", 0.8, "a table", _TABLE),
     (r"\S+( \S+){0,3} ([BIESLU][-_]\S+|O)\s*$", 0.8, "a labelled file", "it is for `elmo task`"),
 )
+
+
+def check_plain_text(name: object, head: bytes, option: str = "corpus.column") -> None:
+    """Raise `ElmoError` for a file that is no plain text, as far as its first bytes tell.
+
+    `option` is what names the column of texts, for the remedy.
+    """
+    if (recognized := recognize(head)) is not None:
+        kind, remedy = recognized
+        remedy = remedy.replace("corpus.column", option)
+        raise ElmoError(f"{name}: is {kind}, not plain text; {remedy}")
 
 
 def recognize(head: bytes) -> tuple[str, str] | None:

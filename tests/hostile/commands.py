@@ -1,6 +1,7 @@
 """Each command of the project in `conftest`, with its arguments, and what it writes."""
 
 _SETTINGS = ["--params", "params.yaml", "--metrics", "metrics.json"]
+_TEXTS = ["--general", "task", "--domain", "task"]
 _STAGE = ["--work", "work", *_SETTINGS]
 _TRAINING = ["--curves", "curves", *_STAGE]
 COMMANDS: dict[str, list[str]] = {
@@ -10,17 +11,7 @@ COMMANDS: dict[str, list[str]] = {
     "pretrain": ["pretrain", "task", "vocab", "trained", *_TRAINING],
     "finetune": ["finetune", "model", "task", "task", "tuned", *_TRAINING],
     "features": ["features", "task", "model", "vectors", *_STAGE],
-    "register": [
-        "register",
-        "model",
-        "store",
-        "version.json",
-        "--general",
-        "task",
-        "--domain",
-        "task",
-        *_SETTINGS,
-    ],
+    "register": ["register", "model", "store", "version.json", *_TEXTS, *_SETTINGS],
     "embed": ["embed", "model", "--input", "in.txt", "--output", "out.npz"],
     "perplexity": ["perplexity", "model", "--input", "in.txt"],
     "neighbors": ["neighbors", "store", "[a] gift", "--model", "model"],

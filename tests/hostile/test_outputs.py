@@ -165,20 +165,8 @@ def test_the_record_of_register_replaces_no_other_json(case: Path) -> None:
     refused(*COMMANDS["register"], cwd=case, names="version.json")
 
 
-TASK = [
-    "tasks",
-    "mine",
-    "model",
-    "o",
-    "--curve",
-    "c.tsv",
-    "--picture",
-    "c.png",
-    "--work",
-    "work",
-    "--metrics",
-    "metrics.json",
-]
+TASK = ["tasks", "mine", "model", "o", "--curve", "c.tsv", "--picture", "c.png", "--work", "work"]
+TASK += ["--metrics", "metrics.json"]
 
 
 @pytest.mark.parametrize(("output", "what"), paired(["c.tsv", "c.png", "o"] * 2, THEIRS))

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from elmo.tasks.example_files import read_examples
 from tests.hostile.harness import DAMAGE, refused
 from tests.pipeline.command_line import ROOT, elmo
 
@@ -75,22 +74,24 @@ UMLAUTS = GOOD.replace("words", "Wörter")
 PARQUET = table(text=GOOD.splitlines())
 JSONL = b"".join(line({"text": text}) for text in GOOD.splitlines())
 FILES: dict[str, tuple[str, bytes]] = {
-    "UTF-16 with a mark": ("in.txt", GOOD.encode("utf-16")),
     "latin-1": ("in.txt", UMLAUTS.encode("latin-1")),
     "zeros alone": ("in.txt", bytes(1000)),
     "no byte": ("in.txt", b""),
+    "a table with the line ends of old Macs": ("in.csv", b"n,text\r1,a\r2,b\r"),
+    "a number of 5,000 digits": (
+        "in.jsonl",
+        line({"text": "a"})[:-2] + b', "n": ' + b"9" * 5000 + b"}",
+    ),
     "an endless line": ("in.txt", b"word " * (4 << 20)),
     "an endless word": ("in.txt", PLAIN + b"x" * (17 << 20)),
     "a picture": ("in.txt", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))),
     "one document": ("in.txt", b"All in one document.\n"),
     "half a record": ("in.jsonl", JSONL[:-9]),
-    "no JSON": ("in.jsonl", PLAIN),
     "an endless record": ("in.jsonl", line({"text": "x" * (17 << 20)})),
     "Parquet without its end": ("in.parquet", PARQUET[:-8]),
     "rows without text": ("in.parquet", table(text=pa.array([None] * 9, pa.string()))),
     "two columns of one name": ("in.parquet", twice()),
     "an endless value": ("in.parquet", table(text=["x" * (17 << 20)])),
-    "half a gzip": ("in.txt.gz", gzip.compress(PLAIN)[:-20]),
     "a mark that is never closed": ("in.csv", b'n,text\n1,a\n2,"b\n3,c\n'),
     "a spreadsheet": ("in.xlsx", b"PK\3\4" + bytes(30)),
 }
@@ -101,6 +102,37 @@ def test_files_that_are_no_text(tmp_path: Path, what: str) -> None:
     name, data = FILES[what]
     (tmp_path / name).write_bytes(data)
     refused_text(tmp_path, name)
+
+
+# Each begins as no plain text does, in each command that reads a text.
+OTHERS = {
+    "JSON lines": line({"text": "a gift"}) * 3,
+    "HTML": b"<!DOCTYPE html><html>\n<p>a gift</p>\n",
+    "UTF-16": "a gift\n".encode("utf-16"),
+    "UTF-32": "a gift\n".encode("utf-32"),
+    "old Macs": b"a gift\rhe has\r",
+    "gzip": gzip.compress(PLAIN),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_each_command_says_what_a_file_is(case: Path, what: str) -> None:
+    (case / "a.txt").write_bytes(OTHERS[what])
+    for words in (
+        ["embed", "model", "--input", "a.txt", "--output", "o.npz"],
+        ["perplexity", "model", "--input", "a.txt"],
+        ["task", "predict", "model", "--input", "a.txt"],
+    ):
+        said = refused(*words, cwd=case, names="a.txt: is ")
+        assert what in said and "corpus.column" not in said
+    code, _, error = elmo("perplexity", "model", "--input", "-", stdin=OTHERS[what], cwd=case)
+    assert code == 1 and "<stdin>: is " in error and "corpus.column" not in error
+
+
+def test_a_hidden_file_is_read_where_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".in.txt").write_bytes(PLAIN)
+    settings(tmp_path, ".in.txt")
+    assert elmo(*CORPUS, cwd=tmp_path)[0] == 0
 
 
 def other_kinds(folder: Path) -> None:
@@ -202,19 +234,3 @@ def test_a_byte_order_mark_is_no_token(case: Path, end: str) -> None:
     assert printed[""] == printed["\ufeff"] and " 6 tokens" in printed[""]
     with np.load(case / "out-0.npz") as plain, np.load(case / "out-1.npz") as marked:
         assert [marked[key].shape for key in marked] == [plain[key].shape for key in plain]
-
-
-@pytest.mark.parametrize("kind", ["json", "jsonl", "conll"])
-def test_a_byte_order_mark_before_labelled_data_is_no_part_of_it(case: Path, kind: str) -> None:
-    answer = {"text": "gift", "answer_start": 2}
-    asked = {"id": "1", "question": "What?", "answers": [answer]}
-    squad = {"data": [{"paragraphs": [{"context": "a gift", "qas": [asked]}]}]}
-    record = {"context": "a gift", "question": "What?", "answers": [answer]}
-    texts = {"json": json.dumps(squad), "jsonl": json.dumps(record), "conll": "a O\ngift S-X\n"}
-    task = "tagging" if kind == "conll" else "questions"
-    path = case / f"data.{kind}"
-    found = []
-    for mark in (b"", b"\xef\xbb\xbf"):
-        path.write_bytes(mark + texts[kind].encode())
-        found.append(read_examples(task, path, tokenizer="whitespace").examples)
-    assert found[0] == found[1]

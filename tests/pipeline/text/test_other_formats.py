@@ -48,6 +48,7 @@ OTHERS = {
     "BibTeX": "@article{mill,\n  title = {The mill}\n}\n",
     "a PO file of translations": '#: a.c:1\nmsgid "mill"\nmsgstr "Mühle"\n\nmsgid "old"\n',
     "a program": "#!/usr/bin/env python\nprint()\n",
+    "text with the line ends of old Macs": ["The mill.\rIt fell.\r", "The mill.\r\rIt fell."],
     "a PDF file": "%PDF-1.4\n%\xe2\xe3\n",
     "a file of a word processor": "{\\rtf1\\ansi The mill.}",
 }
