@@ -291,6 +291,27 @@ def test_a_batch_has_the_loss_of_its_examples_one_by_one(kind: str, number: int)
         torch.testing.assert_close(torch.tensor(score), torch.tensor(same), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("kind", PLAIN)
+def test_weights_begin_as_the_papers_say(kind: str) -> None:
+    torch.manual_seed(0)
+    settings = task_settings(kind, {"hidden": 5})
+    model_class, given = KINDS[kind].model_class(), examples(kind, 5, 0)
+    inputs = TaskInputs(settings, WordTable(WORDS, None), layers=LAYERS, dim=DIM)
+    model = model_class(inputs, model_class.labels_of(given), settings)
+    for name, value in model.named_parameters():
+        first = {"weights": 0.0, "gamma": 1.0, "nothing": -1.0}.get(name.split(".")[-1])
+        assert first is None or (value == first).all()
+        if kind != "pairs" or name.startswith("inputs"):
+            continue
+        if "weight_hh" in name:
+            torch.testing.assert_close(value.T @ value, torch.eye(5))
+        elif "bias" in name:  # of the gates, the second forgets
+            forgets = torch.arange(len(value)) // 5 == 1 if "bias_ih" in name else 0.0
+            assert (value == torch.zeros(len(value)) + forgets).all()
+        else:
+            assert 0.5 < value.abs().max() / math.sqrt(6 / sum(value.shape)) <= 1
+
+
 @pytest.mark.parametrize("l2", [0.0, 1e6])
 def test_the_penalty_on_the_mixes_weights_is_in_the_loss(tmp_path: Path, l2: float) -> None:
     """Adam's first step is the rate, against the gradient's sign: 2 λ w outweighs all else."""

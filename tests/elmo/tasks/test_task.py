@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -41,7 +42,7 @@ from elmo.tasks.kinds import task_settings
 from elmo.tasks.metrics import main_score
 from elmo.tasks.model import TaskModel
 from elmo.tasks.settings import TaskSettings
-from elmo.tasks.task import Task, record_digest, train_task
+from elmo.tasks.task import Task, best_seed, read_task, record_digest, train_task
 from elmo.tasks.train import (
     TaskProgress,
     _judge,
@@ -206,13 +207,17 @@ def test_the_best_seed_on_dev_is_loaded(tmp_path: Path) -> None:
     folder = trained("tagging", tmp_path, None, changes={"elmo": "none", "epochs": 1}, seeds=[0, 1])
     for best in (0, 1):
         scores = {
-            str(seed): {"accuracy": 0.9, "epoch": 9 - seed, "f1": 0.2 + (seed == best)}
+            str(seed): {"accuracy": 0.9 - (seed == best), "epoch": 9, "f1": 0.2 + (seed == best)}
             for seed in (0, 1)
         }
         sealed(folder, {"scores": scores})
         weights = Task.load(folder).model.transitions_KK  # type: ignore[attr-defined]
         chosen = Task.load(folder, seed=best).model.transitions_KK  # type: ignore[attr-defined]
         assert torch.equal(weights, chosen)
+    record = read_task(folder)
+    for right, accuracies in ((1, [0.2, 0.7]), (0, [0.7, 0.2]), (0, [0.7, 0.7])):
+        plain = {str(seed): {"accuracy": value} for seed, value in enumerate(accuracies)}
+        assert best_seed(msgspec.structs.replace(record, scores=plain)) == right
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ from elmo.nn.softmax import Softmax
 from elmo.settings import CheckpointSettings, TrainingSettings
 from elmo.train import agreement, loop
 from elmo.train import perplexity as evaluation
-from elmo.train.checkpoints import Checkpoint, CheckpointFolder
+from elmo.train.checkpoints import Checkpoint, CheckpointFolder, TrainingProgress
+from elmo.train.divergence import judge_loss
 from elmo.train.job import MOST_MEASURED, TrainingJob
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.perplexity import perplexity, sentence_scores
@@ -386,6 +387,28 @@ def test_divergence_stops_and_says_what_to_change(tmp_path: Path) -> None:
     settings = replace(SETTINGS, optimizer=replace(ADAMW, lr=1e6, warmup_steps=0, clip=0.0))
     with pytest.raises(ElmoError, match=r"diverged after step \d+: .* lower optimizer\.lr"):
         fit(job(tmp_path / "run", settings), workers=WorkerGroup(), report=ignore)
+
+
+def test_a_checkpoint_is_sound_once_the_losses_after_it_are() -> None:
+    progress = TrainingProgress(0, 0, {"rows": []})
+    sound = []
+    for newest, nats in enumerate((5.0, 4.0, 4.5, 4.51, 3.0, 3.6, 2.0)):
+        judge_loss(progress, nats, words=10, newest=newest)
+        sound.append(progress.sound_step)
+    assert sound == [None, 0, 1, 1, 3, 3, 5] and progress.lowest == 2
+    judge_loss(progress, 10 + 2 * math.log(10), words=10, newest=9)
+    with pytest.raises(FloatingPointError):
+        judge_loss(progress, 10.1 + 2 * math.log(10), words=10, newest=9)
+
+
+def test_words_that_a_step_does_not_use_move_too_unless_updates_are_lazy(tmp_path: Path) -> None:
+    found = []
+    for kind in ("exact", "lazy"):
+        chosen = replace(ADAMW, row_updates=kind, weight_decay=0.5)
+        made = job(tmp_path / kind, replace(SETTINGS, epochs=1, samples=4, optimizer=chosen))
+        fit(made, workers=WorkerGroup(), report=ignore)
+        found.append(made.softmax.state_dict()["weight"])
+    assert (found[0] - found[1]).abs().mean() > 1e-4
 
 
 def test_patience_stops_early(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A line of any length is scored in pieces: the same numbers, in memory that does not grow."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ def test_a_long_line_in_pieces_has_the_same_scores(
     monkeypatch.setattr(module, "LEAST_TIME_STEPS", 64)
     pieces = perplexity(tiny_model, lines)
     assert vars(pieces) == pytest.approx(vars(whole), rel=1e-6, nan_ok=True)
+    count = sum(map(len, lines)) + len(lines)
+    ways = [math.exp(sum(scores) / count) for scores in zip(*whole_scores, strict=True)]
+    assert [whole.forward, whole.backward] == pytest.approx(ways, rel=1e-6)
+    assert whole.average == pytest.approx((ways[0] + ways[1]) / 2, rel=1e-6)
+    assert ways[0] / ways[1] - 1 > 0.01 or ways[1] / ways[0] - 1 > 0.01  # not the geometric mean
+    assert (whole.tokens, whole.sentences) == (count - len(lines), len(lines))
     np.testing.assert_allclose(sentence_scores(tiny_model, lines), whole_scores, rtol=1e-6)
 
 
