@@ -43,9 +43,9 @@ from pipeline.cluster.job import STORED
 from pipeline.cluster.storage import Pointer, files_of, read_output
 
 ROOT = Path(__file__).resolve().parents[1]
-BACK = 5.0  # seconds after which a part of the cluster starts again, or a command is given again
+RESTART_SECONDS = 5.0  # until a lost part of the cluster, or an ended command, starts again
 SETTLED = 25.0  # seconds for which what has been started is left in peace
-LOOK = 0.2  # seconds between two looks at what is finished
+POLL_SECONDS = 0.2  # seconds between two looks at what is finished
 TITLES = {"ray::Actor.": "actor", "ray::RayTrainWorker": "trainer", "ray::": "task"}
 IDLE = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::TrainController")
 # How likely each kind is chosen, relative to the others that are there.
@@ -177,12 +177,12 @@ def results(project: Path) -> Counter[str]:
         names = [name for name in out.tree() if RESULT.fullmatch(name.rpartition("/")[2])]
         files |= {f"{mark.parent.relative_to(project)}/{name} {out.sha256(name)}" for name in names}
     curves = (project / "curves").glob("*/train.tsv")
-    noted = [
+    perplexity_lines = [
         f"{path.parent.name} " + " ".join(line.split("\t")[:3])
         for path in curves
         for line in path.read_text().splitlines()
     ]
-    return Counter([*files, *noted])
+    return Counter([*files, *perplexity_lines])
 
 
 def disturb(
@@ -217,7 +217,7 @@ def _pass(
     progress = _measure_progress(project, url)
     try:
         while (code := command.process.poll()) != 0:
-            time.sleep(5 * LOOK if url else LOOK)
+            time.sleep(5 * POLL_SECONDS if url else POLL_SECONDS)
             cluster.tend()
             previous_progress, progress = progress, _measure_progress(project, url)
             if progress != previous_progress:
@@ -228,7 +228,7 @@ def _pass(
             if code is not None:
                 trial.ended.append(command.error())
                 print(f"  {trial.seconds():6.0f} s: it ended: {trial.ended[-1]}", flush=True)
-                time.sleep(BACK)
+                time.sleep(RESTART_SECONDS)
                 command = Command(project, variables, targets)
             elif next_kill < trial.seconds() < 60 * options.minutes:
                 stage = command.label()
@@ -358,7 +358,7 @@ class Cluster:
         with self.log.open("w") as log:
             self.store = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
         while not accepts_connections(f"127.0.0.1:{port}"):
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
         fsspec.filesystem("s3").mkdir(BUCKET)
 
     def storage_of(self, project: Path) -> dict[str, str]:
@@ -423,7 +423,7 @@ class Cluster:
 
     def _down(self, name: str) -> None:
         del self.running[name]
-        self.due_times[name] = time.monotonic() + BACK
+        self.due_times[name] = time.monotonic() + RESTART_SECONDS
 
 
 def _working(pid: int) -> list[tuple[psutil.Process, str]]:

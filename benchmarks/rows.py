@@ -64,10 +64,10 @@ def _memory(*sides: str) -> Callable[[Figures], str]:
 
 
 def _embedding(size: str) -> Benchmark:
-    fewer = ("--sentences", "600") if size == "original" else ()
+    size_options = ("--sentences", "600") if size == "original" else ()
     return Benchmark(
         f"embedding_{size}",
-        ("embedding", "{text}", "--size", size, *fewer, "--peer", "{allennlp}"),
+        ("embedding", "{text}", "--size", size, *size_options, "--peer", "{allennlp}"),
         10,
         (
             Row(f"embedding, {size}", "AllenNLP 2.10.1, float32", _ratio("ours {} / peer")),

@@ -103,7 +103,7 @@ def stream_of(
         block_sentences=64,
         epochs=3,
         seed=1,
-        mine=workers.own_rows(rows),
+        own_rows=workers.own_rows(rows),
     )
 
 

@@ -49,7 +49,7 @@ def in_context(
         figure = nearest[0].cosine if same_word and nearest else share
         rows.append(Row(line, figure))
         neighbor_lists[line] = {
-            "in context": [item.marked() for item in nearest],
+            "in context": [item.context() for item in nearest],
             "static": _nearest(words, static, word, count),
         }
     sources = {"queries": queries, "vectors": vectors}

@@ -83,12 +83,12 @@ class Characters:
         """
         begin, end, begin_word, end_word, pad = range(self.first_mark, self.first_mark + 5)
         room = self.max_characters - 2
-        inside = [self._inside(token)[:room] for token in tokens]
-        lengths = np.fromiter(map(len, inside), np.int64, len(tokens))
+        codes = [self._encode_characters(token)[:room] for token in tokens]
+        lengths = np.fromiter(map(len, codes), np.int64, len(tokens))
         column = np.arange(self.max_characters)
         ids = np.where(column == lengths[:, None] + 1, end_word, pad).astype(np.int32)
         ids[:, 0] = begin_word
-        ids[(column >= 1) & (column <= lengths[:, None])] = np.fromiter(chain(*inside), np.int32)
+        ids[(column >= 1) & (column <= lengths[:, None])] = np.fromiter(chain(*codes), np.int32)
         for row, token in enumerate(tokens):
             if token in (SENTENCE_BEGIN, SENTENCE_END):
                 ids[row, 1:] = pad
@@ -127,7 +127,7 @@ class Characters:
             raise ElmoError(f"{path}: symbols has a character twice")
         return cls(symbols, record.max_characters)
 
-    def _inside(self, token: str) -> Sequence[int]:
+    def _encode_characters(self, token: str) -> Sequence[int]:
         if self.symbols is None:
             try:
                 return token.encode("utf-8")

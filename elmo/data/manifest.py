@@ -99,8 +99,8 @@ class TokenizerEntry(Tokenization, frozen=True, omit_defaults=True, forbid_unkno
 
     def tokenization(self) -> Tokenization:
         """Return the tokenization alone, without the two settings of the stage."""
-        known = {name: getattr(self, name) for name in Tokenization.__struct_fields__}
-        return Tokenization(**known)
+        fields = {name: getattr(self, name) for name in Tokenization.__struct_fields__}
+        return Tokenization(**fields)
 
 
 class LongToken(TypedDict):

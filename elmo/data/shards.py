@@ -85,13 +85,13 @@ class Shard:
     def rows(self, start: int, stop: int) -> "Shard":
         """Return the rows `start` to `stop - 1` as a shard of their own, with only the types they
         use."""
-        first, last = int(self.offsets[start]), int(self.offsets[stop])
-        type_ids, ids = np.unique(self.ids[first:last], return_inverse=True)
+        begin, end = int(self.offsets[start]), int(self.offsets[stop])
+        type_ids, ids = np.unique(self.ids[begin:end], return_inverse=True)
         return replace(
             self,
             sentence_ids=self.sentence_ids[start:stop],
             document_ids=self.document_ids[start:stop],
-            offsets=self.offsets[start : stop + 1] - np.int32(first),
+            offsets=self.offsets[start : stop + 1] - np.int32(begin),
             ids=ids.astype(np.int32),
             dictionary=self.dictionary.take(pa.array(type_ids)),
             records=None if self.records is None else self.records[start:stop],
@@ -108,7 +108,7 @@ class Shards:
     listed."""
 
     def __init__(self, folder: Folder) -> None:
-        self.location = Location.of(folder)
+        self.location = Location.parse(folder)
         self.manifest = read_manifest(self.location)
         self.digest = digest(msgspec.to_builtins(self.manifest))
 
@@ -237,13 +237,13 @@ def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
     )
 
 
-def shard_name(split: str, made_of: str | int) -> str:
+def shard_name(split: str, origin: str | int) -> str:
     """Return the file name of a shard, such as `train-00000.arrow`.
 
-    `made_of` is its number in the folder, or hexadecimal digits and hyphens that tell what it was
+    `origin` is its number in the folder, or hexadecimal digits and hyphens that tell what it was
     made of.
     """
-    return f"{split}-{made_of if isinstance(made_of, str) else f'{made_of:05d}'}.arrow"
+    return f"{split}-{origin if isinstance(origin, str) else f'{origin:05d}'}.arrow"
 
 
 def write_shards(
@@ -268,7 +268,7 @@ def write_shards(
         "train": [i for i in range(len(rows)) if i not in heldout],
         "heldout": sorted(heldout),
     }
-    location = Location.of(out)
+    location = Location.parse(out)
     with new_folder(
         location, required=("manifest.json",), pattern=FILE_PATTERN, kind="shards"
     ) as folder:
@@ -309,9 +309,9 @@ def _write_rows(path: Path, split: Split, ids: list[int], rows: list[Sequence[st
 
 
 @lru_cache(maxsize=1 << 16)
-def _check_once(path: Path, modified: int, expected: str) -> None:
+def _check_once(path: Path, modified: int, sha256: str) -> None:
     """Check a file's SHA-256; a file that is not `modified` since is checked only once."""
-    check_sha256(path, expected)
+    check_sha256(path, sha256)
 
 
 def _read(path: Path) -> pa.RecordBatch:

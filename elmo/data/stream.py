@@ -85,8 +85,8 @@ class WindowStream:
     `rows` parallel streams of text, cut every `window` tokens.
 
     The text is read `epochs` times, in blocks of `block_sentences` neighbouring sentences, in an
-    order drawn from `seed`; with `seed=None`, in the original order, as for evaluation. `mine` are
-    the numbers of the rows that this worker reads (default: all). `encode` turns distinct tokens
+    order drawn from `seed`; with `seed=None`, in the original order, as for evaluation. This worker
+    reads the rows whose numbers are in `own_rows` (default: all). `encode` turns distinct tokens
     into character ids (tokens, characters).
     """
 
@@ -102,7 +102,7 @@ class WindowStream:
         block_sentences: int,
         epochs: int,
         seed: int | None,
-        mine: Sequence[int] | None = None,
+        own_rows: Sequence[int] | None = None,
     ) -> None:
         if rows < 1 or window < 1 or block_sentences < 1:
             raise ElmoError("rows, window and block_sentences must be 1 or more")
@@ -110,7 +110,7 @@ class WindowStream:
         self.vocabulary, self.encode = vocabulary, encode
         self.rows, self.window, self.block = rows, window, block_sentences
         self.epochs, self.seed = epochs, seed
-        self.mine = np.arange(rows) if mine is None else np.asarray(mine)
+        self.own_rows = np.arange(rows) if own_rows is None else np.asarray(own_rows)
         self._tables: OrderedDict[int, _Table] = OrderedDict()
         self._groups: OrderedDict[int, _Group] = OrderedDict()
         self._words: tuple[npt.NDArray[np.signedinteger], Int64s] | None = None
@@ -122,9 +122,9 @@ class WindowStream:
     def predictions_per_epoch(self) -> int:
         """Return how many tokens each direction predicts in one epoch: all tokens, and one boundary
         per sentence that has tokens."""
-        opened = (self.shards.open(entry) for entry in self.entries)
-        filled = sum(int(np.count_nonzero(np.diff(shard.offsets))) for shard in opened)
-        return sum(entry.tokens for entry in self.entries) + filled
+        shards = (self.shards.open(entry) for entry in self.entries)
+        sentence_count = sum(int(np.count_nonzero(np.diff(shard.offsets))) for shard in shards)
+        return sum(entry.tokens for entry in self.entries) + sentence_count
 
     def first_position(self) -> StreamPosition:
         """Return the position before the first window, from which `windows` reads everything."""
@@ -134,26 +134,26 @@ class WindowStream:
         """Yield the windows from `position` onwards, each with a function that returns the position
         after it, from which a resumed training continues. It is a function because positions are
         costly and seldom needed."""
-        rows, blocks = _Rows(self, position), _RowBlocks(len(self.mine))
+        rows, blocks = _Rows(self, position), _RowBlocks(len(self.own_rows))
         steps_T1 = np.arange(self.window)[:, None]
         while count := rows.advance():
-            group_B, place_B, tokens_B = rows.window_begins(self.mine)
+            group_B, place_B, tokens_B = rows.window_begins(self.own_rows)
             begin_B = blocks.begin_of(group_B, place_B, self.window)
-            length_B = np.full(len(self.mine), self.window)
+            length_B = np.full(len(self.own_rows), self.window)
             is_whole_B = (tokens_B == self.window) & (begin_B >= 0)
             # keys, words and starts, of rows whose window lies in the block that they had
             read_5TB = blocks.laid_5n.take(np.where(is_whole_B, begin_B + steps_T1, 0), axis=1)
             for column in np.flatnonzero(~is_whole_B).tolist():
-                filled, row_5T = 0, read_5TB[:, :, column]
+                row_tokens, row_5T = 0, read_5TB[:, :, column]
                 row_5T[:] = [[self.vocabulary.bos], [self.vocabulary.eos], [0], [0], [0]]
-                for name, place, offset, tokens in rows.pieces(int(self.mine[column])):
+                for name, place, offset, tokens in rows.pieces(int(self.own_rows[column])):
                     if name != blocks.name_B[column]:
                         blocks.lay(column, name, place, self._read(*name))
-                    begin = int(blocks.at_B[column]) + offset
+                    begin = int(blocks.begin_B[column]) + offset
                     piece_5n = blocks.laid_5n[:, begin : begin + tokens]
-                    row_5T[:, filled : filled + tokens] = piece_5n
-                    filled += tokens
-                length_B[column] = filled
+                    row_5T[:, row_tokens : row_tokens + tokens] = piece_5n
+                    row_tokens += tokens
+                length_B[column] = row_tokens
             window = self._window(read_5TB, steps_T1 < length_B, 2 * count)
             yield window, rows.position_after()
 
@@ -182,18 +182,18 @@ class WindowStream:
             words = self.vocabulary.words
             self._words = _narrow(self.encode(words)), byte_lengths(words)
         of_words_VK, word_lengths = self._words
-        known = keys < _OOV
+        is_word = keys < _OOV
         characters_NK = np.empty((len(keys), of_words_VK.shape[1]), np.int32)
-        characters_NK[known] = of_words_VK[keys[known]]
+        characters_NK[is_word] = of_words_VK[keys[is_word]]
         lengths = np.empty(len(keys), np.int64)
-        lengths[known] = word_lengths[keys[known]]
-        others = keys[~known]
+        lengths[is_word] = word_lengths[keys[is_word]]
+        oov_keys = keys[~is_word]
         tokens = [
             self._table(int(key // _OOV) - 1).shard.dictionary[int(key % _OOV)].as_py()
-            for key in others
+            for key in oov_keys
         ]
         if tokens:
-            characters_NK[~known], lengths[~known] = self.encode(tokens), byte_lengths(tokens)
+            characters_NK[~is_word], lengths[~is_word] = self.encode(tokens), byte_lengths(tokens)
         return characters_NK, lengths
 
     def _read(self, group: int, number: int) -> TokenBlock:
@@ -208,8 +208,8 @@ class WindowStream:
 
     def _offsets(self, shard: Shard, block: int) -> Int64s:
         """Return where each sentence of a block begins among the shard's tokens, and the end."""
-        first = block * self.block
-        return shard.offsets[first : first + self.block + 1].astype(np.int64)
+        start = block * self.block
+        return shard.offsets[start : start + self.block + 1].astype(np.int64)
 
     def _group(self, number: int) -> "_Group":
         """Return the group `number`, counted over all epochs, of shuffled blocks."""
@@ -224,11 +224,11 @@ class WindowStream:
         shards = np.arange(len(self.entries))
         if self.seed is not None:
             np.random.default_rng([self.seed, epoch]).shuffle(shards)
-        chosen = np.array_split(shards, self.groups_per_epoch)[number].tolist()
-        opened = {shard: self.shards.open(self.entries[shard]) for shard in chosen}
+        shard_numbers = np.array_split(shards, self.groups_per_epoch)[number].tolist()
+        shard_by_number = {shard: self.shards.open(self.entries[shard]) for shard in shard_numbers}
         lengths_M, blocks = [], []
-        for shard, held in opened.items():
-            sentences = np.diff(held.offsets.astype(np.int64))
+        for shard, content in shard_by_number.items():
+            sentences = np.diff(content.offsets.astype(np.int64))
             starts = np.arange(0, len(sentences), self.block)
             lengths_M.append(np.add.reduceat(sentences + (sentences > 0), starts))
             blocks.append(np.stack([np.full(len(starts), shard), np.arange(len(starts))], 1))
@@ -239,17 +239,17 @@ class WindowStream:
         ends_M = np.cumsum(length_M)
         bounds = np.arange(self.rows + 1) * int(ends_M[-1]) // self.rows
         for row in range(1, self.rows if bounds[-1] else 1):
-            at = int(np.searchsorted(ends_M, bounds[row], side="right"))
-            shard, block = blocks_M2[at].tolist()
-            sentences = np.diff(self._offsets(opened[shard], block))
+            index = int(np.searchsorted(ends_M, bounds[row], side="right"))
+            shard, block = blocks_M2[index].tolist()
+            sentences = np.diff(self._offsets(shard_by_number[shard], block))
             ends = np.cumsum(sentences + (sentences > 0), dtype=np.int64)
-            places = int(ends_M[at] - length_M[at]) + np.concatenate([[0], ends])
+            places = int(ends_M[index] - length_M[index]) + np.concatenate([[0], ends])
             bounds[row] = places[np.abs(places - bounds[row]).argmin()]
         return _Group(blocks_M2, ends_M, bounds)
 
     def _table(self, number: int) -> "_Table":
         if number not in self._tables:
-            self._tables[number] = _Table.of(self.shards, self.entries, number, self.vocabulary)
+            self._tables[number] = _Table.open(self.shards, self.entries, number, self.vocabulary)
             if len(self._tables) > 2 * SHARDS_MIXED:
                 self._tables.popitem(last=False)
         self._tables.move_to_end(number)
@@ -274,20 +274,20 @@ class _RowBlocks:
     taken at once.
 
     `laid_5n` has their keys, both directions, their words, both directions, and where sentences
-    begin. `name_B` are the group and the number of each row's block, and `at_B` where it is laid.
+    begin. Row k reads the block `name_B[k]` (its group and number), which begins at `begin_B[k]`.
     """
 
     def __init__(self, rows: int) -> None:
         self.laid_5n, self._end = np.zeros((5, 1), np.int64), 0
         self.name_B, self._group_B = [(-1, -1)] * rows, np.full(rows, -1)
-        self.at_B, self._place_B, self._tokens_B, self._room_B = np.zeros((4, rows), np.int64)
+        self.begin_B, self._place_B, self._tokens_B, self._room_B = np.zeros((4, rows), np.int64)
 
     def begin_of(self, group_B: Int64s, place_B: Int64s, tokens: int) -> Int64s:
         """Return where the next tokens of each row are laid, from a place in a group on; −1 where
         they are not all in the row's block."""
         offset_B = place_B - self._place_B
         is_inside_B = (offset_B >= 0) & (offset_B + tokens <= self._tokens_B)
-        return np.where(is_inside_B & (group_B == self._group_B), self.at_B + offset_B, -1)
+        return np.where(is_inside_B & (group_B == self._group_B), self.begin_B + offset_B, -1)
 
     def lay(self, row: int, name: tuple[int, int], place: int, block: TokenBlock) -> None:
         """Lay a row's next block, which begins at a place of its group, over the one before if it
@@ -297,7 +297,7 @@ class _RowBlocks:
             self._room_B[row] = 0
             self._make_room(row, tokens * 5 // 4)
         self.name_B[row], self._group_B[row], self._place_B[row] = name, name[0], place
-        self._tokens_B[row], begin = tokens, int(self.at_B[row])
+        self._tokens_B[row], begin = tokens, int(self.begin_B[row])
         laid_5n = self.laid_5n[:, begin : begin + tokens]
         laid_5n[:2], laid_5n[2:4], laid_5n[4] = block
 
@@ -306,11 +306,12 @@ class _RowBlocks:
         if self._end + tokens > self.laid_5n.shape[1]:
             old_5n, self._end = self.laid_5n, 0
             self.laid_5n = np.empty((5, (int(self._room_B.sum()) + tokens) * 3 // 2), np.int64)
-            for k, (begin, room) in enumerate(zip(self.at_B, self._room_B.tolist(), strict=True)):
+            for k, room in enumerate(self._room_B.tolist()):
+                begin = self.begin_B[k]
                 self.laid_5n[:, self._end : self._end + room] = old_5n[:, begin : begin + room]
-                self.at_B[k] = self._end
+                self.begin_B[k] = self._end
                 self._end += room
-        self.at_B[row], self._room_B[row] = self._end, tokens
+        self.begin_B[row], self._room_B[row] = self._end, tokens
         self._end += tokens
 
 
@@ -329,32 +330,32 @@ class _Rows:
     def advance(self) -> int:
         """Advance all rows by one window; return the number of tokens they read, 0 at the end."""
         window = self.stream.window
-        self._before = self.group, self.place, np.minimum(self.end - self.place, window)
+        self._window_begin = self.group, self.place, np.minimum(self.end - self.place, window)
         self._parts = {}
-        self.group, self.place = self.group.copy(), self.place + self._before[2]
-        filled = self._before[2].copy()
-        for row in np.flatnonzero((filled < window) & (self.group < self.groups)).tolist():
-            parts = [self._before_of(row)]
-            while filled[row] < window and self.group[row] < self.groups:
+        self.group, self.place = self.group.copy(), self.place + self._window_begin[2]
+        tokens_B = self._window_begin[2].copy()
+        for row in np.flatnonzero((tokens_B < window) & (self.group < self.groups)).tolist():
+            parts = [self._window_begin_of(row)]
+            while tokens_B[row] < window and self.group[row] < self.groups:
                 self.group[row] += 1
                 start, self.end[row] = self._part(row, int(self.group[row]))
-                tokens = min(window - int(filled[row]), int(self.end[row]) - start)
+                tokens = min(window - int(tokens_B[row]), int(self.end[row]) - start)
                 parts.append((int(self.group[row]), start, tokens))
                 self.place[row] = start + tokens
-                filled[row] += tokens
+                tokens_B[row] += tokens
             self._parts[row] = parts
-        return int(filled.sum())
+        return int(tokens_B.sum())
 
     def window_begins(self, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """Return the group and the place where the window of each of some rows begins, and how many
         tokens follow in the row's part of that group."""
-        group, place, tokens = self._before
+        group, place, tokens = self._window_begin
         return group[rows], place[rows], tokens[rows]
 
-    def _before_of(self, row: int) -> tuple[int, int, int]:
+    def _window_begin_of(self, row: int) -> tuple[int, int, int]:
         """Return where a row's window begins: the group, the place there, and how many tokens
         follow in the row's part of it."""
-        group, place, tokens = (int(of[row]) for of in self._before)
+        group, place, tokens = (int(array_B[row]) for array_B in self._window_begin)
         return group, place, tokens
 
     def _part(self, row: int, group: int) -> tuple[int, int]:
@@ -368,7 +369,7 @@ class _Rows:
     def pieces(self, row: int) -> Iterator[tuple[tuple[int, int], int, int, int]]:
         """Yield the parts of blocks that a row reads in this window: the group and number of the
         block, its place in the group, an offset in it, and how many tokens."""
-        for group, start, left in self._parts.get(row) or [self._before_of(row)]:
+        for group, start, left in self._parts.get(row) or [self._window_begin_of(row)]:
             if left:
                 ends_M = self.stream._group(group).ends_M
             while left:
@@ -397,14 +398,14 @@ class _Table:
     keys: Int64s
 
     @classmethod
-    def of(
+    def open(
         cls, shards: Shards, entries: list[ShardEntry], number: int, vocabulary: Vocabulary
     ) -> "_Table":
         shard = shards.open(entries[number])
         words = vocabulary.ids(shard.types).astype(np.int64)
         unknown = words == vocabulary.unk
-        own = (number + 1) * _OOV + np.arange(len(words))
-        return cls(shard, words, np.where(unknown, own, words))
+        oov_keys = (number + 1) * _OOV + np.arange(len(words))
+        return cls(shard, words, np.where(unknown, oov_keys, words))
 
 
 def byte_lengths(tokens: Sequence[str]) -> Int64s:
@@ -428,16 +429,16 @@ def lay_out_both_ways(
     0.
     """
     ends = np.cumsum(lengths + 2)
-    inside = np.ones(int((lengths + 2).sum()), bool)
-    inside[ends - 1] = inside[ends - lengths - 2] = False
-    full_keys = np.full(len(inside), vocabulary.bos, np.int64)
+    is_token = np.ones(int((lengths + 2).sum()), bool)
+    is_token[ends - 1] = is_token[ends - lengths - 2] = False
+    full_keys = np.full(len(is_token), vocabulary.bos, np.int64)
     full_keys[ends - 1] = vocabulary.eos
     full_words = full_keys.copy()
-    full_keys[inside], full_words[inside] = keys, words
+    full_keys[is_token], full_words[is_token] = keys, words
     times = np.arange(int((lengths + 1).sum()))
-    first = np.cumsum(lengths + 1) - lengths - 1
+    starts = np.cumsum(lengths + 1) - lengths - 1
     sentence = np.repeat(np.arange(len(lengths)), lengths + 1)
-    time = times - first[sentence]
+    time = times - starts[sentence]
     forward = (ends - lengths - 2)[sentence] + time
     backward = (ends - 1)[sentence] - time
     return TokenBlock(
@@ -455,9 +456,9 @@ def prefetch(items: Iterator[Item]) -> Generator[Item, None, None]:
     """
     thread = ThreadPoolExecutor(1, thread_name_prefix="stream")
     try:
-        ready = deque(thread.submit(next, items, None) for _ in range(PREFETCHED))
-        while (item := ready.popleft().result()) is not None:
-            ready.append(thread.submit(next, items, None))
+        futures = deque(thread.submit(next, items, None) for _ in range(PREFETCHED))
+        while (item := futures.popleft().result()) is not None:
+            futures.append(thread.submit(next, items, None))
             yield item
     finally:
         thread.shutdown()

@@ -78,12 +78,12 @@ def list_items(batch: Any) -> list[Any]:
 
 
 def _rows_of_columns(columns: Mapping[Any, Any]) -> list[dict[Any, Any]]:
-    listed = {}
+    lists = {}
     for name, column in columns.items():
         if isinstance(column, str | bytes | Mapping) or not hasattr(column, "__len__"):
             raise ElmoError(f"the column {name} must be a list, found {column!r:.80}")
-        listed[name] = column.to_pylist() if hasattr(column, "to_pylist") else list(column)
-    if len(set(map(len, listed.values()))) > 1:
-        counts = ", ".join(f"{name} {len(column)}" for name, column in listed.items())
+        lists[name] = column.to_pylist() if hasattr(column, "to_pylist") else list(column)
+    if len(set(map(len, lists.values()))) > 1:
+        counts = ", ".join(f"{name} {len(column)}" for name, column in lists.items())
         raise ElmoError(f"the columns must have equally many rows, found {counts}")
-    return [dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True)]
+    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]

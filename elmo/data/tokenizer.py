@@ -35,7 +35,7 @@ WORD_PATTERN = (
     rf"|[\x{{1F1E6}}-\x{{1F1FF}}]{{2}}{_EXTEND}"  # a flag
     rf"|[^\s\w]{_EXTEND}(?:(?<=\x{{200D}})\p{{Extended_Pictographic}}{_EXTEND})*"
 )
-_MAY_END = re.compile(r"[.!?…:;。！？][^\w\s]*\s*\S")
+_SENTENCE_END = re.compile(r"[.!?…:;。！？][^\w\s]*\s*\S")
 _FULL_STOP = re.compile(r"(?<=[。！？])(?![。！？」』）])")
 
 SplitTexts = Callable[[Sequence[str]], list[list[str]]]
@@ -63,25 +63,25 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         versions = ", ".join(f"{name} {version}" for name, version in self.libraries.items())
         return f"{self.name} ({versions})" if versions else self.name
 
-    def same_tokens(self, other: "Tokenization") -> bool:
+    def same_tokens(self, tokenization: "Tokenization") -> bool:
         """Tell whether both give the same tokens for a sentence; how sentences are split is
         ignored."""
         return (self.name, self.libraries, self.pattern, self.form) == (
-            other.name,
-            other.libraries,
-            other.pattern,
-            other.form,
+            tokenization.name,
+            tokenization.libraries,
+            tokenization.pattern,
+            tokenization.form,
         )
 
-    def check_shards(self, other: "Tokenization", *, model: object, shards: object) -> None:
+    def check_shards(self, tokenization: "Tokenization", *, model: object, shards: object) -> None:
         """Raise `Mismatch` unless shards were tokenized as this, the tokenization of a model, says.
 
-        `other` is the tokenization of the shards; `model` and `shards` name both in the message.
+        `tokenization` is that of the shards; `model` and `shards` name both in the message.
         Shards made from token lists have no tokenizer and are always accepted.
         """
-        if other.name != NO_TOKENIZER.name and not self.same_tokens(other):
+        if tokenization.name != NO_TOKENIZER.name and not self.same_tokens(tokenization):
             raise Mismatch(
-                f"{shards}: was tokenized by {other}, and the model {model} reads tokens of "
+                f"{shards}: was tokenized by {tokenization}, and the model {model} reads tokens of "
                 f"{self}, or of an earlier version of it; tokenize the text anew with that one, or "
                 "choose another model"
             )
@@ -96,9 +96,9 @@ class TokenizerKind:
 
     `text` is what text it suits. `make` loads it and returns a function from texts to token lists,
     given the pattern; it needs the libraries `packages`, which the extra `extra` installs and whose
-    versions a model records. `apart` says that text between white space is tokenized independently
-    of its neighbours, so that equal stretches are tokenized once; `whole` is a regular expression
-    of stretches that are one token. `pattern` is the regular expression of a token, if that defines
+    versions a model records. `splits_at_spaces` says that text between white space is tokenized
+    independently of its neighbours, so equal stretches are tokenized once; `one_token` matches the
+    stretches that are one token. `pattern` is the regular expression of a token, if that defines
     the tokenizer, and `form` the Unicode form of its text; `former` are those of earlier versions.
     """
 
@@ -106,8 +106,8 @@ class TokenizerKind:
     make: Callable[[str], SplitTexts]
     packages: tuple[str, ...] = ()
     extra: str = ""
-    apart: bool = False
-    whole: str = ""
+    splits_at_spaces: bool = False
+    one_token: str = ""
     pattern: str = ""
     form: Literal["", "NFC"] = ""
     former: tuple[tuple[str, str], ...] = ()
@@ -236,12 +236,12 @@ def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
         )
 
     def split(line: str) -> list[str]:
-        if not _MAY_END.search(line):
+        if not _SENTENCE_END.search(line):
             return [line]
         return [sentence for part in _FULL_STOP.split(line) for sentence in _by_syntok(part)]
 
     def _by_syntok(part: str) -> list[str]:
-        if not _MAY_END.search(part):
+        if not _SENTENCE_END.search(part):
             return [part] if part else []
         starts = [s[0].offset for s in segmenter.split(syntok.tokenize(part)) if s]
         ends = [*starts[1:], len(part)]
@@ -272,7 +272,7 @@ def _korean(_: str) -> SplitTexts:
     def split(texts: Sequence[str]) -> list[list[str]]:
         analysed = kiwi.tokenize(list(texts))
         return [
-            _at_starts(text, [t.start for t in tokens])
+            _cut_at(text, [t.start for t in tokens])
             for text, tokens in zip(texts, analysed, strict=True)
         ]
 
@@ -293,16 +293,16 @@ TOKENIZERS: Mapping[str, TokenizerKind] = {
     "whitespace": TokenizerKind(
         text="already tokenized, tokens between spaces",
         make=_whitespace,
-        apart=True,
-        whole=r"[^\pZ\x00-\x20\x85]+",
+        splits_at_spaces=True,
+        one_token=r"[^\pZ\x00-\x20\x85]+",
     ),
     "unicode": TokenizerKind(
         text="raw text in most languages",
         make=_unicode,
         packages=("tokenizers",),
         extra="text",
-        apart=True,
-        whole="[A-Za-z]+",
+        splits_at_spaces=True,
+        one_token="[A-Za-z]+",
         pattern=WORD_PATTERN,
         former=((_FORMER_PATTERN, ""),),
     ),
@@ -325,7 +325,7 @@ TOKENIZERS: Mapping[str, TokenizerKind] = {
 }
 
 
-def _at_starts(text: str, starts: Sequence[int]) -> list[str]:
+def _cut_at(text: str, starts: Sequence[int]) -> list[str]:
     """Split `text` at the given token starts and at white space; nothing but white space is
     lost."""
     cuts = sorted({0, *starts, len(text)})

@@ -19,9 +19,9 @@ def choose_layout(name: str, layout: str | None = None) -> str:
     """Return the layout for an output file's name: `layout`, or the one that has its ending; raise
     `BadSettings` if there is none, or the ending is for another kind of file."""
     by_ending = _BY_ENDING.get(name.rpartition(".")[2])
-    chosen = layout or by_ending
-    if chosen is None:
+    chosen_layout = layout or by_ending
+    if chosen_layout is None:
         raise BadSettings(f"{name}: dump writes .parquet, .hdf5 and .h5, or what --layout names")
-    if by_ending is not None and (by_ending == TABLE) != (chosen == TABLE):
+    if by_ending is not None and (by_ending == TABLE) != (chosen_layout == TABLE):
         raise BadSettings(f"{name}: --layout {layout} writes another kind of file; rename it")
-    return chosen
+    return chosen_layout

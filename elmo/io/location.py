@@ -82,7 +82,7 @@ class Location:
         self._remote = Remote(self.url, options or {})
 
     @classmethod
-    def of(cls, folder: "Folder") -> "Location":
+    def parse(cls, folder: "Folder") -> "Location":
         """Return a path or URL as a location; a location is returned unchanged."""
         return folder if isinstance(folder, Location) else cls(folder)
 
@@ -110,7 +110,7 @@ class Location:
         return Location(self.local.absolute(), self._remote.options)
 
     @property
-    def last(self) -> str:
+    def folder_name(self) -> str:
         """Return the last component of the path or URL."""
         return self.url.rstrip("/").rpartition("/")[2]
 
@@ -123,7 +123,7 @@ class Location:
         """Tell whether the folder has a file `file`: a name, or a path below the folder."""
         if self.local is not None:
             return (self.local / file).is_file()
-        with self._remote.at(file) as (files, path):
+        with self._remote.connect(file) as (files, path):
             return bool(files.exists(path))
 
     def names(self) -> list[str]:
@@ -158,21 +158,21 @@ class Location:
         """Return the size of a file in bytes."""
         if self.local is not None:
             return (self.local / file).stat().st_size
-        with self._remote.at(file) as (files, path):
+        with self._remote.connect(file) as (files, path):
             return int(files.size(path))
 
     def read(self, file: str) -> bytes:
         """Return the bytes of a file."""
         if self.local is not None:
             return (self.local / file).read_bytes()
-        with self._remote.at(file) as (files, path):
+        with self._remote.connect(file) as (files, path):
             return bytes(files.cat_file(path))
 
     def open(self, file: str) -> BufferedReader:
         """Open a file for reading, with seek."""
         if self.local is not None:
             return (self.local / file).open("rb")
-        with self._remote.at(file) as (files, path):
+        with self._remote.connect(file) as (files, path):
             return cast(BufferedReader, files.open(path, "rb"))
 
     def read_record(self, file: str, kind: type[Record], *, limit: int | None = None) -> Record:
@@ -223,7 +223,7 @@ class Location:
         if self.local is not None:
             (self.local / file).unlink(missing_ok=True)
             return
-        with suppress(FileNotFoundError), self._remote.at(file) as (files, path):
+        with suppress(FileNotFoundError), self._remote.connect(file) as (files, path):
             files.rm_file(path)
 
     def delete_all(self, files: Iterable[str]) -> None:
@@ -233,7 +233,7 @@ class Location:
     def write(self, file: str, data: bytes) -> None:
         """Write a whole small file, atomically replacing one of that name."""
         if self.local is None:
-            with self._remote.at(file) as (files, path):
+            with self._remote.connect(file) as (files, path):
                 files.pipe_file(path, data)
             return
         with self.new_file(file) as new_file:
@@ -262,7 +262,7 @@ class Location:
             with self.new_file(file) as new_file:
                 shutil.copyfile(source, new_file)
             return
-        with self._remote.at(file) as (files, path):
+        with self._remote.connect(file) as (files, path):
             files.put_file(str(source), path)
 
     def get(self, file: str, path: Path) -> None:
@@ -270,7 +270,7 @@ class Location:
         if self.local is not None:
             shutil.copyfile(self.local / file, path)
             return
-        with self._remote.at(file) as (files, remote):
+        with self._remote.connect(file) as (files, remote):
             files.get_file(remote, str(path))
 
     def get_all(self, files: Iterable[str], folder: Path) -> None:
@@ -292,7 +292,7 @@ class Location:
                 return self.publish(new_file, file)
         self._remote.check_creates()
         try:
-            with self._remote.at(file) as (files, path):
+            with self._remote.connect(file) as (files, path):
                 files.pipe_file(path, data, mode="create")
         except FileExistsError:
             return False
@@ -339,8 +339,8 @@ class Location:
                     raise
         elif self.local is None and source.local is None:
             with (
-                self._remote.at(file) as (files, path),
-                source._remote.at(file) as (source_files, source_path),
+                self._remote.connect(file) as (files, path),
+                source._remote.connect(file) as (source_files, source_path),
             ):
                 if files.protocol == source_files.protocol:
                     files.cp_file(source_path, path)
@@ -385,12 +385,12 @@ class Location:
         names = [name for name in Location(folder).names() if _TEMPORARY.fullmatch(name)]
         return [name for name in names if delete_abandoned(folder / name)]
 
-    def rename(self, other: "Location") -> None:
-        """Rename the folder to `other`; at a URL its files are copied, and the old ones deleted."""
-        if self.local is not None and other.local is not None:
-            self.local.rename(other.local)
+    def rename(self, target: "Location") -> None:
+        """Rename the folder to `target`; at a URL, copy its files and delete the old ones."""
+        if self.local is not None and target.local is not None:
+            self.local.rename(target.local)
             return
-        with self._remote.at("") as (files, path), other._remote.at("") as (_, new_path):
+        with self._remote.connect("") as (files, path), target._remote.connect("") as (_, new_path):
             files.mv(path.rstrip("/"), new_path.rstrip("/"), recursive=True)
 
     def remove(self) -> None:
@@ -400,7 +400,7 @@ class Location:
             shutil.rmtree(self.local, ignore_errors=True)
             return
         self.delete_all(name for name in self.tree() if name.endswith(".json"))
-        with suppress(FileNotFoundError), self._remote.at("") as (files, path):
+        with suppress(FileNotFoundError), self._remote.connect("") as (files, path):
             files.rm(path.rstrip("/"), recursive=True)
 
     def _copy(self, source: Path, path: Path) -> bool:

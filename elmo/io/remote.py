@@ -25,7 +25,7 @@ class Remote:
         return {**self.__dict__, "_connection": None}
 
     @contextmanager
-    def at(self, file: str) -> Iterator[tuple[Any, str]]:
+    def connect(self, file: str) -> Iterator[tuple[Any, str]]:
         """Yield fsspec's file system of the URL, and the path in it of `file`, a path below the URL
         (empty: the URL itself).
 
@@ -49,7 +49,7 @@ class Remote:
         `kind` is `file` or `directory`. If the URL does not exist, there are none.
         """
         try:
-            with self.at("") as (files, path):
+            with self.connect("") as (files, path):
                 entries = files.ls(path.rstrip("/"), detail=True)
         except FileNotFoundError:
             return []
@@ -61,7 +61,7 @@ class Remote:
 
         Links are left out. A folder that can't be listed is an error; a missing one has no files.
         """
-        with self.at("") as (files, path):
+        with self.connect("") as (files, path):
             root = files._strip_protocol(path).rstrip("/")
             if _lists_itself(files):
                 entries = files.find(root, detail=True).items()
@@ -79,7 +79,7 @@ class Remote:
         if store in _CREATING:
             return
         name = f".probe-{secrets.token_hex(8)}"
-        with self.at(name) as (files, path):
+        with self.connect(name) as (files, path):
             files.pipe_file(path, b"first", mode="create")
             try:
                 files.pipe_file(path, b"second", mode="create")

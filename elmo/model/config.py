@@ -98,12 +98,12 @@ def model_location(folder: Folder) -> Location:
     """
     name = str(folder)
     if not _NAME.fullmatch(name) or (Path(name) / CONFIG).exists():
-        return Location.of(folder)
+        return Location.parse(folder)
     for point in entry_points(group=ENTRY_POINTS, name=name):
         spec = find_spec(point.module)
         if spec is not None and spec.origin is not None:
             return Location(Path(spec.origin).parent)
-    return Location.of(folder)
+    return Location.parse(folder)
 
 
 def read_config(folder: Folder) -> ModelConfig:

@@ -151,7 +151,7 @@ class Embedder:
         """
         from elmo.model.pretrained import CARD_FILE, model_card
 
-        digest = self._save(Location.of(folder))
+        digest = self._save(Location.parse(folder))
         card = Path(folder) / CARD_FILE
         if not os.path.lexists(card):
             text = model_card(self.model, licence=licence, title=title, language=language)
@@ -225,9 +225,9 @@ class Embedder:
         if pooling not in _POOLINGS:
             raise ElmoError(f"pooling must be one of {', '.join(_POOLINGS)}, found {pooling!r}")
         single = isinstance(texts, str)
-        several = list_texts(texts)
+        text_list = list_texts(texts)
         vectors = []
-        tokenized = (self.tokenize(text) for text in _progress(several, show_progress))
+        tokenized = (self.tokenize(text) for text in _progress(text_list, show_progress))
         for layers_LTD in self.embed_stream(tokenized, batch_size, layers=layers):
             pooled = _POOLINGS[pooling](layers_LTD.mean(0))
             if normalize:

@@ -111,7 +111,7 @@ def save_model(
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
     with new_folder(
-        Location.of(folder), required=(CONFIG, WEIGHTS), pattern=OTHER_FILE_PATTERN
+        Location.parse(folder), required=(CONFIG, WEIGHTS), pattern=OTHER_FILE_PATTERN
     ) as new_model:
         floats = {name: _convert_weights(precision, name, value) for name, value in weights.items()}
         pieces = {WEIGHTS: save_weights(new_model / WEIGHTS, floats)}
@@ -122,7 +122,7 @@ def save_model(
         pieces |= {name: sha256(new_model / name) for name in names if name not in pieces}
         digest = write_config(new_model, bilm.config, tokenizer, pieces=pieces)
         _check(new_model)  # what would not load is not written
-        _keep_card(Location.of(folder), new_model)
+        _keep_card(Location.parse(folder), new_model)
         return digest
 
 

@@ -1,4 +1,4 @@
-"""The elementwise part of an LSTM cell, fused by torch.compile where a compiler is there.
+"""The elementwise part of an LSTM cell, fused by torch.compile if a compiler is available.
 
 Shapes: S directions, B rows, n of them still read, C cells, G = 4C gates in the order i, j (new),
 f, o.

@@ -46,8 +46,7 @@ _lock = threading.Lock()  # of `_devices`
 
 
 class Lease:
-    """The right to read outputs of a graph where they lie: the graph is not replayed while it
-    exists."""
+    """The right to read outputs of a graph in place: while it exists, the graph is not replayed."""
 
 
 def call_with_cuda_graph(
@@ -76,8 +75,8 @@ def call_lending_outputs(
     """Call a function as `call_with_cuda_graph` does, but leave its last `lent` outputs in the
     graph's own memory instead of copying them; return the outputs and a lease.
 
-    Keep the lease as long as you read those outputs. A call that comes meanwhile is not replayed
-    but computed plainly, and so has no lease (None) and outputs of its own.
+    Keep the lease as long as you read those outputs. Meanwhile, another call is computed without
+    the graph; it has its own outputs and no lease (None).
     """
     if not _uses_graphs(tensors):
         return function(*tensors, *fixed, *constants), None
@@ -135,7 +134,7 @@ def _make_room(graphs: _Graphs, max_bytes: int) -> None:
 
 
 def _most_bytes(device: torch.device, bytes_in_use: int) -> int:
-    """Return how many bytes the graphs of a device may take, which take `bytes_in_use` now."""
+    """Return the most bytes that the graphs of a device may use; they use `bytes_in_use` now."""
     if device.type != "cuda":
         return MAX_BYTES
     free, memory = torch.cuda.mem_get_info(device)
@@ -197,7 +196,7 @@ class _Captured:
 
     @property
     def is_lent(self) -> bool:
-        """Tell whether a caller still reads the outputs of the last call where they lie."""
+        """Tell whether a caller still reads the outputs of the last call in place."""
         return self._lease is not None and self._lease() is not None
 
     def _capture(self, call: Callable[[], Any]) -> Any:

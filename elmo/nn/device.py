@@ -45,11 +45,12 @@ _tf32_switches = (False, True)  # torch's switches before the first of them
 
 @contextmanager
 def exact_float32(device: torch.device) -> Iterator[None]:
-    """Compute float32 products on a GPU exactly within this context: TF32, which torch would use
-    for some, is disabled. On other devices nothing changes.
+    """Compute float32 products on a GPU exactly within this context: disable TF32, which torch
+    would use for some. On other devices nothing changes.
 
-    torch has two switches for it, and that of cuDNN (convolutions and recurrent layers) is on by
-    default. They are the process's: of several threads in this context, the last restores them.
+    torch has two switches for TF32; the one of cuDNN (convolutions and recurrent layers) is on by
+    default. Both belong to the process: if several threads are in this context, the last one
+    restores them.
     """
     global _exact, _tf32_switches
     if device.type != "cuda":
@@ -115,9 +116,12 @@ def add_rows_(sums: Tensor, rows_N: Tensor, values: Tensor) -> None:
 
 
 def one_ahead(launches: Iterator[Item], device: torch.device) -> Iterator[Item]:
-    """Yield the items of `launches`, an iterator that starts the computation of each item on
-    `device` when it is asked for it; on a GPU, each only when the next one has been launched, so
-    that the GPU computes while the host uses what it has computed."""
+    """Yield the items of `launches`, an iterator that starts to compute an item on `device` when
+    the item is requested.
+
+    On a GPU, the next item is requested before one is yielded, so that the GPU computes while the
+    host uses the result.
+    """
     waiting: list[Item] = []
     for item in launches:
         waiting.append(item)

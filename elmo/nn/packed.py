@@ -84,8 +84,8 @@ def pack_if_faster(weights: Sequence[LayerWeights]) -> Sequence[LayerWeightsLike
 
 
 def for_one_row(weights: Sequence[LayerWeightsLike]) -> Sequence[LayerWeightsLike]:
-    """Return the weights of each layer, as `pack_if_faster` gave them, that are fastest for a batch
-    of one row: in float32 the plain ones, by MKL's product of a vector and a matrix."""
+    """Return the fastest form of each layer's weights, from `pack_if_faster`, for a batch of one
+    row: in float32 the plain ones, for MKL's product of a vector and a matrix."""
     return [
         layer.plain
         if isinstance(layer, PackedWeights) and layer.plain.bias_SG.dtype == torch.float32

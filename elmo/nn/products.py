@@ -28,7 +28,7 @@ def product(
     scratch: Tensor | None = None,
 ) -> Tensor:
     """Return the product of two matrices, or of each pair in two batches of them, plus the bias of
-    each pair, in `out` if that is given; `scratch` is memory that the result may take or leave."""
+    each pair, in `out` if that is given. `scratch` is memory that this function may use."""
     if not _is_for_onednn(a):
         if bias_SO is not None:
             return torch.baddbmm(bias_SO[:, None], a, b, out=out)
@@ -64,8 +64,7 @@ def affine(x_NI: Tensor, weight_IO: Tensor, bias_O: Tensor | None = None) -> Ten
 
 @cache
 def mkl_lacks_avx512() -> bool:
-    """Tell whether MKL leaves this processor's AVX-512 unused, as it does on those of AMD, and
-    oneDNN is there to use it."""
+    """Tell whether MKL leaves this processor's AVX-512 unused, as on AMD, and oneDNN can use it."""
     with suppress(OSError):
         is_amd = "AuthenticAMD" in CPU_INFO.read_text(encoding="utf-8", errors="replace")
         has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]

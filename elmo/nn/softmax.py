@@ -172,10 +172,10 @@ class AccidentalHits(NamedTuple):
 
 
 class CandidateDraw(NamedTuple):
-    """The candidates of a sampled softmax for N predictions, their ids `words`, with all that the
-    CPU can compute before the step: which targets are candidates, and the log expected counts of
-    targets (`expected_N`) and of candidates (`expected_M`). The tensors are on the CPU, ready to be
-    copied to the device."""
+    """The candidates of a sampled softmax for N predictions, their ids `words`, with everything
+    that the CPU can compute before the step: which targets are candidates, and the log expected
+    counts of targets (`expected_N`) and of candidates (`expected_M`). The tensors are on the CPU,
+    ready to be copied to the device."""
 
     words: npt.NDArray[np.int64]
     hits: AccidentalHits
@@ -215,7 +215,8 @@ class UsedWordRows(NamedTuple):
         row_of_V: npt.NDArray[np.int32],
         device: torch.device,
     ) -> "UsedWordRows":
-        """Find the rows of the targets and of the candidates `words`; `row_of_V` has all rows."""
+        """Find the rows of the targets and of the candidates `words`; `row_of_V` gives a word's
+        row."""
         rows = (row_of_V[targets_N], row_of_V[words])
         return cls(*(host_tensor(row.astype(np.int64), device) for row in rows))
 
@@ -241,10 +242,10 @@ def sampled_softmax_loss(
 
 
 class _Loss(torch.autograd.Function):
-    """The cross-entropy of N predictions; with `row_of_M` None, all rows are candidates.
+    """The cross-entropy of N predictions; if `row_of_M` is None, all rows are candidates.
 
-    With sampled candidates, the target is one more logit beside them, and itself among them
-    (`hits`) is ignored.
+    With sampled candidates, the target is an additional logit; if it is also a candidate (`hits`),
+    that candidate is ignored.
     """
 
     @staticmethod

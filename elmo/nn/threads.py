@@ -18,11 +18,11 @@ _this_thread = threading.local()
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread for the duration of the context; equal input then gives equal
-    bits.
+    """Run torch on one thread for the duration of the context; equal input then gives equal bits.
 
-    Several threads may be in it at once, and threads that are begun meanwhile compute on one too.
-    torch keeps a number for each thread and one for new threads; the last to leave restores that.
+    Several threads can be in it at once, and threads that start meanwhile compute on one too. torch
+    has a number for each thread and one for new threads; the last thread to leave restores the
+    latter.
     """
     global _threads_inside, _default
     if getattr(_this_thread, "is_inside", False):
@@ -56,10 +56,8 @@ def _in_new_thread(function: Callable[[], Result]) -> Result:
 
 @contextmanager
 def one_thread_each(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Yield a pool of `count` threads, in each of which torch computes on one thread.
-
-    Where the block ends by an exception, what has not begun is given up.
-    """
+    """Yield a pool of `count` threads, each of which computes on one thread. If the block raises an
+    exception, work that has not begun is cancelled."""
 
     def begin() -> None:
         torch.set_num_threads(1)

@@ -189,13 +189,13 @@ def build(
     that is there is refused unless `replace` is set. `run(kind, arguments, jobs)` executes the jobs
     with workers `kind(*arguments)`; by default they run one by one in this process.
     """
-    location, shards, model = Location.of(out), Location.of(shards), model_location(model)
+    location, shards, model = Location.parse(out), Location.parse(shards), model_location(model)
     check_build(location, shards=shards, model=model, settings=settings)
     corpus = Shards(shards)
     if previous_store is None:
         replaced = location if location.local is not None else None
     else:
-        replaced = Location.of(previous_store)
+        replaced = Location.parse(previous_store)
     layout = make_layout(model, settings)
     made_by = _model(model)
     kind = torch.device(device).type
@@ -218,9 +218,9 @@ def build(
             location, embed(location)
         )
     made_from = digest([[job.origin.part_file for job in jobs], msgspec.to_builtins(made_by)])
-    parts_folder = None if work is None else Location.of(work).local
+    parts_folder = None if work is None else Location.parse(work).local
     if parts_folder is None:
-        parts_folder = location.local.with_name(f".{location.last}.parts")
+        parts_folder = location.local.with_name(f".{location.folder_name}.parts")
     check_writable(location.local)
     unfinished = parts_folder / made_from[:16]
     with work_folder_lock(unfinished):

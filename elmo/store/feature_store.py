@@ -77,7 +77,7 @@ class FeatureStore:
         self._stores = _open_all(paths, storage_options)
         self.manifests = [store.manifest for store in self._stores]
         self.layout = self.manifests[0].layout
-        self.layers = self._names(layers, among=self.layout.layers)
+        self.layers = self._select_layers(layers, candidates=self.layout.layers)
         self._checked = checked
         self._parts: OrderedDict[int, Part] = OrderedDict()
         self._lock, self._process = threading.RLock(), os.getpid()  # of `_parts`
@@ -155,7 +155,7 @@ class FeatureStore:
         `layers`, numbers or names, overrides the layers that the store was opened with.
         """
         part, row = self._locate(k)
-        return part.vectors(row, self._names(layers, among=self.layers))
+        return part.vectors(row, self._select_layers(layers, candidates=self.layers))
 
     def tokens(self, k: int) -> list[str]:
         """Return the tokens of sentence k."""
@@ -198,9 +198,9 @@ class FeatureStore:
         Such a sentence without tokens was a blank line. Other sentences were split by a tokenizer,
         and one without tokens has no meaning there.
         """
-        firsts = [store.sentence_shift for store in self._stores]
+        first_ids = [store.sentence_shift for store in self._stores]
         lines = [manifest.source.tokenizer.sentences == "line" for manifest in self.manifests]
-        return np.array(lines, bool)[np.searchsorted(firsts, ids, side="right") - 1]
+        return np.array(lines, bool)[np.searchsorted(first_ids, ids, side="right") - 1]
 
     def numbers(self, split: str | None = None) -> list[int]:
         """Return the numbers of the parts that hold a split, "train" or "heldout" (default: both),
@@ -218,7 +218,7 @@ class FeatureStore:
         `split` is "train" or "heldout" (default: both); `layers`, numbers or names, overrides the
         layers that the store was opened with.
         """
-        names = self._names(layers, among=self.layers)
+        names = self._select_layers(layers, candidates=self.layers)
         for number in self.numbers(split):
             yield from self.part(number).blocks(names)
 
@@ -230,11 +230,11 @@ class FeatureStore:
         """Restore a pickled state, with a new lock."""
         self.__dict__.update(state, _lock=threading.RLock(), _process=os.getpid())
 
-    def _names(
-        self, layers: Sequence[int | str] | None, *, among: Sequence[str]
+    def _select_layers(
+        self, layers: Sequence[int | str] | None, *, candidates: Sequence[str]
     ) -> tuple[str, ...]:
         if layers is None:
-            return tuple(among)
+            return tuple(candidates)
         if isinstance(layers, str | int):
             raise ElmoError(f"layers must be a list, such as [0, 2]; found {layers!r}")
         names = tuple(layer if isinstance(layer, str) else layer_name(layer) for layer in layers)
@@ -251,8 +251,8 @@ class FeatureStore:
         if not -sentences <= k < sentences:
             raise IndexError(f"{self.path} has {sentences} sentences, none is {k}")
         k += sentences if k < 0 else 0
-        for order, lasts in self._order.values():
-            index = bisect_left(lasts, k)
+        for order, last_ids in self._order.values():
+            index = bisect_left(last_ids, k)
             if index < len(order):
                 number = order[index]
                 if self._range(number)[0] <= k:

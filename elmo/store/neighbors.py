@@ -24,7 +24,7 @@ from elmo.store.reader import VectorBlock
 Tokens = tuple[str, ...]
 Candidate = tuple[float, int, int]  # −cosine, the sentence's id, the token's position there
 _SENTENCES = 300  # sampled to estimate the mean cosine of unrelated tokens
-_AROUND = 8  # tokens shown on either side of one
+_CONTEXT_TOKENS = 8  # tokens shown on either side of one
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Neighbor:
     tokens: list[str]
     record: dict[str, Any] = field(default_factory=dict)
 
-    def marked(self) -> str:
+    def context(self) -> str:
         """Return the tokens around this one as text, with it in brackets."""
         text_before, token, text_after = surroundings(self.tokens, self.position)
         return f"{text_before}[{token}]{text_after}"
@@ -49,7 +49,7 @@ class Neighbor:
 def surroundings(tokens: Sequence[str], position: int) -> tuple[str, str, str]:
     """Return what stands before a token, the token, and what stands after it, each as text: at most
     8 tokens on either side, and `…` where there are more."""
-    start, stop = max(0, position - _AROUND), position + _AROUND + 1
+    start, stop = max(0, position - _CONTEXT_TOKENS), position + _CONTEXT_TOKENS + 1
     tokens_before = ["…"] * (start > 0) + [*tokens[start:position]]
     tokens_after = [*tokens[position + 1 : stop]] + ["…"] * (stop < len(tokens))
     return (
@@ -138,14 +138,14 @@ def neighbors(
                 _add_nearest(nearest, block, cosine_T, types, texts, tuple(tokens))
     return [
         Neighbor(
-            -minus,
+            -negated_cosine,
             store.document(sentence_id),
             sentence_id,
             place,
             list(text),
             store.record(sentence_id),
         )
-        for text, (minus, sentence_id, place) in nearest.candidates()
+        for text, (negated_cosine, sentence_id, place) in nearest.candidates()
     ]
 
 
@@ -246,7 +246,7 @@ def layer_choice(store: FeatureStore, layer: int | str | None) -> tuple[str, ...
     name, or all if it is None or `average`."""
     if layer in (None, "average"):
         return store.layers
-    return store._names([layer], among=store.layers)
+    return store._select_layers([layer], candidates=store.layers)
 
 
 def query_of(vectors_LD: Floats, store: FeatureStore, names: tuple[str, ...]) -> Floats:

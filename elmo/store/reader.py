@@ -310,7 +310,7 @@ class Part:
                 yield self.block(group, layers)
                 continue
             begin, end = self.block_rows(group)
-            for start, stop in split_into_runs(self.offsets, _CACHED_TOKENS, first=begin, last=end):
+            for start, stop in split_into_runs(self.offsets, _CACHED_TOKENS, begin=begin, end=end):
                 yield self._mapped_block(start, stop, layers)
 
     def _mapped_block(self, start: int, stop: int, layers: Sequence[str]) -> VectorBlock:

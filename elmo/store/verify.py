@@ -17,7 +17,7 @@ def verify(store: Folder) -> StoreManifest:
 
     `ElmoError` lists the problems found, the first 20 of them, on one line.
     """
-    location = Location.of(store)
+    location = Location.parse(store)
     lines = list(problems(location))
     if lines:
         remainder = f" (and {len(lines) - 20} more)" if len(lines) > 20 else ""
@@ -27,7 +27,7 @@ def verify(store: Folder) -> StoreManifest:
 
 def problems(store: Folder) -> Iterator[str]:
     """Read all bytes of a store, and yield a line for each problem found."""
-    location = Location.of(store)
+    location = Location.parse(store)
     manifest = read_manifest(location)
     name = location.name(MANIFEST)
     ids = [np.empty(0, np.int64)]
@@ -53,7 +53,7 @@ def problems(store: Folder) -> Iterator[str]:
 def lineage(store: Folder) -> dict[str, Any]:
     """Return the model, corpus, settings and counts that a store was made from, as a dictionary for
     JSON."""
-    manifest = read_manifest(Location.of(store))
+    manifest = read_manifest(Location.parse(store))
     source = msgspec.to_builtins(manifest.source)
     keys = ("digest", "tokenizer", "inputs", "sentences", "tokens", "device")
     return {

@@ -45,32 +45,32 @@ def baselines(kind: str, data: Mapping[str, ExampleSet], encode: Encode) -> dict
     if not train:
         return {}
     if kind == "tagging":
-        return _of_tagging(train, dev, test, encode)
+        return _tagging_baselines(train, dev, test, encode)
     gold = [example.label for example in test]
     label = _most_common(Counter(example.label for example in train))
     tallies = {"majority": tally_accuracy(gold, [label] * len(gold))}
     labels = sorted({example.label for example in train})
-    tallies["features"] = tally_accuracy(gold, _of_features(labels, train, test))
+    tallies["features"] = tally_accuracy(gold, _feature_guesses(labels, train, test))
     if kind == "classification":
         average = _averager([*train, *dev, *test], encode)
         tallies["static"] = tally_accuracy(gold, _linear(average, train, dev)(test))
     return tallies
 
 
-def _of_features(labels: Sequence[str], train: Sequence[Any], test: Sequence[Any]) -> list[Any]:
+def _feature_guesses(labels: Sequence[str], train: Sequence[Any], test: Sequence[Any]) -> list[Any]:
     features = LinearModels(FEATURES, len(labels))
     features.fit(train, labels)
     return features.predict(test, labels)
 
 
-def _of_tagging(
+def _tagging_baselines(
     train: Sequence[Tagged], dev: Sequence[Tagged], test: Sequence[Tagged], encode: Encode
 ) -> dict[str, Tally]:
-    tag_of = most_frequent_tagger((example.tokens, example.tags or ()) for example in train)
-    guesses = [[tag_of(word) for word in example.tokens] for example in test]
+    predict_tag = most_frequent_tagger((example.tokens, example.tags or ()) for example in train)
+    guesses = [[predict_tag(word) for word in example.tokens] for example in test]
     labels = sorted({tag for example in train for tag in example.tags or ()})
     tallies = {"majority": tally_tags(test, guesses, labels)}
-    tallies["features"] = tally_tags(test, _of_features(labels, train, test), labels)
+    tallies["features"] = tally_tags(test, _feature_guesses(labels, train, test), labels)
     average = _averager([*train, *dev, *test], encode)
     words = _words(train)
     predict = _linear(average, words[:: len(words) // _TOKENS + 1], _words(dev))
@@ -91,9 +91,9 @@ def most_frequent_tagger(
     for tokens, tags in train:
         for word, tag in zip(tokens, tags, strict=True):
             by_word[word][tag] += 1
-    usual = {word: _most_common(tags) for word, tags in by_word.items()}
+    tag_by_word = {word: _most_common(tags) for word, tags in by_word.items()}
     fallback = _most_common(sum(by_word.values(), Counter[str]()))
-    return lambda word: usual.get(word, fallback)
+    return lambda word: tag_by_word.get(word, fallback)
 
 
 def _words(examples: Iterable[Tagged]) -> list[Classified]:

@@ -130,7 +130,7 @@ class Link(NamedTuple):
 
     pronoun: Range
     name: Range
-    same: bool
+    is_coreferent: bool
 
 
 @dataclass(frozen=True)
@@ -196,10 +196,10 @@ def learnable_examples(examples: Sequence[Example]) -> list[Example]:
 
     The others can only be scored or predicted.
     """
-    return [example for example in examples if all(example.sentences) and _gold(example)]
+    return [example for example in examples if all(example.sentences) and _has_gold(example)]
 
 
-def _gold(example: Example) -> bool:
+def _has_gold(example: Example) -> bool:
     match example:
         case Tagged() | Predicate():
             return example.tags is not None

@@ -30,7 +30,7 @@ class TaskKind:
     `readers` are by file format; `fields` are the fields that `--columns` can map; `defaults` are
     the settings if nothing is changed. `examples` are unlabelled records, shown as the input
     example of a served task. `record_of_text` turns a text into a record. `labels` says whether the
-    model predicts labels, `several` whether one record can give several examples.
+    model predicts labels, `gives_several` whether one record can give several examples.
     """
 
     model: str  # the class, as module:name
@@ -40,7 +40,7 @@ class TaskKind:
     examples: tuple[Mapping[str, Any], ...]
     record_of_text: RecordOfText = _as_text
     labels: bool = True
-    several: bool = False
+    gives_several: bool = False
 
     def model_class(self) -> Any:
         """Import and return the class of the task's model, to be called with inputs, labels and
@@ -122,7 +122,7 @@ KINDS: Mapping[str, TaskKind] = {
             batch_size=64,
         ),
         examples=({"tokens": ["He", "has", "a", "gift"], "predicates": [1]},),
-        several=True,
+        gives_several=True,
     ),
     "coreference": TaskKind(
         model="elmo.tasks.coreference:CoreferenceModel",

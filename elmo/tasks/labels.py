@@ -75,8 +75,8 @@ class LabelModel(TaskModel):
         labels."""
         if scores is None:
             return {"label": prediction}
-        rounded = [round(score, 4) for score in scores]
-        by_label = dict(zip(self.labels, rounded, strict=True))
+        rounded_scores = [round(score, 4) for score in scores]
+        by_label = dict(zip(self.labels, rounded_scores, strict=True))
         return {"label": prediction, "score": by_label[prediction], "scores": by_label}
 
     def tally(self, examples: Sequence[LabelledText], predictions: Sequence[str]) -> Tally:

@@ -25,7 +25,7 @@ from elmo.tasks.examples import Link, Range, Span
 Clusters = Sequence[Sequence[Range]]
 Scores = dict[str, float]
 Metric = Literal["accuracy", "spans", "tags", "answers", "coreference", "links"]
-FIRST = ("f1", "exact_match", "accuracy")  # the field's metric comes first
+MAIN_METRICS = ("f1", "exact_match", "accuracy")  # the field's metric comes first
 DRAWS = 2000  # of the bootstrap
 
 
@@ -67,13 +67,13 @@ def paired_bootstrap(
         np.add.at(by_text_UN, np.array(groups), together_UN)
         together_UN = by_text_UN
     units, width = len(together_UN), together_UN.shape[1] // len(all_tallies)
-    of_sums = _SCORES[all_tallies[0].metric]
+    scores_of_sums = _SCORES[all_tallies[0].metric]
     random = np.random.default_rng(0)
     gains = np.empty(DRAWS)
     for draw in range(DRAWS):
         times_U = np.bincount(random.integers(units, size=units), minlength=units)
         sums = (times_U @ together_UN).reshape(len(all_tallies), width).tolist()
-        scores = [main_score(of_sums(seed_sums)) for seed_sums in sums]
+        scores = [main_score(scores_of_sums(seed_sums)) for seed_sums in sums]
         gains[draw] = fmean(scores[: len(tallies)]) - fmean(scores[len(tallies) :])
     low, high = np.quantile(gains, (0.025, 0.975))
     return float(low), float(high)
@@ -86,8 +86,8 @@ def interval_over_seeds(values: Sequence[float]) -> tuple[float, float] | None:
         return None
     from scipy.stats import t
 
-    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
-    return fmean(values) - half, fmean(values) + half
+    half_width = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - half_width, fmean(values) + half_width
 
 
 def main_score(scores: Scores) -> float:
@@ -97,7 +97,7 @@ def main_score(scores: Scores) -> float:
 
 def score_order(name: str) -> tuple[int, str]:
     """Return the sort key of a score's name: the field's metric first, the others by name."""
-    return FIRST.index(name) if name in FIRST else len(FIRST), name
+    return MAIN_METRICS.index(name) if name in MAIN_METRICS else len(MAIN_METRICS), name
 
 
 _PUNCTUATION = set(string.punctuation)
@@ -182,8 +182,8 @@ def normalised_answer(text: str) -> str:
 def answer_f1(predicted: str, reference: str) -> float:
     """Return the F1 over the words of two answers, after `normalised_answer`."""
     a, b = normalised_answer(predicted).split(), normalised_answer(reference).split()
-    shared = sum((Counter(a) & Counter(b)).values())
-    return precision_recall_f1(shared, len(a), len(b))["f1"]
+    overlap = sum((Counter(a) & Counter(b)).values())
+    return precision_recall_f1(overlap, len(a), len(b))["f1"]
 
 
 def tally_answers(references: Sequence[Sequence[str]], predicted: Sequence[str]) -> Tally:
@@ -237,8 +237,8 @@ def _answers(sums: Sequence[float]) -> Scores:
 def _clusters(sums: Sequence[float]) -> Scores:
     scores: Scores = {}
     for k, name in enumerate(("muc", "b_cubed", "ceaf_e")):
-        p, p_of, r, r_of = sums[4 * k : 4 * k + 4]
-        precision, recall = p / p_of if p_of else 0.0, r / r_of if r_of else 0.0
+        p, predicted, r, gold = sums[4 * k : 4 * k + 4]
+        precision, recall = p / predicted if predicted else 0.0, r / gold if gold else 0.0
         total = precision + recall
         scores[f"{name}_f1"] = 2 * precision * recall / total if total else 0.0
     return {"f1": sum(scores.values()) / 3, **scores}
@@ -265,22 +265,22 @@ _COLUMNS: dict[Metric, int] = {
 def _muc(clusters: Clusters, rivals: Clusters) -> tuple[float, float]:
     """Return the number of links of `clusters` that the other side keeps, and the number of
     links."""
-    home = {mention: number for number, cluster in enumerate(rivals) for mention in cluster}
+    cluster_of = {mention: number for number, cluster in enumerate(rivals) for mention in cluster}
     kept = links = 0
     for cluster in clusters:
-        parts = {home.get(mention, (mention,)) for mention in cluster}
+        parts = {cluster_of.get(mention, (mention,)) for mention in cluster}
         kept, links = kept + len(cluster) - len(parts), links + len(cluster) - 1
     return kept, links
 
 
 def _b_cubed(clusters: Clusters, rivals: Clusters) -> tuple[float, float]:
-    home = {mention: number for number, cluster in enumerate(rivals) for mention in cluster}
-    shared = mentions = 0.0
+    cluster_of = {mention: number for number, cluster in enumerate(rivals) for mention in cluster}
+    overlap = mentions = 0.0
     for cluster in clusters:
-        overlaps = Counter(home[mention] for mention in cluster if mention in home)
-        shared += sum(count**2 for count in overlaps.values()) / len(cluster)
+        overlaps = Counter(cluster_of[mention] for mention in cluster if mention in cluster_of)
+        overlap += sum(count**2 for count in overlaps.values()) / len(cluster)
         mentions += len(cluster)
-    return shared, mentions
+    return overlap, mentions
 
 
 def _ceaf_similarity(gold: Clusters, predicted: Clusters) -> float:

@@ -229,7 +229,7 @@ class Task:
         for example, answer in self.answer(labelled.examples):
             number = int(example.source.rpartition(":")[2])
             answers[number].append(self.describe(example, *answer))
-        if KINDS[self.record.kind].several:
+        if KINDS[self.record.kind].gives_several:
             return answers
         return [several[0] if several else None for several in answers]
 

@@ -349,7 +349,7 @@ class _Run:
             try:
                 return self._restore(epoch)
             except ElmoError as error:
-                print(f"warning: {error}; training resumes from before it", file=sys.stderr)
+                print(f"warning: {error}; resuming from the checkpoint before it", file=sys.stderr)
                 shutil.rmtree(_checkpoint(self.work, epoch))
         return TaskProgress(lr=self.settings.lr)
 

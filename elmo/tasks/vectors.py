@@ -87,21 +87,21 @@ class EmbeddedVectors:
     def __call__(self, sentences: Sequence[Tokens]) -> list[npt.NDArray[np.float16]]:
         """Return the vectors of each sentence, float16 (L, T, D)."""
         with self._lock:
-            found = {s: self._kept[s] for s in sentences if s in self._kept}
-        missing = [s for s in dict.fromkeys(sentences) if s not in found]
-        embedded = self._embedder.embed(missing, layers=self._layers) if missing else []
-        new = {s: e.astype(np.float16) for s, e in zip(missing, embedded, strict=True)}
-        found |= new
+            vectors = {s: self._kept[s] for s in sentences if s in self._kept}
+        unknown = [s for s in dict.fromkeys(sentences) if s not in vectors]
+        embedded = self._embedder.embed(unknown, layers=self._layers) if unknown else []
+        new_vectors = {s: e.astype(np.float16) for s, e in zip(unknown, embedded, strict=True)}
+        vectors |= new_vectors
         with self._lock:
-            self._keep(new)
-        return [found[sentence] for sentence in sentences]
+            self._keep(new_vectors)
+        return [vectors[sentence] for sentence in sentences]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the embedder, without what is kept."""
         return partial(EmbeddedVectors, self._embedder, layers=self._layers), ()
 
-    def _keep(self, new: Mapping[Tokens, npt.NDArray[np.float16]]) -> None:
-        for sentence, layers in new.items():
+    def _keep(self, vectors: Mapping[Tokens, npt.NDArray[np.float16]]) -> None:
+        for sentence, layers in vectors.items():
             self._tokens += 0 if sentence in self._kept else len(sentence)
             self._kept[sentence] = layers
         while self._tokens > KEPT_TOKENS:

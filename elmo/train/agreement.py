@@ -43,8 +43,8 @@ class StopAndSave:
         """Return whether any worker should stop, and whether the first worker's clock asks for a
         checkpoint.
 
-        All workers must agree on both, for which they wait for each other: about every second, at
-        least every ten steps and, with `at_once`, now.
+        The workers wait for each other to agree: about every second, at least every ten steps and,
+        with `at_once`, now.
         """
         if self.workers.size > 1 and step < self._ask_after and not at_once:
             return False, False
@@ -84,7 +84,7 @@ def gather_rows(state: LSTMState, workers: WorkerGroup, *, rows: int) -> LSTMSta
 def interruptible(stop: Flag | Path | None) -> Iterator[Callable[[], bool]]:
     """Yield a function that tells whether SIGTERM or SIGINT has arrived or the `stop` flag exists.
 
-    A thread looks for the flag, since at a URL that takes a request, for which no step should wait.
+    A thread looks for the flag: at a URL that takes a request, and no step should wait for it.
     """
     stop_event, end_event = threading.Event(), threading.Event()
 

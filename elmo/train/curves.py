@@ -68,8 +68,8 @@ class Curves:
         self._rows: dict[str, list[str]] = {name: [] for name in CURVES}
 
     def resume(self, step: int) -> None:
-        """Read the rows written up to step number `step`, drop later ones, and write the files
-        again; call it before a training goes on from that step (0: from the beginning)."""
+        """Read the rows up to step number `step`, drop later ones, and write the files again; call
+        it before a training continues from that step (0: from the beginning)."""
         for name, columns in CURVES.items():
             text = self.folder.read(name).decode() if step and self.folder.exists(name) else ""
             rows = [line for line in text.splitlines()[1:] if line.count("\t") == len(columns) - 1]

@@ -1,4 +1,4 @@
-"""Training that diverges: how it is noticed, and from which checkpoint it can go on."""
+"""Training that diverges: how that is noticed, and which checkpoint to continue from."""
 
 import math
 
@@ -24,7 +24,7 @@ def judge_loss(progress: TrainingProgress, nats: float, *, words: int, newest: i
 
 
 def divergence_error(progress: TrainingProgress, checkpoints: CheckpointFolder) -> ElmoError:
-    """Return the error that says that training diverged, and from which checkpoint to go on."""
+    """Return the error that says that training diverged, and which checkpoint to continue from."""
     kept = set(checkpoints.steps()) & {progress.sound_step, progress.best_step}
     what_to_do = "lower optimizer.lr or optimizer.clip"
     if kept:

@@ -23,7 +23,7 @@ from elmo.train.step import WorkerGroup
 # Where the settings don't say how often held-out text is measured: the share of the arithmetic of
 # training that it may take, and the bounds of how often. They decide which weights are kept: who
 # changes them raises the versions of the stages pretrain and finetune.
-MEASURING, LEAST_MEASURED, MOST_MEASURED = 0.1, 3, 50
+MEASURED_SHARE, LEAST_MEASURED, MOST_MEASURED = 0.1, 3, 50
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class TrainingJob:
     curves.
 
     `lr_of` multiplies the learning rate of parameters by name (0 freezes one). `stop` is a file:
-    when it exists, training saves a checkpoint and stops, on whatever machine it runs. Give it a
-    new name each time the job is started. `on_window` is told how far a measurement of held-out
-    text is: the tokens read so far, and those to read.
+    when it exists, training saves a checkpoint and stops, on any machine. Use a new name each time
+    you start the job. `on_window` receives the progress of an evaluation on held-out text: the
+    tokens read so far, and the tokens to read.
     """
 
     bilm: BiLM
@@ -64,11 +64,11 @@ class TrainingJob:
             )
 
     def measured_after(self, steps: int) -> range:
-        """Return the steps after which the held-out perplexity is measured, besides the last, of a
+        """Return the steps after which the held-out perplexity is measured, except the last, in a
         training of about `steps` steps.
 
-        They are `settings.evaluate_every` apart or, if that is 0, so many that measuring takes
-        about a tenth of the arithmetic of training: 3 to 50 measurements, the last included.
+        They are `settings.evaluate_every` apart. If that is 0, there are so many that measuring
+        takes about a tenth of the arithmetic of training: 3 to 50 measurements, including the last.
         """
         settings, shape = self.settings, self.bilm.config
         if settings.evaluate_every:
@@ -81,7 +81,7 @@ class TrainingJob:
         tokens = self.shards.tokens("heldout")
         read = min(tokens, settings.evaluate_tokens or tokens, MOST_HELDOUT_TOKENS)
         measurement = max(1, read) * (lstm + words * shape.projection)
-        times = int(MEASURING * steps * step / measurement)
+        times = int(MEASURED_SHARE * steps * step / measurement)
         interval = math.ceil(steps / min(max(times, LEAST_MEASURED), MOST_MEASURED))
         return range(interval, steps - interval // 2, interval)
 
@@ -109,12 +109,12 @@ class TrainingJob:
             block_sentences=self.settings.block_sentences,
             epochs=epochs,
             seed=seed,
-            mine=workers.own_rows(self.settings.rows),
+            own_rows=workers.own_rows(self.settings.rows),
         )
 
     def heldout(self, workers: WorkerGroup) -> HeldOutText:
-        """Return the held-out split as seen by this worker, with what measures the model's
-        perplexity on it. It is read as in training, in its own order."""
+        """Return the held-out split for this worker, and an evaluator of the model's perplexity on
+        it. It is read as in training, in its own order."""
         evaluator = PerplexityEvaluator(
             self.bilm,
             self.softmax,

@@ -1,4 +1,4 @@
-"""The training loop in plain torch; the caller decides where work is stored and what is told.
+"""The training loop in plain torch; the caller decides where work is stored and who gets reports.
 
 Shapes: L layers, S directions, B rows, P projection, C cells.
 """
@@ -65,7 +65,7 @@ def fit(job: TrainingJob, *, workers: WorkerGroup, report: Reporter) -> Training
 
 def heldout_perplexity(job: TrainingJob, *, workers: WorkerGroup) -> Perplexity:
     """Return the perplexity of a job's model on the held-out split, read as in training; of a long
-    one on about 200,000 tokens. All workers must call it together, and get the same."""
+    split, about 200,000 tokens are read. All workers must call it together, and get the same."""
     return job.heldout(workers).perplexity()[0]
 
 
@@ -218,9 +218,9 @@ class _Training:
             **means.curve_row(),
         }
         self._add_to_curve("train.tsv", row)
-        left = max(0, self.positions - progress.tokens)
-        live = {"tokens_per_second": self.speed.rate, "seconds_left": left / self.speed.rate}
-        self.report("train", row | live | _peak_memory(self.workers.device))
+        rate, remaining = self.speed.rate, max(0, self.positions - progress.tokens)
+        speed = {"tokens_per_second": rate, "seconds_left": remaining / rate}
+        self.report("train", row | speed | _peak_memory(self.workers.device))
 
     def measure(self, progress: TrainingProgress, interrupted: Interrupted) -> bool:
         """Measure the held-out perplexity; return false if that was interrupted."""
@@ -259,11 +259,11 @@ class _Training:
             checkpoint = Checkpoint(
                 tensors, progress, self.job.settings, self.steps, self.job.shards.digest
             )
-            kept = (progress.best_step, progress.sound_step, progress.tried_step)
-            self.checkpoints.save(checkpoint, keep_steps=kept)
+            steps_to_keep = (progress.best_step, progress.sound_step, progress.tried_step)
+            self.checkpoints.save(checkpoint, keep_steps=steps_to_keep)
 
     def flush_curves(self) -> None:
-        """Write the curves as far as they go."""
+        """Write the curves up to now."""
         if self.workers.rank == 0:
             self.curves.flush()
 

@@ -30,8 +30,8 @@ WORD_ROWS_AT_ONCE = 1 << 16  # so that catching up a large matrix needs little m
 
 @dataclass(frozen=True)
 class WordRows:
-    """The numbers, each once, of the rows of the word matrix that a step uses, as an array on the
-    host and as a tensor on the device.
+    """The distinct numbers of the word-matrix rows that a step uses, as an array on the host and as
+    a tensor on the device.
 
     The word matrix is the softmax's weights and biases, one row per word.
     """
@@ -132,8 +132,8 @@ class Optimizer:
 
     @contextmanager
     def temporarily_caught_up(self, *, step: int) -> Iterator[None]:
-        """Apply to all weights the moves that they missed before step number `step`, for the
-        duration of the context, for an evaluation; then restore them.
+        """Apply to all weights the moves that they missed before step number `step`, for an
+        evaluation within the context; then restore the weights.
 
         They are restored because rounding depends on how often a row is caught up, and evaluations
         must not change the result.

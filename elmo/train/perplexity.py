@@ -174,8 +174,11 @@ class PerplexityEvaluator:
 
 
 class HeldOutText:
-    """The held-out text of a training, whose perplexity is evaluated again and again. With `reset`,
-    the LSTM state is zeroed where a sentence begins; `on_window` is called before each window."""
+    """The held-out text of a training, on which perplexity is evaluated repeatedly.
+
+    With `reset`, the LSTM state is zeroed where a sentence begins; `on_window` is called before
+    each window.
+    """
 
     def __init__(
         self,
@@ -191,8 +194,9 @@ class HeldOutText:
     def perplexity(
         self, *, tokens: int = 0, interrupted: Callable[[], bool] | None = None
     ) -> tuple[Perplexity, bool]:
-        """Return the perplexity of about `tokens` tokens (0: the whole text), and whether they were
-        all that is ever read: the whole text, but not many more than `MOST_HELDOUT_TOKENS`.
+        """Return the perplexity of about `tokens` tokens (0: the whole text), and whether they are
+        the most that is ever read: the whole text, or about `MOST_HELDOUT_TOKENS` tokens of a
+        longer one.
 
         Each row reads its part from the beginning, so the tokens are spread over the text.
         `interrupted` is called once per window; if it returns true, `KeyboardInterrupt` is raised.
@@ -339,8 +343,9 @@ def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
 
 
 def _unigram(vocabulary: Vocabulary) -> np.ndarray:
-    """Return log p of each word by its count, for forward targets (no `<S>`) and backward (no
-    `</S>`); of these two, which may stand in the text itself, that of one occurrence."""
+    """Return log p of each word by its count, for forward targets (no `<S>`) and backward targets
+    (no `</S>`). If the text itself contains one of these two, its log p is that of a single
+    occurrence."""
     if vocabulary.counts is None:
         return np.full((2, len(vocabulary)), np.nan)
     counts_SV = np.tile(np.maximum(np.array(vocabulary.counts, np.float64), 1), (2, 1))

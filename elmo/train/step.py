@@ -67,11 +67,8 @@ class WorkerGroup:
         return range(self.size)
 
     def own_rows(self, rows: int) -> list[int]:
-        """Return the numbers of those of the batch's `rows` rows, parallel streams of text, that
-        this worker reads.
-
-        They are divided as evenly as possible.
-        """
+        """Return the numbers of the rows (parallel streams of text) that this worker reads, out of
+        the `rows` rows of the batch. They are divided as evenly as possible."""
         if rows < self.size:
             raise ElmoError(f"{rows} rows are too few for {self.size} workers; raise training.rows")
         bounds = [rows * k // self.size for k in (self.rank, self.rank + 1)]
@@ -116,7 +113,7 @@ class StepFigures:
     """The figures of one training step over all workers' rows: −log p per direction, the number of
     predictions per direction, and the gradient norm.
 
-    The first access waits for the step, but for none after it. It raises `FloatingPointError` if
+    The first access waits for the step, but not for later steps. It raises `FloatingPointError` if
     the loss or a gradient is not finite.
     """
 
@@ -383,8 +380,8 @@ class Stepper:
         targets_SN: npt.NDArray[np.int64],
         draws: list[CandidateDraw],
     ) -> StepWordRows:
-        """Return the used rows: the candidates, and the distinct targets of all workers, of which
-        this one's are `words`."""
+        """Return the used rows: the candidates, and the distinct targets of all workers; `words`
+        are those of this worker."""
         device = self.workers.device
         vocabulary = len(self.softmax.weight)
         parts = self._gather(words) if self.workers.size > 1 else [words]
@@ -399,7 +396,7 @@ class Stepper:
         return StepWordRows(numbers, host_tensor(numbers, device), rows)
 
     def _gather(self, words: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-        """Return the distinct words of each worker's part of the window; no device takes part."""
+        """Return the distinct words of each worker's part of the window, exchanged between CPUs."""
         rows = -(-self.settings.rows // self.workers.size)
         padded = torch.full((2 * self.settings.window * rows,), -1)
         padded[: len(words)] = torch.from_numpy(words)
@@ -441,10 +438,7 @@ class Stepper:
 
 def clip_gradients_(gradients: list[Tensor], norm: Tensor, limit: float) -> None:
     """Scale gradients in place so that their joint norm, `norm`, becomes at most `limit` (0: leave
-    them).
-
-    A GPU is not waited for.
-    """
+    them), without waiting for a GPU."""
     if limit <= 0:
         return
     if prefers_large_operations(norm.device):

@@ -83,14 +83,14 @@ class WaitReport:
             self.began, self.reported = time_now, time_now - 20
         if time_now - self.began > self.limit:
             raise ElmoError(
-                f"{self.label}: waited {_duration(self.limit)} for {need}, and there are "
+                f"{self.label}: waited {_duration(self.limit)} for {need}; the cluster has "
                 f"{describe_resources(ray)}, {_free(ray)}; add nodes, ask for less, or raise "
                 "wait_minutes"
             )
         if time_now - self.reported > 30:
             self.reported = time_now
             say(
-                f"{self.label}: waiting for {need}: {describe_resources(ray)} are there, "
+                f"{self.label}: waiting for {need}: the cluster has {describe_resources(ray)}, "
                 f"{_free(ray)}; {_duration(time_now - self.began)} of {_duration(self.limit)}"
             )
 

@@ -19,30 +19,30 @@ def results_here(
     progress: Progress,
     *,
     threads: int,
-    hands_over: bool,
+    hand_over: bool,
 ) -> Iterator[Result]:
     """Call `function` on the items of `work` in this process, and yield the results as they come.
 
-    Items are removed from `work` when they begin. With `hands_over`, it ends as soon as those that
+    Items are removed from `work` when they begin. With `hand_over`, it ends as soon as those that
     are left are known to be worth a start of Ray. The first ones also pay for what is loaded once;
     those that begin later tell how long the others take. Several threads call `function` side by
     side; if they are to end early, its `stop()` is called.
     """
     running: dict[Future[tuple[Result, float]], bool] = {}  # whether an item tells of the others
-    is_first_over, is_enough = False, False
+    is_first_over, is_over = False, False
     with _executor(threads) as executor:
         try:
             while work or running:
-                while work and not is_enough and len(running) < threads:
+                while work and not is_over and len(running) < threads:
                     running[executor.submit(_time_call, function, work.pop(0))] = is_first_over
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    is_telling = running.pop(future)
+                    is_typical = running.pop(future)
                     result, seconds = future.result()
-                    is_telling, is_first_over = is_telling or seconds > WORTH_RAY, True
-                    if hands_over and is_telling and len(work) * seconds > WORTH_RAY * threads:
-                        is_enough = True
+                    is_typical, is_first_over = is_typical or seconds > WORTH_RAY, True
+                    if hand_over and is_typical and len(work) * seconds > WORTH_RAY * threads:
+                        is_over = True
                     progress.advance()
                     yield result
         except BaseException:

@@ -166,7 +166,7 @@ def _choose_work_id(job: str, project: str) -> str:
     try:
         jobs = JobSubmissionClient(os.environ["RAY_ADDRESS"]).list_jobs()
     except Exception as error:  # so whether another is at work is not known
-        print(f"  Ray's list of jobs can't be read ({error}); nothing is resumed", flush=True)
+        print(f"  cannot list Ray's jobs ({error}); nothing is resumed", flush=True)
         return f"{project}-{job}"
     running = [
         (item.start_time or 0, str(item.submission_id))
@@ -176,7 +176,7 @@ def _choose_work_id(job: str, project: str) -> str:
     earliest = min(running, default=(0, job))[1]
     if earliest == job:
         return project
-    print(f"  {earliest} of this project is at work too: what it has not finished stays its own")
+    print(f"  {earliest} of this project is running too; its unfinished work is not resumed here")
     return f"{project}-{job}"
 
 

@@ -20,7 +20,7 @@ from .. import PACKAGE
 
 PACKAGES = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec")
 ANSWER = 300.0  # seconds in which a node must have looked; importing torch may take a minute
-STALE = 40.0  # seconds for which a network file system may hide what another node wrote
+CACHE_SECONDS = 40.0  # seconds for which a network file system may hide what another node wrote
 _IMAGE = "use one image for all"
 
 
@@ -53,12 +53,12 @@ def check_node(
     code: str,
     contents: Mapping[str, tuple[str, str]],
     *,
-    stale: float = STALE,
+    cache_seconds: float = CACHE_SECONDS,
 ) -> list[str]:
     """Return what the node that calls this lacks, a sentence for each thing.
 
     It must have the versions `packages` by name, the `code_digest` `code`, and the files that
-    `markers` yields, which may be hidden for `stale` seconds.
+    `markers` yields, which may be hidden for `cache_seconds` seconds.
     """
     problems = []
     for name, version in packages.items():
@@ -69,7 +69,7 @@ def check_node(
         problems.append(
             f"{PACKAGE.parent} holds another version of the code; send it (elmo submit) or mount it"
         )
-    deadline = time.monotonic() + stale
+    deadline = time.monotonic() + cache_seconds
     for folder, (name, content) in contents.items():
         while not (is_there := _is_there(Path(folder, name), content)):
             if time.monotonic() > deadline:
@@ -97,11 +97,11 @@ def _ask_all(
 
     Ray repeats a check whose process is lost; a node that is lost has nothing wrong.
     """
-    pinned = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    node_affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     remote = ray.remote(num_cpus=0, max_retries=4)(check_node)
     names = {}
     for node in nodes:
-        strategy = pinned(node["NodeID"], soft=False)
+        strategy = node_affinity(node["NodeID"], soft=False)
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
         names[remote.options(scheduling_strategy=strategy).remote(*arguments)] = name
     if names:
@@ -127,7 +127,7 @@ def markers(folders: Sequence[Location]) -> Iterator[dict[str, tuple[str, str]]]
     end of the block: name and content by folder."""
     contents: dict[str, tuple[str, str]] = {}
     with ExitStack() as stack:
-        for folder in {_folder(item.local) for item in folders if item.local is not None}:
+        for folder in {_marker_folder(item.local) for item in folders if item.local is not None}:
             name, content = f".preflight-{secrets.token_hex(8)}", secrets.token_hex(16)
             try:
                 (folder / name).write_text(content)
@@ -138,7 +138,7 @@ def markers(folders: Sequence[Location]) -> Iterator[dict[str, tuple[str, str]]]
         yield contents
 
 
-def _folder(path: Path) -> Path:
+def _marker_folder(path: Path) -> Path:
     """The nearest folder that is there and is no output of a stage itself."""
     path = path.absolute().parent
     while not path.is_dir():

@@ -165,7 +165,7 @@ def publish(output: Any, data: Any, url: str) -> None:
     """
     if output == data:
         return
-    manifests, name, folder = _manifests(data), _name_of_output(data, url), data.last
+    manifests, name, folder = _manifests(data), _name_of_output(data, url), data.folder_name
     record = Output(folder, data.tree())
     place, file = _place_of(url, name), f"{Path(name).name}.json"
     while not place.create(file, json_bytes(msgspec.to_builtins(record), source=name)):

@@ -123,7 +123,7 @@ def submit(
                 metadata=metadata,
             )
     server = without_credentials(client.get_address())
-    say(f"submitted {job} to {server}; sent of the environment: {', '.join(to_send) or '-'}")
+    say(f"submitted {job} to {server}; variables sent: {', '.join(to_send) or '-'}")
     for line in commands_of(client, job):
         say(f"  {line}")
     return client, job

@@ -201,7 +201,7 @@ def actors(
                 work,
                 progress,
                 threads=1 if cluster.actors == 1 else min(threads, len(work)),
-                hands_over=cluster.actors == 0,
+                hand_over=cluster.actors == 0,
             )
         if not work:
             return

@@ -40,7 +40,7 @@ SECTIONS: dict[str, list[click.Command]] = {
 }
 
 
-_WHOLE = 200  # characters of a command's first sentence, which is wrapped and not cut
+_LONGEST = 200  # characters of a command's first sentence, which is wrapped and not cut
 
 
 class SectionedGroup(click.Group):
@@ -74,11 +74,11 @@ class SectionedGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help's lists of commands, one for each section."""
-        of_stages = [item for name in STAGES if (item := self.get_command(ctx, name))]
-        for title, commands in {"Stages, in order": of_stages, **SECTIONS}.items():
+        stage_commands = [item for name in STAGES if (item := self.get_command(ctx, name))]
+        for title, commands in {"Stages, in order": stage_commands, **SECTIONS}.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(str(item.name), item.get_short_help_str(_WHOLE)) for item in commands]
+                    [(str(item.name), item.get_short_help_str(_LONGEST)) for item in commands]
                 )
 
 
@@ -133,7 +133,7 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     except KeyboardInterrupt:
         sys.exit("error: interrupted; run the same command again to go on")
     except Exception as error:
-        _end(error)
+        _exit_with_message(error)
 
 
 def _name_home() -> None:
@@ -148,7 +148,7 @@ def _name_home() -> None:
         os.environ["USER"] = str(os.getuid())
 
 
-def _end(error: Exception) -> None:
+def _exit_with_message(error: Exception) -> None:
     """End with one line where the error is the user's or the world's; a bug keeps its traceback."""
     from ..terminal.failures import user_message
 

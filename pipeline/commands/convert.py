@@ -71,10 +71,7 @@ def import_(
         tokenizer=tokenizer,
         overwrite=overwrite,
     )
-    print_done(
-        f"import: {model} (digest {digest[:12]}), tokenizer {tokenizer}; it has no softmax: 2018 "
-        "files have none"
-    )
+    print_done(f"import: {model} (digest {digest[:12]}), tokenizer {tokenizer}, without a softmax")
 
 
 @click.command()
@@ -95,10 +92,7 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
         output_file(weights, overwrite, kind=HDF5, read=[model]) as new_weights,
     ):
         export_2018(model, new_options, new_weights)
-    print_done(
-        f"export: {options} and {weights}; the softmax and the optimizer stay behind: "
-        "they travel in our own format only"
-    )
+    print_done(f"export: {options} and {weights}, without the softmax and the optimizer's state")
 
 
 @click.command()
@@ -150,7 +144,7 @@ def package(
         about=text,
     )
     folder = str(out) if out.is_absolute() else f"./{out}"  # else pip asks a registry for it
-    print_done(f"package: {out} (digest {digest[:12]}); pip install {folder}, and load {name!r}")
+    print_done(f"package: {out} (digest {digest[:12]}); run: pip install {folder}")
 
 
 def _dump_help() -> str:
@@ -192,9 +186,9 @@ def dump(store: "Location", out: Path, layout: str | None, dtype: Any, overwrite
     if dtype != "float32" and not is_table:
         raise BadSettings(f"--dtype {dtype}: this layout has float32; leave --dtype out")
     features = FeatureStore(store, checked=True)
-    with output_file(out, overwrite, kind=PARQUET if is_table else HDF5, read=[store]) as new:
+    with output_file(out, overwrite, kind=PARQUET if is_table else HDF5, read=[store]) as file:
         if is_table:
-            count = export_token_table(features, new, dtype=dtype)
+            count = export_token_table(features, file, dtype=dtype)
         else:
-            count = export_hdf5(features, new, layout=layout)
+            count = export_hdf5(features, file, layout=layout)
     print_done(f"dump: {out} has {count:,} {'rows, one per token' if is_table else 'sentences'}")

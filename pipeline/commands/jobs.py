@@ -65,9 +65,9 @@ def submit(
 def unused(remove: bool, as_json: bool) -> None:
     """List the outputs at the storage URL that nothing uses; --remove deletes them.
 
-    An output is used if a dvc.lock in any git object names it, a pointer of this project in any
-    worktree or experiment, or a job at the URL. Run `git fetch --all` and `dvc fetch
-    --all-commits` first.
+    An output is used if it is named by a dvc.lock in any git object, by a pointer in any
+    worktree or experiment of this project, or by a job at the URL. First run `git fetch --all`
+    and `dvc fetch --all-commits`.
 
     \b
     Example: elmo unused; elmo unused --remove

@@ -37,7 +37,7 @@ def run_stage(stage: "Stage", **values: Any) -> None:
 
 def _log_of(work: Any, words: list[str]) -> Path | None:
     """The log file of a stage whose work lies on this machine."""
-    local = None if work is None else Location.of(work).local
+    local = None if work is None else Location.parse(work).local
     return local / f"{'-'.join(words)}.log" if local else None
 
 
@@ -72,7 +72,7 @@ def _run_and_record(
     if url and not stage.inputs:
         for lost_folder in storage.forget_lost(url):
             print_done(
-                f"  {lost_folder}: is not at {without_credentials(url)} any more; it is made again"
+                f"  {lost_folder}: is missing at {without_credentials(url)} and is made again"
             )
     folders = {item.name for item in (*stage.inputs, *stage.outputs) if item.kind == "folder"}
     read = [item.name for item in stage.inputs if item.name in folders]
@@ -115,7 +115,7 @@ def _run_and_record(
 
 
 def _check_work(work: Any) -> None:
-    folder = None if work is None else Location.of(work).local
+    folder = None if work is None else Location.parse(work).local
     if folder and folder.exists() and not folder.is_dir():
         raise ElmoError(f"{folder}: is not a folder; pass another one with --work")
 
@@ -160,7 +160,7 @@ def _paths(arguments: Iterable["Argument"], values: dict[str, Any]) -> list[Any]
 
 def _real(path: Any) -> str:
     """A path without links, or a URL, with a slash at its end."""
-    local = Location.of(path).local
+    local = Location.parse(path).local
     return f"{path if local is None else os.path.realpath(local)}".rstrip("/") + "/"
 
 

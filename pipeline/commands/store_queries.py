@@ -80,14 +80,16 @@ def verify(store: "Location", as_json: bool) -> None:
 
         click.echo(json.dumps(msgspec.to_builtins(counts)))
         return
-    print_done(f"verify: {store} is whole: {counts.parts} parts, {counts.tokens:,} tokens")
+    print_done(
+        f"verify: {store} is complete and undamaged: {counts.parts} parts, {counts.tokens:,} tokens"
+    )
 
 
 @click.command()
 @click.argument("store", type=FOLDER)
 @JSON
 def lineage(store: "Location", as_json: bool) -> None:
-    """Print the model, run, corpus and settings that made STORE as JSON; --json prints one line.
+    """Print, as JSON, the model, run, corpus and settings of STORE; --json prints one line.
 
     \b
     Example: elmo lineage data/features
@@ -113,7 +115,7 @@ def _print_neighbors(
         return
     click.echo("cosine  document  sentence")
     for hit in hits:
-        click.echo(f"{hit.cosine:6.3f}{hit.document_id:10}{hit.sentence_id:10}  {hit.marked()}")
+        click.echo(f"{hit.cosine:6.3f}{hit.document_id:10}{hit.sentence_id:10}  {hit.context()}")
         if hit.record:
             click.echo(" " * 28 + json.dumps(hit.record, ensure_ascii=False))
     # At the end: where standard output can't be written, its error is the only message.

@@ -298,7 +298,7 @@ def evaluate(
     "--as",
     "as_",
     type=click.Choice(["conll", "props", "squad"]),
-    help="Write for conlleval (needs labelled tags), srl-eval.pl or SQuAD's script, not JSON.",
+    help="The input format of conlleval (for labelled tags), srl-eval.pl or SQuAD's script.",
 )
 @_reading
 def predict(

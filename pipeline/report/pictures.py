@@ -37,7 +37,7 @@ def _unigram(results: Results) -> dict[str, float | None]:
     unigram = {}
     if not results.started_from:
         unigram["pretraining on general text"] = results.figures["pretrain"]["unigram_perplexity"]
-    if results.tuned:
+    if results.is_tuned:
         final = results.scores["after"]
         unigram["fine-tuning on domain text"] = final["domain"]["unigram"]
     return unigram

@@ -55,7 +55,7 @@ class Results:
         return self.training["perplexity"]
 
     @property
-    def tuned(self) -> bool:
+    def is_tuned(self) -> bool:
         """Tell whether the model was fine-tuned."""
         return "steps" in self.figures["finetune"]
 

@@ -50,8 +50,8 @@ def choose_precision(
     faster = machine_speed.faster_precision(speeds)
     factor = speeds.speedup("bfloat16", "float32")
     say(
-        f"{setting}: auto is {faster} here, where matrix products are {_times(factor)} as fast in "
-        "bfloat16 as in float32"
+        f"{setting}: auto is {faster}: on this machine, matrix products are {_times(factor)} as "
+        "fast in bfloat16 as in float32"
     )
     return faster
 
@@ -84,12 +84,12 @@ def with_chosen_precision(
     device = "cuda" if cluster.gpu else "cpu"
 
     record = _record_name(stage)
-    begun = None
+    previous_choice = None
     if holder.precision == "auto" and work.exists(record) and work.folders():
-        begun = work.read_record(record, AutoPrecision)
-    if begun is not None and begun.device == device:
-        precision = begun.precision
-        say(f"{path}.precision: auto is {precision}, in which the work in progress began")
+        previous_choice = work.read_record(record, AutoPrecision)
+    if previous_choice is not None and previous_choice.device == device:
+        precision = previous_choice.precision
+        say(f"{path}.precision: auto is {precision}, like the unfinished work")
     else:
         precision = choose_precision(
             holder.precision, setting=f"{path}.precision", device=device, say=say

@@ -39,7 +39,7 @@ SCHEMA_VERSION = 2
 TextName = Literal["general", "domain"]
 _NOT_LIBRARY = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
 # The texts that this stage writes itself; users' files stay where they are.
-_WRITTEN = r"general/(reference|library)\.txt|(domain|task)/[^/]+\.txt"
+_FILES = r"general/(reference|library)\.txt|(domain|task)/[^/]+\.txt"
 
 
 class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,7 +143,7 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
             "corpus.domain, or repeat those of corpus.general"
         )
     unfinished = work_folder(work, "corpus", out)
-    new_corpus = new_folder(out, required=("manifest.json",), pattern=_WRITTEN, kind="corpus")
+    new_corpus = new_folder(out, required=("manifest.json",), pattern=_FILES, kind="corpus")
     with unfinished, new_corpus as folder:
         if params.domain:  # first, since the package may be missing
             domain = _list_user_files(params.domain, params.column, params.keep)

@@ -27,12 +27,12 @@ from .stage import Argument, Stage
 
 SHORTEST, LONGEST = 5, 40  # tokens of a sentence
 LONGEST_CODE = 6  # tokens of a marked stretch
-HELD = {"test": 0.25, "dev": 0.1}  # the share of docstrings of each; the rest are for training
+HELD_SHARES = {"test": 0.25, "dev": 0.1}  # of the docstrings; the rest are for training
 _MARKUP = re.compile(
     r":[\w:.+-]+:`~?(?P<role>[^`]*)`|``(?P<literal>[^`]*)``|`(?P<link>[^`<]*?)\s*<[^`>]*>`_*"
     r"|`(?P<name>[^`]*)`_?|(?<!\w)\*\*?(?P<emphasis>\w[^*]*)\*\*?(?!\w)|\s*\[[\w\s]+\]_"
 )
-_OURS = ("manifest.json", "train.jsonl", "dev.jsonl", "test.jsonl")
+_FILES = ("manifest.json", "train.jsonl", "dev.jsonl", "test.jsonl")
 _CODE = ("role", "literal", "name")
 
 LabelledSentence = tuple[tuple[str, ...], tuple[str, ...]]  # tokens and their BIO tags
@@ -40,10 +40,10 @@ LabelledSentence = tuple[tuple[str, ...], tuple[str, ...]]  # tokens and their B
 STAGE = Stage(
     name="labels",
     version=1,
-    help="Label the code words in a package's docstrings from their markup, as an example task.",
+    help="Make an example task: find the words that a package's docstrings mark as code.",
     inputs=(),
     outputs=(Argument("out", "path"),),
-    run=lambda params, **given: run(params=params.labels, **given),
+    run=lambda params, **arguments: run(params=params.labels, **arguments),
     summary=lambda figures, _: summary(figures),
     work=None,
 )
@@ -57,25 +57,27 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
     in one file, and no sentence comes twice. Of more sentences than asked for, those with the
     lowest hashes are taken, so asking for more keeps the earlier ones.
     """
-    check_folder(Location(out), required=_OURS, pattern="", kind="labels")
+    check_folder(Location(out), required=_FILES, pattern="", kind="labels")
     if not params.package:
-        with new_folder(Location(out), required=_OURS, pattern="", kind="labels") as folder:
+        with new_folder(Location(out), required=_FILES, pattern="", kind="labels") as folder:
             _write_manifest(folder, ())
         return {}
     size_by_split = {"train": params.train, "dev": params.dev, "test": params.test}
     counts: Counter[str] = Counter()
     by_split: dict[str, dict[LabelledSentence, str]] = {split: {} for split in size_by_split}
     known_tokens: set[tuple[str, ...]] = set()
-    cut, split_text = TextSplitter("unicode"), sentence_splitter()[0]
+    splitter, split_text = TextSplitter("unicode"), sentence_splitter()[0]
     for docstring in package_docstrings(params.package, setting="labels.package"):
         sentences = by_split[_split(docstring)]
-        for tokens, tags in label_sentences(docstring, counts, cut=cut, split_text=split_text):
+        for tokens, tags in label_sentences(
+            docstring, counts, splitter=splitter, split_text=split_text
+        ):
             if tokens in known_tokens:
                 counts["dropped_duplicate"] += 1
                 continue
             known_tokens.add(tokens)
             sentences[tokens, tags] = hashlib.sha256(" ".join(tokens).encode()).hexdigest()
-    with new_folder(Location(out), required=_OURS, pattern="", kind="labels") as folder:
+    with new_folder(Location(out), required=_FILES, pattern="", kind="labels") as folder:
         for split, sentences in by_split.items():
             rows = sorted(sentences, key=sentences.__getitem__)[: size_by_split[split]]
             if not rows:
@@ -91,7 +93,7 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
             counts[f"{split}_sentences"] = len(rows)
             counts["tokens"] += sum(len(tokens) for tokens, _ in rows)
             counts["code"] += sum(tag == "B-CODE" for _, tags in rows for tag in tags)
-        _write_manifest(folder, sorted(_OURS[1:]))
+        _write_manifest(folder, sorted(_FILES[1:]))
     return dict(counts)
 
 
@@ -114,12 +116,12 @@ def label_sentences(
     docstring: str,
     counts: Counter[str],
     *,
-    cut: TextSplitter,
+    splitter: TextSplitter,
     split_text: Callable[[str], list[str]],
 ) -> Iterator[LabelledSentence]:
     """Yield the sentences of a docstring that have words marked as code, as tokens with BIO tags.
 
-    `split_text` cuts a paragraph into sentences, `cut` a sentence into tokens. Sentences that are
+    `split_text` cuts a paragraph into sentences, `splitter` a sentence into tokens. Sentences
     left out are counted in `counts` by the reason.
     """
     for paragraph in marked_up_paragraphs(docstring, Counter()):
@@ -132,7 +134,7 @@ def label_sentences(
             if not code_ranges:
                 counts["dropped_unmarked"] += 1
                 continue
-            tokens, offsets = cut.tokens_and_offsets(text)
+            tokens, offsets = splitter.tokens_and_offsets(text)
             tags = _tags(offsets, code_ranges)
             if tags is None or not SHORTEST <= len(tokens) <= LONGEST:
                 counts["dropped_length"] += 1
@@ -181,7 +183,7 @@ def _split(docstring: str) -> str:
     """Return which file the sentences of a docstring go to, by its hash."""
     hashed = hashlib.sha256(docstring.encode("utf-8", "replace")).digest()
     share = int.from_bytes(hashed[:8], "big") / 2**64
-    for split, held_share in HELD.items():
+    for split, held_share in HELD_SHARES.items():
         if share < held_share:
             return split
         share -= held_share

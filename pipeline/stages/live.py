@@ -82,7 +82,7 @@ def show_reports(stage: str, folder: Location, stop: threading.Event) -> None:
                     shown_at = seconds
                     guess = "evaluating or saving" if progress else "still starting"
                     reason = activity or f"{guess}, or a machine is busy or does not answer"
-                    say(f"{stage}: no figures for {seconds - heard_at:.0f} s: {reason}")
+                    say(f"{stage}: no progress for {seconds - heard_at:.0f} s: {reason}")
                 continue
             last_text, heard_at, shown_at = text, seconds, seconds
             figures = json.loads(text)

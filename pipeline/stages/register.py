@@ -23,8 +23,8 @@ from ..tracking import champion, registry
 from ..tracking.origin import COMMIT_TAG
 from .stage import Argument, Stage
 
-ASKED = "ELMO_REGISTER"  # set: an experiment of DVC registers its model as well
-_NOTHING = f"nothing: this is an experiment; to register its model: {ASKED}=1 dvc exp run"
+VARIABLE = "ELMO_REGISTER"  # set: an experiment of DVC registers its model as well
+_NOT_REGISTERED = f"nothing: this is an experiment; to register its model: {VARIABLE}=1 dvc exp run"
 
 
 class Lineage(Struct):
@@ -120,9 +120,9 @@ def run(
         **{name: f"{value:.6g}" for name, value in scores.items() if ".after." in name},
     }
     version = champion.find_version(params.name, content)
-    if version is None and os.environ.get("DVC_EXP_NAME") and not os.environ.get(ASKED):
+    if version is None and os.environ.get("DVC_EXP_NAME") and not os.environ.get(VARIABLE):
         write_json(out, to_builtins(RegisterRecord(content, params.name, "", 0)))
-        return {"version": 0, "uri": "", "decision": _NOTHING}
+        return {"version": 0, "uri": "", "decision": _NOT_REGISTERED}
     if version is None:
         texts = {text: text_shards.digest for text, text_shards in shards.items()}
         inputs = {"model": content, "store": features.digest, **texts}
@@ -168,8 +168,8 @@ def _register_version(
     with tracking.catch_mlflow_errors():
         trained = bool(lineage.run_id) and tracking.run_exists(lineage.run_id)
         run_id = lineage.run_id if trained else log.run_id
-        of_run = tracking.mlflow_client().get_run(run_id).data.tags
-    if commit := of_run.get(COMMIT_TAG):
+        run_tags = tracking.mlflow_client().get_run(run_id).data.tags
+    if commit := run_tags.get(COMMIT_TAG):
         tags = tags | {"commit": commit}
     with local_folder(model) as local:
         new_version = registry.register(

@@ -76,8 +76,8 @@ def run(
         digests = {"model": results.registered["model_digest"], "store": results.store.digest}
         sources = {"model": model, "store": store}
         with tracking.run("report", params, inputs=digests, sources=sources) as log:
-            marks = ("index.html", "curves.png")
-            with new_folder(Location(out), required=marks, pattern=r"\w+\.png") as folder:
+            required = ("index.html", "curves.png")
+            with new_folder(Location(out), required=required, pattern=r"\w+\.png") as folder:
                 picture = folder / "curves.png"
                 draw_curves(results, picture)
                 embedder = Embedder.load(local_model, device="cpu")

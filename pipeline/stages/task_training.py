@@ -123,7 +123,7 @@ def warn_unknown_labels(
     if unknown := unknown_labels(kind, known_labels, labelled, scheme=scheme):
         names = ", ".join(unknown[:8]) + (", …" if len(unknown) > 8 else "")
         count = len(unknown)
-        say(f"{path}: training lacks {count} of its labels, which can't be predicted: {names}")
+        say(f"{path}: {count} of its labels are not in the training file: {names}")
 
 
 def train_variant(

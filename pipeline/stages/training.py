@@ -248,7 +248,7 @@ def _name_training(settings: RunSettings) -> str:
     """Return the training's name for Ray's dashboard, which people may share: the stage, the job or
     project, and the folder of its work in progress."""
     project = re.sub(r"[^\w-]", "_", os.environ.get(JOB) or Path.cwd().name)
-    return f"{settings.stage}-{project}-{settings.folder.last[:8]}"
+    return f"{settings.stage}-{project}-{settings.folder.folder_name[:8]}"
 
 
 def _flatten(trained: TrainingResult) -> dict[str, float]:

@@ -28,7 +28,7 @@ _MARKUP = [
     (re.compile(r"\s*\[[\w\s]+\]_"), ""),
 ]
 _WORD = re.compile(r"[(\"'“]*[A-Za-z][a-z]*(?:[-'’][a-z]+)*[\"'”)]*[.,;:!?]*[)\"'”]*")
-_COMMON = frozenset(
+_COMMON_WORDS = frozenset(
     "the a an is are be of to and or in on for if not with as by this that it from which return "
     "returns at can use used will when all has have its into was were no".split()
 )
@@ -41,7 +41,7 @@ def plain_paragraphs(text: str, dropped_counts: Counter[str]) -> list[str]:
     doctests, code after `::`, directives, headings, and what does not read as English (grammar,
     tables, signatures).
     """
-    return [_plain(paragraph) for paragraph in marked_up_paragraphs(text, dropped_counts)]
+    return [_strip_markup(paragraph) for paragraph in marked_up_paragraphs(text, dropped_counts)]
 
 
 def marked_up_paragraphs(text: str, dropped_counts: Counter[str]) -> Iterator[str]:
@@ -67,9 +67,9 @@ def marked_up_paragraphs(text: str, dropped_counts: Counter[str]) -> Iterator[st
             dropped_counts["table"] += 1
         else:
             paragraph = _KEPT_DIRECTIVE.sub("", joined_lines, count=1)
-            if _plain(paragraph).endswith("::"):
+            if _strip_markup(paragraph).endswith("::"):
                 skip, paragraph = indent, paragraph.rstrip()[:-1]
-            if _reads(_plain(paragraph)):
+            if _is_prose(_strip_markup(paragraph)):
                 yield paragraph
             else:
                 dropped_counts["not prose"] += 1
@@ -106,15 +106,15 @@ def package_docstrings(name: str, *, setting: str) -> Iterator[str]:
     return folder_docstrings(folder, {"tests", "test", "__pycache__"})
 
 
-def folder_docstrings(folder: Path, left_out: set[str]) -> Iterator[str]:
+def folder_docstrings(folder: Path, excluded: set[str]) -> Iterator[str]:
     """Yield the docstrings of all modules below a folder, in the order of the modules' names.
 
-    Folders and files with names in `left_out` are left out.
+    Folders and files with names in `excluded` are left out.
     """
     files: list[Path] = []
     for directory, folders, names in os.walk(folder):
-        folders[:] = set(folders) - left_out  # the others are not entered
-        files += [Path(directory, name) for name in set(names) - left_out if name.endswith(".py")]
+        folders[:] = set(folders) - excluded  # the others are not entered
+        files += [Path(directory, name) for name in set(names) - excluded if name.endswith(".py")]
     for path in sorted(files, key=lambda path: path.relative_to(folder).parts):
         try:
             yield from docstrings(path.read_text(encoding="utf-8"))
@@ -143,18 +143,18 @@ def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
         lines.append(line)
 
 
-def _plain(paragraph: str) -> str:
+def _strip_markup(paragraph: str) -> str:
     """Return a paragraph without inline markup."""
     for pattern, kept in _MARKUP:
         paragraph = pattern.sub(kept, paragraph)
     return " ".join(paragraph.split())
 
 
-def _reads(paragraph: str) -> bool:
+def _is_prose(paragraph: str) -> bool:
     """Tell whether this is English prose: mostly plain words, one of them a very common one."""
     words = paragraph.split()
     plain = sum(_WORD.fullmatch(word) is not None for word in words)
-    common = any(word.lower().strip(".,;:()") in _COMMON for word in words)
+    has_common = any(word.lower().strip(".,;:()") in _COMMON_WORDS for word in words)
     return (
-        len(words) >= 4 and common and plain >= 0.6 * len(words) and _CODE.match(paragraph) is None
+        len(words) >= 4 and has_common and plain >= 0.6 * len(words) and not _CODE.match(paragraph)
     )

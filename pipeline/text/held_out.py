@@ -25,7 +25,7 @@ from .text_hashes import Hashes
 from .utf8_lines import BLOCK
 
 LEAST_HELD_OUT = 2000  # tokens below which chance moves a perplexity by several per cent
-_LOOK = 64_000_000  # bytes of a text whose documents are measured
+_MOST_MEASURED = 64_000_000  # bytes of a text whose documents are measured
 _LARGEST = 1 / 8  # share of a text that one document may have
 
 
@@ -59,7 +59,7 @@ def choose_sides(
     if not share.below:
         return share
     if is_independent and params.documents == "auto" and _has_large_document(inputs, column, size):
-        say(f"{inputs[0].url}: one document is over an eighth of the text; each line is a document")
+        say(f"{inputs[0].url}: one document is over an eighth of the text, so lines are documents")
         share = Sides("line", share.below)
     lowest, highest = 2**64, 0
     for hashes, _ in _documents(inputs, share.documents, column, size):
@@ -81,15 +81,15 @@ def _has_large_document(inputs: Sequence[InputFile], column: str, size: int) -> 
     """Tell whether a document of plain text is too large, from the beginning of the text."""
     texts = [input_ for input_ in inputs if document_rule("auto", input_.format) == "blank"]
     total = sum(map(text_bytes, inputs))
-    read = longest = going_on = 0
+    read = longest = open_size = 0
     for _, sizes in _documents(texts, "auto", column, size):
-        going_on += int(sizes[0])
-        longest = max(longest, going_on, int(sizes[1:].max(initial=0)))
-        going_on = int(sizes[-1]) if len(sizes) > 1 else going_on
+        open_size += int(sizes[0])
+        longest = max(longest, open_size, int(sizes[1:].max(initial=0)))
+        open_size = int(sizes[-1]) if len(sizes) > 1 else open_size
         read += int(sizes.sum())
-        if read > _LOOK or longest > _LARGEST * total:
+        if read > _MOST_MEASURED or longest > _LARGEST * total:
             break
-    return longest > _LARGEST * total or (read > _LOOK and longest == read)
+    return longest > _LARGEST * total or (read > _MOST_MEASURED and longest == read)
 
 
 def _documents(
@@ -113,12 +113,12 @@ def _documents(
 
 def _remedy(inputs: Sequence[InputFile], documents: str, lowest: int, highest: int) -> str:
     """Name the settings that divide documents whose hashes are `lowest` to `highest`."""
-    ways = []
+    changes = []
     if any(document_rule(documents, input_.format) != "line" for input_ in inputs):
-        ways.append("tokenize.documents to line")
+        changes.append("tokenize.documents to line")
     for digits in range(2, 10):
         share = (lowest * 10**digits // 2**64 + 1) / 10**digits
         if share < 1 and lowest < int(share * 2**64) <= highest:
-            ways.append(f"tokenize.heldout to {share}")
+            changes.append(f"tokenize.heldout to {share}")
             break
-    return f"set {' or '.join(ways)}" if ways else "name more text"
+    return f"set {' or '.join(changes)}" if changes else "name more text"

@@ -223,7 +223,7 @@ class _Builder:
         if split is not None:
             text, line_of = _sentences(text, split)
             rows = TextRows.find(text, find_lines(text))
-        if not self.tokenizer.kind.apart:
+        if not self.tokenizer.kind.splits_at_spaces:
             rows, lost_bytes = _whole_rows(text, rows, self.tokenizer)
         sizes = lines[1] - lines[0]
         self._parts.append(_Part(rows, line_of, sizes, documents, heldout, lost_bytes, records))
@@ -368,10 +368,10 @@ def _pieces(
     for each stretch where its tokens begin, their number, and the number of lost bytes.
     """
     counts, lost_bytes = np.ones(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
-    if not tokenizer.kind.apart:
+    if not tokenizer.kind.splits_at_spaces:
         numbers = np.arange(len(stretches), dtype=np.int32)
         return stretches, numbers, numbers.astype(np.int64), counts, lost_bytes
-    is_whole = pc.match_substring_regex(stretches, f"^{tokenizer.kind.whole}$")
+    is_whole = pc.match_substring_regex(stretches, f"^{tokenizer.kind.one_token}$")
     other_stretches = np.flatnonzero(~is_whole.to_numpy(zero_copy_only=False))
     texts = stretches.filter(pc.invert(is_whole)).to_pylist()
     token_lists = tokenizer.split(texts)

@@ -22,7 +22,7 @@ def work_folder(parent: Location, stage: str, out: Location) -> Iterator[Locatio
     piece was finished. Partial files that a killed process left beside `out` are deleted first.
     """
     # At a URL the output's folder gets another name with each run.
-    work = parent / (stage if out.local is None else f"{stage}-{out.last}")
+    work = parent / (stage if out.local is None else f"{stage}-{out.folder_name}")
     if work.local is None:
         yield work
         work.remove()

@@ -48,10 +48,10 @@ def register(
         number = find_version(name, content)
         is_new = number is None
         if number is None:
-            logged = log_model(
+            logged_model = log_model(
                 folder, run_id, digest=content, trained_with=trained_with, scores=scores
             )
-            number = _publish(name, logged, run_id, tags, description, alias)
+            number = _publish(name, logged_model, run_id, tags, description, alias)
         # The version is another process's if that one was first.
         created, number = number, find_version(name, content) or number
         decision = decide_champion(name, number, alias=alias, margin=margin, tags=tags)

@@ -123,7 +123,7 @@ class Run:
             self._resumed = True
             self._steps.clear()
             if not self._is_away:
-                say(f"{explain(error)}; it is sent what it lacks when it answers")
+                say(f"{explain(error)}; missing figures are sent when it answers")
             self._is_away = True
             end = time.monotonic()  # an outage takes a tenth of the time at most
             self._next_attempt = end + min(max(1.0, 10 * (end - began)), _LONGEST_PAUSE)
@@ -191,8 +191,8 @@ def _end(log: Run, status: str, *, wait: float) -> None:
     log.end(status)
     if log.close(wait):
         say(
-            f"{shown_uri()} did not take all of run {log.run_id}; its figures are in the stage's "
-            "outputs"
+            f"{shown_uri()} did not take all of run {log.run_id}; the stage's outputs have all "
+            "figures"
         )
 
 

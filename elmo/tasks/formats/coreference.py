@@ -191,7 +191,7 @@ def from_gap(request: ReadRequest) -> ExampleSet:
             spans[role] = span, coref == "TRUE"
         pronoun = spans["Pronoun"][0]
         links = tuple(Link(pronoun, *spans[name]) for name in ("A", "B"))
-        cluster = (pronoun, *(link.name for link in links if link.same))
+        cluster = (pronoun, *(link.name for link in links if link.is_coreferent))
         clusters = (
             ((tuple(sorted(cluster)),) if len(cluster) > 1 else ()) if request.labelled else None
         )

@@ -176,7 +176,7 @@ def test_a_row_without_text_waits(shards: Shards) -> None:
 @pytest.mark.parametrize("split", [[[0, 1, 2, 3, 4]], [[0, 1], [2, 3, 4]], [[0], [1, 2, 3], [4]]])
 def test_workers_read_the_rows_that_one_would_read(shards: Shards, split: list[list[int]]) -> None:
     alone = windows(stream(shards))
-    parts = [windows(stream(shards, mine=mine)) for mine in split]
+    parts = [windows(stream(shards, own_rows=mine)) for mine in split]
     for k, whole in enumerate(alone):
         mine = [part[k] for part in parts]
         for name in ("targets_STB", "mask_TB", "reset_TB"):
@@ -201,7 +201,7 @@ def test_a_worker_reads_the_blocks_of_its_own_rows_alone(
     parts = []
     for mine in ([0], [1, 2], [3, 4]):
         reads.clear()
-        windows(stream(shards, mine=mine, epochs=2))
+        windows(stream(shards, own_rows=mine, epochs=2))
         assert len(set(reads)) >= len(reads) - 2 * (len(mine) - 1)
         parts.append(set(reads))
     # In each of two epochs a block may be cut between two workers.

@@ -103,7 +103,7 @@ def test_they_are_the_nearest_of_all_tokens(
             (cosine, k) for cosine, k, place in slow if place == neighbor.position
         ]
         assert neighbor.document_id == store.document(neighbor.sentence_id)
-        assert neighbor.marked().split()[neighbor.position].startswith("[")
+        assert neighbor.context().split()[neighbor.position].startswith("[")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_they_are_the_nearest_of_all_tokens(
 def test_of_a_long_sentence_the_tokens_around_are_shown(
     count: int, position: int, shown: str
 ) -> None:
-    assert Neighbor(1.0, 0, 0, position, [*map(str, range(count))]).marked() == shown
+    assert Neighbor(1.0, 0, 0, position, [*map(str, range(count))]).context() == shown
 
 
 def test_equal_vectors_have_equal_cosines_wherever_they_lie() -> None:

@@ -11,7 +11,7 @@ def answer(**changed: Any) -> list[str]:
     """What this machine says as a node that is asked for its own state, but for what changed."""
     versions = {name: preflight.package_version(name) for name in preflight.PACKAGES}
     own = {"packages": versions, "code": preflight.code_digest(), "contents": {}}
-    return preflight.check_node(**own | changed, stale=0.0)
+    return preflight.check_node(**own | changed, cache_seconds=0.0)
 
 
 def test_a_node_like_the_driver_has_no_problem(tmp_path: Path) -> None:

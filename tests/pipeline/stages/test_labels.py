@@ -22,7 +22,7 @@ DOCSTRING = """Return the mean of `values` along ``axis=0``, as :func:`~numpy.me
 
 def sentences(docstring: str) -> list[tuple[str, str]]:
     cut, split = TextSplitter("unicode"), sentence_splitter()[0]
-    pairs = labels.label_sentences(docstring, Counter(), cut=cut, split_text=split)
+    pairs = labels.label_sentences(docstring, Counter(), splitter=cut, split_text=split)
     return [(" ".join(tokens), " ".join(tags)) for tokens, tags in pairs]
 
 
@@ -43,7 +43,7 @@ def test_code_inside_a_token_or_of_many_tokens_is_left_out() -> None:
     counts: Counter[str] = Counter()
     text = "The values of the `array`s are added here.\n\nIt is `a(b, c)[d]` that is called then."
     cut, split = TextSplitter("unicode"), sentence_splitter()[0]
-    assert list(labels.label_sentences(text, counts, cut=cut, split_text=split)) == []
+    assert list(labels.label_sentences(text, counts, splitter=cut, split_text=split)) == []
     assert counts["dropped_length"] == 2
 
 

@@ -381,9 +381,6 @@ def test_a_model_taken_as_it_is_has_no_panel_of_pretraining(
     assert drawn == [["fine-tuning on domain text"]]
     said = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     head = "Held-out perplexity 150.0 on domain text before fine-tuning english, 85.1 after."
-    head += (
-        " The model is as unsure of a word as between 85 equally likely ones; by word counts alone "
-        "it would be 473."
-    )
     assert head in said and "Started from english, trained elsewhere" in said
+    assert re.search(r" 85 equally likely .*473\.", said)
     assert said.index("Domain text 473.0") < said.index("General text 414.4")

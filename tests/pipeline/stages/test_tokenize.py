@@ -946,7 +946,7 @@ def test_what_is_held_out_is_known_before_the_text_is_cut(
     make(tmp_path / "out", path, documents="auto", heldout=0.05)
     assert [piece.number for piece in cut_pieces] == list(range(len(cut_pieces)))
     assert len(cut_pieces) > 30
-    monkeypatch.setattr(held_out, "_LOOK", 4096)
+    monkeypatch.setattr(held_out, "_MOST_MEASURED", 4096)
     every = input_files.read_bytes
     blocks = "pipeline.text.utf8_lines.read_bytes"
     monkeypatch.setattr(blocks, lambda *given: read.append(given[-1]) or every(*given))

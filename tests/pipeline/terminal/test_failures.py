@@ -95,12 +95,12 @@ def test_a_part_of_ray_that_is_gone_says_what_to_do() -> None:
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert user_message(KeyError("x")) is None and user_message(AttributeError("y")) is None
     with pytest.raises(KeyError):
-        cli._end(KeyError("x"))
+        cli._exit_with_message(KeyError("x"))
     with pytest.raises(SystemExit, match="^error: file:3: bad$"):
-        cli._end(ElmoError("file:3: bad"))
+        cli._exit_with_message(ElmoError("file:3: bad"))
     monkeypatch.setenv("ELMO_VERBOSE", "1")
     with pytest.raises(ElmoError):
-        cli._end(ElmoError("file:3: bad"))
+        cli._exit_with_message(ElmoError("file:3: bad"))
 
 
 @pytest.mark.parametrize(
