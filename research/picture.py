@@ -57,7 +57,7 @@ def _draw_intervals(
 
 def _draw_lines(path: Path, lines: Mapping[str, Sequence[Point]], *, unit: str, score: str) -> None:
     """Draw a score by the training examples, one line for each way of training."""
-    figure, axis = plt.subplots(figsize=(6, 3.6))
+    figure, axis = plt.subplots(figsize=(8, 3.6))
     for (name, points), color in zip(lines.items(), COLORS, strict=False):
         examples = [count for count, _, _, _ in points]
         axis.plot(examples, [mean for _, mean, _, _ in points], "o-", color=color, ms=4, label=name)
@@ -69,5 +69,5 @@ def _draw_lines(path: Path, lines: Mapping[str, Sequence[Point]], *, unit: str, 
     axis.xaxis.set_major_formatter("{x:g}")
     axis.minorticks_off()
     axis.grid(color="#edf2f7")
-    axis.legend(frameon=False, fontsize=8)
+    axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     save(figure, path)
