@@ -14,8 +14,8 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "elmo": 19_714,
     "pipeline": 14_478,
     "research": 2_243,
-    "benchmarks": 3_684,
-    "tests": 27_658,
+    "benchmarks": 3_951,
+    "tests": 27_663,
 }
 
 

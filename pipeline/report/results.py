@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .plots import Curve
 
-FIGURES = ("pretrain", "finetune")
+FIGURES = ("tokenize-general", "tokenize-domain", "pretrain", "finetune")
 COLUMNS = {
     "train": ("tokens", "perplexity"),
     "heldout": ("tokens", "average"),

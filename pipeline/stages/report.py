@@ -18,7 +18,7 @@ from .stage import Argument, Stage
 
 STAGE = Stage(
     name="report",
-    version=15,
+    version=16,
     help="Write one HTML page: the model, its perplexities, curves, neighbours and tasks.",
     inputs=(
         Argument("numbers_in", "path", "The folder of the stages' figures."),
