@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from elmo.io.atomic import write_json
-from elmo.io.outputs import check_record
+from elmo.io.atomic import check_record, write_json
 from elmo.io.records import Count, Sha256, read_record
 from elmo.tasks.metrics import DRAWS, interval_over_seeds
 from pipeline.terminal import urls

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from elmo.errors import ElmoError, reason_of
 from elmo.io.locks import take_lock
-from elmo.io.outputs import check_file
-from elmo.io.records import json_bytes
+from elmo.io.outputs import check_file, not_replacing
+from elmo.io.records import json_bytes, read_record
 
 _TRIES = 100  # of a folder that other writers may remove before it is locked
 
@@ -52,8 +52,24 @@ def new_file_if_absent(out: Path, *, keep_same: bool = False) -> Iterator[Path]:
 def check_writable(out: Path) -> None:
     """Raise the error that creating the file or folder `out` would raise, such as a missing
     permission; call it before long work. Nothing is left behind."""
-    with _locked_folder(out):
+    with hidden_folder(out):
         pass
+
+
+def check_output(out: Path, *, pattern: bytes = b"") -> None:
+    """Raise `ElmoError`, before the work, if the output file `out` can't be created, or is one that
+    `check_file` refuses."""
+    check_file(out, pattern=pattern)
+    check_writable(out)
+
+
+def check_record(out: Path, kind: Any) -> None:
+    """Raise `ElmoError` if the output file `out` cannot be written, or exists and is not a JSON
+    record of type `kind`, the type to be written."""
+    check_output(out, pattern=rb"\s*[{\[]")
+    if out.exists() and out.stat().st_size:
+        with not_replacing(out):
+            read_record(out, kind)
 
 
 def check_absent(out: Path) -> None:

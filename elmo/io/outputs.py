@@ -5,15 +5,13 @@ Nothing is replaced that is not this project's own, and nothing at a URL.
 
 import os
 import re
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location
-from elmo.io.records import Header, read_record
+from elmo.io.records import Header
 
 
 def check_file(out: Path, *, pattern: bytes = b"") -> None:
@@ -35,34 +33,6 @@ def check_file(out: Path, *, pattern: bytes = b"") -> None:
                 f"{out}: already exists and was not written by this command; choose another or "
                 "delete it"
             )
-
-
-def check_output(out: Path, *, pattern: bytes = b"") -> None:
-    """Raise `ElmoError` if an output file cannot be created, or is a link, a folder, a device, or a
-    file of another kind; call it before the work.
-
-    `pattern` is a regular expression that the first KiB of a file of the right kind matches (empty:
-    any file does).
-    """
-    check_file(out, pattern=pattern)
-    parent = next(path for path in out.absolute().parents if path.is_dir())
-    probe = parent / f".{uuid.uuid4().hex[:8]}"
-    try:
-        probe.touch(exist_ok=False)
-        probe.unlink()
-    except OSError as error:
-        raise ElmoError(
-            f"{out}: {parent} cannot be written to ({error.strerror}); choose another path"
-        ) from None
-
-
-def check_record(out: Path, kind: Any) -> None:
-    """Raise `ElmoError` if the output file `out` cannot be written, or exists and is not a JSON
-    record of type `kind`, the type to be written."""
-    check_output(out, pattern=rb"\s*[{\[]")
-    if out.exists() and out.stat().st_size:
-        with not_replacing(out):
-            read_record(out, kind)
 
 
 @contextmanager

@@ -58,9 +58,7 @@ def files_to_send() -> dict[str, Path]:
         for out in outs_of(entry):
             digest = str(out.get("md5", ""))
             files = files_of_folder(digest) if digest.endswith(".dir") else {}
-            if files is None or (files and STORED not in files and out.get("size", 0) > _SMALL):
-                continue
-            if not files and out.get("size", 0) > _SMALL:
+            if files is None or (STORED not in files and out.get("size", 0) > _SMALL):
                 continue
             paths |= {
                 key: cached(key) for key in (digest, *files.values()) if cached(key).is_file()

@@ -51,8 +51,7 @@ def _run_and_record(
     **values: Any,
 ) -> str:
     """Run a stage, write its numbers and metrics, and return what it did in words."""
-    from elmo.io.atomic import write_json
-    from elmo.io.outputs import check_record
+    from elmo.io.atomic import check_record, write_json
     from elmo.io.records import digest
 
     from ..cluster import storage

@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.ticker import MaxNLocator  # noqa: E402
 
-from elmo.io.outputs import check_output  # noqa: E402
+from elmo.io.atomic import check_output  # noqa: E402
 
 BLUE, ORANGE, GREY, PALE = "#2b6cb0", "#dd6b20", "#a0aec0", "#90cdf4"
 Curve = dict[str, list[float]]

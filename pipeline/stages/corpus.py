@@ -18,10 +18,9 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, structs, to_builtins
 
 from elmo.errors import ElmoError
-from elmo.io.atomic import write_json
+from elmo.io.atomic import check_record, write_json
 from elmo.io.folders import link_folder, new_folder
 from elmo.io.location import Location
-from elmo.io.outputs import check_record
 from elmo.io.records import Count, Header, Sha256, sha256
 from elmo.model.config import read_config
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from elmo.io.atomic import write_json
+from elmo.io.atomic import check_record, write_json
 from elmo.io.folders import local_folder
 from elmo.io.location import Location
-from elmo.io.outputs import check_record
 from elmo.io.records import digest
 
 from .. import tracking

@@ -17,11 +17,11 @@ import torch
 from elmo.data.shards import Shards
 from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
-from elmo.io.atomic import sweep
+from elmo.io.atomic import check_output, sweep
 from elmo.io.folders import Flag, new_folder
 from elmo.io.location import Location
 from elmo.io.locks import work_folder_lock
-from elmo.io.outputs import check_folder, check_output
+from elmo.io.outputs import check_folder
 from elmo.model.folder import OTHER_FILE_PATTERN, save_model
 from elmo.settings import CheckpointSettings, TrainingSettings
 from elmo.train.checkpoints import Checkpoint

@@ -22,6 +22,20 @@ def text(shift: int, documents: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def shrink(params: dict, *, shard_bytes: int) -> None:
+    """Make the settings those of a tiny network and a text of one sentence a line."""
+    params["tokenize"] |= {"sentences": "line", "heldout": 0.2, "shard_bytes": shard_bytes}
+    params["pretrain"]["network"] |= {
+        "char_dim": 4,
+        "filters": [[1, 4], [2, 8]],
+        "cells": 16,
+        "projection": 8,
+    }
+    for stage in ("pretrain", "finetune"):
+        params[stage]["training"] |= {"rows": 8, "window": 8, "samples": 16, "evaluate_every": 10}
+        params[stage]["training"] |= {"epochs": 2, "block_sentences": 4}
+
+
 def project(folder: Path, *, at: str = "") -> Path:
     """The project's own graph with a small corpus, beside it or at a URL, and a tiny network."""
     folder.mkdir()
@@ -32,16 +46,9 @@ def project(folder: Path, *, at: str = "") -> Path:
     task.write_text(text(2, 80))
     at = at or str(folder.parent)
     params["corpus"] |= {"general": [f"{at}/general.txt"], "domain": [f"{at}/task.txt"]}
-    params["tokenize"] |= {"sentences": "line", "heldout": 0.2, "shard_bytes": 4096}
-    params["pretrain"]["network"] |= {
-        "char_dim": 4,
-        "filters": [[1, 4], [2, 8]],
-        "cells": 16,
-        "projection": 8,
-    }
+    shrink(params, shard_bytes=4096)
     for stage in ("pretrain", "finetune"):
-        params[stage]["training"] |= {"rows": 8, "window": 8, "samples": 16, "evaluate_every": 10}
-        params[stage]["training"] |= {"epochs": 2, "block_sentences": 4, "precision": "float32"}
+        params[stage]["training"]["precision"] = "float32"
     params["labels"] |= {"package": "click", "train": 40, "dev": 20, "test": 20}
     params["tasks"]["code"] |= {"seeds": 2, "settings": {"epochs": 1, "hidden": 8}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))

@@ -1,6 +1,7 @@
 """A tiny model with random weights in which clipping bites."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,14 @@ from elmo.data.characters import Characters
 from elmo.data.tokenizer import Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.model.folder import Model, load_model, save_model
-from elmo.nn.bilm import BiLM
-from elmo.settings import ModelShape
+from tests.elmo.run_job import NETWORK, random_bilm
 
-TINY = ModelShape(
-    char_dim=4,
+TINY = replace(
+    NETWORK,
     filters=((1, 4), (2, 8), (3, 8)),
-    activation="relu",
-    highways=1,
-    cells=16,
     projection=4,
-    layers=2,
     cell_clip=1.0,
     projection_clip=1.0,
-    skip=True,
-    input_words=None,
 )
 WORDS = ["<S>", "</S>", "<UNK>", "the", "a", "gift", "for", "has", "he"]
 
@@ -41,9 +35,7 @@ def batch_to_ids(sentences: Sequence[Sequence[str]]) -> torch.Tensor:
 def save_tiny_model(folder: Path, *, tokenizer: Tokenization = WHITESPACE, seed: int = 0) -> None:
     """Write the tiny model with a softmax."""
     generator = torch.Generator().manual_seed(seed)
-    bilm = BiLM(TINY, characters=Characters().size)
-    for parameter in bilm.parameters():
-        torch.nn.init.normal_(parameter, 0, 0.5, generator=generator)
+    bilm = random_bilm(TINY, 0.5, generator)
     softmax = {
         "weight": torch.randn(len(WORDS), TINY.projection, generator=generator),
         "bias": torch.randn(len(WORDS), generator=generator),

@@ -36,6 +36,19 @@ NETWORK = ModelShape(
     skip=True,
     input_words=None,
 )
+
+
+def random_bilm(
+    shape: ModelShape, deviation: float, generator: torch.Generator | None = None
+) -> BiLM:
+    """A network of random weights, each time the same, for characters that are bytes."""
+    generator = generator or torch.Generator().manual_seed(0)
+    bilm = BiLM(shape, characters=Characters().size)
+    for parameter in bilm.parameters():
+        torch.nn.init.normal_(parameter, 0, deviation, generator=generator)
+    return bilm
+
+
 OPTIMIZER = OptimizerSettings(
     name="adamw",
     lr=0.02,

@@ -106,6 +106,7 @@ def test_refusals_leave_no_work_in_progress(case: Path) -> None:
         ("vocab", "words", "vocab"),
         ("pretrain", "trained", "model"),
         ("finetune", "tuned", "model"),
+        ("features", "vectors", "store"),
     ],
 )
 def test_a_file_of_theirs_among_ours_stays(

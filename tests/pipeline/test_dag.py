@@ -17,7 +17,7 @@ from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
 from pipeline.stages import STAGES as NAMES
 from pipeline.stages import load_stage
-from tests.cluster.projects import text
+from tests.cluster.projects import shrink, text
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(3600)]  # minutes on a busy machine
@@ -47,16 +47,7 @@ def animals(shift: int) -> str:
 def tiny_params(folder: Path, shard_bytes: int) -> dict:
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
     params["corpus"] |= {"general": [str(folder / "g.txt")], "domain": [str(folder / "t.txt")]}
-    params["tokenize"] |= {"sentences": "line", "heldout": 0.2, "shard_bytes": shard_bytes}
-    params["pretrain"]["network"] |= {
-        "char_dim": 4,
-        "filters": [[1, 4], [2, 8]],
-        "cells": 16,
-        "projection": 8,
-    }
-    for stage in ("pretrain", "finetune"):
-        params[stage]["training"] |= {"rows": 8, "window": 8, "samples": 16, "evaluate_every": 10}
-        params[stage]["training"] |= {"epochs": 2, "block_sentences": 4}
+    shrink(params, shard_bytes=shard_bytes)
     params["report"]["neighbors_of"] = ["the [cat] sat"]
     params["labels"] |= {"package": "click"}
     task = params["tasks"].pop("code")

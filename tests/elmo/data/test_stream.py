@@ -3,6 +3,7 @@
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return write_shards(folder, sentences(97), heldout_every=10, shard_sentences=20)
 
 
-def stream(shards: Shards, **changed: object) -> WindowStream:
+def stream(shards: Shards, encode: Callable = CHARACTERS.encode, **changed: object) -> WindowStream:
     settings = {
         "split": "train",
         "rows": 5,
@@ -41,7 +42,7 @@ def stream(shards: Shards, **changed: object) -> WindowStream:
         "epochs": 1,
         "seed": 1,
     }
-    return WindowStream(shards, VOCABULARY, CHARACTERS.encode, **(settings | changed))  # type: ignore[arg-type]
+    return WindowStream(shards, VOCABULARY, encode, **(settings | changed))  # type: ignore[arg-type]
 
 
 def windows(stream: WindowStream) -> list[Window]:
@@ -283,17 +284,6 @@ def test_ids_of_more_characters_than_16_bits_hold(shards: Shards, count: int) ->
     """Beyond 32,762 characters the marks, and then characters, would wrap to negative ids."""
     symbols = tuple(chr(0x4E00 + k) for k in range(count - 8)) + tuple("abcdefgh")
     characters = Characters(symbols)
-    made = WindowStream(
-        shards,
-        VOCABULARY,
-        characters.encode,
-        split="train",
-        rows=2,
-        window=4,
-        block_sentences=3,
-        epochs=1,
-        seed=1,
-    )
-    for window in windows(made):
+    for window in windows(stream(shards, characters.encode, rows=2, window=4)):
         assert window.characters_NK.min() >= 0
         assert window.characters_NK.max() == characters.size - 1  # padding

@@ -85,10 +85,8 @@ def test_each_shape_and_constant_has_its_graph(pretended: None) -> None:
     assert graphs.call_with_cuda_graph(twice, (x, None), (3.0,))[0].tolist() == (3 * x).tolist()
 
 
-def test_the_graph_used_longest_ago_makes_room(
-    pretended: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graphs, "MAX_GRAPHS", 3)
+def count_captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows by one with each graph that is captured."""
     made: list[int] = []
     capture = Pretended._capture
 
@@ -97,6 +95,14 @@ def test_the_graph_used_longest_ago_makes_room(
         return capture(self, call)
 
     monkeypatch.setattr(Pretended, "_capture", count)
+    return made
+
+
+def test_the_graph_used_longest_ago_makes_room(
+    pretended: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "MAX_GRAPHS", 3)
+    made = count_captures(monkeypatch)
 
     def use(rows: int, times: int = 1) -> None:
         for _ in range(times):
@@ -142,14 +148,7 @@ def test_shapes_that_take_turns_and_do_not_fit_together_are_captured_once(
 ) -> None:
     """As the layers of a step: each captured in another's stead would cost more than no graph."""
     monkeypatch.setattr(graphs, "MAX_BYTES", 3 * 8 * 100)
-    made: list[int] = []
-    capture = Pretended._capture
-
-    def count(self: Pretended, call: Callable[[], Any]) -> Any:
-        made.append(1)
-        return capture(self, call)
-
-    monkeypatch.setattr(Pretended, "_capture", count)
+    made = count_captures(monkeypatch)
     for _ in range(20):
         for rows in (100, 99, 98, 97, 400):  # of the last the input fits, not with its output
             found, _ = graphs.call_with_cuda_graph(twice, (torch.ones(rows), None), (2.0,))

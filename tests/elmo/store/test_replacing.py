@@ -328,19 +328,6 @@ def test_another_kind_of_device_takes_nothing(given: Path, tmp_path: Path) -> No
     assert manifest.source.device == "cpu"
 
 
-def test_what_is_no_store_is_not_replaced(given: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    (tmp_path / "file").write_text("mine")
-    shutil.copytree(given / "old", tmp_path / "store")
-    (tmp_path / "store" / "thesis.txt").write_text("years of work")
-    before = files(tmp_path)
-    for name in ("mine", "file", "store"):
-        with pytest.raises(ElmoError, match=f"{name}: "):
-            make(given, tmp_path / name, given / "old-shards")
-    assert files(tmp_path) == before
-
-
 def test_several_stores_are_read_as_one(given: Path, tmp_path: Path) -> None:
     paths = []
     for name in FILES:

@@ -222,7 +222,7 @@ def test_the_best_seed_on_dev_is_loaded(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path: Path) -> None:
     epochs: list[str] = []
-    with pytest.raises(OSError, match="/proc"):  # nobody can write there, root neither
+    with pytest.raises(ElmoError, match="/proc"):  # nobody can write there, root neither
         few, heard = labelled("pairs", 4), lambda name, _: epochs.append(name)
         taught("pairs", few, few, Path("/proc"), work=tmp_path / "runs", report=heard)
     assert epochs == []

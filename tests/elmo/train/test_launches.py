@@ -26,25 +26,15 @@ from elmo.nn import lstm
 from elmo.nn.bilm import BiLM
 from elmo.nn.cuda_graphs import Lease
 from elmo.nn.softmax import Softmax
-from elmo.settings import ModelShape, OptimizerSettings, TrainingSettings
+from elmo.settings import OptimizerSettings, TrainingSettings
 from elmo.train.optimizer import Optimizer, global_norm
 from elmo.train.perplexity import perplexity, sentence_scores
 from elmo.train.step import WORD_MATRIX, Stepper, WorkerGroup, clip_gradients_
-from tests.elmo.run_job import TRAINING
+from tests.elmo.run_job import NETWORK, TRAINING
 
 # The original network, with few of everything but layers and filter widths.
-ORIGINAL = ModelShape(
-    char_dim=4,
-    filters=tuple((width, 4) for width in range(1, 8)),
-    activation="relu",
-    highways=2,
-    cells=16,
-    projection=8,
-    layers=2,
-    cell_clip=3.0,
-    projection_clip=3.0,
-    skip=True,
-    input_words=None,
+ORIGINAL = replace(
+    NETWORK, filters=tuple((width, 4) for width in range(1, 8)), highways=2, projection=8
 )
 ADAMW = OptimizerSettings(**(vars(TRAINING.optimizer) | {"name": "adamw"}))
 TYPES, WORDS, T, B = 1500, 400, 20, 16

@@ -5,6 +5,7 @@ The derivation runs in float64 with plain autograd over loops and whole matrices
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,9 +50,9 @@ SETTINGS = replace(
 WORDS = ["<S>", "</S>", "<UNK>", *"the cat sat on a mat and slept".split(), "w1", "w2", "w3"]
 
 
-def windows(folder: Path) -> list[Window]:
-    random = np.random.default_rng(3)
-    sentences = [[WORDS[k] for k in random.integers(2, 14, 2 + j % 5)] for j in range(20)]
+def windows(
+    folder: Path, sentences: Sequence[Sequence[str]], *, block_sentences: int
+) -> list[Window]:
     write_shards(folder / "shards", sentences)
     stream = WindowStream(
         Shards(folder / "shards"),
@@ -60,11 +61,11 @@ def windows(folder: Path) -> list[Window]:
         split="train",
         rows=ROWS,
         window=WINDOW,
-        block_sentences=3,
+        block_sentences=block_sentences,
         epochs=1,
         seed=5,
     )
-    return [window for window, _ in stream.windows(stream.first_position())][:3]
+    return [window for window, _ in stream.windows(stream.first_position())]
 
 
 def encode(weights: dict[str, Tensor], row: Tensor) -> Tensor:
@@ -175,8 +176,10 @@ def test_three_steps_of_the_2018_recipe(
     state = bilm.lstm.zero_state(ROWS)
     zero = (torch.zeros(4, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))
     states = {(way, row, k): zero for way in (0, 1) for row in range(ROWS) for k in (0, 1)}
+    random = np.random.default_rng(3)
+    sentences = [[WORDS[k] for k in random.integers(2, 14, 2 + j % 5)] for j in range(20)]
     clipped = []
-    for step, window in enumerate(windows(tmp_path)):
+    for step, window in enumerate(windows(tmp_path, sentences, block_sentences=3)[:3]):
         measured, state = stepper.step(window, state, step=step)
         states = {key: (h.detach(), c.detach()) for key, (h, c) in states.items()}
         loss, nats = loss_of(theirs, window, states, step)

@@ -13,17 +13,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmo.data.characters import Characters
-from elmo.data.shards import Shards, write_shards
-from elmo.data.stream import Window, WindowStream
-from elmo.data.vocabulary import Vocabulary
+from elmo.data.stream import Window
 from elmo.nn.bilm import BiLM
 from elmo.nn.dropout import dropout_keys, dropout_scales
 from elmo.nn.softmax import Softmax, sample_candidates
 from elmo.train.optimizer import Optimizer, has_weight_decay
 from elmo.train.step import Stepper, WorkerGroup, _seed
 from tests.elmo.run_job import OPTIMIZER, TRAINING
-from tests.elmo.train.test_recipe_2018 import CONFIG, ROWS, WINDOW, WORDS, encode, sampled
+from tests.elmo.train.test_recipe_2018 import (
+    CONFIG,
+    ROWS,
+    WINDOW,
+    WORDS,
+    encode,
+    sampled,
+    windows,
+)
 
 SAMPLES, SEED, DROPOUT, CLIP = 4, 6, 0.3, 0.2
 SETTINGS = replace(
@@ -38,26 +43,6 @@ SETTINGS = replace(
     optimizer=replace(OPTIMIZER, clip=CLIP, weight_decay=0.1, warmup_steps=2, epsilon=1e-12),
     seed=SEED,
 )
-
-
-def windows(folder: Path) -> list[Window]:
-    """Three windows, of which the last has text for half of its time steps."""
-    sentences = [[WORDS[2 + (3 * j + k) % 12] for k in range(4)] for j in range(6)]
-    write_shards(folder / "shards", sentences)
-    stream = WindowStream(
-        Shards(folder / "shards"),
-        Vocabulary(WORDS),
-        Characters().encode,
-        split="train",
-        rows=ROWS,
-        window=WINDOW,
-        block_sentences=1,
-        epochs=1,
-        seed=5,
-    )
-    found = [window for window, _ in stream.windows(stream.first_position())]
-    assert [int(window.mask_TB.sum()) for window in found] == [12, 12, 6]
-    return found
 
 
 def loss_of(
@@ -127,7 +112,10 @@ def test_three_steps_with_adamw_and_dropout(tmp_path: Path, frozen: tuple[str, .
     state = bilm.lstm.zero_state(ROWS)
     zero = (torch.zeros(4, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))
     states = {(way, row, k): zero for way in (0, 1) for row in range(ROWS) for k in (0, 1)}
-    for step, window in enumerate(windows(tmp_path)):
+    sentences = [[WORDS[2 + (3 * j + k) % 12] for k in range(4)] for j in range(6)]
+    found = windows(tmp_path, sentences, block_sentences=1)
+    assert [int(window.mask_TB.sum()) for window in found] == [12, 12, 6]
+    for step, window in enumerate(found):
         measured, state = stepper.step(window, state, step=step)
         states = {key: (h.detach(), c.detach()) for key, (h, c) in states.items()}
         loss = loss_of(theirs, window, states, step)

@@ -22,6 +22,7 @@ from elmo.io.location import Location
 from elmo.io.records import sha256
 from pipeline.cluster import job, results, storage, submit
 from pipeline.commands.cli import cli
+from tests.small_disk import small_disk
 
 ROOT = Path(__file__).resolve().parents[3]
 WORDS = "the cat sat on a mat while an old dog slept near the open door today".split()
@@ -308,28 +309,22 @@ def test_a_project_that_can_not_be_saved_is_an_error_and_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A disk of 256 kB stands behind the URL; the stage writes a megabyte."""
-    disk, home = tmp_path / "disk", tmp_path / "home"
-    disk.mkdir()
+    home = tmp_path / "home"
     home.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a small file system can't be mounted here")
-    try:
-        monkeypatch.setenv("FSSPEC_LOCAL_AUTO_MKDIR", "true")
-        set_conf_env(conf)
+    monkeypatch.setenv("FSSPEC_LOCAL_AUTO_MKDIR", "true")
+    set_conf_env(conf)
 
-        def stage(command: list[str], folder: Path, variables: dict[str, str]) -> int:
-            (folder / "dvc.lock").write_bytes(os.urandom(1 << 20))
-            return 0
+    def stage(command: list[str], folder: Path, variables: dict[str, str]) -> int:
+        (folder / "dvc.lock").write_bytes(os.urandom(1 << 20))
+        return 0
 
-        monkeypatch.setattr(job, "run", stage)
-        monkeypatch.setattr(job, "_init", lambda home, variables: None)
+    monkeypatch.setattr(job, "run", stage)
+    monkeypatch.setattr(job, "_init", lambda home, variables: None)
+    with small_disk(tmp_path / "disk", "256k") as disk:
         assert job._run_at_url(f"local://{disk}/bucket", ["stage"], home, {}) == 1
-        said = capsys.readouterr().out
-        assert "No space left on device" in said and f"); it is in {home} on " in said
-        assert (home / "dvc.lock").stat().st_size == 1 << 20
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+    said = capsys.readouterr().out
+    assert "No space left on device" in said and f"); it is in {home} on " in said
+    assert (home / "dvc.lock").stat().st_size == 1 << 20
 
 
 PROGRAM = """

@@ -64,6 +64,7 @@ def test_the_package_is_the_code_and_the_projects_files(tmp_path: Path) -> None:
         (["pretrain"], "--folder"),
         (["pretrain", "--folder", "data"], "absolute path"),
         (["pretrain", "--command", "true"], "--command"),
+        (["--command", "echo 'a"], "--command echo 'a: no closing quotation\n"),
         (["pretrain", "--folder", "/x", "--address", "http://127.0.0.1:1"], "127.0.0.1:1"),
         (["pretrain", "--folder", "/x"], "--address"),
         (["pretrain", "--folder", "/x", "--address", "head:8265"], "--address http://HEAD:8265"),
@@ -461,16 +462,3 @@ for job in ("two", "other"):
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if not line.startswith("  ")]
     assert lines == ["p q", "p-two", "p"]
-
-
-def test_a_command_with_an_open_quote_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ElmoError, match=r"^--command echo 'a: no closing quotation$"):
-        submit.submit(
-            [],
-            address=None,
-            folder="/shared/elmo",
-            command="echo 'a",
-            variables=(),
-            params=tmp_path / "params.yaml",
-            say=print,
-        )

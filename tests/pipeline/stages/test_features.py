@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from elmo.data.characters import Characters
 from elmo.data.shards import write_shards
@@ -22,7 +21,6 @@ from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.folder import save_model
-from elmo.nn.bilm import BiLM
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import ShardEmbedder
@@ -30,8 +28,9 @@ from elmo.store.verify import verify
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.stages import features
-from tests.elmo.run_job import NETWORK
+from tests.elmo.run_job import NETWORK, random_bilm
 from tests.pipeline.stage_runs import runs_of
+from tests.small_disk import small_disk
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
 PARAMS = StoreSettings(
@@ -61,10 +60,7 @@ def one_ray(own_mlflow: Path) -> Iterator[None]:
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `model` and `shards`: eight shards of 40 sentences."""
     folder = tmp_path_factory.mktemp("given")
-    generator = torch.Generator().manual_seed(0)
-    bilm = BiLM(CONFIG, characters=Characters().size)
-    for parameter in bilm.parameters():
-        torch.nn.init.normal_(parameter, 0, 0.3, generator=generator)
+    bilm = random_bilm(CONFIG, 0.3)
     save_model(
         folder / "model",
         bilm=bilm,
@@ -257,17 +253,10 @@ def test_a_store_that_can_not_fit_is_refused_before_the_work(
 ) -> None:
     """On a disk of 256 kB."""
     monkeypatch.setattr(features, "LARGE", 1)
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a small file system can't be mounted here")
-    try:
+    with small_disk(tmp_path / "disk", "256k") as disk:
         with pytest.raises(ElmoError) as refused:
             run(given, disk / "store", PARAMS, 1)
         assert os.listdir(disk) == []
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
     line = str(refused.value)
     assert re.search(r"store: [\d,]+ tokens take [\d.]+ [kM]B, only [\d.]+ kB are free", line)
     for way in ('features.layers to "top"', "features.dtype to int8", "corpus.domain", "storage"):

@@ -73,11 +73,16 @@ def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(
-    inputs: Path, out: Path, params: FinetuneSettings = PARAMS, *, model: Path | None = None
+    inputs: Path,
+    out: Path,
+    params: FinetuneSettings = PARAMS,
+    *,
+    model: Path | None = None,
+    domain: str = "domain",
 ) -> dict[str, float]:
     return finetune.run(
         Location(model or inputs / "model"),
-        Location(inputs / "domain"),
+        Location(inputs / domain),
         Location(inputs / "general"),
         Location(out / "model"),
         params,
@@ -270,16 +275,7 @@ def test_a_model_that_reads_words_is_refused(inputs: Path, tmp_path: Path) -> No
 
 def test_one_text_alone_tunes_nothing(inputs: Path, tmp_path: Path) -> None:
     """The model of the domain text is the one that has read it: no gain is made up."""
-    figures = finetune.run(
-        Location(inputs / "model"),
-        Location(inputs / "general"),
-        Location(inputs / "general"),
-        Location(tmp_path / "model"),
-        PARAMS,
-        curves=tmp_path / "curves",
-        work=Location(tmp_path / "runs"),
-        cluster=HERE,
-    )
+    figures = run(inputs, tmp_path, domain="general")
     before, after = load_model(inputs / "model"), load_model(tmp_path / "model")
     assert after.digest == before.digest and after.training == before.training
     heldout = before.training["perplexity"]["after"]["general"]

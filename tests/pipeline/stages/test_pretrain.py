@@ -21,7 +21,6 @@ from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.location import Location
-from elmo.io.locks import work_folder_lock
 from elmo.model.folder import load_model
 from elmo.settings import NetworkSettings
 from elmo.train.checkpoints import Checkpoint, CheckpointFolder
@@ -243,18 +242,6 @@ def test_what_a_killed_start_left_stops_nothing_and_is_swept(inputs: Path, tmp_p
     assert left == {"model", "curves", "runs"}
 
 
-@pytest.mark.slow
-def test_two_runs_in_one_work_folder_are_one_too_many(inputs: Path, tmp_path: Path) -> None:
-    folder = work_folder(inputs, tmp_path)
-    with (
-        work_folder_lock(folder),
-        pytest.raises(ElmoError, match=rf"process {os.getpid()} on .* is working"),
-    ):
-        run(inputs, tmp_path)
-    assert [path.name for path in folder.iterdir()] == [".lock"]
-    run(inputs, tmp_path)
-
-
 @pytest.mark.parametrize("limit", [0, 30])
 @pytest.mark.slow
 def test_the_held_out_text_is_read_no_more_often_than_needed(
@@ -292,8 +279,9 @@ def test_after_divergence_training_starts_from_the_checkpoint_that_was_named(
 ) -> None:
     rising = replace(TRAINING.optimizer, lr=8.0, warmup_steps=1200, clip=0.0)
     wild = replace(TRAINING, epochs=20, optimizer=rising, evaluate_every=20)
-    with pytest.raises(ElmoError, match="training diverged") as caught:
+    with pytest.raises(ElmoError, match=r"^training diverged .* lower optimizer\.lr") as caught:
         run(inputs, tmp_path, replace(PARAMS, training=wild))
+    assert not (tmp_path / "model").exists()
     named = re.search(r"start_from to (\S+) as well", str(caught.value))
     assert named is not None, caught.value
     calm = replace(wild, optimizer=TRAINING.optimizer, start_from=named[1])
@@ -306,13 +294,6 @@ def test_after_divergence_training_starts_from_the_checkpoint_that_was_named(
 def _interrupt_at_10(self: object, kind: str, figures: dict[str, float]) -> None:
     if figures["step"] == 10:
         raise KeyboardInterrupt
-
-
-def test_divergence_is_one_line(inputs: Path, tmp_path: Path) -> None:
-    wild = replace(TRAINING, optimizer=replace(TRAINING.optimizer, lr=1e6, clip=0.0))
-    with pytest.raises(ElmoError, match=r"^training diverged .* lower optimizer\.lr"):
-        run(inputs, tmp_path, replace(PARAMS, training=wild))
-    assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.ray

@@ -14,7 +14,6 @@ from typing import Any
 
 import mlflow
 import pytest
-import torch
 
 from elmo.data.characters import Characters
 from elmo.data.shards import write_shards
@@ -26,7 +25,6 @@ from elmo.io.location import Location
 from elmo.io.records import digest
 from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model, save_model
-from elmo.nn.bilm import BiLM
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
@@ -34,7 +32,7 @@ from elmo.store.neighbors import neighbors
 from pipeline.report.page import find_neighbors
 from pipeline.settings.params import ReportSettings
 from pipeline.stages import report
-from tests.elmo.run_job import NETWORK
+from tests.elmo.run_job import NETWORK, random_bilm
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
 PARAMS = ReportSettings(
@@ -106,10 +104,7 @@ HELDOUT = (
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the stages before leave behind: a model, its store, curves and figures."""
     folder = tmp_path_factory.mktemp("made")
-    generator = torch.Generator().manual_seed(0)
-    bilm = BiLM(CONFIG, characters=Characters().size)
-    for parameter in bilm.parameters():
-        torch.nn.init.normal_(parameter, 0, 0.3, generator=generator)
+    bilm = random_bilm(CONFIG, 0.3)
     words = ["the", "cat", "sat", "<b>", "&", "dog", "slept"]
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *words], [9, 9, 2, 70, 60, 50, 40, 30, 20, 10])
     save_model(
