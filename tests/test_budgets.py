@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_699,
+    "elmo": 19_720,
     "pipeline": 14_471,
     "research": 2_242,
     "benchmarks": 3_951,
-    "tests": 27_560,
+    "tests": 27_563,
 }
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -32,6 +33,14 @@ Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 # A file beside its manifest: no separator, so it can't leave the folder, and no leading dot.
 FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_length=128)]
+_TYPES = {
+    "object": "an object",
+    "array": "a list",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+}
 
 
 class Header(msgspec.Struct):
@@ -142,6 +151,17 @@ def read_record(path: Path, kind: type[Record], *, limit: int | None = None) -> 
     return parse_record(path.read_bytes(), kind, source=str(path))
 
 
+def _in_words(problem: str) -> str:
+    """Return what msgspec says of a value of the wrong type without the names of types."""
+    types = re.fullmatch("Expected `(.+)`, got `(.+)`", problem)
+    if types is None:
+        return problem.removeprefix("Object ")
+    expected_type, value_type = (
+        " or ".join(_TYPES.get(name, name) for name in side.split(" | ")) for side in types.groups()
+    )
+    return f"must be {expected_type}, found {value_type}"
+
+
 def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
     """Parse JSON bytes as type `kind`; an `ElmoError` begins with `source`."""
     try:
@@ -150,7 +170,8 @@ def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
     except msgspec.ValidationError as error:
         problem, _, key_path = str(error).replace("`key` in ", "").partition(" - at `$")
         key_path = key_path.removesuffix("`").removeprefix(".")
-        raise ElmoError(f"{source}: {key_path + ': ' if key_path else ''}{problem}") from None
+        place = f"{source}: {key_path}" if key_path else source
+        raise ElmoError(f"{place}: {_in_words(problem)}") from None
     except UnicodeDecodeError as error:
         raise ElmoError(f"{source}: not UTF-8 (byte {error.start})") from None
     except RecursionError:

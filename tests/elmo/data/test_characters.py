@@ -69,7 +69,7 @@ def test_no_tokens_are_no_rows() -> None:
         ),
         (
             '{"kind": "bytes", "max_characters": "50"}',
-            "max_characters: Expected `int`, got `str`",
+            "max_characters: must be a whole number, found text",
         ),
         ('{"kind": "unicode", "max_characters": 50}', "symbols must be a list"),
         ('{"kind": "bytes", "max_characters": 2}', "max_characters: Expected `int` >= 3"),

@@ -137,7 +137,7 @@ def nan(array: np.ndarray) -> np.ndarray:
 CELL = "RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell"
 MALFORMED = [
     (write(0, b"{"), r"options\.json:1: not valid JSON"),
-    (write(0, b"[]"), r"options\.json: Expected `object`, got `array`"),
+    (write(0, b"[]"), r"options\.json: must be an object, found a list"),
     (write(0, b"\xff{}"), r"options\.json: not UTF-8"),
     (write(0, b"{}"), r"options\.json: lstm must be a section, found null"),
     (lambda o, w: o.unlink(), r"options\.json: no such file"),

@@ -247,7 +247,7 @@ def test_a_number_that_is_not_finite_is_null(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b'{"a":\n 1,,}', r"x\.json:2: not valid JSON"),
-        (b"[1]", r"x\.json: Expected `object`, got `array`"),
+        (b"[1]", r"x\.json: must be an object, found a list"),
         (b'{"a": "\xff"}', r"x\.json: not UTF-8 \(byte 7\)"),
     ],
 )
