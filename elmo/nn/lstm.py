@@ -258,18 +258,21 @@ def _weights(
 ) -> LayerWeights:
     """Return a layer's parameters in the form that the loop reads."""
     return LayerWeights(
-        *_halves(weight_SKG.to(precision), weight_SKG.shape[1] - projection),
+        *_halves(weight_SKG, weight_SKG.shape[1] - projection, precision),
         _with_forget_bias(bias_SG).to(precision),
         None if project_SCP is None else project_SCP.to(precision),
     )
 
 
-def _halves(weight_SKG: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
-    """Split a weight into the part for the input and the part for the layer's own output."""
-    halves = (weight_SKG[:, :inputs], weight_SKG[:, inputs:])
-    if weight_SKG.dtype == torch.float32 or weight_SKG.is_cuda:
-        return halves
-    return halves[0].contiguous(), halves[1].contiguous()  # or each bfloat16 product copies its own
+def _halves(weight_SKG: Tensor, inputs: int, precision: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Split a weight into the part for the input and the part for the layer's own output, both in
+    `precision`."""
+    if precision == torch.float32 or weight_SKG.is_cuda:
+        weight_SKG = weight_SKG.to(precision)
+        return weight_SKG[:, :inputs], weight_SKG[:, inputs:]
+    # In memory of their own, or each bfloat16 product would copy its part.
+    input_SIG, recurrent_SPG = weight_SKG[:, :inputs].to(precision), weight_SKG[:, inputs:]
+    return input_SIG.contiguous(), recurrent_SPG.to(precision).contiguous()
 
 
 def _read(
@@ -434,9 +437,8 @@ def _backward(
     cell_clip, projection_clip = clips
     S, T, B, inputs = x_STBI.shape
     precision = weight_SKG.dtype
-    weight_SKG = weight_SKG.to(x_STBI.dtype)
+    input_SIG, recurrent_SPG = _halves(weight_SKG, inputs, x_STBI.dtype)
     project_SCP = None if project_SCP is None else project_SCP.to(x_STBI.dtype)
-    recurrent_SGP = _halves(weight_SKG, inputs)[1].mT
     dgates_STBG = torch.empty_like(gates_STBG)
     dm_STBP = torch.empty_like(y_STBP)
     clipped_STBP = None if projection_clip is None else ~(y_STBP.abs() < projection_clip)
@@ -458,22 +460,20 @@ def _backward(
             dgates_STBG[:, t],
         )
         if t > 0:
-            dh_SBP = product(dgates_STBG[:, t], recurrent_SGP)
+            dh_SBP = product(dgates_STBG[:, t], recurrent_SPG.mT)
             if keep_SB1 is not None:
                 dh_SBP = dh_SBP * keep_SB1
     h_STBP = torch.cat([h_SBP[:, None], y_STBP[:, :-1]], 1)
     if keep_STB1 is not None:
         h_STBP = h_STBP * keep_STB1
     dgates_SNG = dgates_STBG.view(S, T * B, -1)
-    dweight_SKG = torch.empty_like(weight_SKG)
-    product(x_STBI.reshape(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, :inputs])
-    product(h_STBP.view(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, inputs:])
+    dweight_SKG = product(torch.cat([x_STBI, h_STBP], -1).view(S, T * B, -1).mT, dgates_SNG)
     dproject_SCP = (
         None
         if project_SCP is None
         else product(hidden_STBC.view(S, T * B, -1).mT, dm_STBP.view(S, T * B, -1)).to(precision)
     )
-    dx_SNI = product(dgates_SNG, weight_SKG[:, :inputs].mT)
+    dx_SNI = product(dgates_SNG, input_SIG.mT)
     dbias_SG = torch.bmm(dgates_SNG.new_ones(S, 1, T * B), dgates_SNG)[:, 0]
     return dx_SNI.view_as(x_STBI), dweight_SKG.to(precision), dbias_SG.to(precision), dproject_SCP
 
