@@ -14,7 +14,8 @@ params.yaml; the recipe is that of 2018 (128 × 20 tokens, 8192 candidates, Adag
 `workers` one worker with one core against two
 
 Sides run in turn, each pass a process of its own; those in bfloat16 only where the machine has
-units for it. Prints JSON: tokens a second (medians), ratios taken pair by pair, peak memory.
+units for it. Prints JSON: tokens a second and CPU seconds of a step (medians), ratios taken pair by
+pair, peak memory; of our step also operations and the MB that they read and write.
 """
 
 import argparse
@@ -57,7 +58,9 @@ def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
             side_runs.append(run(options, folder, side)[0])
     peak = run(options, folder, "peak float32")[0]
     figures: dict[str, Any] = {"peak_gflops": peak}
-    figures["mflop_a_token"] = run(options, folder, "count float32")[0]["mflop_a_token"]
+    for precision in precisions():
+        figures[f"count {precision}"] = run(options, folder, f"count {precision}")[0]
+    figures["mflop_a_token"] = figures["count float32"]["mflop_a_token"]
     for side, side_runs in runs.items():
         figures[side] = figures_of(side_runs)
     for precision in precisions():
@@ -89,6 +92,7 @@ def figures_of(runs: list[dict[str, float]]) -> dict[str, Any]:
     return {
         "tokens_per_second": round(median(run["rate"] for run in runs)),
         "runs": [round(run["rate"]) for run in runs],
+        "cpu_seconds_a_step": round(median(run["cpu"] for run in runs), 4),
         "peak_memory_mb": round(max(run["memory"] for run in runs)),
     }
 
@@ -122,6 +126,9 @@ def run(
 def _side(options: argparse.Namespace) -> dict[str, float]:
     import torch
 
+    from elmo.nn.memory import keep_freed_memory
+
+    keep_freed_memory()  # as the process of a training does; the others' steps gain by it too
     torch.set_num_threads(options.threads)
     name, precision = options.side.split()
     if name == "peak":
@@ -146,16 +153,18 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
     )
     if name == "count":
         counts = [training_sides.count(step, window, k) for k, window in enumerate(windows)]
-        return {
-            "mflop_a_token": round(sum(counts) / len(counts) / (options.rows * WINDOW) / 1e6, 1)
-        }
-    seconds = []
+        flop, operations, moved = (median(column) for column in zip(*counts, strict=True))
+        per_token = round(flop / (options.rows * WINDOW) / 1e6, 1)
+        return {"mflop_a_token": per_token, "operations": operations, "mb": round(moved / 1e6)}
+    seconds, cpu = [], []
     for number, window in enumerate(windows):
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         step(window, number)
         seconds.append(time.perf_counter() - began)
+        cpu.append(time.process_time() - cpu_began)
     return {
         "rate": options.rows * WINDOW / median(seconds[3:]),
+        "cpu": median(cpu[3:]),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 

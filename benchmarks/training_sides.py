@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.lm_text import prepare as prepare_text
@@ -141,8 +143,23 @@ def embedding_flop(shape: ModelShape, *, types: float = 0.2, characters: int = 5
     return 2 * (2 * shape.layers * cell + types * encoder)
 
 
-def count(step: Step, window: Window, number: int) -> int:
-    """Floating-point operations of the matrix products of one step, backward pass included."""
+class _Operations(TorchDispatchMode):
+    """Counts operations that are no views, and the bytes of the tensors they read and write."""
+
+    operations = moved = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            leaves = tree_leaves((args, kwargs, result))
+            self.operations += 1
+            self.moved += sum(leaf.nbytes for leaf in leaves if torch.is_tensor(leaf))
+        return result
+
+
+def count(step: Step, window: Window, number: int) -> tuple[int, int, int]:
+    """Floating-point operations of the matrix products of one step, backward pass included; all
+    operations; the bytes that these read and write."""
 
     def in_place(_: Any, a: Any, b: Any, **__: Any) -> int:
         return 2 * a[0] * a[1] * a[2] * b[2]
@@ -151,9 +168,9 @@ def count(step: Step, window: Window, number: int) -> int:
         return 2 * x[0] * x[1] * weight[0]
 
     formulas = {torch.ops.aten.baddbmm_: in_place, torch.ops.mkldnn._linear_pointwise: linear}
-    with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
+    with FlopCounterMode(display=False, custom_mapping=formulas) as counter, _Operations() as work:
         step(window, number)
-    return counter.get_total_flops()
+    return counter.get_total_flops(), work.operations, work.moved
 
 
 def _our_step(bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: WorkerGroup) -> Step:
