@@ -103,19 +103,21 @@ def inspect(
 ) -> None:
     """Show what the text in FILES holds, and what each filter would leave out, with samples.
 
-    Filters that are off in the settings are tried with usual values, one at a time. Nothing is
-    written.
+    Filters that are off in the settings are tried with usual values, one at a time. Outside a
+    project, the settings are those of a new one. Nothing is written.
 
     \b
     Example: elmo inspect reviews.jsonl wiki/*.txt.gz --column body
     """
+    from ..project.init import TEMPLATE
     from ..settings.params import load
     from ..stages.inspection import inspect_text
     from ..terminal.progress import human_size
     from ..text.input_files import find_inputs
     from ..text.text_blocks import check_texts
 
-    params = load(params_file)
+    in_project = params_file.exists() or params_file != Path("params.yaml")
+    params = load(params_file if in_project else TEMPLATE / "params.yaml")
     column = column or params.corpus.column
     inputs = find_inputs(files, "as FILES")
     check_texts(inputs, column, "as FILES")
@@ -124,7 +126,7 @@ def inspect(
         click.echo(json.dumps(text, ensure_ascii=False))
         return
     formats = ", ".join(f"{count:,} {name}" for name, count in text["formats"].items())
-    print_done(f"inspect: {human_size(text['bytes'])} in {formats}")
+    print_done(f"inspect: {human_size(text['bytes'])} in {len(inputs):,} files: {formats}")
     sizes = (human_size(text[f"{kind}_document_bytes"]) for kind in ("median", "longest"))
     print_done("  {:,} documents: {} the median, {} the longest".format(text["documents"], *sizes))
     scripts = ", ".join(f"{count:,} {name}" for name, count in text["scripts"].items())

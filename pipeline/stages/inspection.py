@@ -20,6 +20,7 @@ from ..text.accounting import Accounting, sum_accounts
 from ..text.characters import SCRIPTS
 from ..text.copies import (
     PiecePassages,
+    are_in,
     collect_passages,
     count_lines,
     find_originals,
@@ -97,8 +98,14 @@ def inspect_text(
         find_filtered(of_piece, tried, piece.divided_bytes)
         for of_piece, piece in zip(documents, pieces, strict=True)
     ]
+    copies, copy_samples = _choose([part.lines for part in exact], find_originals(exact))
+    is_copy = [
+        are_in(part.lines[:, 0], ranges) & are_in(part.lines[:, 1] - 1, ranges)
+        for part, ranges in zip(near_documents, copies, strict=True)
+    ]
+    near_originals[np.concatenate(is_copy)] = -1
     choices = {
-        "copy": _choose([part.lines for part in exact], find_originals(exact)),
+        "copy": (copies, copy_samples),
         "near_copy": _choose([part.lines for part in near_documents], near_originals),
         **{reason: _choose([part[reason] for part in filtered]) for reason in FILTERS},
         "mojibake": _choose([of_piece.mojibake for of_piece in contents]),
