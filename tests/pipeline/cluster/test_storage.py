@@ -248,7 +248,7 @@ def test_a_pointer_to_nothing_is_said_and_made_again(
     with pytest.raises(ElmoError, match=r"data/shards/general/[0-9a-f]{16}/manifest.json: no such"):
         run("vocab", "data/shards/general", "data/vocab", *own)
     run("corpus", "data/corpus", *own)  # what `dvc repro` begins with
-    assert "data/shards/general: is not at" in capsys.readouterr().out
+    assert "data/shards/general: is missing at" in capsys.readouterr().out
     assert not Path("data/shards/general").exists()
     with pytest.raises(ElmoError, match="data/shards/general: .* run the stage"):
         run("vocab", "data/shards/general", "data/vocab", *own)
