@@ -45,15 +45,15 @@ from elmo.tasks.features import tagging_features
 
 
 def main() -> None:
-    """Measure both, and print what was measured."""
+    """Measure the tagging and the search, and print the results."""
     options = _options()
     embedder = Embedder.load(options.model, device="cpu")
     fasttext = WordVectors(options.fasttext) if options.fasttext else None
-    tagged = [_tagged(path)[: options.sentences] for path in (options.train, options.test)]
+    tagged = [_read_tagged(path)[: options.sentences] for path in (options.train, options.test)]
     questions, texts = _read_squad(options.squad, options.paragraphs)
     sentences = [example.tokens for split in tagged for example in split]
-    peer = options.peer
-    minilm = SentenceTransformer(peer, [*questions, *texts], sentences) if peer else None
+    python = options.peer
+    minilm = SentenceTransformer(python, [*questions, *texts], sentences) if python else None
     show(
         {
             "model": options.model,
@@ -80,17 +80,17 @@ class WordVectors:
 
 
 class SentenceTransformer:
-    """The vectors that another interpreter makes of all texts and sentences at once."""
+    """Vectors of texts and of tokens, computed by `minilm.py` under another interpreter."""
 
     def __init__(
         self, python: str, texts: Sequence[str], sentences: Sequence[Sequence[str]]
     ) -> None:
-        with tempfile.TemporaryDirectory() as name:
-            texts_file, vectors = Path(name) / "texts.json", Path(name) / "vectors.npz"
-            texts_file.write_text(json.dumps({"texts": texts, "sentences": sentences}))
+        with tempfile.TemporaryDirectory() as folder:
+            inputs, vectors = Path(folder) / "texts.json", Path(folder) / "vectors.npz"
+            inputs.write_text(json.dumps({"texts": texts, "sentences": sentences}))
             script = str(Path(__file__).with_name("minilm.py"))
-            offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
-            subprocess.run([python, script, str(texts_file), str(vectors)], check=True, env=offline)
+            environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+            subprocess.run([python, script, str(inputs), str(vectors)], check=True, env=environment)
             with np.load(vectors) as arrays:
                 self.tokens = arrays["tokens"]
                 self._vectors = dict(zip(texts, arrays["texts"], strict=True))
@@ -106,23 +106,25 @@ def tags(
     fasttext: WordVectors | None,
     minilm: SentenceTransformer | None,
 ) -> dict[str, Any]:
-    """The share of right tags of each way: learned from one split, counted on the other."""
+    """Return the share of correct tags by kind of input: train on one split, score on the other."""
     gold = [[tag for example in split for tag in example.tags or ()] for split in splits]
-    embedded = [embedder.embed([example.tokens for example in split]) for split in splits]
-    numbered = CountVectorizer(analyzer=list, binary=True).fit(_features(splits[0]))
+    embeddings = [embedder.embed([example.tokens for example in split]) for split in splits]
+    vectorizer = CountVectorizer(analyzer=list, binary=True).fit(_features(splits[0]))
     inputs: dict[str, list[Any]] = {
-        "features": [numbered.transform(_features(split)) for split in splits],
-        "static": [_in_window(layers[0] for layers in split) for split in embedded],
+        "features": [vectorizer.transform(_features(split)) for split in splits],
+        "static": [_in_window(layers[0] for layers in split) for split in embeddings],
         "elmo": [
-            np.concatenate([np.concatenate(layers, 1) for layers in split]) for split in embedded
+            np.concatenate([np.concatenate(layers, 1) for layers in split]) for split in embeddings
         ],
     }
     if fasttext is not None:
-        inputs["fasttext"] = [_in_window(fasttext.embed(e.tokens) for e in s) for s in splits]
+        inputs["fasttext"] = [
+            _in_window(fasttext.embed(example.tokens) for example in split) for split in splits
+        ]
     if minilm is not None:
         inputs["minilm"] = [minilm.tokens[: len(gold[0])], minilm.tokens[len(gold[0]) :]]
-    return {name: _accuracy(*pair, *gold) for name, pair in inputs.items()} | {
-        "numbers": {name: pair[0].shape[1] for name, pair in inputs.items()},
+    return {name: _accuracy(*train_and_test, *gold) for name, train_and_test in inputs.items()} | {
+        "numbers": {name: train_and_test[0].shape[1] for name, train_and_test in inputs.items()},
         "sentences": len(splits[0]),
         "test_tokens": len(gold[1]),
     }
@@ -135,35 +137,36 @@ def search(
     fasttext: WordVectors | None,
     minilm: SentenceTransformer | None,
 ) -> dict[str, float]:
-    """The share of questions whose own paragraph is nearest, by each way."""
+    """Return the share of questions whose own paragraph is nearest, by kind of vector."""
     tfidf = TfidfVectorizer(sublinear_tf=True).fit(texts)
     idf = dict(zip(tfidf.get_feature_names_out(), tfidf.idf_, strict=True))
 
-    def weighted(text: str) -> Any:
+    def weighted_mean(text: str) -> Any:
         words = _words(embedder, text)
         weights = [idf.get(word.lower(), 1.0) for word in words]
         return np.average(embedder.embed([words], layers=[0])[0][0], 0, weights=weights)
 
-    ways: dict[str, Callable[[list[str]], Any]] = {
+    encoders: dict[str, Callable[[list[str]], Any]] = {
         "counts": lambda batch: tfidf.transform(batch).toarray(),
         "static": lambda batch: embedder.encode(batch, layers=[0]),
-        "weighted": lambda batch: np.stack([weighted(text) for text in batch]),
+        "weighted": lambda batch: np.stack([weighted_mean(text) for text in batch]),
         "elmo": lambda batch: embedder.encode(batch),
     }
     if fasttext is not None:
-        ways["fasttext"] = lambda batch: np.stack(
+        encoders["fasttext"] = lambda batch: np.stack(
             [fasttext.embed(_words(embedder, text)).mean(0) for text in batch]
         )
     if minilm is not None:
-        ways["minilm"] = minilm.embed
+        encoders["minilm"] = minilm.embed
     cosines = {
-        name: normalize(way(questions)) @ normalize(way(texts)).T for name, way in ways.items()
+        name: normalize(encode(questions)) @ normalize(encode(texts)).T
+        for name, encode in encoders.items()
     }
     cosines["counts_weighted"] = cosines["counts"] + 0.3 * cosines["weighted"]
-    order = np.arange(len(texts))
-    return {name: float((cosine.argmax(1) == order).mean()) for name, cosine in cosines.items()} | {
-        "paragraphs": len(texts)
-    }
+    own_paragraphs = np.arange(len(texts))
+    return {
+        name: float((cosine.argmax(1) == own_paragraphs).mean()) for name, cosine in cosines.items()
+    } | {"paragraphs": len(texts)}
 
 
 def _words(embedder: Embedder, text: str) -> list[str]:
@@ -171,7 +174,7 @@ def _words(embedder: Embedder, text: str) -> list[str]:
 
 
 def _read_squad(squad: Path, paragraphs: int) -> tuple[list[str], list[str]]:
-    """Return the first question of each of some paragraphs, and the paragraphs."""
+    """Return the first questions and the texts of `paragraphs` paragraphs, evenly spread."""
     opener = gzip.open if squad.suffix == ".gz" else open
     with opener(squad, "rt", encoding="utf-8") as file:
         articles = json.load(file)["data"]
@@ -180,35 +183,35 @@ def _read_squad(squad: Path, paragraphs: int) -> tuple[list[str], list[str]]:
     return [item["qas"][0]["question"] for item in passages], [item["context"] for item in passages]
 
 
-def _tagged(path: Path) -> list[Tagged]:
+def _read_tagged(path: Path) -> list[Tagged]:
     examples: list[Any] = read_examples("tagging", path).examples
     return examples
 
 
 def _features(sentences: Sequence[Tagged]) -> list[list[str]]:
-    """The features of each token."""
+    """Return the features of each token."""
     return [row for sentence in sentences for row in tagging_features(sentence.tokens)]
 
 
-def _in_window(sentences: Iterable[Any]) -> Any:
-    """Each token's vector with those of two neighbours on either side, zeros beyond the sentence,
-    beside each other; of all sentences."""
-    padded = [(len(x_TD), np.pad(x_TD, ((2, 2), (0, 0)))) for x_TD in sentences]
+def _in_window(vectors: Iterable[Any]) -> Any:
+    """Concatenate each token's vector with those of two neighbours on either side (zeros beyond
+    the sentence); return (tokens of all sentences, 5 × dim)."""
+    padded = [(len(x_TD), np.pad(x_TD, ((2, 2), (0, 0)))) for x_TD in vectors]
     return np.concatenate(
         [np.concatenate([x[k : k + T] for k in range(5)], axis=1) for T, x in padded]
     )
 
 
 def _accuracy(train: Any, test: Any, train_tags: list[str], test_tags: list[str]) -> float:
-    """The share of right tags on `test`; the last fifth of `train` chooses the regularisation."""
-    scale = MaxAbsScaler().fit(train)
-    x, n = scale.transform(train), len(train_tags) * 4 // 5
+    """Return the share of correct tags on `test`; the last fifth of `train` chooses C."""
+    scaler = MaxAbsScaler().fit(train)
+    x, n = scaler.transform(train), len(train_tags) * 4 // 5
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what is nearly converged
+        warnings.simplefilter("ignore")  # some fits stop just before they converge
         models = [LogisticRegression(C=c, max_iter=100) for c in (0.1, 1.0, 10.0)]
         scores = [model.fit(x[:n], train_tags[:n]).score(x[n:], train_tags[n:]) for model in models]
         best = models[scores.index(max(scores))].fit(x, train_tags)
-    return float(best.score(scale.transform(test), test_tags))
+    return float(best.score(scaler.transform(test), test_tags))
 
 
 def _options() -> argparse.Namespace:

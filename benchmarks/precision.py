@@ -2,10 +2,10 @@
 
     python -m benchmarks.precision MODEL TRAIN.conllu DEV.conllu [--sentences 2000] [--epochs 8]
 
-Embeds the sentences once for each way of computing or keeping vectors, as stores, and trains the
-same tagger (a biLSTM-CRF over a learned mix and no words, the same seeds) on each. Errors are
-against float32 throughout. Ways that the machine has no units for are left out. Files may be
-gzipped. Prints JSON.
+Builds one store of the sentences for each way of computing or keeping vectors, and trains the same
+tagger on each: a biLSTM-CRF over a learned mix, without word embeddings, with the same seeds.
+Errors are relative to vectors computed and kept in float32. Ways that this machine has no units for
+are skipped. Files may be gzipped. Prints JSON.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from elmo.tasks.formats.fields import ExampleSet
 from elmo.tasks.kinds import task_settings
 from elmo.tasks.task import train_task
 
-WAYS = {
+SETTINGS_BY_WAY = {
     "float32": StoreSettings(dtype="float32"),
     "computed in bfloat16": StoreSettings(dtype="float32", precision="bfloat16"),
     "kept in float16": StoreSettings(dtype="float16"),
@@ -40,22 +40,26 @@ WAYS = {
 
 
 def main() -> None:
-    """Embed, compare, probe, print."""
+    """Embed in each way, measure errors, train the taggers, and print the results."""
     options = _options()
     train = _take_examples(read_examples("tagging", options.train), options.sentences)
     dev = _take_examples(read_examples("tagging", options.dev), options.sentences // 4)
     sentences = distinct_sentences([*train.examples, *dev.examples])
-    settings_of_task = task_settings(
+    tagger_settings = task_settings(
         "tagging", {"words": "none", "characters": 0, "epochs": options.epochs}
     )
     report = {}
-    kinds = [*precisions(), *["int8"] * int8_is_supported()]
-    ways = {way: settings for way, settings in WAYS.items() if settings.precision in kinds}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    supported_precisions = [*precisions(), *["int8"] * int8_is_supported()]
+    settings_by_way = {
+        way: settings
+        for way, settings in SETTINGS_BY_WAY.items()
+        if settings.precision in supported_precisions
+    }
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         write_shards(folder / "shards", sentences)
-        exact = None
-        for way, settings in ways.items():
+        exact_store = None
+        for way, settings in settings_by_way.items():
             out = folder / way.replace(" ", "-")
             build(
                 out,
@@ -65,59 +69,59 @@ def main() -> None:
                 work=folder / "runs",
             )
             store = FeatureStore(out)
-            exact = exact or store
+            exact_store = exact_store or store
             task = train_task(
                 "tagging",
                 train,
                 dev,
                 out=folder / f"{out.name}-task",
-                settings=settings_of_task,
+                settings=tagger_settings,
                 model=options.model,
                 seeds=range(options.seeds),
                 work=folder / f"{out.name}-work",
                 store=out,
             )
-            scores = [scores_of_seed["accuracy"] for scores_of_seed in task.scores.values()]
+            scores = [seed_scores["accuracy"] for seed_scores in task.scores.values()]
             report[way] = {
                 "probe accuracy": round(mean(scores), 4),
                 "probe accuracies": [round(score, 4) for score in scores],
-                "bytes a token": round(_bytes(store), 1),
-                "layers": _errors(exact, store),
+                "bytes a token": round(_bytes_per_token(store), 1),
+                "layers": _measure_errors(exact_store, store),
             }
     tokens = sum(len(sentence) for sentence in sentences)
     show({"sentences": len(sentences), "tokens": tokens, "ways": report})
 
 
-def _errors(exact: FeatureStore, approximate: FeatureStore) -> dict[str, Any]:
-    """For each layer: the mean and lowest cosine, and the largest and relative error."""
+def _measure_errors(exact: FeatureStore, approximate: FeatureStore) -> dict[str, Any]:
+    """Return for each layer the mean and lowest cosine, and the largest and relative error."""
     figures = {}
     for layer in exact.layers:
-        cosines, largest, error_sum, size = [], 0.0, 0.0, 0.0
+        cosines, largest, error_sum, square_sum = [], 0.0, 0.0, 0.0
         blocks = zip(exact.blocks(layers=[layer]), approximate.blocks(layers=[layer]), strict=True)
-        for block, their_block in blocks:
-            a, b = block.vectors[0].astype(np.float64), their_block.vectors[0].astype(np.float64)
+        for pair in blocks:
+            a, b = (block.vectors[0].astype(np.float64) for block in pair)
             norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
             cosines.append((a * b).sum(1) / np.maximum(norms, 1e-12))
             largest = max(largest, float(np.abs(a - b).max(initial=0)))
             error_sum += float(((a - b) ** 2).sum())
-            size += float((a**2).sum())
+            square_sum += float((a**2).sum())
         all_cosines = np.concatenate(cosines)
         figures[layer] = {
             "mean cosine": round(float(all_cosines.mean()), 7),
             "lowest cosine": round(float(all_cosines.min()), 6),
             "largest error": float(f"{largest:.3g}"),
-            "relative L2 error": float(f"{(error_sum / size) ** 0.5:.3g}"),
+            "relative L2 error": float(f"{(error_sum / square_sum) ** 0.5:.3g}"),
         }
     return figures
 
 
-def _bytes(store: FeatureStore) -> float:
+def _bytes_per_token(store: FeatureStore) -> float:
     counts = store.counts
     return counts.bytes / counts.tokens
 
 
-def _take_examples(labelled: ExampleSet, count: int) -> ExampleSet:
-    return replace(labelled, examples=labelled.examples[:count])
+def _take_examples(example_set: ExampleSet, count: int) -> ExampleSet:
+    return replace(example_set, examples=example_set.examples[:count])
 
 
 def _options() -> argparse.Namespace:

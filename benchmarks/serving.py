@@ -2,8 +2,8 @@
 
     MLFLOW_TRACKING_URI=… python -m benchmarks.serving TEXT [--model models:/elmo@champion]
 
-TEXT has one sentence per line, tokens between spaces; `--requests` of them are asked for one by
-one, all layers. Prints JSON: milliseconds of the first request, the median, and the 95th
+TEXT has one sentence per line, tokens between spaces. Each of the first `--requests` sentences is
+one request for all layers. Prints JSON: milliseconds of the first request, the median, and the 95th
 percentile.
 """
 
@@ -35,52 +35,43 @@ def main() -> None:
     figures = {
         "requests": len(lines),
         "tokens a sentence": round(sum(len(line.split()) for line in lines) / len(lines), 1),
-        "embedder": _timed(lines, lambda line: embedder.embed([line.split()])),
+        "embedder": _time_requests(lines, lambda line: embedder.embed([line.split()])),
     }
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    tools = Path(sys.executable).parent
-    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    with socket.socket() as free_port:
+        free_port.bind(("127.0.0.1", 0))
+        port = free_port.getsockname()[1]
+    scripts = Path(sys.executable).parent
+    search_path = f"{scripts}{os.pathsep}{os.environ['PATH']}"
+    arguments = ["-m", options.model, "-p", str(port), "--env-manager", "local"]
     server = subprocess.Popen(
-        [
-            tools / "mlflow",
-            "models",
-            "serve",
-            "-m",
-            options.model,
-            "-p",
-            str(port),
-            "--env-manager",
-            "local",
-        ],
-        env=os.environ | {"PATH": path},
+        [scripts / "mlflow", "models", "serve", *arguments],
+        env=os.environ | {"PATH": search_path},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
-        _wait(f"http://127.0.0.1:{port}/ping", server)
+        _wait_until_ready(f"http://127.0.0.1:{port}/ping", server)
         address = f"http://127.0.0.1:{port}/invocations"
-        figures["mlflow models serve"] = _timed(lines, lambda line: _ask(address, line))
+        figures["mlflow models serve"] = _time_requests(lines, lambda line: _request(address, line))
     finally:
         os.killpg(server.pid, signal.SIGTERM)
     show(figures)
 
 
-def _ask(address: str, line: str) -> object:
+def _request(address: str, line: str) -> object:
     body = json.dumps({"inputs": [line], "params": {"layers": "all"}}).encode()
     request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as answer:
-        return json.load(answer)["predictions"][0]
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)["predictions"][0]
 
 
-def _timed(lines: list[str], embed: Callable[[str], object]) -> dict[str, float]:
+def _time_requests(lines: list[str], embed: Callable[[str], object]) -> dict[str, float]:
     times = []
     for line in lines:
-        began = time.perf_counter()
+        start = time.perf_counter()
         embed(line)
-        times.append((time.perf_counter() - began) * 1000)
+        times.append((time.perf_counter() - start) * 1000)
     percentile = quantiles(times, n=20)[-1]
     return {
         "first_ms": round(times[0], 2),
@@ -89,7 +80,7 @@ def _timed(lines: list[str], embed: Callable[[str], object]) -> dict[str, float]
     }
 
 
-def _wait(address: str, server: "subprocess.Popen[bytes]") -> None:
+def _wait_until_ready(address: str, server: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and server.poll() is None:
         try:

@@ -18,48 +18,48 @@ from typing import Any
 from benchmarks.machine import show
 from benchmarks.training_sides import NETWORKS, embedding_flop
 
-EMBEDDED = ("small", "original")
-TRAINED = ("small", "original", "default")
+EMBEDDING_NETWORKS = ("small", "original")
+TRAINING_NETWORKS = ("small", "original", "default")
 
 
 def main() -> None:
-    """Run our sides of the two benchmarks and print what they reach."""
+    """Run our side of the two benchmarks; print each share of the measured peak."""
     options = _options()
     text, repeat = str(options.text), ["--repeat", str(options.repeat)]
     figures: dict[str, Any] = {}
-    for size in EMBEDDED:
+    for size in EMBEDDING_NETWORKS:
         sentences = ["--sentences", str(options.sentences)]
-        runs = _run("embedding", text, "--size", size, *sentences, *repeat)
+        results = _run_benchmark("embedding", text, "--size", size, *sentences, *repeat)
         flop = embedding_flop(NETWORKS[size])
         figures[f"embedding, {size}"] = {
-            precision: _share(runs[f"ours {precision}"]["tokens_per_second"], flop, peak)
-            for precision, peak in runs["matrix_peak_gflops"].items()
+            precision: _share(results[f"ours {precision}"]["tokens_per_second"], flop, peak)
+            for precision, peak in results["matrix_peak_gflops"].items()
         }
-    for network in TRAINED:
+    for network in TRAINING_NETWORKS:
         steps = ["--steps", str(options.steps), "--network", network, "--ours"]
-        runs = _run("training", text, "steps", *steps, *repeat)
-        flop = runs["mflop_a_token"] * 1e6
+        results = _run_benchmark("training", text, "steps", *steps, *repeat)
+        flop = results["mflop_a_token"] * 1e6
         figures[f"training, {network}"] = {
             name.removesuffix("_gflops"): _share(
-                runs[f"ours {name.removesuffix('_gflops')}"]["tokens_per_second"],
+                results[f"ours {name.removesuffix('_gflops')}"]["tokens_per_second"],
                 flop,
                 peak,
             )
-            for name, peak in runs["peak_gflops"].items()
+            for name, peak in results["peak_gflops"].items()
         }
     show(figures)
 
 
-def _share(rate: float, flop: float, peak: float) -> dict[str, float]:
+def _share(tokens_per_second: float, token_flop: float, peak_gflops: float) -> dict[str, float]:
     return {
-        "share": round(rate * flop / 1e9 / peak, 3),
-        "tokens_per_second": rate,
-        "peak_gflops": peak,
+        "share": round(tokens_per_second * token_flop / 1e9 / peak_gflops, 3),
+        "tokens_per_second": tokens_per_second,
+        "peak_gflops": peak_gflops,
     }
 
 
-def _run(module: str, *words: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", f"benchmarks.{module}", *words]
+def _run_benchmark(module: str, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
     process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if process.returncode:
         sys.exit(f"error: benchmarks.{module} ended with {process.returncode}; its words are above")

@@ -2,9 +2,9 @@
 
     python -m benchmarks.tokenizing TEXT... [--tokenizer unicode] [--processes 2] [--repeat 3]
 
-Both sides read the same text and write Arrow files, with the same number of processes. Ours is
-timed whole, with its digests, splits, account of all bytes and quality report; Ray's start apart.
-Theirs is timed for `map` alone and with loading. Prints JSON; needs `pip install datasets`.
+Both sides read the same text and write Arrow files, with the same number of processes. Our time
+includes digests, splits, byte counts and the quality report, but not the start of Ray. Theirs is
+measured for `map` alone and with loading. Prints JSON; needs `pip install datasets`.
 """
 
 import argparse
@@ -37,17 +37,17 @@ def main() -> None:
         sys.exit("error: this benchmark compares with datasets: pip install datasets")
     datasets.disable_progress_bars()
     with tempfile.TemporaryDirectory() as folder, workers.session():
-        text = _one_file(options.text, Path(folder), options.megabytes)
+        text = _write_one_file(options.text, Path(folder), options.megabytes)
         our_runs, peer_runs = [], []
-        for number in range(options.repeat):
-            out = Path(folder) / f"{number}"
-            our_runs.append(_elmo(text, out / "ours", options))
-            peer_runs.append(_peer(datasets, text, out / "theirs", options))
+        for repetition in range(options.repeat):
+            out = Path(folder) / f"{repetition}"
+            our_runs.append(_run_elmo(text, out / "ours", options))
+            peer_runs.append(_run_datasets(datasets, text, out / "theirs", options))
         size = text.stat().st_size
     show(_report(size, our_runs, peer_runs, options))
 
 
-def _elmo(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
+def _run_elmo(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
     params = TokenizeSettings(
         options.tokenizer, "line", "line", 0.01, 0.0, 0, 0, 0, 1.0, (), options.shard_bytes
     )
@@ -64,26 +64,28 @@ def _elmo(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float
             cluster=cluster,
         )
 
-    return {"whole": _seconds(run), "tokens": Shards(out).tokens()}
+    return {"whole": _measure_seconds(run), "tokens": Shards(out).tokens()}
 
 
-def _peer(datasets: Any, text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
-    words: list[Any] = []
+def _run_datasets(
+    datasets: Any, text: Path, out: Path, options: argparse.Namespace
+) -> dict[str, float]:
+    tokenizers: list[Any] = []
 
     def split(batch: dict[str, list[str]]) -> dict[str, list[list[str]]]:
-        if not words:
-            words.append(load_tokenizer(options.tokenizer))
-        return {"tokens": words[0].split(batch["text"])}
+        if not tokenizers:
+            tokenizers.append(load_tokenizer(options.tokenizer))
+        return {"tokens": tokenizers[0].split(batch["text"])}
 
-    stages: dict[str, Any] = {}
+    results: dict[str, Any] = {}
 
     def load() -> None:
-        stages["lines"] = datasets.load_dataset(
+        results["lines"] = datasets.load_dataset(
             "text", data_files=str(text), cache_dir=str(out), split="train"
         )
 
     def map_() -> None:
-        stages["tokens"] = stages["lines"].map(
+        results["tokens"] = results["lines"].map(
             split,
             batched=True,
             num_proc=options.processes,
@@ -91,10 +93,10 @@ def _peer(datasets: Any, text: Path, out: Path, options: argparse.Namespace) -> 
             load_from_cache_file=False,
         )
 
-    loading, mapping = _seconds(load), _seconds(map_)
-    column = stages["tokens"].data.column("tokens")
+    load_seconds, map_seconds = _measure_seconds(load), _measure_seconds(map_)
+    column = results["tokens"].data.column("tokens")
     tokens = sum(len(chunk.flatten()) for chunk in column.chunks)
-    return {"map": mapping, "whole": loading + mapping, "tokens": tokens}
+    return {"map": map_seconds, "whole": load_seconds + map_seconds, "tokens": tokens}
 
 
 def _report(
@@ -103,26 +105,26 @@ def _report(
     if our_runs[0]["tokens"] != peer_runs[0]["tokens"]:
         sys.exit(f"error: {our_runs[0]['tokens']} tokens here, {peer_runs[0]['tokens']} there")
     tokens = our_runs[0]["tokens"]
-    best = median(run["whole"] for run in our_runs)
-    mapping, total = (median(run[key] for run in peer_runs) for key in ("map", "whole"))
+    shards_seconds = median(run["whole"] for run in our_runs)
+    map_seconds, total_seconds = (median(run[key] for run in peer_runs) for key in ("map", "whole"))
     return {
         "text_bytes": size,
         "tokens": tokens,
         "tokenizer": options.tokenizer,
         "processes": options.processes,
         "repeat": options.repeat,
-        "shards_seconds": round(best, 3),
-        "shards_tokens_per_second": round(tokens / best),
-        "datasets_map_seconds": round(mapping, 3),
-        "datasets_map_tokens_per_second": round(tokens / mapping),
-        "datasets_load_and_map_seconds": round(total, 3),
-        "ratio_to_map_alone": round(mapping / best, 2),
-        "ratio_to_load_and_map": round(total / best, 2),
+        "shards_seconds": round(shards_seconds, 3),
+        "shards_tokens_per_second": round(tokens / shards_seconds),
+        "datasets_map_seconds": round(map_seconds, 3),
+        "datasets_map_tokens_per_second": round(tokens / map_seconds),
+        "datasets_load_and_map_seconds": round(total_seconds, 3),
+        "ratio_to_map_alone": round(map_seconds / shards_seconds, 2),
+        "ratio_to_load_and_map": round(total_seconds / shards_seconds, 2),
     }
 
 
-def _one_file(texts: list[str], folder: Path, megabytes: int) -> Path:
-    """All the text, decompressed, in one file: what both sides can read."""
+def _write_one_file(texts: list[str], folder: Path, megabytes: int) -> Path:
+    """Write the first `megabytes` of text, decompressed, to one file that both sides can read."""
     out = folder / "text.txt"
     with out.open("wb") as file:
         for text in find_inputs(texts):
@@ -132,10 +134,10 @@ def _one_file(texts: list[str], folder: Path, megabytes: int) -> Path:
     return out
 
 
-def _seconds(function: Callable[[], None]) -> float:
-    began = time.perf_counter()
+def _measure_seconds(function: Callable[[], None]) -> float:
+    start = time.perf_counter()
     function()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def _options() -> argparse.Namespace:
