@@ -49,17 +49,12 @@ def read_values(dataset: Any, path: Path) -> Any:
         raise damaged_error(path, error) from None
 
 
-HDF5_ERRORS = (
-    OSError,
-    RuntimeError,
-    KeyError,
-    ValueError,
-    TypeError,
-)  # of h5py, by what is damaged
+# h5py raises any of these for a damaged file.
+HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 
 
 def damaged_error(path: Path, error: Exception) -> Damaged:
-    """Return the error of an HDF5 file in which something cannot be read."""
+    """Return the error to raise if h5py failed with `error` on reading the file `path`."""
     reason = " ".join(str(error).split())[:200]
     return Damaged(f"{path}: damaged HDF5 file ({reason}); get it again")
 
@@ -74,7 +69,7 @@ def create_hdf5(out: Path, *, keep_same: bool = False) -> Iterator[tuple[Any, Ca
     `keep_same`, it is kept if its bytes are the same.
     """
     h5py = load_h5py()
-    with new_file_if_absent(out, keep_same=keep_same) as path, _Unfailing(path, "w+") as stream:
+    with new_file_if_absent(out, keep_same=keep_same) as path, _LateErrorFile(path, "w+") as stream:
         try:
             with h5py.File(stream, "w") as hdf5:
                 yield hdf5, stream.check
@@ -82,8 +77,8 @@ def create_hdf5(out: Path, *, keep_same: bool = False) -> Iterator[tuple[Any, Ca
             stream.check()
 
 
-class _Unfailing(io.FileIO):
-    """A file that records its first error in writing instead of raising it, and writes no more."""
+class _LateErrorFile(io.FileIO):
+    """A file that records its first write error instead of raising it, and ignores later writes."""
 
     error: OSError | None = None
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from elmo.errors import ElmoError, reason_of
 from elmo.io.locks import take_lock
-from elmo.io.outputs import check_file, not_replacing
+from elmo.io.outputs import check_file, refuse_foreign_output
 from elmo.io.records import json_bytes, read_record
 
 _TRIES = 100  # of a folder that other writers may remove before it is locked
@@ -68,7 +68,7 @@ def check_record(out: Path, kind: Any) -> None:
     record of type `kind`, the type to be written."""
     check_output(out, pattern=rb"\s*[{\[]")
     if out.exists() and out.stat().st_size:
-        with not_replacing(out):
+        with refuse_foreign_output(out):
             read_record(out, kind)
 
 

@@ -1,6 +1,6 @@
 """Checks of an output before the work begins: whether it can be written, and what it may replace.
 
-Nothing is replaced that is not this project's own, and nothing at a URL.
+Only this project's own files are replaced, and nothing at a URL is.
 """
 
 import os
@@ -36,9 +36,9 @@ def check_file(out: Path, *, pattern: bytes = b"") -> None:
 
 
 @contextmanager
-def not_replacing(out: Path | str) -> Iterator[None]:
-    """Reword, within the context, an `ElmoError` raised by reading the existing output `out`: it
-    then says that this is no output of this command and is not replaced."""
+def refuse_foreign_output(out: Path | str) -> Iterator[None]:
+    """Reword an `ElmoError` that reading the existing output `out` raises within the context: it
+    then says that this command did not write `out`."""
     try:
         yield
     except ElmoError as error:
@@ -56,20 +56,20 @@ def check_folder(
     kind: str | None = None,
     never: str = "",
 ) -> None:
-    """Raise `ElmoError` if an output folder holds files that are not this project's, or another
-    stage's.
+    """Raise `ElmoError` if an output folder holds another stage's files, or files that this project
+    did not write.
 
     The folder may be empty, or hold all `required` files and otherwise only hidden files and those
     that the regular expression `pattern` matches, in subfolders too. If `kind` is given, its
     `manifest.json` must state that kind, and `never` is the name of a file that only another
     stage's output has. At a URL nothing is replaced: the first of `required` must not exist.
     """
-    files = set(out.names()) if out.local is None else _files_of(out.local, required=required)
+    files = set(out.names()) if out.local is None else _list_files(out.local, required=required)
     if out.local is None and required and required[0] in files:
         raise ElmoError(
             f"{out}: already exists, and outputs at a URL are never replaced; choose a new folder"
         )
-    # At a URL, these are files of a writer that was killed.
+    # At a URL, `files` can only be the leftovers of a killed writer.
     _check_names(str(out), files, required=required, pattern=pattern)
     if kind is not None and out.local is not None and files:
         actual_kind = out.read_record("manifest.json", Header).kind
@@ -81,9 +81,9 @@ def check_folder(
         raise ElmoError(f"{out}: holds {never}, another output; choose another folder, or empty it")
 
 
-def _files_of(out: Path, *, required: Sequence[str]) -> set[str]:
-    """Return the files in a folder and its subfolders; raise `ElmoError` if it is not ours to
-    replace."""
+def _list_files(out: Path, *, required: Sequence[str]) -> set[str]:
+    """Return the files in a folder and its subfolders; raise `ElmoError` if this project did not
+    write it."""
     _check_path(out)
     if not out.exists():
         return set()
@@ -104,8 +104,8 @@ def _check_names(out: str, names: Iterable[str], *, required: Sequence[str], pat
     Hidden files are allowed, since file managers create them.
     """
     for name in sorted(names):
-        hidden = any(part.startswith(".") for part in name.split("/"))
-        if not (hidden or name in required or re.fullmatch(pattern, name)):
+        is_hidden = any(part.startswith(".") for part in name.split("/"))
+        if not (is_hidden or name in required or re.fullmatch(pattern, name)):
             raise ElmoError(
                 f"{out}: contains {name}, which no stage wrote; move it or choose another folder"
             )

@@ -31,9 +31,9 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
-# A file beside its manifest: no separator, so it can't leave the folder, and no leading dot.
+# A file in its manifest's folder: no separator, so it can't leave that folder, no leading dot.
 FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_length=128)]
-_TYPES = {
+_WORDS_BY_TYPE = {
     "object": "an object",
     "array": "a list",
     "str": "text",
@@ -44,9 +44,10 @@ _TYPES = {
 
 
 class Header(msgspec.Struct):
-    """The head of a JSON file of ours: what kind of file it is, and the version of its form.
+    """The keys that every JSON file of this project has: its kind and its version.
 
-    That version is `schema` in manifests and `format` in other files: their digests cover the name.
+    The version is called `schema` in manifests and `format` in other files. Digests of these files
+    include the key, so neither can be renamed.
     """
 
     kind: Any = "files without a kind"
@@ -63,7 +64,7 @@ class Header(msgspec.Struct):
             raise format_error(source, version, expected, name=key, remake=remake)
 
 
-JSON_LIMIT = 256 << 20  # bytes of a JSON file that is read at all, and so written
+JSON_LIMIT = 256 << 20  # bytes; larger JSON files are neither read nor written
 
 
 def check_readable(path: Path) -> None:
@@ -107,7 +108,7 @@ def digest(value: Any) -> str:
 def json_bytes(value: Any, *, source: str) -> bytes:
     """Return a value as the JSON bytes that `write_json` writes.
 
-    `ElmoError`, which names `source`, is raised if they are too large to be read again.
+    `ElmoError`, which names `source`, is raised if they are too large for `read_record`.
     """
     text = json.dumps(_json_value(value), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
     data = text.encode()
@@ -125,6 +126,7 @@ def check_json_size(size: int, *, source: str, limit: int | None = None) -> None
 
 
 def _json_value(value: Any) -> Any:
+    """Return a copy of a JSON value with None for each number that is not finite."""
     if isinstance(value, dict):
         return {key: _json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -151,13 +153,14 @@ def read_record(path: Path, kind: type[Record], *, limit: int | None = None) -> 
     return parse_record(path.read_bytes(), kind, source=str(path))
 
 
-def _in_words(problem: str) -> str:
-    """Return what msgspec says of a value of the wrong type without the names of types."""
+def _reword_type_error(problem: str) -> str:
+    """Return msgspec's message about a wrong type with plain words for the type names."""
     types = re.fullmatch("Expected `(.+)`, got `(.+)`", problem)
     if types is None:
         return problem.removeprefix("Object ")
     expected_type, value_type = (
-        " or ".join(_TYPES.get(name, name) for name in side.split(" | ")) for side in types.groups()
+        " or ".join(_WORDS_BY_TYPE.get(name, name) for name in union.split(" | "))
+        for union in types.groups()
     )
     return f"must be {expected_type}, found {value_type}"
 
@@ -171,7 +174,7 @@ def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
         problem, _, key_path = str(error).replace("`key` in ", "").partition(" - at `$")
         key_path = key_path.removesuffix("`").removeprefix(".")
         place = f"{source}: {key_path}" if key_path else source
-        raise ElmoError(f"{place}: {_in_words(problem)}") from None
+        raise ElmoError(f"{place}: {_reword_type_error(problem)}") from None
     except UnicodeDecodeError as error:
         raise ElmoError(f"{source}: not UTF-8 (byte {error.start})") from None
     except RecursionError:
@@ -179,8 +182,8 @@ def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
     except msgspec.DecodeError as error:
         try:
             json.loads(data)  # names the line
-        except json.JSONDecodeError as named:
-            raise Damaged(f"{source}:{named.lineno}: not valid JSON ({named.msg})") from None
+        except json.JSONDecodeError as reason:
+            raise Damaged(f"{source}:{reason.lineno}: not valid JSON ({reason.msg})") from None
         except ValueError:
             pass
         raise Damaged(f"{source}: not valid JSON ({error})") from None

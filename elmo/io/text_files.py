@@ -15,13 +15,13 @@ from elmo.io.records import check_readable
 from elmo.settings import LONGEST_LINE
 
 COMPRESSIONS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_MARKS = (  # UTF-32 in front: its mark begins with that of UTF-16
+_BYTE_ORDER_MARKS = (  # UTF-32 first: its mark begins with the UTF-16 mark
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
     (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
-_LARGEST_FILE = 1 << 30  # bytes of a file that is read whole
+_LARGEST_FILE = 1 << 30  # bytes that `read_bytes` accepts
 
 
 @contextmanager
@@ -90,9 +90,9 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _check_encoding(path: Path, data: bytes) -> None:
-    """Raise `ElmoError` for a file whose first bytes are a mark of UTF-16 or UTF-32, or of gzip."""
+    """Raise `ElmoError` if a file begins with a UTF-16 or UTF-32 mark, or as a gzip file does."""
     if data.startswith(b"\x1f\x8b"):
         raise ElmoError(f"{path}: is compressed with gzip; give it the ending .gz")
-    for mark, encoding in _MARKS:
+    for mark, encoding in _BYTE_ORDER_MARKS:
         if data.startswith(mark):
             raise ElmoError(f"{path}: is {encoding}; convert it: iconv -f {encoding} -t UTF-8")

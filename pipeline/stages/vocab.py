@@ -20,7 +20,7 @@ from elmo.data.vocabulary import MARKS, NOT_WORDS
 from elmo.errors import ElmoError
 from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location, in_parallel
-from elmo.io.outputs import check_folder, not_replacing
+from elmo.io.outputs import check_folder, refuse_foreign_output
 
 from ..cluster import workers
 from ..settings.cluster import Cluster
@@ -77,7 +77,7 @@ def run(
         )
     check_folder(out, required=_FILES, pattern=_ALSO, never="config.json")  # a model has words too
     if out.exists("characters.json"):
-        with not_replacing(str(out)), local_folder(out) as old_folder:
+        with refuse_foreign_output(str(out)), local_folder(out) as old_folder:
             Characters.load(old_folder / "characters.json")
     with work_folder(work, "vocab", out) as kept:
         train, heldout = count_types(Shards(shards), work=kept, cluster=cluster)
