@@ -30,8 +30,8 @@ from elmo.tasks.vectors import Vectors
 
 Labelled = Tagged | Classified | Pair
 # Strengths of the priors of weights: of features, and of the vectors' numbers, whose variance is 1.
-# Of several, cross-validation chooses if there are at most `MOST_CHOSEN` items; else the first is
-# used.
+# Of several, cross-validation chooses if there are `FOLDS` to `MOST_CHOSEN` items; else the first
+# is used.
 TOKEN_PRIORS: tuple[Sequence[float], Sequence[float]] = (0.1,), (30.0,)
 TEXT_PRIORS: tuple[Sequence[float], Sequence[float]] = (
     (0.01, 0.1, 1.0, 10.0),
@@ -299,7 +299,7 @@ def _fit(
         return held_out_NK
 
     with one_thread(), torch.no_grad():
-        if len(priors) == 1 or len(labels_N) > MOST_CHOSEN:
+        if len(priors) == 1 or not FOLDS <= len(labels_N) <= MOST_CHOSEN:
             return Fitted(*fit(priors[0], importance_N1), None)
         held_out = {prior: hold_out(prior) for prior in priors}
         logs = {k: logs_NK.gather(1, numbers_N1) * importance_N1 for k, logs_NK in held_out.items()}
@@ -358,7 +358,7 @@ def _fit_vectors(
         lambda slopes_NK: x_ND.T @ slopes_NK,
         width,
         _label_numbers(learned, labels),
-        priors=priors,
+        priors=priors if len(learned) == len(train) else priors[:1],
         class_weights=class_weights,
     )
     weights_DK = fitted.weights_RK / scale_D.unsqueeze(1)

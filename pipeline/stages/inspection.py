@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ from ..text.copies import (
     split_ranges,
 )
 from ..text.documents import DocumentBlock
-from ..text.filters import FILTERS, DocumentCounts, find_filtered
+from ..text.filters import FILTERS, DocumentCounts, find_filtered, join_counts
 from ..text.input_files import InputFile, check_inputs
 from ..text.pieces import Piece
 from ..text.quality import QualityCounts, summarize
@@ -76,17 +77,22 @@ def inspect_text(
     is_on = {name: getattr(params, name) != off for name, off, _ in _SETTINGS.values()}
     values = {name: value for name, _, value in _SETTINGS.values() if not is_on[name]}
     tried = replace(params, **values)
-    pieces = plan_text(
+    plan = partial(
+        plan_text,
         check_inputs(inputs),
         column,
         out=Location("."),
-        params=tried,
         tokenizer=installed_tokenization(params.tokenizer, params.sentences),
         is_independent=True,
     )
+    try:
+        pieces = plan(params=tried)
+    except ElmoError:  # of one document none can be held out; what cannot be read is named below
+        pieces = plan(params=replace(tried, heldout=0.0))
     contents = run_tasks(examine_piece, pieces, cluster, "inspect")
     documents = [of_piece.documents for of_piece in contents]
-    scripts = Counter(SCRIPTS[i] for of_piece in documents for i in of_piece.scripts if i >= 0)
+    whole_documents = _join_files(documents, pieces)
+    scripts = Counter(SCRIPTS[i] for i in whole_documents.scripts if i >= 0)
     if not tried.scripts:
         tried = replace(tried, scripts=tuple(name for name, _ in scripts.most_common(1)))
 
@@ -150,7 +156,7 @@ def inspect_text(
                 ],
             }
         )
-    sizes = np.concatenate([of_piece.sizes for of_piece in documents])
+    sizes = whole_documents.sizes
     return {
         "formats": Counter(input_.format for input_ in inputs),
         "bytes": sum(input_.bytes for input_ in inputs),
@@ -183,6 +189,16 @@ def examine_piece(piece: Piece) -> PieceContents | ElmoError:
     except ElmoError as error:
         return error
     return PieceContents(passages, documents, quality, np.concatenate(mojibake))
+
+
+def _join_files(documents: Sequence[DocumentCounts], pieces: Sequence[Piece]) -> DocumentCounts:
+    """Return the documents of all pieces; a file that is one document is one, if it is divided."""
+    ids, end = [], 0
+    for of_piece, piece in zip(documents, pieces, strict=True):
+        end -= bool(piece.divided_bytes and piece.spans[0].start)
+        ids.append(np.arange(end, end + len(of_piece.sizes)))
+        end += len(of_piece.sizes)
+    return join_counts(documents, ids)
 
 
 def _choose(

@@ -248,7 +248,9 @@ def tokenize(
         total = accounting.sum_accounts(result.accounting for result in results)
         if not total.tokens:
             discard_pieces(finished)
-            raise ElmoError(f"{inputs[0].url}: the text has no tokens, only white space")
+            phrases = [phrase for reason, phrase in _LEFT_OUT.items() if reason in total.left_out]
+            problem = f"all is left out {', '.join(phrases)}" if phrases else "only white space"
+            raise ElmoError(f"{inputs[0].url}: the text has no tokens, {problem}")
         counts, report = total.counts(), quality.summarize([result.quality for result in results])
         shards = _list_shards(pieces, results)
         with output_location(out, required=_OURS, pattern=_ALSO, kind="shards") as folder:

@@ -56,7 +56,8 @@ def blocks(
     names = split_column(column, header)
     if all(name.isascii() and name.isdecimal() and name not in header for name in names):
         records = chain([first_line], records)  # there is no header
-    indexes = [_column_index(span.input, header, name) for name in names if header]
+    found_indexes = (_column_index(span.input, header, name) for name in names if header)
+    indexes = [*dict.fromkeys(found_indexes)]  # a column may be named by its number too
     kept_at = [_column_index(span.input, header, name, "keep") for name in keep if header]
     texts: list[bytes] = []
     kept: list[str] = []

@@ -28,9 +28,11 @@ _SIGNATURES = (
     (rb"\xff\xfe|\xfe\xff", "UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8"),
     (rb"[^\r\n]*\r[^\n]+\Z", "text with the line ends of old Macs", r"convert them: tr '\r' '\n'"),
 )
+# The rest of a JSON array of arrays or strings, which [[a link]] and ["Yes", he said] are not.
+_LIST = r"\[\s*([\"\[\{\]]|-?\d[\d.]*\s*,)|\"[^\n\"]*\"\s*(,\s*[\"\[\{\dn]|\]\s*(\[|\Z))"
 # The beginning of a text after white space, its kind, and the remedy.
 _BEGINNINGS = (
-    (r"\[\s*[\{\[]|\[\s*\"[^\n\"]*\"\s*[,\]]", "a JSON array", "make lines of it: jq -c '.[]'"),
+    (rf"\[\s*(\{{\s*[\"\}}]|{_LIST})", "a JSON array", "make lines of it: jq -c '.[]'"),
     (r"\{[^\n]*\}\s*\n\s*\{\s*\"", "JSON lines", _RECORDS),
     (r"\{\s*\"[^\"\n]*\"\s*:", "JSON", f"make lines of it (jq -c .), {_RECORDS}"),
     (r"(<!--.*?-->\s*)*<(!doctype|html|head|body|\?xml|mediawiki|tei|svg|rss)\b", "", _MARKUP),

@@ -76,9 +76,10 @@ def load_reader(input_: InputFile) -> Reader:
 def split_column(column: str, names: Container[str]) -> list[str]:
     """Return the names of the columns whose texts are joined, as in `title + body`.
 
-    If one of the `names` of a file or record is the same, it is that column alone.
+    If one of the `names` of a file or record is the same, it is that column alone. A column that is
+    named twice is joined once, so no text is longer than its record.
     """
-    return [column] if column in names else column.split(" + ")
+    return [column] if column in names else [*dict.fromkeys(column.split(" + "))]
 
 
 def join_texts(texts: Iterable[str | None]) -> str:

@@ -107,6 +107,19 @@ def test_texts_whose_words_tell_nothing_hide_no_vectors(monkeypatch: pytest.Monk
     assert together < alone - 40
 
 
+def test_few_or_large_texts_are_not_cross_validated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One text cannot be held out, and of vectors that do not fit some texts have no answers."""
+    train = examples("classification", 20)
+    labels = sorted({e.label for e in train})
+    for few in (train[:1], train[:4]):
+        model = LinearModels(ROWS, len(labels))
+        model.fit(few, labels, _layers_of)
+        assert model.usual_shares == [1.0, 1.0, 1.0] and model(train, _layers_of).isfinite().all()
+    monkeypatch.setattr(features, "MOST_NUMBERS", 12 * len(train) // 2)
+    model.fit(train, labels, _layers_of)
+    assert model.usual_shares[0] != 1.0 and model.usual_shares[1] == 1.0
+
+
 def test_vectors_of_many_tokens_are_learned_from_sentences_spread_evenly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -107,6 +107,16 @@ def test_what_the_settings_have_is_inspected_as_they_have_it(dirty: list[str]) -
     assert {sample["file"] for sample in findings["script"]["samples"]} == {"a.txt", "b.csv"}
 
 
+def test_a_file_that_is_one_document_is_one_whatever_its_pieces(tmp_path: Path) -> None:
+    """Though of one document none can be held out."""
+    (tmp_path / "a.txt").write_text("A line of text.\n" * 500)
+    params = replace(PARAMS, documents="file", shard_bytes=1024)
+    inputs = find_inputs([str(tmp_path / "a.txt")])
+    text = inspect_text(inputs, params, column="", cluster=CLUSTER)
+    assert (text["documents"], text["scripts"]) == (1, {"latin": 1})
+    assert text["median_document_bytes"] == text["longest_document_bytes"] == 7500
+
+
 def test_the_command_prints_what_is_in_the_text(
     dirty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -520,13 +520,14 @@ def test_the_texts_of_several_columns_are_joined(tmp_path: Path, ending: str) ->
         {"body": body, "meta": {"id": f"r{k}", "title": title}, "a + b": f"both {k}"}
         for k, (title, body) in enumerate(zip(titles, bodies, strict=True))
     ]
-    path, column, keep = tmp_path / f"a.{ending}", "meta.title + body", ("meta.id",)
+    path, keep = tmp_path / f"a.{ending}", ("meta.id",)
+    column = "meta.title + body + body"  # a column that is named twice is joined once
     if ending == "jsonl":
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
     elif ending == "parquet":
         pq.write_table(pa.Table.from_pylist(records), path, row_group_size=7)
     else:
-        column, keep = "title + body", ("id",)
+        column, keep = "title + body + 1", ("id",)  # by its number
         with path.open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(["body", "id", "title", "a + b"])
@@ -619,6 +620,14 @@ def test_what_a_filter_leaves_out_is_no_original_of_a_copy(tmp_path: Path) -> No
         shards = make(tmp_path / str(limit), path, near_duplicates=0.8, max_bytes=limit)
         assert [" ".join(row) for row in in_order(shards) if row] == kept
         assert accounted(shards) == shards.manifest.counts.bytes
+
+
+def test_filters_that_leave_nothing_are_named(tmp_path: Path) -> None:
+    path = text_file(tmp_path, ["short", "", "A long document."])
+    with pytest.raises(
+        ElmoError, match=r"no tokens, all is left out as .*min_bytes, as .*max_bytes$"
+    ):
+        make(tmp_path / "out", path, documents="blank", min_bytes=9, max_bytes=8)
 
 
 @pytest.mark.parametrize("least", [0, 3000])

@@ -16,7 +16,12 @@ PROSE = "The mill is old.\nIt was built in 1700, and it fell in 1801.\n\nNobody 
 OTHERS = {
     "JSON lines": RECORD * 3,
     "JSON": [RECORD, '{"a": 1}', '{\n  "texts": [\n    "a"\n  ]\n}\n', f"\ufeff {RECORD}"],
-    "a JSON array": [f"[{RECORD}, {RECORD}]", '["a text", "another"]\n', '[\n  {"text": "a"}\n]'],
+    "a JSON array": [
+        f"[{RECORD}, {RECORD}]",
+        '["a text", "another"]\n',
+        '[\n  {"text": "a"}\n]',
+        '[[1, "a"]]',
+    ],
     "HTML or XML": [
         "<!DOCTYPE html>\n<html><body><p>The mill.</p></body></html>",
         "<html lang='en'>\n<head>",
@@ -61,6 +66,8 @@ TEXTS = [
     "Use `<b>` for bold.\nThe tag <i> is for italics.\nNothing else is said here.\nNor here.\n",
     "[Enter Hamlet]\n\nHAMLET. To be, or not to be.\n[Exit]\n",
     '["Come in," he said.]\n\nShe came.\n',
+    '["Come in", he said.]\n\n[ [She laughs] ]\n',
+    "[[Mills]] are old.\n[[1]] It fell.\n",
     "{The mill} is a name.\n{It} is a pronoun.\nNo more is said.\n",
     "In 1700\tthe mill\nwas built.\nIt fell.\n",
     "From Monday on the mill was closed.\nNobody came.\n",
