@@ -163,13 +163,13 @@ class FeatureStore:
         return part.tokens(row)
 
     def document(self, k: int) -> int:
-        """Return the id of the document that sentence k is of: its number in the corpus, from 0."""
+        """Return the id of the document of sentence k: its number in the corpus, from 0."""
         part, row = self._locate(k)
         return int(part.document_ids[row])
 
     def record(self, k: int) -> dict[str, Any]:
-        """Return the columns of the record that sentence k is of, by their names, as far as the
-        setting `corpus.keep` named them."""
+        """Return the columns of the record of sentence k, by name: those that the setting
+        `corpus.keep` lists."""
         part, row = self._locate(k)
         record: dict[str, Any] = json.loads(part.record(row) or "{}")
         return record

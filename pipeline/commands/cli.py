@@ -87,7 +87,7 @@ class SectionedGroup(click.Group):
 @click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
 @click.option("-q", "--quiet", is_flag=True, help="Hide progress; print only results and errors.")
 def cli(verbose: bool, quiet: bool) -> None:
-    """Train ELMo on your own text, tune it to a domain, and store its vectors as Parquet.
+    """Train ELMo on your own text, fine-tune it on a domain, and store its vectors as Parquet.
 
     `elmo init FOLDER` starts a project. `elmo run` in that folder runs the stages of dvc.yaml.
 

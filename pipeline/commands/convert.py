@@ -51,7 +51,7 @@ def import_(
     tokenizer: str,
     overwrite: bool,
 ) -> None:
-    """Make the folder MODEL from OPTIONS.json and WEIGHTS.hdf5 of 2018.
+    """Convert the 2018 files OPTIONS.json and WEIGHTS.hdf5 to the model folder MODEL.
 
     \b
     Example: elmo import options.json weights.hdf5 models/original --vocabulary words.txt
@@ -80,7 +80,7 @@ def import_(
 @click.argument("weights", type=NEW_FILE)
 @OVERWRITE
 def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
-    """Write MODEL as OPTIONS.json and WEIGHTS.hdf5 of 2018.
+    """Convert MODEL to the 2018 files OPTIONS.json and WEIGHTS.hdf5.
 
     \b
     Example: elmo export models/finetune options.json weights.hdf5
@@ -150,7 +150,7 @@ def package(
 def _dump_help() -> str:
     layouts = [f"  {name:<10} {text}" for name, text in DUMP_LAYOUTS.items()]
     lines = [
-        "Write STORE for other tools, as a table of tokens or HDF5 of 2018.",
+        "Export STORE to other tools, as a table of tokens or in an HDF5 layout of 2018.",
         "",
         "\b",
         "Layouts:",
@@ -166,14 +166,14 @@ def _dump_help() -> str:
 @click.option(
     "--layout",
     type=click.Choice([*DUMP_LAYOUTS]),
-    help="A layout from the list. Default: lists for OUT.parquet, all for OUT.hdf5 or OUT.h5.",
+    help="A layout listed above. Default: lists for OUT.parquet, all for OUT.hdf5 or OUT.h5.",
 )
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
-    help="The number type of the layout lists.",
+    help="The number type in the layout lists.",
 )
 @OVERWRITE
 def dump(store: "Location", out: Path, layout: str | None, dtype: Any, overwrite: bool) -> None:

@@ -62,7 +62,7 @@ COLUMN = click.option(
     type=click.Choice(["reset", "carry"]),
     default="reset",
     show_default=True,
-    help="reset: embed each sentence alone; carry: keep the state, as in 2018.",
+    help="reset: embed each sentence alone; carry: keep the state between sentences, as in 2018.",
 )
 @click.option(
     "--layers",
@@ -82,7 +82,7 @@ COLUMN = click.option(
     type=click.Choice(["auto", "float32", "bfloat16", "int8"]),
     default="float32",
     show_default=True,
-    help="The precision of matrix products; auto: float32 or bfloat16, the faster one here.",
+    help="The precision of matrix products; auto: float32 or bfloat16, whichever is faster.",
 )
 @OVERWRITE
 @DEVICE
@@ -101,7 +101,7 @@ def embed(
     device: str,
     column: str,
 ) -> None:
-    """Embed each line as an array (layers, tokens, dim), tokenized by the model's tokenizer.
+    """Tokenize and embed each line, and write one array (layers, tokens, dim) per line.
 
     The input can be any corpus format, also compressed. Each record counts as a line.
 
@@ -195,9 +195,9 @@ def perplexity(
     device: str,
     column: str,
 ) -> None:
-    """Print the perplexity of a text under the full softmax; each sentence is read alone.
+    """Print the perplexity of a text under the full softmax, one sentence at a time.
 
-    The model's tokenizer splits each line. The mean includes all tokens and sentence ends.
+    The model's tokenizer splits each line. All tokens and sentence ends count.
 
     \b
     Example: elmo perplexity models/finetune --input text.txt

@@ -101,7 +101,7 @@ def inspect(
     as_json: bool,
     cluster: "Cluster",
 ) -> None:
-    """Show what the text in FILES holds, and what each filter would leave out, with samples.
+    """Describe the text in FILES, and show what each filter would leave out, with samples.
 
     Filters that are off in the settings are tried with usual values, one at a time. Outside a
     project, the settings are those of a new one. Nothing is written.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("store", type=FOLDER)
 @click.argument("text")
-@click.option("--model", type=PATH, help="The model of the store. Default: the one in its project.")
+@click.option("--model", type=PATH, help="The store's model. Default: the model in its project.")
 @click.option("-k", "count", default=10, show_default=True, help="The number of neighbours.")
 @click.option(
     "--layer",
@@ -44,7 +44,7 @@ def neighbors(
     as_json: bool,
     device: str,
 ) -> None:
-    """List the tokens of STORE that are used most like the token in brackets.
+    """List the tokens of STORE whose use is most similar to that of the token in brackets.
 
     \b
     Example: elmo neighbors data/features "He has a [gift] for music"
@@ -89,7 +89,7 @@ def verify(store: "Location", as_json: bool) -> None:
 @click.argument("store", type=FOLDER)
 @JSON
 def lineage(store: "Location", as_json: bool) -> None:
-    """Print, as JSON, the model, run, corpus and settings of STORE; --json prints one line.
+    """Print the model, run, corpus and settings of STORE as JSON; --json prints one line.
 
     \b
     Example: elmo lineage data/features

@@ -26,10 +26,10 @@ def _reading(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--format",
             "format_",
-            help="conll, conllu, csv, tsv, jsonl, json or text, if the extension does not tell.",
+            help="If the extension does not show it: conll, conllu, csv, tsv, jsonl, json or text.",
         ),
         click.option(
-            "--columns", help="The columns of the fields, such as word=2,tag=4 or label=stars."
+            "--columns", help="The column of each field, such as word=2,tag=4 or label=stars."
         ),
         click.option(
             "--scheme", help="The tag scheme: bio, iob1, bioes or plain. Default: detected."
@@ -81,9 +81,7 @@ def task() -> None:
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change any other setting."
 )
-@click.option(
-    "--store", type=PATH, help="A store of exactly these sentences. Default: one is made."
-)
+@click.option("--store", type=PATH, help="A store of exactly these sentences. Default: a new one.")
 @click.option(
     "--tokenizer",
     type=click.Choice([*TOKENIZERS]),
@@ -244,7 +242,7 @@ def evaluate(
 ) -> None:
     """Print the scores of the task in FOLDER on labelled data.
 
-    Scores are means over the seeds; scores by label count the answers of all seeds.
+    Scores are means over the seeds. Scores by label pool the answers of all seeds.
 
     \b
     Example: elmo task evaluate models/ner --data test.conll --json
@@ -298,7 +296,7 @@ def evaluate(
     "--as",
     "as_",
     type=click.Choice(["conll", "props", "squad"]),
-    help="The input format of conlleval (for labelled tags), srl-eval.pl or SQuAD's script.",
+    help="Print the input of a scorer: conlleval (needs gold tags), srl-eval.pl or SQuAD's script.",
 )
 @_reading
 def predict(
@@ -313,7 +311,8 @@ def predict(
 ) -> None:
     """Predict with the task in FOLDER and print one line of JSON per example.
 
-    `source` is the file and line of the example. Skipped examples are counted on stderr.
+    `source` in the output is the file and line of the example. The number of skipped examples is
+    printed on stderr.
 
     \b
     Example: elmo task predict models/ner --input text.txt

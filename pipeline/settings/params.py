@@ -146,7 +146,7 @@ class ProjectTask:
     columns: Annotated[
         str, Meta(pattern=r"\A[^\x00-\x1f]{0,1000}\Z", description="one line of text")
     ]
-    """The columns of the fields, such as word=2,tag=4 or label=stars; empty: the usual ones."""
+    """The column of each field, such as word=2,tag=4 or label=stars; empty: the usual ones."""
     scheme: Literal["", "bio", "iob1", "bioes", "plain"]
     """The scheme of the tags; empty: detected."""
     seeds: Annotated[int, Meta(ge=1, le=100)]
@@ -279,8 +279,8 @@ class ReportSettings:
     title: Line
     """The title of the page."""
     neighbors_of: tuple[Line, ...]
-    """Sentences with one token in brackets. For each, the report lists the tokens of the store that
-    are used most like it. Empty: none."""
+    """Sentences with one token in brackets. For each, the report lists the tokens of the store with
+    the most similar use. Empty: none."""
     neighbors: Annotated[int, Meta(ge=1, le=1000)]
     """The number of neighbours for each sentence."""
 

@@ -120,9 +120,7 @@ STAGE = Stage(
     inputs=(),
     outputs=(
         OUT,
-        Argument(
-            "packages", "path", "Write the versions of the packages that are read.", required=False
-        ),
+        Argument("packages", "path", "Write the versions of the source packages.", required=False),
         Argument("versions", "path", "Write the version of each stage's results.", required=False),
     ),
     run=_run,

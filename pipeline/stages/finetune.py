@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STAGE = Stage(
     name="finetune",
     version=10,
-    help="Continue training MODEL on the shards DOMAIN, and measure on GENERAL what it forgets.",
+    help="Fine-tune MODEL on the shards DOMAIN, and measure on GENERAL how much it forgets.",
     inputs=(Argument("model"), Argument("domain"), Argument("general")),
     outputs=(OUT, CURVES),
     run=lambda params, **arguments: run(params=params.finetune, **arguments),
