@@ -1,6 +1,6 @@
 """The model folder: saving and loading a model, with checks that its files belong together.
 
-The files are `config.json` (the model's shape, its tokenizer and the SHA-256 of each other piece),
+The files are `config.json` (the model's shape, its tokenizer and the SHA-256 of the other files),
 `weights.safetensors`, `words.txt`, `counts.txt` (if counts are known), `characters.json` and
 `training.json` (the model's origin). Loading never executes code from the folder.
 """
@@ -47,8 +47,8 @@ from elmo.settings import ModelShape
 
 WEIGHTS = "weights.safetensors"
 _PIECES = (WEIGHTS, "words.txt", "characters.json")
-_OPTIONAL = "counts.txt"
-# The names of files in a model folder, other than its configuration and weights, and of all.
+_COUNTS = "counts.txt"
+# Patterns of a model folder's file names: without config.json and the weights, and with them.
 OTHER_FILE_PATTERN = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
 FILE_PATTERN = rf"config\.json|weights\.safetensors|{OTHER_FILE_PATTERN}"
 Shapes = Mapping[str, tuple[int, ...]]
@@ -62,7 +62,7 @@ class Model:
     `softmax` holds `weight` (words, projection) and `bias` (words), or is None, as for the 2018
     files. `training` is the record of the model's origin. `digest` identifies the model by its
     shape, weights, words, characters and `tokenizer`; `precision` is that of the weights in its
-    file. Treat a model as immutable: copy what you want to change.
+    file. Treat a model as immutable: copy the parts that you want to change.
     """
 
     bilm: BiLM
@@ -113,42 +113,42 @@ def save_model(
     with new_folder(
         Location.parse(folder), required=(CONFIG, WEIGHTS), pattern=OTHER_FILE_PATTERN
     ) as new_model:
-        floats = {name: _convert_weights(precision, name, value) for name, value in weights.items()}
-        pieces = {WEIGHTS: save_weights(new_model / WEIGHTS, floats)}
+        weights = {name: _convert_weight(precision, name, value) for name, value in weights.items()}
+        pieces = {WEIGHTS: save_weights(new_model / WEIGHTS, weights)}
         vocabulary.save(new_model)
         characters.save(new_model / "characters.json")
         write_training(new_model, training)
-        names = (*_PIECES, _OPTIONAL) if (new_model / _OPTIONAL).exists() else _PIECES
+        names = (*_PIECES, _COUNTS) if (new_model / _COUNTS).exists() else _PIECES
         pieces |= {name: sha256(new_model / name) for name in names if name not in pieces}
         digest = write_config(new_model, bilm.config, tokenizer, pieces=pieces)
-        _check(new_model)  # what would not load is not written
-        _keep_card(Location.parse(folder), new_model)
+        _load_without_weights(new_model)  # a folder that would not load is never written
+        _copy_readme(Location.parse(folder), new_model)
         return digest
 
 
-def _keep_card(replaced: Location, new_model: Path) -> None:
-    """Copy the README.md of the folder that is replaced: people edit it."""
-    if replaced.local is not None and (card := replaced.local / "README.md").is_file():
-        shutil.copyfile(card, new_model / card.name)
+def _copy_readme(old_folder: Location, new_model: Path) -> None:
+    """Copy the README.md of the folder to be replaced, if it has one: people edit it."""
+    if old_folder.local is not None and (readme := old_folder.local / "README.md").is_file():
+        shutil.copyfile(readme, new_model / readme.name)
 
 
-def _convert_weights(precision: WeightPrecision, name: str, weights: Tensor) -> Tensor:
-    converted = weights.to(getattr(torch, precision))
+def _convert_weight(precision: WeightPrecision, name: str, weight: Tensor) -> Tensor:
+    converted = weight.to(getattr(torch, precision))
     if precision == "float16" and not is_finite(converted):
         raise ElmoError(f"{name} holds values that are not finite in {precision}")
     return converted
 
 
 def copy_model(model: Folder, out: Location) -> None:
-    """Copy a model folder, or an installed model given by name, to `out`; the copy is the same
-    model."""
+    """Copy a model folder, or an installed model given by name, to `out`; the copy has the same
+    digest."""
     with (
         local_folder(model_location(model)) as source,
         new_folder(out, required=(CONFIG, WEIGHTS), pattern=OTHER_FILE_PATTERN) as new_model,
     ):
-        for name in _files(source):
+        for name in _model_files(source):
             shutil.copyfile(source / name, new_model / name)
-        _keep_card(out, new_model)
+        _copy_readme(out, new_model)
 
 
 def link_model(model: Folder, out: Path) -> None:
@@ -159,12 +159,12 @@ def link_model(model: Folder, out: Path) -> None:
     """
     out.mkdir()
     with local_folder(model_location(model)) as source:
-        for name in _files(source):
+        for name in _model_files(source):
             link_or_copy(source / name, out / name)
 
 
-def _files(folder: Path) -> list[str]:
-    names = (*_PIECES, _OPTIONAL, TRAINING, CONFIG)
+def _model_files(folder: Path) -> list[str]:
+    names = (*_PIECES, _COUNTS, TRAINING, CONFIG)
     return [name for name in names if (folder / name).exists()]
 
 
@@ -180,15 +180,15 @@ def load_model(
     location = model_location(folder)
     read_config(location)  # before anything is copied from a URL
     with local_folder(location) as local:
-        model, names = _check(local)
-        read = [name for name in names if with_softmax or name.startswith("bilm.")]
-        weights = load_weights(local / WEIGHTS, read, device=device)
-        model.bilm.load_state_dict(_with_prefix("bilm.", weights), assign=True)
-        return replace(model, softmax=dict(_with_prefix("softmax.", weights)) or None)
+        model, weight_names = _load_without_weights(local)
+        names_to_read = [name for name in weight_names if with_softmax or name.startswith("bilm.")]
+        weights = load_weights(local / WEIGHTS, names_to_read, device=device)
+        model.bilm.load_state_dict(_select_and_strip("bilm.", weights), assign=True)
+        return replace(model, softmax=dict(_select_and_strip("softmax.", weights)) or None)
 
 
-def _check(folder: Path) -> tuple[Model, list[str]]:
-    """Read a model folder but for the weights, and check that these fit; return their names too."""
+def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
+    """Load a model folder without its weights; check their shapes and return their names too."""
     record = read_config(folder)
     config = ModelShape.from_dict(record.model, source=folder / CONFIG)
     _check_pieces(folder, record)
@@ -222,10 +222,10 @@ def _check_pieces(folder: Path, record: ModelConfig) -> None:
     for name in _PIECES:
         if name not in names:
             raise ElmoError(f"{folder / CONFIG}: pieces must name {name}")
-    if unknown := sorted(names - {*_PIECES, _OPTIONAL}):
+    if unknown := sorted(names - {*_PIECES, _COUNTS}):
         raise ElmoError(f"{folder / CONFIG}: pieces has the unknown name {unknown[0]}")
-    if _OPTIONAL not in names and (folder / _OPTIONAL).exists():
-        raise ElmoError(f"{folder / _OPTIONAL}: does not belong to this model; remove it")
+    if _COUNTS not in names and (folder / _COUNTS).exists():
+        raise ElmoError(f"{folder / _COUNTS}: does not belong to this model; remove it")
     for name, expected in sorted(record.pieces.items()):
         check_sha256(folder / name, expected)
     if record.training is not UNSET:
@@ -246,7 +246,7 @@ def check_filter_widths(config: ModelShape, characters: Characters, *, source: s
 
 
 def _check_shapes(bilm: BiLM, shapes: Shapes, words: int, path: Path) -> None:
-    """Check every name and shape against what the model requires; it may have no softmax."""
+    """Check the name and shape of every weight in the file; those of a softmax are optional."""
     expected = {f"bilm.{name}": tuple(value.shape) for name, value in bilm.state_dict().items()}
     if any(name.startswith("softmax.") for name in shapes):
         expected |= {"softmax.weight": (words, bilm.config.projection), "softmax.bias": (words,)}
@@ -258,7 +258,7 @@ def _check_shapes(bilm: BiLM, shapes: Shapes, words: int, path: Path) -> None:
             )
 
 
-def _with_prefix(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _select_and_strip(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name.removeprefix(prefix): value
         for name, value in values.items()
