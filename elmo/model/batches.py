@@ -1,7 +1,7 @@
 """Batches of sentences read by the LSTMs: in which order, from which state, in which windows.
 
-A sentence's vectors are the same whatever its batch mates: rows are independent, and no row is read
-beyond its end, or what is read there is ignored.
+A sentence's vectors do not depend on the other sentences of its batch: rows are independent, and
+outputs beyond the end of a row are never computed or are ignored.
 
 Shapes: N tokens, S directions, T time steps, B rows, P projection, D = 2P, L LSTM layers, C cells.
 """
@@ -22,7 +22,7 @@ from elmo.nn.lstm import LayerWeightsLike, LSTMStack, LSTMState
 from elmo.nn.packed import for_one_row
 from elmo.nn.padding import round_up_rows, round_up_time_steps
 
-PADDED_TIME_STEPS = 32  # of a window on a GPU, where few large operations are faster
+PADDED_TIME_STEPS = 32  # in a window on a GPU, where few large operations are faster
 WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence
 
 
@@ -39,12 +39,12 @@ class BatchReader:
     """A reader that runs batches of sentences through the LSTMs `lstm`.
 
     `weights` are those of the LSTMs in the form that inference uses, packed or in 8 bits. A
-    sentence starts from the first row of `start`, or from zeros if it is None.
+    sentence starts from the first row of `start_state`, or from zeros if that is None.
     """
 
     def __init__(self, lstm: LSTMStack, weights: Sequence[LayerWeightsLike]) -> None:
-        self.lstm, self.weights, self.of_one_row = lstm, weights, for_one_row(weights)
-        self.start: LSTMState | None = None
+        self.lstm, self.weights, self.one_row_weights = lstm, weights, for_one_row(weights)
+        self.start_state: LSTMState | None = None
 
     @torch.inference_mode()
     def read(self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None) -> list[Tensor]:
@@ -59,21 +59,21 @@ class BatchReader:
         if carry is None and prefers_large_operations(x_NP.device):
             return self._read_padded(x_NP, sentences)
         batch = _Batch(sentences)
-        index_STB = _index([sentences[row] for row in batch.order], x_NP.shape[0])
-        outputs = self._outputs(batch)
+        index_STB = _token_indices([sentences[row] for row in batch.order], x_NP.shape[0])
+        outputs = self._new_outputs(batch)
         rows = torch.from_numpy(batch.order).to(x_NP.device)
         full_state = self._initial_state(carry, len(sentences))
         state = full_state.select_rows(rows)
         start = 0
-        while start < batch.longest:
+        while start < batch.time_steps:
             active = batch.active_rows(start)
-            stop = min(batch.longest, start + max(1, WINDOW_TOKENS // active))
+            stop = min(batch.time_steps, start + max(1, WINDOW_TOKENS // active))
             index = device_tensor(index_STB[:, start:stop, :active], x_NP.device)
             ys, next_state = self.lstm(
                 x_NP[index],
                 state.select_rows(slice(active)),
                 sizes=[batch.active_rows(t) for t in range(start, stop)],
-                weights=self.weights if active > 1 else self.of_one_row,
+                weights=self.weights if active > 1 else self.one_row_weights,
             )
             state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = next_state
             indices = device_tensor(batch.scatter_indices(start, stop, active), x_NP.device)
@@ -88,27 +88,27 @@ class BatchReader:
     def _read_padded(self, x_NP: Tensor, sentences: list[Ints]) -> list[Tensor]:
         """Read one batch as `read` does, in few large operations, for a GPU.
 
-        Windows have few distinct shapes, so that each is captured once, and a batch takes two
-        copies to the device. All rows are read to the end of a window; output beyond a sentence is
+        Windows have few distinct shapes, so CUDA graphs can be reused. A batch needs two copies to
+        the device. All rows are read to the end of a window; output beyond a sentence is
         ignored.
         """
         batch = _Batch(sentences)
-        longest, rows = round_up_time_steps(batch.longest), round_up_rows(len(sentences))
-        index_STB = np.zeros((2, longest, rows), np.int64)
-        index_STB[:, : batch.longest, : len(sentences)] = _index(
+        time_steps, rows = round_up_time_steps(batch.time_steps), round_up_rows(len(sentences))
+        index_STB = np.zeros((2, time_steps, rows), np.int64)
+        index_STB[:, : batch.time_steps, : len(sentences)] = _token_indices(
             [sentences[row] for row in batch.order], x_NP.shape[0]
         )
         windows = []
-        for start in range(0, longest, PADDED_TIME_STEPS):
+        for start in range(0, time_steps, PADDED_TIME_STEPS):
             if active := batch.active_rows(start):
-                stop, width = min(longest, start + PADDED_TIME_STEPS), round_up_rows(active)
+                stop, width = min(time_steps, start + PADDED_TIME_STEPS), round_up_rows(active)
                 windows.append((start, stop, width, batch.scatter_indices(start, stop, width)))
         index = device_tensor(index_STB, x_NP.device)
-        scattered = device_tensor(np.concatenate([part for *_, part in windows], -1), x_NP.device)
-        by_window = torch.split(scattered, [part.shape[-1] for *_, part in windows], -1)
-        outputs = self._outputs(batch)
+        all_indices = device_tensor(np.concatenate([part for *_, part in windows], -1), x_NP.device)
+        indices_by_window = torch.split(all_indices, [part.shape[-1] for *_, part in windows], -1)
+        outputs = self._new_outputs(batch)
         state = self._initial_state(None, rows)
-        for (start, stop, width, _), indices in zip(windows, by_window, strict=True):
+        for (start, stop, width, _), indices in zip(windows, indices_by_window, strict=True):
             x_STBP = x_NP[index[:, start:stop, :width]]
             ys, state = self.lstm(x_STBP, state.select_rows(slice(width)))
             for y_STBP, y_ND in zip(ys, outputs, strict=True):
@@ -116,7 +116,7 @@ class BatchReader:
         return outputs
 
     def _initial_state(self, carry: Carry | None, rows: int) -> LSTMState:
-        """Return the state from which B rows start."""
+        """Return the state in which the rows of a batch start."""
         if carry is None or carry.state is None:
             return self._fresh_state(rows)
         carried_rows = carry.state.h_LSBP.shape[2]
@@ -126,10 +126,10 @@ class BatchReader:
         return LSTMState(*(torch.cat(pair, 2) for pair in zip(carry.state, fresh, strict=True)))
 
     def _fresh_state(self, rows: int) -> LSTMState:
-        """Return the state from which rows start that have read nothing."""
-        if self.start is None:
+        """Return the start state of rows that have read nothing."""
+        if self.start_state is None:
             return self.lstm.zero_state(rows)
-        return self.start.select_rows(torch.zeros(rows, dtype=torch.long))
+        return self.start_state.select_rows(torch.zeros(rows, dtype=torch.long))
 
     @staticmethod
     def _update_carry(carry: Carry, state: LSTMState) -> None:
@@ -139,28 +139,28 @@ class BatchReader:
             state = LSTMState(*(torch.cat(pair, 2) for pair in zip(state, idle, strict=True)))
         carry.state = state
 
-    def _outputs(self, batch: "_Batch") -> list[Tensor]:
+    def _new_outputs(self, batch: "_Batch") -> list[Tensor]:
         shape = (batch.tokens, 2 * self.lstm.projection)
         return [self.lstm.weight[0].new_empty(shape) for _ in range(self.lstm.layer_count)]
 
 
 def batches_by_length(lengths: Sequence[int], rows: int) -> list[npt.NDArray[np.int64]]:
-    """Return the indices of the sentences that are not empty in batches of at most `rows`, longest
-    first."""
+    """Divide sentences into batches of at most `rows`, longest first; return the indices of each
+    batch. Empty sentences are left out."""
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     order = order[: int(np.count_nonzero(lengths))]
     return [order[start : start + rows] for start in range(0, len(order), rows)]
 
 
-def _index(sentences: list[Ints], rows: int) -> npt.NDArray[np.int64]:
-    """Return indices (S, T, B) into the table of vectors, whose last two rows are `<S>` and
+def _token_indices(sentences: list[Ints], table_rows: int) -> npt.NDArray[np.int64]:
+    """Return indices (S, T, B) into a table of `table_rows` vectors; its last two are `<S>` and
     `</S>`."""
-    longest = max(len(s) for s in sentences) + 2
-    index_STB = np.zeros((2, longest, len(sentences)), np.int64)
+    time_steps = max(len(s) for s in sentences) + 2
+    index_STB = np.zeros((2, time_steps, len(sentences)), np.int64)
     for row, sentence in enumerate(sentences):
-        line = np.concatenate([[rows - 2], sentence, [rows - 1]])
-        index_STB[0, : len(line), row] = line
-        index_STB[1, : len(line), row] = line[::-1]
+        indices = np.concatenate([[table_rows - 2], sentence, [table_rows - 1]])
+        index_STB[0, : len(indices), row] = indices
+        index_STB[1, : len(indices), row] = indices[::-1]
     return index_STB
 
 
@@ -172,32 +172,32 @@ class _Batch:
         self.tokens = int(lengths.sum())
         self.order = np.argsort(-lengths, kind="stable")
         self.lengths = lengths[self.order]
-        self.longest = int(self.lengths[0]) + 2  # time steps, with the boundaries
+        self.time_steps = int(self.lengths[0]) + 2  # with the boundaries
         self._starts = np.concatenate([[0], np.cumsum(lengths)])[self.order]
 
     def active_rows(self, time: int) -> int:
         """Return the number of rows, counted from the first, that are still read at a time step."""
         return int((self.lengths + 2 > time).sum())
 
-    def scatter_indices(self, start: int, stop: int, width: int) -> npt.NDArray[np.int64]:
+    def scatter_indices(self, start: int, stop: int, rows: int) -> npt.NDArray[np.int64]:
         """Return which (time step, row) of a window hold tokens, and their output rows: (S, 2,
         tokens).
 
-        The window has the first `width` rows. Time step t reads token t − 1 forward and token n − t
+        The window has the first `rows` rows. Time step t reads token t − 1 forward and token n − t
         backward; 0 and n + 1 are boundaries.
         """
-        lengths, starts = self.lengths[:width], self._starts[:width]
-        times = np.arange(start, stop)[:, None]
-        time, row = np.nonzero((times >= 1) & (times <= lengths[None]))
-        source = time * width + row
-        t = time + start
+        lengths, starts = self.lengths[:rows], self._starts[:rows]
+        time_steps = np.arange(start, stop)[:, None]
+        offset, row = np.nonzero((time_steps >= 1) & (time_steps <= lengths[None]))
+        source = offset * rows + row
+        t = offset + start
         forward, backward = starts[row] + t - 1, starts[row] + lengths[row] - t
         return np.array([[source, forward], [source, backward]])
 
 
 def _scatter(y_STBP: Tensor, y_ND: Tensor, indices_S2N: Tensor) -> None:
     """Copy a window's outputs to the rows of their tokens."""
-    width = y_STBP.shape[-1]
+    projection = y_STBP.shape[-1]
     for direction, (source, target) in enumerate(indices_S2N):
-        rows = y_STBP[direction].reshape(-1, width)[source]
-        y_ND[:, direction * width : (direction + 1) * width][target] = rows
+        rows = y_STBP[direction].reshape(-1, projection)[source]
+        y_ND[:, direction * projection : (direction + 1) * projection][target] = rows

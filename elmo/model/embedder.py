@@ -93,7 +93,7 @@ class Embedder:
             carry = Carry()
             for sentence in warm_up:
                 self.embed([sentence], state=carry)
-            self._reader.start = carry.state
+            self._reader.start_state = carry.state
 
     def _new_reader(self) -> BatchReader:
         """Return a reader of batches, with the weights in the form that is fast here."""
@@ -106,14 +106,14 @@ class Embedder:
         """Return the state to pickle: packed weights and tokenizers are made anew elsewhere."""
         rebuilt_names = ("_reader", "_text_tokenizer")
         state = {name: value for name, value in self.__dict__.items() if name not in rebuilt_names}
-        return {**state, "start": self._reader.start}
+        return {**state, "start": self._reader.start_state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled state."""
         start = state.pop("start")
         self.__dict__.update(state)
         self._reader = self._new_reader()
-        self._reader.start = start
+        self._reader.start_state = start
 
     @classmethod
     def load(
