@@ -1,7 +1,7 @@
 """The 2018 files, options.json and HDF5 weights, read and written without loss.
 
-A model folder has the same layout (gates, convolutions, forget bias not included), so import and
-export only rename and stack tensors. The 2018 files do not contain the softmax.
+A model folder has the same layout (gates, convolutions, a bias without the forget bias), so import
+and export only rename and stack tensors. The 2018 files do not contain the softmax.
 """
 
 import json
@@ -41,7 +41,8 @@ from elmo.model.folder import (
 from elmo.nn.bilm import BiLM
 from elmo.settings import ModelShape
 
-CHARACTERS = 261
+CHARACTERS = 261  # rows of the character embedding, without one for masks
+# Names of HDF5 datasets by those of the model's weights.
 _LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
 _HIGHWAY = {
     "carry_weight": "W_carry",
@@ -66,8 +67,8 @@ def import_2018(
 
     `vocabulary` is the word list that came with it, needed if the model reads words, or to train a
     softmax. `embedding` is the HDF5 file of the word vectors, if they are not among the weights.
-    The files do not say how text was tokenized, so the name `tokenizer` is recorded. A model that
-    is there is replaced only with `overwrite`. `ElmoError` names an option or dataset that is
+    The files do not say how text was tokenized, so the name `tokenizer` is recorded. An existing
+    model is replaced only with `overwrite`. `ElmoError` names an option or dataset that is
     missing or does not fit.
     """
     check_folder(Location(out), required=(CONFIG, WEIGHTS), pattern=OTHER_FILE_PATTERN)
@@ -81,15 +82,16 @@ def import_2018(
     tokenization = installed_tokenization(tokenizer)
     config = read_options(options)
     words = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([*MARKS])
-    table = embedding or weights
-    with open_hdf5(weights) as file, open_hdf5(table) as table_file:
+    table_path = embedding or weights
+    with open_hdf5(weights) as file, open_hdf5(table_path) as table_file:
         if config.input_words is not None:
             if vocabulary is None:
                 raise ElmoError(f"{weights}: reads words; name their list with --vocabulary")
-            shape = tuple(_dataset(table_file, table, "embedding").shape)
+            shape = tuple(_find_dataset(table_file, table_path, "embedding").shape)
             if len(shape) != 2 or shape[0] != len(words):
                 raise ElmoError(
-                    f"{table}: embedding has shape {shape}, {vocabulary} has {len(words)} words"
+                    f"{table_path}: embedding has shape {shape}, "
+                    f"{vocabulary} has {len(words)} words"
                 )
             config = replace(config, input_words=shape[0])
         elif embedding is not None:
@@ -97,9 +99,9 @@ def import_2018(
         with torch.device("meta"):
             bilm = BiLM(config, characters=CHARACTERS)
         state: dict[str, Tensor] = {}
-        for name, datasets in _datasets(config, set(_names(file, weights))):
-            source = (table_file, table) if name == "encoder.embedding" else (file, weights)
-            arrays = [_array(*source, dataset, shape) for dataset, shape in datasets]
+        for name, datasets in _datasets(config, set(_object_names(file, weights))):
+            source = (table_file, table_path) if name == "encoder.embedding" else (file, weights)
+            arrays = [_read_array(*source, dataset, shape) for dataset, shape in datasets]
             state[name] = _join_datasets(name, arrays)
         bilm.load_state_dict(state, assign=True)
     inputs = {"options": sha256(options), "weights": sha256(weights)}
@@ -131,21 +133,21 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
         )
     state = source_model.bilm.state_dict()
     with new_file_if_absent(Path(options)) as new_options:  # both files, or neither
-        write_json(new_options, _options(config))
-        # Killed between the two, it left the weights; the next export finds them the same.
-        with create_hdf5(Path(weights), keep_same=True) as (file, check):
+        write_json(new_options, _options_json(config))
+        # If this is killed between the two, the weights stay; the next export accepts them.
+        with create_hdf5(Path(weights), keep_same=True) as (file, check_write):
             for name, datasets in _datasets(config, None):
                 arrays = _split_weight(name, state[name])
                 for (dataset, shape), array in zip(datasets, arrays, strict=True):
                     file.create_dataset(dataset, data=array.reshape(shape).numpy(), dtype="float32")
-                    check()
+                    check_write()
 
 
 def read_options(path: Path) -> ModelShape:
     """Read the options.json of an ELMo of 2018; return the shape of the model. `ElmoError` is
     raised for options that this package does not support."""
-    value = read_json(path)
-    lstm = _section(path, value, "lstm")
+    options = read_json(path)
+    lstm = _section(path, options, "lstm")
     clip = {name: lstm.get(name) or None for name in ("cell_clip", "proj_clip")}
     shape: dict[str, Any] = {
         "cells": _option(path, lstm, "lstm", "dim"),
@@ -155,14 +157,14 @@ def read_options(path: Path) -> ModelShape:
         "projection_clip": clip["proj_clip"],
         "skip": lstm.get("use_skip_connections", False),
     }
-    if "char_cnn" not in value:
-        plain = {"char_dim": 0, "filters": [], "activation": "relu", "highways": 0}
-        return ModelShape.from_dict(shape | plain | {"input_words": 1}, source=path)
-    cnn = _section(path, value, "char_cnn")
-    count = cnn.get("n_characters", CHARACTERS + 1)
-    if count not in (CHARACTERS, CHARACTERS + 1):
+    if "char_cnn" not in options:
+        word_encoder = {"char_dim": 0, "filters": [], "activation": "relu", "highways": 0}
+        return ModelShape.from_dict(shape | word_encoder | {"input_words": 1}, source=path)
+    cnn = _section(path, options, "char_cnn")
+    characters = cnn.get("n_characters", CHARACTERS + 1)
+    if characters not in (CHARACTERS, CHARACTERS + 1):
         raise ElmoError(
-            f"{path}: char_cnn.n_characters must be 262 (261 while training), found {count!r}"
+            f"{path}: char_cnn.n_characters must be 262 (261 while training), found {characters!r}"
         )
     if cnn.get("max_characters_per_token", MAX_CHARACTERS) != MAX_CHARACTERS:
         raise ElmoError(
@@ -179,7 +181,7 @@ def read_options(path: Path) -> ModelShape:
     return ModelShape.from_dict(shape, source=path)
 
 
-def _options(config: ModelShape) -> dict[str, Any]:
+def _options_json(config: ModelShape) -> dict[str, Any]:
     """Return the content of options.json for a model."""
     options: dict[str, Any] = {
         "lstm": {
@@ -203,25 +205,24 @@ def _options(config: ModelShape) -> dict[str, Any]:
     return options
 
 
-DatasetShape = tuple[str, tuple[int, ...]]
+NamedShape = tuple[str, tuple[int, ...]]
 
 
-def _datasets(config: ModelShape, names: set[str] | None) -> list[tuple[str, list[DatasetShape]]]:
-    """Return for each weight of ours the HDF5 datasets it is read from, with their shapes.
+def _datasets(config: ModelShape, names: set[str] | None) -> list[tuple[str, list[NamedShape]]]:
+    """Return for each weight of the model the HDF5 datasets it is read from, with their shapes.
 
-    `names` are those of the file's datasets: a model of one layer may lack `MultiRNNCell` in its
-    names.
+    `names` are those in the file: with a single layer, the paths may have no `MultiRNNCell`. None
+    stands for a new file.
     """
-    datasets: list[tuple[str, list[DatasetShape]]] = []
+    datasets: list[tuple[str, list[NamedShape]]] = []
     if config.input_words is not None:
-        table = (config.input_words, config.projection)
-        datasets.append(("encoder.embedding", [("embedding", table)]))
+        embedding = (config.input_words, config.projection)
+        datasets.append(("encoder.embedding", [("embedding", embedding)]))
     else:
         datasets += _encoder_datasets(config)
     for layer in range(config.layers):
-        inputs = config.projection
         shapes: dict[str, tuple[int, ...]] = {
-            "weight": (inputs + config.projection, 4 * config.cells),
+            "weight": (2 * config.projection, 4 * config.cells),
             "bias": (4 * config.cells,),
             "project": (config.cells, config.projection),
         }
@@ -236,10 +237,10 @@ def _datasets(config: ModelShape, names: set[str] | None) -> list[tuple[str, lis
     return datasets
 
 
-def _encoder_datasets(config: ModelShape) -> list[tuple[str, list[DatasetShape]]]:
+def _encoder_datasets(config: ModelShape) -> list[tuple[str, list[NamedShape]]]:
     total = sum(count for _, count in config.filters)
     embedding = (CHARACTERS, config.char_dim)
-    datasets: list[tuple[str, list[DatasetShape]]] = [
+    datasets: list[tuple[str, list[NamedShape]]] = [
         ("encoder.char_embedding", [("char_embed", embedding)])
     ]
     for k, (width, count) in enumerate(config.filters):
@@ -275,11 +276,11 @@ def _join_datasets(name: str, arrays: list[Floats]) -> Tensor:
 
 
 def _split_weight(name: str, tensor: Tensor) -> list[Tensor]:
-    """Split a weight into its datasets."""
+    """Split a weight into the values of its datasets."""
     return list(tensor) if name.startswith("lstm.") else [tensor]
 
 
-def _names(file: Any, path: Path) -> list[str]:
+def _object_names(file: Any, path: Path) -> list[str]:
     names: list[str] = []
     try:
         file.visit(names.append)
@@ -288,15 +289,15 @@ def _names(file: Any, path: Path) -> list[str]:
     return names
 
 
-def _dataset(file: Any, path: Path, name: str) -> Any:
+def _find_dataset(file: Any, path: Path, name: str) -> Any:
     dataset = read_dataset(file, path, name)
     if dataset is None:
         raise ElmoError(f"{path}: has no dataset {name}; options.json requires it")
     return dataset
 
 
-def _array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
-    dataset = _dataset(file, path, name)
+def _read_array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
+    dataset = _find_dataset(file, path, name)
     actual = tuple(dataset.shape)
     if name == "char_embed" and actual == (shape[0] + 1, *shape[1:]):
         raise ElmoError(
@@ -312,10 +313,10 @@ def _array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
     return array
 
 
-def _section(path: Path, value: dict[str, Any], name: str) -> dict[str, Any]:
-    if not isinstance(value.get(name), dict):
-        raise ElmoError(f"{path}: {name} must be a section, found {json.dumps(value.get(name))}")
-    section: dict[str, Any] = value[name]
+def _section(path: Path, options: dict[str, Any], name: str) -> dict[str, Any]:
+    if not isinstance(options.get(name), dict):
+        raise ElmoError(f"{path}: {name} must be a section, found {json.dumps(options.get(name))}")
+    section: dict[str, Any] = options[name]
     return section
 
 
