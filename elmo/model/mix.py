@@ -22,7 +22,7 @@ from elmo.nn.device import prefers_large_operations
 from elmo.nn.padding import round_up_rows, round_up_time_steps
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
-TOKENS_AT_ONCE = 4096  # that are read without gradients
+TOKENS_AT_ONCE = 4096  # in one piece of text that is read without gradients
 _EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}
 
 
@@ -48,9 +48,9 @@ class ScalarMix(nn.Module):
         if len(layers_LBTD) != len(self.weights):
             raise ElmoError(f"{len(self.weights)} layers to mix, found {len(layers_LBTD)}")
         if self.layer_norm is not None:
-            layers_LBTD = _normalised(layers_LBTD, mask_BT, _EPSILON[self.layer_norm])
-        share_L = (self.weights.softmax(0) * self.gamma).to(layers_LBTD.dtype)
-        return torch.einsum("l,lbtd->btd", share_L, layers_LBTD)
+            layers_LBTD = _normalise(layers_LBTD, mask_BT, _EPSILON[self.layer_norm])
+        weights_L = (self.weights.softmax(0) * self.gamma).to(layers_LBTD.dtype)
+        return torch.einsum("l,lbtd->btd", weights_L, layers_LBTD)
 
     def l2(self) -> Tensor:
         """Return Σ w², for you to multiply by λ (0.001 in the paper's tasks) and add to the
@@ -58,7 +58,7 @@ class ScalarMix(nn.Module):
         return self.weights.square().sum()
 
 
-def _normalised(layers_LBTD: Tensor, mask_BT: Tensor, epsilon: float) -> Tensor:
+def _normalise(layers_LBTD: Tensor, mask_BT: Tensor, epsilon: float) -> Tensor:
     """Normalise each layer by its mean and variance over the unmasked values."""
     mask_BT1 = mask_BT.to(layers_LBTD.dtype).unsqueeze(-1)
     count = mask_BT1.sum().clamp(min=1) * layers_LBTD.shape[-1]
@@ -77,13 +77,13 @@ class ElmoOutput(TypedDict):
 
 
 class Elmo(nn.Module):
-    """A biLM with learned mixes of its layers, `representations` of them; each sentence is read on
-    its own.
+    """A biLM that reads each sentence independently, with `representations` learned mixes of its
+    layers.
 
     The biLM is frozen unless `trainable`; a `Model` passed in is copied and stays unchanged.
     `dropout` applies to the mixes. `layer_norm="bilm-tf"` normalises as the original did, without
-    the sentence boundaries; `"allennlp"` includes them. The default is None, since with either a
-    vector depends on its batch. The module is created on the model's device. Several threads may
+    the sentence boundaries; `"allennlp"` includes them. The default is None, since both make a
+    vector depend on its batch. The module is created on the model's device. Several threads may
     use it for inference.
     """
 
@@ -125,27 +125,27 @@ class Elmo(nn.Module):
         """Return the mixed layers of token lists, or of their character ids from `batch_to_ids`.
 
         The result has the keys of AllenNLP's module: `elmo_representations`, a tensor (sentences,
-        tokens, dim) per mix, and `mask`. With `keep_sentence_boundaries`, there are two tokens
-        more.
+        tokens, dim) per mix, and `mask`. `keep_sentence_boundaries` adds two tokens to each
+        sentence.
         """
         if not isinstance(ids_BTK, Tensor):
             ids_BTK = self.batch_to_ids(ids_BTK)
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
-            layers_LBTD, lengths_B = self._layers(ids_BTK)
+            layers_LBTD, lengths_B = self._compute_layers(ids_BTK)
         time_steps = torch.arange(layers_LBTD.shape[2], device=ids_BTK.device)
-        bounded_BT = time_steps < (lengths_B + 2)[:, None]
-        inner_BT = time_steps[:-2] < lengths_B[:, None]
+        bounded_mask_BT = time_steps < (lengths_B + 2)[:, None]
+        inner_mask_BT = time_steps[:-2] < lengths_B[:, None]
         mixed = []
         for mix in self.mixes:
             if self.keep_sentence_boundaries or mix.layer_norm == "allennlp":
-                mixed_BTD = mix(layers_LBTD, bounded_BT)
+                mixed_BTD = mix(layers_LBTD, bounded_mask_BT)
                 if not self.keep_sentence_boundaries:
                     mixed_BTD = mixed_BTD[:, 1:-1]
             else:
-                mixed_BTD = mix(layers_LBTD[:, :, 1:-1], inner_BT)
-            mask_BT = bounded_BT if self.keep_sentence_boundaries else inner_BT
+                mixed_BTD = mix(layers_LBTD[:, :, 1:-1], inner_mask_BT)
+            mask_BT = bounded_mask_BT if self.keep_sentence_boundaries else inner_mask_BT
             mixed.append(self.dropout(mixed_BTD * mask_BT.unsqueeze(-1)))
-        mask_BT = bounded_BT if self.keep_sentence_boundaries else inner_BT
+        mask_BT = bounded_mask_BT if self.keep_sentence_boundaries else inner_mask_BT
         return {"elmo_representations": mixed, "mask": mask_BT}
 
     def l2(self) -> Tensor:
@@ -153,7 +153,7 @@ class Elmo(nn.Module):
         add to the loss."""
         return torch.stack([mix.l2() for mix in self.mixes]).sum()  # type: ignore[operator]
 
-    def _layers(self, ids_BTK: Tensor) -> tuple[Tensor, Tensor]:
+    def _compute_layers(self, ids_BTK: Tensor) -> tuple[Tensor, Tensor]:
         """Return all layers (L, B, T + 2, D) with the boundaries, and the lengths (B) without
         them."""
         if len(ids_BTK) == 0:
@@ -165,7 +165,7 @@ class Elmo(nn.Module):
         autocast = torch.is_autocast_enabled(device)
         precision = torch.get_autocast_dtype(device) if autocast else self.bilm.lstm.weight[0].dtype
         with torch.autocast(device, enabled=False):
-            x_NP, index_BT, mask_BT = self._tokens(ids_BTK, precision)
+            x_NP, index_BT, mask_BT = self._encode(ids_BTK, precision)
             lengths_B = mask_BT.sum(1)
             time_steps = torch.arange(index_BT.shape[1] + 2, device=ids_BTK.device)
             begin, end = len(x_NP) - 2, len(x_NP) - 1
@@ -174,12 +174,12 @@ class Elmo(nn.Module):
             reversed_BT = (lengths_B[:, None] + 1 - time_steps).clamp(min=0)
             index_SBT = torch.stack([forward_BT, forward_BT.gather(1, reversed_BT)])
             S, B, T = index_SBT.shape
-            if prefers_large_operations(index_SBT.device):  # shapes that repeat are captured
+            if prefers_large_operations(index_SBT.device):  # CUDA graphs need repeated shapes
                 padding = (0, round_up_time_steps(T) - T, 0, round_up_rows(B) - B)
                 index_SBT = nn.functional.pad(index_SBT, padding)
-            read_STBP = token_vectors(index_SBT.transpose(1, 2), x_NP)
-            ys = self._read(read_STBP)
-            x_STBP, *ys = (y_STBP[:, :T, :B] for y_STBP in (read_STBP, *ys))
+            input_STBP = token_vectors(index_SBT.transpose(1, 2), x_NP)
+            ys = self._run_lstm(input_STBP)
+            x_STBP, *ys = (y_STBP[:, :T, :B] for y_STBP in (input_STBP, *ys))
         x_BTP = x_STBP[0].transpose(0, 1)
         layers = [torch.cat([x_BTP, x_BTP], -1)]
         for y_STBP in ys:
@@ -188,20 +188,20 @@ class Elmo(nn.Module):
             layers.append(torch.cat([forward_BTP, backward_BTP.gather(1, indices)], -1))
         return torch.stack(layers), lengths_B
 
-    def _read(self, x_STBP: Tensor) -> list[Tensor]:
-        """Return the output of each LSTM layer; without gradients, text is read a piece at a time,
-        since the gates of one piece take the memory of 2 × 4 × cells numbers a token."""
+    def _run_lstm(self, x_STBP: Tensor) -> list[Tensor]:
+        """Return the output of each LSTM layer. Without gradients, text is read a piece at a time,
+        to save memory: the gates of a piece are 2 × 4 × cells numbers per token."""
         _, T, B, _ = x_STBP.shape
-        time_steps = T if torch.is_grad_enabled() else max(1, TOKENS_AT_ONCE // B)
+        piece_steps = T if torch.is_grad_enabled() else max(1, TOKENS_AT_ONCE // B)
         state = self.bilm.lstm.zero_state(B)
         pieces = []
-        for start in range(0, T, time_steps):
-            ys, state = self.bilm.lstm(x_STBP[:, start : start + time_steps], state)
+        for start in range(0, T, piece_steps):
+            ys, state = self.bilm.lstm(x_STBP[:, start : start + piece_steps], state)
             pieces.append(ys)
         return [torch.cat(parts, 1) for parts in zip(*pieces, strict=True)]
 
-    def _tokens(self, ids_BTK: Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Vectors of distinct tokens with the two boundaries last, each token's index, the mask."""
+    def _encode(self, ids_BTK: Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Return vectors (distinct tokens, then the two boundaries), token indices and the mask."""
         marks_2P = self.bilm.encode(self.marks_2K, precision=precision)
         if ids_BTK.dim() != 3 or ids_BTK.shape[2] != self.characters.max_characters:
             raise ElmoError(
@@ -211,7 +211,7 @@ class Elmo(nn.Module):
         mask_BT = ids_BTK[:, :, 0] > 0
         if (mask_BT[:, 1:] & ~mask_BT[:, :-1]).any():
             raise ElmoError("ids have a gap (a token follows a masked one); close it")
-        raw = torch.where(mask_BT.unsqueeze(-1), ids_BTK - 1, self.marks_2K[0])
-        distinct_NK, index = torch.unique(raw.flatten(0, 1), dim=0, return_inverse=True)
+        raw_BTK = torch.where(mask_BT.unsqueeze(-1), ids_BTK - 1, self.marks_2K[0])
+        distinct_NK, index = torch.unique(raw_BTK.flatten(0, 1), dim=0, return_inverse=True)
         x_NP = self.bilm.encode(distinct_NK, precision=precision)
         return torch.cat([x_NP, marks_2P]), index.view(mask_BT.shape), mask_BT
