@@ -153,9 +153,9 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
     )
     if name == "count":
         counts = [training_sides.count(step, window, k) for k, window in enumerate(windows)]
-        flop, operations, moved = (median(column) for column in zip(*counts, strict=True))
+        flop, operations, traffic = (median(column) for column in zip(*counts, strict=True))
         per_token = round(flop / (options.rows * WINDOW) / 1e6, 1)
-        return {"mflop_a_token": per_token, "operations": operations, "mb": round(moved / 1e6)}
+        return {"mflop_a_token": per_token, "operations": operations, "mb": round(traffic / 1e6)}
     seconds, cpu = [], []
     for number, window in enumerate(windows):
         began, cpu_began = time.perf_counter(), time.process_time()

@@ -146,14 +146,14 @@ def embedding_flop(shape: ModelShape, *, types: float = 0.2, characters: int = 5
 class _Operations(TorchDispatchMode):
     """Counts operations that are no views, and the bytes of the tensors they read and write."""
 
-    operations = moved = 0
+    operations = traffic = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not func.is_view:
             leaves = tree_leaves((args, kwargs, result))
             self.operations += 1
-            self.moved += sum(leaf.nbytes for leaf in leaves if torch.is_tensor(leaf))
+            self.traffic += sum(leaf.nbytes for leaf in leaves if torch.is_tensor(leaf))
         return result
 
 
@@ -170,7 +170,7 @@ def count(step: Step, window: Window, number: int) -> tuple[int, int, int]:
     formulas = {torch.ops.aten.baddbmm_: in_place, torch.ops.mkldnn._linear_pointwise: linear}
     with FlopCounterMode(display=False, custom_mapping=formulas) as counter, _Operations() as work:
         step(window, number)
-    return counter.get_total_flops(), work.operations, work.moved
+    return counter.get_total_flops(), work.operations, work.traffic
 
 
 def _our_step(bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: WorkerGroup) -> Step:

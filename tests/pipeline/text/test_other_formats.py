@@ -67,6 +67,7 @@ TEXTS = [
     "[Enter Hamlet]\n\nHAMLET. To be, or not to be.\n[Exit]\n",
     '["Come in," he said.]\n\nShe came.\n',
     '["Come in", he said.]\n\n[ [She laughs] ]\n',
+    "ORCs attacked the mill.\nRIFFs were played.\n",
     "[[Mills]] are old.\n[[1]] It fell.\n",
     "{The mill} is a name.\n{It} is a pronoun.\nNo more is said.\n",
     "In 1700\tthe mill\nwas built.\nIt fell.\n",
