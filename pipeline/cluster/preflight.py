@@ -1,6 +1,6 @@
 """The check of a cluster's nodes before a stage works on them: one line names nodes and causes.
 
-This file is given Ray and imports it nowhere. Ray itself refuses a node with another Python.
+The `ray` module is passed in, not imported here. Ray itself refuses a node with another Python.
 """
 
 import hashlib
@@ -19,30 +19,30 @@ from elmo.io.location import Location
 from .. import PACKAGE
 
 PACKAGES = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec")
-ANSWER = 300.0  # seconds in which a node must have looked; importing torch may take a minute
-CACHE_SECONDS = 40.0  # seconds for which a network file system may hide what another node wrote
-_IMAGE = "use one image for all"
+ANSWER_SECONDS = 300.0  # a node must answer in this time; importing torch may take a minute
+CACHE_SECONDS = 40.0  # for this long, a network file system may hide another node's files
+_IMAGE_ADVICE = "use one image for all"
 
 
-def check_nodes(ray: Any, folders: Sequence[Location], *, answer: float = ANSWER) -> int:
+def check_nodes(ray: Any, folders: Sequence[Location], *, timeout: float = ANSWER_SECONDS) -> int:
     """Check each node of a cluster; return how many were checked, 0 if there is only one.
 
-    Raises `ElmoError` with all that is wrong, each cause with its nodes. Each node must see the
-    local ones of `folders`, and answer in `answer` seconds. The only node of a cluster
-    is this machine, and is not asked.
+    Raises `ElmoError` with every problem and the nodes that have it. Each node must see those of
+    `folders` that are local, and answer in `timeout` seconds. If the cluster has one node, that is
+    this machine, and no check is made.
     """
     packages = {name: package_version(name) for name in PACKAGES}
     nodes = _other_nodes(ray)
-    with markers(folders) as contents:
-        causes = _ask_all(ray, nodes, (packages, code_digest(), contents), answer)
-    by_cause: dict[str, list[str]] = {}
-    for node, cause in causes:
-        by_cause.setdefault(cause, []).append(node)
-    if by_cause:
+    with markers(folders) as marker_by_folder:
+        problems = _ask_all(ray, nodes, (packages, code_digest(), marker_by_folder), timeout)
+    nodes_by_cause: dict[str, list[str]] = {}
+    for node, cause in problems:
+        nodes_by_cause.setdefault(cause, []).append(node)
+    if nodes_by_cause:
         raise ElmoError(
             "; ".join(
-                f"node{'s' * (len(names) > 1)} {', '.join(names)}: {cause}"
-                for cause, names in by_cause.items()
+                f"node{'s' * (len(node_names) > 1)} {', '.join(node_names)}: {cause}"
+                for cause, node_names in nodes_by_cause.items()
             )
         )
     return len(nodes)
@@ -51,26 +51,26 @@ def check_nodes(ray: Any, folders: Sequence[Location], *, answer: float = ANSWER
 def check_node(
     packages: Mapping[str, str],
     code: str,
-    contents: Mapping[str, tuple[str, str]],
+    marker_by_folder: Mapping[str, tuple[str, str]],
     *,
     cache_seconds: float = CACHE_SECONDS,
 ) -> list[str]:
-    """Return what the node that calls this lacks, a sentence for each thing.
+    """Return the problems of the node that this runs on, one sentence each.
 
-    It must have the versions `packages` by name, the `code_digest` `code`, and the files that
-    `markers` yields, which may be hidden for `cache_seconds` seconds.
+    It must have the package versions `packages`, the `code_digest` `code`, and the files that
+    `markers` yields; these may take up to `cache_seconds` to appear.
     """
     problems = []
     for name, version in packages.items():
         if (installed := package_version(name)) != version:
             note = f"{installed}, and the driver has {version}" if installed else "is not installed"
-            problems.append(f"{name} {note}; {_IMAGE}")
+            problems.append(f"{name} {note}; {_IMAGE_ADVICE}")
     if code_digest() != code:
         problems.append(
             f"{PACKAGE.parent} holds another version of the code; send it (elmo submit) or mount it"
         )
     deadline = time.monotonic() + cache_seconds
-    for folder, (name, content) in contents.items():
+    for folder, (name, content) in marker_by_folder.items():
         while not (is_there := _is_there(Path(folder, name), content)):
             if time.monotonic() > deadline:
                 break
@@ -82,8 +82,8 @@ def check_node(
 
 
 def _other_nodes(ray: Any) -> list[dict[str, Any]]:
-    """The living nodes with something to work with, which a head often has not; none if this
-    machine is the only one."""
+    """Return the living nodes that offer CPUs or GPUs, as head nodes often do not; none if this
+    machine is the only node."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) < 2:
         return []
@@ -91,27 +91,27 @@ def _other_nodes(ray: Any) -> list[dict[str, Any]]:
 
 
 def _ask_all(
-    ray: Any, nodes: Sequence[dict[str, Any]], arguments: tuple[Any, ...], answer: float
+    ray: Any, nodes: Sequence[dict[str, Any]], arguments: tuple[Any, ...], timeout: float
 ) -> list[tuple[str, str]]:
     """Return what is wrong with each node; the check runs on all at once.
 
-    Ray repeats a check whose process is lost; a node that is lost has nothing wrong.
+    If the process of a check is lost, Ray repeats the check. A lost node is left out.
     """
     node_affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     remote = ray.remote(num_cpus=0, max_retries=4)(check_node)
-    names = {}
+    name_by_reference = {}
     for node in nodes:
         strategy = node_affinity(node["NodeID"], soft=False)
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-        names[remote.options(scheduling_strategy=strategy).remote(*arguments)] = name
-    if names:
-        ray.wait(list(names), num_returns=len(names), timeout=answer)
+        name_by_reference[remote.options(scheduling_strategy=strategy).remote(*arguments)] = name
+    if name_by_reference:
+        ray.wait(list(name_by_reference), num_returns=len(name_by_reference), timeout=timeout)
     problems = []
-    for reference, name in names.items():
+    for reference, name in name_by_reference.items():
         try:
             problems += [(name, cause) for cause in ray.get(reference, timeout=0)]
         except ray.exceptions.GetTimeoutError:
-            problems.append((name, f"did not answer in {answer:.0f} s"))
+            problems.append((name, f"did not answer in {timeout:.0f} s"))
         except ray.exceptions.RayTaskError as error:  # it can't import the code, for instance
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             cause = (lines or [type(error).__name__])[-1][:300]
@@ -123,23 +123,23 @@ def _ask_all(
 
 @contextmanager
 def markers(folders: Sequence[Location]) -> Iterator[dict[str, tuple[str, str]]]:
-    """Yield small files by which a node proves that it sees the driver's local folders, until the
-    end of the block: name and content by folder."""
-    contents: dict[str, tuple[str, str]] = {}
+    """Write small files by which a node proves that it sees the driver's local folders; yield name
+    and content by folder. The files are deleted at the end of the block."""
+    marker_by_folder: dict[str, tuple[str, str]] = {}
     with ExitStack() as stack:
         for folder in {_marker_folder(item.local) for item in folders if item.local is not None}:
             name, content = f".preflight-{secrets.token_hex(8)}", secrets.token_hex(16)
             try:
                 (folder / name).write_text(content)
-            except OSError:  # it may only be read
+            except OSError:  # a folder without write access has no marker
                 continue
             stack.callback((folder / name).unlink, missing_ok=True)
-            contents[str(folder)] = (name, content)
-        yield contents
+            marker_by_folder[str(folder)] = (name, content)
+        yield marker_by_folder
 
 
 def _marker_folder(path: Path) -> Path:
-    """The nearest folder that is there and is no output of a stage itself."""
+    """Return the nearest existing parent of an output; the output itself must not get a marker."""
     path = path.absolute().parent
     while not path.is_dir():
         path = path.parent

@@ -10,7 +10,7 @@ from pipeline.cluster import preflight
 def answer(**changed: Any) -> list[str]:
     """What this machine says as a node that is asked for its own state, but for what changed."""
     versions = {name: preflight.package_version(name) for name in preflight.PACKAGES}
-    own = {"packages": versions, "code": preflight.code_digest(), "contents": {}}
+    own = {"packages": versions, "code": preflight.code_digest(), "marker_by_folder": {}}
     return preflight.check_node(**own | changed, cache_seconds=0.0)
 
 
@@ -19,7 +19,7 @@ def test_a_node_like_the_driver_has_no_problem(tmp_path: Path) -> None:
     folders = [Location(tmp_path / "data" / "shards"), Location(tmp_path / "new" / "out")]
     with preflight.markers(folders) as contents:
         assert set(contents) == {str(tmp_path), str(tmp_path / "data")}
-        assert answer(contents=contents) == []
+        assert answer(marker_by_folder=contents) == []
     assert [p.name for p in tmp_path.rglob("*")] == ["data"]
 
 
@@ -27,7 +27,7 @@ def test_all_that_a_node_lacks_is_one_answer(tmp_path: Path) -> None:
     found = answer(
         packages={"torch": "1.0", "no-such-package": "1.0"},
         code="other",
-        contents={str(tmp_path / "no"): ("a", "b")},
+        marker_by_folder={str(tmp_path / "no"): ("a", "b")},
     )
     said = ["has 1.0", "no-such-package is not installed", "another version", "is not there"]
     assert len(found) == len(said) and not any("\n" in problem for problem in found)
@@ -39,7 +39,7 @@ def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
     other.mkdir()
     with preflight.markers([Location(tmp_path / "out")]) as contents:
         name = contents[str(tmp_path)]
-        (problem,) = answer(contents={str(other): name})
+        (problem,) = answer(marker_by_folder={str(other): name})
         assert problem == f"{other} is not the driver's folder; mount the shared storage there"
-        (problem,) = answer(contents={str(tmp_path / "no"): name})
+        (problem,) = answer(marker_by_folder={str(tmp_path / "no"): name})
     assert problem == f"{tmp_path / 'no'} is not there; mount the shared storage there"
