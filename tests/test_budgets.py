@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_502,
     "research": 2_242,
     "benchmarks": 3_977,
-    "tests": 27_601,
+    "tests": 27_607,
 }
 
 

@@ -66,7 +66,7 @@ def count_documents(block: DocumentBlock, first_line: int) -> DocumentCounts:
 
 def join_counts(parts: Sequence[DocumentCounts], ids: Sequence[Int64s]) -> DocumentCounts:
     """Join the counts of a piece's blocks; `ids` has the number of each part's documents."""
-    if not parts:
+    if not any(map(len, ids)):
         nothing = np.zeros((0, 2), np.int64)
         return DocumentCounts(nothing, nothing[:, 0], np.zeros((0, KIND_COUNT), np.int32))
     begins = np.flatnonzero(np.diff(np.concatenate(ids), prepend=-1))

@@ -89,17 +89,19 @@ def _fields(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
         raise ValueError("a number has too many digits; write it as a string") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    name, texts = column, list[str | None]()
     try:
-        texts = [_value(record, name) for name in split_column(column, record)]
+        for name in split_column(column, record):
+            text = _value(record, name)
+            if text is not None and not isinstance(text, str):
+                raise ValueError(f"field {name!r} must be a string, found {type(text).__name__}")
+            texts.append(text)
     except (KeyError, TypeError):
         fields = (
             f", found {abbreviate_names(record)}" if isinstance(record, dict) and record else ""
         )
-        message = f"no field {column!r} in this record{fields}; set corpus.column"
+        message = f"no field {name!r} in this record{fields}; set corpus.column"
         raise ValueError(message) from None
-    for text in texts:
-        if text is not None and not isinstance(text, str):
-            raise ValueError(f"field {column!r} must be a string, found {type(text).__name__}")
     kept = encode_kept(keep, (_value_or_none(record, name) for name in keep)) if keep else ""
     try:
         return join_texts(texts).encode("utf-8"), kept

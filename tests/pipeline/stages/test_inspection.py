@@ -115,6 +115,9 @@ def test_a_file_that_is_one_document_is_one_whatever_its_pieces(tmp_path: Path) 
     text = inspect_text(inputs, params, column="", cluster=CLUSTER)
     assert (text["documents"], text["scripts"]) == (1, {"latin": 1})
     assert text["median_document_bytes"] == text["longest_document_bytes"] == 7500
+    (tmp_path / "a.csv").write_text("body\n")
+    inputs = find_inputs([str(tmp_path / "a.csv")])
+    assert inspect_text(inputs, PARAMS, column="body", cluster=CLUSTER)["documents"] == 0
 
 
 def test_the_command_prints_what_is_in_the_text(

@@ -830,6 +830,8 @@ def test_bad_text_is_one_line_and_leaves_nothing(tmp_path: Path, kind: str) -> N
 
 BAD_RECORDS = {
     "no json": ('{"text": "a"}\n{oops\n', r"d\.jsonl:2: not valid JSON"),
+    "no second field": ('{"a": "a"}\n', r"d\.jsonl:1: no field 'b' in this record, found a;"),
+    "no text": ('{"a": "a", "b": 1}\n', r"d\.jsonl:1: field 'b' must be a string, found int"),
     "no field": ('{"text": "a"}\n{"txt": "a"}\n', r"d\.jsonl:2: no field 'text'"),
     "no record": ('["a"]\n', r"d\.jsonl:1: no field 'text'"),
     "a number": ('{"text": 3}\n', r"d\.jsonl:1: field 'text' must be a string, found int"),
@@ -841,8 +843,9 @@ BAD_RECORDS = {
 def test_a_bad_record_is_named_by_its_line(tmp_path: Path, kind: str) -> None:
     data, message = BAD_RECORDS[kind]
     (tmp_path / "d.jsonl").write_text(data)
+    column = "a + b" if '"a": ' in data else "text"
     with pytest.raises(ElmoError, match=message):
-        make(tmp_path / "out", tmp_path / "d.jsonl")
+        make(tmp_path / "out", tmp_path / "d.jsonl", column=column)
 
 
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".zst", ".xz"])
