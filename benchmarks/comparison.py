@@ -57,8 +57,8 @@ def main() -> None:
     show(
         {
             "model": options.model,
-            "tags": tags(tagged, embedder, fasttext, minilm),
-            "search": search(questions, texts, embedder, fasttext, minilm),
+            "tags": score_tagging(tagged, embedder, fasttext, minilm),
+            "search": score_search(questions, texts, embedder, fasttext, minilm),
         }
     )
 
@@ -100,7 +100,7 @@ class SentenceTransformer:
         return np.stack([self._vectors[text] for text in texts])
 
 
-def tags(
+def score_tagging(
     splits: Sequence[Sequence[Tagged]],
     embedder: Embedder,
     fasttext: WordVectors | None,
@@ -130,7 +130,7 @@ def tags(
     }
 
 
-def search(
+def score_search(
     questions: list[str],
     texts: list[str],
     embedder: Embedder,
@@ -142,7 +142,7 @@ def search(
     idf = dict(zip(tfidf.get_feature_names_out(), tfidf.idf_, strict=True))
 
     def weighted_mean(text: str) -> Any:
-        words = _words(embedder, text)
+        words = _tokenize(embedder, text)
         weights = [idf.get(word.lower(), 1.0) for word in words]
         return np.average(embedder.embed([words], layers=[0])[0][0], 0, weights=weights)
 
@@ -154,7 +154,7 @@ def search(
     }
     if fasttext is not None:
         encoders["fasttext"] = lambda batch: np.stack(
-            [fasttext.embed(_words(embedder, text)).mean(0) for text in batch]
+            [fasttext.embed(_tokenize(embedder, text)).mean(0) for text in batch]
         )
     if minilm is not None:
         encoders["minilm"] = minilm.embed
@@ -169,7 +169,7 @@ def search(
     } | {"paragraphs": len(texts)}
 
 
-def _words(embedder: Embedder, text: str) -> list[str]:
+def _tokenize(embedder: Embedder, text: str) -> list[str]:
     return [token for tokens in embedder.tokenize(text) for token in tokens]
 
 

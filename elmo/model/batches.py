@@ -135,8 +135,8 @@ class BatchReader:
     def _update_carry(carry: Carry, state: LSTMState) -> None:
         """Store the new state; rows beyond the batch keep their old one, as in 2018."""
         if carry.state is not None:
-            idle = carry.state.select_rows(slice(state.h_LSBP.shape[2], None))
-            state = LSTMState(*(torch.cat(pair, 2) for pair in zip(state, idle, strict=True)))
+            idle_rows = carry.state.select_rows(slice(state.h_LSBP.shape[2], None))
+            state = LSTMState(*(torch.cat(pair, 2) for pair in zip(state, idle_rows, strict=True)))
         carry.state = state
 
     def _new_outputs(self, batch: "_Batch") -> list[Tensor]:
