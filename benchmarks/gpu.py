@@ -244,7 +244,8 @@ def _count_operations(options: argparse.Namespace, stepper: Stepper) -> int:
     state = stepper.bilm.lstm.zero_state(options.rows)
     # What is first called while operations are counted would never be compiled.
     with exact_float32(DEVICE), torch.compiler.set_stance("force_eager"):
-        return count(lambda window, k: stepper.step(window, state, step=k), window, 0)
+        flop, _, _ = count(lambda window, k: stepper.step(window, state, step=k), window, 0)
+    return flop
 
 
 def _embedding(options: argparse.Namespace) -> dict[str, Any]:

@@ -12,7 +12,7 @@ what is counted twice is taken off, or rare labels, such as names, would hardly 
 
 Shapes: N items (tokens or texts), M features of all items, U rows of weights, one for each hash of
 a feature that was learned from, D numbers of an item's vectors, S of its static vectors, R rows of
-a model's weights, K labels, L layers, T tokens of a sentence.
+a model's weights, K labels, L layers, T tokens of a sentence, P linear models.
 """
 
 import re
