@@ -244,8 +244,7 @@ def _count_operations(options: argparse.Namespace, stepper: Stepper) -> int:
     state = stepper.bilm.lstm.zero_state(options.rows)
     # What is first called while operations are counted would never be compiled.
     with exact_float32(DEVICE), torch.compiler.set_stance("force_eager"):
-        flop, _, _ = count(lambda window, k: stepper.step(window, state, step=k), window, 0)
-    return flop
+        return count(lambda window, k: stepper.step(window, state, step=k), window, 0)[0]
 
 
 def _embedding(options: argparse.Namespace) -> dict[str, Any]:

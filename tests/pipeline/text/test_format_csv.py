@@ -86,7 +86,7 @@ def test_tsv_has_no_quoting(tmp_path: Path) -> None:
         (b"n,text\n1,a\n2,b,c\n", "in.csv:3: 3 fields, 2 in the header"),
         (b"n,text\n1,\xff\n", "in.csv:2: byte 3 of the line .* is not UTF-8"),
         (b"n,text\n1,a\0\n", "in.csv:2: .* zero byte"),
-        (b"n,text\r1,a\r", "in.csv:1: is not CSV"),
+        (b"n,text\r1,a\r", "in.csv:1: .* carriage return"),
     ],
 )
 def test_what_is_no_csv_is_named_by_its_line(tmp_path: Path, data: bytes, said: str) -> None:
