@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_720,
-    "pipeline": 14_502,
+    "pipeline": 14_507,
     "research": 2_242,
     "benchmarks": 3_977,
-    "tests": 27_607,
+    "tests": 27_610,
 }
 
 

@@ -231,7 +231,8 @@ def sample_piece(
     hashes of repeated lines of which samples are read.
     """
     piece, left_out, ranges, hashes = job
-    accounting, first_line = Accounting(), 0
+    accounting, after_copies, first_line = Accounting(), Accounting(), 0
+    copies = {"copy": left_out["copy"]}
     text_by_range: dict[Range, Sample] = {}
     text_by_hash: dict[int, Sample] = {}
     repeated_lines = np.array(piece.repeated_lines, np.uint64)
@@ -240,8 +241,11 @@ def sample_piece(
             end_line = first_line + len(block.numbers)
             numbers = np.arange(first_line, end_line)
             for reason, lines in left_out.items():
-                keep_lines(block, numbers, {reason: lines}, repeated_lines[:0], accounting)
-            keep_lines(block, numbers, {}, repeated_lines, accounting)
+                before, counts = (
+                    (copies, after_copies) if reason == "near_copy" else ({}, accounting)
+                )
+                keep_lines(block, numbers, before | {reason: lines}, repeated_lines[:0], counts)
+            keep_lines(block, numbers, copies, repeated_lines, after_copies)
             for begin, end in ranges:
                 if first_line <= begin < end_line:
                     text_by_range[begin, end] = _read_sample(
@@ -253,6 +257,7 @@ def sample_piece(
             first_line = end_line
     except ElmoError as error:
         return error
+    accounting.left_out = after_copies.left_out | accounting.left_out
     return accounting, text_by_range, text_by_hash
 
 
