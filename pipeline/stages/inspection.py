@@ -241,10 +241,10 @@ def sample_piece(
             end_line = first_line + len(block.numbers)
             numbers = np.arange(first_line, end_line)
             for reason, lines in left_out.items():
-                before, counts = (
-                    (copies, after_copies) if reason == "near_copy" else ({}, accounting)
-                )
-                keep_lines(block, numbers, before | {reason: lines}, repeated_lines[:0], counts)
+                is_near = reason == "near_copy"
+                ranges_by_reason = (copies if is_near else {}) | {reason: lines}
+                counts = after_copies if is_near else accounting
+                keep_lines(block, numbers, ranges_by_reason, repeated_lines[:0], counts)
             keep_lines(block, numbers, copies, repeated_lines, after_copies)
             for begin, end in ranges:
                 if first_line <= begin < end_line:
