@@ -109,6 +109,8 @@ def inspect(
     \b
     Example: elmo inspect reviews.jsonl wiki/*.txt.gz --column body
     """
+    from elmo.errors import ElmoError
+
     from ..project.init import TEMPLATE
     from ..settings.params import load
     from ..stages.inspection import inspect_text
@@ -120,8 +122,11 @@ def inspect(
     params = load(params_file if in_project else TEMPLATE / "params.yaml")
     column = column or params.corpus.column
     inputs = find_inputs(files, "as FILES")
-    check_texts(inputs, column, "as FILES")
-    text = inspect_text(inputs, params.tokenize, column=column, cluster=cluster)
+    try:
+        check_texts(inputs, column, "as FILES")
+        text = inspect_text(inputs, params.tokenize, column=column, cluster=cluster)
+    except ElmoError as error:
+        raise ElmoError(str(error).replace("corpus.column", "--column")) from None
     if as_json:
         click.echo(json.dumps(text, ensure_ascii=False))
         return

@@ -135,7 +135,7 @@ def test_the_command_prints_what_is_in_the_text(
     assert json.loads(out)["documents"] == 167
     code, out, error = elmo("inspect", *dirty)
     assert (code, out) == (1, "")
-    assert "b.csv:1: the header has no column 'text'" in error
+    assert "b.csv:1: the header has no column 'text'" in error and "set --column to " in error
     (tmp_path / "one.txt").write_bytes(b"caf\xe9 " * 50)
     code, out, error = elmo("inspect", tmp_path / "one.txt")
     assert (code, out) == (1, "") and "one.txt:1: " in error
