@@ -9,15 +9,15 @@ Int64s = npt.NDArray[np.int64]
 
 
 def distinct_numbers(numbers: Int64s, stop: int) -> Int64s:
-    """Return the distinct ones of some numbers from 0 to `stop` − 1, ascending."""
+    """Return the distinct values among numbers from 0 to `stop` − 1, ascending."""
     is_there = np.zeros(stop, bool)
     is_there[numbers] = True
     return np.flatnonzero(is_there)
 
 
 def index_table(numbers: Int64s, stop: int) -> npt.NDArray[np.int32]:
-    """Return a table of `stop` entries that gives the index of each of some distinct numbers, and
-    −1 for any other."""
+    """Return a table of `stop` entries that gives the index of each of `numbers`, which are
+    distinct, and −1 for any other."""
     index = np.full(stop, -1, np.int32)
     index[numbers] = np.arange(len(numbers), dtype=np.int32)
     return index

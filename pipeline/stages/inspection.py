@@ -96,26 +96,8 @@ def inspect_text(
     if not tried.scripts:
         tried = replace(tried, scripts=tuple(name for name, _ in scripts.most_common(1)))
 
+    choices = _choose_by_reason(contents, pieces, tried)
     passages = [of_piece.passages for of_piece in contents]
-    exact = [of_piece.exact for of_piece in passages]
-    near_documents = [of_piece.near_documents for of_piece in passages]
-    near_originals = find_originals(near_documents, similarity=tried.near_duplicates)
-    filtered = [
-        find_filtered(of_piece, tried, piece.divided_bytes)
-        for of_piece, piece in zip(documents, pieces, strict=True)
-    ]
-    copies, copy_samples = _choose([part.lines for part in exact], find_originals(exact))
-    is_copy = [
-        are_in(part.lines[:, 0], ranges) & are_in(part.lines[:, 1] - 1, ranges)
-        for part, ranges in zip(near_documents, copies, strict=True)
-    ]
-    near_originals[np.concatenate(is_copy)] = -1
-    choices = {
-        "copy": (copies, copy_samples),
-        "near_copy": _choose([part.lines for part in near_documents], near_originals),
-        **{reason: _choose([part[reason] for part in filtered]) for reason in FILTERS},
-        "mojibake": _choose([of_piece.mojibake for of_piece in contents]),
-    }
     hashes, counts = count_lines(passages)
     order = np.argsort(-counts, kind="stable")[:_SAMPLES]
     repeated_hashes = hashes[order[counts[order] >= tried.repeated_lines]]
@@ -138,24 +120,6 @@ def inspect_text(
         for reason, (_, samples) in choices.items()
     } | {"repeated_line": [[text_by_hash[key]] for key in repeated_hashes.tolist()]}
     left_out = sum_accounts(accounting for accounting, *_ in results).left_out
-    findings = []
-    for reason, samples in samples_by_reason.items():
-        name = _SETTINGS.get(reason, ("",))[0]
-        count = left_out.get(reason, Dropped(0, 0))
-        findings.append(
-            {
-                "reason": reason,
-                "setting": name,
-                "value": getattr(tried, name, None),
-                "is_on": is_on.get(name, reason == "copy"),
-                "lines": count.lines,
-                "bytes": count.bytes,
-                "samples": [
-                    pair[0] if len(pair) == 1 else pair[0] | {"repeats": pair[1]}
-                    for pair in samples
-                ],
-            }
-        )
     sizes = whole_documents.sizes
     return {
         "formats": Counter(input_.format for input_ in inputs),
@@ -165,7 +129,57 @@ def inspect_text(
         "longest_document_bytes": int(sizes.max(initial=0)),
         "scripts": dict(scripts.most_common()),
         "quality": summarize([of_piece.quality for of_piece in contents]),
-        "findings": findings,
+        "findings": [
+            _describe(reason, samples, left_out.get(reason, Dropped(0, 0)), tried, is_on)
+            for reason, samples in samples_by_reason.items()
+        ],
+    }
+
+
+def _choose_by_reason(
+    contents: Sequence[PieceContents], pieces: Sequence[Piece], tried: TokenizeSettings
+) -> dict[str, tuple[list[Int64s], list[tuple[Place, ...]]]]:
+    """Return for each reason the lines of each piece that are left out, and places of samples."""
+    exact = [of_piece.passages.exact for of_piece in contents]
+    near_documents = [of_piece.passages.near_documents for of_piece in contents]
+    near_originals = find_originals(near_documents, similarity=tried.near_duplicates)
+    filtered = [
+        find_filtered(of_piece.documents, tried, piece.divided_bytes)
+        for of_piece, piece in zip(contents, pieces, strict=True)
+    ]
+    copies, copy_samples = _choose([part.lines for part in exact], find_originals(exact))
+    is_copy = [
+        are_in(part.lines[:, 0], ranges) & are_in(part.lines[:, 1] - 1, ranges)
+        for part, ranges in zip(near_documents, copies, strict=True)
+    ]
+    near_originals[np.concatenate(is_copy)] = -1
+    return {
+        "copy": (copies, copy_samples),
+        "near_copy": _choose([part.lines for part in near_documents], near_originals),
+        **{reason: _choose([part[reason] for part in filtered]) for reason in FILTERS},
+        "mojibake": _choose([of_piece.mojibake for of_piece in contents]),
+    }
+
+
+def _describe(
+    reason: str,
+    samples: Sequence[Sequence[Sample]],
+    count: Dropped,
+    tried: TokenizeSettings,
+    is_on: Mapping[str, bool],
+) -> dict[str, Any]:
+    """Return what is left out for one reason, as `inspect_text` says."""
+    name = _SETTINGS.get(reason, ("",))[0]
+    return {
+        "reason": reason,
+        "setting": name,
+        "value": getattr(tried, name, None),
+        "is_on": is_on.get(name, reason == "copy"),
+        "lines": count.lines,
+        "bytes": count.bytes,
+        "samples": [
+            pair[0] if len(pair) == 1 else pair[0] | {"repeats": pair[1]} for pair in samples
+        ],
     }
 
 
