@@ -254,19 +254,4 @@ BENCHMARKS: tuple[Benchmark, ...] = (
             Row("which of 500 paragraphs a question was asked of", _OTHERS, _answers("search")),
         ),
     ),
-    Benchmark(
-        "serving",
-        ("serving", "{text}"),
-        1,
-        (
-            Row(
-                "one sentence",
-                "in process / `mlflow models serve`",
-                lambda figures: (
-                    f"{figures['embedder']['median_ms']:.0f} ms / "
-                    f"{figures['mlflow models serve']['median_ms']:.0f} ms"
-                ),
-            ),
-        ),
-    ),
 )
