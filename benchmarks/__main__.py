@@ -1,13 +1,13 @@
-"""All claims of speed, measured on this machine one after another, and the page that shows them.
+"""Measure every claim of speed on this machine, one after another, and update docs/benchmarks.md.
 
     python -m benchmarks --text TEXT --raw TEXT --model FOLDER …      measures, then draws the page
     python -m benchmarks                                             draws the page alone
     python -m benchmarks --only embedding_small --text TEXT
 
-TEXT of `--text` has one sentence per line, tokens between spaces; of `--raw` it is any text.
-Other implementations run in environments of their own, which `--peers FOLDER` makes once. A
-benchmark whose options are not given keeps the figures it had; the page says of each row the
-processor, the date and the commit. Leave the machine alone meanwhile.
+`--text` has one sentence per line, with tokens separated by spaces; `--raw` is any text. Other
+implementations run in separate environments, which `--peers FOLDER` creates once. A benchmark whose
+options are missing keeps its earlier figures; the page shows the processor, date and commit of each
+row. Do not use the machine for anything else in the meantime.
 """
 
 import argparse
@@ -31,7 +31,7 @@ _MARK = re.compile(r"(<!-- rows -->\n).*(<!-- end -->)", re.DOTALL)
 
 
 def main() -> None:
-    """Measure what the options allow, keep the figures, draw the page."""
+    """Run the benchmarks whose options are given, save their figures and draw the page."""
     options = _options()
     values = {name.replace("_", "-"): value for name, value in vars(options).items() if value}
     if options.peers:
@@ -67,14 +67,14 @@ def _has_gpu() -> bool:
 
 
 def _measure(benchmark: Benchmark, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the command; its figures, with the date, the commit and the command as it is typed."""
+    """Run the command; return its figures with the date, the commit and the command line."""
     words = [str(values[w[1:-1]]) if w.startswith("{") else w for w in benchmark.command]
     print(f"{benchmark.name}: about {benchmark.minutes} min", file=sys.stderr)
     began = time.monotonic()
     command = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]]
     process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if process.returncode:
-        sys.exit(f"error: {benchmark.name} ended with {process.returncode}; its words are above")
+        sys.exit(f"error: {benchmark.name} ended with {process.returncode}; see its output above")
     figures: dict[str, Any] = json.loads(process.stdout[process.stdout.index("{") :])
     return figures | {
         "command": " ".join(["python", "-m", f"benchmarks.{words[0]}", *benchmark.command[1:]]),
@@ -85,7 +85,7 @@ def _measure(benchmark: Benchmark, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keep(benchmark: Benchmark, figures: Mapping[str, Any]) -> None:
-    """Write the figures where the page finds them."""
+    """Write the figures to the file from which the page is drawn."""
     text = json.dumps(figures, indent=1) + "\n"
     (RESULTS / f"{benchmark.name}.json").write_text(text, encoding="utf-8")
 
@@ -100,7 +100,7 @@ def _result_files() -> dict[str, dict[str, Any]]:
 
 
 def draw(page: str, kept: Mapping[str, Mapping[str, Any]]) -> str:
-    """Draw the table between the marks of the page; a row without figures is left out."""
+    """Return the page with its table redrawn; rows without figures are left out."""
     lines = ["| what | against | | measured on | command |", "|---|---|---|---|---|"]
     for benchmark in BENCHMARKS:
         if benchmark.name not in kept:
@@ -114,7 +114,7 @@ def draw(page: str, kept: Mapping[str, Mapping[str, Any]]) -> str:
                 lines.append(f"| {row.claim} | {row.against} | {cell} | {ends} |")
                 ends = "″ | ″"
     if not _MARK.search(page):
-        sys.exit("error: the page has no <!-- rows --> and <!-- end -->; put them round the table")
+        sys.exit("error: the page has no <!-- rows --> and <!-- end -->; put them around the table")
     table = "\n".join(lines) + "\n"
     return _MARK.sub(lambda match: match[1] + table + match[2], page)
 
@@ -138,15 +138,15 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m benchmarks", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--text", type=_file, help="one sentence per line, tokens between spaces")
+    parser.add_argument("--text", type=_file, help="text, one tokenized sentence per line")
     parser.add_argument("--raw", type=_file, help="any text")
-    parser.add_argument("--model", type=_file, help="a model folder")
-    parser.add_argument("--tags-train", type=_file, help="tagged text, CoNLL-U")
-    parser.add_argument("--tags-dev", type=_file, help="more of it")
-    parser.add_argument("--tags-test", type=_file, help="and more, to score")
-    parser.add_argument("--questions", type=_file, help="questions, as SQuAD has them")
-    parser.add_argument("--fasttext", type=_file, help="vectors of words, as word2vec text")
-    parser.add_argument("--peers", type=Path, help="a folder for the environments of the others")
+    parser.add_argument("--model", type=_file, help="model folder")
+    parser.add_argument("--tags-train", type=_file, help="tagged sentences to train on, CoNLL-U")
+    parser.add_argument("--tags-dev", type=_file, help="tagged sentences, dev split")
+    parser.add_argument("--tags-test", type=_file, help="tagged sentences to score")
+    parser.add_argument("--questions", type=_file, help="questions in SQuAD's JSON format")
+    parser.add_argument("--fasttext", type=_file, help="word vectors, word2vec text format")
+    parser.add_argument("--peers", type=Path, help="folder for the others' environments")
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="NAME", choices=[item.name for item in BENCHMARKS]
     )

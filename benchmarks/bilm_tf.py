@@ -1,20 +1,20 @@
-"""Training and embedding, small, against bilm-tf, the implementation of 2018.
+"""Compare training and embedding of the small network with bilm-tf, the implementation of 2018.
 
     python -m benchmarks.bilm_tf TEXT training|embedding --peer PYTHON … [--repeat 3] [--threads 2]
 
-TEXT has one sentence per line, tokens between spaces. PYTHON is the interpreter of an environment
-with bilm 0.1.post5 and TensorFlow 1.15, or 2.15 with the interface of 1; of several, each is
-measured. All sides read the same text with the same words and threads, in turn, each pass a process
-of its own.
+TEXT has one sentence per line, with tokens separated by spaces. PYTHON is the interpreter of an
+environment with bilm 0.1.post5 and TensorFlow 1.15, or 2.15 with the interface of version 1. Pass
+several to measure each. All sides use the same text, vocabulary and number of threads. They take
+turns, and each pass is a separate process.
 
-`training`  `bilm.training.train` as it is, with the recipe of 2018 (128 × 20 tokens, 8192
-            candidates, Adagrad, dropout 0.1), against our step
-`embedding` its Batcher and BidirectionalLanguageModel, 64 sentences at once, against our embedder;
-            random weights, which `elmo.interop.files_of_2018` exports
+`training`  the unchanged `bilm.training.train` with the recipe of 2018 (128 × 20 tokens, 8192
+            candidates, Adagrad, dropout 0.1), compared with our step
+`embedding` its Batcher and BidirectionalLanguageModel with 64 sentences per batch, compared with
+            our embedder; `elmo.interop.files_of_2018` exports the random weights
 
-The peer computes in float32; ours in bfloat16 too where the machine has units for it. Prints JSON:
-tokens a second (medians; those of a training step count once for both directions), ratios pair by
-pair, peak memory.
+bilm-tf computes in float32. Our side also runs in bfloat16 if the CPU supports it. Prints JSON:
+median tokens per second (in training, a token counts once for both directions), the ratio of each
+pair of passes, and peak memory.
 """
 
 from __future__ import annotations  # the peer's Python is 3.7, and lacks torch and elmo
@@ -89,7 +89,7 @@ def _run_peer(python: str, options: argparse.Namespace, folder: str) -> dict[str
 
 
 def _train(options: argparse.Namespace) -> dict[str, Any]:
-    """Its own training, stopped by a text that ends; a step is what it does between two batches."""
+    """Run bilm's own training until the text ends; a step lasts from one batch to the next."""
     _tensorflow()
     from bilm.data import BidirectionalLMDataset
     from bilm.training import load_vocab, train
@@ -148,7 +148,7 @@ def _embed(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _tensorflow() -> Any:
-    """TensorFlow 1, or the interface of it in TensorFlow 2, under the name that bilm imports."""
+    """Import TensorFlow 1, or its interface in TensorFlow 2, under the name that bilm imports."""
     import tensorflow as tf
 
     if tf.__version__.startswith("2."):

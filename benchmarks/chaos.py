@@ -1,19 +1,18 @@
-"""The pipeline, corpus to features, on Ray nodes of this machine, while one thing at a time dies.
+"""Run the pipeline on several Ray nodes of this machine while its parts are killed one by one.
 
     python -m benchmarks.chaos [--minutes 15] [--every 15] [--each 4] [--nodes 3] [--seed 1]
                                [--text-kb 1500] [--s3]
 
-`dvc repro features` runs again and again in an empty project on a Ray cluster with an MLflow
-server; with `--s3` the whole graph, whose data and models lie at moto's S3 server alone. Every few
-seconds, once work is under way on the cluster, one thing that is there is killed at once (SIGKILL),
-at random by the seed: an actor that tokenizes, counts or embeds, a worker that trains, another task
-of Ray, a node, a node's raylet alone, Ray's head, the tracking server, or the stage itself; in one
-stage of a pass that happens `--each` times at most, so that the pass comes to the next. What
-belongs to the cluster comes back after a few seconds, and the command is given again where it has
-ended, as a user would. At the end of each pass its files and losses are compared with those of a
-run that nobody disturbed. Prints a row for each kill: in which stage, what it was, how much of the
-cluster's work was under way in it, how many training steps were taken again, and the seconds until
-more work was finished.
+Runs `dvc repro features` repeatedly, each time in an empty project, on a Ray cluster with an MLflow
+server. With `--s3` it runs the whole graph, with data and models only on moto's S3 server. While
+the cluster works, one part is killed (SIGKILL) every few seconds, chosen at random from the seed:
+an actor that tokenizes, counts or embeds, a training worker, another Ray task, a node, a node's
+raylet alone, Ray's head, the tracking server, or the stage itself. In one stage of a pass at most
+`--each` parts are killed, so that the pass reaches the next stage. Parts of the cluster are
+restarted after a few seconds. If the command has ended, it is run again, as a user would do. At the
+end of each pass, its files and losses are compared with those of an undisturbed run. Prints a row
+for each kill: the stage, what was killed, how much of the cluster's work was in progress, how many
+training steps were repeated, and the seconds until more work was finished.
 """
 
 import argparse
@@ -67,8 +66,8 @@ def accepts_connections(address: str) -> bool:
 
 @dataclass
 class Kill:
-    """One kill: when, in which stage, what, the work under way in it and on the whole cluster, the
-    steps taken again, and when work went on."""
+    """One kill: its time, stage and kind, the tasks in progress there and in the whole cluster, the
+    training steps repeated, and the seconds until more work was finished."""
 
     seconds: float
     stage: str
@@ -81,7 +80,7 @@ class Kill:
 
 @dataclass
 class Trial:
-    """What happens to the passes: kills, passes done, and when the terminal was written to."""
+    """The record of all passes: kills, passes, and how long the terminal was silent."""
 
     kills: list[Kill] = field(default_factory=list)
     passes: int = 0
@@ -92,11 +91,11 @@ class Trial:
     began: float = field(default_factory=time.monotonic)
 
     def seconds(self) -> float:
-        """Seconds since it began."""
+        """Return the seconds since the trial began."""
         return time.monotonic() - self.began
 
     def on_work_finished(self) -> None:
-        """Work was finished: no kill before it is followed by silence any longer."""
+        """Record for each earlier kill how long it took until work was finished again."""
         for kill in self.kills:
             if kill.silence is None:
                 kill.silence = self.seconds() - kill.seconds
@@ -107,11 +106,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--every", type=float, default=15.0, help="seconds between two kills")
-    parser.add_argument("--each", type=int, default=4, help="kills in one stage of a pass, at most")
+    parser.add_argument("--each", type=int, default=4, help="most kills in one stage of a pass")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--text-kb", type=int, default=1500)
-    parser.add_argument("--s3", action="store_true", help="data and models at S3 alone")
+    parser.add_argument("--s3", action="store_true", help="keep data and models only on S3")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started ends as well
     with tempfile.TemporaryDirectory(prefix="chaos") as name:
@@ -141,7 +140,7 @@ def _write_text(path: Path, kilobytes: int) -> None:
 
 
 def _project(home: Path, name: str) -> Path:
-    """An empty project with this graph, the text, and a tiny network."""
+    """Make an empty project with this graph, the text, and a tiny network."""
     folder = home / name
     folder.mkdir()
     (folder / "dvc.yaml").write_text((ROOT / "dvc.yaml").read_text())
@@ -161,8 +160,8 @@ def _project(home: Path, name: str) -> Path:
 
 
 def results(project: Path) -> Counter[str]:
-    """Name and SHA-256 of shards, weights and parts, and the perplexity of each step noted, each
-    with how often it is there."""
+    """Return the name and SHA-256 of each shard, weights file and part, and the perplexity of each
+    recorded step, with how often each occurs."""
     paths = [
         project / "models" / stage / "weights.safetensors" for stage in ("pretrain", "finetune")
     ]
@@ -188,7 +187,7 @@ def results(project: Path) -> Counter[str]:
 def disturb(
     home: Path, cluster: "Cluster", expected: Counter[str], options: argparse.Namespace
 ) -> Trial:
-    """Passes with kills until the time is over; the last pass ends in peace."""
+    """Run passes with kills until the time is over; the last pass finishes without more kills."""
     draw, trial = random.Random(options.seed), Trial()
     while trial.seconds() < 60 * options.minutes:
         project = _project(home, f"pass{trial.passes}")
@@ -207,7 +206,7 @@ def _pass(
     draw: random.Random,
     options: argparse.Namespace,
 ) -> None:
-    """All stages in a project, with kills while there is time."""
+    """Run all stages in a project, with kills until the time is over."""
     targets = () if options.s3 else ("features",)
     variables = cluster.variables | cluster.storage_of(project)
     command = Command(project, variables, targets)
@@ -247,8 +246,8 @@ def _pass(
 def strike(
     draw: random.Random, cluster: "Cluster", command: "Command"
 ) -> tuple[str, int, int] | None:
-    """Kill one thing of a kind that is there, if work is under way; its kind, and how much work was
-    under way in it and on all nodes."""
+    """Kill one part at random, if work is in progress; return its kind, and the number of tasks in
+    progress in it and on all nodes."""
     working = {process: kind for node in cluster.nodes for process, kind in _working(node)}
     kinds_present = {*working.values(), *cluster.kinds(), *command.kinds()}
     if not {"actor", "trainer"} & kinds_present:
@@ -282,11 +281,11 @@ class Command:
         self.started = time.monotonic()
 
     def kinds(self) -> set[str]:
-        """Whether a stage could be killed: not before it can have come to its work."""
+        """Return {"stage"} if the stage has run long enough to have begun its work."""
         return {"stage"} if time.monotonic() - self.started > SETTLED else set()
 
     def stage(self) -> psutil.Process:
-        """The process of the stage that runs; DVC's own between two stages."""
+        """Return the process of the running stage, or DVC's between two stages."""
         dvc_process = psutil.Process(self.process.pid)
         for child in dvc_process.children(recursive=True):
             with contextlib.suppress(psutil.Error):
@@ -295,7 +294,7 @@ class Command:
         return dvc_process
 
     def label(self) -> str:
-        """The name of the stage that runs, with the text that it is of; empty between two."""
+        """Return the name of the running stage and of its text; empty between two stages."""
         with contextlib.suppress(psutil.Error, ValueError):
             words = self.stage().cmdline()
             stage, *options = words[words.index("elmo_pipeline") + 1 :]
@@ -303,12 +302,12 @@ class Command:
         return ""
 
     def error(self) -> str:
-        """The line that says why it ended."""
+        """Return the line that says why the command ended."""
         lines = self.log.read_bytes()[self._began :].decode(errors="replace").splitlines()
         return next((line for line in lines if line.lower().startswith("error")), lines[-1])
 
     def silent(self) -> float:
-        """Seconds since it printed anything."""
+        """Return the seconds since the command last printed anything."""
         size = self.log.stat().st_size
         if size != self._size:
             self._size, self._last_output = size, time.monotonic()
@@ -316,7 +315,7 @@ class Command:
 
 
 class Cluster:
-    """Ray's head, which works on nothing, nodes of one core each, and MLflow's server."""
+    """Ray's head, which runs no tasks, nodes of one core each, and MLflow's server."""
 
     def __init__(self, home: Path, count: int, *, s3: bool) -> None:
         self.s3, self.log = s3, home / "s3.log"
@@ -348,7 +347,7 @@ class Cluster:
         return self
 
     def _start_s3(self) -> None:
-        """Start the store, which is not among what is killed: it has no disk."""
+        """Start the object store. It is never killed, because it keeps everything in memory."""
         port = _free_port()
         credentials = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "k"}
         credentials |= {"AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -362,7 +361,7 @@ class Cluster:
         fsspec.filesystem("s3").mkdir(BUCKET)
 
     def storage_of(self, project: Path) -> dict[str, str]:
-        """The URL of a project's own, in a variable."""
+        """Return the environment variable with the project's URL."""
         return {"ELMO_STORAGE": f"{BUCKET}/{project.name}"} if self.s3 else {}
 
     def __exit__(self, *_: object) -> None:
@@ -375,17 +374,17 @@ class Cluster:
 
     @property
     def nodes(self) -> list[int]:
-        """The processes of the nodes that are there."""
+        """Return the process ids of the running nodes."""
         return [self.running[name].pid for name in self.running if name.startswith("node")]
 
     def kinds(self) -> set[str]:
-        """What of it could be killed: what has been there for a while."""
+        """Return the kinds of parts that have run long enough to be killed."""
         settled = [name for name in self.running if time.monotonic() - self.started[name] > SETTLED]
         kinds = {name.partition(" ")[0] for name in settled}
         return kinds | {"raylet"} if "node" in kinds else kinds
 
     def tend(self) -> None:
-        """Start what is down and due; what has ended by itself is due a while later."""
+        """Restart the parts that are due; a part that ended by itself is due a while later."""
         for name, process in list(self.running.items()):
             if process.poll() is not None:
                 _kill_tree(process.pid)
@@ -405,7 +404,7 @@ class Cluster:
             )
 
     def lose(self, kind: str, draw: random.Random) -> int:
-        """Kill one of a kind with all that runs there; how much was under way in it."""
+        """Kill one part of a kind and everything in it; return the number of tasks in progress."""
         prefix = "node" if kind == "raylet" else kind
         name = draw.choice([name for name in sorted(self.running) if name.startswith(prefix)])
         pid = self.running[name].pid
@@ -427,7 +426,7 @@ class Cluster:
 
 
 def _working(pid: int) -> list[tuple[psutil.Process, str]]:
-    """Ray's processes below `pid` that work on something, with the kind of each."""
+    """Return the busy Ray processes below `pid`, with their kinds."""
     working = []
     with contextlib.suppress(psutil.Error):
         for process in psutil.Process(pid).children(recursive=True):
@@ -459,7 +458,7 @@ def _free_port() -> int:
 
 
 def _measure_progress(project: Path, url: str = "") -> tuple[int, int]:
-    """How many pieces of work are finished, and the last training step that is noted."""
+    """Return the number of finished pieces of work, and the last recorded training step."""
     names = [Path(path, file) for path, _, files in os.walk(project) for file in files]
     files = [str(path.relative_to(project)) for path in names]
     files += Location(url).tree() if url else []

@@ -1,24 +1,23 @@
-"""Counts, static vectors and ELMo, on one task and one search: which of them answers better.
+"""Compare word counts, static vectors, ELMo and a sentence-transformer on one task and one search.
 
     python -m benchmarks.comparison --train EWT.conllu --test EWT.conllu --squad dev.json.gz
         [--fasttext VECTORS] [--peer PYTHON]
 
-The task: the tag of each word, by logistic regression on what is known of it. `features` are those
-of a textbook: the word and two neighbours on either side, pairs of them, prefixes and suffixes, and
-the shape. Of vectors there are fastText's and the model's layer 0 (`static`), those of the word and
-the same neighbours beside each other, and those of the word in its sentence, by ELMo or a
-sentence-transformer. `numbers` says how many each way has for a token; of features, how many there
-are.
+The task is to tag each word by logistic regression. `features` are ordinary features: the word, two
+neighbours on either side, pairs of neighbours, prefixes, suffixes and the word's shape. `fasttext`
+and `static` (the model's layer 0) are the vectors of the word and the same neighbours,
+concatenated. `elmo` and `minilm` (the sentence-transformer) are vectors of the word in its
+sentence. `numbers` is the number of values per token; for features, the number of features.
 
-The search: which of many paragraphs a question was asked of, by the cosine to the question of
-TF-IDF, of the mean vector of words, of the mean vector of words in their sentences, or of the
-sentence-transformer's vector of the text. `weighted` is the mean of layer 0 with each word weighted
-by its inverse document frequency; `counts_weighted` adds 0.3 times its cosine to that of TF-IDF.
+The search is to find, among many paragraphs, the one that a question was asked about. It ranks them
+by their cosine with the question: of TF-IDF vectors, of mean word vectors with or without context,
+or of the sentence-transformer's vector of the text. `weighted` is the mean of layer 0 weighted by
+inverse document frequency; `counts_weighted` adds 0.3 times its cosine to that of TF-IDF.
 
-PYTHON is the interpreter of an environment with all-MiniLM-L6-v2 (see `minilm`). VECTORS is
-word2vec text of words, those of the sentences among them; the figures kept are of fastText on what
-the model has read: gensim's FastText(sentences, vector_size=100, min_count=3, sg=1, epochs=3,
-workers=1, seed=1). A word that is missing has none. Prints JSON.
+PYTHON is the interpreter of an environment with all-MiniLM-L6-v2 (see `minilm`). VECTORS is a
+word2vec text file; a word that it does not have gets a vector of zeros. The published figures use
+fastText trained on the model's training text with gensim: FastText(sentences, vector_size=100,
+min_count=3, sg=1, epochs=3, workers=1, seed=1). Prints JSON.
 """
 
 import argparse
@@ -72,7 +71,7 @@ class WordVectors:
             self._rows = dict(line.split(" ", 1) for line in file)
 
     def embed(self, words: Iterable[str]) -> Any:
-        """Return the vectors (words, dim); a word that is missing has zeros."""
+        """Return the vectors (words, dim); the vector of a missing word is zeros."""
         rows = [self._rows.get(word) for word in words]
         return np.stack(
             [np.fromstring(row, sep=" ") if row else np.zeros(self.dim) for row in rows]
@@ -218,11 +217,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--train", type=Path, required=True, help="Tagged sentences to learn from.")
-    parser.add_argument("--test", type=Path, required=True, help="Tagged sentences to score.")
-    parser.add_argument("--squad", type=Path, required=True, help="Questions, as SQuAD has them.")
-    parser.add_argument("--fasttext", type=Path, help="Words with their vectors.")
-    parser.add_argument("--peer", help="A Python with the sentence-transformer.")
+    parser.add_argument("--train", type=Path, required=True, help="tagged sentences to train on")
+    parser.add_argument("--test", type=Path, required=True, help="tagged sentences to score")
+    parser.add_argument("--squad", type=Path, required=True, help="questions in SQuAD's format")
+    parser.add_argument("--fasttext", type=Path, help="word vectors, word2vec text format")
+    parser.add_argument("--peer", help="interpreter of an environment with all-MiniLM-L6-v2")
     parser.add_argument("--model", default="english")
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--paragraphs", type=int, default=500)

@@ -1,13 +1,14 @@
-"""Embedding against AllenNLP 2.10.1, with the machine's matrix peak measured in the same run.
+"""Compare embedding with AllenNLP 2.10.1 and with the machine's peak speed of matrix products.
 
     python -m benchmarks.embedding TEXT --size small|original --peer PYTHON [--sentences 2000]
 
-TEXT has one sentence per line, tokens between spaces. Weights are random, in the 2018 files' shape
-and exported by `elmo.interop.files_of_2018`; PYTHON is the interpreter of an environment with
-allennlp 2.10.1. Both sides embed the same sentences with the same threads, in turn, `--repeat`
-times: ours in batches of its default size, the peer in batches of 64, as its published figures.
-Each pass is a process of its own. Ours also in bfloat16 and int8, where the machine has units for
-them. Prints JSON: tokens a second (medians), ratios pair by pair, peak memory, the matrix peak.
+TEXT has one sentence per line, with tokens separated by spaces. The weights are random, in the
+shape of 2018; `elmo.interop.files_of_2018` exports them. PYTHON is the interpreter of an
+environment with allennlp 2.10.1. Both sides embed the same sentences with the same number of
+threads, in turn, `--repeat` times: ours in batches of its default size, AllenNLP in batches of 64,
+as in its published figures. Each pass is a separate process. Our side also runs in bfloat16 and
+int8 if the CPU supports them. Prints JSON: median tokens per second, the ratio of each pair of
+passes, peak memory, and the peak of matrix products.
 """
 
 import argparse
@@ -112,7 +113,7 @@ def _elmo(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _peer(options: argparse.Namespace) -> dict[str, float]:
-    """AllenNLP's own modules, the state reset after each batch."""
+    """Time AllenNLP's own modules, with the state reset after each batch."""
     import torch
 
     model, batch_to_ids = allennlp(options.weights)
@@ -203,7 +204,7 @@ def _peak(options: argparse.Namespace) -> dict[str, float]:
 
 
 def make_weights(folder: Path, size: str, *, gain: float = 1.0) -> None:
-    """Random weights, as a model folder and as the 2018 pair; a `gain` makes clipping bite."""
+    """Write random weights as a model folder and as the files of 2018; a `gain` causes clipping."""
     from benchmarks.training_sides import NETWORKS
     from elmo.data.characters import Characters
     from elmo.data.tokenizer import Tokenization
@@ -239,7 +240,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("text", type=Path)
     parser.add_argument("--size", choices=SIZES, default="small")
-    parser.add_argument("--peer", help="the interpreter of an environment with allennlp 2.10.1")
+    parser.add_argument("--peer", help="interpreter of an environment with allennlp 2.10.1")
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)

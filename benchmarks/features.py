@@ -1,11 +1,12 @@
-"""A store against HDF5 as in 2018, one dataset per sentence.
+"""Compare a store with HDF5 as in 2018, one dataset per sentence.
 
     python -m benchmarks.features TEXT [--size original] [--tokens 100000] [--repeat 5]
 
-TEXT has one sentence per line, tokens between spaces. The model has random weights in the shape of
-2018: sizes and reading times do not depend on them. Each side is written once and read `--repeat`
-times in turn. Prints JSON: bytes per token, and the medians of the seconds of a scan into float32
-arrays and of the microseconds of one sentence at random, all layers. Needs `pip install h5py`.
+TEXT has one sentence per line, with tokens separated by spaces. The model has the shape of 2018 and
+random weights, because sizes and reading times do not depend on them. Each side is written once and
+read `--repeat` times in turn. Prints JSON: bytes per token, the median seconds to read everything
+into float32 arrays, and the median microseconds to read one random sentence, all with every layer.
+Needs `pip install h5py`.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from elmo.store.build import build
 
 @dataclass(frozen=True)
 class Side:
-    """A format: where it is, how it is opened, scanned (tokens seen), and read at random."""
+    """A file format: its path, and the functions that open, scan (count tokens) and sample it."""
 
     path: Path
     open: Callable[[Path], Any]
@@ -113,7 +114,7 @@ def _figures(path: Path, tokens: int, runs: list[tuple[float, float]]) -> dict[s
 
 
 def read_sentences(path: Path, tokens: int) -> list[list[str]]:
-    """Return the first sentences of a file that hold so many tokens together."""
+    """Return the first sentences of a file, up to that many tokens in total."""
     lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
     sentences = [line for line in lines if line]
     totals = accumulate(map(len, sentences), initial=0)
@@ -126,8 +127,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, default="original")
     parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--sentences", type=int, default=500, help="read at random")
-    parser.add_argument("--folder", type=Path, help="where to write; default: the temporary folder")
+    parser.add_argument("--sentences", type=int, default=500, help="random sentences to read")
+    parser.add_argument("--folder", type=Path, help="output folder; default: a temporary one")
     return parser.parse_args()
 
 

@@ -1,11 +1,11 @@
-"""What training and embedding reach on a GPU.
+"""Measure how fast training and embedding are on a GPU.
 
     python -m benchmarks.gpu TEXT [--words 793471] [--rows 128 1024] [--steps 25]
         [--networks original small default] [--sentences 8000] [--profile FOLDER]
         [--seconds 570] [--project FOLDER --pieces FOLDER]
 
 TEXT has one sentence per line, tokens between spaces. Without a CUDA device it runs on the CPU,
-which shows that it runs and, of a GPU, nothing. The networks and the
+which only tests the command. The networks and the
 recipe are those of `benchmarks.training`, in float32 (exact: no TF32) and bfloat16, with the words
 of the model of 2018; windows are prepared by a second thread, as in training, and each step's
 figures are read one step late. Each measurement is a process of its own, after a matrix product has

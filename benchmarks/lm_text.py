@@ -1,4 +1,4 @@
-"""A text file, one sentence per line and tokens between spaces, as shards and a vocabulary."""
+"""Make shards and a vocabulary from text files with one tokenized sentence per line."""
 
 from collections import Counter
 from pathlib import Path
@@ -16,8 +16,8 @@ SHARD_SENTENCES = 10_000
 
 
 def prepare(out: Path, *, train: Path, heldout: Path, tokens: int = 0) -> tuple[Shards, Vocabulary]:
-    """Write the shards of two files to `out`, once, of `train` the first sentences up to `tokens`
-    (0: all); every token of `train` becomes a word."""
+    """Write the shards of two files to `out` once, with the first `tokens` of `train` (0: all);
+    return them and a vocabulary of every token of `train`."""
     text = _lines(train)
     if not out.exists():
         _write(out, {"train": take_tokens(text, tokens), "heldout": _lines(heldout)})
@@ -37,7 +37,7 @@ def _lines(file: Path) -> list[list[str]]:
 
 
 def take_tokens(lines: list[list[str]], tokens: int) -> list[list[str]]:
-    """Return the first lines, of at most so many tokens (0: all)."""
+    """Return the first lines, with at most that many tokens in total (0: all)."""
     if tokens == 0:
         return lines
     ends = np.cumsum([len(line) for line in lines])

@@ -1,4 +1,4 @@
-"""What a figure was measured on: printed beside it by every benchmark.
+"""Describe this machine; every benchmark prints the description beside its figures.
 
 python -m benchmarks.machine
 """
@@ -27,7 +27,7 @@ UNITS = {  # by what Linux calls them
 
 
 def machine() -> dict[str, Any]:
-    """The processor with its units that matter here, cores, GPU, and torch."""
+    """Return the processor and its relevant instruction sets, the cores, the GPU, and torch."""
     text = CPU_INFO.read_text(encoding="utf-8") if CPU_INFO.exists() else ""
     lines = [line.partition(":") for line in text.splitlines()]
     values = {key.strip(): value.strip() for key, _, value in lines}
@@ -44,7 +44,7 @@ def machine() -> dict[str, Any]:
 
 
 def precisions() -> list[str]:
-    """What products can be timed in: bfloat16 where it is not emulated, which would take hours."""
+    """Return the precisions to measure: bfloat16 only if it is not emulated, which takes hours."""
     from elmo.train import machine_speed  # a peer's environment lacks what elmo needs
 
     factor = machine_speed.matrix_speeds(torch.device("cpu")).speedup("float32", "bfloat16")
@@ -52,9 +52,9 @@ def precisions() -> list[str]:
 
 
 def matrix_peak(precision: str, *, size: int = 4096, repeat: int = 10) -> float:
-    """GFLOP/s of the fastest product of two square matrices: torch's own, or oneDNN's.
+    """Return the GFLOP/s of the fastest product of two square matrices: torch's or oneDNN's.
 
-    In float32 torch takes MKL, which on some processors is the slower of the two by far.
+    In float32 torch uses MKL, which on some processors is much slower than oneDNN.
     """
     a = torch.randn(size, size).to(getattr(torch, precision))
     ways: list[Callable[[], object]] = [lambda: a @ a]

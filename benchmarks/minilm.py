@@ -1,10 +1,10 @@
-"""Vectors of a sentence-transformer, by the Python of an environment that has it.
+"""Compute vectors of a sentence-transformer, in an environment that has it.
 
     PYTHON benchmarks/minilm.py TEXTS.json VECTORS.npz
 
-Of TEXTS `{"texts": […], "sentences": [[token, …], …]}`: the vector of each text (texts, 384), as
-the model pools it, and of each token in its sentence (tokens, layers × 384): the mean of its
-pieces, all layers beside each other. The model, all-MiniLM-L6-v2, lies in the package.
+TEXTS is `{"texts": […], "sentences": [[token, …], …]}`. Writes the vector of each text as the model
+pools it (texts, 384), and of each token in its sentence (tokens, layers × 384): all layers of the
+mean of its pieces, concatenated. The model, all-MiniLM-L6-v2, is part of its package.
 """
 
 import json
@@ -53,7 +53,7 @@ def _tokens(folder: Path, sentences: list[list[str]]) -> Any:
 
 
 def _mean(pieces: Any) -> Any:
-    """Return the mean; zeros of a token of which the model knows no piece."""
+    """Return the mean vector; zeros if the model knows no piece of the token."""
     return pieces.mean(0) if len(pieces) else np.zeros(pieces.shape[1:], pieces.dtype)
 
 

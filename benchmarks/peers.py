@@ -1,4 +1,4 @@
-"""Other implementations that benchmarks run beside ours, each in an environment of its own."""
+"""The environments of the other implementations that benchmarks compare with."""
 
 import shutil
 import subprocess
@@ -38,8 +38,8 @@ PEERS = {
 
 
 def interpreters(folder: Path) -> dict[str, str]:
-    """Return by name the interpreter of each peer whose environment is in `folder` or can be made
-    there; say in one line which cannot."""
+    """Return, by name, the interpreter of each peer whose environment exists in `folder` or can be
+    made there; print a line for each of the others."""
     paths = {}
     for name, peer in PEERS.items():
         python = folder.absolute() / name / "bin" / "python"
@@ -51,7 +51,7 @@ def interpreters(folder: Path) -> dict[str, str]:
 
 
 def make(name: str, python: Path) -> None:
-    """Make the environment of a peer where it is not there yet; exit with one line if pip fails."""
+    """Make the environment of a peer if it is missing; exit with one line if pip fails."""
     if python.exists():
         return
     folder, peer = python.parents[1], PEERS[name]
@@ -63,11 +63,11 @@ def make(name: str, python: Path) -> None:
         subprocess.run([*pip, "--no-deps", peer.package], check=True)
     except subprocess.CalledProcessError as error:
         shutil.rmtree(folder, ignore_errors=True)
-        sys.exit(f"error: {name} was not installed: {error}; the words of pip are above")
+        sys.exit(f"error: {name} was not installed: {error}; see pip's output above")
 
 
 def _runs(python: str) -> bool:
-    """Whether it is there and runs: a shim on the path may stand for a Python that is not."""
+    """Tell whether this Python runs: a shim on the path may exist without its Python."""
     try:
         return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""What bfloat16, float16 and int8 cost: errors by layer, and the accuracy of a probe of tags.
+"""Measure what bfloat16, float16 and int8 cost: errors by layer, and the accuracy of a tagger.
 
     python -m benchmarks.precision MODEL TRAIN.conllu DEV.conllu [--sentences 2000] [--epochs 8]
 
-Builds one store of the sentences for each way of computing or keeping vectors, and trains the same
-tagger on each: a biLSTM-CRF over a learned mix, without word embeddings, with the same seeds.
-Errors are relative to vectors computed and kept in float32. Ways that this machine has no units for
-are skipped. Files may be gzipped. Prints JSON.
+Makes a store of the sentences in each precision of computing and of storing, and trains the same
+tagger on each: a biLSTM-CRF on a learned mix, without word embeddings, with the same seeds. Errors
+are relative to float32. Precisions that the CPU does not support are skipped. Files may be gzipped.
+Prints JSON.
 """
 
 import argparse

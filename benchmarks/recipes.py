@@ -1,23 +1,23 @@
-"""Held-out perplexity by training recipe: which settings are worth being the default.
+"""Measure held-out perplexity for different training settings.
 
     python -m benchmarks.recipes TRAIN HELDOUT OUT --recipe default --tokens 975000 [--epochs 1]
         [--set dropout=0.3 --set optimizer.lr=0.002] [--precision bfloat16] [--threads 2]
     python -m benchmarks.recipes TRAIN HELDOUT OUT --tokens 20000 65000 --seeds 3
         --compare rows=8 rows=16 rows=32
 
-TRAIN and HELDOUT have one sentence per line, tokens between spaces. The recipe is that of
-presets/small.yaml (`default`) or presets/original-2018.yaml (`2018`), with the small network, or
-params.yaml's own (`params`), over the first `--tokens` of TRAIN (0: all), changed by `--set`. Every
-token of TRAIN is a word.
+TRAIN and HELDOUT have one sentence per line, with tokens separated by spaces. `--recipe` is
+`default` (presets/small.yaml), `2018` (presets/original-2018.yaml with the small network) or
+`params` (params.yaml); `--set` changes single settings. The model is trained on the first
+`--tokens` of TRAIN (0: all). Every token of TRAIN is in the vocabulary.
 
-Writes the curves to OUT/heldout.tsv and OUT/train.tsv, the model to OUT/model, and prints JSON,
-which OUT/record.json holds too: the recipe, steps, tokens seen each way, seconds (of this start,
-evaluations included), both curves and held-out perplexity under the full softmax. Started again it
-resumes.
+Writes the curves to OUT/heldout.tsv and OUT/train.tsv, the model to OUT/model, and a record to
+OUT/record.json, which is printed too: the recipe, steps, tokens read in each direction, seconds
+(of this start, evaluations included), both curves, and held-out perplexity under the full softmax.
+An interrupted training resumes.
 
-With `--compare`, each change is tried on each number of tokens with seeds 1, 2, …: OUT has a folder
-for each training, and a table of held-out perplexity and CPU seconds is printed. Words are then
-those of the first `--tokens` alone.
+`--compare` tries each change with each number of tokens and with seeds 1, 2, …, keeps each training
+in a folder of OUT, and prints a table of held-out perplexity and CPU seconds. The vocabulary is
+then made from the first `--tokens` alone.
 """
 
 import argparse
@@ -53,7 +53,7 @@ RECIPES = {"default": "small.yaml", "2018": "original-2018.yaml", "params": ""}
 
 
 def main() -> None:
-    """Train, and print what came of it."""
+    """Train, and print the results."""
     options = _options()
     torch.set_num_threads(options.threads)
     if options.compare:
@@ -137,7 +137,7 @@ def curve(path: Path) -> list[tuple[int, float]]:
 
 
 def _preset(name: str) -> dict[str, Any]:
-    """Return the section pretrain of params.yaml, with the values of a preset if it has a name."""
+    """Return the section pretrain of params.yaml, with the values of the preset, if any."""
     text = (ROOT / "params.yaml").read_text()
     if name:
         text = overlay_text(ROOT / "params.yaml", ROOT / "presets" / name)

@@ -1,7 +1,7 @@
-"""The rows of docs/benchmarks.md: what each benchmark is called with, and what its figures say.
+"""The rows of docs/benchmarks.md: the command of each benchmark, and how its figures are written.
 
-A benchmark's figures are `results/NAME.json`. A claim without a command here, or without that file,
-is not on the page.
+The figures of a benchmark are in `results/NAME.json`. The page shows only claims that have a
+command here and such a file.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ KINDS = ("float32", "bfloat16", "int8")
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the page; `cell` says the figures in words, "" where they lack them."""
+    """One line of the page; `cell` formats its figures and returns "" if they are missing."""
 
     claim: str
     against: str
@@ -23,10 +23,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A command, and the rows that its figures give.
+    """A command, and the rows that its figures fill.
 
-    `command` are the words after `python -m benchmarks.`; one in braces stands for an option of
-    `python -m benchmarks`. `minutes` are about those of two cores.
+    `command` has the words after `python -m benchmarks.`; a word in braces stands for the value of
+    that option of `python -m benchmarks`. `minutes` is about the time on two cores.
     """
 
     name: str
@@ -37,12 +37,12 @@ class Benchmark:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The options that the command is called with."""
+        """The options whose values the command needs."""
         return tuple(word[1:-1] for word in self.command if word.startswith("{"))
 
 
 def _by_kind(pattern: str, describe: Callable[[Any], str]) -> Callable[[Figures], str]:
-    """Return a cell of the figures under `pattern`, in which {} stands for a precision."""
+    """Return a function that formats the figures under `pattern`, where {} is a precision."""
 
     def cell(figures: Figures) -> str:
         pairs = [(kind, figures.get(pattern.format(kind))) for kind in KINDS]
@@ -81,7 +81,7 @@ def _embedding(size: str) -> Benchmark:
 
 
 def _against_bilm_tf(work: str, claim: str, minutes: int) -> Benchmark:
-    """Ours against the package of 2018, on the TensorFlow it was made for and on a later one."""
+    """Compare with the package of 2018, on the TensorFlow it was written for and on a later one."""
     peers = [f"bilm-tf on TensorFlow {version}" for version in ("1.15", "2.15")]
     ratios = (
         Row(claim_or_ditto, f"{peer}, float32", _ratio(f"ours {{}} / {peer}"))

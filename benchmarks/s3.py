@@ -1,9 +1,9 @@
-"""The S3 server of moto, in this machine's memory, as slow as one far away, or one that is too old.
+"""Run moto's S3 server in memory, on request as slow as a distant one, or as limited as an old one.
 
     python -m benchmarks.s3 127.0.0.1 5555 [--milliseconds 30] [--without-conditions]
 
-Each request is answered that much later, many at a time; without conditions the header
-`If-None-Match` is dropped, so that a name is given again and again.
+`--milliseconds` delays each answer; requests still run at the same time. `--without-conditions`
+drops the header `If-None-Match`, so a name can be written more than once.
 """
 
 import argparse

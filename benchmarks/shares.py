@@ -1,11 +1,11 @@
-"""Which share of the machine's matrix peak our embedding and our training step reach.
+"""Measure the share of this machine's peak of matrix products that embedding and training reach.
 
     python -m benchmarks.shares TEXT [--repeat 1] [--steps 5] [--sentences 800]
 
-TEXT has one sentence per line, tokens between spaces. The networks are those of
-`benchmarks.training`, each in float32 and, where the machine has units for it, in bfloat16; the
-operations of matrix products are counted by shape, and the peak is measured in each run. Prints
-JSON: by work and network the share in each precision, with tokens a second.
+TEXT has one sentence per line, with tokens separated by spaces. The networks are those of
+`benchmarks.training`, each in float32 and, if the CPU supports it, in bfloat16. The operations of
+matrix products are counted from their shapes, and the peak is measured in each run. Prints JSON:
+the share and tokens per second, by work, network and precision.
 """
 
 import argparse

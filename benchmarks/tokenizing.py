@@ -1,10 +1,10 @@
-"""Tokenizing to shards against the same tokenizer through Hugging Face datasets' map.
+"""Compare tokenizing to shards with the same tokenizer in `map` of Hugging Face datasets.
 
     python -m benchmarks.tokenizing TEXT... [--tokenizer unicode] [--processes 2] [--repeat 3]
 
 Both sides read the same text and write Arrow files, with the same number of processes. Our time
-includes digests, splits, byte counts and the quality report, but not the start of Ray. Theirs is
-measured for `map` alone and with loading. Prints JSON; needs `pip install datasets`.
+includes digests, splits, byte counts and the quality report, but not the start of Ray. The time of
+datasets is measured for `map` alone and with loading. Prints JSON; needs `pip install datasets`.
 """
 
 import argparse
@@ -146,7 +146,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tokenizer", default="unicode", choices=["whitespace", "unicode"])
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--megabytes", type=int, default=1000, help="at most so much text")
+    parser.add_argument("--megabytes", type=int, default=1000, help="use at most this much text")
     parser.add_argument("--shard-bytes", type=int, default=16 << 20)
     return parser.parse_args()
 

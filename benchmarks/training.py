@@ -1,4 +1,4 @@
-"""A training step of ours against others', alone and with two workers.
+"""Compare our training step with other implementations, and one worker with two.
 
     python -m benchmarks.training TEXT steps|workers [--threads 2] [--repeat 3] [--steps 8]
         [--rows 128] [--network small|original|default] [--ours]

@@ -1,4 +1,4 @@
-"""The sides of benchmarks.training: our step, plain autograd over the same model, torch.nn.LSTM.
+"""The implementations that benchmarks.training compares: ours, plain autograd, torch.nn.LSTM.
 
 Shapes: S directions, T steps, B rows, N tokens, K characters, P projection.
 """

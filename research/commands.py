@@ -1,4 +1,4 @@
-"""The commands `python -m research …`: what the paper measures, on your model."""
+"""The commands `python -m research …`, which repeat the paper's measurements on your model."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from research.compare import ComparedTask
     from research.finding import Finding
 
-OUT = click.option("--out", type=PATH, required=True, help="NAME.json; the picture is NAME.png.")
+OUT = click.option("--out", type=PATH, required=True, help="Result NAME.json, with plot NAME.png.")
 MODEL = click.option("--model", type=PATH, required=True, help="The model folder.")
 WORK = click.option(
     "--work",
     type=PATH,
     default="work/findings",
     show_default=True,
-    help="Where unfinished work and the vectors are kept.",
+    help="Folder for unfinished work and vectors.",
 )
 STATIC = click.option(
     "--static", multiple=True, metavar="NAME=FILE", help="Static word vectors to measure as well."
@@ -33,11 +33,11 @@ STATIC = click.option(
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def findings() -> None:
-    """Measure what the paper measured, on your model; README.md here shows tables and commands."""
+    """Repeat the paper's measurements on your model; research/README.md has tables and commands."""
 
 
 def _task_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say which task is trained, handed on as `task`."""
+    """Add the options that describe a task; the command gets them as `task`."""
 
     @wraps(command)
     def with_task(**arguments: Any) -> None:
@@ -59,12 +59,12 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
         )
         command(task=task, **arguments)
 
-    files = {"train": "learn from", "dev": "choose the epoch by", "test": "score"}
+    files = {"train": "to train on", "dev": "for early stopping", "test": "to score"}
     options = [
         click.argument("kind", type=click.Choice(KINDS)),
         *(
             click.option(
-                f"--{name}", type=PATH, required=True, help=f"The labelled file to {description}."
+                f"--{name}", type=PATH, required=True, help=f"Labelled file {description}."
             )
             for name, description in files.items()
         ),
@@ -74,16 +74,16 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.IntRange(1, 100),
             default=3,
             show_default=True,
-            help="How many seeds to train, from 0.",
+            help="Number of seeds; they count from 0.",
         ),
         click.option(
-            "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting of the task."
+            "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a task setting."
         ),
         click.option(
-            "--format", "format_", help="The format of the files; default: by their endings."
+            "--format", "format_", help="Format of the files; default: from their extensions."
         ),
-        click.option("--columns", help="Where fields are, such as word=2,tag=4."),
-        click.option("--scheme", help="The scheme of the tags: bio, iob1, bioes or plain."),
+        click.option("--columns", help="Columns of the fields, such as word=2,tag=4."),
+        click.option("--scheme", help="Tag scheme: bio, iob1, bioes or plain."),
         WORK,
         OUT,
         DEVICE,
@@ -99,11 +99,11 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Choice(["elmo", "layers", "positions", "context"]),
     default="elmo",
     show_default=True,
-    help="What is compared: with and without ELMo; which layers; where it enters; context alone.",
+    help="Compare with and without ELMo, layers, positions of ELMo in the network, or context.",
 )
 @_task_options
 def compare(task: "ComparedTask", ways: Any, work: Path, out: Path) -> None:
-    """Train a task of KIND in several ways, all else equal: Tables 1, 2 and 3, Figure 2.
+    """Train a task of KIND in ways that differ in one thing (Tables 1, 2 and 3, Figure 2).
 
     \b
     Example: python -m research compare tagging --ways layers --train train.conll --dev dev.conll \\
@@ -121,11 +121,11 @@ def compare(task: "ComparedTask", ways: Any, work: Path, out: Path) -> None:
     type=PATH,
     multiple=True,
     required=True,
-    help="The folder of another model; once for each.",
+    help="Another model folder; repeat for several.",
 )
 @_task_options
 def models(task: "ComparedTask", other_models: tuple[Path, ...], work: Path, out: Path) -> None:
-    """Train a task of KIND without ELMo and with each of several models: which one to use.
+    """Train a task of KIND without ELMo and with each of several models, to choose a model.
 
     \b
     Example: python -m research models tagging --train train.conll --dev dev.conll \\
@@ -138,11 +138,11 @@ def models(task: "ComparedTask", other_models: tuple[Path, ...], work: Path, out
 
 @findings.command()
 @click.option(
-    "--shares", default="1,3,10,30,100", show_default=True, help="Percent of the examples."
+    "--shares", default="1,3,10,30,100", show_default=True, help="Percentages of the examples."
 )
 @_task_options
 def labels(task: "ComparedTask", shares: str, work: Path, out: Path) -> None:
-    """Train a task of KIND on growing shares of its labels, with ELMo and without: Figure 1.
+    """Train a task of KIND on growing shares of its labels, with and without ELMo (Figure 1).
 
     \b
     Example: python -m research labels tagging --train train.conll --dev dev.conll \\
@@ -161,18 +161,18 @@ def labels(task: "ComparedTask", shares: str, work: Path, out: Path) -> None:
 
 @findings.command()
 @click.argument("kind", type=click.Choice(["tagging", "classification"]))
-@click.option("--train", type=PATH, required=True, help="The labelled file to draw from.")
-@click.option("--test", type=PATH, required=True, help="The labelled file to score.")
+@click.option("--train", type=PATH, required=True, help="Labelled file to draw examples from.")
+@click.option("--test", type=PATH, required=True, help="Labelled file to score.")
 @MODEL
 @click.option("--counts", default="100,300,1000", show_default=True, help="Numbers of examples.")
-@click.option("--draws", default="3", show_default=True, help="How many draws, or of each number.")
-@click.option("--columns", help="Where fields are, such as word=2,tag=4.")
+@click.option("--draws", default="3", show_default=True, help="Draws per count: 3, or 5,5,1.")
+@click.option("--columns", help="Columns of the fields, such as word=2,tag=4.")
 @STATIC
-@click.option("--peer", help="The Python of an environment with all-MiniLM-L6-v2, to compare.")
+@click.option("--peer", help="Python of an environment with all-MiniLM-L6-v2, to compare with.")
 @WORK
 @OUT
 def few(kind: str, model: Path, columns: str | None, out: Path, **drawing: Any) -> None:
-    """Compare `elmo task train` on a few labels with what a team could put together itself.
+    """Compare `elmo task train` on a few labels with models that you could build yourself.
 
     \b
     Example: python -m research few tagging --train train.conll --test test.conll \\
@@ -206,13 +206,13 @@ def few(kind: str, model: Path, columns: str | None, out: Path, **drawing: Any) 
 
 @findings.command()
 @MODEL
-@click.option("--train", type=PATH, required=True, help="Sense-tagged text: SemCor, or XML.")
-@click.option("--train-gold", type=PATH, help="The keys of an XML file, one id per line.")
+@click.option("--train", type=PATH, required=True, help="Sense-tagged text: SemCor or XML.")
+@click.option("--train-gold", type=PATH, help="Gold keys of an XML file, one id per line.")
 @click.option(
     "--test", type=PATH, help="Sense-tagged text to test on; default: a fifth of TRAIN's documents."
 )
-@click.option("--test-gold", type=PATH, help="The keys of an XML file.")
-@click.option("--first-senses", type=PATH, help="WordNet's index.sense: the fallback's senses.")
+@click.option("--test-gold", type=PATH, help="Gold keys of an XML file.")
+@click.option("--first-senses", type=PATH, help="WordNet's index.sense, for lemmas not in TRAIN.")
 @STATIC
 @OUT
 @DEVICE
@@ -227,9 +227,9 @@ def senses(
     out: Path,
     device: str,
 ) -> None:
-    """Score word senses by nearest neighbour, for each layer: Table 5. Nothing is trained.
+    """Score word senses by nearest neighbour in each layer, without training (Table 5).
 
-    Files are SemCor's columns, or the XML of the unified evaluation framework with its keys.
+    Files have SemCor's columns, or are XML of the unified evaluation framework with gold keys.
     """
     from research.probes import word_senses
 
@@ -251,11 +251,11 @@ def senses(
 
 @findings.command()
 @MODEL
-@click.option("--train", type=PATH, required=True, help="Tagged text to fit the probes on.")
+@click.option("--train", type=PATH, required=True, help="Tagged text to train the probes on.")
 @click.option("--test", type=PATH, required=True, help="Tagged text to score them on.")
-@click.option("--l2", default=1e-5, show_default=True, help="Weight of the squared norm.")
-@click.option("--format", "format_", help="The format of the files; default: by their endings.")
-@click.option("--columns", help="Where fields are, such as word=2,tag=4, or tag=XPOS.")
+@click.option("--l2", default=1e-5, show_default=True, help="Strength of L2 regularization.")
+@click.option("--format", "format_", help="Format of the files; default: from their extensions.")
+@click.option("--columns", help="Columns of the fields, such as word=2,tag=4 or tag=XPOS.")
 @STATIC
 @OUT
 @DEVICE
@@ -270,7 +270,7 @@ def probe(
     out: Path,
     device: str,
 ) -> None:
-    """Probe each layer for the tags of tokens, such as parts of speech: Table 6."""
+    """Train a linear probe of tags, such as parts of speech, on each layer (Table 6)."""
     from pipeline.stages import task_training
     from research.probes import tags
 
@@ -285,10 +285,10 @@ def probe(
 @click.argument("store", type=PATH)
 @click.argument("queries", type=PATH)
 @MODEL
-@click.option("--vectors", type=PATH, required=True, help="Static vectors, word2vec or GloVe.")
-@click.option("-k", "count", default=5, show_default=True, help="How many neighbours.")
-@click.option("--layer", type=int, help="A layer; default: the mean of all.")
-@click.option("--same-word", is_flag=True, help="Only other occurrences of the word.")
+@click.option("--vectors", type=PATH, required=True, help="Static word vectors, word2vec or GloVe.")
+@click.option("-k", "count", default=5, show_default=True, help="Number of neighbours.")
+@click.option("--layer", type=int, help="Layer to compare; default: the mean of all layers.")
+@click.option("--same-word", is_flag=True, help="Show only other occurrences of the same word.")
 @OUT
 @DEVICE
 def neighbors(
@@ -302,9 +302,9 @@ def neighbors(
     out: Path,
     device: str,
 ) -> None:
-    """List neighbours in context and by static vectors for each line of QUERIES: Table 4.
+    """For each line of QUERIES, list neighbours in context and by static vectors (Table 4).
 
-    A line is a sentence with one token in brackets: He has a [gift] for music.
+    Each line is a sentence with one token in brackets: He has a [gift] for music.
     """
     from research.neighbors import in_context
 
@@ -325,7 +325,7 @@ def neighbors(
 
 @findings.command()
 @click.argument("folder", type=PATH)
-@click.option("--out", type=PATH, required=True, help="The page whose marked tables are redrawn.")
+@click.option("--out", type=PATH, required=True, help="Page whose marked tables are redrawn.")
 def page(folder: Path, out: Path) -> None:
     """Redraw the tables of a page from the JSON files in FOLDER.
 
@@ -339,7 +339,7 @@ def page(folder: Path, out: Path) -> None:
 
 
 def _write(out: Path, measure: Callable[[], "Finding"]) -> None:
-    """Measure, write the file and its picture, and print the rows."""
+    """Measure, write the result and its plot, and print the rows."""
     from pipeline.report import plots
     from research import finding as files
     from research.page import few_lines

@@ -1,12 +1,12 @@
-"""The text that the model `english` learns from, made from the corpora of its model card.
+"""Make the training text of the model `english` from the corpora of its model card.
 
     python -m research.english_text DATA OUT
 
-DATA holds the folders of `CORPORA`. OUT gets a text file of each, and `heldout.txt`: a novel and
-five articles of Wikipedia. With `tokenize.heldout` 0.01 exactly these are held out, by their
-hashes, in every version of `english`: the other files have no blank line, so each is one document,
-and the hash of none is among the lowest hundredth. Paragraphs that repeat an earlier one are left
-out, as are those that share eight words in a row with `heldout.txt`.
+DATA has the folders of `CORPORA`. OUT gets a text file for each of them, and `heldout.txt`: a novel
+and five Wikipedia articles. With `tokenize.heldout` 0.01 exactly these are held out in every
+version of `english`. The other files have no blank line, so each is one document, and none of their
+hashes is in the lowest hundredth, which is held out. Paragraphs that repeat an earlier one are left
+out, and so are those that share eight consecutive words with `heldout.txt`.
 """
 
 import argparse
