@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_526,
     "research": 2_242,
     "benchmarks": 3_592,
-    "tests": 27_610,
+    "tests": 27_515,
 }
 
 

@@ -4,7 +4,6 @@ corpus names that has changed since."""
 import gzip
 import io
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,39 +58,21 @@ def table(**columns: Any) -> bytes:
     return out.getvalue()
 
 
-def twice() -> bytes:
-    out = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays([pa.array(["a"])] * 2, names=["text", "text"]), out)
-    return out.getvalue()
-
-
 def line(record: Any) -> bytes:
     return json.dumps(record).encode() + b"\n"
 
 
 PLAIN = GOOD.encode()
-UMLAUTS = GOOD.replace("words", "Wörter")
-PARQUET = table(text=GOOD.splitlines())
-JSONL = b"".join(line({"text": text}) for text in GOOD.splitlines())
 FILES: dict[str, tuple[str, bytes]] = {
-    "latin-1": ("in.txt", UMLAUTS.encode("latin-1")),
-    "zeros alone": ("in.txt", bytes(1000)),
-    "no byte": ("in.txt", b""),
     "a table with the line ends of old Macs": ("in.csv", b"n,text\r1,a\r2,b\r"),
     "a number of 5,000 digits": (
         "in.jsonl",
         line({"text": "a"})[:-2] + b', "n": ' + b"9" * 5000 + b"}",
     ),
-    "an endless line": ("in.txt", b"word " * (4 << 20)),
     "an endless word": ("in.txt", PLAIN + b"x" * (17 << 20)),
     "a picture": ("in.txt", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))),
     "one document": ("in.txt", b"All in one document.\n"),
-    "half a record": ("in.jsonl", JSONL[:-9]),
-    "an endless record": ("in.jsonl", line({"text": "x" * (17 << 20)})),
-    "Parquet without its end": ("in.parquet", PARQUET[:-8]),
     "rows without text": ("in.parquet", table(text=pa.array([None] * 9, pa.string()))),
-    "two columns of one name": ("in.parquet", twice()),
-    "an endless value": ("in.parquet", table(text=["x" * (17 << 20)])),
     "a mark that is never closed": ("in.csv", b'n,text\n1,a\n2,"b\n3,c\n'),
     "a spreadsheet": ("in.xlsx", b"PK\3\4" + bytes(30)),
 }
@@ -141,11 +122,6 @@ def other_kinds(folder: Path) -> None:
     (folder / "texts" / "notes.docx").write_bytes(b"PK")
 
 
-def unnamable(folder: Path) -> None:
-    (folder / "texts").mkdir()
-    (folder / "texts" / os.fsdecode(b"\xff.txt")).write_bytes(PLAIN)
-
-
 def hidden(folder: Path) -> None:
     (folder / "texts" / ".git").mkdir(parents=True)
     (folder / "texts" / ".git" / "a.txt").write_bytes(PLAIN)
@@ -154,7 +130,6 @@ def hidden(folder: Path) -> None:
 # What is made, and the name in the settings.
 NAMES: dict[str, tuple[Callable[[Path], object], str]] = {
     "nowhere": (lambda folder: None, "no/such.txt"),
-    "empty name": (lambda folder: None, ""),
     "a long name": (lambda folder: None, "x" * 300),
     "a line end in the name": (lambda folder: None, "no\nsuch.txt"),
     "glob of nothing": (lambda folder: None, "*.md"),
@@ -163,7 +138,6 @@ NAMES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a folder that is empty": (lambda folder: (folder / "texts").mkdir(), "texts"),
     "a folder of other kinds": (other_kinds, "texts"),
     "a folder of hidden files": (hidden, "texts"),
-    "a file whose name is not UTF-8": (unnamable, "texts"),
     "a dangling link": (lambda folder: (folder / "texts").symlink_to("gone"), "texts"),
 }
 
@@ -175,14 +149,6 @@ def test_names_that_stand_for_no_text(tmp_path: Path, what: str) -> None:
     settings(tmp_path, name)
     refused(*CORPUS, cwd=tmp_path)
     assert not (tmp_path / "corpus").exists() and not (tmp_path / "work").exists()
-
-
-@pytest.mark.parametrize("names", [["in.txt", "./in.txt"], ["in.txt", "link.txt"], ["*.txt"] * 2])
-def test_a_file_twice(tmp_path: Path, names: list[str]) -> None:
-    (tmp_path / "in.txt").write_text(GOOD)
-    (tmp_path / "link.txt").symlink_to("in.txt")
-    settings(tmp_path, *names)
-    refused(*CORPUS, cwd=tmp_path, names="named twice")
 
 
 @pytest.fixture

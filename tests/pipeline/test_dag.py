@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -129,13 +127,6 @@ def test_after_an_equal_retraining_nothing_runs_again(project: Path) -> None:
     assert ran(call(project, "dvc", "repro")) == ["corpus", "register"]
 
 
-def test_the_first_version_is_candidate_and_champion(project: Path) -> None:
-    database = sqlite3.connect(f"file:{project / 'mlflow.db'}?mode=ro", uri=True)
-    with closing(database):
-        aliases = database.execute("SELECT alias FROM registered_model_aliases")
-        assert {alias for (alias,) in aliases} == {"candidate", "champion"}
-
-
 def test_a_changed_file_of_the_user_is_seen(tmp_path: Path) -> None:
     folder = new_project(tmp_path, shard_bytes=1 << 20)  # one piece, which needs no Ray
     assert ran(call(folder, "dvc", "repro", "tokenize@general")) == ["corpus", "tokenize@general"]
@@ -203,18 +194,6 @@ print(json.dumps([model.predict(["the cat sat"], params=layers)[0].tolist(),
     np.testing.assert_allclose(from_text, expected, atol=1e-5)
     np.testing.assert_allclose(from_tokens, expected, atol=1e-5)
     np.testing.assert_allclose(average, expected.mean(0), atol=1e-5)
-
-
-def test_the_store_is_the_models_vectors(project: Path) -> None:
-    store = FeatureStore(project / "data" / "features", model=project / "models" / "finetune")
-    embedder = Embedder.load(project / "models" / "finetune")
-    lines = (project / "t.txt").read_text().splitlines()
-    assert len(store) == len(lines)
-    for k in range(0, len(store), 37):
-        assert store.tokens(k) == lines[k].split()
-        expected = embedder.embed([store.tokens(k)])[0]
-        assert store[k].shape == expected.shape
-        np.testing.assert_allclose(store[k], expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_version_leads_to_its_run_its_corpus_and_its_stores(project: Path) -> None:

@@ -62,15 +62,6 @@ def test_embed_takes_the_formats_of_a_corpus(model: Path, tmp_path: Path, name: 
         assert code == 1 and "'text'" in errors and "pass --column" in errors
 
 
-def test_text_of_another_format_is_not_embedded(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "wiki_00").write_text('{"text": "a mill"}\n' * 3)
-    words = ("--input", tmp_path / "wiki_00")
-    for command in (("embed", model, "--output", tmp_path / "o.npz"), ("perplexity", model)):
-        code, _, errors = elmo(*command, *words)
-        assert code == 1 and "wiki_00: is JSON lines, not plain text" in errors
-    assert not (tmp_path / "o.npz").exists()
-
-
 def test_embed_from_stdin_keeps_blank_lines(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.npz"
     found = elmo("embed", model, "--input", "-", "--output", out, stdin=b"he has\n\na gift!\n")

@@ -166,26 +166,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_embed_replaces_no_file(model: Path, tmp_path: Path) -> None:
-    embed(model, b"a\n", tmp_path / "out.npz")
-    np.savez(tmp_path / "mine.npz", a=np.zeros(3))
-    (tmp_path / "text.npz").write_text("mine")
-    (tmp_path / "link.npz").symlink_to(tmp_path / "text.npz")
-    (tmp_path / "folder.npz").mkdir()
-    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    for name, what in {
-        "out.npz": "already exists",
-        "mine.npz": "already exists",
-        "text.npz": "already exists",
-        "link.npz": "is a symbolic link",
-        "folder.npz": "is a folder",
-    }.items():
-        with pytest.raises(ElmoError, match=f"{name}: {what}"):
-            embed(model, b"a\n", tmp_path / name)
-    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
-    assert (tmp_path / "text.npz").read_text() == "mine"
-
-
 @pytest.mark.parametrize("pretokenized", [False, True])
 def test_a_line_too_long_is_refused_before_it_is_read(
     model: Path, tmp_path: Path, pretokenized: bool, monkeypatch: pytest.MonkeyPatch

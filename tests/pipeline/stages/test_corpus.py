@@ -150,10 +150,6 @@ def test_own_general_text_without_domain_text_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"general": ("nowhere.txt",), "domain": ("nowhere.txt",)},
-            r"nowhere\.txt: no such file or folder of text",
-        ),
         ({"domain_package": "no_such_package"}, "no installed package 'no_such_package'"),
         ({"domain_package": "no_such.package"}, r"no installed package 'no_such\.package'"),
         ({"domain_package": "this"}, "no installed package 'this'"),
