@@ -173,7 +173,7 @@ def _dump_help() -> str:
     type=click.Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
-    help="The number type in the layout lists.",
+    help="The number type of the layout `lists`.",
 )
 @OVERWRITE
 def dump(store: "Location", out: Path, layout: str | None, dtype: Any, overwrite: bool) -> None:

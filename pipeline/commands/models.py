@@ -195,9 +195,9 @@ def perplexity(
     device: str,
     column: str,
 ) -> None:
-    """Print the perplexity of a text under the full softmax, one sentence at a time.
+    """Print the perplexity of a text; the model reads each sentence alone.
 
-    The model's tokenizer splits each line. All tokens and sentence ends count.
+    The model's tokenizer splits each line. Every token and sentence end counts (full softmax).
 
     \b
     Example: elmo perplexity models/finetune --input text.txt

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("-k", "count", default=10, show_default=True, help="The number of neighbours.")
 @click.option(
     "--layer",
-    help="A layer of the store, or average. Default: the layer that separates tokens best.",
+    help="A layer of the store, or average. Default: the layer in which neighbours stand out most.",
 )
 @click.option("--same-word", is_flag=True, help="List only other occurrences of the same word.")
 @PRETOKENIZED

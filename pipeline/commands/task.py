@@ -26,7 +26,7 @@ def _reading(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--format",
             "format_",
-            help="If the extension does not show it: conll, conllu, csv, tsv, jsonl, json or text.",
+            help="conll, conllu, csv, tsv, jsonl, json or text. Default: from the extension.",
         ),
         click.option(
             "--columns", help="The column of each field, such as word=2,tag=4 or label=stars."
@@ -242,7 +242,7 @@ def evaluate(
 ) -> None:
     """Print the scores of the task in FOLDER on labelled data.
 
-    Scores are means over the seeds. Scores by label pool the answers of all seeds.
+    Scores are means over the seeds. For the scores of each label, all answers count together.
 
     \b
     Example: elmo task evaluate models/ner --data test.conll --json

@@ -71,8 +71,8 @@ STAGE = Stage(
     inputs=(Argument("name", "word"), Argument("model")),
     outputs=(
         Argument("out", "path"),
-        Argument("curve", "path", "The table of scores by epoch to write."),
-        Argument("picture", "path", "The plot of that table to write."),
+        Argument("curve", "path", "Write the scores of each epoch to this file."),
+        Argument("picture", "path", "Write the plot of these scores to this file."),
     ),
     run=_run,
     summary=lambda figures, _: summary(figures),
