@@ -2,19 +2,34 @@
 
 import bz2
 import codecs
-import gzip
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from elmo.errors import Damaged, ElmoError, not_utf8_error
 from elmo.io.records import check_readable
 from elmo.settings import LONGEST_LINE
 
-COMPRESSIONS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz"}  # by the ending of a file's name
+
+
+def _zstd_decoder() -> Any:
+    import zstandard  # only the pipeline needs it
+
+    return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+
+
+_DECODERS: dict[str, Callable[[], Any]] = {
+    "gzip": lambda: zlib.decompressobj(wbits=31),
+    "bz2": bz2.BZ2Decompressor,
+    "zstd": _zstd_decoder,
+    "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
+}
+_CHUNK = 1 << 13  # compressed bytes: those of a file of zeros are thousands of times as much text
 _BYTE_ORDER_MARKS = (  # UTF-32 first: its mark begins with the UTF-16 mark
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -24,6 +39,59 @@ _BYTE_ORDER_MARKS = (  # UTF-32 first: its mark begins with the UTF-16 mark
 _LARGEST_FILE = 1 << 30  # bytes that `read_bytes` accepts
 
 
+class _StreamReader(RawIOBase):
+    """Reads the streams of a compressed file one after the other, and the zero bytes that may
+    follow each; `EOFError` if the last one is truncated.
+
+    `new_decoder` returns the decoder of a stream, which fails on any other bytes. Python's own
+    readers of bz2 and xz end without an error there.
+    """
+
+    def __init__(self, file: BinaryIO, new_decoder: Callable[[], Any]) -> None:
+        self._file, self._new_decoder = file, new_decoder
+        self._decoder: Any = None  # before the first stream
+        self._compressed = self._text = b""
+        self._in_stream = False
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer with text; return the number of bytes, 0 at the end."""
+        while not self._text:
+            self._compressed = self._compressed or self._file.read(_CHUNK)
+            if not self._compressed and self._in_stream:
+                raise EOFError("the last stream is truncated")
+            if not self._compressed:
+                return 0
+            if not self._in_stream:
+                self._compressed = self._compressed.lstrip(b"\0" if self._decoder else b"")
+                self._decoder = self._new_decoder()
+                self._in_stream = bool(self._compressed)
+            if self._in_stream:
+                self._text = self._decoder.decompress(self._compressed)
+                self._compressed = self._decoder.unused_data
+                self._in_stream = not self._decoder.eof
+        count = min(len(buffer), len(self._text))
+        buffer[:count], self._text = self._text[:count], self._text[count:]
+        return count
+
+    def close(self) -> None:
+        """Close the file too."""
+        self._file.close()
+        super().close()
+
+
+def decompressed(file: BinaryIO, compression: str | None) -> BinaryIO:
+    """Return the text of an open file, compressed by `gzip`, `bz2`, `xz`, `zstd` or not (None), as
+    a file that closes it."""
+    if compression is None:
+        return file
+    reader = _StreamReader(file, _DECODERS[compression])
+    return cast(BinaryIO, BufferedReader(reader, 1 << 20))
+
+
 @contextmanager
 def open_decompressed(path: Path) -> Iterator[BinaryIO]:
     """Open a file to read its bytes, decompressed if its name ends in .gz, .bz2 or .xz; raise
@@ -31,7 +99,7 @@ def open_decompressed(path: Path) -> Iterator[BinaryIO]:
     check_readable(path)
     ending = path.suffix.lower()
     try:
-        with COMPRESSIONS.get(ending, open)(path, "rb") as file:
+        with decompressed(path.open("rb"), COMPRESSIONS.get(ending)) as file:
             yield file
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         if ending not in COMPRESSIONS or getattr(error, "errno", None):

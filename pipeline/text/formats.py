@@ -8,13 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from elmo.io import text_files
+
 # The name of each compression, by the ending of a file's name.
-COMPRESSIONS: Mapping[str, str] = {
-    ".gz": "gzip",
-    ".bz2": "bz2",
-    ".zst": "zstd",
-    ".xz": "xz",
-}
+COMPRESSIONS: Mapping[str, str] = text_files.COMPRESSIONS | {".zst": "zstd"}
 
 
 @dataclass(frozen=True)

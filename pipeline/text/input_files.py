@@ -1,12 +1,9 @@
 """Input files given by name, folder, glob or URL: finding, digesting and opening them."""
 
-import bz2
 import glob
 import hashlib
-import lzma
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -20,6 +17,7 @@ from elmo.io.records import (
     Sha256,
     check_readable,
 )
+from elmo.io.text_files import decompressed
 
 from ..terminal.failures import catch_read_errors
 from .file_digests import FileState, digest_files, state_at_url, state_of
@@ -172,54 +170,7 @@ def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
         if "://" not in url:
             check_readable(Path(url))
         file = _import_fsspec().open(url, "rb").open() if "://" in url else Path(url).open("rb")
-        if compression is None:
-            return file
-        if compression in ("xz", "bz2"):
-            return cast(BinaryIO, (lzma if compression == "xz" else bz2).open(file))
-        if compression == "zstd":
-            return cast(BinaryIO, BufferedReader(_ZstdReader(file), 1 << 20))
-        import pyarrow as pa
-
-        # Unlike Python's own, Arrow's decompressor passes over what follows the last frame.
-        return cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(file, "r"), compression))
-
-
-class _ZstdReader(RawIOBase):
-    """Reads all frames of a zstd file, of any window; `EOFError` if the last frame is truncated."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        import zstandard
-
-        self._file = file
-        self._library = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-        self._frame = self._library.decompressobj()
-        self._compressed = self._text = b""
-        self._in_frame = False
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill the buffer with text; return the number of bytes, 0 at the end."""
-        while not self._text:
-            self._compressed = self._compressed or self._file.read(1 << 16)
-            if not self._compressed:
-                if self._in_frame:
-                    raise EOFError("the last frame is truncated")
-                return 0
-            self._text = self._frame.decompress(self._compressed)
-            self._compressed, self._in_frame = self._frame.unused_data, not self._frame.eof
-            if self._frame.eof:
-                self._frame = self._library.decompressobj()
-        count = min(len(buffer), len(self._text))
-        buffer[:count], self._text = self._text[:count], self._text[count:]
-        return count
-
-    def close(self) -> None:
-        """Close the file too."""
-        self._file.close()
-        super().close()
+        return decompressed(file, compression)
 
 
 def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:

@@ -560,9 +560,16 @@ def test_compressed_files_are_read_whole_or_refused(tmp_path: Path, ending: str)
     text = "".join(f"a{k % 97}\tO\n" for k in range(999))
     path = written(tmp_path, f"d.CONLL{ending}", text)
     whole = path.read_bytes()
-    assert len(read_examples("tagging", path).examples[0].tokens) == 999
+    for streams, tokens in (
+        (whole, 999),
+        (whole + bytes(511), 999),
+        (whole + bytes(9) + whole, 1998),
+    ):
+        path.write_bytes(streams)
+        assert len(read_examples("tagging", path).examples[0].tokens) == tokens
     flipped = whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 255])
-    for damaged in (whole[:-5], text.encode(), flipped + whole[len(flipped) :]):
+    others = (whole + b"more", whole + bytes(9) + whole[:9], bytes(99), text.encode())
+    for damaged in (whole[:-5], flipped + whole[len(flipped) :], *others):
         path.write_bytes(damaged)
         with pytest.raises(ElmoError, match=rf"{ending}: truncated or not {ending[1:]}; \w+ it"):
             read_examples("tagging", path)
