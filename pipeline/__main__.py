@@ -20,18 +20,30 @@ def main() -> None:
     if not {SPIN, "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ[SPIN] = SPINS  # read as torch is imported, here and in workers
     gc.set_threshold(YOUNG)
+    _open_closed_streams()
     try:
-        import click  # noqa: F401
-    except ModuleNotFoundError:
-        sys.exit(
-            "error: the elmo command needs the pipeline; run: pip install 'elmo-pipeline[pipeline]'"
-        )
-    from .commands.cli import run_cli
-
+        try:
+            import click  # noqa: F401
+        except ModuleNotFoundError:
+            sys.exit(
+                "error: the elmo command needs the pipeline; run: "
+                "pip install 'elmo-pipeline[pipeline]'"
+            )
+        from .commands.cli import run_cli
+    except KeyboardInterrupt:
+        sys.exit("error: interrupted")
     try:
         run_cli()
     finally:
         gc.freeze()  # what is left goes with the process
+
+
+def _open_closed_streams() -> None:
+    """Open the null device in place of each closed standard stream; otherwise the next file that is
+    opened gets its number, and receives what a library prints."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # of the lowest free number: that stream's
 
 
 if __name__ == "__main__":

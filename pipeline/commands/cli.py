@@ -4,6 +4,7 @@ import getpass
 import os
 import signal
 import sys
+from traceback import extract_tb
 
 import click
 
@@ -41,6 +42,7 @@ SECTIONS: dict[str, list[click.Command]] = {
 
 
 _LONGEST = 200  # characters of a command's first sentence, which is wrapped and not cut
+_PRINTING = ("echo", "run_cli")  # functions that write to standard output
 
 
 class SectionedGroup(click.Group):
@@ -111,12 +113,12 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     `name` is what help and errors call `commands`. A bug keeps its traceback; with --verbose, so
     does every error.
     """
-    keep_freed_memory()
-    signal.signal(signal.SIGTERM, _stop)
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _stop)
-    _name_home()
     try:
+        keep_freed_memory()
+        signal.signal(signal.SIGTERM, _stop)
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            signal.signal(signal.SIGINT, _stop)
+        _name_home()
         with commands.make_context(name, sys.argv[1:]) as context:
             commands.invoke(context)
         sys.stdout.flush()
@@ -152,11 +154,12 @@ def _exit_with_message(error: Exception) -> None:
     """End with one line where the error is the user's or the world's; a bug keeps its traceback."""
     from ..terminal.failures import user_message
 
-    if isinstance(error, OSError):
+    message = str(error) if isinstance(error, ElmoError) else user_message(error)
+    if isinstance(error, OSError) and extract_tb(error.__traceback__)[-1].name in _PRINTING:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or exiting flushes again
         if isinstance(error, BrokenPipeError):
             sys.exit(1)
-    message = str(error) if isinstance(error, ElmoError) else user_message(error)
+        message = f"standard output: {message}"
     if message is None or os.environ.get("ELMO_VERBOSE"):
         raise error
     sys.exit(f"error: {_printable_line(message)}")

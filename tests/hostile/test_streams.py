@@ -1,15 +1,15 @@
 """Standard input that is no text, and standard output that nobody reads."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline.commands import cli
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import listing
-from tests.pipeline.command_line import elmo
+from tests.pipeline.command_line import ROOT, elmo
 
 READING = {
     "embed": ["embed", "model", "--input", "-", "--output", "out.npz"],
@@ -17,22 +17,33 @@ READING = {
 }
 
 
-@pytest.mark.parametrize("command", ["lineage", "perplexity"])
-def test_nobody_reads_what_is_printed(
-    case: Path, command: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("redirected", "code", "message"),
+    [
+        (">&-", 0, ""),
+        ("<&- >&-", 0, ""),
+        (">/dev/full", 1, "error: standard output: No space left on device"),
+        (">&$BROKEN", 1, ""),  # as in `elmo … | head -0`
+    ],
+)
+def test_standard_output_that_takes_nothing(
+    case: Path, redirected: str, code: int, message: str
 ) -> None:
-    """As in `elmo … | head -0`: it ends without a word."""
-    run = cli.run_cli
+    """Closed, it is that of a user who wants none; one that is full is named."""
+    words = ["bash", "-c", f'"$@" {redirected}', "bash", sys.executable, "-m", "pipeline"]
     reading, writing = os.pipe()
     os.close(reading)
-
-    def broken() -> None:
-        sys.stdout = os.fdopen(writing, "w")
-        run()
-
-    monkeypatch.setattr(cli, "run_cli", broken)
-    code, _, error = elmo(*COMMANDS[command], cwd=case)
-    assert (code, error) == (1, "")
+    done = subprocess.run(
+        [*words, *COMMANDS["lineage"]],
+        cwd=case,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "BROKEN": str(writing)},
+        pass_fds=[writing],
+        capture_output=True,
+        text=True,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(message) and bool(done.stderr) == bool(message), done.stderr
 
 
 INPUTS = {

@@ -53,3 +53,26 @@ def test_a_command_looks_for_garbage_seldom_and_not_as_it_ends(
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "pipeline.commands.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from pipeline.__main__ import main
+main()
+"""
+
+
+def test_an_interrupt_in_the_imports_is_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "embed"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (1, "error: interrupted\n")
