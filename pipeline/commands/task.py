@@ -138,7 +138,7 @@ def train(
     from elmo.tasks.task import check_same_tags, train_task
 
     from ..stages import task_training
-    from ..tracking.task_runs import open_task_run
+    from ..tracking.task_runs import prepare_task_run
 
     options: dict[str, Any] = {"layers": layers, "epochs": epochs, "batch_size": batch_size}
     options |= {"hidden": hidden, "lr": lr, "elmo": "none" if without_elmo else None}
@@ -156,8 +156,8 @@ def train(
     task_training.warn_unknown_labels(kind, data[1], path=dev, train=data[0])
     sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
     run_options: dict[str, Any] = {"seeds": seeds, "sources": sources, "work": work, "forget": True}
-    tracked = open_task_run(out.name, kind, settings, **run_options) if track else nullcontext()
-    with tracked as log:
+    tracked = prepare_task_run(out.name, kind, settings, **run_options) if track else nullcontext()
+    with tracked as open_run:
         record = train_task(
             kind,
             *data,
@@ -169,7 +169,7 @@ def train(
             store=store,
             tokenizer=cuts,
             device=device,
-            report=task_training.TrainProgress(log),
+            report=task_training.TrainProgress(open_run),
         )
     task_training.say_unfinished(out)
     task_training.say_linear(out)

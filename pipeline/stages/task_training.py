@@ -166,27 +166,29 @@ def train_variant(
 class TrainProgress:
     """The `report` callback of a task's training: writes a line per epoch to the stage's log file.
 
-    The line begins with `name`. The figures of each seed go to the MLflow run `log`, if given;
+    The line begins with `name`. The figures of each seed go to the MLflow run that `open_run`
+    returns, if given; it is called first when the data is checked and a seed begins.
     `show(seed, epoch, score)` updates the progress bar.
     """
 
     def __init__(
         self,
-        log: "Run | None" = None,
+        open_run: "Callable[[], Run] | None" = None,
         *,
         name: str = "",
         show: Callable[[int, int, str], None] | None = None,
     ) -> None:
         self._name, self._seed, self._best = name, 0, -1.0
-        self._log, self._show = log, show
+        self._open_run, self._show = open_run, show
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
         """Hear of a seed or an epoch."""
+        log = self._open_run() if self._open_run is not None else None
         if kind == "seed":
             self._seed, self._best = int(figures["seed"]), -1.0
             return
-        if self._log is not None:
-            self._log.log_metrics(name_by_seed(figures, self._seed), step=int(figures["epoch"]))
+        if log is not None:
+            log.log_metrics(name_by_seed(figures, self._seed), step=int(figures["epoch"]))
         from elmo.tasks.comparison import NOT_SCORES
 
         scores = {k: v for k, v in figures.items() if k not in NOT_SCORES}

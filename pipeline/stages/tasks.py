@@ -3,7 +3,7 @@
 import csv
 import shutil
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from ..settings.fingerprint import fingerprint
 from ..settings.params import Params, ProjectTask
 from ..terminal.progress import Progress, log_detail, say
 from ..tracking import Run
-from ..tracking.task_runs import open_task_run, source_digest
+from ..tracking.task_runs import prepare_task_run, source_digest
 from .stage import WORK, Argument, Numbers, Stage
 from .task_training import (
     TrainProgress,
@@ -133,7 +133,7 @@ def run(
     kept = work.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
     epochs = params.seeds * sum(settings.epochs for settings in arms.values())
     tracked = partial(
-        open_task_run,
+        prepare_task_run,
         name,
         params.kind,
         seeds=params.seeds,
@@ -143,9 +143,16 @@ def run(
     with work_folder_lock(kept), Progress(f"tasks {name}", epochs, unit="epochs") as bar:
         tallies = {}
         for arm, settings in arms.items():
-            with tracked(settings=settings) as log:
+            with tracked(settings=settings) as open_run:
                 tallies[arm] = _train(
-                    kept / arm, data, params, settings, model=model, device=device, bar=bar, log=log
+                    kept / arm,
+                    data,
+                    params,
+                    settings,
+                    model=model,
+                    device=device,
+                    bar=bar,
+                    open_run=open_run,
                 )
         bar.reach(epochs, "simple baselines")
         tallies |= {name: [tally] for name, tally in _simple(params.kind, data, model).items()}
@@ -224,7 +231,7 @@ def _train(
     model: Path,
     device: str,
     bar: Progress,
-    log: Run,
+    open_run: Callable[[], Run],
 ) -> list["Tally"]:
     """Train one arm, unless that is done, and count what each seed gets right on the test file."""
     from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
@@ -243,7 +250,7 @@ def _train(
         model=model,
         work=out.parent.parent,
         device=device,
-        report=TrainProgress(log, name=arm, show=show),
+        report=TrainProgress(open_run, name=arm, show=show),
     )
     name = f"{bar.label.removeprefix('tasks ')}, {ARMS[out.name]}"
     say_unfinished(out, name=name)
@@ -255,7 +262,7 @@ def _train(
     for seed, of_seed in enumerate(scores):
         figures |= name_by_seed(of_seed, seed)
         log_detail(f"{arm}seed {seed}: {scores_text(of_seed)} on test")
-    log.log_metrics({f"test.{name}": value for name, value in figures.items()})
+    open_run().log_metrics({f"test.{name}": value for name, value in figures.items()})
     return tallies
 
 

@@ -1,9 +1,10 @@
 """The MLflow run of a task's training, with settings, data and the curve of each seed."""
 
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ class TaskRunParams:
 
 
 @contextmanager
-def open_task_run(
+def prepare_task_run(
     task: str,
     kind: str,
     settings: TaskSettings,
@@ -41,21 +42,30 @@ def open_task_run(
     sources: Mapping[str, Path],
     work: Path,
     forget: bool = False,
-) -> Iterator[tracking.Run]:
-    """Open the MLflow run of the training of `task` with all its seeds for the block, and yield it.
+) -> Iterator[Callable[[], tracking.Run]]:
+    """Yield a function that opens the MLflow run of the training of `task` with all its seeds on
+    its first call, and returns it; a training that is refused before that leaves no run.
 
-    `sources` are its labelled files by split, and "model" its model folder. The run of a training
-    that was interrupted is resumed, by a record in the folder `work`. With `forget`, the record is
-    deleted when the block ends without an error, so the next such training has a new run.
+    MLflow must answer now. `sources` are its labelled files by split, and "model" its model folder.
+    The run of a training that was interrupted is resumed, by a record in the folder `work`. With
+    `forget`, the record is deleted when the block ends without an error, so the next such training
+    has a new run.
     """
     params = TaskRunParams(task, kind, seeds, msgspec.to_builtins(settings))
     inputs = {name: source_digest(name, path) for name, path in sources.items()}
     folder = work.absolute() / fingerprint("tasks", RESULTS_VERSION, params, inputs)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tracking.run(
-        "tasks", params, inputs=inputs, sources=dict(sources), folder=Location(folder)
-    ) as log:
-        yield log
+    tracking.check_mlflow()
+    with ExitStack() as runs:
+
+        @cache
+        def open_run() -> tracking.Run:
+            folder.mkdir(parents=True, exist_ok=True)
+            run = tracking.run(
+                "tasks", params, inputs=inputs, sources=dict(sources), folder=Location(folder)
+            )
+            return runs.enter_context(run)
+
+        yield open_run
     if forget:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -253,3 +253,6 @@ def test_a_tracked_training_is_one_run_with_the_curves_of_its_seeds(
         assert {m.step for m in client.get_metric_history(one.info.run_id, name)} == {1, 2}
     run(*TRAIN, "--model", "model", "--seeds", 2, "--epochs", 2, "--track", "--overwrite")
     assert len(client.search_runs([experiment])) == 2
+    with pytest.raises(ElmoError):  # refused before it begins: no run
+        run(*TRAIN, "--model", "model", "--layers", "0,9", "--track", "--overwrite")
+    assert len(client.search_runs([experiment])) == 2
