@@ -1,4 +1,4 @@
-"""The reference pages that follow from the code: every command, every setting.
+"""Make the reference pages from the code: every command and every setting.
 
 python docs/generate.py FOLDER
 """
@@ -94,7 +94,7 @@ def settings() -> str:
 
     values = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     lines = ["# Settings", "", "## params.yaml", ""]
-    lines += ["What changes a result. Every key must be there; unknown keys are refused.", ""]
+    lines += ["Settings that change results. Every key is required; unknown keys are refused.", ""]
     for field in fields(Params):
         lines += _section(Params, field.name, values.get(field.name), "###")
     lines += ["## cluster.yaml", "", inspect.cleandoc(Cluster.__doc__ or ""), ""]

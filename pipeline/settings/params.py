@@ -116,7 +116,7 @@ class CorpusSettings:
 class LabelsSettings:
     """The section `labels`: the package whose docstrings become labelled text for a first task.
 
-    In it the words that are marked as code are to be found.
+    The task is to find the words that the docstrings mark as code.
     """
 
     package: PackageNameOrNone
@@ -184,25 +184,25 @@ class TokenizeSettings:
     """The share of documents, chosen by their hashes, that is never trained on and measures
     perplexity. Above 0, at least one document is held out and one is not."""
     near_duplicates: Annotated[float, Meta(ge=0, le=1)]
-    """The similarity to an earlier document of the same text at which a document is left out, as is
-    general text similar to held-out domain text; 0: only copies are left out. At 0.8, about 1
-    word in 100 differs."""
+    """A document is left out if its similarity to an earlier one of the same text is at least this,
+    and so is general text that is as similar to held-out domain text. At 0.8, about 1 word in 100
+    differs; 0: only copies are left out."""
     repeated_lines: WholeNumber
-    """In how many documents of a text a line must stand to be left out of all: headers, footers,
-    signatures; 0: none is left out."""
+    """A line that is in this many documents of a text, such as a header or a signature, is left out
+    of all of them; 0: none is left out."""
     min_bytes: WholeNumber
-    """The size in bytes below which a document is left out; 0: none is."""
+    """The size in bytes below which a document is left out; 0: no limit."""
     max_bytes: WholeNumber
-    """The size in bytes above which a document is left out; 0: none is."""
+    """The size in bytes above which a document is left out; 0: no limit."""
     max_symbols: Annotated[float, Meta(ge=0, le=1)]
-    """The share of digits, punctuation and other symbols among its characters, white space not
-    counted, above which a document is left out; 1: none is."""
+    """The share of digits, punctuation and other symbols among its characters, without white space,
+    above which a document is left out; 1: no limit."""
     scripts: tuple[Script, ...]
     """The scripts to keep: a document with most of its letters in another one is left out. Empty:
     all."""
     shard_bytes: Annotated[int, Meta(ge=1024, le=2**31)]
-    """About how many bytes of text one shard holds, doubled until the text is at most 8,192 times
-    as large. About every 262,144 tokens of a shard become one part of a store."""
+    """About how many bytes of text one shard holds, doubled until there are at most about 8,192
+    shards. About every 262,144 tokens of a shard become one part of a store."""
 
 
 @dataclass(frozen=True)
@@ -220,8 +220,8 @@ class VocabSettings:
     min_character_count: Positive
     """How often a Unicode character must occur to have its own id. `bytes` ignores it."""
     max_characters: Annotated[int, Meta(ge=3, le=MOST_CHARACTERS)]
-    """The maximum number of characters read of a token, including the two marks around it; 2018:
-    50."""
+    """The maximum number of characters of a token that are read, including the two marks around it;
+    2018: 50."""
 
 
 @dataclass(frozen=True)
@@ -241,8 +241,8 @@ class FinetuneSettings:
 
     training: TrainingSettings
     new_words: WholeNumber
-    """How often a domain token must occur to become a new word; 0: none does. New words start as
-    `<UNK>` and share its probability."""
+    """How often a token must occur in the domain text to become a new word; 0: no new words. They
+    start with the weights of `<UNK>` and share its probability."""
     freeze: tuple[
         Annotated[
             str,
