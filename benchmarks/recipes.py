@@ -47,7 +47,7 @@ from elmo.train.step import WorkerGroup
 from pipeline.settings.preset import overlay_text
 
 ROOT = Path(__file__).resolve().parents[1]
-KEPT = CheckpointSettings(minutes=10.0, keep=2)
+CHECKPOINTS = CheckpointSettings(minutes=10.0, keep=2)
 COLUMNS = {"train": "perplexity", "heldout": "average"}  # what a curve shows
 RECIPES = {"default": "small.yaml", "2018": "original-2018.yaml", "params": ""}
 
@@ -103,7 +103,7 @@ def train_recipe(
     seed = recipe.seed + 1
     softmax = new_softmax(len(vocabulary), network.projection, seed=seed)
     job = TrainingJob(
-        bilm, softmax, vocabulary, characters, shards, recipe, Location(out), {}, KEPT
+        bilm, softmax, vocabulary, characters, shards, recipe, Location(out), {}, CHECKPOINTS
     )
     workers = WorkerGroup()
     began, cpu_began = time.monotonic(), time.process_time()

@@ -27,7 +27,7 @@ WORDS = frozenset(
 )
 MOST_BARE_NAMES = {
     "elmo": 20,
-    "pipeline": 18,
+    "pipeline": 3,
     "research": 0,
     "benchmarks": 1,
 }

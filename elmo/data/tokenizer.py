@@ -196,7 +196,7 @@ def load_recorded(tokenization: Tokenization) -> Tokenizer:
 
 def _load(name: str, pattern: str, form: str) -> Tokenizer:
     kind = TOKENIZERS[name]
-    with _from_extra(kind.extra, f"tokenizer {name}"):
+    with _require_extra(kind.extra, f"tokenizer {name}"):
         split = kind.make(pattern)
         libraries = _versions(*kind.packages)
     if not form:
@@ -229,7 +229,7 @@ def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
     could end a sentence stays whole, and a Chinese or Japanese full stop always ends one, though no
     space follows it.
     """
-    with _from_extra("text", "tokenize.sentences: split"):
+    with _require_extra("text", "tokenize.sentences: split"):
         segmenter = import_module("syntok.segmenter")
         syntok = import_module("syntok.tokenizer").Tokenizer(
             emit_hyphen_or_underscore_sep=True, replace_not_contraction=False
@@ -238,9 +238,9 @@ def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
     def split(line: str) -> list[str]:
         if not _SENTENCE_END.search(line):
             return [line]
-        return [sentence for part in _FULL_STOP.split(line) for sentence in _by_syntok(part)]
+        return [sentence for part in _FULL_STOP.split(line) for sentence in _split_by_syntok(part)]
 
-    def _by_syntok(part: str) -> list[str]:
+    def _split_by_syntok(part: str) -> list[str]:
         if not _SENTENCE_END.search(part):
             return [part] if part else []
         starts = [s[0].offset for s in segmenter.split(syntok.tokenize(part)) if s]
@@ -334,7 +334,7 @@ def _cut_at(text: str, starts: Sequence[int]) -> list[str]:
 
 
 @contextmanager
-def _from_extra(extra: str, purpose: str) -> Iterator[None]:
+def _require_extra(extra: str, purpose: str) -> Iterator[None]:
     """Turn an `ImportError` into an `ElmoError` that says which extra to install."""
     try:
         yield

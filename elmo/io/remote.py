@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from elmo.errors import ElmoError, reason_of
 
 THREADS = 32  # requests at a time
-_CREATING: set[str] = set()  # the stores of which this process knows that `create` holds there
+_CONDITIONAL_STORES: set[str] = set()  # where `create` is known to refuse an existing name
 
 
 class Remote:
@@ -76,7 +76,7 @@ class Remote:
         """
         files, root = self.file_system()
         store = f"{type(files).__name__} {files._fs_token} {root.lstrip('/').partition('/')[0]}"
-        if store in _CREATING:
+        if store in _CONDITIONAL_STORES:
             return
         name = f".probe-{secrets.token_hex(8)}"
         with self.connect(name) as (files, path):
@@ -84,10 +84,10 @@ class Remote:
             try:
                 files.pipe_file(path, b"second", mode="create")
             except FileExistsError:
-                _CREATING.add(store)
+                _CONDITIONAL_STORES.add(store)
             finally:
                 files.rm_file(path)
-        if store not in _CREATING:
+        if store not in _CONDITIONAL_STORES:
             raise ElmoError(
                 f"{self.url}: this object store ignores If-None-Match, so two writers could "
                 "overwrite each other; use one with conditional writes, such "

@@ -30,14 +30,14 @@ class Int8Matrix(NamedTuple):
     @classmethod
     def quantize(cls, weight_SKG: Tensor) -> "Int8Matrix":
         """Return a float32 weight (direction, row, column) quantised to 8 bits."""
-        values_SGK, scales_SG1 = _rounded(weight_SKG.mT.contiguous())
+        values_SGK, scales_SG1 = _quantize_rows(weight_SKG.mT.contiguous())
         return cls(values_SGK, scales_SG1.squeeze(-1))
 
     def product(self, x_SnK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the product of `x_SnK`, quantised row by row, and this weight: the integers
         (direction, row, column), and the scales of rows and of columns by which they must be
         multiplied."""
-        values_SnK, scales_Sn1 = _rounded(x_SnK)
+        values_SnK, scales_Sn1 = _quantize_rows(x_SnK)
         S, n, _ = x_SnK.shape
         product_SnG = torch.empty(S, n, self.scales_SG.shape[1], dtype=torch.int32)
         for values_nK, values_GK, product_nG in zip(
@@ -92,7 +92,7 @@ class Int8Weights(NamedTuple):
         return product_SnP * rows_Sn1 * columns_SP.unsqueeze(1), c_SnC
 
 
-def _rounded(x_SnK: Tensor) -> tuple[Tensor, Tensor]:
+def _quantize_rows(x_SnK: Tensor) -> tuple[Tensor, Tensor]:
     """Return integers of at most LARGEST in magnitude, and the scale of each row (S, n, 1)."""
     scales_Sn1 = x_SnK.abs().amax(-1, keepdim=True).clamp_min_(1e-30) / LARGEST
     return (x_SnK / scales_Sn1).round_().to(torch.int8), scales_Sn1

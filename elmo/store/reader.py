@@ -33,9 +33,9 @@ from elmo.store.layout import (
 )
 from elmo.store.manifest import PartEntry
 
-_HEADER = 4096  # bytes: no page's header is longer
-_ONE_THREAD = 1 << 15  # values: as many torch copies on one thread
-_CACHED_TOKENS = 128  # of a block read from a mapped part
+_LONGEST_HEADER = 4096  # bytes: no page's header is longer
+_VALUES_PER_COPY = 1 << 15  # values: as many torch copies on one thread
+_BLOCK_TOKENS = 128  # of a block read from a mapped part
 _MAX_DECODED = 8  # values of row groups that one part keeps decoded
 
 
@@ -62,10 +62,10 @@ class ParquetColumns:
         self._file = open_parquet(location, file, file_map=self.map)
         check_layout(self.name, self._file.schema_arrow, layout)
         self._metadata = self._file.metadata
-        self._columns = {name: i for i, name in enumerate(_leaves(self._file))}
+        self._columns = {name: i for i, name in enumerate(_column_names(self._file))}
         rows = [self._metadata.row_group(g).num_rows for g in range(self._file.num_row_groups)]
         self.group_starts = [0, *np.cumsum(rows, dtype=np.int64).tolist()]
-        self._bases: dict[tuple[int, str], int] = {}
+        self._value_offsets: dict[tuple[int, str], int] = {}
         self._decoded: OrderedDict[tuple[int, str], pa.Array] = OrderedDict()
 
     def group(self, row: int) -> int:
@@ -95,13 +95,13 @@ class ParquetColumns:
         that: use `decoded` then.
         """
         key = (group, column)
-        if key not in self._bases:
+        if key not in self._value_offsets:
             chunk = self._metadata.row_group(group).column(self._columns[column])
             header = chunk.total_compressed_size - size
             is_inside = chunk.data_page_offset + chunk.total_compressed_size <= len(self.map or b"")
-            is_one_page = is_inside and 0 < header < _HEADER
-            self._bases[key] = chunk.data_page_offset + header if is_one_page else -1
-        return self._bases[key]
+            is_one_page = is_inside and 0 < header < _LONGEST_HEADER
+            self._value_offsets[key] = chunk.data_page_offset + header if is_one_page else -1
+        return self._value_offsets[key]
 
     def decoded(self, group: int, column: str) -> pa.Array:
         """Return a row group's column, decoded by pyarrow; the most recent columns are cached."""
@@ -282,9 +282,9 @@ class Part:
         """Return the vectors of all sentences of row group number `group`, from 0, of the `layers`,
         given by name."""
         start, stop = self._parquet.group_starts[group : group + 2]
-        scaled = self._layout.dtype == "int8"
+        has_scales = self._layout.dtype == "int8"
         columns = [layer for layer in layers if layer != "layer_0"]
-        columns += [f"{layer}_scale" for layer in columns if scaled]
+        columns += [f"{layer}_scale" for layer in columns if has_scales]
         table = self._parquet.read(["types", *columns], group)
         ids = flat_values(table["types"], TYPE_ID_DTYPE)
         vectors_LTD = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
@@ -294,7 +294,7 @@ class Part:
                 continue
             values = flat_values(table[layer], DTYPES[self._layout.dtype])
             widen(values.reshape(len(ids), self._layout.dim), vectors_LTD[index])
-            if scaled:
+            if has_scales:
                 vectors_LTD[index] *= flat_values(table[f"{layer}_scale"], SCALE_DTYPE)[:, None]
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
         return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
@@ -310,7 +310,7 @@ class Part:
                 yield self.block(group, layers)
                 continue
             begin, end = self.block_rows(group)
-            for start, stop in split_into_runs(self.offsets, _CACHED_TOKENS, begin=begin, end=end):
+            for start, stop in split_into_runs(self.offsets, _BLOCK_TOKENS, begin=begin, end=end):
                 yield self._mapped_block(start, stop, layers)
 
     def _mapped_block(self, start: int, stop: int, layers: Sequence[str]) -> VectorBlock:
@@ -365,7 +365,7 @@ def widen(values: npt.NDArray[Any], out: Floats) -> None:
     import torch
 
     _allow_read_only()
-    rows = max(1, _ONE_THREAD // max(1, out.shape[1]))
+    rows = max(1, _VALUES_PER_COPY // max(1, out.shape[1]))
     for start in range(0, len(out), rows):
         piece = torch.from_numpy(values[start : start + rows])
         torch.from_numpy(out[start : start + rows]).copy_(piece)
@@ -440,5 +440,5 @@ def check_layout(name: str, schema: pa.Schema, layout: Layout) -> None:
             )
 
 
-def _leaves(file: pq.ParquetFile) -> list[str]:
+def _column_names(file: pq.ParquetFile) -> list[str]:
     return [file.schema.column(i).path.split(".")[0] for i in range(len(file.schema))]

@@ -30,17 +30,17 @@ from elmo.tasks.vectors import Vectors
 
 Labelled = Tagged | Classified | Pair
 # Strengths of the priors of weights: of features, and of the vectors' numbers, whose variance is 1.
-# Of several, cross-validation chooses if there are `FOLDS` to `MOST_CHOSEN` items; else the first
-# is used.
+# Of several, cross-validation chooses if there are `FOLDS` to `MOST_CROSS_VALIDATED` items; else
+# the first is used.
 TOKEN_PRIORS: tuple[Sequence[float], Sequence[float]] = (0.1,), (30.0,)
 TEXT_PRIORS: tuple[Sequence[float], Sequence[float]] = (
     (0.01, 0.1, 1.0, 10.0),
     (300.0, 3.0, 30.0, 100.0, 1000.0),
 )
-FOLDS, MOST_CHOSEN = 5, 3000
+FOLDS, MOST_CROSS_VALIDATED = 5, 3000
 SHRINKAGE = 10.0  # of the models' shares towards 1
-FREQUENCY = 0.75  # how much of the labels' frequency is taken off, where it is counted again
-MOST_NUMBERS = 1 << 27  # of the vectors that are learned from: 0.5 GB
+CORRECTION = 0.75  # share of the labels' frequency that is subtracted where it counts again
+MOST_VECTOR_VALUES = 1 << 27  # of the vectors that are learned from: 0.5 GB
 STEPS = 100  # of L-BFGS at most
 LETTER, RUN = re.compile(r"[^\W\d_]"), re.compile(r"(.)\1+")
 
@@ -54,7 +54,7 @@ class FeatureBags(NamedTuple):
     starts_N: Tensor
 
 
-class Fitted(NamedTuple):
+class LinearFit(NamedTuple):
     """The weights and bias of a linear model, and the log-probabilities of each item's labels when
     the model has learned from the other folds; None without cross-validation."""
 
@@ -122,7 +122,7 @@ class LinearModels(nn.Module):
         each token: log-probabilities of each model by its share, summed, less the logarithm of the
         labels' frequency that is counted again."""
         shares = self.shares
-        correction_K = FREQUENCY * (sum(shares) - 1) * self.frequency_K
+        correction_K = CORRECTION * (sum(shares) - 1) * self.frequency_K
         summed_NK = weighted_sums(self._bags(examples), self.weights_UK, self.bias_K)
         scores_NK = shares.features * summed_NK.log_softmax(1) - correction_K
         if shares.vectors and vectors is not None:
@@ -151,35 +151,33 @@ class LinearModels(nn.Module):
         counts_K = (labels_N.bincount(minlength=len(labels)) + 0.5) * class_weights
         self.frequency_K = (counts_K / counts_K.sum()).log()
         feature_priors, vector_priors = TOKEN_PRIORS
-        hashes_M, _, _ = self._hashed(train)
+        hashes_M, _, _ = self._hash_features(train)
         hash_U, count_U = torch.unique(hashes_M, return_counts=True)
         self.hash_U, self.idf_U = hash_U.float(), torch.ones(len(hash_U))
         if not isinstance(train[0], Tagged):
             feature_priors, vector_priors = TEXT_PRIORS
             self.idf_U = ((1 + len(train)) / (1 + count_U)).log() + 1
         bags = self._bags(train)
-        items = _transposed(bags, len(hash_U))
-        of_features = _fit(
+        item_bags = _items_by_feature(bags, len(hash_U))
+        features_fit = _fit(
             lambda weights_UK, bias_K: weighted_sums(bags, weights_UK, bias_K),
-            lambda slopes_NK: weighted_sums(items, slopes_NK, torch.zeros(len(labels))),
+            lambda gradient_NK: weighted_sums(item_bags, gradient_NK, torch.zeros(len(labels))),
             len(hash_U),
             labels_N,
             priors=feature_priors,
             class_weights=class_weights,
         )
-        of_vectors, of_static = (
+        vectors_fit, static_fit = (
             source
             and _fit_vectors(train, labels, source, vector_priors, class_weights, N=len(labels_N))
             for source in (vectors, self.static)
         )
-        self.weights_UK, self.bias_K = of_features.weights_RK, of_features.bias_K
-        if of_vectors:
-            self.vector_weights_DK, self.vector_bias_K = of_vectors.weights_RK, of_vectors.bias_K
-        if of_static:
-            self._make_static(of_static.weights_RK, of_static.bias_K)
-        held_out = [
-            fitted and fitted.held_out_NK for fitted in (of_features, of_vectors, of_static)
-        ]
+        self.weights_UK, self.bias_K = features_fit.weights_RK, features_fit.bias_K
+        if vectors_fit:
+            self.vector_weights_DK, self.vector_bias_K = vectors_fit.weights_RK, vectors_fit.bias_K
+        if static_fit:
+            self._make_static(static_fit.weights_RK, static_fit.bias_K)
+        held_out = [fit and fit.held_out_NK for fit in (features_fit, vectors_fit, static_fit)]
         self.usual_shares = _choose_shares(held_out, labels_N, self.frequency_K)
 
     def predict(
@@ -204,7 +202,7 @@ class LinearModels(nn.Module):
     def _bags(self, examples: Sequence[Labelled]) -> FeatureBags:
         """Return the features of the items that have weights; those of a text are weighted, to a
         length of 1."""
-        hashes_M, counts_M, lengths_N = self._hashed(examples)
+        hashes_M, counts_M, lengths_N = self._hash_features(examples)
         hash_U = self.hash_U.cpu().long()
         rows_M = torch.searchsorted(hash_U, hashes_M)
         is_learned_M = torch.cat([hash_U, torch.tensor([-1])])[rows_M] == hashes_M
@@ -218,7 +216,7 @@ class LinearModels(nn.Module):
         squares_N = torch.zeros(len(lengths_N)).index_add(0, items_M, values_M.square())
         return FeatureBags(rows_M, values_M / squares_N.sqrt().clamp_min(1e-9)[items_M], starts_N)
 
-    def _hashed(self, examples: Sequence[Labelled]) -> tuple[Tensor, Tensor, Tensor]:
+    def _hash_features(self, examples: Sequence[Labelled]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the hashes of all features of the items and how often each occurs in its item
         (M,), one item after another, and their number in each item (N,)."""
         hashes: list[int] = []
@@ -258,7 +256,7 @@ def _fit(
     *,
     priors: Sequence[float],
     class_weights: Tensor,
-) -> Fitted:
+) -> LinearFit:
     """Return the weights (rows, K) and bias of logistic regression; it runs on one thread, whose
     sums are the same each time.
 
@@ -282,9 +280,9 @@ def _fit(
             logs_NK = score(weights_RK, bias_K).log_softmax(1)
             loss = -(logs_NK.gather(1, numbers_N1) * importance_N1).sum()
             targets_NK = torch.zeros_like(logs_NK).scatter_(1, numbers_N1, 1.0)
-            slopes_NK = (logs_NK.exp() - targets_NK) * importance_N1
-            bias_K.grad = slopes_NK.sum(0) / N
-            weights_RK.grad = (transpose(slopes_NK) + prior * weights_RK) / N
+            gradient_NK = (logs_NK.exp() - targets_NK) * importance_N1
+            bias_K.grad = gradient_NK.sum(0) / N
+            weights_RK.grad = (transpose(gradient_NK) + prior * weights_RK) / N
             return (loss + prior / 2 * weights_RK.square().sum()) / N
 
         optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
@@ -299,15 +297,15 @@ def _fit(
         return held_out_NK
 
     with one_thread(), torch.no_grad():
-        if len(priors) == 1 or not FOLDS <= len(labels_N) <= MOST_CHOSEN:
-            return Fitted(*fit(priors[0], importance_N1), None)
+        if len(priors) == 1 or not FOLDS <= len(labels_N) <= MOST_CROSS_VALIDATED:
+            return LinearFit(*fit(priors[0], importance_N1), None)
         held_out = {prior: hold_out(prior) for prior in priors}
         logs = {k: logs_NK.gather(1, numbers_N1) * importance_N1 for k, logs_NK in held_out.items()}
         best = max(priors, key=lambda prior: logs[prior].sum().item())
         gain_N1 = logs[best] - logs[priors[0]]
         is_better = gain_N1.mean() * len(labels_N) ** 0.5 > gain_N1.std(correction=0)
         best = best if is_better else priors[0]
-        return Fitted(*fit(best, importance_N1), held_out[best])
+        return LinearFit(*fit(best, importance_N1), held_out[best])
 
 
 def _choose_shares(
@@ -325,7 +323,7 @@ def _choose_shares(
     def compute_loss() -> Tensor:
         optimizer.zero_grad()
         positive_P = shares_P.clamp_min(0)
-        scores_NK = logs_NKP @ positive_P - FREQUENCY * (positive_P.sum() - 1) * frequency_K
+        scores_NK = logs_NKP @ positive_P - CORRECTION * (positive_P.sum() - 1) * frequency_K
         loss = nn.functional.cross_entropy(scores_NK, labels_N, reduction="sum")
         loss = loss + SHRINKAGE * (shares_P - 1).square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -345,27 +343,27 @@ def _fit_vectors(
     class_weights: Tensor,
     *,
     N: int,
-) -> Fitted:
+) -> LinearFit:
     """Return logistic regression on the vectors of N items, with weights (D, K)."""
     width = _vectors_of(train[:1], vectors).shape[1]
-    learned = train[:: width * N // MOST_NUMBERS + 1]  # spread evenly
-    x_ND = _vectors_of(learned, vectors)
+    sample = train[:: width * N // MOST_VECTOR_VALUES + 1]  # spread evenly
+    x_ND = _vectors_of(sample, vectors)
     mean_D = x_ND.mean(0)
     scale_D = x_ND.sub_(mean_D).square().mean(0).sqrt().clamp_min(1e-4)
     x_ND.div_(scale_D)
     fitted = _fit(
         lambda weights_DK, bias_K: x_ND @ weights_DK + bias_K,
-        lambda slopes_NK: x_ND.T @ slopes_NK,
+        lambda gradient_NK: x_ND.T @ gradient_NK,
         width,
-        _label_numbers(learned, labels),
-        priors=priors if len(learned) == len(train) else priors[:1],
+        _label_numbers(sample, labels),
+        priors=priors if len(sample) == len(train) else priors[:1],
         class_weights=class_weights,
     )
     weights_DK = fitted.weights_RK / scale_D.unsqueeze(1)
-    return Fitted(weights_DK, fitted.bias_K - mean_D @ weights_DK, fitted.held_out_NK)
+    return LinearFit(weights_DK, fitted.bias_K - mean_D @ weights_DK, fitted.held_out_NK)
 
 
-def _transposed(bags: FeatureBags, rows: int) -> FeatureBags:
+def _items_by_feature(bags: FeatureBags, rows: int) -> FeatureBags:
     """Return the items of each row of weights, as its features: sums over them are gradients, and
     several times as fast as those of torch."""
     ends_N = torch.cat([bags.starts_N[1:], torch.tensor([len(bags.rows_M)])])

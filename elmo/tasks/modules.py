@@ -137,7 +137,7 @@ def tag_probabilities(
     return (torch.stack(alphas, 1) + torch.stack(betas[::-1], 1)).softmax(-1)
 
 
-def chosen_scores(probabilities_TK: Tensor, path: Sequence[int]) -> list[float]:
+def path_scores(probabilities_TK: Tensor, path: Sequence[int]) -> list[float]:
     """Return the probability of each tag of a path, given those of all tags of each token."""
     numbers = torch.tensor(path, device=probabilities_TK.device).unsqueeze(1)
     return probabilities_TK[: len(path)].gather(1, numbers).squeeze(1).tolist()

@@ -19,9 +19,9 @@ from elmo.tasks.metrics import Tally, tally_role_f1
 from elmo.tasks.model import TaskModel
 from elmo.tasks.modules import (
     FORBIDDEN,
-    chosen_scores,
     describe_spans,
     padded_labels,
+    path_scores,
     reorder_tokens,
     reversed_indices,
     viterbi,
@@ -63,11 +63,12 @@ class HighwayLSTM(nn.Module):
         H = self.hidden
         gates_BT5H, carry_BTH = self.input(x_BTD).split([5 * H, H], -1)
         h_BH = c_BH = x_BTD.new_zeros(len(x_BTD), H)
-        kept_BH = nn.functional.dropout(torch.ones_like(h_BH), self.dropout, self.training)
+        dropout_BH = nn.functional.dropout(torch.ones_like(h_BH), self.dropout, self.training)
         outputs = []
         for gates_B5H, carry_BH in zip(gates_BT5H.unbind(1), carry_BTH.unbind(1), strict=True):
-            open_B4H, candidate_BH = (gates_B5H + self.state(h_BH * kept_BH)).split([4 * H, H], -1)
-            i, f, o, r = open_B4H.sigmoid().chunk(4, -1)
+            gates_B5H = gates_B5H + self.state(h_BH * dropout_BH)
+            gates_B4H, candidate_BH = gates_B5H.split([4 * H, H], -1)
+            i, f, o, r = gates_B4H.sigmoid().chunk(4, -1)
             c_BH = f * c_BH + i * candidate_BH.tanh()
             h_BH = torch.lerp(carry_BH, o * c_BH.tanh(), r)
             outputs.append(h_BH)
@@ -117,17 +118,17 @@ class RolesModel(TaskModel):
         """Return the BIO tags of each predicate's sentence, and the probability of each tag."""
         scores_BTK, mask_BT = self._scores(examples, vectors)
         start_K = torch.tensor([FORBIDDEN * (tag[0] == "I") for tag in self.labels])
-        moves_KK = torch.tensor(
+        transitions_KK = torch.tensor(
             [
                 [FORBIDDEN * (b[0] == "I" and a[2:] != b[2:]) for b in self.labels]
                 for a in self.labels
             ]
         )
         ends_K = torch.zeros(len(self.labels))
-        paths = viterbi(scores_BTK.log_softmax(-1), mask_BT, moves_KK, start_K, ends_K)
+        paths = viterbi(scores_BTK.log_softmax(-1), mask_BT, transitions_KK, start_K, ends_K)
         rows = scores_BTK.softmax(-1).cpu()
         return [
-            ([self.labels[k] for k in path], chosen_scores(row, path))
+            ([self.labels[k] for k in path], path_scores(row, path))
             for path, row in zip(paths, rows, strict=True)
         ]
 

@@ -20,9 +20,9 @@ from elmo.tasks.model import TaskModel
 from elmo.tasks.modules import (
     FORBIDDEN,
     BidirectionalRNN,
-    chosen_scores,
     describe_spans,
     padded_labels,
+    path_scores,
     tag_probabilities,
     viterbi,
 )
@@ -81,7 +81,7 @@ class TaggingModel(TaskModel):
         paths = viterbi(*crf)
         rows = tag_probabilities(*crf) if scored else [None] * len(paths)
         return [
-            ([self.labels[k] for k in path], [] if row is None else chosen_scores(row, path))
+            ([self.labels[k] for k in path], [] if row is None else path_scores(row, path))
             for path, row in zip(paths, rows, strict=True)
         ]
 

@@ -100,7 +100,7 @@ def show_reports(stage: str, folder: Location, stop: threading.Event) -> None:
                 read = figures["tokens"]
                 if progress is None:
                     left = figures["seconds_left"] * figures["tokens_per_second"]
-                    bar = Progress(stage, read + left, unit="tokens", done=read)
+                    bar = Progress(stage, read + left, unit="tokens", completed=read)
                     progress = stack.enter_context(bar)
                 progress.reach(read, _note(figures, heldout))
 

@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 MAIN_SCORES = ("f1", "accuracy")  # one of them is the first score of each task
 
 
-def _run(params: Params, name: str, model: Location, cluster: Cluster, **given: Any) -> Numbers:
+def _run(params: Params, name: str, model: Location, cluster: Cluster, **options: Any) -> Numbers:
     if name not in params.tasks:
         names = ", ".join(params.tasks) or "none"
         raise NotFound(f"tasks.{name}: no such task in params.yaml; it has {names}")
     device = "cuda" if cluster.gpu else "cpu"
     with local_folder(model) as local_model:
-        train = partial(run, name, local_model, params=params.tasks[name], device=device, **given)
+        train = partial(run, name, local_model, params=params.tasks[name], device=device, **options)
         if not cluster.gpu or workers.has_cuda():
             return train()
         if workers.elsewhere() and not cluster.storage:
@@ -236,10 +236,10 @@ def _train(
     """Train one arm, unless that is done, and count what each seed gets right on the test file."""
     from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
 
-    done_before, arm = bar.done, f"{ARMS[out.name]}, "
+    completed_before, arm = bar.completed, f"{ARMS[out.name]}, "
 
     def show(seed: int, epoch: int, score: str) -> None:
-        bar.reach(done_before + seed * settings.epochs + epoch, f"{arm}seed {seed}, {score}")
+        bar.reach(completed_before + seed * settings.epochs + epoch, f"{arm}seed {seed}, {score}")
 
     train_variant(
         out,
@@ -255,7 +255,7 @@ def _train(
     name = f"{bar.label.removeprefix('tasks ')}, {ARMS[out.name]}"
     say_unfinished(out, name=name)
     say_linear(out, name=name)
-    bar.reach(done_before + params.seeds * settings.epochs, f"{arm}on the test file")
+    bar.reach(completed_before + params.seeds * settings.epochs, f"{arm}on the test file")
     tallies = evaluate_seeds(out, data["test"], device=device, work=out.parent.parent)
     scores = [tally.scores() for tally in tallies]
     figures = mean_over_seeds(scores)

@@ -44,7 +44,7 @@ from ..text.copies import (
     find_passages,
     find_repeated_lines,
 )
-from ..text.held_out import LEAST_HELD_OUT, choose_sides
+from ..text.held_out import LEAST_HELD_OUT, choose_held_out_rule
 from ..text.input_files import InputFile, check_inputs, raise_all
 from ..text.pieces import Piece, Ranges, number_pieces, piece_bytes, plan_pieces
 from ..text.shard_builder import (
@@ -63,7 +63,7 @@ from .stage import OUT, Argument, Numbers, Stage
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 _OURS = ("manifest.json",)
-_ALSO = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
+_EXTRA = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
 _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
 _LEFT_OUT = {  # the summary's phrase for each reason to leave out lines
     "short": "as documents under tokenize.min_bytes",
@@ -228,7 +228,7 @@ def tokenize(
     `keep` names columns of records that are kept beside the sentences. `tokenization` is a version
     of the tokenizer (default: the installed one).
     """
-    check_folder(out, required=_OURS, pattern=_ALSO, kind="shards")
+    check_folder(out, required=_OURS, pattern=_EXTRA, kind="shards")
     tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
@@ -253,7 +253,7 @@ def tokenize(
             raise ElmoError(f"{inputs[0].url}: the text has no tokens, {problem}")
         counts, report = total.counts(), quality.summarize([result.quality for result in results])
         shards = _list_shards(pieces, results)
-        with output_location(out, required=_OURS, pattern=_ALSO, kind="shards") as folder:
+        with output_location(out, required=_OURS, pattern=_EXTRA, kind="shards") as folder:
             previous_files = {e.file for result in previous_results.values() for e in result.shards}
             new_files = {entry.file for entry in shards} - previous_files
             if finished != folder:
@@ -292,11 +292,11 @@ def plan_text(
 ) -> list[Piece]:
     """Divide a text into pieces, and choose which documents are held out."""
     params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
-    sides = choose_sides(inputs, params, column=column, is_independent=is_independent)
-    divided = plan_pieces(inputs, shard_bytes=params.shard_bytes, documents=sides.documents)
+    rule = choose_held_out_rule(inputs, params, column=column, is_independent=is_independent)
+    spans_of_pieces = plan_pieces(inputs, shard_bytes=params.shard_bytes, documents=rule.documents)
     return [
-        Piece(number, spans, out, params, sides, column, tokenizer, STAGE.version)
-        for number, spans in enumerate(divided)
+        Piece(number, spans, out, params, rule, column, tokenizer, STAGE.version)
+        for number, spans in enumerate(spans_of_pieces)
     ]
 
 
@@ -378,7 +378,7 @@ def _list_shards(pieces: Sequence[Piece], results: Sequence[PieceResult]) -> lis
     entries = [
         entry.published(
             sentences=sentence,
-            documents=piece.spans[0].document if piece.sides.documents == "file" else document,
+            documents=piece.spans[0].document if piece.rule.documents == "file" else document,
         )
         for piece, result, sentence, document in zip(
             pieces, results, sentences, documents, strict=False

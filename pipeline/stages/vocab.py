@@ -30,7 +30,7 @@ from ..text.work_folder import work_folder
 from .stage import OUT, Argument, Stage
 
 _FILES = ("words.txt", "characters.json")  # that mark a folder as this stage's output
-_ALSO = r"counts\.txt"
+_EXTRA = r"counts\.txt"
 _TYPES_AT_A_TIME = 4_000_000  # whose characters are counted at a time
 
 STAGE = Stage(
@@ -75,12 +75,12 @@ def run(
         raise ElmoError(
             f"vocab.max_words must be 0 (no limit) or 4 or more, found {params.max_words}"
         )
-    check_folder(out, required=_FILES, pattern=_ALSO, never="config.json")  # a model has words too
+    check_folder(out, required=_FILES, pattern=_EXTRA, never="config.json")  # a model has words too
     if out.exists("characters.json"):
         with refuse_foreign_output(str(out)), local_folder(out) as old_folder:
             Characters.load(old_folder / "characters.json")
-    with work_folder(work, "vocab", out) as kept:
-        train, heldout = count_types(Shards(shards), work=kept, cluster=cluster)
+    with work_folder(work, "vocab", out) as counts_folder:
+        train, heldout = count_types(Shards(shards), work=counts_folder, cluster=cluster)
         words, counts = _choose_words(train, params)
         if not len(words):
             raise ElmoError(
@@ -92,7 +92,7 @@ def run(
         marks = [train.sentences, train.sentences, train.tokens - known_tokens]
         lines = pa.concat_arrays([pa.array([*MARKS]), words])
         characters = _choose_characters(train, params)
-        with new_folder(out, required=_FILES, pattern=_ALSO) as folder:
+        with new_folder(out, required=_FILES, pattern=_EXTRA) as folder:
             _write_lines(folder / "words.txt", lines)
             _write_lines(
                 folder / "counts.txt", pa.array(np.append(marks, counts)).cast(pa.string())
@@ -176,10 +176,10 @@ def _choose_words(
     train: TypeCounts, params: VocabSettings
 ) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
     """Return the words and their counts by falling count, then codepoint, without the marks."""
-    kept = train.counts >= params.min_count
+    is_word = train.counts >= params.min_count
     for mark in NOT_WORDS:
-        kept &= _mask(pc.not_equal(train.types, mark))
-    table = pa.table({"word": train.types, "count": train.counts}).filter(pa.array(kept))
+        is_word &= _mask(pc.not_equal(train.types, mark))
+    table = pa.table({"word": train.types, "count": train.counts}).filter(pa.array(is_word))
     # Bytes of UTF-8 sort as the codepoints do.
     table = table.sort_by([("count", "descending"), ("word", "ascending")])
     if params.max_words:

@@ -24,14 +24,14 @@ class Progress:
     """A progress display: how much of `total` is done, the speed and the time left.
 
     `label` names the work. `unit` is the plural of what is counted, empty to show only the time;
-    `total` is None where it is unknown. `done` is what an earlier start did, which does not count
-    for the speed. Use it in a `with` block; of several that are open, the newest is shown.
+    `total` is None where it is unknown. `completed` is what an earlier start did, which does not
+    count for the speed. Use it in a `with` block; of several that are open, the newest is shown.
     """
 
-    def __init__(self, label: str, total: float | None, *, unit: str, done: float = 0) -> None:
+    def __init__(self, label: str, total: float | None, *, unit: str, completed: float = 0) -> None:
         self.label, self.total, self.unit = label, total, unit
-        self.began = self.reached = time.monotonic()
-        self.first, self.done, self.note = done, done, ""
+        self.began = self.last_update = time.monotonic()
+        self.initial, self.completed, self.note = completed, completed, ""
         self.terminal = sys.stderr is not None and sys.stderr.isatty()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
@@ -54,27 +54,27 @@ class Progress:
             _open.remove(self)
 
     def advance(self, amount: float = 1) -> None:
-        """Add `amount` to what is done."""
-        self.reach(self.done + amount)
+        """Add `amount` to the amount completed."""
+        self.reach(self.completed + amount)
 
-    def reach(self, done: float, note: str = "") -> None:
-        """Set how much is done in total; `note` is shown after the figures."""
-        self.done, self.note, self.reached = done, note, time.monotonic()
+    def reach(self, completed: float, note: str = "") -> None:
+        """Set the amount completed in total; `note` is shown after the figures."""
+        self.completed, self.note, self.last_update = completed, note, time.monotonic()
 
     def figures(self) -> str:
         """Return as text what is done, the speed, the time so far and the time left."""
         seconds = max(1e-9, time.monotonic() - self.began)
         if not self.unit:
             return ", ".join(filter(None, [f"{_clock_time(seconds)} so far", self.note]))
-        rate = (self.done - self.first) / max(1e-9, self.reached - self.began)
+        rate = (self.completed - self.initial) / max(1e-9, self.last_update - self.began)
         total_text = f" of {self.total:,.0f}" if self.total is not None else ""
-        parts = [f"{self.done:,.0f}{total_text} {self.unit}"]
+        parts = [f"{self.completed:,.0f}{total_text} {self.unit}"]
         if rate > 0:
             often, time_unit = (rate, "s") if rate >= 1 else (60 * rate, "min")
             parts.append(f"{often:,.{0 if often >= 10 else 1}f} {self.unit}/{time_unit}")
         parts.append(f"{_clock_time(seconds)} so far")
         if rate > 0 and self.total is not None:
-            left = (self.total - self.done) / rate - (time.monotonic() - self.reached)
+            left = (self.total - self.completed) / rate - (time.monotonic() - self.last_update)
             if left > -1:  # what is overdue takes longer than is known
                 parts.append(f"{_clock_time(max(0.0, left))} left")
         return ", ".join([*parts, self.note] if self.note else parts)
@@ -93,7 +93,7 @@ class Progress:
             bar = "{percentage:3.0f}%|{bar:20}| " if self.total else ""
             self._bar = tqdm(
                 total=self.total,
-                initial=self.first,
+                initial=self.initial,
                 desc=self.figures(),
                 bar_format=f"  {self.label}: {bar}{{desc}}",
                 leave=False,
@@ -102,7 +102,7 @@ class Progress:
                 file=sys.stderr,
             )
         self._bar.ncols = _columns()
-        self._bar.n = min(self.done, self.total or self.done)
+        self._bar.n = min(self.completed, self.total or self.completed)
         self._bar.set_description_str(self.figures())
 
     def _clear(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from elmo.data.manifest import Dropped, ShardsCounts
 from elmo.io.records import Count
@@ -14,14 +14,14 @@ class Accounting(Struct):
     `bytes` counts all bytes read: `mark` those of byte order marks, `fields` those around the text
     of records, `blank_bytes` those of blank lines, `space_bytes` white space in other lines, and
     `lost_bytes` those that the tokenizer left out. `left_out` counts lines that are left out, by
-    reason. `lines` includes these and blank lines, `document_ids` includes blank documents. `added`
-    counts newlines that the file does not have.
+    reason. `lines` includes these and blank lines, `document_ids` includes blank documents.
+    `added_newlines` counts newlines that the file does not have.
     """
 
     bytes: Count = 0
     mark: Count = 0
     fields: Count = 0
-    added: Count = 0
+    added_newlines: Count = field(default=0, name="added")
     lines: Count = 0
     blank_lines: Count = 0
     blank_bytes: Count = 0
@@ -44,7 +44,7 @@ class Accounting(Struct):
 
     def counts(self) -> ShardsCounts:
         """Return the counts as a manifest records them; each byte read is in one of its entries."""
-        newlines = self.lines - self.added
+        newlines = self.lines - self.added_newlines
         dropped_by_reason = {
             "blank": Dropped(self.blank_lines, self.blank_bytes),
             "newline": Dropped(newlines, newlines),

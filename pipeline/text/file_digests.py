@@ -23,10 +23,10 @@ from ..terminal.failures import catch_read_errors
 from ..terminal.progress import Progress
 
 _FILE = "digests.txt"  # lines of a key and a SHA-256
-_MOST = 16 << 20  # bytes above which the cache is emptied
-_LARGE = 1 << 20  # bytes of a file on a disk above which its digest is cached
-_SHOWN = 256 << 20  # bytes to read above which progress is shown
-_SETTLED = 2.0  # seconds after which a change of a file changes its time, on any disk
+_MOST_CACHE_BYTES = 16 << 20  # bytes above which the cache is emptied
+_LARGE_BYTES = 1 << 20  # bytes of a file on a disk above which its digest is cached
+_PROGRESS_BYTES = 256 << 20  # bytes to read above which progress is shown
+_DELAY = 2.0  # seconds after which a change of a file changes its time, on any disk
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
@@ -53,11 +53,11 @@ def state_of(url: str) -> FileState:
             return state_at_url(files.info(path))
         check_readable(Path(url))
         status = os.stat(url)
-    settled = time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED
+    is_settled = time.time() - max(status.st_mtime, status.st_ctime) > _DELAY
     cache_key = f"{status.st_ctime_ns} {status.st_dev} {status.st_ino}"
     mark = f"{status.st_mtime_ns}"
     return FileState(
-        status.st_size, mark, cache_key if settled and status.st_size >= _LARGE else ""
+        status.st_size, mark, cache_key if is_settled and status.st_size >= _LARGE_BYTES else ""
     )
 
 
@@ -72,7 +72,7 @@ def state_at_url(info: Mapping[str, Any]) -> FileState:
     if changed_at is None or isinstance(changed_at, str):
         return FileState(size, str(changed_at or ""))
     seconds = changed_at if isinstance(changed_at, int | float) else changed_at.timestamp()
-    return FileState(size, str(changed_at), "at a URL" if time.time() - seconds > _SETTLED else "")
+    return FileState(size, str(changed_at), "at a URL" if time.time() - seconds > _DELAY else "")
 
 
 def digest_files(
@@ -104,7 +104,7 @@ def digest_files(
             _cache_digest(path, keys[number], sha256)
         return size, sha256
 
-    with progress if size_to_read > _SHOWN else nullcontext():
+    with progress if size_to_read > _PROGRESS_BYTES else nullcontext():
         read_digests = dict(
             zip(numbers_to_read, in_parallel(read_digest, numbers_to_read), strict=True)
         )
@@ -117,7 +117,7 @@ def digest_files(
 def _read_cached_digests(path: Path) -> dict[str, str]:
     """Return the cached digests by key; lines that a full disk truncated are skipped."""
     with suppress(OSError, UnicodeDecodeError):
-        if path.stat().st_size > _MOST:
+        if path.stat().st_size > _MOST_CACHE_BYTES:
             path.unlink()
         lines = [line.split(" ") for line in path.read_text(encoding="ascii").splitlines()]
         return {line[0]: line[1] for line in lines if [*map(len, line)] == [64, 64]}

@@ -102,7 +102,7 @@ class _TableLines:
         added_newlines = int(self._open and bool(texts))
         accounting.bytes += self._bytes + self._mark
         accounting.mark += self._mark
-        accounting.added += added_newlines
+        accounting.added_newlines += added_newlines
         accounting.fields += self._bytes + added_newlines - sum(map(len, texts)) - len(texts)
         self._bytes = self._mark = 0
 

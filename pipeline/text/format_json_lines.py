@@ -70,7 +70,7 @@ def blocks(
             kept += [of_record] if keep else []
             line_offset += len(line) + 1
         accounting.bytes += len(raw)
-        accounting.added += not raw.endswith(b"\n")
+        accounting.added_newlines += not raw.endswith(b"\n")
         accounting.fields += sum(map(len, lines)) - sum(map(len, texts))
         yield join_records(texts, first_record, kept)
         first_record += len(texts)

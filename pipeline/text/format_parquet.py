@@ -78,7 +78,7 @@ def blocks(
                     raise ElmoError(f"{place} is not UTF-8; write the column as strings")
             added_newlines = sum(max(len(of_row), 1) for of_row in parts)
             accounting.bytes += sum(map(len, texts)) + len(texts) - added_newlines
-            accounting.added += added_newlines
+            accounting.added_newlines += added_newlines
             kept_columns = [_values(batch, name).to_pylist() for name in keep]
             kept = [encode_kept(keep, values) for values in zip(*kept_columns, strict=True)]
             yield join_records(texts, first_row, kept)

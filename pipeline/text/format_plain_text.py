@@ -45,6 +45,6 @@ def blocks(
             if not text:
                 continue
         if not text.endswith(b"\n"):
-            accounting.added += 1
+            accounting.added_newlines += 1
             text += b"\n"
         yield text, None

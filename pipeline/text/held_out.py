@@ -30,50 +30,50 @@ _LARGEST = 1 / 8  # share of a text that one document may have
 
 
 @dataclass(frozen=True)
-class Sides:
-    """The rule that divides a text: documents (`document_rule`) whose hash is below `below` are
-    held out.
+class HeldOutRule:
+    """The rule that divides a text: documents (`document_rule`) whose hash is below `threshold`
+    are held out.
     """
 
     documents: str
-    below: int
+    threshold: int
 
     def are_heldout(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
         """Tell of each document, by its hash, whether it is held out; one without text is not."""
-        return (hashes != 0) & (hashes < np.uint64(self.below))
+        return (hashes != 0) & (hashes < np.uint64(self.threshold))
 
 
-def choose_sides(
+def choose_held_out_rule(
     inputs: Sequence[InputFile], params: TokenizeSettings, *, column: str, is_independent: bool
-) -> Sides:
+) -> HeldOutRule:
     """Return the rule for a text, from its settings and a look at its beginning.
 
     If the text is not `is_independent`, another text has some of its files: each must fall to the
     same side in both, so the settings alone decide. Raises `ElmoError` if nothing would be held
     out, or nothing trained on.
     """
-    share, size = (
-        Sides(params.documents, int(params.heldout * 2**64)),
+    rule, size = (
+        HeldOutRule(params.documents, int(params.heldout * 2**64)),
         min(BLOCK, params.shard_bytes),
     )
-    if not share.below:
-        return share
+    if not rule.threshold:
+        return rule
     if is_independent and params.documents == "auto" and _has_large_document(inputs, column, size):
         say(f"{inputs[0].url}: one document is over an eighth of the text, so lines are documents")
-        share = Sides("line", share.below)
+        rule = HeldOutRule("line", rule.threshold)
     lowest, highest = 2**64, 0
-    for hashes, _ in _documents(inputs, share.documents, column, size):
+    for hashes, _ in _documents(inputs, rule.documents, column, size):
         if len(hashes := hashes[hashes != 0]):
             lowest, highest = min(lowest, int(hashes.min())), max(highest, int(hashes.max()))
-        if lowest < share.below <= highest:
-            return share
-    below = lowest + 1 if lowest >= share.below else highest
-    if lowest < below <= highest and is_independent:
-        return Sides(share.documents, below)
-    problem = "no document is" if lowest >= share.below else "all documents are"
+        if lowest < rule.threshold <= highest:
+            return rule
+    threshold = lowest + 1 if lowest >= rule.threshold else highest
+    if lowest < threshold <= highest and is_independent:
+        return HeldOutRule(rule.documents, threshold)
+    problem = "no document is" if lowest >= rule.threshold else "all documents are"
     raise ElmoError(
         f"{inputs[0].url}: {problem} held out with tokenize.heldout {params.heldout}; "
-        f"{_remedy(inputs, share.documents, lowest, highest)}"
+        f"{_remedy(inputs, rule.documents, lowest, highest)}"
     )
 
 

@@ -17,7 +17,7 @@ SLOTS = 128  # of a sketch: the share of equal ones estimates the similarity, to
 _BAND = 4  # slots that are equal in some band of all pairs, but for 1 in 100,000 at 0.7
 _WINDOW = 24  # bytes: four or five English words, eight Chinese characters
 _SEED = 2018
-_PAIRS = 1 << 16  # compared at a time
+_PAIRS_AT_A_TIME = 1 << 16
 
 
 def sketch_documents(
@@ -31,10 +31,10 @@ def sketch_documents(
     """
     data = np.frombuffer(text, np.uint8)
     edges = np.stack([lines[0][documents[:, 0]], lines[1][documents[:, 1] - 1]], 1).ravel()
-    spots = np.flatnonzero(data > 32)
-    interval = np.searchsorted(edges, spots, "right")  # odd within a document
-    spots, document = spots[interval % 2 == 1], interval[interval % 2 == 1] // 2
-    hashes = hash_windows(data[spots].astype(np.uint64) + np.uint64(1), _WINDOW)
+    positions = np.flatnonzero(data > 32)
+    interval = np.searchsorted(edges, positions, "right")  # odd within a document
+    positions, document = positions[interval % 2 == 1], interval[interval % 2 == 1] // 2
+    hashes = hash_windows(data[positions].astype(np.uint64) + np.uint64(1), _WINDOW)
     is_within_document = document[: len(hashes)] == document[len(document) - len(hashes) :]
     counts = np.bincount(document[: len(hashes)][is_within_document], minlength=len(documents))
     sketches = np.zeros((0, SLOTS), np.uint16)
@@ -79,8 +79,8 @@ def find_near_duplicates(
             is_later &= ~is_reference & is_reference[firsts]
         later_places = np.flatnonzero(is_later)
         for compared_places in (firsts[later_places], lasts[later_places]):
-            for start in range(0, len(later_places), _PAIRS):
-                part = slice(start, start + _PAIRS)
+            for start in range(0, len(later_places), _PAIRS_AT_A_TIME):
+                part = slice(start, start + _PAIRS_AT_A_TIME)
                 documents, candidates = order[later_places[part]], order[compared_places[part]]
                 is_near = (sketches[documents] == sketches[candidates]).mean(1) >= similarity
                 originals[documents[is_near]] = candidates[is_near]

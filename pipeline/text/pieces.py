@@ -6,7 +6,7 @@ on the number and size of all files only when these double.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..settings.params import TokenizeSettings
 from .accounting import Accounting
 from .documents import DocumentBlock, read_documents
 from .formats import document_rule
-from .held_out import Sides
+from .held_out import HeldOutRule
 from .input_files import InputFile
 from .reader import Keep, load_reader
 from .spans import FileSpan, text_bytes
@@ -29,7 +29,7 @@ from .utf8_lines import BLOCK
 
 MOST_PIECES = 1 << 13  # that a corpus is divided into, about
 MOST_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
-_FEW = 1 << 8  # files of which each has a piece of its own
+_MOST_SEPARATE_FILES = 1 << 8  # files of which each has a piece of its own
 
 Ranges = tuple[tuple[int, int], ...]  # of lines of a piece: the first, and the one after the last
 
@@ -49,7 +49,7 @@ class Piece:
     spans: tuple[FileSpan, ...]
     folder: Location
     params: TokenizeSettings
-    sides: Sides
+    rule: HeldOutRule
     column: str
     tokenizer: Tokenization
     version: int
@@ -67,12 +67,12 @@ class Piece:
         """
         size = min(BLOCK, self.params.shard_bytes)
         for span in self.spans:
-            rule = document_rule(self.sides.documents, span.input.format)
+            documents = document_rule(self.rule.documents, span.input.format)
             is_heldout = False
             for block in read_documents(
-                span, rule, column=self.column, size=size, accounting=accounting, keep=keep
+                span, documents, column=self.column, size=size, accounting=accounting, keep=keep
             ):
-                heldout = np.append(is_heldout, self.sides.are_heldout(block.hashes))
+                heldout = np.append(is_heldout, self.rule.are_heldout(block.hashes))
                 is_heldout = bool(heldout[-1])
                 yield block, heldout
 
@@ -81,7 +81,7 @@ class Piece:
         """Return the size of the file if it is one document and this piece a part of it, else 0."""
         span = self.spans[0]
         is_whole = span.start == 0 and span.end in (-1, span.input.bytes)
-        return 0 if is_whole or self.sides.documents != "file" else text_bytes(span.input)
+        return 0 if is_whole or self.rule.documents != "file" else text_bytes(span.input)
 
     @cached_property
     def digest(self) -> str:
@@ -103,7 +103,8 @@ class Piece:
             self.keep,
             self.copy,
         ]
-        return digest([*depends_on, asdict(self.sides), to_builtins(self.tokenizer)])
+        rule = {"documents": self.rule.documents, "below": self.rule.threshold}
+        return digest([*depends_on, rule, to_builtins(self.tokenizer)])
 
     @property
     def result_name(self) -> str:
@@ -141,29 +142,28 @@ def plan_pieces(
     Large files are divided at line ends. Up to 256 files have their own pieces; more share pieces
     with small neighbours. A shared piece ends after a file whose digest says so: one in 2 of up to
     512 files, one in 4 of up to 1,024. `documents` is the setting of `tokenize`; if blank lines
-    divide documents, no document is divided. The pieces depend only on the arguments, so a resumed
-    run finds them again.
+    divide documents, no document is divided. The pieces depend only on the arguments.
     """
     files = [input_ for input_ in inputs if input_.bytes]
-    one_in = 1 << (max(len(files) - 1, 0) // _FEW).bit_length()
+    one_in = 1 << (max(len(files) - 1, 0) // _MOST_SEPARATE_FILES).bit_length()
     pieces: list[tuple[FileSpan, ...]] = []
-    gathered: list[FileSpan] = []
+    open_piece: list[FileSpan] = []
 
-    def divided(index: int) -> list[FileSpan]:
+    def divide_file(index: int) -> list[FileSpan]:
         rule = document_rule(documents, files[index].format)
         return load_reader(files[index]).spans(files[index], index, shard_bytes, rule)
 
-    def close() -> None:
-        if gathered:
-            pieces.append(tuple(gathered))
-            gathered.clear()
+    def close_piece() -> None:
+        if open_piece:
+            pieces.append(tuple(open_piece))
+            open_piece.clear()
 
-    for file, spans in zip(files, in_parallel(divided, range(len(files))), strict=True):
+    for file, spans in zip(files, in_parallel(divide_file, range(len(files))), strict=True):
         for span in spans:
-            if len(spans) > 1 or sum(s.size for s in gathered) + span.size > shard_bytes:
-                close()
-            gathered.append(span)
+            if len(spans) > 1 or sum(s.size for s in open_piece) + span.size > shard_bytes:
+                close_piece()
+            open_piece.append(span)
         if len(spans) > 1 or int(file.sha256[:8], 16) % one_in == 0:
-            close()
-    close()
+            close_piece()
+    close_piece()
     return pieces

@@ -111,7 +111,7 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     }
     first_line, repeated_lines = 0, np.array(piece.repeated_lines, np.uint64)
     # Only the first piece of a file counts it as a document.
-    continues_file = piece.sides.documents == "file" and piece.spans[0].start > 0
+    continues_file = piece.rule.documents == "file" and piece.spans[0].start > 0
     for block, heldout in piece.read_documents(accounting, piece.keep):
         if builder.bytes >= piece.params.shard_bytes:
             builder.write()

@@ -956,7 +956,7 @@ def test_what_is_held_out_is_known_before_the_text_is_cut(
     blocks = "pipeline.text.utf8_lines.read_bytes"
     monkeypatch.setattr(blocks, lambda *given: read.append(given[-1]) or every(*given))
     inputs = find_inputs([str(path)])
-    held_out.choose_sides(
+    held_out.choose_held_out_rule(
         inputs, params(documents="auto", heldout=0.05), column="text", is_independent=True
     )
     assert sum(read) < 20_000 < path.stat().st_size

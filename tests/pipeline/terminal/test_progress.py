@@ -45,7 +45,7 @@ class Log(io.StringIO):
 
 
 def test_figures() -> None:
-    shown = progress.Progress("features", 20, unit="shards", done=5)
+    shown = progress.Progress("features", 20, unit="shards", completed=5)
     assert re.fullmatch(r"5 of 20 shards, 0:00 so far", shown.figures())
     shown.began -= 60
     shown.reach(11, "a note")

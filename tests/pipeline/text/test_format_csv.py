@@ -31,7 +31,7 @@ def read(path: Path, *, column: str = "text", size: int = 40) -> tuple[bytes, li
     blocks = list(read_blocks(span, **given))  # type: ignore[arg-type]
     text = b"".join(block for block, _ in blocks)
     numbers = [int(n) for _, records in blocks for n in records.numbers]  # type: ignore[union-attr]
-    inside = len(text) - accounting.added
+    inside = len(text) - accounting.added_newlines
     assert accounting.bytes == inside + accounting.fields + accounting.mark
     return text, numbers, accounting.bytes
 
