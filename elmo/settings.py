@@ -286,7 +286,7 @@ class CheckpointSettings:
     minutes: Annotated[float, Meta(ge=0, le=100_000)]
     """Minutes between two checkpoints."""
     keep: Annotated[int, Meta(ge=1, le=1000)]
-    """How many of the last checkpoints stay; the best one stays besides."""
+    """The number of recent checkpoints to keep, besides the best one."""
 
     def __post_init__(self) -> None:
         check_fields(self)

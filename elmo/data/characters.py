@@ -151,8 +151,8 @@ def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
     for number, sentence in enumerate(sentences):
         if isinstance(sentence, str):
             raise ElmoError(
-                f"sentence {number}: must be a list of tokens, found a string; split it, or let "
-                "Embedder.tokenize cut it as the model's text was cut"
+                f"sentence {number}: must be a list of tokens, found a string; split it, "
+                "for example with Embedder.tokenize"
             )
         if not _is_list(sentence):
             raise ElmoError(f"sentence {number}: must be a list of tokens, found {sentence!r:.80}")

@@ -21,7 +21,7 @@ def choose_layout(name: str, layout: str | None = None) -> str:
     by_ending = _BY_ENDING.get(name.rpartition(".")[2])
     chosen_layout = layout or by_ending
     if chosen_layout is None:
-        raise BadSettings(f"{name}: dump writes .parquet, .hdf5 and .h5, or what --layout names")
+        raise BadSettings(f"{name}: the extension must be .parquet, .hdf5 or .h5, or pass --layout")
     if by_ending is not None and (by_ending == TABLE) != (chosen_layout == TABLE):
         raise BadSettings(f"{name}: --layout {layout} writes another kind of file; rename it")
     return chosen_layout

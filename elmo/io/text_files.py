@@ -105,7 +105,7 @@ def open_decompressed(path: Path) -> Iterator[BinaryIO]:
         if ending not in COMPRESSIONS or getattr(error, "errno", None):
             raise
         raise Damaged(
-            f"{path}: truncated or not {ending[1:]}; restore it, or name it as what it is"
+            f"{path}: truncated or not {ending[1:]}; restore it, or correct its extension"
         ) from None
 
 

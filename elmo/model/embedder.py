@@ -441,8 +441,8 @@ def check_precision(precision: str, device: torch.device) -> None:
         raise ElmoError("precision int8 runs on CPUs only; use bfloat16 on a GPU")
     if precision == "int8" and not int8_is_supported():
         raise ElmoError(
-            "precision int8 is for x86-64 processors with AVX-512 VNNI, whose products of 8-bit "
-            "numbers are fast and exact, and this is none: use float32"
+            "precision int8 needs an x86-64 CPU with AVX-512 VNNI, which this machine does not "
+            "have; use float32"
         )
 
 

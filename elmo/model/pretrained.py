@@ -50,7 +50,7 @@ def _download_registered(uri: str) -> Path:
     database = re.fullmatch(r"sqlite:///([^?:]+)", mlflow.get_registry_uri())
     if database and not Path(database[1]).exists():  # MLflow would make one
         raise NotFound(
-            f"{uri}: there is no registry {database[1]}; go to the project's folder, or set "
+            f"{uri}: no registry {database[1]} here; go to the project's folder, or set "
             "MLFLOW_TRACKING_URI"
         )
     try:

@@ -249,7 +249,7 @@ class FeatureStore:
         """Return the part that holds sentence k, and the sentence's row in it."""
         k, sentences = _index(k), len(self)
         if not -sentences <= k < sentences:
-            raise IndexError(f"{self.path} has {sentences} sentences, none is {k}")
+            raise IndexError(f"{self.path}: no sentence {k}; it has {sentences} sentences")
         k += sentences if k < 0 else 0
         for order, last_ids in self._order.values():
             index = bisect_left(last_ids, k)

@@ -78,7 +78,7 @@ def read_examples(
     if file_format not in readers:
         raise ElmoError(
             f"{path}: {kind} is read from {', '.join(readers)}, not from {file_format}; write "
-            "it as one of these, or pass --format if its ending misleads"
+            "it as one of these, or pass --format if its extension is wrong"
         )
     fields = KINDS[kind].fields
     for name in columns or {}:
@@ -217,5 +217,5 @@ def format_of(path: Path) -> str:
     """Return the format that a file's ending names; raise `ElmoError` if it names none."""
     suffix = [s.lower() for s in path.suffixes if s.lower() not in COMPRESSIONS][-1:]
     if not suffix or suffix[0] not in SUFFIXES:
-        raise ElmoError(f"{path}: the ending does not tell the file's format; pass --format")
+        raise ElmoError(f"{path}: the extension does not show the format; pass --format")
     return SUFFIXES[suffix[0]]

@@ -58,7 +58,7 @@ class StoredVectors:
             ):
                 raise ElmoError(
                     f"{self.store.path}: does not hold {' '.join(sentence[:8])!r}…; make the store "
-                    "from the very tokens of the task, or let the task make its own"
+                    "from the tokens of the task, or let the task make a new store"
                 )
             layers.append(self.store[k])
         return layers

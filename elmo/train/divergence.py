@@ -30,11 +30,11 @@ def divergence_error(progress: TrainingProgress, checkpoints: CheckpointFolder) 
     if kept:
         good = checkpoints.path(max(step for step in kept if step is not None))
         what_to_do += (
-            f"; to continue from the last checkpoint before the trouble, set "
+            f"; to continue from the last good checkpoint, set "
             f"training.start_from to {good} as well"
         )
     else:
-        what_to_do += " (there is no checkpoint from before the trouble)"
+        what_to_do += " (no earlier checkpoint is known to be good)"
     return ElmoError(
         f"training diverged after step {progress.step}: a loss, gradient or weight is not "
         f"finite, or the loss far above chance; {what_to_do}"

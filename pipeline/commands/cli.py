@@ -133,7 +133,7 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         stop = "" if message.endswith((".", "?", "?)")) else "."
         sys.exit(f"error: {message}{stop} See {command} --help")
     except KeyboardInterrupt:
-        sys.exit("error: interrupted; run the same command again to go on")
+        sys.exit("error: interrupted; run the same command again to resume")
     except Exception as error:
         _exit_with_message(error)
 

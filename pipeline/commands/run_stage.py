@@ -134,20 +134,20 @@ def _check_apart(stage: "Stage", values: dict[str, Any], numbers: Iterable[Path 
     for output, path, role in pairs:
         a, b = _real(output), _real(path)
         if a.startswith(b) or b.startswith(a):
-            relation = "is" if a == b else "lies in" if a.startswith(b) else "holds"
+            relation = "is" if a == b else "is in" if a.startswith(b) else "contains"
             raise ElmoError(f"{output}: {relation} {path}, {role}; choose another")
     for work in _paths(filter(None, [stage.work]), values):
         check_outside(work, [*read, *outputs])
 
 
 def check_outside(work: Any, folders: Iterable[Any]) -> None:
-    """Raise `ElmoError` if the work folder is, or lies in, one of the other folders.
+    """Raise `ElmoError` if the work folder is, or is in, one of the other folders.
 
     Work in progress would be written into an input, or deleted with an output.
     """
     for folder in folders:
         if _real(work).startswith(_real(folder)):
-            relation = "is" if _real(work) == _real(folder) else "lies in"
+            relation = "is" if _real(work) == _real(folder) else "is in"
             raise ElmoError(f"--work {work}: {relation} {folder}; choose another folder")
 
 

@@ -148,7 +148,7 @@ def _model_of(store: "Location", digest: str) -> "Location":
             if model_digest(config.parent) == digest:
                 return read_from(Location(config.parent))
     raise ElmoError(
-        f"models/: no model here or beside {store} made it (digest {digest[:12]}); pass --model"
+        f"{store}: its model (digest {digest[:12]}) is not in models/ here or near it; pass --model"
     )
 
 

@@ -372,7 +372,7 @@ def _label_table(report: dict[str, Any]) -> Iterator[str]:
         yield "  ".join([f"{label:<{width}}", *cells])
     if confusion := report.get("confusion"):
         columns = {label: max(6, len(label)) for label in confusion}
-        yield "\nlabels below, predictions beside:"
+        yield "\nconfusion (one row per label, one column per prediction):"
         yield "  ".join([" " * width, *(f"{label:>{n}}" for label, n in columns.items())])
         for label, row in confusion.items():
             cells = [f"{row.get(guess, 0):>{n}}" for guess, n in columns.items()]

@@ -84,7 +84,7 @@ class _Reader:
         values = value or {}
         for name in values:
             if name not in by_name:
-                self.refuse((*keys, name), f"is no setting; there are {', '.join(by_name)}")
+                self.refuse((*keys, name), f"is not a setting; choose from {', '.join(by_name)}")
         for name, field in by_name.items():
             if name not in values and (self.complete or field.default is MISSING):
                 self.refuse((*keys, name), "is missing")

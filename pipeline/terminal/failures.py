@@ -48,7 +48,7 @@ def user_message(error: BaseException) -> str | None:
     for kind in type(error).__mro__:
         package = kind.__module__.split(".")[0]
         if package == "ray" and any(words in str(error) for words in _RAY_IS_LOST):
-            return "Ray lost a process that this work needs; run the same command again to go on"
+            return "Ray lost a process that this work needs; run the same command again to resume"
         if package in _LIBRARIES:
             return f"{_LIBRARIES[package]}: {first_line(error)}"
     if isinstance(error, OSError):

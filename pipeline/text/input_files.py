@@ -178,7 +178,7 @@ def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:
     compression = input_.compression
     with catch_read_errors(
         input_.url,
-        f"truncated or not {compression}; restore it, or name it as what it is"
+        f"truncated or not {compression}; restore it, or correct its extension"
         if compression
         else "cannot be read",
     ):

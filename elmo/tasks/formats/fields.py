@@ -209,7 +209,7 @@ def _check_header(
         elif wrong_mark := describe_delimiter(cells):
             problem = wrong_mark
         elif column.isdecimal():
-            problem = f"has {len(names)} columns, none is {column}"
+            problem = f"has {len(names)} columns, so no column {column}"
         else:
             problem = (
                 f"the header has no {column!r}, found {', '.join(names)[:200]}; pass "
@@ -244,7 +244,7 @@ def text_lines(request: ReadRequest, *, blank: bool = False) -> list[tuple[int, 
     """
     if request.labelled:
         raise ElmoError(
-            f"{request.path}: is plain text, which has no labels; if the file has labels, pass its "
+            f"{request.path}: is plain text, which has no labels; if the file has labels, pass "
             "--format, such as conll or tsv"
         )
     return [(n, text) for n, text in numbered_lines(request.path) if blank or text.strip()]
@@ -360,7 +360,7 @@ def column_at(fields: Sequence[str], column: str, path: Path, number: int) -> st
     """
     position = column_number(column, column)
     if not 1 <= abs(position) <= len(fields):
-        raise line_error(path, number, f"has {len(fields)} columns, none is {position}")
+        raise line_error(path, number, f"has {len(fields)} columns, so no column {position}")
     return fields[position - 1 if position > 0 else position]
 
 

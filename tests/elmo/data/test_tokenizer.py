@@ -172,5 +172,5 @@ def test_shards_of_another_tokenizer_are_refused() -> None:
         Tokenization("korean", {"kiwipiepy": "1"}, "", "split"), model="m", shards="s"
     )
     for theirs in (Tokenization("unicode"), Tokenization("korean", {"kiwipiepy": "2"})):
-        with pytest.raises(ElmoError, match=r"s: was tokenized by .* model m reads .* korean"):
+        with pytest.raises(ElmoError, match=r"s: was tokenized by .* model m .* korean"):
             ours.check_shards(theirs, model="m", shards="s")

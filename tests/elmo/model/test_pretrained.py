@@ -122,7 +122,7 @@ def test_a_registry_that_is_not_there_is_not_made(
     before = mlflow.get_registry_uri()
     mlflow.set_registry_uri(f"sqlite:///{tmp_path}/mlflow.db")
     try:
-        with pytest.raises(ElmoError, match="there is no registry .*mlflow.db; go to the project"):
+        with pytest.raises(ElmoError, match="no registry .*mlflow.db here; go to the project"):
             Embedder.from_pretrained("models:/elmo@champion")
     finally:
         mlflow.set_registry_uri(before)

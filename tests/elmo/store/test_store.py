@@ -174,7 +174,7 @@ def test_indexing_is_that_of_a_list(made: Path) -> None:
     for found, k in zip(store[10:30:7], range(10, 30, 7), strict=True):
         np.testing.assert_array_equal(found, store[k])
     assert sum(1 for _ in store) == len(store)
-    with pytest.raises(IndexError, match="has 120 sentences, none is 120"):
+    with pytest.raises(IndexError, match="no sentence 120; it has 120 sentences"):
         store[120]
 
 

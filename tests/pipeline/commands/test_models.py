@@ -140,7 +140,7 @@ def sentences_of(folder: Path) -> list[list[str]]:
 def test_a_store_of_another_tokenizers_shards_is_refused(tmp_path: Path) -> None:
     save_tiny_model(tmp_path / "model", tokenizer=Tokenization("whitespace"))
     write_shards(tmp_path / "shards", [["a"]], tokenizer=Tokenization("unicode"))
-    with pytest.raises(ElmoError, match="was tokenized by unicode, and the model .* whitespace"):
+    with pytest.raises(ElmoError, match="was tokenized by unicode, but the model .* whitespace"):
         build(
             tmp_path / "store",
             shards=tmp_path / "shards",

@@ -118,7 +118,7 @@ def test_what_cannot_be_predicted_is_counted(folder: Path) -> None:
         4,
     )
     shown = run("evaluate", "stars", "--data", "stars.jsonl")
-    assert "labels below, predictions beside" in shown and "calibration error" in shown
+    assert "one row per label, one column per prediction" in shown and "calibration error" in shown
     (folder / "new.tsv").write_text("text\ngood\n \nbad\n")
     done = CliRunner().invoke(cli, ["task", "predict", "stars", "--input", "new.tsv"])
     assert done.stderr == "new.tsv: dropped empty 1\n"
@@ -162,13 +162,13 @@ def test_set_reads_values_as_yaml_does(text: str, value: Any) -> None:
         (["--model", "model", "--hidden", "4", "--set", "hidden=8"], "--hidden and --set hidden=8"),
         (
             ["--model", "model", "--work", "ner/runs"],
-            "--work ner/runs: lies in ner; choose another folder",
+            "--work ner/runs: is in ner; choose another folder",
         ),
         (["--without-elmo", "--set", "elmo=frozen"], "and --set elmo=frozen: leave out one"),
         (["--model", "model", "--layers", "top"], "layers must be all or numbers"),
         (["--model", "model", "--layers", "0,7"], "layers must be among 0 to 2, found 7"),
         (["--model", "model", "--set", "dropout"], "--set must be NAME=VALUE, found 'dropout'"),
-        (["--model", "model", "--columns", "tag=9"], "ner.conll:1: has 2 columns, none is 9"),
+        (["--model", "model", "--columns", "tag=9"], "ner.conll:1: has 2 columns, so no column 9"),
         (["--model", "model", "--scheme", "bioes"], "ner.conll:3: tag O follows I-PER"),
     ],
 )

@@ -89,7 +89,7 @@ finally:
     time.sleep(0.5)
     Path("saved").touch()
 """
-STOPPED = "error: interrupted; run the same command again to go on\n"
+STOPPED = "error: interrupted; run the same command again to resume\n"
 
 
 def take_signals() -> None:

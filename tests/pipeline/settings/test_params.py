@@ -144,7 +144,7 @@ def test_no_setting_is_without_a_range() -> None:
         (
             "tokenize.holdout",
             0.1,
-            "tokenize.holdout is no setting; there are tokenizer, sentences, documents",
+            "tokenize.holdout is not a setting; choose from tokenizer, sentences, documents",
         ),
         ("corpus.general", "text.txt", "corpus.general must be a list, found 'text.txt'"),
         (
@@ -161,7 +161,7 @@ def test_no_setting_is_without_a_range() -> None:
         (
             "cluster",
             {"workers": 1},
-            "cluster is no setting; there are corpus, tokenize, vocab, pretrain",
+            "cluster is not a setting; choose from corpus, tokenize, vocab, pretrain",
         ),
     ],
 )

@@ -101,7 +101,7 @@ def test_the_tokenizer_travels_and_text_of_another_is_refused(inputs: Path, tmp_
     (other / "general").parent.mkdir()
     write_shards(other / "domain", task_sentences(30), heldout_every=6, tokenizer=Tokenization("x"))
     (other / "general").symlink_to(inputs / "general")
-    with pytest.raises(ElmoError, match="domain: was tokenized by x, and the model .* whitespace"):
+    with pytest.raises(ElmoError, match="domain: was tokenized by x, but the model .* whitespace"):
         run(other, tmp_path / "out", model=inputs / "model")
     assert not (tmp_path / "out").exists()
 

@@ -89,7 +89,7 @@ def test_a_part_of_ray_that_is_gone_says_what_to_do() -> None:
 
     error = ActorUnavailableError("RpcError: RPC error: Socket closed", b"0" * 16)
     line = user_message(error)
-    assert line == "Ray lost a process that this work needs; run the same command again to go on"
+    assert line == "Ray lost a process that this work needs; run the same command again to resume"
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
