@@ -61,9 +61,9 @@ class Embedder:
     is `float32`, `bfloat16` (matrix products in bfloat16, cell state in float32) or `int8` (LSTM
     weights in 8 bits, on CPUs with AVX-512 VNNI). The `warm_up` sentences are read once, and every
     sentence then starts from the state they leave instead of zeros: the 2018 weights were trained
-    without resets and expect some context. The LSTM cell is compiled, which takes seconds, once
-    many tokens have been embedded; set `embedder.bilm.lstm.compiled` to True for that on the first
-    call, as suits a server, or to False for never.
+    without resets and expect some context. After many tokens, the LSTM cell is compiled, which
+    takes seconds. Set `embedder.bilm.lstm.compiled` to True to compile it in the first call, for
+    example in a server, or to False to never compile it.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class Embedder:
     ) -> str:
         """Write a model folder with a model card, `README.md`; return the model's digest.
 
-        If the model was loaded from a folder, its files are copied from there. A `README.md` that
-        is there is kept as it is: it may have been edited. The digest is that of the loaded model.
+        If the model was loaded from a folder, its files are copied from there. An existing
+        `README.md` is left unchanged. The digest is that of the loaded model.
         `title` is the card's heading; `licence` and `language` are values for the Hugging Face
         card, such as apache-2.0 and en.
         """
@@ -251,10 +251,10 @@ class Embedder:
         sentences.
 
         By default each sentence is read on its own, `batch_size` of them at a time; `layers`
-        selects layers from 0…L (default: all). With a `Carry` as `state`, text k of a batch
-        continues from text k of the batch before, and each text must be one sentence: memory holds
-        a batch. Else memory is bounded by the longest text, not by the number of texts or
-        `batch_size`.
+        selects layers from 0…L (default: all). The memory needed depends on the longest text, not
+        on the number of texts or `batch_size`. With a `Carry` as `state`, each text must be one
+        sentence, and text k of a batch continues from text k of the previous batch; a batch is
+        kept in memory.
         """
         if batch_size < 1:
             raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")

@@ -195,8 +195,8 @@ class FeatureStore:
         """Return for each sentence id whether that sentence was a whole line of the input (bool
         array).
 
-        Such a sentence without tokens was a blank line. Other sentences were split by a tokenizer,
-        and one without tokens has no meaning there.
+        A whole line without tokens was a blank line. Other sentences without tokens come from the
+        splitter and mean nothing.
         """
         first_ids = [store.sentence_shift for store in self._stores]
         lines = [manifest.source.tokenizer.sentences == "line" for manifest in self.manifests]
@@ -288,8 +288,8 @@ class FeatureStore:
         return entry.first_sentence_id + shift, entry.last_sentence_id + shift
 
     def part(self, number: int) -> Part:
-        """Return part `number`, one of `numbers()`, opened; of parts that are not memory-mapped,
-        only those used last stay open."""
+        """Return part `number`, one of `numbers()`. Parts that are not memory-mapped are closed
+        when others have been used since."""
         if self._process != os.getpid():  # forked: files of the parent process are not for this one
             self._parts, self._lock = OrderedDict(), threading.RLock()
             self._process = os.getpid()
@@ -309,7 +309,7 @@ class FeatureStore:
 
     def check_model(self, model: Folder) -> None:
         """Raise `Mismatch` unless a model, a folder or a digest, made the store: vectors of two
-        models do not compare."""
+        models cannot be compared."""
         expected, actual = model_digest(model), self.model
         if actual != expected:
             raise Mismatch(

@@ -286,9 +286,9 @@ def train_task(
     sentences' vectors, which later trainings on the same data reuse. If `store` is given, vectors
     are read from it instead; it must hold exactly these sentences, embedded by `model`. `tokenizer`
     is recorded, to split raw text at prediction. `report(kind, figures)` is called with `seed`
-    before each seed and `epoch` after each epoch, for a seed that another process trains later; a
-    resumed run reports the epochs before too. On a CPU a seed takes one thread; where it pays,
-    as many as torch has are trained side by side, in processes of their own, with the same result.
+    before each seed and `epoch` after each epoch; if another process trains the seed, it is called
+    later. A resumed run reports earlier epochs too. On a CPU, a seed uses one thread. If it saves
+    time, seeds are trained in parallel, one process per torch thread, with the same result.
     """
     _check(settings, model, train, dev)
     check_examples([*train.examples, *dev.examples])
