@@ -10,9 +10,9 @@ Int64s = npt.NDArray[np.int64]
 
 def distinct_numbers(numbers: Int64s, stop: int) -> Int64s:
     """Return the distinct values among numbers from 0 to `stop` − 1, ascending."""
-    is_there = np.zeros(stop, bool)
-    is_there[numbers] = True
-    return np.flatnonzero(is_there)
+    is_present = np.zeros(stop, bool)
+    is_present[numbers] = True
+    return np.flatnonzero(is_present)
 
 
 def index_table(numbers: Int64s, stop: int) -> npt.NDArray[np.int32]:

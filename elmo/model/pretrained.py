@@ -33,8 +33,8 @@ def pretrained_folder(name: Folder) -> Folder:
     folder = Path(text)
     if not (folder / "snapshots").is_dir():  # models--OWNER--NAME in the cache of Hugging Face
         return name
-    main = folder / "refs" / "main"
-    revision = main.read_text(encoding="utf-8").strip() if main.is_file() else "*"
+    main_ref = folder / "refs" / "main"
+    revision = main_ref.read_text(encoding="utf-8").strip() if main_ref.is_file() else "*"
     configs = sorted(folder.glob(f"snapshots/{revision}/{CONFIG}"))
     if len(configs) == 1:
         return configs[0].parent
@@ -54,7 +54,7 @@ def _download_registered(uri: str) -> Path:
             "MLFLOW_TRACKING_URI"
         )
     try:
-        downloaded = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
+        download = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
     except (MlflowException, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         if "No such artifact" in reason:
@@ -63,7 +63,7 @@ def _download_registered(uri: str) -> Path:
                 "elmo run register"
             )
         raise NotFound(f"{uri}: the registry has no such model ({reason})") from None
-    configs = sorted(downloaded.glob(f"artifacts/*/{CONFIG}"))
+    configs = sorted(download.glob(f"artifacts/*/{CONFIG}"))
     if len(configs) != 1:
         raise ElmoError(f"{uri}: was not registered by this package")
     return configs[0].parent
@@ -109,15 +109,15 @@ def write_package(
         )
         doc = f'"""The model {name}: `elmo.Embedder.load("{name}")`."""\n'
         _write(root / package / "__init__.py", doc)
-        packaged = load_model(root / package)
+        package_model = load_model(root / package)
         fields: dict[str, Any] = {
             "licence": licence,
             "language": language,
             "name": name,
             "about": about,
         }
-        _write(root / CARD_FILE, model_card(packaged, title=f"ELMo: {name}", **fields))
-        _write(root / PROJECT_FILE, _project(name, version, packaged))
+        _write(root / CARD_FILE, model_card(package_model, title=f"ELMo: {name}", **fields))
+        _write(root / PROJECT_FILE, _project(name, version, package_model))
     return digest
 
 

@@ -81,12 +81,12 @@ def parse_query(
         )
     (word,) = words
     text_before, text_after = text.split(f"[{word}]")
-    plain = text_before + word + text_after
+    unmarked = text_before + word + text_after
     start, stop, end = len(text_before), len(text_before) + len(word), 0
     overlaps = []
-    for tokens in tokenize(plain):
+    for tokens in tokenize(unmarked):
         for index, token in enumerate(tokens):
-            begin = plain.index(token, end)
+            begin = unmarked.index(token, end)
             end = begin + len(token)
             if (begin, end) == (start, stop):
                 return tokens, index
@@ -195,10 +195,10 @@ class Nearest:
             self._trim()
 
     def _trim(self) -> None:
-        ordered = sorted(self._best.items(), key=lambda item: item[1])[: self._k]
-        self._best = dict(ordered)
-        if len(ordered) == self._k:
-            self.farthest = ordered[-1][1]
+        closest = sorted(self._best.items(), key=lambda item: item[1])[: self._k]
+        self._best = dict(closest)
+        if len(closest) == self._k:
+            self.farthest = closest[-1][1]
 
     def candidates(self) -> list[tuple[Tokens, Candidate]]:
         """Return the sentences, nearest first; of equally near ones, the first in the store comes
@@ -221,8 +221,8 @@ def _add_nearest(
     `texts` caches the tokens of sentences by their type ids.
     """
     rows = np.flatnonzero(np.diff(block.offsets))
-    highest = np.maximum.reduceat(cosine_T, block.offsets[rows])
-    for row in rows[(highest >= -nearest.farthest[0]) & (highest > -np.inf)]:
+    best_cosines = np.maximum.reduceat(cosine_T, block.offsets[rows])
+    for row in rows[(best_cosines >= -nearest.farthest[0]) & (best_cosines > -np.inf)]:
         start, stop = block.offsets[row], block.offsets[row + 1]
         key = block.type_ids[start:stop].tobytes()
         text = texts.get(key)

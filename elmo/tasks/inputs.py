@@ -154,7 +154,7 @@ class TaskInputs(nn.Module):
         types = list(dict.fromkeys(token for sentence in sentences for token in sentence))
         parts = [parameter.new_zeros(len(types), 0)]
         if self.embedding is not None:
-            ids = torch.tensor([self._id(token) for token in types], device=parameter.device)
+            ids = torch.tensor([self._word_id(token) for token in types], device=parameter.device)
             parts.append(self.embedding(ids))
         if self.characters is not None:
             ids_NK = torch.from_numpy(CHARACTERS.encode(types)).long()
@@ -166,7 +166,7 @@ class TaskInputs(nn.Module):
         x_BTW = torch.cat(parts, -1)[index_BT.to(parameter.device)]
         return x_BTW * mask_BT.unsqueeze(-1)
 
-    def _id(self, token: str) -> int:
+    def _word_id(self, token: str) -> int:
         """Return the id of a word, or of its lower case if a vector file contains only that."""
         lower = token.lower() if self.settings.words == "file" else token
         return self._ids.get(token) or self._ids.get(lower, 1)

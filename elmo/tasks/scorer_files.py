@@ -46,11 +46,11 @@ def _srl_eval_lines(predictions: Predictions, path: Path, columns: Columns) -> I
     alone."""
     if path.is_dir():
         raise ElmoError(f"{path}: is a folder; --as props takes one file of columns")
-    waiting = iter(predictions)
+    remaining = iter(predictions)
     for rolesets in read_rolesets(path, columns):
         rows = [rolesets]
         for _ in range(sum(name != "-" for name in rolesets)):
-            _, answer = next(waiting)
+            _, answer = next(remaining)
             begin, end = [""] * len(rolesets), [""] * len(rolesets)
             for start, stop, label in lenient_spans(answer["tags"]):
                 begin[start], end[stop - 1] = f"({label}", ")"

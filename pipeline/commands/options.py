@@ -80,7 +80,7 @@ class _Folder(click.ParamType):  # type: ignore[type-arg]
         return Location(value if "://" in value else Path(value))
 
 
-class _Read(_Folder):
+class _InputFolder(_Folder):
     """A folder that is read: it may be a pointer to one at the URL that is set as `storage`."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> "Location":
@@ -90,7 +90,7 @@ class _Read(_Folder):
 
 
 NAMED = _Folder()
-FOLDER = _Read()
+FOLDER = _InputFolder()
 
 
 class _Text(click.File):

@@ -19,15 +19,15 @@ class _SeveralFiles(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """`--text a b` as `--text a --text b`."""
-        spread: list[str] = []
+        arguments: list[str] = []
         option = None
         for word in args:
             if word.startswith("-"):
                 option = word if word in ("--text", "--domain") else None
-            elif option and spread[-1] != option:
-                spread.append(option)
-            spread.append(word)
-        return super().parse_args(ctx, spread)
+            elif option and arguments[-1] != option:
+                arguments.append(option)
+            arguments.append(word)
+        return super().parse_args(ctx, arguments)
 
 
 @click.command(cls=_SeveralFiles)

@@ -84,7 +84,7 @@ def load(path: Path) -> tuple[Cluster, str]:
         name, value, source = field.name, getattr(from_file, field.name), str(path)
         variable = f"ELMO_{name.upper()}"
         if text := os.environ.get(variable):
-            value, source = _parsed(variable, text, field_types(Cluster)[name]), variable
+            value, source = _parse_variable(variable, text, field_types(Cluster)[name]), variable
         values[name] = value
         if value != field.default:
             changes.append(f"{name} {_public_value(value)} ({source})")
@@ -99,8 +99,8 @@ def _in_project(path: Path) -> Path:
     what git ignores."""
     if not os.path.lexists(path):
         project, copy_path, _ = os.fspath(path.absolute()).partition("/.dvc/tmp/exps/")
-        if copy_path and (above := Path(project) / path.name).exists():
-            return above
+        if copy_path and (project_file := Path(project) / path.name).exists():
+            return project_file
     return path
 
 
@@ -115,7 +115,7 @@ def variables(cluster: Cluster) -> dict[str, str]:
     }
 
 
-def _parsed(variable: str, text: str, kind: Any) -> Any:
+def _parse_variable(variable: str, text: str, kind: Any) -> Any:
     """The value of a variable."""
     if kind is bool:
         words = {"true": True, "1": True, "false": False, "0": False}

@@ -62,7 +62,7 @@ from .stage import OUT, Argument, Numbers, Stage
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-_OURS = ("manifest.json",)
+_REQUIRED = ("manifest.json",)
 _EXTRA = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
 _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
 _LEFT_OUT = {  # the summary's phrase for each reason to leave out lines
@@ -125,9 +125,9 @@ def _tokenization(params: Params) -> Tokenization:
     settings = params.tokenize
     tokenization = installed_tokenization(settings.tokenizer, settings.sentences)
     if params.pretrain.model:
-        recorded = read_config(params.pretrain.model).tokenizer
-        if recorded.name == tokenization.name:
-            pattern, form = recorded.pattern, recorded.form
+        model_tokenization = read_config(params.pretrain.model).tokenizer
+        if model_tokenization.name == tokenization.name:
+            pattern, form = model_tokenization.pattern, model_tokenization.form
             return msgspec.structs.replace(tokenization, pattern=pattern, form=form)
     return tokenization
 
@@ -228,7 +228,7 @@ def tokenize(
     `keep` names columns of records that are kept beside the sentences. `tokenization` is a version
     of the tokenizer (default: the installed one).
     """
-    check_folder(out, required=_OURS, pattern=_EXTRA, kind="shards")
+    check_folder(out, required=_REQUIRED, pattern=_EXTRA, kind="shards")
     tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
@@ -253,7 +253,7 @@ def tokenize(
             raise ElmoError(f"{inputs[0].url}: the text has no tokens, {problem}")
         counts, report = total.counts(), quality.summarize([result.quality for result in results])
         shards = _list_shards(pieces, results)
-        with output_location(out, required=_OURS, pattern=_EXTRA, kind="shards") as folder:
+        with output_location(out, required=_REQUIRED, pattern=_EXTRA, kind="shards") as folder:
             previous_files = {e.file for result in previous_results.values() for e in result.shards}
             new_files = {entry.file for entry in shards} - previous_files
             if finished != folder:
@@ -328,12 +328,12 @@ def _leave_out_copies(
     if pieces and (document_count := pieces[0].params.repeated_lines):
         repeated_lines = find_repeated_lines(passages, document_count=document_count)
     return number_pieces(
-        replace(piece, left_out=_plain(ranges), repeated_lines=hashes)
+        replace(piece, left_out=_as_tuples(ranges), repeated_lines=hashes)
         for piece, ranges, hashes in zip(pieces, left_out, repeated_lines, strict=True)
     )
 
 
-def _plain(left_out: ExcludedLines) -> tuple[tuple[str, Ranges], ...]:
+def _as_tuples(left_out: ExcludedLines) -> tuple[tuple[str, Ranges], ...]:
     """Return ranges as plain values, without reasons that have no ranges."""
     return tuple(
         (reason, tuple((begin, end) for begin, end in ranges.tolist()))

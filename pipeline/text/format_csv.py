@@ -58,14 +58,14 @@ def blocks(
         records = chain([first_line], records)  # there is no header
     found_indexes = (_column_index(span.input, header, name) for name in names if header)
     indexes = [*dict.fromkeys(found_indexes)]  # a column may be named by its number too
-    kept_at = [_column_index(span.input, header, name, "keep") for name in keep if header]
+    kept_indexes = [_column_index(span.input, header, name, "keep") for name in keep if header]
     texts: list[bytes] = []
     kept: list[str] = []
     first_record, length = 0, 0
     for _, fields in records:
         texts.append(join_texts(fields[index] for index in indexes).encode())
         if keep:
-            kept.append(encode_kept(keep, (fields[place] for place in kept_at)))
+            kept.append(encode_kept(keep, (fields[place] for place in kept_indexes)))
         length += len(texts[-1])
         if length >= size:
             lines.account(texts, accounting)
@@ -90,8 +90,8 @@ class _TableLines:
             if offset == 0 and raw.startswith(codecs.BOM_UTF8):
                 raw = raw[len(codecs.BOM_UTF8) :]
                 self._mark = len(codecs.BOM_UTF8)
-            ended, _, unended_line = raw.rpartition(b"\n")
-            lines = [line + b"\n" for line in ended.split(b"\n")] if b"\n" in raw else []
+            whole_lines, _, unended_line = raw.rpartition(b"\n")
+            lines = [line + b"\n" for line in whole_lines.split(b"\n")] if b"\n" in raw else []
             for line in [*lines, unended_line] if unended_line else lines:
                 self._bytes += len(line)
                 self._open = line is unended_line
