@@ -187,8 +187,9 @@ def _our_step(bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: W
 def stepper_of(
     config: ModelShape, recipe: TrainingSettings, words: int, workers: WorkerGroup
 ) -> Stepper:
-    """New weights on the workers' device, ready for steps."""
+    """New weights on the workers' device, compiled as in a long training."""
     bilm, softmax = BiLM(config, characters=Characters().size), Softmax(words, config.projection)
+    bilm.lstm.compiled = True
     bilm.reset_parameters(1)
     softmax.reset_parameters(2)
     return _stepper(bilm.to(workers.device), softmax.to(workers.device), recipe, workers)

@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_786,
-    "pipeline": 14_522,
+    "elmo": 19_937,
+    "pipeline": 14_508,
     "research": 2_242,
     "benchmarks": 3_592,
-    "tests": 27_575,
+    "tests": 27_619,
 }
 
 

@@ -34,10 +34,11 @@ from elmo.model.batches import BatchReader, Carry, batches_by_length
 from elmo.model.config import model_location, read_config
 from elmo.model.folder import Model, copy_model, load_model, save_model
 from elmo.nn.device import (
+    HostCopies,
     check_device,
-    copy_to_host,
     default_device,
     device_tensor,
+    host_copies,
     one_ahead,
 )
 from elmo.nn.int8 import Int8Weights, int8_is_supported
@@ -333,11 +334,12 @@ class Embedder:
         `x_NP` are the vectors of distinct tokens, from `encode_types`, into which sentences are
         indices. A segment is a slice of the sentences, and the batches in which they are read,
         arrays of indices into the sentences. Tokens are put in order where they are computed, so a
-        GPU copies each layer of a segment at once, while it computes the next segment.
+        GPU copies each layer of a segment at once, while it computes the next segment. Arrays are
+        overwritten once the next but one is requested.
         """
         table_NP = self._with_boundaries(self._to_device(x_NP))
 
-        def launch_segments() -> Iterator[list[Callable[[], Floats]]]:
+        def launch_segments(copies: HostCopies) -> Iterator[Callable[[], list[Floats]]]:
             for part, batches in segments:
                 begins = np.cumsum([0, *(len(sentence) for sentence in sentences[part])])
                 layers = [
@@ -349,10 +351,11 @@ class Embedder:
                     read = self._reader.read(table_NP, [sentences[row] for row in rows], None)
                     for layer_TD, y_TD in zip(layers, read, strict=True):
                         layer_TD[token_rows] = y_TD
-                yield [copy_to_host(layer_TD.float()) for layer_TD in layers]
+                yield copies.begin([layer_TD.float() for layer_TD in layers])
 
-        for copies in one_ahead(launch_segments(), table_NP.device):
-            yield [wait_for_copy() for wait_for_copy in copies]
+        with host_copies() as copies:
+            for wait_for_copies in one_ahead(launch_segments(copies), table_NP.device):
+                yield wait_for_copies()
 
     def _read_batches(
         self,
@@ -365,10 +368,11 @@ class Embedder:
         """Yield the sentences' numbers of each batch, and the chosen layers of all their tokens,
         float32 (tokens, D), end to end.
 
-        `x_NP` are the vectors of distinct tokens, into which sentences are indices.
+        `x_NP` are the vectors of distinct tokens, into which sentences are indices. Arrays are
+        overwritten once the next batch but one is requested.
         """
 
-        def launch_batches() -> Iterator[tuple[Ints, list[Callable[[], Floats]]]]:
+        def launch_batches(copies: HostCopies) -> Iterator[tuple[Ints, Callable[[], list[Floats]]]]:
             for rows in batches:
                 batch = [sentences[row] for row in rows]
                 layers = self._reader.read(x_NP, batch, carry)
@@ -376,10 +380,12 @@ class Embedder:
                     x_TP = x_NP[device_tensor(np.concatenate(batch), x_NP.device)]
                     layers = [torch.cat([x_TP, x_TP], 1), *layers]
                 first_layer = self.layers - len(layers)
-                yield rows, [copy_to_host(layers[k - first_layer].float()) for k in layer_numbers]
+                layer_vectors = [layers[k - first_layer].float() for k in layer_numbers]
+                yield rows, copies.begin(layer_vectors)
 
-        for rows, copies in one_ahead(launch_batches(), x_NP.device):
-            yield rows, [wait_for_copy() for wait_for_copy in copies]
+        with host_copies() as copies:
+            for rows, wait_for_copies in one_ahead(launch_batches(copies), x_NP.device):
+                yield rows, wait_for_copies()
 
     @cached_property
     def _text_tokenizer(self) -> TextTokenizer:

@@ -33,13 +33,13 @@ class CellFunctions(NamedTuple):
     """The functions of an LSTM cell that work element by element, eager or compiled (`kind`).
 
     `forward` computes state and output from the gates; `forward_int8` adds an 8-bit product first,
-    scaled as by `add_scaled`. For training, `forward_kept` also stores what `backward` needs.
+    scaled as by `add_scaled`. For training, `forward_kept` stores both, which `backward` needs.
     """
 
     forward: Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]]
     forward_int8: Callable[..., tuple[Tensor, Tensor]]
     add_scaled: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-    forward_kept: Callable[..., tuple[Tensor, Tensor]]
+    forward_kept: Callable[..., None]
     backward: Callable[..., Tensor]
     kind: str
 
@@ -49,10 +49,8 @@ def cell_functions_for(device: torch.device, cells: int) -> CellFunctions:
     """Return the cell functions for a device and a layer's width: compiled by torch.compile if it
     works here, else plain torch. The choice is logged; `ELMO_COMPILE=0` in the environment selects
     plain torch."""
-    if os.environ.get("ELMO_COMPILE", "1") == "0":
-        return _log_choice(EAGER, "ELMO_COMPILE=0")
-    if compiler := _missing_compiler(device):
-        return _log_choice(EAGER, f"no {compiler} was found")
+    if obstacle := _obstacle_to_compiling(device):
+        return _log_choice(EAGER, obstacle)
     if not torch.cuda.is_available():  # the compiler would warn that it found none
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     compiled = [torch.compile(_copy_function(function, cells)) for function in EAGER[:-1]]
@@ -69,16 +67,36 @@ def _copy_function(function: Any, cells: int) -> Callable[..., Any]:
     return FunctionType(code, function.__globals__)
 
 
-def _missing_compiler(device: torch.device) -> str:
-    """Return what torch.compile needs but this machine lacks, or an empty string."""
+def fused(
+    function: Callable[..., Any], device: torch.device, *, any_shape: bool = True
+) -> Callable[..., Any]:
+    """Return a function of tensors on a GPU, fused by torch.compile if that works here; on a CPU,
+    the function itself. With `any_shape` it is compiled once, else for each shape of its tensors,
+    which makes it faster."""
+    if device.type != "cuda" or _obstacle_to_compiling(device):
+        return function
+    return _compile(function, any_shape)
+
+
+@cache
+def _compile(function: Callable[..., Any], any_shape: bool) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=any_shape)
+
+
+def _obstacle_to_compiling(device: torch.device) -> str:
+    """Return why torch.compile does not work here, such as a compiler that this machine lacks, or
+    an empty string."""
+    if os.environ.get("ELMO_COMPILE", "1") == "0":
+        return "ELMO_COMPILE=0"
     if device.type == "cpu":
-        return "" if shutil.which("g++") or shutil.which("clang++") else "C++ compiler"
+        has_compiler = shutil.which("g++") or shutil.which("clang++")
+        return "" if has_compiler else "no C++ compiler was found"
     if find_spec("triton") is None:
-        return "Triton"
+        return "no Triton was found"
     # With it Triton builds what starts its kernels.
     if os.environ.get("CC") or any(map(shutil.which, ("gcc", "clang", "cc"))):
         return ""
-    return "C compiler"
+    return "no C compiler was found"
 
 
 def _log_choice(cell: CellFunctions, reason: str) -> CellFunctions:
@@ -124,19 +142,18 @@ def _forward_kept(
     c_SBC: Tensor,
     keep_SB1: Tensor | None,
     clip: float | None,
-    kept_SBC: Tensor,
+    new_c_SBC: Tensor,
     hidden_SBC: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Compute `_forward` and store the new state and hidden state for the backward pass.
+) -> None:
+    """Compute `_forward`, and write the new state and hidden state to `new_c_SBC` and `hidden_SBC`.
 
     The old state counts as 0 where `keep_SB1` is 0.
     """
     if keep_SB1 is not None:
         c_SBC = c_SBC * keep_SB1
     c_SBC, hidden = _forward(gates_SBG, c_SBC, clip)
-    kept_SBC.copy_(c_SBC)
+    new_c_SBC.copy_(c_SBC)
     hidden_SBC.copy_(hidden)
-    return c_SBC, hidden
 
 
 def _backward(

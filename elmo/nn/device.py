@@ -4,7 +4,7 @@ Shapes: N values that are added.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from elmo.errors import ElmoError
 
-MOST_PINNED = 1 << 27  # bytes of a copy in pinned memory, which torch keeps for the next one
 Item = TypeVar("Item")
 
 
@@ -91,28 +90,71 @@ def copy_to_host(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
     A GPU copies when it has computed the tensor, and only calling the function waits for that: not
     for what the GPU was asked to do afterwards.
     """
-    if tensor.device.type != "cuda" or tensor.numel() * tensor.element_size() > MOST_PINNED:
-        array: npt.NDArray[Any] = tensor.cpu().numpy()
-        return lambda: array
-    on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    on_host.copy_(tensor, non_blocking=True)
-    copy_event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    copy_event.record(torch.cuda.current_stream(tensor.device))
+    wait_for_copies = HostCopies().begin([tensor])
+    return lambda: wait_for_copies()[0]
 
-    def wait_for_copy() -> npt.NDArray[Any]:
-        copy_event.synchronize()
-        return on_host.numpy()
 
-    return wait_for_copy
+class HostCopies:
+    """Copies of tensors to the host, those of a GPU to pinned memory that is used again, since to
+    allocate it takes longer than the copy: arrays are valid until the second next copy begins."""
+
+    def __init__(self) -> None:
+        self._memory = [torch.empty(0, dtype=torch.uint8)] * 2
+
+    def begin(self, tensors: Sequence[Tensor]) -> Callable[[], list[npt.NDArray[Any]]]:
+        """Begin to copy tensors, one or more of a device; return a function that gives them as
+        arrays, as that of `copy_to_host` does."""
+        if tensors[0].device.type != "cuda":
+            arrays = [tensor.cpu().numpy() for tensor in tensors]
+            return lambda: arrays
+        sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+        memory = self._memory.pop(0)
+        if len(memory) < sum(sizes):
+            memory = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
+        self._memory.append(memory)
+        parts = torch.split(memory[: sum(sizes)], sizes)
+        on_host = [
+            part.view(tensor.dtype).view(tensor.shape)
+            for part, tensor in zip(parts, tensors, strict=True)
+        ]
+        for copy, tensor in zip(on_host, tensors, strict=True):
+            copy.copy_(tensor, non_blocking=True)
+        copy_event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copy_event.record(torch.cuda.current_stream(tensors[0].device))
+
+        def wait_for_copies() -> list[npt.NDArray[Any]]:
+            copy_event.synchronize()
+            return [copy.numpy() for copy in on_host]
+
+        return wait_for_copies
+
+
+_spare: list[HostCopies] = []  # not in use
+
+
+@contextmanager
+def host_copies() -> Iterator[HostCopies]:
+    """Yield `HostCopies` for this context alone; their memory is used again in later ones."""
+    try:
+        copies = _spare.pop()
+    except IndexError:
+        copies = HostCopies()
+    try:
+        yield copies
+    finally:
+        _spare.append(copies)
 
 
 def add_rows_(sums: Tensor, rows_N: Tensor, values: Tensor) -> None:
     """Add `values[n]` to row `rows_N[n]` of `sums` in place, for all n, in the same order each
-    time: on a GPU `index_add_` would round differently in each run."""
+    time: on a GPU `index_add_` would round differently in each run, and `index_put_` would add the
+    values of a row one after another."""
     if sums.device.type == "cpu":
         sums.index_add_(0, rows_N, values)
-    else:
-        sums.index_put_((rows_N,), values, accumulate=True)
+        return
+    add_up = torch.ops.aten.embedding_dense_backward
+    sums_by_row = add_up(values.view(len(values), -1), rows_N, len(sums), -1, False)
+    sums.add_(sums_by_row.view_as(sums))
 
 
 def one_ahead(launches: Iterator[Item], device: torch.device) -> Iterator[Item]:

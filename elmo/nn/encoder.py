@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import ElmoError
+from elmo.nn.cell import fused
 from elmo.nn.device import prefers_large_operations
 from elmo.nn.products import affine
 
@@ -60,7 +61,11 @@ class CharacterEncoder(nn.Module):
     `characters` is the number of character ids and `char_dim` the width of their vectors. `filters`
     are pairs of a width in characters and how many filters have it; `activation`, `relu` or `tanh`,
     follows them. `highways` is the number of highway layers.
+
+    With `compiled`, the backward pass on a GPU has fused kernels, whose compilation takes seconds.
     """
+
+    compiled = False
 
     def __init__(
         self,
@@ -175,7 +180,7 @@ class CharacterEncoder(nn.Module):
         # float32.
         x_NKE = nn.functional.embedding(characters_NK, self.char_embedding).to(weight_WF.dtype)
         widest = max(self.widths)
-        largest_NF = _convolve(x_NKE, weight_WF, widest).amax(1)
+        largest_NF = _largest(_convolve(x_NKE, weight_WF, widest), self.compiled)
         if not ends_in_padding and widest > 1:
             end_NF = self._pool_end(x_NKE[:, 1 - widest :], weight_WF)
             largest_NF = torch.maximum(largest_NF, end_NF)
@@ -196,7 +201,7 @@ class CharacterEncoder(nn.Module):
         )
         padded_NKE = nn.functional.pad(x_NKE, (0, 0, 0, widest - 1))
         y_NKF = _convolve(padded_NKE, weight_WF, widest)
-        return y_NKF.masked_fill(is_cut_KF, -torch.inf).amax(1)
+        return _largest(y_NKF.masked_fill(is_cut_KF, -torch.inf), self.compiled)
 
 
 def _convolve(x_NKE: Tensor, weight_WF: Tensor, width: int) -> Tensor:
@@ -204,6 +209,37 @@ def _convolve(x_NKE: Tensor, weight_WF: Tensor, width: int) -> Tensor:
     filters)."""
     windows_NKW: Tensor = _Windows.apply(x_NKE, width)  # type: ignore[no-untyped-call]
     return affine(windows_NKW.flatten(0, 1), weight_WF).view(*windows_NKW.shape[:2], -1)
+
+
+def _largest(y_NKF: Tensor, compiled: bool) -> Tensor:
+    """Return the largest output of each filter (tokens, filters)."""
+    if not compiled or not y_NKF.is_cuda:
+        return y_NKF.amax(1)
+    largest_NF: Tensor = _Largest.apply(y_NKF)  # type: ignore[no-untyped-call]
+    return largest_NF
+
+
+class _Largest(torch.autograd.Function):
+    """`amax(1)` with a fused backward pass, on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, y_NKF: Tensor) -> Tensor:
+        largest_NF = y_NKF.amax(1)
+        ctx.save_for_backward(y_NKF, largest_NF)
+        return largest_NF
+
+    @staticmethod
+    def backward(ctx: Any, dlargest_NF: Tensor) -> Tensor:
+        y_NKF, largest_NF = (tensor.detach() for tensor in ctx.saved_tensors)
+        dy_NKF: Tensor = fused(_spread, y_NKF.device)(y_NKF, largest_NF, dlargest_NF)
+        return dy_NKF
+
+
+def _spread(y_NKF: Tensor, largest_NF: Tensor, dlargest_NF: Tensor) -> Tensor:
+    """Return the gradient of `y_NKF` from that of its largest numbers, in equal parts where several
+    are as large."""
+    is_largest_NKF = y_NKF == largest_NF[:, None]
+    return is_largest_NKF * (dlargest_NF / is_largest_NKF.sum(1))[:, None]
 
 
 class _Windows(torch.autograd.Function):

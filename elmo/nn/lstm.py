@@ -56,7 +56,7 @@ class LayerWeights(NamedTuple):
         """
         S, T, B, inputs = x_STBI.shape
         x_SNI = x_STBI.reshape(S, T * B, inputs)
-        return torch.baddbmm(self.bias_SG[:, None], x_SNI, self.input_SIG).view(S, T, B, -1)
+        return product(x_SNI, self.input_SIG, bias_SO=self.bias_SG).view(S, T, B, -1)
 
     def step(
         self,
@@ -243,9 +243,13 @@ class LSTMStack(nn.Module):
 
 
 class _Kept(NamedTuple):
-    """The values, besides the gates, that a layer's backward pass needs from its forward pass."""
+    """The values, besides the gates, that a layer's backward pass needs from its forward pass.
 
-    cells_STBC: Tensor
+    The cell states of a time step lie together, since a step reads those of the one before while it
+    writes its own, and torch.compile must see that the two do not overlap.
+    """
+
+    cells_TSBC: Tensor
     hidden_STBC: Tensor
 
 
@@ -292,13 +296,7 @@ def _read(
     """
     cell_clip, projection_clip = clips
     S, T, B, _ = x_STBI.shape
-    if kept is None:
-        gates = weights.input_gates(x_STBI, cell)
-    else:
-        assert isinstance(weights, LayerWeights)
-        x_SNI = x_STBI.reshape(S, T * B, -1)
-        gates_SNG = product(x_SNI, weights.input_SIG, bias_SO=weights.bias_SG)
-        gates = gates_SNG.view(S, T, B, -1)
+    gates = weights.input_gates(x_STBI, cell)
     y_STBP = torch.empty(S, T, B, h_SBP.shape[-1], dtype=x_STBI.dtype, device=x_STBI.device)
     h_SBP, c_SBC = h_SBP.clone(), c_SBC.clone()
     for t in range(T):
@@ -313,17 +311,11 @@ def _read(
             h_SnP, c_SnC = weights.step(gates, t, h_SnP, c_SnC, cell_clip, cell)
         else:
             assert isinstance(weights, LayerWeights)
-            c_SnC, hidden_SnC = cell.forward_kept(
-                add_products_(gates[:, t], h_SnP, weights.recurrent_SPG),
-                c_SnC,
-                keep_SB1,
-                cell_clip,
-                kept.cells_STBC[:, t],
-                kept.hidden_STBC[:, t],
-            )
-            h_SnP = hidden_SnC
+            gates_SBG = add_products_(gates[:, t], h_SnP, weights.recurrent_SPG)
+            previous_c_SBC, c_SnC, h_SnP = c_SnC, kept.cells_TSBC[t], kept.hidden_STBC[:, t]
+            cell.forward_kept(gates_SBG, previous_c_SBC, keep_SB1, cell_clip, c_SnC, h_SnP)
             if weights.project_SCP is not None:
-                h_SnP = product(hidden_SnC, weights.project_SCP)
+                h_SnP = product(h_SnP, weights.project_SCP)
         if projection_clip is not None:
             h_SnP = h_SnP.clamp_(-projection_clip, projection_clip)
         y_STBP[:, t, :n] = h_SnP
@@ -410,7 +402,7 @@ def _forward(
     `_backward`."""
     S, T, B, _ = x_STBI.shape
     kept = _Kept(
-        c_SBC.new_empty(S, T, B, c_SBC.shape[-1]), x_STBI.new_empty(S, T, B, c_SBC.shape[-1])
+        c_SBC.new_empty(T, S, B, c_SBC.shape[-1]), x_STBI.new_empty(S, T, B, c_SBC.shape[-1])
     )
     weights = _weights(weight_SKG, bias_SG, project_SCP, x_STBI.dtype, h_SBP.shape[-1])
     outputs = _read(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, kept)
@@ -425,7 +417,7 @@ def _backward(
     keep_STB1: Tensor | None,
     y_STBP: Tensor,
     gates_STBG: Tensor,
-    cells_STBC: Tensor,
+    cells_TSBC: Tensor,
     hidden_STBC: Tensor,
     weight_SKG: Tensor,
     project_SCP: Tensor | None,
@@ -453,8 +445,8 @@ def _backward(
             dhidden_SBC,
             dc_SBC,
             gates_STBG[:, t],
-            cells_STBC[:, t],
-            cells_STBC[:, t - 1] if t > 0 else c_SBC,
+            cells_TSBC[t],
+            cells_TSBC[t - 1] if t > 0 else c_SBC,
             keep_SB1,
             cell_clip,
             dgates_STBG[:, t],

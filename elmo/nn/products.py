@@ -31,7 +31,7 @@ def product(
     each pair, in `out` if that is given. `scratch` is memory that this function may use."""
     if not _is_for_onednn(a):
         if bias_SO is not None:
-            return torch.baddbmm(bias_SO[:, None], a, b, out=out)
+            return _add_bias_in_product(bias_SO, a, b, out)
         return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out=scratch if out is None else out)
     if a.dim() == 2:
         return _multiply(a, b) if out is None else out.copy_(_multiply(a, b))
@@ -86,6 +86,17 @@ class _Affine(torch.autograd.Function):
         of_x, _, of_bias = ctx.needs_input_grad
         dx_NI = product(dy_NO, weight_IO.mT) if of_x else None
         return dx_NI, product(x_NI.mT, dy_NO), dy_NO.sum(0) if of_bias else None
+
+
+def _add_bias_in_product(bias_SO: Tensor, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+    """Return the product of each pair plus its bias. On a GPU each pair has a product of its own:
+    one of all pairs would first write the bias to every row of the result."""
+    if not a.is_cuda:
+        return torch.baddbmm(bias_SO[:, None], a, b, out=out)
+    out = a.new_empty(*a.shape[:2], b.shape[2]) if out is None else out
+    for k, result in enumerate(out):
+        torch.addmm(bias_SO[k], a[k], b[k], out=result)
+    return out
 
 
 def _is_for_onednn(a: Tensor) -> bool:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.data.arrays import index_table
+from elmo.nn.cell import fused
 from elmo.nn.device import add_rows_, device_tensor, host_tensor, prefers_large_operations
 from elmo.nn.products import product
 
@@ -128,7 +129,7 @@ def full_softmax_loss(
     zeros = h_NP.new_zeros((), dtype=torch.float32)
     apply: Any = _Loss.apply
     loss: tuple[Tensor, Tensor] = apply(
-        h_NP, weight_VP, bias_V, targets_N, None, None, zeros, zeros
+        h_NP, weight_VP, bias_V, targets_N, None, None, zeros, zeros, False
     )
     return loss
 
@@ -222,13 +223,20 @@ class UsedWordRows(NamedTuple):
 
 
 def sampled_softmax_loss(
-    h_NP: Tensor, weight_UP: Tensor, bias_U: Tensor, draw: CandidateDraw, rows: UsedWordRows
+    h_NP: Tensor,
+    weight_UP: Tensor,
+    bias_U: Tensor,
+    draw: CandidateDraw,
+    rows: UsedWordRows,
+    *,
+    compiled: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the loss of N predictions under the sampled softmax: the sum of −log p of their
     targets, and as a second tensor each prediction's −log p, without gradient.
 
     `weight_UP` and `bias_U` are the rows of the word matrix that are targets or candidates, the
     only ones that get gradients. `draw` are the candidates, and `rows` says which rows are whose.
+    With `compiled`, a GPU computes what follows the products in fused kernels.
     """
     device = h_NP.device
     hits = AccidentalHits(
@@ -237,7 +245,7 @@ def sampled_softmax_loss(
     looked_up = (*(device_tensor(row, device) for row in rows), hits)
     expected = (device_tensor(draw.expected_N, device), device_tensor(draw.expected_M, device))
     apply: Any = _Loss.apply
-    loss: tuple[Tensor, Tensor] = apply(h_NP, weight_UP, bias_U, *looked_up, *expected)
+    loss: tuple[Tensor, Tensor] = apply(h_NP, weight_UP, bias_U, *looked_up, *expected, compiled)
     return loss
 
 
@@ -259,22 +267,23 @@ class _Loss(torch.autograd.Function):
         hits: AccidentalHits | None,
         expected_N: Tensor,
         expected_M: Tensor,
+        compiled: bool,
     ) -> tuple[Tensor, Tensor]:
         dtype = h_NP.dtype
+        softmax = fused(_softmax, h_NP.device) if compiled else _softmax
         candidate_rows = slice(None) if row_of_M is None else row_of_M
         weight_MP = weight_UP[candidate_rows].to(dtype)
         bias_M = bias_U[candidate_rows].float() - expected_M
         gradients = _Gradients(h_NP, weight_MP) if any(ctx.needs_input_grad) else None
         nats_N = h_NP.new_empty(len(h_NP), dtype=torch.float32)
         dtrue_N = torch.empty_like(nats_N)
+        minus_infinity = h_NP.new_full((), -torch.inf)
         for part, product_nM, logits_nM in _chunks(h_NP, len(bias_M)):
             h_nP = h_NP[part]
             product_nM = product(h_nP, weight_MP.T, scratch=product_nM)
-            torch.add(product_nM, bias_M, out=logits_nM)
             if row_of_M is None:
                 rows_n = torch.arange(len(h_nP), device=h_nP.device)
-                true_n = logits_nM[rows_n, target_N[part]]
-                top_n = logits_nM.amax(1)
+                true_n = product_nM[rows_n, target_N[part]] + bias_M[target_N[part]]
             else:
                 true_weight_nP = weight_UP[target_N[part]].to(dtype)
                 true_n = (h_nP.float() * true_weight_nP.float()).sum(1)
@@ -282,15 +291,13 @@ class _Loss(torch.autograd.Function):
                 assert hits is not None
                 chunk = slice(*np.searchsorted(hits.predictions, (part.start, part.stop)))
                 rows_n = hits.predictions_H[chunk] - part.start
-                logits_nM[rows_n, hits.candidates_H[chunk]] = -torch.inf
-                top_n = torch.maximum(logits_nM.amax(1), true_n)
-            z_n = logits_nM.sub_(top_n[:, None]).exp_().sum(1)
-            if row_of_M is not None:
-                z_n += (true_n - top_n).exp()
-            nats_N[part] = z_n.log() + top_n - true_n
+                # A tensor of the device: a number would be copied there, which waits for it.
+                product_nM.index_put_((rows_n, hits.candidates_H[chunk]), minus_infinity)
+            is_sampled = row_of_M is not None
+            memory_nM = logits_nM if softmax is _softmax else None
+            nats_N[part], share_nM = softmax(product_nM, bias_M, true_n, is_sampled, memory_nM)
             if gradients is None:
                 continue
-            share_nM = logits_nM.mul_(z_n.reciprocal()[:, None])
             if row_of_M is None:
                 share_nM[rows_n, target_N[part]] -= 1
             gradients.add(part, share_nM, product_nM)
@@ -310,7 +317,32 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dloss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         dh_NP, dweight_UP, dbias_U = ctx.saved_tensors
-        return dh_NP * dloss, dweight_UP * dloss, dbias_U * dloss, *(None,) * 5
+        return dh_NP * dloss, dweight_UP * dloss, dbias_U * dloss, *(None,) * 6
+
+
+def _softmax(
+    product_nM: Tensor,
+    bias_M: Tensor,
+    true_n: Tensor,
+    is_sampled: bool,
+    logits_nM: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return −log p of each prediction of a chunk, and each candidate's share of the probability,
+    which is the gradient of its logit.
+
+    The target's logit, `true_n`, is one of the candidates' unless `is_sampled`. `logits_nM` is
+    memory for the logits and shares; without it, the shares have the dtype of the product.
+    """
+    dtype = product_nM.dtype if logits_nM is None else torch.float32
+    logits_nM = torch.add(product_nM, bias_M, out=logits_nM)
+    top_n = logits_nM.amax(1)
+    if is_sampled:
+        top_n = torch.maximum(top_n, true_n)
+    z_n = logits_nM.sub_(top_n[:, None]).exp_().sum(1)
+    if is_sampled:
+        z_n = z_n + (true_n - top_n).exp()
+    share_nM = logits_nM.mul_(z_n.reciprocal()[:, None])
+    return z_n.log() + top_n - true_n, share_nM.to(dtype)
 
 
 def _chunks(h_NP: Tensor, candidates: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -341,10 +373,11 @@ class _Gradients:
     def add(self, part: slice, share_nM: Tensor, product_nM: Tensor) -> None:
         """Add a chunk's gradients, given those of its logits; `product_nM` is a buffer in h's
         dtype."""
-        dbias_M = share_nM.sum(0)
-        product_nM.copy_(share_nM)
-        product(product_nM, self.weight_MP, out=self.dh_NP[part])
-        partial_MP = product(product_nM.T, self.h_NP[part], scratch=self._partial_MP)
+        dbias_M = share_nM.sum(0, dtype=torch.float32)
+        if share_nM.dtype != self.h_NP.dtype:
+            share_nM = product_nM.copy_(share_nM)
+        product(share_nM, self.weight_MP, out=self.dh_NP[part])
+        partial_MP = product(share_nM.T, self.h_NP[part], scratch=self._partial_MP)
         if self._sums is None:
             self._sums = partial_MP.to(torch.float32, copy=True), dbias_M
         else:

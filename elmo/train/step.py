@@ -30,6 +30,7 @@ from elmo.data.arrays import distinct_numbers, index_table
 from elmo.data.stream import Window
 from elmo.errors import ElmoError
 from elmo.nn.bilm import BiLM, token_vectors
+from elmo.nn.cell import fused
 from elmo.nn.device import copy_to_host, device_tensor, host_tensor, prefers_large_operations
 from elmo.nn.dropout import dropout_keys, dropout_scales
 from elmo.nn.encoder import CharacterEncoder
@@ -219,6 +220,9 @@ class Stepper:
         self.settings, self.workers = settings, workers
         self.precision = getattr(torch, settings.precision)
         self.predictions = 2 * settings.rows * settings.window
+        self._compiled = bool(bilm.lstm.compiled)
+        if isinstance(bilm.encoder, CharacterEncoder):
+            bilm.encoder.compiled = self._compiled
         self._readers: Any = None
         if workers.size > 1:
             backend = "gloo" if workers.device.type == "cuda" else None
@@ -362,12 +366,19 @@ class Stepper:
         bias_U = self.softmax.bias.detach()[word_rows.on_device].requires_grad_()
         if len(draws) == 1:
             loss, nats_N = sampled_softmax_loss(
-                h_SNP.flatten(0, 1), weight_UP, bias_U, draws[0], used_rows.rows[0]
+                h_SNP.flatten(0, 1),
+                weight_UP,
+                bias_U,
+                draws[0],
+                used_rows.rows[0],
+                compiled=self._compiled,
             )
             nats_S = _by_direction(nats_N)
         else:
             losses = [
-                sampled_softmax_loss(h_NP, weight_UP, bias_U, draw, rows)[0]
+                sampled_softmax_loss(h_NP, weight_UP, bias_U, draw, rows, compiled=self._compiled)[
+                    0
+                ]
                 for h_NP, draw, rows in zip(h_SNP, draws, used_rows.rows, strict=True)
             ]
             loss, nats_S = losses[0] + losses[1], torch.stack(losses).detach().double()
@@ -426,8 +437,11 @@ class Stepper:
             return lambda x_STBP, layer: x_STBP
         settings = self.settings
         shape = (2, settings.window, keys_LB.shape[1], self.bilm.config.projection)
-        scales_LSTBP = dropout_scales(
-            shape, device_tensor(keys_LB, self.workers.device), settings.dropout, self.precision
+        device, scales = self.workers.device, dropout_scales
+        if self._compiled:
+            scales = fused(dropout_scales, device, any_shape=False)
+        scales_LSTBP = scales(
+            shape, device_tensor(keys_LB, device), settings.dropout, self.precision
         )
 
         def drop(x_STBP: Tensor, layer: int) -> Tensor:

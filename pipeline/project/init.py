@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from elmo.data.tokenizer import TOKENIZERS, Tokenization
-from elmo.errors import ElmoError, reason_of
+from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.config import model_location, read_config
 from elmo.settings import check_value
@@ -21,7 +21,6 @@ from ..cluster.job import LINKS
 from ..settings import params, preset
 from ..text.input_files import InputFile, find_inputs
 from ..text.text_blocks import check_texts
-from .repro import check_path
 
 TEMPLATE = PACKAGE / "project"
 
@@ -48,9 +47,8 @@ def create_project(
     tokenizer cuts the text. git and DVC are set up if they are not. Everything is checked before
     anything is written.
     """
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise ElmoError(f"{folder}: is no folder; choose a new folder for the project")
-    check_path(folder.absolute())
+    if folder.exists() and not folder.is_dir():
+        raise ElmoError(f"{folder}: is a file; choose a new folder for the project")
     for name in ("dvc.yaml", "params.yaml"):
         if os.path.lexists(folder / name):
             raise ElmoError(f"{folder / name}: already exists; choose a new folder or delete it")
@@ -75,10 +73,7 @@ def create_project(
         if not os.path.lexists(folder / name):
             files[name] = (TEMPLATE / name).read_text(encoding="utf-8")
     files[".gitignore"] = _ignore_lines(folder / ".gitignore")
-    try:
-        started = _write(folder, files)
-    except OSError as error:
-        raise ElmoError(f"{folder}: {reason_of(error)}") from error
+    started = _write(folder, files)
     return [
         f"{', '.join(sorted(files))}; {started}",
         f"general text: {_listing(general_inputs) or _PROSE}",

@@ -12,7 +12,7 @@ from types import FrameType
 
 import psutil
 
-from elmo.errors import ElmoError, NotFound
+from elmo.errors import NotFound
 
 from .. import tracking
 from .outcome import outcome_lines
@@ -28,7 +28,6 @@ def repro(arguments: Sequence[str]) -> int:
     """
     if not Path("dvc.yaml").is_file():
         raise NotFound("dvc.yaml: no such file; change to a project folder, or run: elmo init")
-    check_path(Path.cwd())
     tracking.configured_database()  # refuses a folder that can't hold it, before anything runs
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
     os.environ |= {"DVC_NO_ANALYTICS": "1", "PATH": path}
@@ -38,14 +37,6 @@ def repro(arguments: Sequence[str]) -> int:
         for line in outcome_lines():
             print(line, flush=True)
     return code
-
-
-def check_path(folder: Path) -> None:
-    """Raise `ElmoError` if DVC fails in a project folder, an absolute path, after its stages."""
-    if "{" in str(folder) or "}" in str(folder):
-        raise ElmoError(
-            f"{folder}: DVC can't run in a folder with a brace in its path; rename the folder"
-        )
 
 
 def _run(command: Sequence[str]) -> int:

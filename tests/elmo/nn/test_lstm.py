@@ -193,7 +193,7 @@ def test_without_a_compiler_a_gpu_gets_the_eager_cell(
     with caplog.at_level("INFO"):
         assert cell.cell_functions_for(torch.device("cuda", 0), C) is cell.EAGER
     assert reason in caplog.text
-    monkeypatch.setattr(cell, "_missing_compiler", lambda device: "")
+    monkeypatch.setattr(cell, "_obstacle_to_compiling", lambda device: "")
     cell.cell_functions_for.cache_clear()
     assert (
         cell.cell_functions_for(torch.device("cuda", 0), C).kind == "compiled"
@@ -205,7 +205,7 @@ def test_each_width_of_a_process_is_compiled(monkeypatch: pytest.MonkeyPatch) ->
     """torch compiles the same code a few times only, and then runs it eagerly: an error here."""
     strict = functools.partial(torch.compile, fullgraph=True, backend="eager")
     monkeypatch.setenv("ELMO_COMPILE", "1")
-    monkeypatch.setattr(cell, "_missing_compiler", lambda device: "")
+    monkeypatch.setattr(cell, "_obstacle_to_compiling", lambda device: "")
     monkeypatch.setattr(torch, "compile", strict)
     cell.cell_functions_for.cache_clear()
     try:

@@ -5,7 +5,7 @@ import pytest
 
 from elmo.model.embedder import Embedder
 from elmo.model.folder import Model
-from elmo.nn.device import copy_to_host
+from elmo.nn.device import HostCopies
 from elmo.store import segments as module
 from elmo.store.segments import embed_segments
 
@@ -18,9 +18,11 @@ def test_segments_of_a_shard_are_the_same_vectors(
     monkeypatch.setattr(module, "SEGMENT_TOKENS", 6)
     monkeypatch.setattr(module, "BATCH_ROWS", 2)
     copies: list[int] = []  # tokens of each copy from the device, one for a layer of a segment
+    begin = HostCopies.begin
     monkeypatch.setattr(
-        "elmo.model.embedder.copy_to_host",
-        lambda x_TD: (copies.append(len(x_TD)), copy_to_host(x_TD))[1],
+        HostCopies,
+        "begin",
+        lambda self, tensors: (copies.extend(map(len, tensors)), begin(self, tensors))[1],
     )
     embedder = Embedder(tiny_model)
     types = sorted({token for sentence in SENTENCES for token in sentence})
