@@ -20,7 +20,7 @@ from benchmarks.lm_text import prepare as prepare_text
 from elmo.data.characters import Characters
 from elmo.data.stream import Window, WindowStream
 from elmo.nn.bilm import BiLM, token_vectors
-from elmo.nn.softmax import Softmax, sample_candidates
+from elmo.nn.softmax import Softmax, new_softmax, sample_candidates
 from elmo.settings import ModelShape, TrainingSettings
 from elmo.settings import OptimizerSettings as Recipe
 from elmo.train.optimizer import Optimizer
@@ -84,8 +84,7 @@ def prepare(
     config = NETWORKS[network]
     bilm = BiLM(config, characters=Characters().size)
     bilm.reset_parameters(1)
-    softmax = Softmax(len(vocabulary), config.projection)
-    softmax.reset_parameters(2)
+    softmax = new_softmax(len(vocabulary), config.projection, seed=2)
     if side == "ours":
         return windows, _our_step(bilm, softmax, recipe, workers)
     body = _Fused(bilm) if side == "nn.LSTM" else _Plain(bilm)
