@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_937,
-    "pipeline": 14_508,
+    "pipeline": 14_492,
     "research": 2_242,
     "benchmarks": 3_592,
-    "tests": 27_619,
+    "tests": 27_315,
 }
 
 

@@ -86,9 +86,8 @@ def run(
             raise ElmoError(
                 f"vocab.min_count {params.min_count} removes every word of {shards}; lower it"
             )
-        known_tokens = int(counts.sum()) + sum(
-            _count_token(train, mark) for mark in (SENTENCE_BEGIN, SENTENCE_END)
-        )
+        boundaries = pa.array([SENTENCE_BEGIN, SENTENCE_END])
+        known_tokens = int(counts.sum()) + _count_covered(train, boundaries)
         marks = [train.sentences, train.sentences, train.tokens - known_tokens]
         lines = pa.concat_arrays([pa.array([*MARKS]), words])
         characters = _choose_characters(train, params)
@@ -98,9 +97,7 @@ def run(
                 folder / "counts.txt", pa.array(np.append(marks, counts)).cast(pa.string())
             )
             characters.save(folder / "characters.json")
-    covered_tokens = _count_covered(
-        heldout, pa.concat_arrays([words, pa.array([SENTENCE_BEGIN, SENTENCE_END])])
-    )
+    covered_tokens = _count_covered(heldout, pa.concat_arrays([words, boundaries]))
     return {
         "words": len(words) + 3,
         "types": len(train.types),
@@ -190,10 +187,6 @@ def _choose_words(
 def _count_covered(counts: TypeCounts, words: pa.StringArray) -> int:
     """Return how many tokens are among these words."""
     return int(counts.counts[_mask(pc.is_in(counts.types, value_set=words))].sum())
-
-
-def _count_token(counts: TypeCounts, token: str) -> int:
-    return int(counts.counts[_mask(pc.equal(counts.types, token))].sum())
 
 
 def _mask(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:

@@ -5,7 +5,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import BinaryIO, TypeVar, cast
 
 from msgspec import Struct, structs
 
@@ -166,10 +166,12 @@ def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
 
     The bytes are decompressed by `compression` (gzip, bz2, zstd, xz, or None).
     """
+    import fsspec
+
     with catch_read_errors(url):
         if "://" not in url:
             check_readable(Path(url))
-        file = _import_fsspec().open(url, "rb").open() if "://" in url else Path(url).open("rb")
+        file = fsspec.open(url, "rb").open() if "://" in url else Path(url).open("rb")
         return decompressed(file, compression)
 
 
@@ -203,8 +205,10 @@ def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | No
     whole_folder = False
     files: list[tuple[str, str, FileState | None]]
     if "://" in pattern:
+        import fsspec
+
         with catch_read_errors(pattern):
-            fs, path = _import_fsspec().core.url_to_fs(pattern)
+            fs, path = fsspec.core.url_to_fs(pattern)
             whole_folder = fs.isdir(path)
             info_by_path = (fs.find if whole_folder else fs.glob)(path, detail=True)
             files = [
@@ -304,11 +308,3 @@ def _ending(url: str) -> str:
     """Return the last ending of a name, without that of a compression."""
     endings = [suffix for suffix in _suffixes(url) if suffix not in COMPRESSIONS]
     return endings[-1] if endings else ""
-
-
-def _import_fsspec() -> Any:
-    try:
-        import fsspec
-    except ImportError:
-        raise ElmoError("compressed files and URLs need fsspec: pip install fsspec") from None
-    return fsspec

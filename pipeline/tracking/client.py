@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from elmo.errors import ElmoError
 
+from ..terminal.progress import say
 from ..terminal.urls import without_credentials
 from .database import check_database, database_of, make_database
 
@@ -223,8 +223,3 @@ def silenced(name: str, *, level: int = logging.ERROR) -> Iterator[None]:
 def project_root() -> Path:
     """Return the project's folder: DVC_ROOT while a stage runs, else the current one."""
     return Path(os.environ.get("DVC_ROOT", ".")).absolute()
-
-
-def say(line: str) -> None:
-    """Print a progress line to standard error."""
-    print(f"  {line}", file=sys.stderr, flush=True)

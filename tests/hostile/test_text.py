@@ -173,19 +173,6 @@ def test_a_corpus_that_is_damaged(collected: Path, what: str) -> None:
     refused(*TOKENIZE, cwd=collected, names="corpus/manifest.json")
 
 
-def test_marks_among_the_tokens_are_no_words(tmp_path: Path) -> None:
-    """Of the beginning, the end, the unknown, and a line that readers of 2018 skip."""
-    marks = "!!!MAXTERMID <S> </S> <UNK>"
-    (tmp_path / "in.txt").write_text("".join(f"{marks} word {k}\n" for k in range(40)))
-    settings(tmp_path, "in.txt", documents="line")
-    vocab = ["vocab", "shards", "vocab", "--work", "work", "--params", "params.yaml"]
-    for command in (CORPUS, TOKENIZE, vocab):
-        code, _, error = elmo(*command, cwd=tmp_path)
-        assert code == 0, error
-    words = (tmp_path / "vocab" / "words.txt").read_text().split()
-    assert words[:4] == ["<S>", "</S>", "<UNK>", "word"] and "!!!MAXTERMID" not in words
-
-
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_a_byte_order_mark_is_no_token(case: Path, end: str) -> None:
     text = end.join(["the gift for him", "a gift", ""])

@@ -33,14 +33,7 @@ from tests.pipeline.stage_runs import runs_of
 from tests.small_disk import small_disk
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
-PARAMS = StoreSettings(
-    layers="all",
-    mix="",
-    dtype="float16",
-    codec="none",
-    row_group_tokens=256,
-    precision="float32",
-)
+PARAMS = StoreSettings(row_group_tokens=256)
 CONFIG = replace(NETWORK, filters=((1, 8), (3, 24)), cells=64, projection=32)
 KILLS = int(os.environ.get("ELMO_TEST_KILLS", "2"))
 
@@ -153,7 +146,7 @@ DRIVER = """
     store_build.ShardEmbedder = Slow
     given, out = Location(sys.argv[1]), Location(sys.argv[2])
     work = Location(Path(sys.argv[2]).parent / "runs")
-    params = StoreSettings("all", "", "float16", "none", 256, "float32")
+    params = StoreSettings(row_group_tokens=256)
     with cluster.session():
         print("started", flush=True)
         features.run(

@@ -13,7 +13,7 @@ from elmo.data.tokenizer import Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.location import Location
-from elmo.model.folder import load_model, save_model
+from elmo.model.folder import load_model
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import ModelShape, NetworkSettings
@@ -21,7 +21,7 @@ from elmo.train.perplexity import perplexity
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import FinetuneSettings, PretrainSettings
 from pipeline.stages import finetune, pretrain
-from tests.elmo.conftest import WHITESPACE
+from tests.elmo.conftest import WHITESPACE, save
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
 from tests.pipeline.command_line import ROOT, elmo
 
@@ -217,15 +217,8 @@ def test_lower_layers_move_less_with_layer_decay(inputs: Path, tmp_path: Path) -
 @pytest.mark.slow
 def test_a_model_without_a_softmax_gets_a_new_one(inputs: Path, tmp_path: Path) -> None:
     parent = load_model(inputs / "model")
-    save_model(
-        tmp_path / "imported",
-        bilm=parent.bilm,
-        vocabulary=Vocabulary(WORDS, None),
-        characters=parent.characters,
-        softmax=None,
-        training={},
-        tokenizer=parent.tokenizer,
-    )
+    vocabulary = Vocabulary(WORDS, None)
+    save(tmp_path / "imported", parent, vocabulary=vocabulary, softmax=None, training={})
     metrics = run(inputs, tmp_path, model=tmp_path / "imported")
     assert metrics["domain_gain"] > 0.2
     found = load_model(tmp_path / "model")
@@ -260,15 +253,9 @@ def test_a_model_that_reads_words_is_refused(inputs: Path, tmp_path: Path) -> No
     config = ModelShape(**(asdict(NETWORK) | {"input_words": len(WORDS)}))
     bilm = BiLM(config, characters=Characters().size)
     softmax = Softmax(len(WORDS), NETWORK.projection)
-    save_model(
-        tmp_path / "words",
-        bilm=bilm,
-        vocabulary=Vocabulary(WORDS, COUNTS),
-        characters=Characters(),
-        softmax=dict(softmax.state_dict()),
-        training={},
-        tokenizer=load_model(inputs / "model").tokenizer,
-    )
+    pieces = {"bilm": bilm, "vocabulary": Vocabulary(WORDS, COUNTS)}
+    pieces |= {"softmax": dict(softmax.state_dict()), "training": {}}
+    save(tmp_path / "words", load_model(inputs / "model"), **pieces)
     with pytest.raises(ElmoError, match="reads words, not characters"):
         run(inputs, tmp_path, model=tmp_path / "words")
 

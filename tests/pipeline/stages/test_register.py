@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from elmo.data.shards import write_shards
-from elmo.data.tokenizer import Tokenization
+from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.io.records import read_json
 from elmo.model.embedder import Embedder
-from elmo.model.folder import load_model, save_model
+from elmo.model.folder import load_model
 from elmo.settings import StoreSettings
 from elmo.store.build import build
 from pipeline import tracking
@@ -25,7 +25,7 @@ from pipeline.cluster import submit
 from pipeline.settings.params import RegisterSettings
 from pipeline.stages import register
 from pipeline.tracking import champion, origin, pyfunc, registry, served_model
-from tests.elmo.conftest import save_tiny_model
+from tests.elmo.conftest import save, save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
 PARAMS = RegisterSettings(name="tiny", alias="champion", margin=0.01)
@@ -57,15 +57,7 @@ def alter(inputs: Path, *, by: float, perplexity: float | None = None, run_id: s
     training = {"stage": "finetune", "run_id": run_id, "params": {"training": {"rows": 4}}}
     if perplexity is not None:
         training |= {"perplexity": score(perplexity)}
-    save_model(
-        inputs / "model",
-        bilm=model.bilm,
-        vocabulary=model.vocabulary,
-        characters=model.characters,
-        softmax=model.softmax,
-        training=training,
-        tokenizer=model.tokenizer,
-    )
+    save(inputs / "model", model, training=training)
     store(inputs)
 
 
@@ -75,10 +67,10 @@ def store(inputs: Path) -> None:
     )
 
 
-def run(inputs: Path, *, domain: str = "shards") -> dict[str, Any]:
+def run(inputs: Path, *, domain: str = "shards", store: str = "") -> dict[str, Any]:
     return register.run(
         Location(inputs / "model"),
-        Location(inputs / "store"),
+        Location(store or inputs / "store"),
         inputs / "registered.json",
         PARAMS,
         general=Location(inputs / "shards"),
@@ -170,14 +162,8 @@ def test_another_heldout_text_or_no_figure_never_moves_champion(inputs: Path) ->
     model = load_model(inputs / "model")
     words = [*model.vocabulary.words[:-1], "other"]
     vocabulary = type(model.vocabulary)(words, model.vocabulary.counts)
-    save_model(
-        inputs / "model",
-        bilm=model.bilm,
-        vocabulary=vocabulary,
-        characters=model.characters,
-        softmax=model.softmax,
-        training={"perplexity": score(10.0)},
-    )  # without a tokenizer: it is tried with tokens alone
+    pieces = {"vocabulary": vocabulary, "training": {"perplexity": score(10.0)}}
+    save(inputs / "model", model, tokenizer=NO_TOKENIZER, **pieces)  # it is tried with tokens alone
     store(inputs)
     assert "it was measured on other words" in run(inputs)["decision"]
 
@@ -316,15 +302,7 @@ def test_a_login_of_the_stores_address_is_in_no_tag(inputs: Path) -> None:
     settings = StoreSettings()
     places = {"shards": inputs / "shards", "model": inputs / "model", "work": inputs / "work"}
     build(address, settings=settings, **places)
-    out, shards = inputs / "registered.json", inputs / "shards"
-    register.run(
-        Location(inputs / "model"),
-        Location(address),
-        out,
-        PARAMS,
-        general=Location(shards),
-        domain=Location(shards),
-    )
+    run(inputs, store=address)
     (version,) = champion.versions("tiny")
     assert "memory://bucket/store" in version.tags.values()
     assert "hunter2" not in str(version.tags)

@@ -32,6 +32,7 @@ from elmo.store.neighbors import neighbors
 from pipeline.report.page import find_neighbors
 from pipeline.settings.params import ReportSettings
 from pipeline.stages import report
+from tests.elmo.conftest import save
 from tests.elmo.run_job import NETWORK, random_bilm
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
@@ -119,14 +120,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw = random.Random(0)
     sentences = [draw.choices(words, k=draw.randrange(12)) for _ in range(60)]
     write_shards(folder / "shards", sentences, heldout_every=6, shard_sentences=30)
-    settings = StoreSettings(
-        layers="all",
-        mix="",
-        dtype="float16",
-        codec="none",
-        row_group_tokens=256,
-        precision="float32",
-    )
+    settings = StoreSettings(row_group_tokens=256)
     store_build.build(
         folder / "store", shards=folder / "shards", model=folder / "model", settings=settings
     )
@@ -349,16 +343,7 @@ def test_one_text_alone_has_no_column_of_fine_tuning(given: Path, tmp_path: Path
         "inputs": {"corpus": "c" * 64},
         "perplexity": {"after": {"general": score(86.02, 414.44)}},
     }
-    model = load_model(given / "model")
-    save_model(
-        given / "model",
-        bilm=model.bilm,
-        vocabulary=model.vocabulary,
-        characters=model.characters,
-        softmax=None,
-        training=training,
-        tokenizer=model.tokenizer,
-    )
+    save(given / "model", load_model(given / "model"), training=training)
     taken = {"domain_perplexity_after": 86.02, "words_added": 0}
     write_json(given / "numbers" / "finetune.json", taken)
     for name in ("train.tsv", "heldout.tsv"):

@@ -203,15 +203,6 @@ def test_every_byte_is_in_a_shard_or_counted_with_its_reason(
     assert len(tokens.encode()) == shards.manifest.counts.token_bytes
 
 
-def test_the_unicode_tokenizer_loses_no_character_and_keeps_words_whole(tmp_path: Path) -> None:
-    shards = make(tmp_path / "out", text_file(tmp_path, LINES), tokenizer="unicode")
-    found = in_order(shards)
-    assert ["".join(row) for row in found] == ["".join(line.split()) for line in LINES]
-    expected = "Mr . Smith's cat isn't here . It left at 3.14 , at last ! Did it ?"
-    assert found[4] == expected.split()
-    assert found[2][:2] == ["naïve", "café"] and found[2][-1] == "🙂"
-
-
 def test_splitting_each_distinct_stretch_once_equals_splitting_every_line(tmp_path: Path) -> None:
     from elmo.data.tokenizer import load_tokenizer
 
@@ -227,15 +218,6 @@ def test_sentences_are_split_and_all_of_a_line_is_in_them(tmp_path: Path) -> Non
     assert found[2:5] == ["Mr. Smith's cat isn't here.", "It left at 3.14, at last!", "Did it?"]
     assert found[5:7] == ["吾輩は猫である。", "名前はまだ無い。"]
     assert "".join(found).replace(" ", "") == "".join("".join(LINES).split())
-
-
-def test_pieces_of_a_large_file_join_up_to_the_whole(tmp_path: Path) -> None:
-    path, text = long_text(tmp_path)
-    small = make(tmp_path / "small", path, shard_bytes=1024)
-    large = make(tmp_path / "large", path, shard_bytes=1 << 20)
-    assert len(small.entries()) > 30 and len(large.entries()) == 1
-    assert in_order(small) == in_order(large) == [line.split() for line in text]
-    assert small.manifest.counts == large.manifest.counts
 
 
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".zst", ".xz"])

@@ -67,12 +67,6 @@ def test_words_are_those_of_counting_every_training_token(shards: Shards, tmp_pa
     assert found.counts[3:] == [counts[word] for word in expected]
 
 
-def test_ties_are_broken_by_codepoint(shards: Shards, tmp_path: Path) -> None:
-    count(shards, tmp_path / "out")
-    words = Vocabulary.load(tmp_path / "out").words
-    assert words[6:] == ["Z", "a", "b", "x" * 60, "z", "é", "고양이", "🙂"]
-
-
 def test_boundaries_count_sentences_and_unk_what_is_no_word(shards: Shards, tmp_path: Path) -> None:
     count(shards, tmp_path / "out", params(min_count=3))
     found = Vocabulary.load(tmp_path / "out")

@@ -72,11 +72,6 @@ def test_tables_and_archives_are_refused_wherever_they_are_named(
             find_inputs([str(pattern)])
 
 
-def test_hidden_folders_are_left_out(tmp_path: Path) -> None:
-    files(tmp_path, "a.txt", ".git/config", "sub/.cache/x.txt")
-    assert [found.name for found in find_inputs([str(tmp_path)])] == ["a.txt"]
-
-
 def test_a_linked_folder_is_read_once_and_hidden_ones_are_not(tmp_path: Path) -> None:
     files(tmp_path / "far", "b.txt", "sub/c.txt")
     (files(tmp_path / "in", "a.txt") / "link").symlink_to(tmp_path / "far")

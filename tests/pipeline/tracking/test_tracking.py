@@ -213,18 +213,7 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("DVC_STAGE", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
         monkeypatch.delenv(name, raising=False)
     save_tiny_model(folder / "model")
-    with tracking.run("test", Params(), inputs={}, sources={}) as log:
-        digest = load_model(folder / "model").digest
-        registry.register(
-            folder / "model",
-            name="tiny",
-            alias="champion",
-            margin=0.01,
-            tags={"model_digest": digest},
-            run_id=log.run_id,
-            description="",
-        )
-        log.set_tag("store_place", str(folder / "store"))
+    register(folder, rows=4)
     return folder
 
 
@@ -234,8 +223,8 @@ def models_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return pretrained_folder("models:/tiny@champion")
 
 
-def register_again(folder: Path) -> registry.RegisterResult:
-    with tracking.run("test", Params(rows=5), inputs={}) as log:
+def register(folder: Path, *, rows: int = 5) -> registry.RegisterResult:
+    with tracking.run("test", Params(rows=rows), inputs={}) as log:
         return registry.register(
             folder / "model",
             name="tiny",
@@ -256,12 +245,12 @@ def test_a_moved_project_registers_its_model_again(
     finished.rename(new)
     with pytest.raises(ElmoError, match="if its project was moved, run there: elmo run register"):
         models_of(new, monkeypatch)
-    made = register_again(new)
+    made = register(new)
     assert (made.version, made.is_new) == (2, True) and "it is the same model" in made.decision
     assert "to register the model here, run: elmo run register" in capsys.readouterr().err
     assert models_of(new, monkeypatch).is_relative_to(new)
     assert not finished.exists()
-    assert register_again(new).version == 2
+    assert register(new).version == 2
     assert capsys.readouterr().err == "", "once"
 
 
