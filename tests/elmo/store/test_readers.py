@@ -1,6 +1,5 @@
 """Other libraries read the folder of a store as it lies, and its table of tokens, without ours."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -67,22 +66,8 @@ def datasets_parquet(store: str) -> list[Any]:
     return list(loaded["train"]["sentence_id"])
 
 
-def spark(store: str) -> list[Any]:
-    sql = pytest.importorskip("pyspark.sql")
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        pytest.skip("Spark needs Java")
-    builder = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    for name in ("spark.driver.host", "spark.driver.bindAddress"):
-        builder = builder.config(name, "127.0.0.1")
-    session = builder.getOrCreate()
-    try:
-        return sorted(row.sentence_id for row in session.read.parquet(store).collect())
-    finally:
-        session.stop()
-
-
 READERS = (pyarrow_dataset, pyarrow_parquet, pandas, polars, polars_recursive, duckdb)
-READERS += (duckdb_recursive, datasets, datasets_parquet, spark)
+READERS += (duckdb_recursive, datasets, datasets_parquet)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Ordinary features: the model is scikit-learn's, and it answers where dev gains by it."""
 
-import dataclasses
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.records import read_json
-from elmo.model.folder import load_model, save_model
+from elmo.model.folder import load_model
 from elmo.tasks import features
 from elmo.tasks.examples import Classified, Pair, Tagged, Tokens
 from elmo.tasks.features import (
@@ -28,6 +27,7 @@ from elmo.tasks.kinds import FEATURED, task_settings
 from elmo.tasks.task import Task, record_digest
 from elmo.tasks.train import predict_all
 from elmo.tasks.vectors import SoftmaxVectors
+from tests.elmo.conftest import save
 from tests.elmo.tasks.test_task import contents, labelled, taught
 from tests.elmo.tasks.toys import examples
 
@@ -233,10 +233,7 @@ def test_static_vectors_answer_with_the_rest(
 ) -> None:
     """Loaded, the task answers as when it was trained. A model that has dropped its softmax, as a
     package may, goes without static vectors, and so does a task of an earlier version."""
-    loaded = load_model(tiny_model_folder)
-    fields = {field.name: getattr(loaded, field.name) for field in dataclasses.fields(loaded)}
-    del fields["digest"]
-    save_model(tmp_path / "bare", **fields | {"softmax": None})
+    save(tmp_path / "bare", load_model(tiny_model_folder), softmax=None)
     changes = {"lr": 0.0, "features": ROWS, "elmo": "frozen"}
     learned, dev = labelled(kind, 60), labelled(kind, 30, 1)
     metric = "f1" if kind == "tagging" else "accuracy"

@@ -36,29 +36,13 @@ def run(*words: Any) -> str:
     return done.stdout
 
 
-TRAIN = [
-    "train",
-    "tagging",
-    "--train",
-    "ner.conll",
-    "--dev",
-    "ner.conll",
-    "--out",
-    "ner",
-    "--epochs",
-    60,
-    "--hidden",
-    8,
-    "--lr",
-    0.03,
-    "--set",
-    "patience=60",
-]
+TRAIN = "train tagging --train ner.conll --dev ner.conll --out ner".split()
+TRAIN += "--epochs 60 --hidden 8 --lr 0.03 --set patience=60".split()
 
 
 @pytest.mark.slow
 def test_train_evaluate_and_predict(folder: Path) -> None:
-    done = CliRunner().invoke(cli, ["task", *map(str, TRAIN), "--model", "model", "--seeds", "2"])
+    done = CliRunner().invoke(cli, ["task", *TRAIN, "--model", "model", "--seeds", "2"])
     lines = done.stdout.splitlines()
     assert lines[0] == "ner.conll: spans 4, sentences 3, tokens 9"
     assert done.stderr.startswith("  seed 0 epoch 1: loss ")
@@ -102,21 +86,8 @@ def test_what_cannot_be_predicted_is_counted(folder: Path) -> None:
     (folder / "stars.jsonl").write_text(
         '{"text": "good", "label": 1}\n{"text": "bad", "label": 0}\n'
     )
-    run(
-        "train",
-        "classification",
-        "--train",
-        "stars.jsonl",
-        "--dev",
-        "stars.jsonl",
-        "--out",
-        "stars",
-        "--without-elmo",
-        "--epochs",
-        1,
-        "--hidden",
-        4,
-    )
+    small = "--out stars --without-elmo --epochs 1 --hidden 4".split()
+    run("train", "classification", "--train", "stars.jsonl", "--dev", "stars.jsonl", *small)
     shown = run("evaluate", "stars", "--data", "stars.jsonl")
     assert "one row per label, one column per prediction" in shown and "calibration error" in shown
     (folder / "new.tsv").write_text("text\ngood\n \nbad\n")

@@ -154,25 +154,6 @@ def test_run_again_it_trains_again_to_the_same_model_and_leaves_no_work_folder(
 
 
 @pytest.mark.slow
-def test_interrupted_and_started_again_it_ends_the_same(
-    inputs: Path,
-    trained: tuple[Path, dict[str, float]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(live.Reports, "__call__", _interrupt_at_10)
-        with pytest.raises(KeyboardInterrupt):
-            run(inputs, tmp_path)
-    assert not (tmp_path / "model").exists()
-    run(inputs, tmp_path)
-    whole, resumed = trained[0], tmp_path
-    assert load_model(whole / "model").digest == load_model(resumed / "model").digest
-    curves = [(folder / "curves" / "train.tsv").read_text() for folder in (whole, resumed)]
-    assert curves[0] == curves[1]
-
-
-@pytest.mark.slow
 def test_mlflow_has_the_whole_curve_once_though_its_server_was_down(
     inputs: Path, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,11 +270,6 @@ def test_after_divergence_training_starts_from_the_checkpoint_that_was_named(
     assert metrics["heldout_perplexity"] < 1.3 * metrics["unigram_perplexity"]
     lineage = load_model(tmp_path / "model").training
     assert lineage["inputs"]["start_from"] == Checkpoint.digest(Location(Path(named[1])))
-
-
-def _interrupt_at_10(self: object, kind: str, figures: dict[str, float]) -> None:
-    if figures["step"] == 10:
-        raise KeyboardInterrupt
 
 
 @pytest.mark.ray

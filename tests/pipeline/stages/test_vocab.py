@@ -1,8 +1,6 @@
 """vocab: what counting every token in plain Python gives, from dictionaries alone."""
 
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -145,50 +143,27 @@ def test_the_token_that_2018_readers_skip_becomes_no_word(tmp_path: Path) -> Non
     assert found.counts == [2, 2, 2, 1, 1]  # it counts as <UNK>
 
 
-STAGE = """
-import os, signal, sys
-from pathlib import Path
-from elmo.io.location import Location
-from pipeline.cluster import workers
-from pipeline.stages import vocab
-from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import VocabSettings
-
-def tasks(function, items, **_):
-    for number, item in enumerate(items):
-        if number == int(sys.argv[3]):
-            os.kill(os.getpid(), signal.SIGKILL)
-        print(item[1].file, flush=True)
-        yield function(item)
-
-workers.tasks = tasks
-out = Path(sys.argv[2])
-cluster = Cluster(workers=0, cpus=1, gpu=False, actors=1)
-params = VocabSettings(1, 0, "unicode", 1, 50)
-work = Location(out.parent / "runs")
-vocab.run(Location(sys.argv[1]), Location(out), params, work=work, cluster=cluster)
-"""
-
-
-def stage(shards: Shards, out: Path, killed_at: int = -1) -> list[str]:
-    """Run the stage in a process that is killed before a shard; the shards it counted."""
-    command = [sys.executable, "-c", STAGE, str(shards.location), str(out), str(killed_at)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == (0 if killed_at < 0 else -9), done.stderr
-    return done.stdout.split()
-
-
-@pytest.mark.slow
-def test_killed_and_run_again_counts_no_shard_twice(tmp_path: Path) -> None:
-    shards = write_shards(tmp_path / "s", SENTENCES, heldout_every=7, shard_sentences=2)
+def test_interrupted_and_run_again_counts_no_shard_twice(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = [entry.file for entry in shards.entries()]
-    assert stage(shards, tmp_path / "whole/out") == names
-    assert stage(shards, tmp_path / "killed/out", 2) == names[:2]
-    assert stage(shards, tmp_path / "killed/out") == names[2:]
-    for name in ("words.txt", "counts.txt", "characters.json"):
-        whole, killed = (tmp_path / folder / "out" / name for folder in ("whole", "killed"))
-        assert whole.read_bytes() == killed.read_bytes()
-    assert [path.name for path in (tmp_path / "killed").iterdir()] == ["out"]
+    counted: list[str] = []
+
+    def interrupt_third(function, items, **_):  # type: ignore[no-untyped-def]
+        for item in items:
+            counted.append(item[1].file)
+            if len(counted) == 3:
+                raise KeyboardInterrupt
+            yield function(item)
+
+    count(shards, tmp_path / "whole")
+    monkeypatch.setattr(workers, "tasks", interrupt_third)
+    with pytest.raises(KeyboardInterrupt):
+        count(shards, tmp_path / "cut")
+    count(shards, tmp_path / "cut")
+    assert counted == [*names[:3], *names[2:]]
+    for path in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "cut" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_two_shards_of_the_same_bytes_count_twice(tmp_path: Path) -> None:
