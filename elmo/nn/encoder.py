@@ -180,7 +180,7 @@ class CharacterEncoder(nn.Module):
         # float32.
         x_NKE = nn.functional.embedding(characters_NK, self.char_embedding).to(weight_WF.dtype)
         widest = max(self.widths)
-        largest_NF = _largest(_convolve(x_NKE, weight_WF, widest), self.compiled)
+        largest_NF: Tensor = _Largest.apply(_convolve(x_NKE, weight_WF, widest), self.compiled)  # type: ignore[no-untyped-call]
         if not ends_in_padding and widest > 1:
             end_NF = self._pool_end(x_NKE[:, 1 - widest :], weight_WF)
             largest_NF = torch.maximum(largest_NF, end_NF)
@@ -201,7 +201,9 @@ class CharacterEncoder(nn.Module):
         )
         padded_NKE = nn.functional.pad(x_NKE, (0, 0, 0, widest - 1))
         y_NKF = _convolve(padded_NKE, weight_WF, widest)
-        return _largest(y_NKF.masked_fill(is_cut_KF, -torch.inf), self.compiled)
+        y_NKF = y_NKF.masked_fill(is_cut_KF, -torch.inf)
+        largest_NF: Tensor = _Largest.apply(y_NKF, self.compiled)  # type: ignore[no-untyped-call]
+        return largest_NF
 
 
 def _convolve(x_NKE: Tensor, weight_WF: Tensor, width: int) -> Tensor:
@@ -211,28 +213,20 @@ def _convolve(x_NKE: Tensor, weight_WF: Tensor, width: int) -> Tensor:
     return affine(windows_NKW.flatten(0, 1), weight_WF).view(*windows_NKW.shape[:2], -1)
 
 
-def _largest(y_NKF: Tensor, compiled: bool) -> Tensor:
-    """Return the largest output of each filter (tokens, filters)."""
-    if not compiled or not y_NKF.is_cuda:
-        return y_NKF.amax(1)
-    largest_NF: Tensor = _Largest.apply(y_NKF)  # type: ignore[no-untyped-call]
-    return largest_NF
-
-
 class _Largest(torch.autograd.Function):
-    """`amax(1)` with a fused backward pass, on a GPU."""
+    """The largest output of each filter: (N, K, F) → (N, F), as `amax(1)`."""
 
     @staticmethod
-    def forward(ctx: Any, y_NKF: Tensor) -> Tensor:
+    def forward(ctx: Any, y_NKF: Tensor, compiled: bool) -> Tensor:
         largest_NF = y_NKF.amax(1)
         ctx.save_for_backward(y_NKF, largest_NF)
+        ctx.spread = fused(_spread, y_NKF.device) if compiled else _spread
         return largest_NF
 
     @staticmethod
-    def backward(ctx: Any, dlargest_NF: Tensor) -> Tensor:
+    def backward(ctx: Any, dlargest_NF: Tensor) -> tuple[Tensor, None]:
         y_NKF, largest_NF = (tensor.detach() for tensor in ctx.saved_tensors)
-        dy_NKF: Tensor = fused(_spread, y_NKF.device)(y_NKF, largest_NF, dlargest_NF)
-        return dy_NKF
+        return ctx.spread(y_NKF, largest_NF, dlargest_NF), None
 
 
 def _spread(y_NKF: Tensor, largest_NF: Tensor, dlargest_NF: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -42,6 +43,7 @@ SHRINKAGE = 10.0  # of the models' shares towards 1
 CORRECTION = 0.75  # share of the labels' frequency that is subtracted where it counts again
 MOST_VECTOR_VALUES = 1 << 27  # of the vectors that are learned from: 0.5 GB
 STEPS = 100  # of L-BFGS at most
+EXAMPLES_REMEMBERED = 1024  # whose features are not hashed anew: dev is scored with several shares
 LETTER, RUN = re.compile(r"[^\W\d_]"), re.compile(r"(.)\1+")
 
 
@@ -219,17 +221,10 @@ class LinearModels(nn.Module):
     def _hash_features(self, examples: Sequence[Labelled]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the hashes of all features of the items and how often each occurs in its item
         (M,), one item after another, and their number in each item (N,)."""
-        hashes: list[int] = []
-        counts: list[int] = []
-        lengths: list[int] = []
-        for example in examples:
-            for features in _features(example):
-                bag = Counter(_hash(feature) % self.hashes for feature in features)
-                hashes += bag.keys()
-                counts += bag.values()
-                lengths.append(len(bag))
+        parts = [_hash_features(example, self.hashes) for example in examples]
         hashes_M, counts_M, lengths_N = (
-            torch.tensor(numbers, dtype=torch.long) for numbers in (hashes, counts, lengths)
+            torch.tensor([number for part in parts for number in part[k]], dtype=torch.long)
+            for k in range(3)
         )
         return hashes_M, counts_M, lengths_N
 
@@ -403,8 +398,19 @@ def _vectors_of(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
     return torch.cat(rows)
 
 
-def _hash(feature: str) -> int:
-    return zlib.crc32(feature.encode("utf-8", "backslashreplace"))
+@lru_cache(maxsize=EXAMPLES_REMEMBERED)
+def _hash_features(example: Labelled, hashes: int) -> tuple[list[int], list[int], list[int]]:
+    """Return the hashes below `hashes` of the features of an example's items, how often each occurs
+    in its item, and their number in each item."""
+    bags = [
+        Counter(
+            zlib.crc32(feature.encode("utf-8", "backslashreplace")) % hashes for feature in item
+        )
+        for item in _features(example)
+    ]
+    hashes_M = [number for bag in bags for number in bag]
+    counts_M = [count for bag in bags for count in bag.values()]
+    return hashes_M, counts_M, [len(bag) for bag in bags]
 
 
 def _features(example: Labelled) -> Iterator[list[str]]:
