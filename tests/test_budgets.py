@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_492,
     "research": 2_242,
     "benchmarks": 3_592,
-    "tests": 27_212,
+    "tests": 27_213,
 }
 
 

@@ -76,7 +76,7 @@ def _run_and_record(
     folders = {item.name for item in (*stage.inputs, *stage.outputs) if item.kind == "folder"}
     read = [item.name for item in stage.inputs if item.name in folders]
     values = storage.resolve_inputs(values, read, url)
-    if stage.work:
+    if stage.work and stage.work.kind == "folder":
         values["work"] = storage.resolve_work(values["work"], url)
     settles = cluster is not None and stage.settles_precision and stage.settles_precision(values)
     if cluster is not None and settles:

@@ -182,8 +182,9 @@ def test_a_task_looks_for_a_place_before_work(task_case: Path, output: str) -> N
     refused(*words, cwd=task_case, names=f"text.txt/{output}")
 
 
-def test_a_task_replaces_its_own(task_case: Path) -> None:
-    for _ in range(2):
+def test_a_task_replaces_its_own(task_case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for storage in ("", "s3://bucket/name"):  # its work and its outputs stay here
+        monkeypatch.setenv("ELMO_STORAGE", storage)
         code, _, error = elmo(*TASK, cwd=task_case)
         assert code == 0, error
 
