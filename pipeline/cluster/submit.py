@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import elmo
-from elmo.errors import ElmoError, NotFound
+from elmo.errors import ElmoError, NotFound, reason_of
 
 from .. import PACKAGE
 from ..settings import cluster as execution
@@ -224,7 +224,7 @@ def connect(address: str | None) -> Any:
 
 
 @contextmanager
-def catch_ray_errors(address: str, *, advice: str = "") -> Iterator[None]:
+def catch_ray_errors(address: str, *, advice: str = "; check --address") -> Iterator[None]:
     """Say in one line what went wrong with a request to the Jobs API at `address`.
 
     `advice` is what to do where a connection that there was is lost.
@@ -239,8 +239,10 @@ def catch_ray_errors(address: str, *, advice: str = "") -> Iterator[None]:
             f"{place} refuses this token; RAY_AUTH_TOKEN, or the file that RAY_AUTH_TOKEN_PATH "
             "names, or ~/.ray/auth_token, must hold the cluster's"
         ) from None
+    except (KeyError, TypeError, json.JSONDecodeError):  # which requests raises as an OSError too
+        raise ElmoError(f"{place}: what answers there is no Ray Jobs API{advice}") from None
     except OSError as error:  # those of requests are
-        raise ElmoError(f"no Ray Jobs API answers at {place}: {_line(error)}{advice}") from None
+        raise ElmoError(f"no Ray Jobs API answers at {place}: {reason_of(error)}{advice}") from None
     except (RuntimeError, ValueError) as error:  # as Ray raises them
         raise ElmoError(f"the Ray Jobs API at {place}: {_line(error)}{advice}") from None
 

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,23 @@ def test_a_wrong_submission_is_one_line(options: list[str], said: str) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: ") and said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"[]", b"<html></html>"])
+def test_what_is_no_jobs_api_is_said(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(ElmoError, match=f"{address}: what answers there is no Ray Jobs API"):
+            submit.connect(address)
+        server.shutdown()
 
 
 def test_a_job_waits_for_what_saves_after_its_parent_died(tmp_path: Path) -> None:
