@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from elmo.data.arrays import Floats, Ints
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.records import read_record
-from elmo.settings import MOST_LAYERS, Codec
+from elmo.settings import MOST_LAYERS, Codec, Dtype
 from elmo.store.dtypes import DTYPES, SCALE_DTYPE
 
 SCHEMA_VERSION = 4
@@ -75,20 +75,12 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
     layers: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_STORED_LAYERS)]
     dim: Annotated[int, Meta(ge=2, le=MAX_DIM)]
     model_layers: Annotated[int, Meta(ge=1, le=MOST_STORED_LAYERS)]
-    dtype: str
-    codec: str
+    dtype: Dtype
+    codec: Codec
     row_group_tokens: Annotated[int, Meta(ge=1, le=2**31)]
     mix: Mix | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ElmoError(f"dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
-        if self.codec not in get_args(Codec):
-            raise ElmoError(
-                f"codec must be one of {', '.join(get_args(Codec))}, found {self.codec!r}"
-            )
-        if self.row_group_tokens < 1:
-            raise ElmoError(f"row_group_tokens must be 1 or more, found {self.row_group_tokens}")
         names = layer_names(self.model_layers)
         unknown = [name for name in self.layers if name not in names]
         is_single_layer = self.layers in (("average",), ("mix",))

@@ -329,16 +329,7 @@ def train_task(
                 scores, shares, network_scores = add_linear(
                     network, linear, dev.examples, vectors=vectors, settings=settings
                 )
-                record.linear[str(seed)] = LinearShares(
-                    shares.network,
-                    shares.features,
-                    shares.vectors,
-                    rows=len(linear.hash_U),
-                    width=len(linear.vector_weights_DK),
-                    network_score=main_score(network_scores),
-                    static=shares.static,
-                    static_width=linear.static_width,
-                )
+                record.linear[str(seed)] = _describe_linear(linear, shares, network_scores)
                 record.scores[str(seed)] |= scores
             _write_seed(new_task / f"seed-{seed}", network, progress)
         _write_record(record, new_task)
@@ -355,6 +346,19 @@ def _learned(train: ExampleSet) -> list[Example]:
         return learned
     source = train.examples[0].source if train.examples else "train"
     raise ElmoError(f"{source}: no example has both text and a label, so there is nothing to learn")
+
+
+def _describe_linear(linear: LinearModels, shares: Shares, network_scores: Scores) -> LinearShares:
+    return LinearShares(
+        shares.network,
+        shares.features,
+        shares.vectors,
+        rows=len(linear.hash_U),
+        width=len(linear.vector_weights_DK),
+        network_score=main_score(network_scores),
+        static=shares.static,
+        static_width=linear.static_width,
+    )
 
 
 def _write_record(record: TaskRecord, folder: Path) -> None:

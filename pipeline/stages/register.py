@@ -171,7 +171,7 @@ def _register_version(
     if commit := run_tags.get(COMMIT_TAG):
         tags = tags | {"commit": commit}
     with local_folder(model) as local:
-        new_version = registry.register(
+        version, decision = registry.register(
             local,
             tags=tags,
             run_id=run_id,
@@ -182,9 +182,9 @@ def _register_version(
             trained_with=lineage.params,
             scores=scores,
         )
-    log.set_tag("model_version", str(new_version.version))
+    log.set_tag("model_version", str(version))
     log.set_tag("model_digest", tags["model_digest"])
-    return new_version.version, new_version.decision
+    return version, decision
 
 
 def heldout_digest(shards: Any) -> str:

@@ -4,7 +4,6 @@ Which version is `candidate` or champion is decided in `champion.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,15 +11,6 @@ from typing import Any
 from .. import tracking
 from .champion import CANDIDATE, decide_champion, find_version
 from .served_model import log_model
-
-
-@dataclass(frozen=True)
-class RegisterResult:
-    """The result of `register`: version, whether it is new, and the decision about the champion."""
-
-    version: int
-    is_new: bool
-    decision: str
 
 
 def register(
@@ -34,8 +24,9 @@ def register(
     description: str,
     trained_with: Mapping[str, Any] = MappingProxyType({}),
     scores: Mapping[str, float] = MappingProxyType({}),
-) -> RegisterResult:
-    """Register a model folder in MLflow under `name`, unless a version there has the same content.
+) -> tuple[int, str]:
+    """Register a model folder in MLflow under `name`, unless a version there has the same content;
+    return the version and the decision about the champion.
 
     The content is known by its digest, "model_digest" in `tags`. A new version belongs to the
     MLflow run `run_id`, and people read its `description`. `alias` is the champion's alias, and
@@ -46,16 +37,14 @@ def register(
     with tracking.catch_mlflow_errors():
         content = tags["model_digest"]
         number = find_version(name, content)
-        is_new = number is None
         if number is None:
             logged_model = log_model(
                 folder, run_id, digest=content, trained_with=trained_with, scores=scores
             )
-            number = _publish(name, logged_model, run_id, tags, description, alias)
-        # The version is another process's if that one was first.
-        created, number = number, find_version(name, content) or number
-        decision = decide_champion(name, number, alias=alias, margin=margin, tags=tags)
-    return RegisterResult(number, is_new and created == number, decision)
+            created = _publish(name, logged_model, run_id, tags, description, alias)
+            # The version is another process's if that one was first.
+            number = find_version(name, content) or created
+        return number, decide_champion(name, number, alias=alias, margin=margin, tags=tags)
 
 
 def _publish(
