@@ -1,10 +1,6 @@
 """Stores that are not as their manifest says, and manifests that name what is not theirs."""
 
-import json
-import os
 import random
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,49 +33,6 @@ def test_a_flipped_bit(case: Path, command: str, seed: int) -> None:
     data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
     path.write_bytes(data)
     refused(*COMMANDS[command], cwd=case, names=path.name)
-
-
-def exchanged(case: Path) -> None:
-    one, two = part(case), part(case, number=1)
-    kept = one.read_bytes()
-    one.write_bytes(two.read_bytes())
-    two.write_bytes(kept)
-
-
-def link(path: Path, name: str) -> None:
-    path.unlink()
-    path.symlink_to(name)
-
-
-CHANGES: dict[str, Callable[[Path], object]] = {
-    "a byte less": lambda case: os.truncate(part(case), part(case).stat().st_size - 1),
-    "a byte more": lambda case: part(case).write_bytes(part(case).read_bytes() + b"\0"),
-    "parts exchanged": exchanged,
-    "types for a part": lambda case: shutil.copyfile(part(case, "types"), part(case)),
-    "a link to another part": lambda case: link(part(case), part(case, number=1).name),
-}
-
-
-@pytest.mark.parametrize(("command", "what"), paired(READERS, CHANGES))
-def test_changed_parts(case: Path, command: str, what: str) -> None:
-    CHANGES[what](case)
-    refused(*COMMANDS[command], cwd=case, names="store/part-0")
-
-
-ESCAPES = ("../mine.parquet", "/etc/hostname", "", ".", "..", "a/b")
-
-
-@pytest.mark.parametrize(
-    ("command", "spot", "name"), paired(["dump", "verify"], ["part", "types", "shard"], ESCAPES)
-)
-def test_a_manifest_that_leaves_its_folder(case: Path, command: str, spot: str, name: str) -> None:
-    (case / "mine.parquet").write_text("mine")
-    path = case / "store" / MANIFEST
-    value = json.loads(path.read_text())
-    entry = value["parts"][0]
-    {"part": entry, "types": entry["types"], "shard": entry["shard"]}[spot]["file"] = name
-    path.write_text(json.dumps(value))
-    refused(*COMMANDS[command], cwd=case, names=MANIFEST)
 
 
 FOLDERS = folders("store", {"shards": "task", "a model": "model"})

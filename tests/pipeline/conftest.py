@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,13 @@ def forget_the_tracking_address() -> Iterator[None]:
         mlflow.set_tracking_uri(None)  # which deletes the variable too
         if before is not None:
             os.environ["MLFLOW_TRACKING_URI"] = before
+
+
+@pytest.fixture
+def in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run tasks here, but where a test asks for Ray."""
+    if "ray" not in request.keywords:
+        monkeypatch.setattr(
+            "pipeline.cluster.workers.tasks", lambda function, items, **_: map(function, items)
+        )
+        monkeypatch.setattr("pipeline.cluster.workers.session", nullcontext)

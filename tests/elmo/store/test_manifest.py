@@ -1,7 +1,6 @@
 """What a manifest must be, and a mix; how many parts a store has."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,6 @@ from elmo.store.build import build
 from elmo.store.layout import Mix
 from elmo.store.manifest import MANIFEST
 from elmo.store.verify import verify
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    write_shards(folder / "shards", [["a", f"w{k}"] for k in range(40)], shard_sentences=10)
-    given = {"shards": folder / "shards", "model": tiny_model_folder}
-    build(folder / "store", settings=StoreSettings(row_group_tokens=8), **given)
-    return folder / "store"
-
-
-@pytest.fixture
-def store(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "store"))
 
 
 def edit(store: Path, keys: list[Any], value: Any) -> None:

@@ -8,15 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
-from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
-from elmo.store.build import build
 from elmo.store.dump import export_token_table
 from elmo.store.manifest import INNER_FOLDER, MANIFEST
-
-SENTENCES = [["a", f"w{k}", "gift"][: 1 + k % 3] for k in range(40)]
 
 
 def pyarrow_dataset(store: str) -> list[Any]:
@@ -68,20 +63,6 @@ def datasets_parquet(store: str) -> list[Any]:
 
 READERS = (pyarrow_dataset, pyarrow_parquet, pandas, polars, polars_recursive, duckdb)
 READERS += (duckdb_recursive, datasets, datasets_parquet)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> Path:
-    folder = tmp_path_factory.mktemp("readers")
-    write_shards(folder / "shards", SENTENCES, shard_sentences=10)
-    given = {"shards": folder / "shards", "model": tiny_model_folder}
-    build(folder / "store", settings=StoreSettings(row_group_tokens=8), **given)
-    return folder / "store"
-
-
-@pytest.fixture
-def store(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "store"))
 
 
 @pytest.mark.filterwarnings("ignore")  # of the libraries

@@ -3,7 +3,6 @@
 import csv
 import json
 import random
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +11,14 @@ import pytest
 from elmo.data.manifest import Dropped
 from elmo.data.shards import Shards
 from elmo.io.location import Location
-from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import TokenizeSettings
 from pipeline.stages.inspection import inspect_text
 from pipeline.stages.tokenize import tokenize
 from pipeline.text.input_files import find_inputs
 from tests.pipeline.command_line import elmo
+
+pytestmark = pytest.mark.usefixtures("in_process")
 
 CLUSTER = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 PARAMS = TokenizeSettings("whitespace", "line", "auto", 0.1, 0.0, 0, 0, 0, 1.0, (), 1 << 20)
@@ -31,13 +31,6 @@ SETTINGS = {
     "symbols": {"max_symbols": 0.3},
     "script": {"scripts": ("latin",)},
 }
-
-
-@pytest.fixture(autouse=True)
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run tasks here."""
-    monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
-    monkeypatch.setattr(workers, "session", nullcontext)
 
 
 @pytest.fixture(scope="module")

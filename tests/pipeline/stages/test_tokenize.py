@@ -11,7 +11,6 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -36,6 +35,8 @@ from pipeline.text.input_files import find_inputs
 from pipeline.text.pieces import Piece
 from pipeline.text.text_blocks import check_texts
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 CLUSTER = Cluster(workers=0, cpus=1, gpu=False, actors=2)
 LINES = [
     "The cat sat on the mat .",
@@ -47,14 +48,6 @@ LINES = [
     "x" * 70,
     "the end",
 ]
-
-
-@pytest.fixture(autouse=True)
-def in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run tasks here, but where a test asks for Ray."""
-    if "ray" not in request.keywords:
-        monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
-        monkeypatch.setattr(workers, "session", nullcontext)
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from pipeline.settings.params import VocabSettings
 from pipeline.stages import vocab
 from pipeline.stages.stage import Numbers
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 CLUSTER = Cluster(workers=0, cpus=1, gpu=False, actors=2)
 SENTENCES = [
     *[["the", "cat", "sat"]] * 3,
@@ -27,13 +29,6 @@ SENTENCES = [
     ["<S>", "<UNK>", "</S>", "the", "x" * 60],
     ["held", "out", "the", "é"],
 ]
-
-
-@pytest.fixture(autouse=True)
-def in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count here, but where a test asks for Ray."""
-    if "ray" not in request.keywords:
-        monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
 
 
 def params(**changes: object) -> VocabSettings:
