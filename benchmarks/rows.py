@@ -55,6 +55,13 @@ def _ratio(pattern: str) -> Callable[[Figures], str]:
     return _by_kind(pattern, lambda ratio: f"{ratio:.1f} ×")
 
 
+SHARE = Row(
+    "… share of the matrix peak of the same run",
+    "",
+    _by_kind("ours {} / matrix peak", lambda share: f"{share:.0%}"),
+)
+
+
 def _memory(*sides: str) -> Callable[[Figures], str]:
     def cell(figures: Figures) -> str:
         sizes = [f"{figures[side]['peak_memory_mb'] / 1000:.1f}" for side in sides]
@@ -76,6 +83,7 @@ def _embedding(size: str) -> Benchmark:
                 "",
                 _by_kind("ours {}", lambda values: f"{values['tokens_per_second']:,}"),
             ),
+            SHARE,
         ),
     )
 
@@ -124,14 +132,6 @@ def _answers(task: str) -> Callable[[Figures], str]:
     )
 
 
-def _share(work: str) -> Row:
-    def cell(figures: Figures) -> str:
-        shares = figures.get(work, {}).items()
-        return ", ".join(f"{kind} {values['share']:.0%}" for kind, values in shares)
-
-    return Row(f"{work}: share", "the matrix peak of the same run and precision", cell)
-
-
 def _on_gpu(work: str, *rows: int) -> Callable[[Figures], str]:
     """Return a cell of tokens a second, and the share of the matrix peak, in each precision, by
     rows where a step has a choice of them."""
@@ -171,19 +171,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
             ),
             Row("…", "nn.LSTM(proj_size), which cannot clip", _ratio("ours {0} / nn.LSTM {0}")),
             Row("… peak memory", "", _memory("ours float32")),
-        ),
-    ),
-    Benchmark(
-        "shares",
-        ("shares", "{text}"),
-        20,
-        tuple(
-            _share(f"{work}, {network}")
-            for work, networks in (
-                ("embedding", ("small", "original")),
-                ("training", ("small", "original", "default")),
-            )
-            for network in networks
+            SHARE,
         ),
     ),
     Benchmark(
