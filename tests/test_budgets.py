@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_483,
     "research": 2_242,
     "benchmarks": 3_506,
-    "tests": 27_159,
+    "tests": 27_173,
 }
 
 

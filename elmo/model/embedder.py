@@ -334,8 +334,8 @@ class Embedder:
         `x_NP` are the vectors of distinct tokens, from `encode_types`, into which sentences are
         indices. A segment is a slice of the sentences, and the batches in which they are read,
         arrays of indices into the sentences. Tokens are put in order where they are computed, so a
-        GPU copies each layer of a segment at once, while it computes the next segment. Arrays are
-        overwritten once the next but one is requested.
+        GPU copies each layer of a segment at once, while it computes the next segment. A segment's
+        arrays may be overwritten from when the second next is requested.
         """
         table_NP = self._with_boundaries(self._to_device(x_NP))
 
@@ -368,8 +368,8 @@ class Embedder:
         """Yield the sentences' numbers of each batch, and the chosen layers of all their tokens,
         float32 (tokens, D), end to end.
 
-        `x_NP` are the vectors of distinct tokens, into which sentences are indices. Arrays are
-        overwritten once the next batch but one is requested.
+        `x_NP` are the vectors of distinct tokens, into which sentences are indices. A batch's
+        arrays may be overwritten from when the second next is requested.
         """
 
         def launch_batches(copies: HostCopies) -> Iterator[tuple[Ints, Callable[[], list[Floats]]]]:

@@ -96,10 +96,10 @@ def copy_to_host(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
 
 class HostCopies:
     """Copies of tensors to the host, those of a GPU to pinned memory that is used again, since to
-    allocate it takes longer than the copy: arrays are valid until the second next copy begins."""
+    allocate it takes longer than the copy: arrays are valid until the third next copy begins."""
 
     def __init__(self) -> None:
-        self._memory = [torch.empty(0, dtype=torch.uint8)] * 2
+        self._memory = [torch.empty(0, dtype=torch.uint8)] * 3
 
     def begin(self, tensors: Sequence[Tensor]) -> Callable[[], list[npt.NDArray[Any]]]:
         """Begin to copy tensors, one or more of a device; return a function that gives them as

@@ -19,6 +19,7 @@ from elmo.model.batches import Carry
 from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model
 from elmo.model.mix import Elmo
+from elmo.nn.device import HostCopies
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
@@ -158,7 +159,20 @@ def test_a_device_gives_what_the_processor_gives(
     close(entry(tiny_model_folder, device), entry(tiny_model_folder, "cpu"), near=near)
 
 
-def test_a_store_made_on_a_device(tiny_model_folder: Path, tmp_path: Path, device: str) -> None:
+def test_copies_to_the_host_outlast_the_next_two(device: str) -> None:
+    """A part is written from the first while the second is read and the third is computed."""
+    copies = HostCopies()
+    tensors = [torch.full((3, 4), float(number)).to(device) for number in range(3)]
+    waits = [copies.begin([tensor, tensor + 10]) for tensor in tensors]
+    for number, wait_for_copies in enumerate(waits):
+        found = [array.tolist() for array in wait_for_copies()]
+        assert found == [[[number] * 4] * 3, [[number + 10] * 4] * 3]
+
+
+def test_a_store_made_on_a_device(
+    tiny_model_folder: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.store.segments.SEGMENT_TOKENS", 3)
     write_shards(tmp_path / "shards", SENTENCES)
     stores = []
     for where in (device, "cpu"):
