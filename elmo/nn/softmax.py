@@ -278,7 +278,7 @@ class _Loss(torch.autograd.Function):
         nats_N = h_NP.new_empty(len(h_NP), dtype=torch.float32)
         dtrue_N = torch.empty_like(nats_N)
         minus_infinity = h_NP.new_full((), -torch.inf)
-        for part, product_nM, logits_nM in _chunks(h_NP, len(bias_M)):
+        for part, product_nM, logits_nM in _chunks(h_NP, len(bias_M), softmax is _softmax):
             h_nP = h_NP[part]
             product_nM = product(h_nP, weight_MP.T, scratch=product_nM)
             if row_of_M is None:
@@ -294,8 +294,7 @@ class _Loss(torch.autograd.Function):
                 # A tensor of the device: a number would be copied there, which waits for it.
                 product_nM.index_put_((rows_n, hits.candidates_H[chunk]), minus_infinity)
             is_sampled = row_of_M is not None
-            memory_nM = logits_nM if softmax is _softmax else None
-            nats_N[part], share_nM = softmax(product_nM, bias_M, true_n, is_sampled, memory_nM)
+            nats_N[part], share_nM = softmax(product_nM, bias_M, true_n, is_sampled, logits_nM)
             if gradients is None:
                 continue
             if row_of_M is None:
@@ -345,19 +344,22 @@ def _softmax(
     return z_n.log() + top_n - true_n, share_nM.to(dtype)
 
 
-def _chunks(h_NP: Tensor, candidates: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield chunks of the predictions, each with buffers for its product and its logits.
+def _chunks(
+    h_NP: Tensor, candidates: int, stores_logits: bool
+) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+    """Yield chunks of the predictions, each with buffers for its product and, if they are stored,
+    for its logits.
 
     The buffers are reused, since fresh memory would cause page faults in every chunk.
     """
     max_logits = GPU_CHUNK_LOGITS if prefers_large_operations(h_NP.device) else CHUNK_LOGITS
     size = max(MIN_CHUNK, max_logits // candidates)
     product_nM = h_NP.new_empty(min(size, len(h_NP)), candidates)
-    logits_nM = torch.empty_like(product_nM, dtype=torch.float32)
+    logits_nM = torch.empty_like(product_nM, dtype=torch.float32) if stores_logits else None
     for start in range(0, len(h_NP), size):
         part = slice(start, min(start + size, len(h_NP)))
         n = part.stop - start
-        yield part, product_nM[:n], logits_nM[:n]
+        yield part, product_nM[:n], None if logits_nM is None else logits_nM[:n]
 
 
 class _Gradients:
