@@ -71,7 +71,14 @@ from elmo.nn import cuda_graphs
 from elmo.nn.bilm import BiLM
 from elmo.nn.device import default_device, exact_float32
 from elmo.nn.softmax import new_softmax
-from elmo.settings import PRECISIONS, CheckpointSettings, ModelShape, TrainingSettings
+from elmo.settings import (
+    PRECISIONS,
+    CheckpointSettings,
+    ModelShape,
+    StoreSettings,
+    TrainingSettings,
+)
+from elmo.store.build import build
 from elmo.train.checkpoints import Checkpoint, CheckpointFolder
 from elmo.train.job import TrainingJob
 from elmo.train.loop import fit
@@ -263,8 +270,14 @@ def _embedding(options: argparse.Namespace) -> dict[str, Any]:
     sentence_seconds = min(_seconds(lambda: embedder.embed([sentence])) for _ in range(20))
     if options.profile:
         _profile(options, lambda: embedder.embed(sentences[:2000]))
+    shards, settings = Path(options.folder, "shards"), StoreSettings(precision=options.precision)
+    place = {"shards": shards, "model": folder / "model", "device": DEVICE.type}
+    store_seconds = _seconds(
+        lambda: build(folder / f"store-{options.precision}", settings=settings, **place)
+    )
     return {
         "tokens_per_second": round(sum(map(len, sentences)) / seconds),
+        "tokens_per_second_to_a_store": round(Shards(shards).tokens() / store_seconds),
         "ms_of_one_sentence": round(1000 * sentence_seconds, 2),
     }
 

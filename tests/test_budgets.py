@@ -14,7 +14,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "elmo": 19_935,
     "pipeline": 14_483,
     "research": 2_242,
-    "benchmarks": 3_506,
+    "benchmarks": 3_519,
     "tests": 27_173,
 }
 
