@@ -7,7 +7,7 @@
 TEXT has one sentence per line, tokens between spaces. Without a CUDA device it runs on the CPU,
 which only tests the command. The networks and the
 recipe are those of `benchmarks.training`, in float32 (exact: no TF32) and bfloat16, with the words
-of the model of 2018; windows are prepared by a second thread, as in training, and each step's
+of the model of 2018; windows are prepared by a process, as in training, and each step's
 figures are read one step late. Each measurement is a process of its own, after a matrix product has
 shown the GPU's peak; the most telling ones come first, and each result is a line on standard error
 at once. No measurement begins after `--seconds`, and if one fails the others still run. Prints
@@ -39,7 +39,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +62,6 @@ from benchmarks.training_sides import (
 )
 from elmo.data.characters import Characters
 from elmo.data.shards import Shards
-from elmo.data.stream import prefetch
 from elmo.data.vocabulary import Vocabulary
 from elmo.io.location import Location
 from elmo.model.embedder import Embedder
@@ -214,11 +213,10 @@ def _stepper(options: argparse.Namespace) -> Stepper:
     return stepper_of(NETWORKS[options.network], recipe, options.words, WorkerGroup(device=DEVICE))
 
 
-def _prepare_windows(options: argparse.Namespace, stepper: Stepper) -> Iterator[Any]:
+def _read_windows(options: argparse.Namespace, stepper: Stepper) -> Generator[Any, None, None]:
     folder, rows = Path(options.folder, "shards"), options.rows
     stream = stream_of(folder, options.text, WorkerGroup(), rows=rows, window=WINDOW)
-    for number, (window, _) in enumerate(stream.windows(stream.first_position())):
-        yield stepper.prepare(window, step=number)
+    return stepper.read(stream, stream.first_position(), step=0)
 
 
 def _time_steps(
@@ -228,9 +226,9 @@ def _time_steps(
     steps = steps or options.steps
     state = stepper.bilm.lstm.zero_state(options.rows)
     previous_figures, began, of_host, step_count = None, 0.0, 0.0, 0
-    windows = prefetch(_prepare_windows(options, stepper))
+    windows = _read_windows(options, stepper)
     with exact_float32(DEVICE), closing(windows):
-        for number, window in zip(range(warm + steps), windows, strict=False):
+        for number, (window, _) in zip(range(warm + steps), windows, strict=False):
             if number == warm:
                 _wait()
                 began, of_host = time.perf_counter(), time.thread_time()
@@ -247,7 +245,8 @@ def _time_steps(
 
 def _count_operations(options: argparse.Namespace, stepper: Stepper) -> int:
     """Return the operations of a step's products."""
-    window = next(_prepare_windows(options, stepper))
+    with closing(_read_windows(options, stepper)) as windows:
+        window, _ = next(windows)
     state = stepper.bilm.lstm.zero_state(options.rows)
     # What is first called while operations are counted would never be compiled.
     with exact_float32(DEVICE), torch.compiler.set_stance("force_eager"):

@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_935,
+    "elmo": 20_099,
     "pipeline": 14_483,
     "research": 2_242,
     "benchmarks": 3_519,
-    "tests": 27_173,
+    "tests": 27_276,
 }
 
 

@@ -17,6 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypedDict, TypeVar
 
 import numpy as np
@@ -380,12 +381,15 @@ class _Rows:
                 start, left = start + tokens, left - tokens
 
     def position_after(self) -> Callable[[], StreamPosition]:
-        """Return a function that computes the position after this window.
+        """Return a function that computes the position after this window; it can be pickled.
 
-        Computing it costs more than the window itself, and it is seldom needed.
+        Computing the position costs more than the window itself, and it is seldom needed.
         """
-        group, place = self.group, self.place
-        return lambda: {"rows": np.stack([group, place], 1).tolist()}
+        return partial(_position, self.group, self.place)
+
+
+def _position(group: Int64s, place: Int64s) -> StreamPosition:
+    return {"rows": np.stack([group, place], 1).tolist()}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ Shapes: N tokens, n of a chunk, K characters, E character vector, W = E × the w
 width, F filters of all widths, P projection.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -153,22 +154,15 @@ class CharacterEncoder(nn.Module):
             pooled.append(self._pool(characters_NK[rows_n, :cut], weight_WF, ends_in_padding=short))
         return torch.cat(pooled)[torch.argsort(order_N)]
 
-    def pad_to_few_shapes(self, characters_NK: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return character ids (tokens, characters) padded to one of few shapes, since a CUDA graph
-        is captured for each.
+    @property
+    def pad_to_few_shapes(self) -> Callable[[npt.NDArray[np.int32]], npt.NDArray[np.int32]]:
+        """Return a function that pads character ids (tokens, characters) to one of few shapes,
+        since a CUDA graph is captured for each; it can be pickled.
 
         Rows of padding are appended, and columns of padding alone are cut off, except as many as
         the widest filter reads; so the tokens' vectors stay the same.
         """
-        pad = self.char_embedding.shape[0] - 1
-        N, K = characters_NK.shape
-        fills_K = (characters_NK != pad).any(0)
-        length = K - int(np.argmax(fills_K[::-1])) if fills_K.any() else 0
-        columns = min(K, -(-(length + max(self.widths)) // 8) * 8)
-        rows = -(-max(N, 1) // 256) * 256
-        padded_NK = np.full((rows, columns), pad, np.int32)
-        padded_NK[:N] = characters_NK[:, :columns]
-        return padded_NK
+        return partial(_pad, pad=self.char_embedding.shape[0] - 1, widest=max(self.widths))
 
     def _pool(self, characters_NK: Tensor, weight_WF: Tensor, *, ends_in_padding: bool) -> Tensor:
         """Return the largest output of each filter over each token (tokens, filters).
@@ -204,6 +198,17 @@ class CharacterEncoder(nn.Module):
         y_NKF = y_NKF.masked_fill(is_cut_KF, -torch.inf)
         largest_NF: Tensor = _Largest.apply(y_NKF, self.compiled)  # type: ignore[no-untyped-call]
         return largest_NF
+
+
+def _pad(characters_NK: npt.NDArray[np.int32], *, pad: int, widest: int) -> npt.NDArray[np.int32]:
+    N, K = characters_NK.shape
+    fills_K = (characters_NK != pad).any(0)
+    length = K - int(np.argmax(fills_K[::-1])) if fills_K.any() else 0
+    columns = min(K, -(-(length + widest) // 8) * 8)
+    rows = -(-max(N, 1) // 256) * 256
+    padded_NK = np.full((rows, columns), pad, np.int32)
+    padded_NK[:N] = characters_NK[:, :columns]
+    return padded_NK
 
 
 def _convolve(x_NKE: Tensor, weight_WF: Tensor, width: int) -> Tensor:

@@ -100,6 +100,8 @@ def _add_bias_in_product(bias_SO: Tensor, a: Tensor, b: Tensor, out: Tensor | No
 
 
 def _is_for_onednn(a: Tensor) -> bool:
+    if torch.compiler.is_compiling():
+        return False
     return a.dtype == torch.float32 and a.device.type == "cpu" and mkl_lacks_avx512()
 
 

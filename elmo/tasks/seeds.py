@@ -4,24 +4,18 @@ A seed's training depends on no other and leaves its result in its work folder, 
 changes nothing.
 """
 
-import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context, parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from elmo.io.locks import work_folder_lock
-from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
+from elmo.processes import helper_process
 from elmo.tasks.model import TaskModel
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.train import (
@@ -99,7 +93,9 @@ def _train_together(training: SeedTraining, seeds: Sequence[int], report: Report
             report("epoch", figures)
             if not helpers and time.monotonic() - began >= START:
                 for seed in seeds[position + 1 :]:
-                    helpers[seed] = stack.enter_context(_process_of_seed(training, seed))
+                    helpers[seed] = stack.enter_context(
+                        helper_process(_train_apart, training, seed)
+                    )
 
         for position, seed in enumerate(seeds):
             report("seed", {"seed": seed})
@@ -108,36 +104,8 @@ def _train_together(training: SeedTraining, seeds: Sequence[int], report: Report
             training.run_locked(seed, partial(report_epoch, position))
 
 
-@contextmanager
-def _process_of_seed(training: SeedTraining, seed: int) -> Iterator[BaseProcess]:
-    """Start a process that trains a seed; it ends with the block and with this process, whatever
-    it is doing."""
-    process = get_context("spawn").Process(target=_train_apart, args=(training, seed), daemon=True)
-    # The process ignores Ctrl-C, which this one handles.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.join()
-
-
 def _train_apart(training: SeedTraining, seed: int) -> None:
     """Train a seed in a process of its own. Its errors are not shown: the process that started it
     trains the seed again and raises them."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    keep_freed_memory()
-    torch.set_num_threads(1)
     with suppress(Exception):
         training.run_locked(seed, report_nothing)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

@@ -6,11 +6,11 @@ Shapes: L layers, S directions, B rows, P projection, C cells.
 import math
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
-from elmo.data.stream import StreamPosition, prefetch
+from elmo.data.stream import StreamPosition
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.weights import is_finite
@@ -32,7 +32,7 @@ from elmo.train.divergence import divergence_error, judge_loss
 from elmo.train.job import TrainingJob
 from elmo.train.optimizer import Optimizer
 from elmo.train.perplexity import NotFinite, Perplexity
-from elmo.train.step import WORD_MATRIX, StepFigures, StepInput, Stepper, WorkerGroup
+from elmo.train.step import WORD_MATRIX, StepFigures, Stepper, WorkerGroup
 
 REPORT_STEPS = 10
 Reporter = Callable[[str, dict[str, float]], None]
@@ -76,7 +76,7 @@ def _take_steps(
     settings, checkpoints = training.job.settings, training.checkpoints
     stop_and_save = StopAndSave(training.workers, minutes=training.job.checkpointing.minutes)
     position_after: Callable[[], StreamPosition] | None = None
-    windows = prefetch(training.prepared_windows(progress.position, progress.step))
+    windows = training.stepper.read(training.stream, progress.position, step=progress.step)
     try:
         if progress.due:
             progress.due = not training.measure(progress, interrupted)
@@ -182,13 +182,6 @@ class _Training:
                 part.copy_(tensors[name])
         self.curves.resume(progress.step)
         return progress, newest
-
-    def prepared_windows(
-        self, position: StreamPosition, step: int
-    ) -> Iterator[tuple[StepInput, Callable[[], StreamPosition]]]:
-        """Yield the windows from a position and step onwards, each prepared for its step."""
-        for number, (window, position_after) in enumerate(self.stream.windows(position), step):
-            yield self.stepper.prepare(window, step=number), position_after
 
     def show_last_step(self, progress: TrainingProgress) -> None:
         """Add the newest step not yet read to the running means; write and report them every few

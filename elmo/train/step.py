@@ -1,8 +1,8 @@
 """One training step: from a window to an optimizer update, with any number of workers.
 
 All that the host must compute for a step besides the weights (`StepInput`: candidates, rows,
-dropout keys) depends on the window and the step's number alone, so another thread prepares it while
-the device computes the previous step.
+dropout keys) depends on the window and the step's number alone, so it is prepared while the device
+computes the previous steps (elmo.train.step_input).
 
 The loss is summed over the predictions of all rows and divided by the number in a full step, so a
 token weighs the same in every step, also in the last ones, when rows have run out of text. Dropout
@@ -14,11 +14,11 @@ characters, P projection, L layers, U rows of the word matrix in use, V words.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,26 +26,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from elmo.data.arrays import distinct_numbers, index_table
-from elmo.data.stream import Window
+from elmo.data.stream import StreamPosition, Window, WindowStream
 from elmo.errors import ElmoError
 from elmo.nn.bilm import BiLM, token_vectors
 from elmo.nn.cell import fused
-from elmo.nn.device import copy_to_host, device_tensor, host_tensor, prefers_large_operations
-from elmo.nn.dropout import dropout_keys, dropout_scales
+from elmo.nn.device import copy_to_host, device_tensor, prefers_large_operations
+from elmo.nn.dropout import dropout_scales
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import Drop, LSTMState
 from elmo.nn.softmax import (
-    CandidateDraw,
-    CandidateSample,
     Softmax,
-    UsedWordRows,
     full_softmax_loss,
-    sample_candidates,
     sampled_softmax_loss,
 )
 from elmo.settings import TrainingSettings
 from elmo.train.optimizer import Optimizer, WordRows, global_norm
+from elmo.train.step_input import PreparedStep, StepInput, StepPreparer, read_ahead
 
 Result = TypeVar("Result")
 WORD_MATRIX = ("softmax.weight", "softmax.bias")  # a sampled step uses few of their rows
@@ -145,37 +141,6 @@ class StepFigures:
         return 0 < self._clip < self.gradient_norm
 
 
-class StepInput(NamedTuple):
-    """All that a step needs besides the weights, as CPU tensors ready to be copied to the device.
-
-    `predictions` counts them per direction, for all workers. `characters_NK`, `index_STB` and
-    `reset_TB` (None: the state runs on) are as in `Window`. `targets_SN` are the target words of
-    both directions at `positions_N` (None: all positions). `keys_LB` has a dropout key for each
-    layer and row (None: no dropout). `draws` are the candidates of a sampled softmax, one for both
-    directions or one for each, and `used_rows` the rows of the word matrix that any worker uses
-    (None: all rows).
-    """
-
-    predictions: int
-    characters_NK: Tensor
-    index_STB: Tensor
-    reset_TB: Tensor | None
-    targets_SN: npt.NDArray[np.int64]
-    positions_N: Tensor | None
-    keys_LB: Tensor | None
-    draws: list[CandidateDraw]
-    used_rows: "StepWordRows | None"
-
-
-class StepWordRows(NamedTuple):
-    """The rows of the word matrix (one row per word) that a step uses: their numbers, the same as a
-    CPU tensor, and for each draw of candidates where its targets and candidates are among them."""
-
-    numbers: npt.NDArray[np.int64]
-    on_host: Tensor
-    rows: list[UsedWordRows]
-
-
 def encode_and_read(
     bilm: BiLM,
     characters_NK: Tensor,
@@ -227,35 +192,34 @@ class Stepper:
         if workers.size > 1:
             backend = "gloo" if workers.device.type == "cuda" else None
             self._readers = dist.new_group(backend=backend)
+        pads = prefers_large_operations(workers.device)
+        self.preparer = StepPreparer(
+            settings,
+            words=len(softmax.weight),
+            layers=bilm.config.layers + 1,
+            rows=workers.own_rows(settings.rows),
+            device=workers.device,
+            pad=getattr(bilm.encoder, "pad_to_few_shapes", None) if pads else None,
+            gather=self._gather if workers.size > 1 else None,
+        )
 
     def prepare(self, window: Window, *, step: int) -> StepInput:
         """Compute all that step number `step`, from 0, needs besides the weights, from its window;
         any thread may do so, ahead of the step."""
-        device, settings = self.workers.device, self.settings
-        characters_NK = window.characters_NK
-        if prefers_large_operations(device) and isinstance(self.bilm.encoder, CharacterEncoder):
-            characters_NK = self.bilm.encoder.pad_to_few_shapes(characters_NK)
-        targets_SN = window.targets_STB.reshape(2, -1)
-        positions_N = None
-        if not window.mask_TB.all():
-            on_N = np.flatnonzero(window.mask_TB)
-            positions_N, targets_SN = host_tensor(on_N, device), targets_SN[:, on_N]
-        keys_LB = None
-        if settings.dropout > 0:
-            rows, layers = self.workers.own_rows(settings.rows), self.bilm.config.layers + 1
-            keys = [dropout_keys(settings.seed, step, layer, rows=rows) for layer in range(layers)]
-            keys_LB = host_tensor(torch.stack(keys).numpy(), device)
-        draws = self._draws(targets_SN, step)
-        return StepInput(
-            predictions=window.count // 2,
-            characters_NK=host_tensor(characters_NK, device),
-            index_STB=host_tensor(window.index_STB, device),
-            reset_TB=host_tensor(window.reset_TB, device) if settings.reset == "sentence" else None,
-            targets_SN=targets_SN,
-            positions_N=positions_N,
-            keys_LB=keys_LB,
-            draws=draws,
-            used_rows=self._find_word_rows(window.words, targets_SN, draws) if draws else None,
+        return self.preparer.prepare(window, step=step)
+
+    def read(
+        self, stream: WindowStream, position: StreamPosition, *, step: int
+    ) -> Generator[PreparedStep, None, None]:
+        """Yield what each step needs, from a position of the text and step number `step` on, and
+        how to compute the position after it; both are computed ahead of the step."""
+        beside_gpu = self.workers.device.type == "cuda" and self._compiled
+        return read_ahead(
+            self.preparer,
+            stream,
+            position,
+            step=step,
+            in_process=beside_gpu and self.workers.size == 1,
         )
 
     def step(
@@ -385,27 +349,6 @@ class Stepper:
         leaves = dict(zip(WORD_MATRIX, (weight_UP, bias_U), strict=True))
         return loss, nats_S, dict.fromkeys(WORD_MATRIX, word_rows), leaves
 
-    def _find_word_rows(
-        self,
-        words: npt.NDArray[np.int64],
-        targets_SN: npt.NDArray[np.int64],
-        draws: list[CandidateDraw],
-    ) -> StepWordRows:
-        """Return the used rows: the candidates, and the distinct targets of all workers; `words`
-        are those of this worker."""
-        device = self.workers.device
-        vocabulary = len(self.softmax.weight)
-        parts = self._gather(words) if self.workers.size > 1 else [words]
-        with_candidates = np.concatenate([*parts, *(draw.words for draw in draws)])
-        numbers = distinct_numbers(with_candidates, vocabulary)
-        row_of_V = index_table(numbers, vocabulary)
-        targets_by_draw = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
-        rows = [
-            UsedWordRows.find(targets_N, draw.words, row_of_V, device)
-            for targets_N, draw in zip(targets_by_draw, draws, strict=True)
-        ]
-        return StepWordRows(numbers, host_tensor(numbers, device), rows)
-
     def _gather(self, words: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
         """Return the distinct words of each worker's part of the window, exchanged between CPUs."""
         rows = -(-self.settings.rows // self.workers.size)
@@ -414,22 +357,6 @@ class Stepper:
         parts = [torch.full_like(padded, -1) for _ in self.workers.ranks]
         dist.all_gather(parts, padded, group=self._readers)
         return [part.numpy()[part.numpy() >= 0] for part in parts]
-
-    def _draws(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[CandidateDraw]:
-        """Return one draw for both directions or one for each, equal on all workers; none if the
-        softmax is not sampled."""
-        settings, device = self.settings, self.workers.device
-        if settings.softmax == "full":
-            return []
-        words = len(self.softmax.weight)
-
-        def draw(*parts: int) -> CandidateSample:
-            random = np.random.Generator(np.random.Philox(_seed(settings.seed, step, *parts)))
-            return sample_candidates(settings.samples, words, random)
-
-        if settings.draws == "shared":
-            return [CandidateDraw.prepare(targets_SN.ravel(), draw(), device)]
-        return [CandidateDraw.prepare(targets_SN[way], draw(0, way), device) for way in (0, 1)]
 
     def _drop(self, keys_LB: Tensor | None) -> Drop:
         """Return the dropout of this worker's rows, keyed by seed, step, layer and row."""
@@ -464,8 +391,3 @@ def clip_gradients_(gradients: list[Tensor], norm: Tensor, limit: float) -> None
 def _by_direction(nats_N: Tensor) -> Tensor:
     """Return the sums of both directions, detached, float64."""
     return nats_N.detach().view(2, -1).sum(1, dtype=torch.float64)
-
-
-def _seed(*parts: int) -> int:
-    """Combine several numbers into one seed, so that different parts get independent streams."""
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)

@@ -6,9 +6,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+
+from elmo.nn.softmax import CandidateSample
 
 LIBRARY = Path(__file__).parents[2] / "elmo"
 PRIVATE = re.compile(r"torch(?:\.\w+)*\._(?!_)\w+(?:\.\w+)*|torch\.ops\.\w+\.\w+")
@@ -106,6 +109,20 @@ def collate() -> None:
     assert Tensor in default_collate_fn_map
 
 
+def row_sums() -> None:
+    rows, values = torch.tensor([2, 0, 2, 1, 2]), floats(5, 3)
+    found = torch.ops.aten.embedding_dense_backward(values, rows, 4, -1, False)
+    equal(found, torch.zeros(4, 3).index_add(0, rows, values))
+
+
+def tree_map() -> None:
+    from torch.utils._pytree import tree_map_only
+
+    row = CandidateSample(np.arange(2), 3, 4)
+    found = tree_map_only(Tensor, lambda tensor: tensor + 1, [(torch.tensor(1), row), None])
+    assert found == [(torch.tensor(2), row), None] and type(found[0][1]) is CandidateSample
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "torch._foreach_add_": lambda: in_place(torch._foreach_add_, lambda a, s: a + s, 0.5),
     "torch._foreach_addcdiv_": addcdiv,
@@ -117,11 +134,13 @@ CHECKS: dict[str, Callable[[], None]] = {
     "torch._foreach_sqrt": square_root,
     "torch._int_mm": int_mm,
     "torch.cpu._is_vnni_supported": vnni,
+    "torch.ops.aten.embedding_dense_backward": row_sums,
     "torch.ops.aten.unfold_backward": windows,
     "torch.ops.mkldnn._is_mkldnn_bf16_supported": bfloat16_units,
     "torch.ops.mkldnn._linear_pointwise": packed_product,
     "torch.ops.mkldnn._linear_pointwise.binary": packed_product,
     "torch.ops.mkldnn._reorder_linear_weight": packed_product,
+    "torch.utils._pytree": tree_map,
     "torch.utils.data._utils.collate": collate,
 }
 

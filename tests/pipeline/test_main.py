@@ -3,6 +3,7 @@ how seldom it looks for garbage."""
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -74,5 +75,7 @@ def test_an_interrupt_in_the_imports_is_one_line(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
+        # As from a terminal: the tests themselves may run in the background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert (done.returncode, done.stderr) == (1, "error: interrupted\n")

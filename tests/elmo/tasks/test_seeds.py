@@ -76,6 +76,7 @@ SCRIPT = """
 import sys
 from functools import partial
 from pathlib import Path
+from elmo.processes import helper_process
 from elmo.tasks import seeds
 from elmo.tasks.kinds import task_settings
 from tests.elmo.tasks.test_seeds import slow_network
@@ -85,7 +86,7 @@ if __name__ == "__main__":
     network = partial(slow_network, folder)
     folders = {0: folder / "0"}
     training = seeds.SeedTraining(network, [], [], None, task_settings("tagging", {}), folders)
-    with seeds._process_of_seed(training, 0) as process:
+    with helper_process(seeds._train_apart, training, 0) as process:
         process.join()
 """
 

@@ -176,7 +176,7 @@ def test_a_prepared_step_neither_draws_nor_searches(monkeypatch: pytest.MonkeyPa
     )
     for name in ("unique", "sort", "concatenate", "flatnonzero"):
         monkeypatch.setattr(np, name, refuse)
-    monkeypatch.setattr("elmo.train.step.sample_candidates", refuse)
+    monkeypatch.setattr("elmo.train.step_input.sample_candidates", refuse)
     steps.step(prepared, state, step=0)
     assert prepared.used_rows is not None and sends.count(id(prepared.used_rows.on_host)) == 1
 

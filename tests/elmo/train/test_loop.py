@@ -36,6 +36,7 @@ from elmo.train.job import MOST_MEASURED, TrainingJob
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.perplexity import perplexity, sentence_scores
 from elmo.train.step import Stepper, WorkerGroup, encode_and_read
+from elmo.train.step_input import StepPreparer
 from tests.elmo.run_job import ADAGRAD, NETWORK, OPTIMIZER, TRAINING
 
 ADAMW = replace(OPTIMIZER, warmup_steps=2)
@@ -203,13 +204,13 @@ def test_steps_are_prepared_by_the_thread_that_prefetches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = set()
-    prepare = Stepper.prepare
+    prepare = StepPreparer.prepare
 
-    def prepared(self: Stepper, *given: Any, **named: Any) -> Any:
+    def prepared(self: StepPreparer, *given: Any, **named: Any) -> Any:
         threads.add(threading.current_thread().name)
         return prepare(self, *given, **named)
 
-    monkeypatch.setattr(Stepper, "prepare", prepared)
+    monkeypatch.setattr(StepPreparer, "prepare", prepared)
     fit(job(tmp_path / "run", replace(SETTINGS, epochs=1)), workers=WorkerGroup(), report=ignore)
     assert threads == {"stream_0"}
 

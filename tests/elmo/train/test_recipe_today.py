@@ -18,7 +18,8 @@ from elmo.nn.bilm import BiLM
 from elmo.nn.dropout import dropout_keys, dropout_scales
 from elmo.nn.softmax import Softmax, sample_candidates
 from elmo.train.optimizer import Optimizer, has_weight_decay
-from elmo.train.step import Stepper, WorkerGroup, _seed
+from elmo.train.step import Stepper, WorkerGroup
+from elmo.train.step_input import _seed
 from tests.elmo.run_job import OPTIMIZER, TRAINING
 from tests.elmo.train.test_recipe_2018 import (
     CONFIG,

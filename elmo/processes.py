@@ -1,0 +1,46 @@
+"""Processes that help another one, and end with it."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+
+from elmo.nn.memory import keep_freed_memory
+
+
+@contextmanager
+def helper_process(target: Callable[..., None], *arguments: Any) -> Iterator[BaseProcess]:
+    """Start a process that calls `target`, on one thread; it ends with the block and with this
+    process, whatever it is doing. All that is passed is pickled."""
+    process = get_context("spawn").Process(target=_help, args=(target, arguments), daemon=True)
+    # The process ignores Ctrl-C, which this one handles.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _help(target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    target(*arguments)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

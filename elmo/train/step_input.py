@@ -1,0 +1,224 @@
+"""What a training step needs besides the weights, prepared ahead of it.
+
+A thread prepares the next steps while a step is computed. Beside a GPU a process does, since a
+thread would share Python's lock with the thread that launches the GPU's work.
+
+Shapes: S directions, T time steps, B rows of this worker, N distinct tokens or predictions, K
+characters, L layers.
+"""
+
+import io
+import pickle
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from elmo.data.arrays import distinct_numbers, index_table
+from elmo.data.stream import StreamPosition, Window, WindowStream, prefetch
+from elmo.errors import ElmoError
+from elmo.nn.device import host_tensor
+from elmo.nn.dropout import dropout_keys
+from elmo.nn.softmax import CandidateDraw, CandidateSample, UsedWordRows, sample_candidates
+from elmo.processes import helper_process
+from elmo.settings import TrainingSettings
+
+
+class StepInput(NamedTuple):
+    """All that a step needs besides the weights, as CPU tensors ready to be copied to the device.
+
+    `predictions` counts them per direction, for all workers. `characters_NK`, `index_STB` and
+    `reset_TB` (None: the state runs on) are as in `Window`. `targets_SN` are the target words of
+    both directions at `positions_N` (None: all positions). `keys_LB` has a dropout key for each
+    layer and row (None: no dropout). `draws` are the candidates of a sampled softmax, one for both
+    directions or one for each, and `used_rows` the rows of the word matrix that any worker uses
+    (None: all rows).
+    """
+
+    predictions: int
+    characters_NK: Tensor
+    index_STB: Tensor
+    reset_TB: Tensor | None
+    targets_SN: npt.NDArray[np.int64]
+    positions_N: Tensor | None
+    keys_LB: Tensor | None
+    draws: list[CandidateDraw]
+    used_rows: "StepWordRows | None"
+
+
+class StepWordRows(NamedTuple):
+    """The rows of the word matrix (one row per word) that a step uses: their numbers, the same as a
+    CPU tensor, and for each draw of candidates where its targets and candidates are among them."""
+
+    numbers: npt.NDArray[np.int64]
+    on_host: Tensor
+    rows: list[UsedWordRows]
+
+
+PreparedStep = tuple[StepInput, Callable[[], StreamPosition]]
+
+
+@dataclass(frozen=True)
+class StepPreparer:
+    """What prepares the steps of one worker, from their windows; it can be pickled.
+
+    The softmax has `words` words, dropout is applied in `layers` places, and `rows` are the numbers
+    of this worker's rows. The tensors are made ready for `device`. `pad` pads distinct tokens
+    (None: nothing does), and `gather` exchanges words with other workers (None: there are none).
+    """
+
+    settings: TrainingSettings
+    words: int
+    layers: int
+    rows: list[int]
+    device: torch.device
+    pad: Callable[[npt.NDArray[np.int32]], npt.NDArray[np.int32]] | None
+    gather: Callable[[npt.NDArray[np.int64]], list[npt.NDArray[np.int64]]] | None
+
+    def prepare(self, window: Window, *, step: int) -> StepInput:
+        """Compute all that step number `step`, from 0, needs besides the weights, from its
+        window."""
+        device, settings = self.device, self.settings
+        characters_NK = window.characters_NK if self.pad is None else self.pad(window.characters_NK)
+        targets_SN = window.targets_STB.reshape(2, -1)
+        positions_N = None
+        if not window.mask_TB.all():
+            on_N = np.flatnonzero(window.mask_TB)
+            positions_N, targets_SN = host_tensor(on_N, device), targets_SN[:, on_N]
+        keys_LB = None
+        if settings.dropout > 0:
+            keys = [
+                dropout_keys(settings.seed, step, layer, rows=self.rows)
+                for layer in range(self.layers)
+            ]
+            keys_LB = host_tensor(torch.stack(keys).numpy(), device)
+        draws = self._draws(targets_SN, step)
+        return StepInput(
+            predictions=window.count // 2,
+            characters_NK=host_tensor(characters_NK, device),
+            index_STB=host_tensor(window.index_STB, device),
+            reset_TB=host_tensor(window.reset_TB, device) if settings.reset == "sentence" else None,
+            targets_SN=targets_SN,
+            positions_N=positions_N,
+            keys_LB=keys_LB,
+            draws=draws,
+            used_rows=self._find_word_rows(window.words, targets_SN, draws) if draws else None,
+        )
+
+    def _find_word_rows(
+        self,
+        words: npt.NDArray[np.int64],
+        targets_SN: npt.NDArray[np.int64],
+        draws: list[CandidateDraw],
+    ) -> StepWordRows:
+        """Return the used rows: the candidates, and the distinct targets of all workers; `words`
+        are those of this worker."""
+        device, vocabulary = self.device, self.words
+        parts = [words] if self.gather is None else self.gather(words)
+        with_candidates = np.concatenate([*parts, *(draw.words for draw in draws)])
+        numbers = distinct_numbers(with_candidates, vocabulary)
+        row_of_V = index_table(numbers, vocabulary)
+        targets_by_draw = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
+        rows = [
+            UsedWordRows.find(targets_N, draw.words, row_of_V, device)
+            for targets_N, draw in zip(targets_by_draw, draws, strict=True)
+        ]
+        return StepWordRows(numbers, host_tensor(numbers, device), rows)
+
+    def _draws(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[CandidateDraw]:
+        """Return one draw for both directions or one for each, equal on all workers; none if the
+        softmax is not sampled."""
+        settings, device = self.settings, self.device
+        if settings.softmax == "full":
+            return []
+
+        def draw(*parts: int) -> CandidateSample:
+            random = np.random.Generator(np.random.Philox(_seed(settings.seed, step, *parts)))
+            return sample_candidates(settings.samples, self.words, random)
+
+        if settings.draws == "shared":
+            return [CandidateDraw.prepare(targets_SN.ravel(), draw(), device)]
+        return [CandidateDraw.prepare(targets_SN[way], draw(0, way), device) for way in (0, 1)]
+
+
+def read_ahead(
+    preparer: StepPreparer,
+    stream: WindowStream,
+    position: StreamPosition,
+    *,
+    step: int,
+    in_process: bool,
+) -> Generator[PreparedStep, None, None]:
+    """Yield what each step needs, from a position of the text and step number `step` on, and how to
+    compute the position after it: two steps ahead, by a thread or, if `in_process`, by a process.
+    """
+    if not in_process:
+        with closing(prefetch(_prepare(preparer, stream, position, step))) as items:
+            yield from items
+        return
+    receiving, sending = Pipe(duplex=False)
+    elsewhere = replace(preparer, device=torch.device("cpu"))
+    with helper_process(_send, sending, elsewhere, stream, position, step):
+        sending.close()
+        with receiving, closing(prefetch(_receive(receiving, preparer.device))) as items:
+            yield from items
+
+
+def _prepare(
+    preparer: StepPreparer, stream: WindowStream, position: StreamPosition, step: int
+) -> Iterator[PreparedStep]:
+    for number, (window, position_after) in enumerate(stream.windows(position), step):
+        yield preparer.prepare(window, step=number), position_after
+
+
+def _send(sending: Connection, *arguments: Any) -> None:
+    """Send each prepared step, then None; or the error that ends them."""
+    try:
+        for item in _prepare(*arguments):
+            sending.send_bytes(_pickled(item))
+        sending.send_bytes(_pickled(None))
+    except Exception as error:
+        sending.send_bytes(_pickled(error))
+
+
+def _receive(receiving: Connection, device: torch.device) -> Iterator[PreparedStep]:
+    while True:
+        try:
+            item = pickle.loads(receiving.recv_bytes())
+        except EOFError:
+            raise ElmoError(
+                "the process that reads the text has ended; run the same command again, and guard "
+                'the code of a script by if __name__ == "__main__"'
+            ) from None
+        if item is None:
+            return
+        if isinstance(item, Exception):
+            raise item
+        yield tree_map_only(Tensor, lambda tensor: host_tensor(tensor.numpy(), device), item)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles tensors as arrays, which takes a tenth of the time."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how to make a tensor again."""
+        return (torch.from_numpy, (value.numpy(),)) if type(value) is Tensor else NotImplemented
+
+
+def _pickled(value: Any) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, protocol=5).dump(value)
+    return file.getvalue()
+
+
+def _seed(*parts: int) -> int:
+    """Combine several numbers into one seed, so that different parts get independent streams."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)
