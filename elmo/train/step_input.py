@@ -1,4 +1,4 @@
-"""What a training step needs besides the weights, prepared ahead of it.
+"""The input of a training step, all that it needs besides the weights, prepared ahead of it.
 
 A thread prepares the next steps while a step is computed. Beside a GPU a process does, since a
 thread would share Python's lock with the thread that launches the GPU's work.
@@ -68,7 +68,7 @@ PreparedStep = tuple[StepInput, Callable[[], StreamPosition]]
 
 @dataclass(frozen=True)
 class StepPreparer:
-    """What prepares the steps of one worker, from their windows; it can be pickled.
+    """The preparation of one worker's steps from their windows; it can be pickled.
 
     The softmax has `words` words, dropout is applied in `layers` places, and `rows` are the numbers
     of this worker's rows. The tensors are made ready for `device`. `pad` pads distinct tokens
