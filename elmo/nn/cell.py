@@ -67,20 +67,18 @@ def _copy_function(function: Any, cells: int) -> Callable[..., Any]:
     return FunctionType(code, function.__globals__)
 
 
-def fused(
-    function: Callable[..., Any], device: torch.device, *, any_shape: bool = True
-) -> Callable[..., Any]:
+def fused(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
     """Return a function of tensors on a GPU, fused by torch.compile if that works here; on a CPU,
-    the function itself. With `any_shape` it is compiled once, else for each shape of its tensors,
-    which makes it faster."""
+    the function itself. It is compiled for any shape: of a fixed one, torch 2.11 writes constants
+    of dropout that do not fit int32."""
     if device.type != "cuda" or _obstacle_to_compiling(device):
         return function
-    return _compile(function, any_shape)
+    return _compile_for_any_shape(function)
 
 
 @cache
-def _compile(function: Callable[..., Any], any_shape: bool) -> Callable[..., Any]:
-    return torch.compile(function, dynamic=any_shape)
+def _compile_for_any_shape(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=True)
 
 
 def _obstacle_to_compiling(device: torch.device) -> str:

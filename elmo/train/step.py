@@ -366,7 +366,7 @@ class Stepper:
         shape = (2, settings.window, keys_LB.shape[1], self.bilm.config.projection)
         device, scales = self.workers.device, dropout_scales
         if self._compiled:
-            scales = fused(dropout_scales, device, any_shape=False)
+            scales = fused(dropout_scales, device)
         scales_LSTBP = scales(
             shape, device_tensor(keys_LB, device), settings.dropout, self.precision
         )
