@@ -4,7 +4,7 @@ A thread prepares the next steps while a step is computed. Beside a GPU a proces
 thread would share Python's lock with the thread that launches the GPU's work.
 
 Shapes: S directions, T time steps, B rows of this worker, N distinct tokens or predictions, K
-characters, L layers.
+characters, L layers, V words.
 """
 
 import io
