@@ -11,7 +11,7 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 20_097,
+    "elmo": 20_096,
     "pipeline": 14_483,
     "research": 2_242,
     "benchmarks": 3_519,

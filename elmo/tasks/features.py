@@ -221,7 +221,7 @@ class LinearModels(nn.Module):
     def _hash_features(self, examples: Sequence[Labelled]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the hashes of all features of the items and how often each occurs in its item
         (M,), one item after another, and their number in each item (N,)."""
-        parts = [_hash_features(example, self.hashes) for example in examples]
+        parts = [_hash_example(example, self.hashes) for example in examples]
         hashes_M, counts_M, lengths_N = (
             torch.tensor([number for part in parts for number in part[k]], dtype=torch.long)
             for k in range(3)
@@ -399,7 +399,7 @@ def _vectors_of(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
 
 
 @lru_cache(maxsize=EXAMPLES_REMEMBERED)
-def _hash_features(example: Labelled, hashes: int) -> tuple[list[int], list[int], list[int]]:
+def _hash_example(example: Labelled, hashes: int) -> tuple[list[int], list[int], list[int]]:
     """Return the hashes below `hashes` of the features of an example's items, how often each occurs
     in its item, and their number in each item."""
     bags = [

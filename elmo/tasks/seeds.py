@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from elmo.io.locks import work_folder_lock
+from elmo.nn.processes import helper_process
 from elmo.nn.threads import one_thread
-from elmo.processes import helper_process
 from elmo.tasks.model import TaskModel
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.train import (

@@ -339,10 +339,9 @@ class Stepper:
             )
             nats_S = _by_direction(nats_N)
         else:
+            compiled = self._compiled
             losses = [
-                sampled_softmax_loss(h_NP, weight_UP, bias_U, draw, rows, compiled=self._compiled)[
-                    0
-                ]
+                sampled_softmax_loss(h_NP, weight_UP, bias_U, draw, rows, compiled=compiled)[0]
                 for h_NP, draw, rows in zip(h_SNP, draws, used_rows.rows, strict=True)
             ]
             loss, nats_S = losses[0] + losses[1], torch.stack(losses).detach().double()

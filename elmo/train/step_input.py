@@ -27,8 +27,8 @@ from elmo.data.stream import StreamPosition, Window, WindowStream, prefetch
 from elmo.errors import ElmoError
 from elmo.nn.device import host_tensor
 from elmo.nn.dropout import dropout_keys
+from elmo.nn.processes import helper_process
 from elmo.nn.softmax import CandidateDraw, CandidateSample, UsedWordRows, sample_candidates
-from elmo.processes import helper_process
 from elmo.settings import TrainingSettings
 
 

@@ -76,7 +76,7 @@ SCRIPT = """
 import sys
 from functools import partial
 from pathlib import Path
-from elmo.processes import helper_process
+from elmo.nn.processes import helper_process
 from elmo.tasks import seeds
 from elmo.tasks.kinds import task_settings
 from tests.elmo.tasks.test_seeds import slow_network
