@@ -428,11 +428,10 @@ def elsewhere() -> bool:
 
 
 def _set_up() -> None:
-    """Ray's own settings, which it reads as it is imported; what the user set stays."""
+    """Ray's own settings, most of which it reads as it is imported; what the user set stays."""
     settings = _QUIET if elsewhere() else _QUIET | _ON_THIS_MACHINE
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     if not elsewhere() and "RAY_AUTH_MODE" not in os.environ:
-        os.environ["RAY_AUTH_MODE"] = "token"
-        # Ray would otherwise write one into the user's home, for all clusters and good.
+        # Ray asks for a token, and would write one into the user's home, for all clusters and good.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

@@ -9,10 +9,11 @@ from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 
 
-def fit(
-    folder: Path, cluster: Cluster, loop: Callable[..., Any] = print, config: Any = None
-) -> Any:
-    """Return what `loop` returns that is trained as `train`, with its work in `folder`."""
+def fit(folder: Path, cluster: Cluster, loop: Callable[..., Any] = max, config: Any = None) -> Any:
+    """Return what `loop` returns that is trained as `train`, with its work in `folder`.
+
+    The default one can be pickled by its name; `print` can't once Ray Train has replaced it.
+    """
     return workers.fit(
         loop,
         {} if config is None else config,

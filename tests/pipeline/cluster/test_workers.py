@@ -112,7 +112,7 @@ def test_ray_train_is_not_given_the_config_to_show(
 
     monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
     config = {"uri": "https://user:hunter2@tracking"}
-    assert fit(tmp_path, HERE, print, config) == 7
+    assert fit(tmp_path, HERE, config=config) == 7
     assert given and "hunter2" not in repr(given)
 
 
