@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 20_096,
-    "pipeline": 14_483,
+    "pipeline": 14_482,
     "research": 2_242,
     "benchmarks": 3_519,
     "tests": 27_276,

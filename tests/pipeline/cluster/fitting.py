@@ -10,10 +10,8 @@ from pipeline.settings.cluster import Cluster
 
 
 def fit(folder: Path, cluster: Cluster, loop: Callable[..., Any] = max, config: Any = None) -> Any:
-    """Return what `loop` returns that is trained as `train`, with its work in `folder`.
-
-    The default one can be pickled by its name; `print` can't once Ray Train has replaced it.
-    """
+    """Return what `loop` returns, trained as `train` with its work in `folder`; Ray replaces `print`,
+    so that it can't be pickled."""
     return workers.fit(
         loop,
         {} if config is None else config,
