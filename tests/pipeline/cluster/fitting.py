@@ -10,8 +10,9 @@ from pipeline.settings.cluster import Cluster
 
 
 def fit(folder: Path, cluster: Cluster, loop: Callable[..., Any] = max, config: Any = None) -> Any:
-    """Return what `loop` returns, trained as `train` with its work in `folder`; Ray replaces `print`,
-    so that it can't be pickled."""
+    """Return what `loop` returns, trained as `train` with its work in `folder`.
+
+    Not `print`: Ray Train replaces it, and it can't be pickled then."""
     return workers.fit(
         loop,
         {} if config is None else config,
