@@ -15,6 +15,7 @@ from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.locks import work_folder_lock
 from elmo.io.records import digest, read_record
+from elmo.model.config import read_config
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION, comparison
 from elmo.tasks.kinds import task_settings
@@ -179,8 +180,6 @@ def _check(task: ComparedTask, ways: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _check_tokenizers(folders: Sequence[Path]) -> None:
-    from elmo.model.config import read_config
-
     expected, *tokenizers = (read_config(path).tokenizer for path in folders)
     for path, tokenizer in zip(folders[1:], tokenizers, strict=True):
         if not tokenizer.same_tokens(expected):
@@ -200,8 +199,6 @@ def _settings(task: ComparedTask, changes: Mapping[str, Any]) -> TaskSettings:
 
 
 def _read(task: ComparedTask) -> dict[str, "ExampleSet"]:
-    from elmo.model.config import read_config
-
     return task_training.read_labelled(
         task.kind,
         task.sources,
@@ -227,7 +224,10 @@ def _train(
         {split: source_digest(split, path) for split, path in task.sources.items()},
         [task.format, task.columns, task.scheme, task.seeds],
         len(data["train"].examples),
-        model_digest(task.model),
+        # Without ELMo, only the model's tokenizer is used.
+        repr(read_config(task.model).tokenizer)
+        if settings.elmo == "none"
+        else model_digest(task.model),
         RESULTS_VERSION,
     ]
     folder = work.absolute() / f"way-{digest(made_from)[:16]}"
