@@ -1,53 +1,33 @@
 """Measure how fast training and embedding are on a GPU.
 
-    python -m benchmarks.gpu TEXT [--words 793471] [--rows 128 1024] [--steps 25]
+    python -m benchmarks.gpu TEXT [--words 793471] [--rows 128 1024] [--steps 25] [--seconds 570]
         [--networks original small default] [--sentences 8000] [--profile FOLDER]
-        [--seconds 570] [--project FOLDER --pieces FOLDER]
 
 TEXT has one sentence per line, tokens between spaces. Without a CUDA device it runs on the CPU,
-which only tests the command. The networks and the
-recipe are those of `benchmarks.training`, in float32 (exact: no TF32) and bfloat16, with the words
-of the model of 2018; windows are prepared by a process, as in training, and each step's
-figures are read one step late. Each measurement is a process of its own, after a matrix product has
-shown the GPU's peak; the most telling ones come first, and each result is a line on standard error
-at once. No measurement begins after `--seconds`, and if one fails the others still run. Prints
-JSON: tokens a second, their share of that peak (products counted by
-shape), the time of a step, memory; the same without CUDA graphs; whether two trainings end in the
-same bytes. With `--profile`, the kernels of a step and of embedding go to files in FOLDER.
-
-With `--project`, a project in which `elmo run vocab` has ended, the time that is left trains the
-network of its params.yaml in bfloat16. The checkpoint goes to `--pieces`, in files of 15 MiB; if
-files of an earlier run are there, training goes on from them. To save space the weights are
-rounded to float16 and AdamW's means start from zero. Once training has ended, the same command
-writes the model to FOLDER/model; with `--networks` and no name, it does so without measurements.
-
-For a machine that is lent for ten minutes and returns 64 MiB of what lies in $OUT, send a checkout
-without `pretrained/` but with `english/`: params.yaml, data/shards, data/vocab and, the second
-time, the pieces that came back. Beside torch it needs msgspec, fsspec, pyarrow, safetensors, h5py
-and PyYAML. Run there:
-
-    cp -r english/pieces/. $OUT; python3 -m benchmarks.gpu text.txt --networks original small \\
-        --seconds 540 --project english --pieces $OUT > $OUT/figures.json
+which only tests the command. The networks and the recipe are those of `benchmarks.training`, in
+float32 (exact: no TF32) and bfloat16, with the words of the model of 2018. A process prepares the
+windows, as in training, and each step's figures are read one step late. Each measurement is a
+process of its own, after a matrix product has shown the GPU's peak. The most telling ones come
+first, and each result is a line on standard error at once. No measurement begins after `--seconds`,
+and if one fails the others still run. Prints JSON: tokens a second, their share of that peak
+(products counted by shape), the time of a step, memory; the same without CUDA graphs; whether two
+trainings end in the same bytes. With `--profile`, the kernels of a step and of embedding go to
+files in FOLDER.
 """
 
 import argparse
-import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
-from dataclasses import replace
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
-import yaml
 
 from benchmarks.embedding import make_weights, sentences_of
 from benchmarks.lm_text import prepare
@@ -60,36 +40,21 @@ from benchmarks.training_sides import (
     stepper_of,
     stream_of,
 )
-from elmo.data.characters import Characters
 from elmo.data.shards import Shards
-from elmo.data.vocabulary import Vocabulary
-from elmo.io.location import Location
 from elmo.model.embedder import Embedder
-from elmo.model.folder import save_model
 from elmo.nn import cuda_graphs
-from elmo.nn.bilm import BiLM
 from elmo.nn.device import default_device, exact_float32
-from elmo.nn.softmax import new_softmax
 from elmo.settings import (
     PRECISIONS,
-    CheckpointSettings,
-    ModelShape,
     StoreSettings,
-    TrainingSettings,
 )
 from elmo.store.build import build
-from elmo.train.checkpoints import Checkpoint, CheckpointFolder
-from elmo.train.job import TrainingJob
-from elmo.train.loop import fit
 from elmo.train.step import Stepper, WorkerGroup
 
 DEVICE = torch.device(default_device())
 WARM = 6  # steps before those that are timed: they compile, and capture graphs
 WINDOW = 20
 EMBEDDED = ("small", "original", "tiny")
-PIECE = 15 << 20  # bytes of a file that comes back from a lent machine
-SAVING = 20  # seconds for writing the checkpoint
-NEVER = 1 << 30  # steps between measurements of held-out text: one at the end is enough
 
 
 def main() -> None:
@@ -110,8 +75,7 @@ def _measure_all(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     end = time.monotonic() + options.seconds
     for work, network, precision, rows, graphs in _works(options):
-        options.left = end - time.monotonic()
-        if options.left < 0:
+        if time.monotonic() > end:
             break
         name = f"{work}, {network}, {precision}, {rows} rows{'' if graphs else ', no graphs'}"
         figures[name] = _run(options, folder, work, network, precision, rows, graphs=graphs)
@@ -139,8 +103,6 @@ def _works(options: argparse.Namespace) -> Iterator[tuple[str, str, str, int, bo
             yield "twice", network, precision, options.rows[0], True
     for network in options.networks[:1]:
         yield "training", network, "bfloat16", options.rows[0], False
-    if options.project:
-        yield "model", "", "bfloat16", 0, True
 
 
 def _run(
@@ -155,7 +117,7 @@ def _run(
 ) -> dict[str, Any]:
     side = {"work": work, "folder": folder, "network": network, "precision": precision}
     words = ["--side", json.dumps(side | {"rows": rows})]
-    for name in ("words", "steps", "sentences", "profile", "project", "pieces", "left"):
+    for name in ("words", "steps", "sentences", "profile"):
         if value := getattr(options, name):
             words += [f"--{name}", str(value)]
     command = [sys.executable, "-m", "benchmarks.gpu", str(options.text), *words]
@@ -281,90 +243,6 @@ def _embedding(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _model(options: argparse.Namespace) -> dict[str, Any]:
-    """Train the project's model for the time that is left, or to its end."""
-    job = _job(options)
-    checkpoints = CheckpointFolder(job.folder / "checkpoints", keep=1)
-    pieces = sorted(options.pieces.glob("piece-*"))
-    if pieces and not checkpoints.steps():
-        archive_bytes = io.BytesIO(b"".join(piece.read_bytes() for piece in pieces))
-        with zipfile.ZipFile(archive_bytes) as archive:
-            archive.extractall(job.folder.local or "")
-    figures: dict[str, Any] = {}
-    with suppress(KeyboardInterrupt):
-        fit(job, workers=WorkerGroup(device=DEVICE), report=lambda _, row: figures.update(row))
-    checkpoint = checkpoints.load(checkpoints.steps()[-1])
-    if checkpoint.progress.finished:
-        save_model(
-            options.project / "model",
-            bilm=job.bilm,
-            vocabulary=job.vocabulary,
-            characters=job.characters,
-            softmax={name: tensor.detach() for name, tensor in job.softmax.state_dict().items()},
-            training={"perplexity": checkpoint.progress.figures},
-            tokenizer=job.shards.tokenization,
-        )
-    _write_pieces(checkpoint, options.pieces)
-    return figures | {"step": checkpoint.progress.step, "finished": checkpoint.progress.finished}
-
-
-class _Deadline:
-    def __init__(self, seconds: float) -> None:
-        self.end = time.monotonic() + seconds
-
-    def exists(self) -> bool:
-        """Tell whether the time has come to stop and save."""
-        return time.monotonic() > self.end
-
-
-def _job(options: argparse.Namespace) -> TrainingJob:
-    project: Path = options.project
-    params = yaml.safe_load((project / "params.yaml").read_text(encoding="utf-8"))["pretrain"]
-    changes = {"precision": options.precision, "evaluate_every": NEVER}
-    settings = msgspec.convert(params["training"] | changes, TrainingSettings)
-    shape = msgspec.convert(params["network"] | {"input_words": None}, ModelShape)
-    shards, vocab = Shards(project / "data/shards/general"), project / "data/vocab"
-    vocabulary, characters = Vocabulary.load(vocab), Characters.load(vocab / "characters.json")
-    bilm = BiLM(shape, characters=characters.size)
-    bilm.reset_parameters(settings.seed)
-    return TrainingJob(
-        bilm=bilm,
-        softmax=new_softmax(len(vocabulary), shape.projection, seed=settings.seed + 1),
-        vocabulary=vocabulary,
-        characters=characters,
-        shards=shards,
-        settings=settings.with_chosen_rows(shards.tokens("train")),
-        folder=Location(project / "job"),
-        lr_of={},
-        checkpointing=CheckpointSettings(minutes=60, keep=1),
-        stop=_Deadline(options.left - SAVING),
-    )
-
-
-def _write_pieces(checkpoint: Checkpoint, pieces: Path) -> None:
-    tensors = {name: _narrow(name, tensor) for name, tensor in checkpoint.tensors.items()}
-    data = io.BytesIO()
-    with tempfile.TemporaryDirectory() as folder:
-        replace(checkpoint, tensors=tensors).save(Location(folder) / "checkpoint")
-        with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for file in Path(folder, "checkpoint").iterdir():
-                name = f"checkpoints/step-{checkpoint.progress.step:09d}/{file.name}"
-                archive.write(file, name)
-    pieces.mkdir(parents=True, exist_ok=True)
-    for piece in pieces.glob("piece-*"):
-        piece.unlink()
-    for number, start in enumerate(range(0, len(archive_bytes := data.getvalue()), PIECE)):
-        (pieces / f"piece-{number}").write_bytes(archive_bytes[start : start + PIECE])
-
-
-def _narrow(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    if name.endswith(".taken"):
-        return tensor
-    if name.startswith("optimizer."):
-        return (tensor * (not name.endswith(".mean"))).bfloat16()
-    return tensor.half()
-
-
 def _profile(options: argparse.Namespace, work: Callable[[], object]) -> None:
     with torch.profiler.profile() as profiler:
         tables = [f"{_seconds(work):.3f} s"]
@@ -395,7 +273,6 @@ WORKS = {
     "training": _training,
     "twice": _compare_two_trainings,
     "embedding": _embedding,
-    "model": _model,
 }
 
 
@@ -410,9 +287,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, nargs="+", default=[128, 1024])
     networks = ["original", "small", "default"]
     parser.add_argument("--networks", nargs="*", choices=NETWORKS, default=networks)
-    parser.add_argument("--project", type=Path)
-    parser.add_argument("--pieces", type=Path)
-    parser.add_argument("--left", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--side", type=json.loads, help=argparse.SUPPRESS)
     return parser.parse_args()
 

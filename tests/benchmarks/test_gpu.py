@@ -4,18 +4,14 @@ import json
 import subprocess
 import sys
 from contextlib import redirect_stdout
-from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
-import msgspec
 import pytest
 
 from benchmarks import gpu
-from elmo.model.embedder import Embedder
-from tests.elmo.run_job import NETWORK, TRAINING, make_job, sentences
+from tests.elmo.run_job import sentences
 
 RUN = subprocess.run
 
@@ -37,22 +33,11 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(gpu.subprocess, "run", run_here)
     monkeypatch.setenv("ELMO_COMPILE", "0")
     monkeypatch.setattr(gpu, "WARM", 2)
-    text, project = tmp_path / "text", tmp_path / "project"
+    text = tmp_path / "text"
     text.write_text("".join(" ".join(line) + "\n" for line in sentences(140)))
-    job = make_job(project)
-    (project / "data" / "vocab").mkdir(parents=True)
-    (project / "shards").rename(project / "data" / "general")
-    (project / "data" / "shards").mkdir()
-    (project / "data" / "general").rename(project / "data" / "shards" / "general")
-    job.vocabulary.save(project / "data" / "vocab")
-    job.characters.save(project / "data" / "vocab" / "characters.json")
-    network = {name: value for name, value in asdict(NETWORK).items() if name != "input_words"}
-    params = {"pretrain": {"network": network, "training": asdict(TRAINING)}}
-    (project / "params.yaml").write_bytes(msgspec.yaml.encode(params))
 
     def run(*options: str) -> Any:
-        pieces = ["--project", str(project), "--pieces", str(tmp_path / "pieces")]
-        command = ["python", "-m", "benchmarks.gpu", str(text), *pieces, *options]
+        command = ["python", "-m", "benchmarks.gpu", str(text), *options]
         return json.loads(run_here(command).stdout)
 
     return run
@@ -69,7 +54,6 @@ def test_every_measurement_comes_to_its_end(
     assert [name.split(",")[0] for name in figures] == [
         *(2 * ["peak", "training", "training", "embedding", "twice"]),
         "training",
-        "model",
     ]
     for name, row in figures.items():
         if name.startswith(("training", "embedding")):
@@ -77,14 +61,3 @@ def test_every_measurement_comes_to_its_end(
         if name.startswith("twice"):
             assert row["equal"]
     assert len(list((tmp_path / "profile").iterdir())) == 6
-    model = Embedder.load(tmp_path / "project" / "model")
-    assert model.embed([["au", "av"]])[0].shape == (3, 2, 16)
-
-
-def test_a_training_goes_on_from_the_pieces_that_came_back(measure: Any, tmp_path: Path) -> None:
-    for step in (1, 2):  # no more than one step fits in the time that is left
-        figures = measure("--networks", "--seconds", str(gpu.SAVING))
-        assert figures["model, , bfloat16, 0 rows"]["step"] == step
-        rmtree(tmp_path / "project" / "job")
-    figures = measure("--networks")
-    assert figures["model, , bfloat16, 0 rows"]["finished"]
