@@ -135,12 +135,11 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
     with new_file_if_absent(Path(options)) as new_options:  # both files, or neither
         write_json(new_options, _options_json(config))
         # If this is killed between the two, the weights stay; the next export accepts them.
-        with create_hdf5(Path(weights), keep_same=True) as (file, check_write):
+        with create_hdf5(Path(weights), keep_same=True) as file:
             for name, datasets in _datasets(config, None):
                 arrays = _split_weight(name, state[name])
                 for (dataset, shape), array in zip(datasets, arrays, strict=True):
                     file.create_dataset(dataset, data=array.reshape(shape).numpy(), dtype="float32")
-                    check_write()
 
 
 def read_options(path: Path) -> ModelShape:

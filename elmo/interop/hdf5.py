@@ -1,7 +1,7 @@
 """Opening and creating HDF5 files, of any content; h5py is imported only when one is needed."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,48 +60,16 @@ def damaged_error(path: Path, error: Exception) -> Damaged:
 
 
 @contextmanager
-def create_hdf5(out: Path, *, keep_same: bool = False) -> Iterator[tuple[Any, Callable[[], None]]]:
-    """Yield a new h5py file, which becomes `out` on success, and a function that you must call
-    after each dataset.
+def create_hdf5(out: Path, *, keep_same: bool = False) -> Iterator[Any]:
+    """Yield a new h5py file in memory, which is written to `out` on success.
 
-    The function raises the error if a write failed, as on a full disk, where the HDF5 library
-    itself would crash the process. An existing `out` is refused unless it is empty; with
-    `keep_same`, it is kept if its bytes are the same.
+    Written to a full disk, the HDF5 library itself would crash the process.
+    An existing `out` is refused unless it is empty; with `keep_same`, it is kept if its bytes are
+    the same.
     """
     h5py = load_h5py()
-    with new_file_if_absent(out, keep_same=keep_same) as path, _LateErrorFile(path, "w+") as stream:
-        try:
-            with h5py.File(stream, "w") as hdf5:
-                yield hdf5, stream.check
-        finally:
-            stream.check()
-
-
-class _LateErrorFile(io.FileIO):
-    """A file that records its first write error instead of raising it, and ignores later writes."""
-
-    error: OSError | None = None
-
-    def check(self) -> None:
-        """Raise the recorded error, if any."""
-        if self.error is not None:
-            raise self.error
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        start = self.tell()
-        try:
-            while self.error is None and self.tell() < start + len(view):
-                super().write(view[self.tell() - start :])
-        except OSError as error:
-            self.error = error
-        self.seek(start + len(view))
-        return len(view)
-
-    def truncate(self, size: int | None = None) -> int:
-        try:
-            if self.error is None:
-                super().truncate(size)
-        except OSError as error:
-            self.error = error
-        return self.tell() if size is None else size
+    with new_file_if_absent(out, keep_same=keep_same) as path:
+        content = io.BytesIO()
+        with h5py.File(content, "w") as file:
+            yield file
+        path.write_bytes(content.getbuffer())

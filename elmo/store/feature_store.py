@@ -191,17 +191,6 @@ class FeatureStore:
         ids = [self.part(number).sentence_ids for number in self.numbers(split)]
         return np.sort(np.concatenate([np.empty(0, np.int64), *ids]))
 
-    def lines(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return for each sentence id whether that sentence was a whole line of the input (bool
-        array).
-
-        A whole line without tokens was a blank line. Other sentences without tokens come from the
-        splitter and mean nothing.
-        """
-        first_ids = [store.sentence_shift for store in self._stores]
-        lines = [manifest.source.tokenizer.sentences == "line" for manifest in self.manifests]
-        return np.array(lines, bool)[np.searchsorted(first_ids, ids, side="right") - 1]
-
     def numbers(self, split: str | None = None) -> list[int]:
         """Return the numbers of the parts that hold a split, "train" or "heldout" (default: both),
         to be passed to `part`."""

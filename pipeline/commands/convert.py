@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmo.data.tokenizer import TOKENIZERS
-from elmo.errors import BadSettings, ElmoError
-from elmo.interop.dump_formats import DUMP_LAYOUTS, TABLE, choose_layout
+from elmo.errors import ElmoError
 
 from .options import (
     FOLDER,
@@ -147,48 +146,29 @@ def package(
     print_done(f"package: {out} (digest {digest[:12]}); run: pip install {folder}")
 
 
-def _dump_help() -> str:
-    layouts = [f"  {name:<10} {text}" for name, text in DUMP_LAYOUTS.items()]
-    lines = [
-        "Export STORE to other tools, as a table of tokens or in an HDF5 layout of 2018.",
-        "",
-        "\b",
-        "Layouts:",
-        *layouts,
-        "Example: elmo dump data/features vectors.parquet",
-    ]
-    return "\n".join(lines)
-
-
-@click.command(help=_dump_help())
+@click.command()
 @click.argument("store", type=FOLDER)
 @click.argument("out", type=NEW_FILE)
-@click.option(
-    "--layout",
-    type=click.Choice([*DUMP_LAYOUTS]),
-    help="A layout listed above. Default: lists for OUT.parquet, all for OUT.hdf5 or OUT.h5.",
-)
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
-    help="The number type of the layout `lists`.",
+    help="The number type of the vectors.",
 )
 @OVERWRITE
-def dump(store: "Location", out: Path, layout: str | None, dtype: Any, overwrite: bool) -> None:
-    """Write STORE for other tools."""
-    from elmo.store import FeatureStore
-    from elmo.store.dump import export_hdf5, export_token_table
+def dump(store: "Location", out: Path, dtype: Any, overwrite: bool) -> None:
+    """Export STORE to other tools, as the Parquet table OUT with one row per token.
 
-    layout = choose_layout(out.name, layout)
-    is_table = layout == TABLE
-    if dtype != "float32" and not is_table:
-        raise BadSettings(f"--dtype {dtype}: this layout has float32; leave --dtype out")
+    \b
+    Example: elmo dump data/features vectors.parquet
+    """
+    from elmo.store import FeatureStore
+    from elmo.store.dump import export_token_table
+
+    if out.suffix != ".parquet":
+        raise ElmoError(f"{out}: dump writes .parquet; use {out.stem}.parquet")
     features = FeatureStore(store, checked=True)
-    with output_file(out, overwrite, kind=PARQUET if is_table else HDF5, read=[store]) as file:
-        if is_table:
-            count = export_token_table(features, file, dtype=dtype)
-        else:
-            count = export_hdf5(features, file, layout=layout)
-    print_done(f"dump: {out} has {count:,} {'rows, one per token' if is_table else 'sentences'}")
+    with output_file(out, overwrite, kind=PARQUET, read=[store]) as file:
+        count = export_token_table(features, file, dtype=dtype)
+    print_done(f"dump: {out} has {count:,} rows, one per token")

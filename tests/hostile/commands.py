@@ -18,6 +18,5 @@ COMMANDS: dict[str, list[str]] = {
     "verify": ["verify", "store"],
     "lineage": ["lineage", "store"],
     "export": ["export", "model", "options.json", "weights.hdf5"],
-    "dump": ["dump", "store", "dump.hdf5"],
-    "dump lists": ["dump", "store", "dump.parquet"],
+    "dump": ["dump", "store", "dump.parquet"],
 }

@@ -10,7 +10,7 @@ from tests.hostile.harness import DAMAGE, folders, paired, refused
 
 pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
 MANIFEST = "__elmo/manifest.json"
-READERS = ("verify", "dump", "dump lists", "neighbors")
+READERS = ("verify", "dump", "neighbors")
 
 
 def part(case: Path, kind: str = "part", number: int = 0) -> Path:

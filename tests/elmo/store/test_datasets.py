@@ -1,9 +1,6 @@
 """Datasets over a store: each sentence once, whoever reads it; and what leaves for other tools."""
 
-import json
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,22 +9,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from msgspec.structs import replace
 from torch.utils.data import DataLoader
 
-from elmo.data.manifest import TokenizerEntry
 from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
-from elmo.interop.dump_formats import choose_layout
 from elmo.io.location import Location
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
 from elmo.store.datasets import collate, sentence_arrays
-from elmo.store.dump import HDF5_LAYOUTS, export_hdf5, export_token_table
+from elmo.store.dump import export_token_table
 from elmo.store.verify import verify
 from tests.ports import free_port
-from tests.small_disk import small_disk
 
 SENTENCES = 150
 
@@ -99,90 +92,11 @@ def test_a_store_is_a_dataset_itself(store: FeatureStore, workers: int, collated
     assert sorted(collate([store[0], store[1]])) == ["mask", "vectors"]
 
 
-@pytest.mark.parametrize(
-    ("name", "layout", "chosen"),
-    [
-        ("a.parquet", None, "lists"),
-        ("a.hdf5", None, "all"),
-        ("a.h5", "top", "top"),
-        ("a", "average", "average"),
-        ("a.csv", None, None),
-        ("a", None, None),
-        ("a.parquet", "all", None),
-        ("a.h5", "lists", None),
-    ],
-)
-def test_a_name_has_an_ending_of_what_is_written(
-    name: str, layout: str | None, chosen: str | None
-) -> None:
-    if chosen is None:
-        with pytest.raises(ElmoError, match=f"^{name}: "):
-            choose_layout(name, layout)
-    else:
-        assert choose_layout(name, layout) == chosen
-
-
 def test_a_batch_of_sentences_without_tokens(store: FeatureStore) -> None:
     empty = [k for k in range(SENTENCES) if not store.tokens(k)][:3]
     batch = collate(store.__getitems__(empty))
     assert batch["vectors"].shape == (3, 3, 0, 8)
     assert batch["mask"].shape == (3, 0)
-
-
-def test_blank_sentences_leave_only_where_they_were_lines(
-    store: FeatureStore, tmp_path: Path
-) -> None:
-    blank = sum(not store.tokens(k) for k in range(SENTENCES))
-    assert blank
-    (manifest,) = store.manifests
-    words = TokenizerEntry(name="unicode", sentences="split")
-    store.manifests = [replace(manifest, source=replace(manifest.source, tokenizer=words))]
-    h5py = pytest.importorskip("h5py")
-    assert export_hdf5(store, tmp_path / "dump") == SENTENCES - blank
-    with h5py.File(tmp_path / "dump") as file:
-        assert all(file[name].shape[1] for name in file if name.isdecimal())
-
-
-FULL = """
-import resource, sys
-from pathlib import Path
-from typing import Any
-import numpy as np
-from elmo.errors import ElmoError
-from elmo.store.dump import write_vectors_hdf5
-if sys.argv[2] != "0":
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
-vectors = np.random.default_rng(0).random((3, 20, 64), np.float32)
-try:
-    write_vectors_hdf5(Path(sys.argv[1]), ((["a"] * 20, vectors) for _ in range(200)))
-except ElmoError as error:
-    sys.exit(f"error: {error}")
-"""
-
-
-def dump_to(path: Path, limit: int) -> subprocess.CompletedProcess[str]:
-    """Write a dump of 3 MB in a process of its own, which a failing disk may crash."""
-    root = Path(__file__).resolve().parents[3]
-    command = [sys.executable, "-c", FULL, str(path), str(limit)]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.parametrize("limit", [1000, 100_000, 3_000_000])
-def test_a_dump_that_meets_a_limit_is_one_line(tmp_path: Path, limit: int) -> None:
-    pytest.importorskip("h5py")
-    done = dump_to(tmp_path / "dump.hdf5", limit)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert "dump.hdf5: File too large" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_dump_on_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("h5py")
-    with small_disk(tmp_path / "disk", "512k") as disk:
-        done = dump_to(disk / "dump.hdf5", 0)
-        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-        assert "dump.hdf5: No space left on device" in done.stderr
-        assert list(disk.iterdir()) == []
 
 
 def test_list_columns_hold_one_row_per_token(store: FeatureStore, tmp_path: Path) -> None:
@@ -194,23 +108,6 @@ def test_list_columns_hold_one_row_per_token(store: FeatureStore, tmp_path: Path
     assert table["token"].to_pylist() == [t for k in range(SENTENCES) for t in store.tokens(k)]
     found = np.stack(table["layer_2"].to_pylist()).astype(np.float32)
     np.testing.assert_array_equal(found, np.concatenate([store[k][2] for k in range(SENTENCES)]))
-
-
-def test_dumps_are_those_of_2018(store: FeatureStore, tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    for layout in HDF5_LAYOUTS:
-        assert export_hdf5(store, tmp_path / layout, layout=layout) == SENTENCES
-    picks = {"top": lambda v: v[-1], "average": lambda v: v.mean(0)}
-    for layout in HDF5_LAYOUTS:
-        with h5py.File(tmp_path / layout) as file:
-            for k in (0, 1, 7, 149):
-                wanted = picks.get(layout, lambda v: v)(store[k])
-                np.testing.assert_array_equal(file[str(k)][()], wanted)
-            if layout == "bilm-tf":
-                assert sorted(file, key=int) == [str(k) for k in range(SENTENCES)]
-            else:
-                places = json.loads(file["sentence_to_index"][0])
-                assert all(" ".join(store.tokens(int(k))) == t for t, k in places.items())
 
 
 def test_any_fsspec_url_is_read(made: Path) -> None:
@@ -275,8 +172,3 @@ def same(remote: FeatureStore, local: FeatureStore) -> None:
     for k in range(0, len(local), 11):
         assert remote.tokens(k) == local.tokens(k)
         np.testing.assert_array_equal(remote[k], local[k])
-
-
-def test_an_unknown_layout_of_a_dump_is_refused(store: FeatureStore, tmp_path: Path) -> None:
-    with pytest.raises(ElmoError, match="layout must be one of bilm-tf, all, top, average"):
-        export_hdf5(store, tmp_path / "dump", layout="both")
