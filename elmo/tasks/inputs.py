@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from elmo.data.characters import Characters
 from elmo.errors import ElmoError
 from elmo.io.text_files import numbered_lines
-from elmo.model.folder import Model
-from elmo.model.mix import Elmo, ScalarMix
+from elmo.model.mix import ScalarMix
 from elmo.nn.device import device_tensor
 from elmo.tasks.examples import Tokens
 from elmo.tasks.settings import TaskSettings
@@ -80,8 +79,7 @@ class TaskInputs(nn.Module):
     wanted.
 
     x is a word vector and a character CNN's output; each ELMo vector is a mix of layers with its
-    own weights. `layers` and `dim` are the shape of the vectors passed to `forward`. To train the
-    biLM along with the task, pass it as `model` instead.
+    own weights. `layers` and `dim` are the shape of the vectors passed to `forward`.
     """
 
     def __init__(
@@ -91,7 +89,6 @@ class TaskInputs(nn.Module):
         *,
         layers: int = 0,
         dim: int = 0,
-        model: Model | None = None,
     ) -> None:
         super().__init__()
         self.settings = settings
@@ -106,17 +103,9 @@ class TaskInputs(nn.Module):
         self.words_width = settings.characters
         self.words_width += settings.word_dim if self.embedding is not None else 0
         positions = 0 if settings.elmo == "none" else settings.elmo_input + settings.elmo_output
-        self.bilm: Elmo | None = None
-        self.own_mixes = nn.ModuleList()
-        if model is not None:
-            self.bilm = Elmo(
-                model, positions, layer_norm=settings.layer_norm, dropout=0, trainable=True
-            )
-            dim = model.bilm.config.dim
-        else:
-            self.own_mixes.extend(
-                ScalarMix(layers, layer_norm=settings.layer_norm) for _ in range(positions)
-            )
+        self.own_mixes = nn.ModuleList(
+            ScalarMix(layers, layer_norm=settings.layer_norm) for _ in range(positions)
+        )
         if settings.mix == "average":
             for mix in self.mixes:
                 mix.weights.requires_grad_(False)
@@ -128,12 +117,11 @@ class TaskInputs(nn.Module):
     def mixes(self) -> list[ScalarMix]:
         """Return the modules that mix ELMo's layers, one for each place where ELMo is used: the
         input, the output or both."""
-        mixes = self.own_mixes if self.bilm is None else self.bilm.mixes
-        return [mix for mix in mixes if isinstance(mix, ScalarMix)]
+        return [mix for mix in self.own_mixes if isinstance(mix, ScalarMix)]
 
     def forward(self, sentences: Sequence[Tokens], vectors: Vectors | None) -> EncodedBatch:
         """Encode token lists as a padded batch; `vectors` gives their ELMo layers, (layers, tokens,
-        dim) each, and is None if the biLM is trained along or ELMo is not used."""
+        dim) each, and is None if ELMo is not used."""
         device = next(self.parameters()).device
         lengths = torch.tensor([len(sentence) for sentence in sentences])
         mask_BT = (torch.arange(int(lengths.max())) < lengths[:, None]).to(device)
@@ -175,10 +163,6 @@ class TaskInputs(nn.Module):
         self, sentences: Sequence[Tokens], vectors: Vectors | None, mask_BT: Tensor
     ) -> list[Tensor]:
         """Return one ELMo mix (B, T, D) for each position where ELMo is used."""
-        if self.bilm is not None:
-            ids_BTK = self.bilm.batch_to_ids(sentences).to(mask_BT.device)
-            mixed: list[Tensor] = self.bilm(ids_BTK)["elmo_representations"]
-            return mixed
         if not self.own_mixes:
             return []
         assert vectors is not None

@@ -16,7 +16,7 @@ class TaskModel(nn.Module):
     right. The first score of its tally decides which epoch is best.
 
     In its methods, `vectors` is a function from sentences (token tuples) to their ELMo layers, an
-    array (layers, tokens, dim) each; it is None if the model computes them itself, or uses none.
+    array (layers, tokens, dim) each; it is None if the model uses none.
     `linear`, if given, answers beside the trained network.
     """
 

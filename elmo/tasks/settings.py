@@ -18,17 +18,16 @@ Size = Annotated[float, Meta(ge=0, le=1e6)]
 class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a task's training, for all kinds.
 
-    `elmo` is `frozen` (vectors are computed once), `tuned` (the biLM is trained too) or `none` (the
-    baseline without ELMo). `layers` are the numbers of the layers to use, 0 being the context-free
-    one (None: all). They are mixed with weights w and a scale γ: `mix` is `learned`, or `average`
-    (only γ is learned); `l2` is λ of the penalty λ·Σw². ELMo is added to the input with
-    `elmo_input`, and to the first recurrent layer's output with `elmo_output`. `elmo_dropout` is 0
-    by default if the model already drops its whole input, ELMo included. `words` is `learned` (with
-    the task, for words that occur `min_count` times), `file` (a word2vec or GloVe text,
-    `word_file`) or `none`; `characters` is the number of filters of the character CNN. `hidden` is
-    the width of the recurrent layers in each direction, `depth` their number. `gradient_norm`
-    bounds the gradients' norm (0: not at all). Training ends after `patience` epochs without a
-    better dev score.
+    `elmo` is `frozen` (vectors are computed once) or `none` (the baseline without ELMo). `layers`
+    are the numbers of the layers to use, 0 being the context-free one (None: all). They are mixed
+    with weights w and a scale γ: `mix` is `learned`, or `average` (only γ is learned); `l2` is λ of
+    the penalty λ·Σw². ELMo is added to the input with `elmo_input`, and to the first recurrent
+    layer's output with `elmo_output`. `elmo_dropout` is 0 by default if the model already drops its
+    whole input, ELMo included. `words` is `learned` (with the task, for words that occur
+    `min_count` times), `file` (a word2vec or GloVe text, `word_file`) or `none`; `characters` is
+    the number of filters of the character CNN. `hidden` is the width of the recurrent layers in
+    each direction, `depth` their number. `gradient_norm` bounds the gradients' norm (0: not at
+    all). Training ends after `patience` epochs without a better dev score.
 
     Tagging, classification and pairs: linear models of ordinary features, hashed to `features` rows
     of weights, and of ELMo's vectors answer beside the network (0: none). Classification and pairs:
@@ -40,7 +39,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     document at a time.
     """
 
-    elmo: Literal["frozen", "tuned", "none"] = "frozen"
+    elmo: Literal["frozen", "none"] = "frozen"
     layers: tuple[Natural, ...] | None = None
     mix: Literal["learned", "average"] = "learned"
     elmo_input: bool = True
@@ -106,8 +105,6 @@ def _check(settings: TaskSettings) -> None:
             raise BadSettings("elmo_input and elmo_output: set one to true, or set elmo to none")
         if settings.words == "none" and not settings.characters:
             raise BadSettings("elmo_input: false needs words or characters at the input")
-    if settings.elmo == "tuned" and settings.layers is not None:
-        raise BadSettings("layers: a tuned biLM mixes all layers; leave layers out")
     if (settings.words == "file") != bool(settings.word_file):
         raise BadSettings(
             "words and word_file: set both words: file and word_file: FILE, or neither"

@@ -40,7 +40,7 @@ from elmo.io.records import (
 )
 from elmo.model.config import read_config
 from elmo.model.embedder import Embedder
-from elmo.model.folder import FILE_PATTERN, link_model, load_model
+from elmo.model.folder import FILE_PATTERN, link_model
 from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import check_device
 from elmo.settings import MOST_LAYERS, ModelShape
@@ -513,9 +513,6 @@ def _vectors(
     if model is None:
         return None, None
     name = model_digest(model)
-    if settings.elmo == "tuned":
-        shape = _shape_of(model)
-        return None, BiLMSource(name, shape.layers + 1, shape.dim)
     if store is not None:
         vectors = StoredVectors(FeatureStore(store, layers=settings.layers, model=model))
         vectors.check_contains(sentences)
@@ -539,10 +536,7 @@ def _check_shapes(
         network = _network(record, words, None, "meta", seed)
     expected = {k: v.shape for k, v in network.state_dict().items()}
     shapes_of_file = {name: tensor.shape for name, tensor in weights.items()}
-    of_bilm = ("inputs.bilm.", "inputs.own_mixes.") if record.settings.elmo == "tuned" else ()
     for name in sorted(expected.keys() | shapes_of_file.keys()):
-        if name.startswith(of_bilm):
-            continue  # what the model's folder holds is checked when that is loaded
         if expected.get(name) != shapes_of_file.get(name):
             shapes = [
                 list(by_name[name]) if name in by_name else "missing"
@@ -569,20 +563,15 @@ def _network(
     """Build the untrained network, with the linear models beside it that `record` has for a
     `seed`; the caller seeds torch."""
     shape = record.bilm
-    tuned_model = None
-    if shape is not None and model is not None:
-        if model_digest(model) != shape.digest:
-            raise ElmoError(
-                f"{model}: is not the model that the task was trained with ({shape.digest[:12]}…)"
-            )
-        if record.settings.elmo == "tuned":
-            tuned_model = load_model(model, with_softmax=False)
+    if shape is not None and model is not None and model_digest(model) != shape.digest:
+        raise ElmoError(
+            f"{model}: is not the model that the task was trained with ({shape.digest[:12]}…)"
+        )
     inputs = TaskInputs(
         record.settings,
         words,
         layers=shape.layers if shape else 0,
         dim=shape.dim if shape else 0,
-        model=tuned_model,
     )
     network = KINDS[record.kind].model_class()(inputs, record.labels, record.settings)
     if (shares := record.linear.get(str(seed))) and (shares.features or shares.vectors):

@@ -95,7 +95,7 @@ def fit_task(
     """Train `model` on `train` and leave in it the weights of the epoch with the best score on
     `dev`; return the progress.
 
-    `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+    `vectors` gives the ELMo layers of sentences (None: the model uses none).
     `work` is the folder of the training's checkpoints, from which it resumes. `report("epoch",
     figures)` is called after each epoch and, where a training is resumed, first for each before.
     """
@@ -184,7 +184,7 @@ def predict_all(
     """Predict all examples, in batches of at most `batch_size` of similar length; return the
     predictions of `model.predict`, or with `scored` of `model.answer`, in the order given.
 
-    `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+    `vectors` gives the ELMo layers of sentences (None: the model uses none).
     """
     training = model.training
     model.eval()

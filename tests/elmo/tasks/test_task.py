@@ -387,20 +387,15 @@ def test_a_resumed_run_ends_with_the_same_bytes(
     assert epochs == [None, 1, 2, 3] * 2
 
 
-@pytest.mark.parametrize(
-    ("kind", "elmo"),
-    [*((kind, e) for kind in KINDS for e in ("frozen", "none")), ("pairs", "tuned")],
-)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("elmo", ["frozen", "none"])
 @pytest.mark.slow
 def test_a_loaded_task_scores_what_it_scored(
     kind: str,
     elmo: str,
     tmp_path: Path,
     tiny_model_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Tuned, the biLM differs from the model folder's."""
-    monkeypatch.setenv("ELMO_COMPILE", "0")
     model = None if elmo == "none" else tiny_model_folder
     folder = trained(kind, tmp_path, model, changes={"elmo": elmo, "epochs": 1})
     loaded = Task.load(folder)
@@ -551,7 +546,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
         ({"words": "glove"}, "words must be one of learned, file, none, found 'glove'"),
         ({"elmo": "none", "words": "none", "characters": 0}, "leave no input"),
         ({"word_file": "x"}, "or neither"),
-        ({"elmo": "tuned", "layers": [0]}, "leave layers out"),
         ({"elmo_input": False}, "set one to true"),
         (
             {"elmo_input": False, "elmo_output": True, "words": "none", "characters": 0},
@@ -600,11 +594,8 @@ def test_a_model_may_be_one_that_is_installed_or_lies_at_a_url(
         assert {path.name for path in (out / "model").iterdir()} == files
 
 
-@pytest.mark.parametrize("elmo", ["frozen", "tuned"])
-def test_a_pickled_task_predicts_the_same(
-    elmo: str, tmp_path: Path, tiny_model_folder: Path
-) -> None:
-    changes = {"epochs": 1, "elmo": elmo}
+def test_a_pickled_task_predicts_the_same(tmp_path: Path, tiny_model_folder: Path) -> None:
+    changes = {"epochs": 1}
     task = Task.load(trained("tagging", tmp_path, tiny_model_folder, count=8, changes=changes))
     for _ in range(2):  # before and after its first use
         pickled = pickle.loads(pickle.dumps(task))
