@@ -1,9 +1,7 @@
-"""Checks of a store, file by file, and what it was made from."""
+"""Checks of a store, file by file."""
 
 from collections.abc import Iterator
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from elmo.errors import ElmoError
@@ -48,22 +46,3 @@ def problems(store: Folder) -> Iterator[str]:
     elif is_complete and not np.array_equal(all_ids, np.arange(len(all_ids))):
         missing_id = int(np.argmax(all_ids != np.arange(len(all_ids))))
         yield f"{name}: sentence {missing_id} is in no part"
-
-
-def lineage(store: Folder) -> dict[str, Any]:
-    """Return the model, corpus, settings and counts that a store was made from, as a dictionary for
-    JSON."""
-    manifest = read_manifest(Location.parse(store))
-    source = msgspec.to_builtins(manifest.source)
-    keys = ("digest", "tokenizer", "inputs", "sentences", "tokens", "device")
-    return {
-        "store": manifest.digest,
-        "model": manifest.model.digest,
-        "training": manifest.model.training,
-        "corpus": {key: source[key] for key in keys},
-        "settings": {
-            **msgspec.to_builtins(manifest.layout),
-            **msgspec.to_builtins(manifest.params),
-        },
-        "counts": msgspec.to_builtins(manifest.counts),
-    }

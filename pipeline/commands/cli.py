@@ -29,7 +29,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         store_queries.neighbors,
         task.task,
     ],
-    "Check a store": [store_queries.verify, store_queries.lineage],
+    "Check a store": [store_queries.verify],
     "Other formats": [
         convert.import_,
         convert.export,

@@ -1,4 +1,4 @@
-"""Asking a store: the neighbours of a token, whether it is whole, what it was made from."""
+"""Asking a store: the neighbours of a token, and whether it is whole."""
 
 import json
 import os
@@ -83,21 +83,6 @@ def verify(store: "Location", as_json: bool) -> None:
     print_done(
         f"verify: {store} is complete and undamaged: {counts.parts} parts, {counts.tokens:,} tokens"
     )
-
-
-@click.command()
-@click.argument("store", type=FOLDER)
-@JSON
-def lineage(store: "Location", as_json: bool) -> None:
-    """Print the model, run, corpus and settings of STORE as JSON; --json prints one line.
-
-    \b
-    Example: elmo lineage data/features
-    """
-    from elmo.store.verify import lineage as lineage_of
-
-    indent = None if as_json else 1
-    click.echo(json.dumps(lineage_of(store), indent=indent, ensure_ascii=False, sort_keys=True))
 
 
 def _print_neighbors(

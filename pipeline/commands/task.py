@@ -1,7 +1,6 @@
 """The commands `elmo task train|evaluate|predict`: the six tasks of the paper on labelled files."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +86,6 @@ def task() -> None:
     type=click.Choice([*TOKENIZERS]),
     help="The tokenizer for text. Default: the model's own, or unicode.",
 )
-@click.option("--track", is_flag=True, help="Record the training as an MLflow run.")
 @click.option(
     "--work",
     type=PATH,
@@ -113,7 +111,6 @@ def train(
     changes: tuple[str, ...],
     store: Path | None,
     tokenizer: str | None,
-    track: bool,
     work: Path,
     overwrite: bool,
     format_: str | None,
@@ -138,7 +135,6 @@ def train(
     from elmo.tasks.task import check_same_tags, train_task
 
     from ..stages import task_training
-    from ..tracking.task_runs import prepare_task_run
 
     options: dict[str, Any] = {"layers": layers, "epochs": epochs, "batch_size": batch_size}
     options |= {"hidden": hidden, "lr": lr, "elmo": "none" if without_elmo else None}
@@ -154,23 +150,19 @@ def train(
         task_training.say_remark(labelled, path=path)
     check_same_tags(data[1], data[0].scheme)
     task_training.warn_unknown_labels(kind, data[1], path=dev, train=data[0])
-    sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
-    run_options: dict[str, Any] = {"seeds": seeds, "sources": sources, "work": work, "forget": True}
-    tracked = prepare_task_run(out.name, kind, settings, **run_options) if track else nullcontext()
-    with tracked as open_run:
-        record = train_task(
-            kind,
-            *data,
-            out=out,
-            settings=settings,
-            model=None if without_elmo else model,
-            seeds=range(seeds),
-            work=work,
-            store=store,
-            tokenizer=cuts,
-            device=device,
-            report=task_training.TrainProgress(open_run),
-        )
+    record = train_task(
+        kind,
+        *data,
+        out=out,
+        settings=settings,
+        model=None if without_elmo else model,
+        seeds=range(seeds),
+        work=work,
+        store=store,
+        tokenizer=cuts,
+        device=device,
+        report=task_training.TrainProgress(),
+    )
     task_training.say_unfinished(out)
     task_training.say_linear(out)
     figures = mean_over_seeds(list(record.scores.values()))

@@ -1,6 +1,5 @@
 """The MLflow run of a task's training, with settings, data and the curve of each seed."""
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -41,15 +40,12 @@ def prepare_task_run(
     seeds: int,
     sources: Mapping[str, Path],
     work: Path,
-    forget: bool = False,
 ) -> Iterator[Callable[[], tracking.Run]]:
     """Yield a function that opens the MLflow run of the training of `task` with all its seeds on
     its first call, and returns it; a training that is refused before that leaves no run.
 
     MLflow must answer now. `sources` are its labelled files by split, and "model" its model folder.
-    The run of a training that was interrupted is resumed, by a record in the folder `work`. With
-    `forget`, the record is deleted when the block ends without an error, so the next such training
-    has a new run.
+    The run of a training that was interrupted is resumed, by a record in the folder `work`.
     """
     params = TaskRunParams(task, kind, seeds, msgspec.to_builtins(settings))
     inputs = {name: source_digest(name, path) for name, path in sources.items()}
@@ -66,8 +62,6 @@ def prepare_task_run(
             return runs.enter_context(run)
 
         yield open_run
-    if forget:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def source_digest(name: str, path: Path) -> str:

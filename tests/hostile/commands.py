@@ -16,7 +16,6 @@ COMMANDS: dict[str, list[str]] = {
     "perplexity": ["perplexity", "model", "--input", "in.txt"],
     "neighbors": ["neighbors", "store", "[a] gift", "--model", "model"],
     "verify": ["verify", "store"],
-    "lineage": ["lineage", "store"],
     "export": ["export", "model", "options.json", "weights.hdf5"],
     "dump": ["dump", "store", "dump.parquet"],
 }

@@ -38,7 +38,7 @@ def test_a_flipped_bit(case: Path, command: str, seed: int) -> None:
 FOLDERS = folders("store", {"shards": "task", "a model": "model"})
 
 
-@pytest.mark.parametrize(("command", "what"), paired([*READERS, "lineage", "register"], FOLDERS))
+@pytest.mark.parametrize(("command", "what"), paired([*READERS, "register"], FOLDERS))
 def test_folders_that_are_no_store(case: Path, command: str, what: str) -> None:
     FOLDERS[what](case / "store")
     refused(*COMMANDS[command], cwd=case, names="store")

@@ -34,7 +34,7 @@ def test_standard_output_that_takes_nothing(
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [*words, *COMMANDS["lineage"]],
+        [*words, *COMMANDS["verify"]],
         cwd=case,
         env=os.environ | {"PYTHONPATH": str(ROOT), "BROKEN": str(writing)},
         pass_fds=[writing],

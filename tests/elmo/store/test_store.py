@@ -19,8 +19,7 @@ from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build, run_serially
 from elmo.store.layout import Mix, choose_layers
-from elmo.store.manifest import MANIFEST
-from elmo.store.verify import lineage, problems, verify
+from elmo.store.verify import problems, verify
 
 WORDS = ["the", "gift", "한국어", "😀", "x" * 60, *(f"w{k}" for k in range(40))]
 
@@ -332,14 +331,6 @@ def test_a_value_too_large_for_float16_is_refused(
     monkeypatch.setattr(Embedder, "encode_types", lambda *given: encode(*given) * 1e6)
     with pytest.raises(ElmoError, match="does not fit float16; use dtype float32"):
         make(tmp_path / "store", shards, tiny_model_folder)
-
-
-def test_lineage_says_model_corpus_and_settings(made: Path, shards: Path) -> None:
-    found = lineage(made)
-    assert found["model"] == FeatureStore(made).model
-    assert found["corpus"]["sentences"] == 120
-    assert found["settings"]["dtype"] == "float16"
-    assert str(shards) not in (made / MANIFEST).read_text()
 
 
 def test_a_pickled_store_reads_on(made: Path) -> None:

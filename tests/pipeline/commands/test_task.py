@@ -206,24 +206,3 @@ def test_the_task_that_is_meant_is_named(folder: Path) -> None:
 
 def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-def test_a_tracked_training_is_one_run_with_the_curves_of_its_seeds(
-    folder: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pipeline import tracking
-
-    (folder / "mlflow.db").write_bytes(empty_database.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
-    run(*TRAIN, "--model", "model", "--seeds", 2, "--epochs", 2, "--track")
-    client = tracking.mlflow_client()
-    (experiment,) = [e.experiment_id for e in client.search_experiments() if e.name != "Default"]
-    (one,) = client.search_runs([experiment])
-    assert (one.info.status, one.data.params["settings.lr"]) == ("FINISHED", "0.03")
-    for name in ("f1/seed-0", "f1/seed-1", "loss/seed-1"):
-        assert {m.step for m in client.get_metric_history(one.info.run_id, name)} == {1, 2}
-    run(*TRAIN, "--model", "model", "--seeds", 2, "--epochs", 2, "--track", "--overwrite")
-    assert len(client.search_runs([experiment])) == 2
-    with pytest.raises(ElmoError):  # refused before it begins: no run
-        run(*TRAIN, "--model", "model", "--layers", "0,9", "--track", "--overwrite")
-    assert len(client.search_runs([experiment])) == 2
