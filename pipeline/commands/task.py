@@ -63,7 +63,6 @@ def task() -> None:
 @click.option("--model", type=PATH, help="The model folder whose vectors the task reads.")
 @click.option("--out", type=PATH, required=True, help="The folder for the trained task.")
 @click.option("--without-elmo", is_flag=True, help="Train the same model without ELMo.")
-@click.option("--layers", help="The layers to mix, such as 0,2. Default: all.")
 @click.option(
     "--seeds",
     type=click.IntRange(1, 100),
@@ -72,13 +71,7 @@ def task() -> None:
     help="The number of seeds to train, from seed 0.",
 )
 @click.option(
-    "--epochs", type=int, help="The maximum number of epochs; early stopping on dev can end sooner."
-)
-@click.option("--batch-size", type=int, help="Examples per training step.")
-@click.option("--hidden", type=int, help="The width of the recurrent layers.")
-@click.option("--lr", type=float, help="The learning rate.")
-@click.option(
-    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change any other setting."
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting, as epochs=20."
 )
 @click.option("--store", type=PATH, help="A store of exactly these sentences. Default: a new one.")
 @click.option(
@@ -102,12 +95,7 @@ def train(
     model: Path | None,
     out: Path,
     without_elmo: bool,
-    layers: str | None,
     seeds: int,
-    epochs: int | None,
-    batch_size: int | None,
-    hidden: int | None,
-    lr: float | None,
     changes: tuple[str, ...],
     store: Path | None,
     tokenizer: str | None,
@@ -136,9 +124,7 @@ def train(
 
     from ..stages import task_training
 
-    options: dict[str, Any] = {"layers": layers, "epochs": epochs, "batch_size": batch_size}
-    options |= {"hidden": hidden, "lr": lr, "elmo": "none" if without_elmo else None}
-    settings = _task_settings(kind, options, changes)
+    settings = _task_settings(kind, changes, without_elmo=without_elmo)
     cuts = _tokenization(tokenizer, model)
     fields = _columns(columns)
     data = [
@@ -177,20 +163,17 @@ def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) 
         raise ElmoError("--without-elmo reads no vectors; leave out --without-elmo or --store")
 
 
-def _task_settings(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "TaskSettings":
-    """The settings that the options and `--set` name; the kind's own where they do not."""
+def _task_settings(kind: str, changes: tuple[str, ...], *, without_elmo: bool) -> "TaskSettings":
+    """The settings that `--set` names; the kind's own where it does not."""
     from elmo.tasks.kinds import task_settings
 
     from ..stages import task_training
 
-    option_values = {name: value for name, value in options.items() if value is not None}
-    set_texts = task_training.parse_pairs("--set", changes)
-    values = {name: _parse_value(text) for name, text in set_texts.items()}
-    for name in option_values.keys() & values.keys():
-        flag = "--without-elmo" if name == "elmo" else f"--{name.replace('_', '-')}"
-        if option_values[name] not in (values[name], set_texts[name]):
-            raise ElmoError(f"{flag} and --set {name}={set_texts[name]}: leave out one of them")
-    return task_settings(kind, values | option_values)
+    texts = task_training.parse_pairs("--set", changes)
+    values = {name: _parse_value(text) for name, text in texts.items()}
+    if without_elmo and values.setdefault("elmo", "none") != "none":
+        raise ElmoError(f"--without-elmo and --set elmo={texts['elmo']}: leave out one of them")
+    return task_settings(kind, values)
 
 
 def _parse_value(text: str) -> Any:

@@ -37,7 +37,7 @@ def run(*words: Any) -> str:
 
 
 TRAIN = "train tagging --train ner.conll --dev ner.conll --out ner".split()
-TRAIN += "--epochs 60 --hidden 8 --lr 0.03 --set patience=60".split()
+TRAIN += "--set epochs=60 --set hidden=8 --set lr=0.03 --set patience=60".split()
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_what_cannot_be_predicted_is_counted(folder: Path) -> None:
     (folder / "stars.jsonl").write_text(
         '{"text": "good", "label": 1}\n{"text": "bad", "label": 0}\n'
     )
-    small = "--out stars --without-elmo --epochs 1 --hidden 4".split()
+    small = "--out stars --without-elmo --set epochs=1 --set hidden=4".split()
     run("train", "classification", "--train", "stars.jsonl", "--dev", "stars.jsonl", *small)
     shown = run("evaluate", "stars", "--data", "stars.jsonl")
     assert "one row per label, one column per prediction" in shown and "calibration error" in shown
@@ -120,7 +120,7 @@ def test_the_baseline_needs_no_model(folder: Path) -> None:
 )
 def test_set_reads_values_as_yaml_does(text: str, value: Any) -> None:
     words = ("words=file",) if "word_file" in text else ()
-    settings = _task_settings("classification", {}, (*words, text))
+    settings = _task_settings("classification", (*words, text), without_elmo=False)
     assert getattr(settings, text.partition("=")[0]) == value
 
 
@@ -130,14 +130,13 @@ def test_set_reads_values_as_yaml_does(text: str, value: Any) -> None:
         ([], "--model is missing; pass a model folder, or pass --without-elmo"),
         (["--model", "none"], "none: no such model folder"),
         (["--without-elmo", "--store", "s"], "--store"),
-        (["--model", "model", "--hidden", "4", "--set", "hidden=8"], "--hidden and --set hidden=8"),
         (
             ["--model", "model", "--work", "ner/runs"],
             "--work ner/runs: is in ner; choose another folder",
         ),
         (["--without-elmo", "--set", "elmo=frozen"], "and --set elmo=frozen: leave out one"),
-        (["--model", "model", "--layers", "top"], "layers must be all or numbers"),
-        (["--model", "model", "--layers", "0,7"], "layers must be among 0 to 2, found 7"),
+        (["--model", "model", "--set", "layers=top"], "layers must be all or numbers"),
+        (["--model", "model", "--set", "layers=0,7"], "layers must be among 0 to 2, found 7"),
         (["--model", "model", "--set", "dropout"], "--set must be NAME=VALUE, found 'dropout'"),
         (["--model", "model", "--columns", "tag=9"], "ner.conll:1: has 2 columns, so no column 9"),
         (["--model", "model", "--scheme", "bioes"], "ner.conll:3: tag O follows I-PER"),
@@ -167,7 +166,7 @@ def test_a_tag_that_fits_no_scheme_is_not_taken_for_plain_tags(
         run(*words, "--without-elmo")
     assert "not in the training file" not in capsys.readouterr().err
     words[5] = "bad.conll"
-    done = CliRunner().invoke(cli, ["task", *words, "--without-elmo", "--epochs", "1"])
+    done = CliRunner().invoke(cli, ["task", *words, "--without-elmo", "--set", "epochs=1"])
     assert "bad.conll: the tags mark no spans" in done.stderr
 
 
@@ -175,14 +174,14 @@ def test_a_trained_task_is_replaced_where_that_is_asked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without being asked nothing is read; what was interrupted goes on by the same command."""
-    small = [*TRAIN, "--without-elmo", "--epochs", 1]
+    small = [*TRAIN, "--without-elmo", "--set", "epochs=1"]
     run(*small)
     first = Path("ner/task.json").read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr("elmo.tasks.example_files.read_examples", None)
         with pytest.raises(ElmoError, match="^ner: already exists; .*--overwrite$"):
             run(*small)
-    again = [*small, "--hidden", 4, "--overwrite"]
+    again = [*small, "--set", "hidden=4", "--overwrite"]
     with monkeypatch.context() as patch, pytest.raises(SystemExit):  # as click ends it
         patch.setattr("elmo.tasks.task.write_json", _interrupted)
         run(*again)

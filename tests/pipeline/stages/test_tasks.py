@@ -219,7 +219,9 @@ def test_labels_that_training_lacks_are_said(
     for name in ("dev", "test"):
         (folder / f"{name}.conll").write_text("Ann\tB-PER\nGate\tB-FAC\nLee\tB-ORG\n")
     said = "{}.conll: 2 of its labels are not in the training file: FAC, ORG\n"
-    words = "--train train.conll --dev dev.conll --out trained --without-elmo --epochs 1".split()
+    words = (
+        "--train train.conll --dev dev.conll --out trained --without-elmo --set epochs=1".split()
+    )
     done = CliRunner().invoke(cli, ["task", "train", "tagging", *words])
     assert said.format("dev") in done.output, done.output
     done = CliRunner().invoke(cli, ["task", "evaluate", "trained", "--data", "test.conll"])
