@@ -58,7 +58,7 @@ KINDS: Mapping[str, TaskKind] = {
             "jsonl": tagging.from_jsonl,
             "text": tagging.from_text,
         },
-        fields=("word", "tag", "text", "tokens", "tags", "names"),
+        fields=("word", "tag", "text", "tokens", "tags"),
         defaults=TaskSettings(
             l2=0.1, elmo_dropout=0.0, dropout=0.5, patience=10, features=FEATURES
         ),
@@ -72,14 +72,14 @@ KINDS: Mapping[str, TaskKind] = {
             "jsonl": texts.read_classified,
             "text": texts.read_classified,
         },
-        fields=("text", "tokens", "label", "names"),
+        fields=("text", "tokens", "label"),
         defaults=TaskSettings(l2=0.0, elmo_dropout=0.25, dropout=0.25, features=FEATURES),
         examples=({"text": "He has a gift"}, {"tokens": ["He", "has", "a", "gift"]}),
     ),
     "pairs": TaskKind(
         model="elmo.tasks.pairs:PairsModel",
         readers={"tsv": texts.read_pairs, "csv": texts.read_pairs, "jsonl": texts.read_pairs},
-        fields=("premise", "hypothesis", "label", "names"),
+        fields=("premise", "hypothesis", "label"),
         defaults=TaskSettings(
             lr=0.0004,
             halve_after=1,

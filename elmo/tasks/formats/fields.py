@@ -297,27 +297,7 @@ def label_of(request: ReadRequest, record: Mapping[str, Any], number: int) -> st
     if not request.labelled:
         return None
     label = typed_field(request, record, "label", str | int, number)
-    return named_labels(request, [str(label).strip()], number)[0]
-
-
-def named_labels(request: ReadRequest, labels: list[str], number: int) -> list[str]:
-    """Return labels by the names that the user gave in the order of their numbers, as
-    `names=O|B-PER|I-PER` of the request's columns; unchanged if there are none.
-
-    -1, which means that there is no label, stays as it is.
-    """
-    if "names" not in request.columns:
-        return labels
-    names = request.columns["names"].split("|")
-    for label in labels:
-        if label != "-1" and not (label.isdecimal() and int(label) < len(names)):
-            raise line_error(
-                request.path,
-                number,
-                f"{label!r} is not a number from 0 to {len(names) - 1}; "
-                "names= lists the names in the order of their numbers",
-            )
-    return [label if label == "-1" else names[int(label)] for label in labels]
+    return str(label).strip()
 
 
 def typed_field(

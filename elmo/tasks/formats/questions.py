@@ -27,17 +27,10 @@ class _Answer(msgspec.Struct):
     answer_start: int
 
 
-class _Answers(msgspec.Struct):
-    """Answers as `datasets` writes them: a list of texts and one of their offsets."""
-
-    text: list[str]
-    answer_start: list[int]
-
-
 class _Asked(msgspec.Struct):
     id: str
     question: str
-    answers: list[_Answer] | _Answers = []
+    answers: list[_Answer] = []
 
 
 class _Paragraph(msgspec.Struct):
@@ -83,7 +76,7 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
         qa = _Asked(
             str(record.get("id", number)),
             typed_field(request, record, "question", str, number),
-            typed_field(request, record, "answers", list[_Answer] | _Answers, number)
+            typed_field(request, record, "answers", list[_Answer], number)
             if request.labelled
             else [],
         )
@@ -109,13 +102,6 @@ def _question(
     tokens, offsets = cut
     words = request.split(qa.question)
     references = qa.answers
-    if isinstance(references, _Answers):
-        if len(references.text) != len(references.answer_start):
-            raise ElmoError(
-                f"{source}: answers has {len(references.text)} texts but "
-                f"{len(references.answer_start)} numbers in answer_start; give one per text"
-            )
-        references = list(map(_Answer, references.text, references.answer_start))
     if request.labelled and not references:
         counts["dropped_without_answer"] += 1
         return None

@@ -2,8 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from elmo.tasks import schemes
 from elmo.tasks.examples import Example, Tagged, Tokens
@@ -17,7 +17,6 @@ from elmo.tasks.formats.fields import (
     conllu_field,
     json_records,
     line_error,
-    named_labels,
     text_lines,
     text_of,
     tokens_of,
@@ -51,10 +50,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
                 raise width_error(request.path, number, len(fields), width, "sentence")
         tags = None
         if request.labelled:
-            tags = [
-                named_labels(request, [column_at(f, tag, request.path, n).strip(" ")], n)[0]
-                for n, f in block
-            ]
+            tags = [column_at(f, tag, request.path, n).strip(" ") for n, f in block]
         tokens = tuple(column_at(f, word, request.path, n) for n, f in block)
         rows.append(_Row(tokens, tags, [number for number, _ in block]))
     return _tagged(request, rows, counts)
@@ -98,24 +94,11 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
     rows = []
     for number, record in json_records(request):
         tokens = tokens_of(request, record, number)
-        tags = _tags(request, record, number) if request.labelled else None
+        tags = typed_field(request, record, "tags", list[str], number) if request.labelled else None
         if tags is not None and len(tags) != len(tokens):
             raise line_error(request.path, number, f"has {len(tokens)} tokens but {len(tags)} tags")
         rows.append(_Row(tokens, tags, [number] * len(tokens), text_of(request, record)))
     return _tagged(request, rows, Counter())
-
-
-def _tags(request: ReadRequest, record: Mapping[str, Any], number: int) -> list[str]:
-    """Return the tags of a JSON record; numbers are replaced by the names that the user gave."""
-    tags = typed_field(request, record, "tags", list[str | int], number)
-    if "names" not in request.columns and any(isinstance(tag, int) for tag in tags):
-        raise line_error(
-            request.path,
-            number,
-            f"tags are numbers, found {tags!r:.40}; name them in their order, such as --columns "
-            "'names=O|B-PER|I-PER'",
-        )
-    return named_labels(request, [str(tag) for tag in tags], number)
 
 
 def from_text(request: ReadRequest) -> ExampleSet:

@@ -129,42 +129,6 @@ def test_tags_of_plain_text_that_hold_an_o_are_remarked_on(tmp_path: Path) -> No
     assert tagged(segments, scheme="plain") == [(("a", "b", "c"), ("B", "E", "S"))]
 
 
-def test_numbers_have_the_names_that_the_user_gives(tmp_path: Path) -> None:
-    line = '{"words": ["Eva", "Li", "geht"], "ner": [1, 2, 0]}\n'
-    columns = {"tokens": "words", "tags": "ner", "names": "O|B-PER|I-PER"}
-    path = written(tmp_path, "x.jsonl", line)
-    named = [(("Eva", "Li", "geht"), ("B-PER", "E-PER", "O"))]
-    assert tagged(path, columns=columns) == named
-    table = written(tmp_path, "x.conll", "Eva 1\nLi 2\ngeht 0\n")
-    assert tagged(table, columns={"names": "O|B-PER|I-PER"}) == named
-    with pytest.raises(ElmoError, match="x.conll:2: '2' is not a number from 0 to 1"):
-        read_examples("tagging", table, columns={"names": "O|B-PER"})
-    texts = written(tmp_path, "t.csv", "text,label\ngut,1\nbad,0\n")
-    labels = read_examples("classification", texts, columns={"names": "bad|good"})
-    assert [one.label for one in labels.examples if isinstance(one, Classified)] == ["good", "bad"]
-    pairs = '{"premise": ["a"], "hypothesis": ["b"], "label": %d}\n'
-    path = written(tmp_path, "p.jsonl", pairs % 1 + pairs % -1)
-    labels = read_examples("pairs", path, columns={"names": "no|yes"})
-    assert [one.label for one in labels.examples if isinstance(one, Pair)] == ["yes"]
-    assert labels.counts["dropped_without_agreed_label"] == 1
-
-
-def test_answers_as_two_lists(tmp_path: Path) -> None:
-    record: dict[str, Any] = {"context": "Built in 1902.", "question": "When?"}
-    two = {"text": ["1902", "in 1902"], "answer_start": [9, 6]}
-    none: dict[str, Any] = {"text": [], "answer_start": []}
-    lines = [json.dumps(record | {"answers": answers}) for answers in (two, none)]
-    labels = read_examples("questions", written(tmp_path, "x.jsonl", "\n".join(lines)))
-    (question,) = labels.examples
-    assert isinstance(question, Question) and question.answers == ("1902", "in 1902")
-    assert labels.counts["dropped_without_answer"] == 1
-    whole = squad(two, "Built in 1902.")  # type: ignore[arg-type]
-    assert read_examples("questions", written(tmp_path, "x.json", whole)).counts["questions"] == 1
-    odd = json.dumps(record | {"answers": {"text": ["1902"], "answer_start": []}})
-    with pytest.raises(ElmoError, match="x.jsonl:1: answers has 1 texts but 0 numbers in"):
-        read_examples("questions", written(tmp_path, "x.jsonl", odd))
-
-
 @pytest.mark.parametrize("labelled", [True, False])
 def test_a_skeleton_without_words_is_refused(tmp_path: Path, labelled: bool) -> None:
     skeleton = re.sub("Ann|Lee|her|It|she", "[WORD]", COREFERENCE)
@@ -474,7 +438,7 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ("tagging", "x.conll", "a B\nb I\nc O\n", 1, "tag 'B' fits no scheme"),
         ("tagging", "x.conll", "a B-X\nb W-X\n", 2, "tag 'W-X' fits no scheme"),
         ("tagging", "x.jsonl", '{"tokens": ["a"], "tags": ["B-X "]}\n', 1, "tag 'B-X ' fits no"),
-        ("tagging", "x.jsonl", '{"tokens": ["a"], "tags": [1]}\n', 1, "'names=O|B-PER|I-PER'"),
+        ("tagging", "x.jsonl", '{"tokens": ["a"], "tags": [1]}\n', 1, "a list of texts, found [1]"),
         ("tagging", "x.jsonl", '[{"tokens": ["a"]}]\n', 1, "found an array; write one object"),
         (
             "roles",
@@ -578,7 +542,6 @@ def test_compressed_files_are_read_whole_or_refused(tmp_path: Path, ending: str)
 EXAMPLES = re.findall(r"```text (\w+) (\S+)\n(.*?)```", DOCUMENTATION.read_text("utf-8"), re.DOTALL)
 
 
-@pytest.mark.hostile
 @pytest.mark.parametrize("ends", ["\n", "\r\n"], ids=["lines", "carriage returns"])
 @pytest.mark.parametrize(
     ("kind", "name", "text"),
@@ -589,10 +552,14 @@ def test_what_windows_writes_is_read_alike(
     tmp_path: Path, kind: str, name: str, text: str, ends: str
 ) -> None:
     """A byte order mark, and lines that end with a carriage return."""
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("syntok")
     plain, marked = tmp_path / "plain", tmp_path / "marked"
     for folder in (plain, marked):
         folder.mkdir()
     wanted = read_examples(kind, written(plain, name, text))
+    if text != CONLLU:  # one of the documentation
+        assert not [name for name, k in wanted.counts.items() if k and name.startswith("dropped")]
     file = marked / name
     data = ("\ufeff" + text.replace("\n", ends)).encode()
     file.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
@@ -600,18 +567,6 @@ def test_what_windows_writes_is_read_alike(
     assert found.counts == wanted.counts
     assert [replace(one, source="") for one in found.examples] == [
         replace(one, source="") for one in wanted.examples
-    ]
-
-
-@pytest.mark.parametrize(("kind", "name", "text"), EXAMPLES, ids=[name for _, name, _ in EXAMPLES])
-def test_the_documentations_examples_are_read(
-    tmp_path: Path, kind: str, name: str, text: str
-) -> None:
-    pytest.importorskip("tokenizers")
-    pytest.importorskip("syntok")
-    labels = read_examples(kind, written(tmp_path, name, text))
-    assert not [
-        count for count in labels.counts if count.startswith("dropped") and labels.counts[count]
     ]
 
 
