@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_910,
-    "pipeline": 14_433,
+    "elmo": 19_766,
+    "pipeline": 14_353,
     "research": 2_242,
     "benchmarks": 3_392,
-    "tests": 27_121,
+    "tests": 26_955,
 }
 
 
