@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_766,
-    "pipeline": 14_337,
+    "pipeline": 14_353,
     "research": 2_242,
     "benchmarks": 3_392,
-    "tests": 26_947,
+    "tests": 26_955,
 }
 
 

@@ -183,6 +183,7 @@ def _layers(layers: str, embedder: "Embedder") -> list[int]:
 @INPUT
 @PRETOKENIZED
 @JSON
+@click.option("--sentences", is_flag=True, help="Print one line of scores per input line instead.")
 @DEVICE
 @COLUMN
 def perplexity(
@@ -190,6 +191,7 @@ def perplexity(
     source: BinaryIO,
     pretokenized: bool,
     as_json: bool,
+    sentences: bool,
     device: str,
     column: str,
 ) -> None:
@@ -208,6 +210,20 @@ def perplexity(
     lines = _lines(
         source, tokenize, column=column, tokens=LONGEST_LINE
     )  # scored piece by piece: no bound
+    if sentences:
+        evaluator = evaluation.evaluator_of(loaded_model)
+        for block in evaluation.token_blocks(lines, lambda line: sum(map(len, line))):
+            of_block = [tokens for line in block for tokens in line]
+            scores = iter(evaluation.sentence_scores(loaded_model, of_block, evaluator=evaluator))
+            for line in block:
+                of_line = [next(scores) for _ in line]
+                forward, backward = (sum(score[way] for score in of_line) for way in (0, 1))
+                if as_json:
+                    record = {"forward": forward, "backward": backward, "tokens": [*chain(*line)]}
+                    click.echo(json.dumps(record, ensure_ascii=False))
+                    continue
+                click.echo(f"{forward:.4f}\t{backward:.4f}\t{' '.join(chain(*line))}")
+        return
     result = evaluation.perplexity(loaded_model, chain.from_iterable(lines)).to_dict()
     if as_json:
         finite = {name: value if value == value else None for name, value in result.items()}

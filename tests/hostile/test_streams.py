@@ -55,12 +55,13 @@ INPUTS = {
 
 
 @pytest.mark.parametrize("what", INPUTS)
-@pytest.mark.parametrize("command", [*READING, "carry"])
+@pytest.mark.parametrize("command", [*READING, "scores", "carry"])
 def test_what_standard_input_holds(case: Path, command: str, what: str) -> None:
-    if what == "too many tokens" and command == "perplexity":
+    if what == "too many tokens" and command in ("perplexity", "scores"):
         pytest.skip("it is scored piece by piece")
-    words = READING["embed"] + ["--state", "carry"] if command == "carry" else READING[command]
+    more = {"scores": ["--sentences"], "carry": ["--state", "carry"]}.get(command, [])
+    name = {"scores": "perplexity", "carry": "embed"}.get(command, command)
     before = listing(case)
-    code, _, error = elmo(*words, stdin=INPUTS[what], cwd=case)
+    code, _, error = elmo(*READING[name], *more, stdin=INPUTS[what], cwd=case)
     assert code == 1 and error.startswith("error: <stdin>:") and error.count("\n") == 1, error
     assert listing(case) == before

@@ -94,9 +94,10 @@ def test_the_same_tokens_everywhere(
         parts = [np.empty((3, 0, 8), np.float32), *embedder.embed(of_line)]
         np.testing.assert_allclose(found, np.concatenate(parts, 1), atol=1e-5)
     # perplexity.
-    code, measured, error = elmo("perplexity", model, "--input", text, "--json")
+    code, scored, error = elmo("perplexity", model, "--input", text, "--sentences")
     assert (code, error) == (0, "")
-    assert json.loads(measured)["tokens"] == sum(len(s) for of_line in expected for s in of_line)
+    tokens = [" ".join(token for sentence in of_line for token in sentence) for of_line in expected]
+    assert [line.split("\t")[2] for line in scored.splitlines()] == tokens
     # neighbors: the word is cut with all that stands around it.
     build(tmp_path / "store", shards=tmp_path / "shards", model=model, settings=StoreSettings())
     seen: list[Any] = []
@@ -240,3 +241,9 @@ def test_a_perplexity_that_unknown_words_flatter_says_so(model: Path) -> None:
     assert elmo(*words, stdin=b"he has a gift\n")[1].endswith(
         " 4 tokens and 1 sentence end, 0.00% unknown\n"
     )
+    code, out, _ = elmo(*words, "--sentences", "--json", stdin=b"he has\na gift\n")
+    assert code == 0
+    assert [json.loads(line)["tokens"] for line in out.splitlines()] == [
+        ["he", "has"],
+        ["a", "gift"],
+    ]
