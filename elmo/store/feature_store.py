@@ -7,6 +7,8 @@
 A store is a folder (or a URL that fsspec knows) of Parquet files with a manifest; opening it reads
 that alone. `elmo.store.layout` says what the files hold. A store may be read by several threads;
 processes forked or spawned open its files anew.
+
+    store = elmo.FeatureStore(["monday", "tuesday"])  # several, read as one
 """
 
 import json
@@ -18,7 +20,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +29,10 @@ from elmo.data.arrays import Floats
 from elmo.data.manifest import SPLITS
 from elmo.errors import Damaged, ElmoError, Mismatch
 from elmo.io.location import Folder, Location
+from elmo.io.records import digest
 from elmo.model.config import read_config
-from elmo.store.layout import layer_name
-from elmo.store.manifest import StoreCounts, read_manifest
+from elmo.store.layout import Layout, layer_name
+from elmo.store.manifest import PartEntry, StoreCounts, StoreManifest, count_parts, read_manifest
 from elmo.store.reader import Part, VectorBlock
 
 if TYPE_CHECKING:
@@ -38,11 +41,22 @@ if TYPE_CHECKING:
 _OPEN_PARTS = 64  # that are not memory-mapped: each holds two file descriptors, or connections
 
 
+class _Opened(NamedTuple):
+    """One of the stores that are read as one, and what is added to its ids."""
+
+    location: Location
+    manifest: StoreManifest
+    sentence_shift: int
+    document_shift: int
+
+
 class FeatureStore:
     """A store of contextual vectors: `len(store)` sentences, with `store[k]` the vectors of
     sentence k.
 
-    `layers` selects layers by number or name (default: all stored layers), and only those are read.
+    Several stores, given as a list, are read as one if one model made them with the same settings:
+    the sentences and documents of each are numbered after those of the stores before it. `layers`
+    selects layers by number or name (default: all stored layers), and only those are read.
     `model`, a digest or a model folder, makes opening fail with `Mismatch` if another model made
     the store. With `checked`, the SHA-256 of a part is verified when it is first opened, otherwise
     only its size. `storage_options` are passed to fsspec. Use `close` or a `with` block to close
@@ -51,17 +65,18 @@ class FeatureStore:
 
     def __init__(
         self,
-        path: Folder,
+        path: Folder | Sequence[Folder],
         *,
         layers: Sequence[int | str] | None = None,
         model: Folder | None = None,
         checked: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.path = str(path)
-        self._location = path if isinstance(path, Location) else Location(path, storage_options)
-        self.manifest = read_manifest(self._location)
-        self.layout = self.manifest.layout
+        paths: Sequence[Folder] = path if isinstance(path, list | tuple) else [path]  # type: ignore[list-item]
+        self.path = ", ".join(map(str, paths))
+        self._stores = _open_all(paths, storage_options)
+        self.manifests = [store.manifest for store in self._stores]
+        self.layout = self.manifests[0].layout
         self.layers = self._select_layers(layers, candidates=self.layout.layers)
         self._checked = checked
         self._parts: OrderedDict[int, Part] = OrderedDict()
@@ -73,15 +88,15 @@ class FeatureStore:
     def __len__(self) -> int:
         return self.counts.sentences
 
-    @property
+    @cached_property
     def counts(self) -> StoreCounts:
         """Return the totals over all parts."""
-        return self.manifest.counts
+        return count_parts([entry for _, entry in self._entries])
 
     @property
     def model(self) -> str:
         """Return the digest of the model that made the store."""
-        return self.manifest.model.digest
+        return self.manifests[0].model.digest
 
     @property
     def dim(self) -> int:
@@ -90,8 +105,10 @@ class FeatureStore:
 
     @property
     def digest(self) -> str:
-        """Return the digest of the manifest, which identifies the store."""
-        return self.manifest.digest
+        """Return the digest of the manifest, which identifies the store; of several stores, the
+        digest of their digests."""
+        digests = [manifest.digest for manifest in self.manifests]
+        return digests[0] if len(digests) == 1 else digest(digests)
 
     @overload
     def __getitem__(self, key: int) -> Floats: ...
@@ -161,8 +178,9 @@ class FeatureStore:
         """Return the ids of the sentences of a document, ascending; none if the store has no such
         document."""
         ids = [np.empty(0, np.int64)]
-        for number, entry in enumerate(self.manifest.parts):
-            if entry.first_document_id <= document <= entry.last_document_id:
+        for number, (store, entry) in enumerate(self._entries):
+            shifted = document - store.document_shift
+            if entry.first_document_id <= shifted <= entry.last_document_id:
                 part = self.part(number)
                 ids.append(part.sentence_ids[part.document_ids == document])
         return np.sort(np.concatenate(ids))
@@ -178,7 +196,7 @@ class FeatureStore:
         to be passed to `part`."""
         if split is not None and split not in SPLITS:
             raise ElmoError(f"split must be {' or '.join(SPLITS)}, found {split!r}")
-        return [n for n, part in enumerate(self.manifest.parts) if split in (part.split, None)]
+        return [n for n, (_, part) in enumerate(self._entries) if split in (part.split, None)]
 
     def blocks(
         self, *, split: str | None = None, layers: Sequence[int | str] | None = None
@@ -242,15 +260,21 @@ class FeatureStore:
         interleave.
         """
         orders: dict[str, tuple[list[int], list[int]]] = {}
-        for split in sorted({entry.split for entry in self.manifest.parts}):
+        for split in sorted({entry.split for _, entry in self._entries}):
             order = sorted(self.numbers(split), key=self._range)
             orders[split] = order, [self._range(number)[1] for number in order]
         return orders
 
+    @cached_property
+    def _entries(self) -> list[tuple[_Opened, PartEntry]]:
+        """The parts of all stores, each with its store."""
+        return [(store, part) for store in self._stores for part in store.manifest.parts]
+
     def _range(self, number: int) -> tuple[int, int]:
         """Return the first and the last sentence of part `number`."""
-        entry = self.manifest.parts[number]
-        return entry.first_sentence_id, entry.last_sentence_id
+        store, entry = self._entries[number]
+        shift = store.sentence_shift
+        return entry.first_sentence_id + shift, entry.last_sentence_id + shift
 
     def part(self, number: int) -> Part:
         """Return part `number`, one of `numbers()`. Parts that are not memory-mapped are closed
@@ -264,24 +288,13 @@ class FeatureStore:
             if number in self._parts:
                 self._parts.move_to_end(number)
                 return self._parts[number]
-            part = self._parts[number] = self._open_part(number)
+            store, entry = self._entries[number]
+            part = _open_part(store, entry, checked=self._checked)
+            self._parts[number] = part
             unmapped = [key for key, item in self._parts.items() if not item.is_mapped]
             if len(unmapped) > _OPEN_PARTS:
                 del self._parts[unmapped[0]]
             return part
-
-    def _open_part(self, number: int) -> Part:
-        """Open a part; if it is missing because the store was replaced since, the error says so."""
-        entry = self.manifest.parts[number]
-        try:
-            return Part(self._location, entry, self.layout, checked=self._checked)
-        except Damaged:
-            if read_manifest(self._location).digest == self.digest:
-                raise
-            raise ElmoError(
-                f"{self._location}: another store has replaced this one since it was opened; open "
-                "it again"
-            ) from None
 
     def check_model(self, model: Folder) -> None:
         """Raise `Mismatch` unless a model, a folder or a digest, made the store: vectors of two
@@ -299,6 +312,51 @@ class FeatureStore:
             f"FeatureStore({self.path!r}: {counts.sentences} sentences, "
             f"{counts.tokens} tokens, {', '.join(self.layers)}, {self.layout.dtype})"
         )
+
+
+def _open_all(paths: Sequence[Folder], options: Mapping[str, Any] | None) -> list[_Opened]:
+    """Read the manifests of several stores; raise `ElmoError` unless one model made them, with the
+    same settings."""
+    if not paths:
+        raise ElmoError("a store is a folder, or a list of folders; found an empty list")
+    stores: list[_Opened] = []
+    sentences = documents = 0
+    for path in paths:
+        location = path if isinstance(path, Location) else Location(path, options)
+        manifest = read_manifest(location)
+        base = stores[0] if stores else None
+        if base and manifest.model.digest != base.manifest.model.digest:
+            raise Mismatch(
+                f"{location}: was made by model {manifest.model.digest[:12]}…, {base.location} by "
+                f"{base.manifest.model.digest[:12]}…; stores read as one must have the same model"
+            )
+        if base and _settings(manifest) != _settings(base.manifest):
+            raise Mismatch(
+                f"{location}: was made with other settings than {base.location}; make both with "
+                "the same section features of params.yaml"
+            )
+        stores.append(_Opened(location, manifest, sentences, documents))
+        sentences += manifest.counts.sentences
+        documents += 1 + max((part.last_document_id for part in manifest.parts), default=-1)
+    return stores
+
+
+def _settings(manifest: StoreManifest) -> tuple[Layout, str]:
+    return manifest.layout, manifest.params.precision
+
+
+def _open_part(store: _Opened, entry: PartEntry, *, checked: bool) -> Part:
+    """Open a part; if it is missing because the store was replaced since, the error says so."""
+    shifts = (store.sentence_shift, store.document_shift)
+    try:
+        return Part(store.location, entry, store.manifest.layout, shifts=shifts, checked=checked)
+    except Damaged:
+        if read_manifest(store.location).digest == store.manifest.digest:
+            raise
+        raise ElmoError(
+            f"{store.location}: another store has replaced this one since it was opened; open it "
+            "again"
+        ) from None
 
 
 def _index(key: object) -> int:

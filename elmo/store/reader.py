@@ -185,8 +185,9 @@ class Types:
 
 
 class Part:
-    """One part of a store, opened; its vectors are read and decoded only when asked for. With
-    `checked`, the SHA-256 of its two files is verified, otherwise only their size."""
+    """One part of a store, opened; its vectors are read and decoded only when asked for. `shifts`
+    are added to its sentence ids and document ids. With `checked`, the SHA-256 of its two files is
+    verified, otherwise only their size."""
 
     def __init__(
         self,
@@ -194,6 +195,7 @@ class Part:
         entry: PartEntry,
         layout: Layout,
         *,
+        shifts: tuple[int, int] = (0, 0),
         checked: bool = False,
     ) -> None:
         for file in (entry.types, entry):
@@ -203,8 +205,8 @@ class Part:
         self._parquet = ParquetColumns(location, entry.file, layout)
         self.types = Types(location, entry.types.path, layout)
         index = self._parquet.read(["sentence_id", "document_id", "length"])
-        self.sentence_ids = np.array(index["sentence_id"])
-        self.document_ids = np.array(index["document_id"])
+        self.sentence_ids = index["sentence_id"].to_numpy() + shifts[0]
+        self.document_ids = index["document_id"].to_numpy() + shifts[1]
         lengths = index["length"].to_numpy()
         self.offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         if len(lengths) != entry.sentences or self.offsets[-1] != entry.tokens:

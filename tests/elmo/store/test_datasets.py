@@ -115,7 +115,7 @@ def test_any_fsspec_url_is_read(made: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.put(str(made), "/features", recursive=True)
     same(FeatureStore("memory://features", checked=True), FeatureStore(made))
-    name = FeatureStore(made).manifest.parts[1].file
+    name = FeatureStore(made).manifests[0].parts[1].file
     memory.rm(f"/features/{name}")
     with pytest.raises(ElmoError, match=f"memory://features/{name}: is missing"):
         FeatureStore("memory://features").ids()

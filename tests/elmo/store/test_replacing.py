@@ -11,13 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.dataset
 import pytest
 from msgspec import to_builtins
 
 from elmo.data.manifest import ShardsCounts, TokenizerEntry, write_manifest
 from elmo.data.shards import FILE_PATTERN, describe_shard, shard_name, write_shards
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, Mismatch
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
 from elmo.io.locks import work_folder_lock
@@ -323,12 +324,47 @@ def test_another_kind_of_device_takes_nothing(given: Path, tmp_path: Path) -> No
     assert not names["cpu"] & names["cuda"]
     assert names["cuda"] == names["cuda:1"]
     assert os.listdir(tmp_path) == []
-    manifest = FeatureStore(given / "old").manifest
+    (manifest,) = FeatureStore(given / "old").manifests
     assert manifest.source.device == "cpu"
 
 
+def test_several_stores_are_read_as_one(given: Path, tmp_path: Path) -> None:
+    paths = []
+    for name in FILES:
+        shards = write_files(tmp_path / f"{name}-shards", {name: FILES[name]})
+        make(given, tmp_path / name, shards)
+        paths.append(tmp_path / name)
+    joined, whole = FeatureStore(paths), FeatureStore(given / "old")
+    assert len(joined) == len(whole) == 3 * SENTENCES
+    for k in range(len(whole)):
+        assert joined.tokens(k) == whole.tokens(k)
+        np.testing.assert_array_equal(joined[k], whole[k])
+    assert joined.ids("train").tolist() == whole.ids("train").tolist()
+    assert [n for block in joined.blocks() for n in block.sentence_ids] == list(range(len(whole)))
+    documents = [joined.part(n).document_ids for n in joined.numbers()]
+    assert all(one[-1] < two[0] for one, two in zip(documents, documents[1:], strict=False))
+    assert (joined.counts.tokens, joined.counts.parts) == (whole.counts.tokens, 3)
+    assert len({FeatureStore(path).digest for path in paths} | {joined.digest}) == 4
+    assert FeatureStore(paths[:1]).digest == FeatureStore(paths[0]).digest
+
+
+def test_stores_that_do_not_belong_together_are_refused(given: Path, tmp_path: Path) -> None:
+    from tests.elmo.conftest import save_tiny_model
+
+    save_tiny_model(tmp_path / "model", seed=5)
+    shards = given / "old-shards"
+    build(tmp_path / "other", shards=shards, model=tmp_path / "model", settings=SETTINGS)
+    build(tmp_path / "top", shards=shards, model=given / "model", settings=StoreSettings("top"))
+    with pytest.raises(Mismatch, match="other: was made by model .*; stores read as one"):
+        FeatureStore([given / "old", tmp_path / "other"])
+    with pytest.raises(Mismatch, match="top: was made with other settings than .*old"):
+        FeatureStore([given / "old", tmp_path / "top"])
+    with pytest.raises(ElmoError, match="found an empty list"):
+        FeatureStore([])
+
+
 def test_parts_are_in_the_order_of_their_names(given: Path) -> None:
-    manifest = FeatureStore(given / "new").manifest
+    (manifest,) = FeatureStore(given / "new").manifests
     names = [part.file for part in manifest.parts]
     assert names == sorted(names)
     assert [part.first_sentence_id for part in manifest.parts] == [0, 12, 19, 31]

@@ -49,7 +49,7 @@ def expected(tiny_model_folder: Path) -> list[np.ndarray]:
 
 def part(folder: Path, number: int, kind: str = "part") -> Path:
     """A file of the store by the number of its part."""
-    entry = FeatureStore(folder).manifest.parts[number]
+    entry = FeatureStore(folder).manifests[0].parts[number]
     return folder / (entry.path if kind == "part" else entry.types.path)
 
 
@@ -92,7 +92,7 @@ def test_a_shard_of_many_tokens_becomes_several_parts(
     monkeypatch.setattr("elmo.store.build.PART_TOKENS", 30)
     out = tmp_path / "store"
     store, whole = make(out, shards, tiny_model_folder, dtype="float32"), FeatureStore(made)
-    parts, before = store.manifest.parts, whole.manifest.parts
+    parts, before = store.manifests[0].parts, whole.manifests[0].parts
     assert len(parts) > 4 * len(before)
     assert parts[0].types.rows < before[0].types.rows
     for k, vectors in enumerate(expected):

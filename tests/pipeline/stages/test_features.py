@@ -202,7 +202,7 @@ def test_counts_are_the_metrics_and_the_model_is_named(
     assert found["parts"] == 8
     assert found["bytes"] == sum(p.stat().st_size for p in (tmp_path / "store").rglob("*-*.*"))
     store = FeatureStore(tmp_path / "store", model=given / "model")
-    assert store.manifest.model.training == {}  # the run is no part of what a store is
+    assert store.manifests[0].model.training == {}  # the run is no part of what a store is
     tags = runs_of("features")[0].data.tags
     assert tags["model_digest"] == store.model
     assert (tags["store"], tags["store_place"]) == (store.digest, str(tmp_path / "store"))
