@@ -65,7 +65,7 @@ class Location:
     put                  a copy of a local file         replaces the file
     create               bytes                          writes nothing, says False
     publish              the file of `temporary`        writes nothing, says False
-    adopt                a file of another folder       keeps the file
+    adopt, adopt_all     files of another folder        keeps the file
     ==================== ============================== ==========================
     """
 
@@ -347,6 +347,10 @@ class Location:
                     return
         with source.local_copy(file) as copy:
             self.put(file, copy)
+
+    def adopt_all(self, files: Iterable[str], source: "Location") -> None:
+        """Take over many files from the folder `source`, as `adopt` does, in parallel."""
+        in_parallel(lambda file: self.adopt(file, source), files)
 
     @contextmanager
     def temporary(self) -> Iterator[Path]:

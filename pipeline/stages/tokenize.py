@@ -1,12 +1,13 @@
 """tokenize: text split into sentences of tokens and written as shards, one task for each piece.
 
 A piece numbers its sentences from 0; the manifest has its place in the corpus. So a shard depends
-only on its text and the settings, and is named by their digest: if a file is added, the shards of
-other files stay as they are. The bytes do not depend on the number of workers, their order, or
-interruptions.
+only on its text and the settings, and is named by their digest: if a file is added, only this file
+is tokenized, and the other shards are taken from the replaced output. The bytes do not depend on
+the number of workers, their order, interruptions, or the replaced output.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -26,7 +27,7 @@ from elmo.data.manifest import (
 from elmo.data.shards import FILE_PATTERN
 from elmo.data.tokenizer import TextTokenizer, Tokenization, installed_tokenization
 from elmo.errors import BadSettings, ElmoError
-from elmo.io.folders import output_location
+from elmo.io.folders import link_or_copy, output_location
 from elmo.io.location import Location
 from elmo.io.outputs import check_folder
 from elmo.model.config import read_config
@@ -46,7 +47,15 @@ from ..text.copies import (
 from ..text.held_out import LEAST_HELD_OUT, choose_held_out_rule
 from ..text.input_files import InputFile, check_inputs, raise_all
 from ..text.pieces import Piece, Ranges, number_pieces, piece_bytes, plan_pieces
-from ..text.shard_builder import PieceResult, read_finished, try_piece
+from ..text.shard_builder import (
+    PIECES,
+    PieceResult,
+    decode_results,
+    encode_result,
+    read_finished,
+    try_piece,
+    whole_results,
+)
 from ..text.work_folder import discard_pieces, work_folder
 from .corpus import TextName, read_manifest
 from .stage import OUT, Argument, Numbers, Stage
@@ -54,7 +63,7 @@ from .stage import OUT, Argument, Numbers, Stage
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 _REQUIRED = ("manifest.json",)
-_EXTRA = rf"{FILE_PATTERN}|pieces\.jsonl"  # which earlier versions wrote
+_EXTRA = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
 _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
 _LEFT_OUT = {  # the summary's phrase for each reason to leave out lines
     "short": "as documents under tokenize.min_bytes",
@@ -91,6 +100,7 @@ STAGE = Stage(
     metrics={"tokens": "tokens"},
     resumes_in_output=True,
     cluster=True,
+    takes_over=True,
 )
 
 
@@ -144,12 +154,13 @@ def run(
     cluster: Cluster,
     urls: Sequence[str] = (),
     tokenization: Tokenization | None = None,
+    previous_output: Location | None = None,
 ) -> dict[str, float]:
     """Write the shards of a corpus folder's text to `out`; return the counts, such as `tokens`.
 
     `text` is "general" or "domain". The folder names URLs without logins; these are taken from the
     `urls`, as the user wrote them. Finished pieces wait in `work`, from which a killed run is
-    resumed.
+    resumed. `previous_output` has the shards that are replaced if they are not at `out`.
     """
     texts = read_manifest(corpus).texts
     inputs = {
@@ -165,6 +176,7 @@ def run(
         params,
         column=texts[text].column,
         tokenization=tokenization,
+        previous_output=previous_output,
         work=work,
         cluster=cluster,
         # A file of both texts must fall to the same sides in both.
@@ -204,11 +216,13 @@ def tokenize(
     domain: tuple[Sequence[InputFile], str] | None = None,
     keep: tuple[str, ...] = (),
     tokenization: Tokenization | None = None,
+    previous_output: Location | None = None,
 ) -> dict[str, float]:
     """Write the shards of `inputs` to `out`, and return the counts; on an error, write none.
 
     `column` is the column or field that holds the text of records. Finished pieces wait in `work`,
-    or at a URL in `out`, until all are done; the next run resumes from them. A text
+    or at a URL in `out`, until all are done; the next run resumes from them. Shards that are still
+    right are taken from `previous_output`, which is replaced (default: a local `out`). A text
     `is_independent` unless another text has some of its files. If the files of the `domain` text
     and its column are given, nothing is trained on that is held out there, or the other way round.
     `keep` names columns of records that are kept beside the sentences. `tokenization` is a version
@@ -229,7 +243,8 @@ def tokenize(
             finished = out  # at a URL shards are written where they stay
         pieces = [replace(piece, folder=finished, keep=keep) for piece in pieces]
         pieces = _leave_out_copies(pieces, domain_pieces, cluster)
-        results = _tokenize_pieces(pieces, cluster)
+        previous_results = _read_previous_results(previous_output or out, out, pieces)
+        results = _tokenize_pieces(pieces, previous_results, cluster)
         total = accounting.sum_accounts(result.accounting for result in results)
         if not total.tokens:
             discard_pieces(finished)
@@ -239,9 +254,16 @@ def tokenize(
         counts, report = total.counts(), quality.summarize([result.quality for result in results])
         shards = _list_shards(pieces, results)
         with output_location(out, required=_REQUIRED, pattern=_EXTRA, kind="shards") as folder:
+            previous_files = {e.file for result in previous_results.values() for e in result.shards}
+            new_files = {entry.file for entry in shards} - previous_files
             if finished != folder:
-                for entry in shards:
-                    folder.adopt(entry.file, finished)
+                folder.adopt_all(sorted(new_files), finished)
+            if previous_output is not None:
+                folder.adopt_all(sorted(previous_files), previous_output)
+            else:
+                for name in previous_files:
+                    link_or_copy(out.name(name), folder.name(name))
+            folder.write(PIECES, b"".join(map(encode_result, results)))
             write_manifest(
                 folder,
                 shards=shards,
@@ -320,9 +342,26 @@ def _as_tuples(left_out: ExcludedLines) -> tuple[tuple[str, Ranges], ...]:
     )
 
 
-def _tokenize_pieces(pieces: Sequence[Piece], cluster: Cluster) -> list[PieceResult]:
+def _read_previous_results(
+    folder: Location, out: Location, pieces: Sequence[Piece]
+) -> dict[str, PieceResult]:
+    """Return by digest the results of pieces whose shards are whole in the replaced folder."""
+    if not folder.exists(PIECES) or (folder == out and out.local is None):  # of a killed writer
+        return {}
+    digests = {piece.digest for piece in pieces}
+    results = (result for result in decode_results(folder.read(PIECES)) if result.piece in digests)
+    return {result.piece: result for result in whole_results(results, folder, folder.tree())}
+
+
+def _tokenize_pieces(
+    pieces: Sequence[Piece], previous_results: Mapping[str, PieceResult], cluster: Cluster
+) -> list[PieceResult]:
     """Return the results of all pieces in order; finished pieces are not tokenized again."""
-    result_by_piece = {result.piece: result for result in read_finished(pieces)}
+    new_pieces = [piece for piece in pieces if piece.digest not in previous_results]
+    result_by_piece = {
+        **previous_results,
+        **{result.piece: result for result in read_finished(new_pieces)},
+    }
     unfinished_pieces = [piece for piece in pieces if piece.digest not in result_by_piece]
     new_results = run_tasks(try_piece, unfinished_pieces, cluster, "tokenize")
     result_by_piece.update((result.piece, result) for result in new_results)

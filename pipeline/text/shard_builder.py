@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct, to_builtins
+from msgspec import DecodeError, Struct, json, to_builtins
 
 from elmo.data.arrays import Int64s
 from elmo.data.manifest import SPLITS, Dropped, ShardEntry, Split
 from elmo.data.shards import describe_shard, shard_name, write_shard
 from elmo.data.tokenizer import Tokenizer, load_recorded, sentence_splitter
 from elmo.errors import ElmoError
-from elmo.io.location import in_parallel
+from elmo.io.location import Location, in_parallel
 from elmo.io.records import Sha256
 
 from .accounting import Accounting
@@ -30,6 +30,8 @@ from .pieces import Piece
 from .quality import QualityCounts
 from .text_hashes import Hashes
 from .text_rows import TextRows, find_lines
+
+PIECES = "pieces.jsonl"  # beside the shards: the result of each piece, by which it is found again
 
 
 class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,16 +46,37 @@ class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
     quality: QualityCounts
 
 
-def read_finished(pieces: Sequence[Piece]) -> list[PieceResult]:
-    """Return the results of the pieces that an earlier run finished and whose shards are unaltered.
+def encode_result(result: PieceResult) -> bytes:
+    """Return a result as a line of the file `PIECES`."""
+    return json.encode(result, order="sorted") + b"\n"
 
-    On a disk the digest of each shard is checked. At a URL, where a file is whole or absent, only
-    its size is; readers check its bytes.
-    """
+
+def decode_results(data: bytes) -> list[PieceResult]:
+    """Return the results in the file `PIECES`; none where another version wrote it."""
+    try:
+        return [json.decode(line, type=PieceResult) for line in data.splitlines()]
+    except DecodeError:
+        return []
+
+
+def read_finished(pieces: Sequence[Piece]) -> list[PieceResult]:
+    """Return the results of the pieces that an earlier run finished."""
     if not pieces:
         return []
     folder, size_by_file = pieces[0].folder, pieces[0].folder.tree()
     finished = [piece.result_name for piece in pieces if piece.result_name in size_by_file]
+    results = in_parallel(lambda name: folder.read_record(name, PieceResult), finished)
+    return whole_results(results, folder, size_by_file)
+
+
+def whole_results(
+    results: Iterable[PieceResult], folder: Location, size_by_file: Mapping[str, int]
+) -> list[PieceResult]:
+    """Return the results whose shards are in a folder, unaltered.
+
+    `size_by_file` has the size of each file there. On a disk the digest of each shard is checked.
+    At a URL, where a file is whole or absent, only its size is; readers check its bytes.
+    """
 
     def is_whole(result: PieceResult) -> bool:
         return all(
@@ -62,11 +85,12 @@ def read_finished(pieces: Sequence[Piece]) -> list[PieceResult]:
             for entry in result.shards
         )
 
-    def read(name: str) -> PieceResult | None:
-        result = folder.read_record(name, PieceResult)
-        return result if is_whole(result) else None
-
-    return [result for result in in_parallel(read, finished) if result is not None]
+    results = list(results)
+    return [
+        result
+        for result, has_all_shards in zip(results, in_parallel(is_whole, results), strict=True)
+        if has_all_shards
+    ]
 
 
 def try_piece(piece: Piece) -> PieceResult | ElmoError:

@@ -253,7 +253,7 @@ def test_outputs_and_dvcs_cache_share_their_files(tmp_path: Path) -> None:
 
     call(sys.executable, "-m", "pipeline", "init", ".", "--text", "mine.txt")
     first = shards(0.3)
-    assert len(first) == 3 and {links for _, links in first.values()} == {2}
+    assert len(first) == 4 and {links for _, links in first.values()} == {2}
     assert shards(0.5) != first
     again = {name: content for name, (content, _) in shards(0.3).items()}
     assert again == {name: content for name, (content, _) in first.items()}

@@ -937,24 +937,58 @@ def test_what_is_held_out_is_known_before_the_text_is_cut(
     assert sum(read) < 20_000 < path.stat().st_size
 
 
-def test_the_shards_of_other_files_stay_when_one_is_added(tmp_path: Path) -> None:
-    """Their names and bytes; only what they add to ids changes."""
+def test_a_file_that_is_added_is_cut_alone(tmp_path: Path, cut_pieces: list[Piece]) -> None:
+    """The shards of the others stay, their names and bytes; only what they add to ids changes."""
     pick, folder = random.Random(1), tmp_path / "texts"
     folder.mkdir()
-    for name in "bcde":
-        text_file(folder, [f"{name} {pick.random()} of it" for _ in range(300)], f"{name}.txt")
+
+    def write(name: str) -> None:
+        text_file(folder, [f"{name} {pick.random()} of it" for _ in range(150)], name)
+
+    for name in ("b.txt", "c.txt", "d.txt", "e.txt"):
+        write(name)
     how = {"documents": "auto", "heldout": 0.2, "sentences": "split", "shard_bytes": 4096}
     old = make(tmp_path / "out", folder, **how)
     before = contents(tmp_path / "out")
-    text_file(folder, [f"a {pick.random()} of it" for _ in range(300)], "a.txt")
+    cut_pieces.clear()
+    write("a.txt")
     (folder / "empty.txt").write_text("")
     (folder / "e.txt").unlink()
     new = make(tmp_path / "out", folder, **how)
     after = contents(tmp_path / "out")
+    assert {piece.spans[0].input.name for piece in cut_pieces} == {"a.txt"}
     kept = {entry.file for entry in old.entries()} & set(after)
     assert len(kept) > 6 and all(after[name] == before[name] for name in kept)
-    assert in_order(new)[0][0] == "a" and in_order(new)[-1][0] == "d"
+    assert in_order(new)[0][0] == "a.txt" and in_order(new)[-1][0] == "d.txt"
     assert accounted(new) == new.manifest.counts.bytes
+    assert after == contents(make(tmp_path / "afresh", folder, **how).location.local)
+    for name in sorted(kept)[:2]:  # what is damaged is cut again
+        (tmp_path / "out" / name).write_bytes(before[name][:-8] + bytes(8))
+    make(tmp_path / "out", folder, **how)
+    assert contents(tmp_path / "out") == after
+
+
+def test_shards_at_a_url_are_taken_over_from_the_folder_before(
+    tmp_path: Path, cut_pieces: list[Piece]
+) -> None:
+    for name in ("a.txt", "b.txt", "c.txt"):
+        text_file(tmp_path, [f"{name} {k} of it" for k in range(90)], name)
+    places = [Location(f"memory://taken-over/{k}") for k in range(3)]
+    where = {"work": Location(tmp_path / "runs"), "cluster": CLUSTER, "column": "text"}
+    for out, names, previous_output in zip(
+        places, ("ac", "abc", "abc"), (None, places[0], None), strict=True
+    ):
+        cut_pieces.clear()
+        inputs = find_inputs([str(tmp_path / f"{name}.txt") for name in names])
+        tokenize.tokenize(
+            inputs, out, params(heldout=0.2), previous_output=previous_output, **where
+        )
+        cut_names = {piece.spans[0].input.name for piece in cut_pieces}
+        assert cut_names == ({"b.txt"} if previous_output else {f"{name}.txt" for name in names})
+    assert places[1].tree() == places[2].tree() != places[0].tree()
+    assert Shards(places[1]).digest == Shards(places[2]).digest
+    assert len(in_order(Shards(places[1]))) == 270
+    places[0].remove()
 
 
 @pytest.mark.parametrize("documents_", ["auto", "file"])
