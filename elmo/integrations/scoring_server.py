@@ -5,6 +5,7 @@ with the whole request and a stack trace. MLflow is not imported here. A version
 replaced keeps its own behaviour.
 """
 
+import csv
 import io
 import json
 import sys
@@ -52,14 +53,19 @@ def read_request(
 ) -> tuple[Any, dict[str, Any] | None]:
     """Return the items of a request to MLflow's server, and its parameters if it has any.
 
-    It is JSON with `inputs` or a table. `ElmoError` is raised for one that is malformed, and for
-    names that are not known, which might be a slip; `params` are the names of parameters that the
-    model knows.
+    It is JSON with `inputs` or a table, CSV with a header, or Parquet. `ElmoError` is raised for
+    one that is malformed, and for names that are not known, which might be a slip; `params` are the
+    names of parameters that the model knows.
     """
-    if content_type.partition(";")[0].strip().lower() != "application/json":
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "text/csv":
+        return _csv_rows(data), None
+    if kind == "application/x-parquet":
+        return _parquet_rows(data), None
+    if kind != "application/json":
         raise ElmoError(
-            "the request's content type must be application/json, "
-            f"found {content_type or 'none'}; send a table as dataframe_records"
+            "the request's content type must be application/json, text/csv or "
+            f"application/x-parquet, found {content_type or 'none'}"
         )
     try:
         body = json.loads(data, parse_constant=_refuse_constant)
@@ -80,6 +86,29 @@ def read_request(
 
 def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a JSON number")
+
+
+def _csv_rows(data: bytes | str) -> list[dict[str, str | None]]:
+    """Return the rows of CSV with a header; an empty cell is None."""
+    try:
+        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+        rows = list(csv.reader(io.StringIO(text), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ElmoError(f"the request must be CSV in UTF-8 ({error})") from None
+    if not rows:
+        raise ElmoError("the request must be CSV with a header, found nothing")
+    cells = [[cell or None for cell in row] for row in rows[1:] if row]
+    return _rows({"columns": rows[0], "data": cells})
+
+
+def _parquet_rows(data: bytes | str) -> list[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_table(pa.BufferReader(data)).to_pylist())
+    except (pa.ArrowException, OSError, TypeError) as error:
+        raise ElmoError(f"the request must be a Parquet file ({error})") from None
 
 
 def request_of_items(body: Mapping[str, Any], params: Iterable[str]) -> dict[str, Any]:

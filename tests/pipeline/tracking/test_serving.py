@@ -1,5 +1,6 @@
 """A registered text model answers in an environment that holds its requirements and no more."""
 
+import io
 import json
 import os
 import re
@@ -13,6 +14,8 @@ from typing import Any
 
 import mlflow
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from mlflow.pyfunc import scoring_server
 
@@ -149,6 +152,22 @@ def test_the_guides_request_and_what_mlflows_clients_send(
     assert set(none) == {0.0}
 
 
+def test_a_table_as_csv_or_parquet_is_answered(served: mlflow.pyfunc.PyFuncModel) -> None:
+    adapt = served.metadata.get_input_schema()
+    text = "He has a gift, for music"
+    table = pa.table({"text": [text, "a gift"], "id": [1, 2]})
+    written = io.BytesIO()
+    pq.write_table(table, written)
+    csv_text = f'id,text\n1,"{text}"\n2,a gift\n'.encode()
+    for data, kind in (
+        (csv_text, "text/csv"),
+        (csv_text, "text/csv; charset=utf-8"),
+        (written.getvalue(), "application/x-parquet"),
+    ):
+        answer = scoring_server.invocations(data, kind, served, adapt)
+        assert [len(one) for one in json.loads(answer.response)["predictions"]] == [7, 2]
+
+
 DEEP = "[" * 100_000 + "]" * 100_000
 MIXED = '{"inputs": ["a"], "params": {"layers": "%s", "gamma": %s}}'
 WRONG: list[tuple[Any, str]] = [
@@ -185,8 +204,14 @@ WRONG: list[tuple[Any, str]] = [
     ({"dataframe_records": ["a"]}, "dataframe_records must be a list of records"),
 ]
 OTHER: list[tuple[Any, str, str | None]] = [
-    ("text\na\n", "content type must be", "text/csv; charset=utf-8"),
+    ('{"inputs": ["a"]}', "content type must be", "text/plain"),
     ('{"inputs": ["a"]}', "content type must be", None),
+    ("", "CSV with a header, found nothing", "text/csv"),
+    ("txt\na\n", "the columns must be text or tokens, found txt", "text/csv"),
+    ("text\na,b\n", "a cell for each column", "text/csv"),
+    ('text\n"a\n', "must be CSV", "text/csv"),
+    (b"text\n\xff\n", "must be CSV in UTF-8", "text/csv"),
+    (b"nothing", "must be a Parquet file", "application/x-parquet"),
 ]
 
 
