@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_766,
-    "pipeline": 14_353,
+    "elmo": 19_859,
+    "pipeline": 14_416,
     "research": 2_242,
     "benchmarks": 3_392,
-    "tests": 26_955,
+    "tests": 27_050,
 }
 
 
