@@ -8,6 +8,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+_ADVICE = {  # for errors of the operating system
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, and run the same command again"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make it writable, or name another"),
+    **dict.fromkeys((errno.EEXIST, errno.ELOOP, errno.ENOTDIR, errno.EISDIR), "name another"),
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
 
 class ElmoError(ValueError):
     """Bad input or settings; the one-line message says what is wrong, where, and what to do."""
@@ -63,6 +70,11 @@ def did_you_mean(name: str, among: Iterable[str]) -> str:
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
+def with_remedy(problem: object, remedy: str) -> str:
+    """Return a message that says what to do: `remedy`, unless the problem ends in its own."""
+    return f"{problem}" if ";" in f"{problem}" else f"{problem}; {remedy}"
+
+
 def not_utf8_error(source: object, number: int, line: bytes, start: int) -> ElmoError:
     """Return the exception for line `number`, from 1, of the text `source`: in the bytes `line`,
     byte `start`, from 0, is not UTF-8."""
@@ -102,5 +114,4 @@ def reason_of(error: BaseException) -> str:
     number = int(wrapped[1]) if wrapped else getattr(error, "errno", None)
     system_reason = os.strerror(int(wrapped[1])) if wrapped else getattr(error, "strerror", None)
     reason = system_reason or first_line(error)
-    full = number in (errno.ENOSPC, errno.EDQUOT)
-    return reason + "; make room, and run the same command again" * full
+    return f"{reason}; {_ADVICE[number]}" if number in _ADVICE else reason

@@ -1,8 +1,11 @@
 """`elmo`, `python -m elmo_pipeline`, and in the repository `python -m pipeline`."""
 
 import gc
+import io
 import os
 import sys
+from contextlib import suppress
+from typing import Any
 
 # A thread that is done with its part of a product waits for the others. OpenMP lets it spin for
 # milliseconds, longer than a scheduler leaves a core to one process: beside a busy process the
@@ -44,6 +47,19 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # of the lowest free number: that stream's
+    errors, encoding = _Errors(sys.stderr.fileno(), "w", closefd=False), sys.stderr.encoding
+    sys.stderr = io.TextIOWrapper(errors, encoding, "backslashreplace", write_through=True)
+
+
+class _Errors(io.FileIO):
+    """Standard error that passes over a full disk or a terminal that is gone: no work ends because
+    its progress can't be shown."""
+
+    def write(self, data: Any) -> int:
+        """Write bytes; return their number."""
+        with suppress(OSError):
+            return super().write(data)
+        return len(data)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def read_manifest(folder: Location) -> ShardsManifest:
     path = folder.name("manifest.json")
     header = folder.read_record("manifest.json", Header)
     if header.kind != "shards":
-        raise ElmoError(f"{path}: is not the manifest of a shards folder")
+        raise ElmoError(f"{path}: is not the manifest of a shards folder; name another")
     header.check_version(path, "schema", SCHEMA_VERSION, remake="make the shards again")
     return folder.read_record("manifest.json", ShardsManifest)
 

@@ -27,11 +27,10 @@ def read_table(
         if fields:
             width = width or len(fields)
             if len(fields) != width:
+                remedy = "put a field that holds a comma between quotation marks"
                 raise ElmoError(
-                    f"{source}:{begin}: {len(fields)} fields, {width} in the header; put a field "
-                    "that holds the delimiter between quotation marks"
-                    if delimiter == ","
-                    else f"{source}:{begin}: {len(fields)} fields, {width} in the header"
+                    f"{source}:{begin}: {len(fields)} fields, {width} in the header; "
+                    f"{remedy if delimiter == ',' else 'correct the line'}"
                 )
             yield begin, fields
         begin = end + 1

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from elmo.errors import Damaged, ElmoError, NotFound
+from elmo.errors import Damaged, ElmoError
 from elmo.io.atomic import new_file_if_absent
+from elmo.io.records import check_readable
 
 
 def load_h5py() -> Any:
@@ -23,12 +24,11 @@ def open_hdf5(path: Path) -> Any:
     """Open an HDF5 file for reading, as an h5py file; raise `ElmoError` if it is missing or
     invalid."""
     h5py = load_h5py()
-    if not path.is_file():
-        raise NotFound(f"{path}: no such file")
+    check_readable(path)
     try:
         return h5py.File(path, "r")
     except (OSError, RuntimeError, ValueError) as error:
-        raise Damaged(f"{path}: not an HDF5 file, or cut short ({error})") from None
+        raise Damaged(f"{path}: not an HDF5 file, or cut short ({error}); restore it") from None
 
 
 def read_dataset(file: Any, path: Path, name: str) -> Any:

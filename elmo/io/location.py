@@ -188,7 +188,7 @@ class Location:
             check_json_size(self.size(file), source=self.name(file), limit=limit)
             data = self.read(file)
         except FileNotFoundError:
-            raise NotFound(f"{self.name(file)}: no such file") from None
+            raise NotFound(f"{self.name(file)}: no such file; check the name") from None
         return parse_record(data, kind, source=self.name(file))
 
     def sha256(self, file: str) -> str:

@@ -33,6 +33,7 @@ Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 # A file in its manifest's folder: no separator, so it can't leave that folder, no leading dot.
 FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_length=128)]
+_REMEDY = "correct it, restore it or make it again"
 _WORDS_BY_TYPE = {
     "object": "an object",
     "array": "a list",
@@ -74,7 +75,8 @@ def check_readable(path: Path) -> None:
         mode = path.stat().st_mode
     except FileNotFoundError:
         link = f"; it is a link to {os.readlink(path)}" if path.is_symlink() else ""
-        raise NotFound(f"{path}: no such file{link or similar_path(path)}") from None
+        remedy = link or similar_path(path) or "; check the name"
+        raise NotFound(f"{path}: no such file{remedy}") from None
     if stat.S_ISDIR(mode):
         raise ElmoError(f"{path}: is a folder; pass a file")
     if not stat.S_ISREG(mode):
@@ -174,16 +176,16 @@ def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
         problem, _, key_path = str(error).replace("`key` in ", "").partition(" - at `$")
         key_path = key_path.removesuffix("`").removeprefix(".")
         place = f"{source}: {key_path}" if key_path else source
-        raise ElmoError(f"{place}: {_reword_type_error(problem)}") from None
+        raise ElmoError(f"{place}: {_reword_type_error(problem)}; {_REMEDY}") from None
     except UnicodeDecodeError as error:
-        raise ElmoError(f"{source}: not UTF-8 (byte {error.start})") from None
+        raise ElmoError(f"{source}: not UTF-8 (byte {error.start}); {_REMEDY}") from None
     except RecursionError:
-        raise Damaged(f"{source}: nested too deeply to be one of this project's files") from None
+        raise Damaged(f"{source}: nested too deeply; {_REMEDY}") from None
     except msgspec.DecodeError as error:
+        line, reason = "", str(error)
         try:
-            json.loads(data)  # names the line
-        except json.JSONDecodeError as reason:
-            raise Damaged(f"{source}:{reason.lineno}: not valid JSON ({reason.msg})") from None
-        except ValueError:
-            pass
-        raise Damaged(f"{source}: not valid JSON ({error})") from None
+            json.loads(data)
+        except ValueError as problem:
+            if isinstance(problem, json.JSONDecodeError):
+                line, reason = f":{problem.lineno}", problem.msg
+        raise Damaged(f"{source}{line}: not valid JSON ({reason}); {_REMEDY}") from None

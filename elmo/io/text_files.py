@@ -14,12 +14,14 @@ from elmo.errors import Damaged, ElmoError, not_utf8_error
 from elmo.io.records import check_readable
 from elmo.settings import LONGEST_LINE
 
-COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz"}  # by the ending of a file's name
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}  # by a name's ending
 
 
 def _zstd_decoder() -> Any:
-    import zstandard  # only the pipeline needs it
-
+    try:
+        import zstandard
+    except ImportError:
+        raise ElmoError("a .zst file needs a library: pip install zstandard") from None
     return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
 
 
@@ -94,15 +96,16 @@ def decompressed(file: BinaryIO, compression: str | None) -> BinaryIO:
 
 @contextmanager
 def open_decompressed(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read its bytes, decompressed if its name ends in .gz, .bz2 or .xz; raise
+    """Open a file to read its bytes, decompressed if its name ends in .gz, .bz2, .xz or .zst; raise
     `ElmoError` if it is missing or damaged."""
     check_readable(path)
     ending = path.suffix.lower()
     try:
         with decompressed(path.open("rb"), COMPRESSIONS.get(ending)) as file:
             yield file
-    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-        if ending not in COMPRESSIONS or getattr(error, "errno", None):
+    except Exception as error:
+        known = isinstance(error, ElmoError) or getattr(error, "errno", None)
+        if known or ending not in COMPRESSIONS:
             raise
         raise Damaged(
             f"{path}: truncated or not {ending[1:]}; restore it, or correct its extension"

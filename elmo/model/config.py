@@ -129,11 +129,11 @@ def read_config(folder: Folder) -> ModelConfig:
 
 def or_name(name: str) -> str:
     """Return the end of a message that no model folder `name` exists: advice, if that could be the
-    name of an installed or registered model, otherwise an empty string."""
+    name of an installed or registered model, otherwise to name another."""
     if name.startswith("models:/"):
         return "; this takes a folder: download it from MLflow's registry first"
     if not _NAME.fullmatch(name):
-        return ""
+        return "; name another"
     installed_names = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
     choices = f"there are {', '.join(installed_names)}" if installed_names else "there are none"
     return (

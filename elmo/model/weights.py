@@ -120,8 +120,8 @@ def load_weights(
 
 def _unreadable(path: Path, error: Exception) -> ElmoError:
     if isinstance(error, FileNotFoundError):
-        return ElmoError(f"{path}: no such file")
-    return ElmoError(f"{path}: not a safetensors file ({_line(error)})")
+        return ElmoError(f"{path}: no such file; restore it")
+    return ElmoError(f"{path}: not a safetensors file ({_line(error)}); restore it")
 
 
 def _line(error: Exception) -> str:

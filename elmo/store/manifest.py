@@ -204,7 +204,7 @@ def read_manifest(location: Location) -> StoreManifest:
     except NotFound:
         raise _no_store(location) from None
     if head.kind != "store":
-        raise ElmoError(f"{source}: is not the manifest of a store")
+        raise ElmoError(f"{source}: is not the manifest of a store; name another")
     head.check_version(source, "schema", SCHEMA_VERSION, remake=_AGAIN)
     try:
         return location.read_record(MANIFEST, StoreManifest)

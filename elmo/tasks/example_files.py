@@ -99,7 +99,7 @@ def read_examples(
     if not labels.examples:
         count_texts = [f"{name.replace('_', ' ')} {n:,}" for name, n in labels.counts.items() if n]
         counts = f"; counted: {', '.join(count_texts)}" if count_texts else ""
-        raise ElmoError(f"{path}: holds no examples of {kind}{counts}")
+        raise ElmoError(f"{path}: holds no examples of {kind}{counts}; name a file that does")
     _check_tokens(path, labels)
     return replace(labels, columns=dict(columns or {}))
 
@@ -193,14 +193,14 @@ def _check_tokens(path: Path, labels: ExampleSet) -> None:
     for example in labels.examples:
         for sentence in example.sentences:
             if "" in sentence:
-                position = sentence.index("") + 1
-                raise ElmoError(f"{example.source}: token {position} of its sentence is empty")
+                place = f"{example.source}: token {sentence.index('') + 1} of its sentence"
+                raise ElmoError(f"{place} is empty; leave it out")
 
 
 def _joined(path: Path, parts: Sequence[ExampleSet]) -> ExampleSet:
     """Return the examples of several files as one."""
     if not parts:
-        raise ElmoError(f"{path}: holds no files")
+        raise ElmoError(f"{path}: holds no files; name another folder, or a file")
     if len({part.scheme == "plain" for part in parts}) > 1:
         raise ElmoError(
             f"{path}: the tags of some files mark spans, those of others do not; use one scheme"

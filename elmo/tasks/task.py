@@ -345,7 +345,7 @@ def _learned(train: ExampleSet) -> list[Example]:
     if learned := learnable_examples(train.examples):
         return learned
     source = train.examples[0].source if train.examples else "train"
-    raise ElmoError(f"{source}: no example has both text and a label, so there is nothing to learn")
+    raise ElmoError(f"{source}: no example has text and a label: nothing to learn; add one")
 
 
 def _describe_linear(linear: LinearModels, shares: Shares, network_scores: Scores) -> LinearShares:
@@ -453,7 +453,8 @@ def read_task(folder: Path) -> TaskRecord:
     file = folder / TASK_FILE
     if not folder.exists():
         names = [path.parent.name for path in sorted(folder.parent.glob(f"*/{TASK_FILE}"))]
-        raise NotFound(f"{folder}: no such task folder{did_you_mean(folder.name, names)}")
+        hint = did_you_mean(folder.name, names) or "; name another"
+        raise NotFound(f"{folder}: no such task folder{hint}")
     content = read_json(file)
     remedy = "train the task again with this version"
     msgspec.convert(content, Header).check_version(file, "format", FORMAT, remake=remedy)

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from traceback import extract_tb
+from types import FrameType
 
 import click
 
@@ -122,6 +123,9 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         with commands.make_context(name, sys.argv[1:]) as context:
             commands.invoke(context)
         sys.stdout.flush()
+        if signal.getsignal(signal.SIGALRM) == _stop:  # it is about to
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise KeyboardInterrupt
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -173,7 +177,16 @@ def _printable_line(message: str) -> str:
     return printable(without_credentials(message))
 
 
-def _stop(*_: object) -> None:
-    """Interrupt; a SIGTERM after that is of the same stop, which `elmo run` has passed on."""
+def _stop(_: int, frame: FrameType | None) -> None:
+    """Interrupt; a SIGTERM after that is of the same stop, which `elmo run` has passed on.
+
+    An import ends first: Arrow, which imports pandas from C++, would swallow the interrupt.
+    """
     signal.signal(signal.SIGTERM, lambda *_: None)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            signal.signal(signal.SIGALRM, _stop)
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            return
+        frame = frame.f_back
     raise KeyboardInterrupt

@@ -132,7 +132,7 @@ def package(
     try:
         text = about.read().decode("utf-8") if about else ""
     except UnicodeDecodeError:
-        raise ElmoError(f"--about {about.name}: is not UTF-8") from None
+        raise ElmoError(f"--about {about.name}: is not UTF-8; save it as UTF-8") from None
     digest = write_package(
         model,
         out,

@@ -79,7 +79,7 @@ def unused(remove: bool, as_json: bool) -> None:
 
     url = storage.root()
     if not url:
-        raise ElmoError("storage in cluster.yaml is empty: the outputs are in this folder")
+        raise ElmoError("cluster.yaml: storage is empty, so all outputs are here; set it to a URL")
     unnamed = outputs.find_unused(url)
     if remove:
         outputs.remove(url, unnamed)

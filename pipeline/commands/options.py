@@ -172,21 +172,20 @@ def output_file(
     """Return a context manager that yields the path to write an output to.
 
     It is `out`, or with `overwrite` a temporary file that replaces `out` when the block ends
-    without an error. `ElmoError` is raised if `out` would replace one of the inputs `read` or a
-    file in them, or a file that does not begin as the regular expression `kind` does.
+    without an error. `ElmoError` is raised if `out` is one of the inputs `read` or lies in one, or
+    would replace a file that does not begin as the regular expression `kind` does.
     """
     from elmo.errors import ElmoError
     from elmo.io.atomic import new_file
     from elmo.io.outputs import check_file
 
-    if not overwrite:
-        return nullcontext(out)
-    check_file(out, pattern=kind)
+    if overwrite:
+        check_file(out, pattern=kind)
     for source in read:
         path = Path(os.path.realpath(str(source)))
         if path.exists() and Path(os.path.realpath(out)).is_relative_to(path):
             raise ElmoError(f"{out}: is {source} or part of it, which is read; choose another path")
-    return new_file(out)
+    return new_file(out) if overwrite else nullcontext(out)
 
 
 # How each kind of output begins, as a regular expression.

@@ -309,7 +309,7 @@ def predict(
     kind, fields = trained.record.kind, _columns(columns) or trained.record.columns
     scorer = SCORER_FILES[as_] if as_ else None
     if scorer is not None and scorer.kind != kind:
-        raise ElmoError(f"--as {as_}: only for {scorer.kind} (found {kind} in {folder})")
+        raise ElmoError(f"--as {as_}: only for {scorer.kind} ({folder}: {kind}); leave it out")
     labelled = read_examples(
         kind,
         source,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from elmo.data.tokenizer import TOKENIZERS, Tokenization
@@ -21,6 +22,7 @@ from ..cluster.job import LINKS
 from ..settings import params, preset
 from ..text.input_files import InputFile, find_inputs
 from ..text.text_blocks import check_texts
+from ..tracking.client import configured_uri
 
 TEMPLATE = PACKAGE / "project"
 
@@ -52,6 +54,7 @@ def create_project(
     for name in ("dvc.yaml", "params.yaml"):
         if os.path.lexists(folder / name):
             raise ElmoError(f"{folder / name}: already exists; choose a new folder or delete it")
+    configured_uri(folder.absolute())  # refuses a path that MLflow's database can't be at
     if column is not None:
         check_value("--column", column, params.Line)
     if model is not None:
@@ -84,13 +87,20 @@ def create_project(
 
 def _write(folder: Path, files: Mapping[str, str]) -> str:
     """Write the files of a project and set up git and DVC; return what was started, in words."""
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".init-", dir=folder) as parent:
-        for name, content in files.items():
-            (Path(parent) / name).write_text(content, encoding="utf-8")
-        started = _start(folder)
-        for name in files:
-            os.replace(Path(parent) / name, folder / name)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".init-", dir=folder) as parent:
+            for name, content in files.items():
+                (Path(parent) / name).write_text(content, encoding="utf-8")
+            started = _start(folder)
+            for name in files:
+                os.replace(Path(parent) / name, folder / name)
+    except BaseException:
+        if is_new:
+            with suppress(OSError):  # unless something has begun in it
+                folder.rmdir()
+        raise
     if started.startswith("git and DVC started"):
         started += _commit(folder, files)
     return started
@@ -203,11 +213,18 @@ def _ignore_lines(path: Path) -> str:
 def _start(folder: Path) -> str:
     """Start git and DVC in `folder` where they are not; what was started."""
     started = []
+    has_dvc = os.path.lexists(folder / ".dvc")
+    if has_dvc and not (folder / ".dvc" / "config").is_file():
+        raise ElmoError(f"{folder / '.dvc'}: not a DVC folder (config is missing); delete it")
     has_git = shutil.which("git") is not None
-    if has_git and _call(folder, "git", "rev-parse", "--is-inside-work-tree").returncode:
-        _run(folder, "git", "init", "-q")
-        started.append("git")
-    if not os.path.lexists(folder / ".dvc"):
+    if has_git:
+        git = _call(folder, "git", "rev-parse", "--is-inside-work-tree")
+        if git.stdout.strip() == "false":
+            raise ElmoError(f"{folder}: is inside git's own files; choose a folder outside them")
+        if git.returncode:
+            _run(folder, "git", "init", "-q")
+            started.append("git")
+    if not has_dvc:
         options = ["--no-scm"] if not has_git else []
         if has_git and not (folder / ".git").exists():
             options = ["--subdir"]
@@ -216,8 +233,6 @@ def _start(folder: Path) -> str:
         _run(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
         _run(folder, sys.executable, "-m", "dvc", "config", "-q", *LINKS)
         started.append("DVC")
-    elif not (folder / ".dvc" / "config").is_file():
-        raise ElmoError(f"{folder / '.dvc'}: not a DVC folder (config is missing); delete it")
     return f"{' and '.join(started)} started" if started else "git and DVC exist"
 
 

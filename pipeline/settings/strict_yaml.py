@@ -33,18 +33,18 @@ def parse_file(path: Path) -> Any:
     Raises `ElmoError`, with the line, for a file that is no YAML.
     """
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import YAMLError
 
     check_readable(path)
     try:
         return YAML().load(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise BadSettings(f"{path}: not UTF-8; save the file as UTF-8") from None
-    except MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise BadSettings(f"{path}{line}: not valid YAML ({error.problem})") from None
-    except (YAMLError, ValueError) as error:
-        raise BadSettings(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
+    except (YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise BadSettings(f"{path}{line}: not valid YAML ({problem}); correct it") from None
 
 
 class _Reader:
@@ -87,7 +87,7 @@ class _Reader:
                 self.refuse((*keys, name), f"is not a setting; choose from {', '.join(by_name)}")
         for name, field in by_name.items():
             if name not in values and (self.complete or field.default is MISSING):
-                self.refuse((*keys, name), "is missing")
+                self.refuse((*keys, name), "is missing; add it")
         types = field_types(kind)
         built = {
             name: self.build(item, types[name], (*keys, name)) for name, item in values.items()
@@ -129,7 +129,7 @@ class _Reader:
 
 
 def _dotted_name(keys: Keys) -> str:
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)[1:]
+    return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys).removeprefix(".")
 
 
 def _plain(value: Any) -> Any:

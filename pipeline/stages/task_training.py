@@ -21,10 +21,10 @@ def parse_pairs(option: str, parts: Iterable[str]) -> dict[str, str]:
     """Parse `NAME=VALUE` texts into a dict; `option` is where they come from, for errors."""
     pairs = {}
     for part in parts:
-        name, equals, value = part.partition("=")
-        if not equals or not name or not value:
-            raise ElmoError(f"{option} must be NAME=VALUE, found {part!r}")
-        pairs[name.strip()] = value.strip()
+        name, _, value = map(str.strip, part.partition("="))
+        if not name or not value or name in pairs:
+            raise ElmoError(f"{option} must be NAME=VALUE, found {part!r}; give each name once")
+        pairs[name] = value
     return pairs
 
 

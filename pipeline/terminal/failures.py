@@ -7,7 +7,7 @@ is full. Any other is a bug in this project, and keeps its traceback.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from elmo.errors import ElmoError, NotFound, first_line, reason_of
+from elmo.errors import ElmoError, NotFound, first_line, reason_of, with_remedy
 from elmo.io.remote import without_login
 
 # The package that defines an exception, and what a user knows it as.
@@ -78,4 +78,5 @@ def catch_read_errors(url: str, failure: str = "cannot be read") -> Iterator[Non
         raise NotFound(f"{url}: no such file; check the name") from None
     except Exception as error:
         reason = without_login(reason_of(error), url)
-        raise ElmoError(f"{url}: {failure} ({reason})") from error
+        remedy = "restore it, or correct its name"
+        raise ElmoError(f"{url}: {with_remedy(f'{failure} ({reason})', remedy)}") from error

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, with_remedy
 
 from .accounting import Accounting
 from .input_files import InputFile, read_head
@@ -65,7 +65,7 @@ def blocks(
                 text, of_record = _fields(line, column, keep)
             except ValueError as error:
                 place = f"{span.input.url}:{line_number(span, line_offset)}"
-                raise ElmoError(f"{place}: {error}") from None
+                raise ElmoError(f"{place}: {with_remedy(error, 'correct the line')}") from None
             texts.append(text)
             kept += [of_record] if keep else []
             line_offset += len(line) + 1

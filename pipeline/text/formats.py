@@ -8,10 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from elmo.io import text_files
-
-# The name of each compression, by the ending of a file's name.
-COMPRESSIONS: Mapping[str, str] = text_files.COMPRESSIONS | {".zst": "zstd"}
+from elmo.io.text_files import COMPRESSIONS as COMPRESSIONS
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def mlflow_client() -> Any:
         import mlflow
 
         if "MLFLOW_TRACKING_URI" not in os.environ:
-            mlflow.set_tracking_uri(_default_uri())
+            mlflow.set_tracking_uri(_default_uri(project_root()))
         uri = uri_with_login()
         if uri not in _CLIENTS:
             file = database_of(uri)
@@ -65,14 +65,13 @@ def configured_database() -> Path | None:
     return database_of(configured_uri())
 
 
-def configured_uri() -> str:
-    """Return the tracking URI that runs will go to, with its login, without setting up MLflow."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or _default_uri()
+def configured_uri(folder: Path | None = None) -> str:
+    """Return the tracking URI of a project's runs, with its login, without setting up MLflow."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or _default_uri(folder or project_root())
 
 
-def _default_uri() -> str:
+def _default_uri(folder: Path) -> str:
     """Return the address of `mlflow.db` in the project's folder."""
-    folder = project_root()
     if signs := [sign for sign in "%?" if sign in str(folder)]:
         raise ElmoError(
             f"{folder}: MLflow can't keep its database in a folder with {signs[0]} in its path; "

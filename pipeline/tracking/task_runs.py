@@ -72,5 +72,5 @@ def source_digest(name: str, path: Path) -> str:
         files = files_below(path)
         return digest([[file.relative_to(path).as_posix(), sha256(file)] for file in files])
     if not path.is_file():
-        raise NotFound(f"{path}: no such file")
+        raise NotFound(f"{path}: no such file; check the name")
     return sha256(path)

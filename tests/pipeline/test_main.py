@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from elmo.data.shards import write_shards
+from elmo.settings import StoreSettings
+from elmo.store.build import build
 from pipeline import __main__ as process
 from pipeline.commands import cli
+from tests.elmo.conftest import WHITESPACE, save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBED = ["-m", "pipeline", "embed", "absent", "--input", "-", "--output", "out.npz"]
@@ -58,9 +62,10 @@ def test_a_command_looks_for_garbage_seldom_and_not_as_it_ends(
 
 INTERRUPTED = """
 import os, signal, sys
+module = sys.argv.pop(1)
 class Interrupting:
     def find_spec(self, name, *_):
-        if name == "pipeline.commands.cli":
+        if name == module:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupting())
 from pipeline.__main__ import main
@@ -68,9 +73,28 @@ main()
 """
 
 
-def test_an_interrupt_in_the_imports_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "command", "line"),
+    [
+        ("pipeline.commands.cli", ["embed"], "error: interrupted\n"),
+        (  # which Arrow imports
+            "pandas",
+            ["verify", "store"],
+            "error: interrupted; run the same command again to resume\n",
+        ),
+    ],
+)
+def test_an_interrupt_in_the_imports_is_one_line(
+    tmp_path: Path, module: str, command: list[str], line: str
+) -> None:
+    save_tiny_model(tmp_path / "model")
+    write_shards(tmp_path / "shards", [["a"], ["the"]], heldout_every=2, tokenizer=WHITESPACE)
+    settings = StoreSettings()
+    build(
+        tmp_path / "store", shards=tmp_path / "shards", model=tmp_path / "model", settings=settings
+    )
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, "embed"],
+        [sys.executable, "-c", INTERRUPTED, module, *command],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         cwd=tmp_path,
         capture_output=True,
@@ -78,4 +102,19 @@ def test_an_interrupt_in_the_imports_is_one_line(tmp_path: Path) -> None:
         # As from a terminal: the tests themselves may run in the background.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert (done.returncode, done.stderr) == (1, "error: interrupted\n")
+    assert (done.returncode, done.stderr) == (1, line)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_no_work_ends_because_its_progress_can_not_be_shown() -> None:
+    program = """import sys
+from pipeline.__main__ import main
+from pipeline.commands import cli
+from pipeline.terminal.progress import say
+cli.run_cli = lambda: [say("warning " * 9000), print("x" * 9000, file=sys.stderr), print("done")]
+main()"""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=full
+        )
+    assert (done.returncode, done.stdout) == (0, b"done\n")

@@ -21,7 +21,7 @@ from elmo.data.tokenizer import (
     load_tokenizer,
     sentence_splitter,
 )
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, with_remedy
 from elmo.io.text_files import numbered_lines
 from elmo.tasks.examples import Example, Range, Tokens
 
@@ -308,7 +308,8 @@ def typed_field(
     `ElmoError` names line `number` if the field is missing or of another type.
     """
     if name not in record:
-        raise line_error(request.path, number, f"has no {name!r}; it has {', '.join(record)}")
+        problem = f"has no {name!r}; it has {', '.join(record)}; rename one, or name it in columns"
+        raise line_error(request.path, number, problem)
     try:
         return msgspec.convert(record[name], kind)
     except msgspec.ValidationError:
@@ -340,7 +341,8 @@ def column_at(fields: Sequence[str], column: str, path: Path, number: int) -> st
     """
     position = column_number(column, column)
     if not 1 <= abs(position) <= len(fields):
-        raise line_error(path, number, f"has {len(fields)} columns, so no column {position}")
+        problem = f"has {len(fields)} columns, so no column {position}; pass --columns"
+        raise line_error(path, number, problem)
     return fields[position - 1 if position > 0 else position]
 
 
@@ -419,4 +421,4 @@ def width_error(path: Path, number: int, width: int, first_width: int, unit: str
 
 def line_error(path: Path, number: int, problem: str) -> ElmoError:
     """Return the exception for the malformed line `number` of a file."""
-    return ElmoError(f"{path}:{number}: {problem}")
+    return ElmoError(f"{path}:{number}: {with_remedy(problem, 'correct it, or leave it out')}")

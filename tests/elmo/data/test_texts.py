@@ -11,10 +11,12 @@ from elmo.data.tokenizer import Tokenization
 from elmo.tasks.task import Task
 from tests.elmo.conftest import WHITESPACE, save_tiny_model
 from tests.elmo.tasks.test_task import trained
+from tests.pipeline.command_line import elmo
 
 pandas = pytest.importorskip("pandas", reason="pandas is not installed")
 polars = pytest.importorskip("polars", reason="polars is not installed")
 pyarrow = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow.parquet")
 datasets = pytest.importorskip("datasets", reason="datasets is not installed")
 
 TEXTS = ["he has a gift", "the gift"]
@@ -72,7 +74,28 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
     task = Task.load(trained("tagging", folder, None, changes=changes, **options))
     served = ServedEmbedder()
     served.embedder = embedder
+
+    def embed(texts: Any) -> list[Any]:
+        """The vectors that `elmo embed` writes for a file of these texts."""
+        file, out = folder / "texts.parquet", folder / "out.npz"
+        if isinstance(texts, pyarrow.Table):
+            pyarrow.parquet.write_table(texts, file)
+        elif write := getattr(texts, "write_parquet", getattr(texts, "to_parquet", None)):
+            write(file)
+        else:
+            is_column = getattr(texts, "ndim", 1) == 1 and not hasattr(texts, "dtype")
+            table = pandas.DataFrame(list(texts) if is_column else texts)
+            table.rename(columns={0: "text"}).to_parquet(file)
+        code, _, error = elmo(
+            "embed", folder / "model", "--input", file, "--output", out, "--overwrite"
+        )
+        if code:
+            raise ElmoError(error)
+        vectors = np.load(out)
+        return [vectors[name].mean(0).sum(0) / max(1, vectors[name].shape[1]) for name in vectors]
+
     return {
+        "embed": embed,
         "encode": embedder.encode,
         "served": lambda texts: served.predict(None, texts, {"pooling": "mean"}),
         "task": lambda texts: [answer["tags"] for answer in task(texts)],
@@ -86,17 +109,30 @@ def test_what_is_a_batch_of_texts(what: str, readers: dict[str, Callable[[Any], 
         assert len(found) == 2, name
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other, name)
+        if name in ("embed", "served"):
+            np.testing.assert_allclose(found, readers["encode"](TEXTS), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_none(what: str, readers: dict[str, Callable[[Any], Any]]) -> None:
     make, message = REFUSED[what]
     for name, read in readers.items():
+        if name == "embed":  # it reads files
+            continue
         with pytest.raises(Exception, match=message.split(" ")[-1]) as refused:
             read(make())
         assert type(refused.value).__name__ in ("ElmoError", "MlflowException"), name
         if name == "encode":
             assert refused.match(message)
+
+
+def test_a_file_without_texts_is_refused(readers: dict[str, Callable[[Any], Any]]) -> None:
+    for table in ([1, 2], [b"he"], pandas.DataFrame({"a": TEXTS, "b": TEXTS})):
+        with pytest.raises(ElmoError, match="must hold strings|no column 'text', found a, b"):
+            readers["embed"](table)
+    for what, (make, _) in REFUSED.items():
+        if what.startswith("a text that"):
+            assert not readers["embed"](make())[1].any()  # a missing text is a blank one in a file
 
 
 def test_a_table_of_several_columns_names_them(readers: dict[str, Callable[[Any], Any]]) -> None:

@@ -131,7 +131,7 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
         (
             ["corpus", "out", "--work", "work", "--params", "absent.yaml"],
             b"",
-            "error: absent.yaml: no such file\n",
+            "error: absent.yaml: no such file; check the name\n",
         ),
         (
             ["embed", "MODEL", "--input", "-", "--output", "/dev/null/x/o.npz"],

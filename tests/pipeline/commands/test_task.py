@@ -199,7 +199,7 @@ def test_the_task_that_is_meant_is_named(folder: Path) -> None:
     for words in (["evaluate", "models/nerr", "--data"], ["predict", "models/nerr", "--input"]):
         with pytest.raises(NotFound, match=message):
             run(*words, "ner.conll")
-    with pytest.raises(NotFound, match=r"^other: no such task folder$"):
+    with pytest.raises(NotFound, match=r"^other: no such task folder; name another$"):
         run("evaluate", "other", "--data", "ner.conll")
 
 

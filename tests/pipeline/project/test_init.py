@@ -148,6 +148,13 @@ def test_nothing_is_written_where_something_is_wrong(
     assert not (tmp_path / "p").exists()
 
 
+@pytest.mark.parametrize("name", ["50% off", "why?"])
+def test_a_folder_that_can_not_hold_mlflows_database(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ElmoError, match="in its path; rename the folder"):
+        new(Path(name))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_empty_table_beside_others_is_read(tmp_path: Path) -> None:
     Path("a.csv").write_text("text\n")
     Path("b.csv").write_text("text\nthe cat sat on the carpet\n")
@@ -294,3 +301,13 @@ def test_a_dvc_without_its_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match="config is missing"):
         START(tmp_path)
     assert (tmp_path / ".dvc" / "cache").exists()
+
+
+def test_nothing_is_started_within_gits_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["git", "init", "-q", "--bare", "bare"], check=True)
+    monkeypatch.setattr(init, "_start", START)
+    before = sorted(os.walk("bare"))
+    for folder in (Path("bare"), Path("bare/new")):
+        with pytest.raises(ElmoError, match="^bare.*: is inside git's own files; choose"):
+            init._write(folder, {})
+    assert sorted(os.walk("bare")) == before

@@ -143,7 +143,7 @@ def test_whatever_a_file_system_raises_is_one_line() -> None:
 
     fsspec.register_implementation("broken", Broken, clobber=True)
     for call in (lambda: find_inputs(["broken://x.txt"]), lambda: open_input("broken://x.txt")):
-        with pytest.raises(ElmoError, match=r"^broken://x\.txt: .*\(the network\)$"):
+        with pytest.raises(ElmoError, match=r"^broken://x\.txt: .*\(the network\); restore"):
             call()
 
 
