@@ -104,8 +104,8 @@ def open_decompressed(path: Path) -> Iterator[BinaryIO]:
         with decompressed(path.open("rb"), COMPRESSIONS.get(ending)) as file:
             yield file
     except Exception as error:
-        known = isinstance(error, ElmoError) or getattr(error, "errno", None)
-        if known or ending not in COMPRESSIONS:
+        is_clear = isinstance(error, ElmoError) or getattr(error, "errno", None)
+        if is_clear or ending not in COMPRESSIONS:
             raise
         raise Damaged(
             f"{path}: truncated or not {ending[1:]}; restore it, or correct its extension"
