@@ -76,13 +76,13 @@ def page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_the_pythons_of_the_package_are_those_that_were_run() -> None:
-    """One row for each in the table of docs/install.md."""
-    listed = tomllib.loads(page("pyproject.toml"))["project"]["classifiers"]
-    prefix = "Programming Language :: Python :: "
-    versions = {name.removeprefix(prefix) for name in listed if name.startswith(prefix)}
-    tested = page("docs/install.md").partition("## Tested")[2]
+def test_the_pythons_and_extras_of_the_package_are_those_of_the_page() -> None:
+    project = tomllib.loads(page("pyproject.toml"))["project"]
+    versions = set(re.findall(r":: (3\.1\d)\b", " ".join(project["classifiers"])))
+    extras, _, tested = page("docs/install.md").partition("| extra | adds |")[2].partition("## ")
     assert set(re.findall(r"\b3\.1\d\b", tested)) == versions
+    listed = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`[^|]+)", extras, re.MULTILINE)))
+    assert {*listed, "docs", "library-test", "test"} == set(project["optional-dependencies"])
 
 
 def test_paths_in_backticks_exist() -> None:
