@@ -99,13 +99,13 @@ def _result_files() -> dict[str, dict[str, Any]]:
     }
 
 
-def draw(page: str, kept: Mapping[str, Mapping[str, Any]]) -> str:
+def draw(page: str, results: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the page with its table redrawn; rows without figures are left out."""
     lines = ["| what | against | | measured on | command |", "|---|---|---|---|---|"]
     for benchmark in BENCHMARKS:
-        if benchmark.name not in kept:
+        if benchmark.name not in results:
             continue
-        figures = kept[benchmark.name]
+        figures = results[benchmark.name]
         command = " ".join(benchmark.command).replace("{", "").replace("}", "")
         machine = _describe_machine(figures, on_gpu=benchmark.on_gpu)
         ends = f"{machine} | `benchmarks.{command}`"

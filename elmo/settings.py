@@ -49,7 +49,7 @@ def check_value(name: str, value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, type=kind)
     except (msgspec.ValidationError, ValueError):
-        raise BadSettings(f"{name} must be {describe_type(kind)}, found {_short(value)}") from None
+        raise BadSettings(f"{name} must be {describe_type(kind)}, found {_quote(value)}") from None
 
 
 def check_fields(settings: Any) -> None:
@@ -99,7 +99,7 @@ def describe_type(kind: Any) -> str:
     return " ".join([describe_type(base), " and ".join(bounds)]).strip()
 
 
-def _short(value: Any) -> str:
+def _quote(value: Any) -> str:
     """Return a value for a message: on one line and not too long."""
     try:
         text = repr(list(value) if isinstance(value, tuple) else value)

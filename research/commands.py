@@ -332,10 +332,10 @@ def page(folder: Path, out: Path) -> None:
     \b
     Example: python -m research page research/results --out research/README.md
     """
-    from research.page import redraw
+    from research.page import redraw_tables
 
-    count, left = redraw(folder, out)
-    click.echo(f"findings page: {out}: {count} tables drawn, {left} not measured yet")
+    count, missing_count = redraw_tables(folder, out)
+    click.echo(f"findings page: {out}: {count} tables drawn, {missing_count} not measured yet")
 
 
 def _write(out: Path, measure: Callable[[], "Finding"]) -> None:

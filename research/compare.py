@@ -231,9 +231,9 @@ def _train(
         RESULTS_VERSION,
     ]
     folder = work.absolute() / f"way-{digest(made_from)[:16]}"
-    trained, kept = folder / "trained", folder / "tallies.json"
+    trained, tallies_file = folder / "trained", folder / "tallies.json"
     with work_folder_lock(folder):
-        if not kept.exists():
+        if not tallies_file.exists():
             stopwatch = _Stopwatch(folder / "seconds.json")
             progress = task_training.TrainProgress(name=f"{name}, ")
 
@@ -256,8 +256,8 @@ def _train(
                 trained, data["test"], device=task.device, work=work.absolute()
             )
             stopwatch.note()
-            write_json(kept, msgspec.to_builtins(tested))
-    tallies = read_record(kept, list[Tally])
+            write_json(tallies_file, msgspec.to_builtins(tested))
+    tallies = read_record(tallies_file, list[Tally])
     scores = [tally.scores() for tally in tallies]
     means = comparison.mean_over_seeds(scores)
     metric = next(iter(means))

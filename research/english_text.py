@@ -62,7 +62,7 @@ def main() -> None:
     excluded = {run for document in heldout for line in document for run in word_runs(line)}
     hashes: set[int] = set()  # hashes of paragraphs
     for corpus, step in CORPORA.items():
-        kept: list[str] = []
+        paragraphs: list[str] = []
         repeated = overlapping = 0
         for document in list(training_documents(options.data / corpus))[::step]:
             for paragraph in document:
@@ -73,12 +73,12 @@ def main() -> None:
                     overlapping += 1
                 else:
                     hashes.add(key)
-                    kept.append(paragraph)
-        lines = "".join(f"{line}\n" for line in kept)
+                    paragraphs.append(paragraph)
+        lines = "".join(f"{line}\n" for line in paragraphs)
         (options.out / f"{corpus}.txt").write_text(lines, encoding="utf-8")
-        words = sum(len(line.split()) for line in kept)
+        words = sum(len(line.split()) for line in paragraphs)
         print(
-            f"{corpus}: {words:,} words in {len(kept):,} paragraphs; left out: {repeated:,} "
+            f"{corpus}: {words:,} words in {len(paragraphs):,} paragraphs; left out: {repeated:,} "
             f"repeated, {overlapping:,} that overlap with the held-out text",
             flush=True,
         )
@@ -95,7 +95,7 @@ def training_documents(folder: Path) -> Iterator[Document]:
     """Yield the documents of a corpus that are learned from."""
     if folder.name == "lm-wikitext2":
         lines = (folder / "train.txt").read_text(encoding="utf-8").splitlines()
-        yield list(plain(lines))
+        yield list(detokenize(lines))
         return
     for path in sorted(folder.glob("*.txt.gz")):
         if path.name != HELD_OUT_NOVEL:
@@ -118,7 +118,7 @@ def read_documents(path: Path) -> Iterator[Document]:
         yield document
 
 
-def plain(lines: Iterable[str]) -> Iterator[str]:
+def detokenize(lines: Iterable[str]) -> Iterator[str]:
     """Yield lines without WikiText's tokenization; lines with unknown words are left out."""
     for line in map(str.strip, lines):
         if line and "<unk>" not in line:

@@ -19,7 +19,7 @@ _MARK = re.compile(r"(<!-- finding ([A-Za-z0-9_-]+) -->\n)(.*?)(<!-- end -->)", 
 NOT_MEASURED = "not measured yet\n"
 
 
-def redraw(folder: Path, page: Path) -> tuple[int, int]:
+def redraw_tables(folder: Path, page: Path) -> tuple[int, int]:
     """Regenerate the tables of `page` from the files in `folder`.
 
     Returns how many tables have a file and how many lack one. A file that no mark of the page names

@@ -13,16 +13,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = frozenset(
     """
-    about added after again all allowed alone also apart arrived asked asks at before below
-    beside beyond both by came changed checked chosen compared copied counted covered described
-    done drawn dropped due each earlier enough every filled first found given got has heard
-    held here how inside into known lacking last later launched least like listed loaded looked
-    lost made many mapped marked meant measured mine missing more most moved named near needed
-    new next now of old once one ones only opened other others ours own packed prepared present
-    put reached ready registered rest said same saved seen sent shown since some stale
-    stored taken tells that theirs there these this those told tuned twice under unread until
-    used wanted was what when where whether which who whole whose why within without written
-    wrong
+    about added after again alike all allowed alone also apart arrived asked asks at bare before
+    begun below beside beyond both by came cased changed checked chosen compared copied counted
+    covered described done drawn dropped due each earlier enough every filled first found given
+    got has heard held here how inside into judge known lacking last later launched least like
+    listed loaded looked lost made many mapped marked meant measured mine missing more most
+    moved named narrowed near needed new next now of old once one ones only opened other others
+    ours own packed prepared present put ran reached ready real registered rest said same saved
+    seen sent shifted shown signed simple since some stale stored taken tells that
+    theirs there these this those told tuned twice under unnamed unordered unread
+    unreadable unsent until untrained used useless usual wanted was what when where whether
+    which who whole whose why within without written wrong
     """.split()
 )
 MOST_BARE_NAMES = {

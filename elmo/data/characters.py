@@ -124,7 +124,7 @@ class Characters:
         if symbols is None:
             raise ElmoError(f"{path}: symbols must be a list of characters")
         if len(set(symbols)) != len(symbols):
-            raise ElmoError(f"{path}: symbols has a character twice")
+            raise ElmoError(f"{path}: symbols has a character twice; remove one")
         return cls(symbols, record.max_characters)
 
     def _encode_characters(self, token: str) -> Sequence[int]:
@@ -133,7 +133,7 @@ class Characters:
                 return token.encode("utf-8")
             except UnicodeEncodeError:
                 raise ElmoError(
-                    f"the token {token!a} has half of a surrogate pair; remove it"
+                    f"the token {token!a} has an unpaired surrogate; remove it"
                 ) from None
         ids = self._ids
         return [ids.get(character, len(ids)) for character in token]

@@ -215,13 +215,13 @@ class WindowStream:
     def _group(self, number: int) -> "_Group":
         """Return the group `number`, counted over all epochs, of shuffled blocks."""
         if number not in self._groups:
-            self._groups[number] = self._drawn_group(*divmod(number, self.groups_per_epoch))
+            self._groups[number] = self._draw_group(*divmod(number, self.groups_per_epoch))
             if len(self._groups) > 2:
                 self._groups.popitem(last=False)
         self._groups.move_to_end(number)
         return self._groups[number]
 
-    def _drawn_group(self, epoch: int, number: int) -> "_Group":
+    def _draw_group(self, epoch: int, number: int) -> "_Group":
         shards = np.arange(len(self.entries))
         if self.seed is not None:
             np.random.default_rng([self.seed, epoch]).shuffle(shards)

@@ -29,16 +29,14 @@ def list_texts(batch: Any) -> list[str]:
             if len(item) != 1:
                 names = ", ".join(map(str, item))
                 raise ElmoError(
-                    f"texts: found a table with the columns {names}; give one of them, such as "
+                    f"texts: found a table with the columns {names}; pass one column, such as "
                     f"table[{next(iter(item), 'text')!r}]"
                 )
             (item,) = item.values()
         if is_missing(item):
-            raise ElmoError(
-                f"text {number}: is missing, found {item!r}; leave it out, or give '' for it"
-            )
+            raise ElmoError(f"text {number}: is missing, found {item!r}; leave it out, or pass ''")
         if not isinstance(item, str):
-            hint = "; give token lists to embed" if isinstance(item, list | tuple) else ""
+            hint = "; pass token lists to embed" if isinstance(item, list | tuple) else ""
             raise ElmoError(f"text {number}: must be a string, found {item!r:.60}{hint}")
         texts.append(item)
     return texts
@@ -66,13 +64,13 @@ def list_items(batch: Any) -> list[Any]:
         batch, dimensions = batch[:, 0], 1
     if dimensions != 1:
         raise ElmoError(
-            f"the texts: found an array of shape {tuple(batch.shape)}; give one of one dimension, "
-            "such as array[:, 0], or a list of token lists"
+            f"the texts: found an array of shape {tuple(batch.shape)}; pass one dimension, such as "
+            "array[:, 0], or a list of token lists"
         )
     if hasattr(batch, "tolist"):
         return list(batch.tolist())
-    unordered = isinstance(batch, Set) and not isinstance(batch, Sequence)
-    if unordered or not isinstance(batch, Iterable) or isinstance(batch, bytes | bytearray):
+    is_unordered = isinstance(batch, Set) and not isinstance(batch, Sequence)
+    if is_unordered or not isinstance(batch, Iterable) or isinstance(batch, bytes | bytearray):
         raise ElmoError(f"the input must be a text, a list or a table, found {batch!r:.80}")
     return list(batch)
 
@@ -85,5 +83,5 @@ def _rows_of_columns(columns: Mapping[Any, Any]) -> list[dict[Any, Any]]:
         lists[name] = column.to_pylist() if hasattr(column, "to_pylist") else list(column)
     if len(set(map(len, lists.values()))) > 1:
         counts = ", ".join(f"{name} {len(column)}" for name, column in lists.items())
-        raise ElmoError(f"the columns must have equally many rows, found {counts}")
+        raise ElmoError(f"the columns must have the same number of rows, found {counts}")
     return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]

@@ -140,9 +140,9 @@ class TextTokenizer:
             )
         if tokenization.name not in TOKENIZERS:
             raise ElmoError(
-                f"the model's config.json: tokenizer: no {tokenization.name[:40]!r}; there are "
-                f"{', '.join(TOKENIZERS)}; install the version of this package that trained the "
-                "model, or give it token lists"
+                f"the model's config.json: unknown tokenizer {tokenization.name[:40]!r} (known: "
+                f"{', '.join(TOKENIZERS)}); install the version of this package that trained the "
+                "model, or pass token lists"
             )
         self.tokenization = tokenization
         _check_versions(tokenization.libraries, tokenization.name)
@@ -158,7 +158,7 @@ class TextTokenizer:
         if not isinstance(text, str):
             raise ElmoError(f"a text must be a string, found {text!r:.80}")
         if not is_utf8(text):
-            raise ElmoError(f"the text {text!r:.80} is not UTF-8; write it in UTF-8")
+            raise ElmoError(f"the text {text!r:.80} is not UTF-8; encode it as UTF-8")
         lines = text.split("\n")
         if self._sentences is not None:
             lines = [sentence for line in lines for sentence in self._sentences(line)]
@@ -178,7 +178,7 @@ def load_tokenizer(name: str) -> Tokenizer:
     """Load the tokenizer called `name`, one of `TOKENIZERS`; raise `ElmoError` if it is unknown or
     its packages are not installed."""
     if name not in TOKENIZERS:
-        raise ElmoError(f"tokenizer: no {name!r}; there are {', '.join(TOKENIZERS)}")
+        raise ElmoError(f"tokenizer: unknown {name!r}; choose from {', '.join(TOKENIZERS)}")
     return _load(name, TOKENIZERS[name].pattern, TOKENIZERS[name].form)
 
 

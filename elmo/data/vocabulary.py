@@ -35,13 +35,13 @@ class Vocabulary:
             raise ElmoError(f"the word {word!r} is in the vocabulary twice; remove one")
         if absent_marks := [word for word in MARKS if word not in self._ids]:
             raise ElmoError(
-                f"the vocabulary has no {', '.join(absent_marks)}; add a line for each at its head"
+                f"the vocabulary has no {', '.join(absent_marks)}; add a line for each at the top"
             )
         if _MAX_TERM_ID in self._ids:
             raise ElmoError(f"{_MAX_TERM_ID} is not a word; remove it")
         if self.counts is not None and len(self.counts) != len(self.words):
             raise ElmoError(
-                f"{len(self.words)} words but {len(self.counts)} counts; make both again"
+                f"{len(self.words)} words but {len(self.counts)} counts; write both again"
             )
         self.bos, self.eos, self.unk = (self._ids[word] for word in MARKS)
 
@@ -74,11 +74,11 @@ class Vocabulary:
         """
         file = path / "words.txt" if path.is_dir() else path
         lines = _read_lines(file)
-        kept = [i for i, word in enumerate(lines) if word != _MAX_TERM_ID]
-        words = [lines[i] for i in kept]
+        word_lines = [i for i, word in enumerate(lines) if word != _MAX_TERM_ID]
+        words = [lines[i] for i in word_lines]
         if "" in words:
-            line = kept[words.index("")] + 1
-            raise ElmoError(f"{file}:{line}: is blank, and no word; delete the line")
+            line = word_lines[words.index("")] + 1
+            raise ElmoError(f"{file}:{line}: the line is blank; delete it")
         counts_path = file.with_name("counts.txt")
         counts = None
         if file.name == "words.txt" and counts_path.exists():
@@ -88,7 +88,7 @@ class Vocabulary:
                     f"{counts_path}: has {len(counts)} counts, and {file} {len(lines)} words; "
                     "make both again"
                 )
-            counts = [counts[i] for i in kept]
+            counts = [counts[i] for i in word_lines]
         try:
             return cls(words, counts)
         except ElmoError as error:

@@ -62,10 +62,10 @@ class ElmoComponent:
             doc._.elmo[:, is_word_T] = layers_LTD
             doc.tensor = doc._.elmo.mean(0)
             # Not vector_norm of spans: spaCy calls the hook of the vector in its place.
-            alike: dict[str, Any] = {"has_vector": _always_true, "similarity": _similarity}
-            doc.user_hooks |= {"vector": _mean, "vector_norm": _norm, **alike}
-            doc.user_span_hooks |= {"vector": _mean, **alike}
-            doc.user_token_hooks |= {"vector": _vector, "vector_norm": _norm, **alike}
+            shared_hooks: dict[str, Any] = {"has_vector": _always_true, "similarity": _similarity}
+            doc.user_hooks |= {"vector": _mean, "vector_norm": _norm, **shared_hooks}
+            doc.user_span_hooks |= {"vector": _mean, **shared_hooks}
+            doc.user_token_hooks |= {"vector": _vector, "vector_norm": _norm, **shared_hooks}
             yield doc
 
 

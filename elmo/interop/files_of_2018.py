@@ -73,9 +73,7 @@ def import_2018(
     """
     check_folder(Location(out), required=(CONFIG, WEIGHTS), pattern=OTHER_FILE_PATTERN)
     if not overwrite and (files := Location(out).names()):
-        raise ElmoError(
-            f"{out}: holds {files[0]}, and is not replaced; choose another folder, or delete it"
-        )
+        raise ElmoError(f"{out}: already contains {files[0]}; choose another folder, or delete it")
     options, weights = Path(options), Path(weights)
     vocabulary = None if vocabulary is None else Path(vocabulary)
     embedding = None if embedding is None else Path(embedding)
@@ -86,7 +84,7 @@ def import_2018(
     with open_hdf5(weights) as file, open_hdf5(table_path) as table_file:
         if config.input_words is not None:
             if vocabulary is None:
-                raise ElmoError(f"{weights}: reads words; name their list with --vocabulary")
+                raise ElmoError(f"{weights}: reads words; pass their list with --vocabulary")
             shape = tuple(_find_dataset(table_file, table_path, "embedding").shape)
             if len(shape) != 2 or shape[0] != len(words):
                 raise ElmoError(
@@ -128,8 +126,9 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
     config = source_model.bilm.config
     if source_model.characters != Characters():
         raise ElmoError(
-            f"{model}: its characters are {source_model.characters.kind}, at most "
-            f"{source_model.characters.max_characters}; files of 2018 support only bytes and 50"
+            f"{model}: reads up to {source_model.characters.max_characters} "
+            f"{source_model.characters.kind} characters per token; files of 2018 support only "
+            "50 bytes"
         )
     state = source_model.bilm.state_dict()
     with new_file_if_absent(Path(options)) as new_options:  # both files, or neither
@@ -258,11 +257,11 @@ def _encoder_datasets(config: ModelShape) -> list[tuple[str, list[NamedShape]]]:
 
 
 def _cell_path(direction: int, layer: int, layers: int, names: set[str] | None) -> str:
-    full = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
-    bare = f"RNN_{direction}/RNN/LSTMCell"
-    if layers == 1 and names is not None and f"{bare}/W_0" in names:
-        return bare
-    return full
+    multi_cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+    single_cell = f"RNN_{direction}/RNN/LSTMCell"
+    if layers == 1 and names is not None and f"{single_cell}/W_0" in names:
+        return single_cell
+    return multi_cell
 
 
 def _join_datasets(name: str, arrays: list[Floats]) -> Tensor:
@@ -300,7 +299,7 @@ def _read_array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Flo
     actual = tuple(dataset.shape)
     if name == "char_embed" and actual == (shape[0] + 1, *shape[1:]):
         raise ElmoError(
-            f"{path}: char_embed has 262 rows; the files of 2018 have 261, without one for masks"
+            f"{path}: char_embed has 262 rows; files of 2018 have 261, without a row for padding"
         )
     if actual != shape:
         raise ElmoError(f"{path}: {name} has shape {actual}, options.json requires {shape}")

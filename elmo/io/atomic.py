@@ -146,7 +146,7 @@ def _locked_folder(out: Path) -> Iterator[Path]:
 
 def sweep_hidden_folders(out: Path) -> None:
     """Delete the hidden folders that killed writers of `out` left: their locks are free."""
-    hidden = re.compile(_hidden(out))
+    hidden = re.compile(_temporary_name(out))
     for path in out.parent.iterdir() if out.parent.is_dir() else ():
         if hidden.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             with suppress(OSError):
@@ -185,7 +185,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def _name_output(error: BaseException, out: Path) -> None:
     """Make an error name the output file instead of the hidden folder in which it was written."""
-    hidden = re.compile(rf"{_hidden(out)}(/[^:]*)?")
+    hidden = re.compile(rf"{_temporary_name(out)}(/[^:]*)?")
     if isinstance(error, ElmoError) and hidden.search(str(error)):
         raise type(error)(hidden.sub(out.name, str(error))) from error
     if isinstance(error, OSError):
@@ -194,7 +194,7 @@ def _name_output(error: BaseException, out: Path) -> None:
             raise ElmoError(f"{out}: {reason_of(error)}") from error
 
 
-def _hidden(out: Path) -> str:
+def _temporary_name(out: Path) -> str:
     """Return a regular expression of the names of hidden folders beside `out`."""
     return rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from elmo.errors import BadSettings, altered_error, missing_error
 from elmo.io import records
-from elmo.io.location import Location, scratch
+from elmo.io.location import Location, temporary_folder
 
 CACHE = "ELMO_CACHE"  # the variable that names the folder of copies
 CACHE_GB = "ELMO_CACHE_GB"  # and the one that says how much they take at most
@@ -23,7 +23,7 @@ def user_cache() -> Path:
         return Path(home) / "elmo"
     with suppress(RuntimeError):  # a container's user may have no home
         return Path.home() / ".cache" / "elmo"
-    return scratch() / "cache"
+    return temporary_folder() / "cache"
 
 
 def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
@@ -36,7 +36,7 @@ def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
     """
     if location.local is not None:
         return location.local / file
-    folder = Location(os.environ.get(CACHE) or scratch() / "cache")
+    folder = Location(os.environ.get(CACHE) or temporary_folder() / "cache")
     assert folder.local is not None
     path = folder.local / sha256
     with suppress(FileNotFoundError):

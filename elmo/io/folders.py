@@ -11,7 +11,7 @@ from pathlib import Path
 
 from elmo.errors import ElmoError
 from elmo.io.atomic import hidden_folder, hidden_name
-from elmo.io.location import Location, in_parallel, scratch
+from elmo.io.location import Location, in_parallel, temporary_folder
 from elmo.io.outputs import check_folder
 
 _HERE = -100  # AT_FDCWD: paths are relative to the current folder
@@ -33,7 +33,7 @@ def new_folder(
     """
     check_folder(out, required=required, pattern=pattern, kind=kind)
     if out.local is None:
-        with tempfile.TemporaryDirectory(dir=scratch()) as name:
+        with tempfile.TemporaryDirectory(dir=temporary_folder()) as name:
             yield Path(name)
             _put_all(Path(name), out, last_files=required[:1])
         return
@@ -100,7 +100,7 @@ def local_folder(location: Location) -> Iterator[Path]:
     if location.local is not None:
         yield location.local
         return
-    with tempfile.TemporaryDirectory(dir=scratch()) as name:
+    with tempfile.TemporaryDirectory(dir=temporary_folder()) as name:
         location.get_all(location.names(), Path(name))
         try:
             yield Path(name)

@@ -65,7 +65,7 @@ class Location:
     put                  a copy of a local file         replaces the file
     create               bytes                          writes nothing, says False
     publish              the file of `temporary`        writes nothing, says False
-    adopt, adopt_all     files of another folder        keeps the file
+    take_file(s)         files of another folder        keeps the file
     ==================== ============================== ==========================
     """
 
@@ -320,7 +320,7 @@ class Location:
             return self._copy(source, self.local / file)
         return True
 
-    def adopt(self, file: str, source: "Location") -> None:
+    def take_file(self, file: str, source: "Location") -> None:
         """Take over the file `file` from the folder `source`, under the same name, unless this
         folder has one of that name.
 
@@ -348,9 +348,9 @@ class Location:
         with source.local_copy(file) as copy:
             self.put(file, copy)
 
-    def adopt_all(self, files: Iterable[str], source: "Location") -> None:
-        """Take over many files from the folder `source`, as `adopt` does, in parallel."""
-        in_parallel(lambda file: self.adopt(file, source), files)
+    def take_files(self, files: Iterable[str], source: "Location") -> None:
+        """Take over many files from the folder `source`, as `take_file` does, in parallel."""
+        in_parallel(lambda file: self.take_file(file, source), files)
 
     @contextmanager
     def temporary(self) -> Iterator[Path]:
@@ -359,7 +359,7 @@ class Location:
 
         It is in the folder itself, or for a URL in the system's folder for temporary files.
         """
-        folder = self.local or scratch()
+        folder = self.local or temporary_folder()
         with locked_file(folder, ".new-") as path:
             try:
                 yield path
@@ -381,7 +381,7 @@ class Location:
     def sweep(self) -> list[str]:
         """Delete the temporary files of dead writers in this folder or, for a URL, in the user's
         folder for temporary files; return their names."""
-        folder = self.local if self.local is not None else scratch()
+        folder = self.local if self.local is not None else temporary_folder()
         names = [name for name in Location(folder).names() if _TEMPORARY.fullmatch(name)]
         return [name for name in names if delete_abandoned(folder / name)]
 
@@ -445,7 +445,7 @@ def files_below(folder: Path) -> dict[str, os.stat_result]:
     return status_by_path
 
 
-def scratch() -> Path:
+def temporary_folder() -> Path:
     """Return the user's folder for temporary copies of files at URLs; create it if necessary."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     folder = Path(tempfile.gettempdir()) / f"elmo-{user}"

@@ -78,7 +78,7 @@ def check_folder(
                 f"{out}: holds {actual_kind}, not {kind}; choose another folder, or empty it"
             )
     if never in files:
-        raise ElmoError(f"{out}: holds {never}, another output; choose another folder, or empty it")
+        raise ElmoError(f"{out}: holds {never} of another stage; choose another folder or empty it")
 
 
 def _list_files(out: Path, *, required: Sequence[str]) -> set[str]:

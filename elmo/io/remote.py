@@ -63,7 +63,7 @@ class Remote:
         """
         with self.connect("") as (files, path):
             root = files._strip_protocol(path).rstrip("/")
-            if _lists_itself(files):
+            if _has_recursive_listing(files):
                 entries = files.find(root, detail=True).items()
             else:  # fsspec's own passes over folders that can't be listed
                 entries = list(_walk(files, root))
@@ -115,7 +115,7 @@ class Remote:
         return files, root
 
 
-def _lists_itself(files: Any) -> bool:
+def _has_recursive_listing(files: Any) -> bool:
     """Tell whether a file system has a recursive listing of its own."""
     from fsspec.asyn import AsyncFileSystem
     from fsspec.spec import AbstractFileSystem

@@ -85,7 +85,7 @@ class _StreamReader(RawIOBase):
         super().close()
 
 
-def decompressed(file: BinaryIO, compression: str | None) -> BinaryIO:
+def decompress(file: BinaryIO, compression: str | None) -> BinaryIO:
     """Return the text of an open file, compressed by `gzip`, `bz2`, `xz`, `zstd` or not (None), as
     a file that closes it."""
     if compression is None:
@@ -101,7 +101,7 @@ def open_decompressed(path: Path) -> Iterator[BinaryIO]:
     check_readable(path)
     ending = path.suffix.lower()
     try:
-        with decompressed(path.open("rb"), COMPRESSIONS.get(ending)) as file:
+        with decompress(path.open("rb"), COMPRESSIONS.get(ending)) as file:
             yield file
     except Exception as error:
         is_clear = isinstance(error, ElmoError) or getattr(error, "errno", None)
@@ -126,11 +126,11 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                 _check_encoding(path, line)
             if len(line) > LONGEST_LINE:
                 raise ElmoError(
-                    f"{path}:{number}: the line has more than {LONGEST_LINE:,} bytes; cut it"
+                    f"{path}:{number}: the line has more than {LONGEST_LINE:,} bytes; split it"
                 )
             if b"\0" in line:
                 raise ElmoError(
-                    f"{path}:{number}: has a zero byte, as UTF-16 and files that are not text do; "
+                    f"{path}:{number}: contains a zero byte, so it is UTF-16 or not text; "
                     "save the file as UTF-8"
                 )
             try:
@@ -139,8 +139,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                 raise not_utf8_error(path, number, line, error.start) from None
             if "\r" in text:
                 raise ElmoError(
-                    f"{path}:{number}: has a carriage return within the line, as files of old Macs "
-                    "have; save it with line feeds"
+                    f"{path}:{number}: has a carriage return within the line (line ends of old "
+                    "Macs); save the file with line feeds"
                 )
             yield number, text.removeprefix("\ufeff") if number == 1 else text
 
@@ -155,7 +155,7 @@ def read_bytes(path: Path) -> bytes:
     _check_encoding(path, data)
     if len(data) > _LARGEST_FILE:
         raise ElmoError(
-            f"{path}: has over {_LARGEST_FILE:,} bytes; cut it into files, or JSON lines"
+            f"{path}: has more than {_LARGEST_FILE:,} bytes; split it, or write JSON lines"
         )
     return data.removeprefix(codecs.BOM_UTF8)
 
@@ -163,7 +163,7 @@ def read_bytes(path: Path) -> bytes:
 def _check_encoding(path: Path, data: bytes) -> None:
     """Raise `ElmoError` if a file begins with a UTF-16 or UTF-32 mark, or as a gzip file does."""
     if data.startswith(b"\x1f\x8b"):
-        raise ElmoError(f"{path}: is compressed with gzip; give it the ending .gz")
+        raise ElmoError(f"{path}: is compressed with gzip; rename it to end in .gz")
     for mark, encoding in _BYTE_ORDER_MARKS:
         if data.startswith(mark):
             raise ElmoError(f"{path}: is {encoding}; convert it: iconv -f {encoding} -t UTF-8")

@@ -84,8 +84,8 @@ def read_training(folder: Folder) -> dict[str, Any]:
     if not location.exists(TRAINING):
         raise missing_error(location.name(TRAINING))
     training = location.read_record(TRAINING, dict[str, Any])
-    signed = training.pop("digest", None)
-    if read_config(location).training is UNSET and digest(training) != signed:
+    recorded_digest = training.pop("digest", None)
+    if read_config(location).training is UNSET and digest(training) != recorded_digest:
         raise altered_error(location.name(TRAINING), "its digest is another")
     return training
 
@@ -114,7 +114,7 @@ def read_config(folder: Folder) -> ModelConfig:
     location = model_location(folder)
     if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
         suggestion = similar_path(location.local, folders=True) if location.local else ""
-        raise NotFound(f"{folder}: no such model folder{suggestion or or_name(str(folder))}")
+        raise NotFound(f"{folder}: no such model folder{suggestion or suggest_name(str(folder))}")
     source = location.name(CONFIG)
     remedy = "make the model again with this version"
     location.read_record(CONFIG, Header).check_version(source, "format", FORMAT, remake=remedy)
@@ -127,7 +127,7 @@ def read_config(folder: Folder) -> ModelConfig:
     return record
 
 
-def or_name(name: str) -> str:
+def suggest_name(name: str) -> str:
     """Return the end of a message that no model folder `name` exists: advice, if that could be the
     name of an installed or registered model, otherwise to name another."""
     if name.startswith("models:/"):

@@ -37,7 +37,7 @@ class ScalarMix(nn.Module):
     def __init__(self, layers: int, *, layer_norm: LayerNorm | None = None) -> None:
         super().__init__()
         if layer_norm not in (None, *_EPSILON):
-            raise ElmoError(f"layer_norm must be 'bilm-tf', 'allennlp' or None, got {layer_norm!r}")
+            raise ElmoError(f"layer_norm must be bilm-tf, allennlp or None, found {layer_norm!r}")
         self.layer_norm = layer_norm
         self.weights = nn.Parameter(torch.zeros(layers))
         self.gamma = nn.Parameter(torch.ones(()))
@@ -46,7 +46,7 @@ class ScalarMix(nn.Module):
         """Mix layers (layers, sentences, tokens, dim) into one tensor (sentences, tokens, dim).
         `mask_BT` is true where there is a token; only `layer_norm` uses it."""
         if len(layers_LBTD) != len(self.weights):
-            raise ElmoError(f"{len(self.weights)} layers to mix, found {len(layers_LBTD)}")
+            raise ElmoError(f"the mix has {len(self.weights)} layers, found {len(layers_LBTD)}")
         if self.layer_norm is not None:
             layers_LBTD = _normalise(layers_LBTD, mask_BT, _EPSILON[self.layer_norm])
         weights_L = (self.weights.softmax(0) * self.gamma).to(layers_LBTD.dtype)

@@ -84,7 +84,7 @@ def weight_shapes(path: Path) -> dict[str, tuple[int, ...]]:
                     )
                 shapes[name] = tuple(tensor.get_shape())
     except (SafetensorError, OSError) as error:
-        raise _unreadable(path, error) from None
+        raise _describe_error(path, error) from None
     return shapes
 
 
@@ -114,11 +114,11 @@ def load_weights(
                 dtype = torch.float32 if tensor.dtype == torch.float16 else tensor.dtype
                 tensors[name] = tensor.to(device, dtype, copy=True)
     except (SafetensorError, OSError) as error:
-        raise _unreadable(path, error) from None
+        raise _describe_error(path, error) from None
     return tensors
 
 
-def _unreadable(path: Path, error: Exception) -> ElmoError:
+def _describe_error(path: Path, error: Exception) -> ElmoError:
     if isinstance(error, FileNotFoundError):
         return ElmoError(f"{path}: no such file; restore it")
     return ElmoError(f"{path}: not a safetensors file ({_line(error)}); restore it")

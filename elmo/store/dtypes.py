@@ -29,12 +29,12 @@ def to_stored(vectors_TD: Floats, dtype: str) -> tuple[npt.NDArray[Any], Floats 
         return np.rint(vectors_TD / safe_T[:, None]).astype("|i1"), scale_T
     if dtype == "float32":
         return np.ascontiguousarray(vectors_TD, DTYPES["float32"]), None
-    narrowed = narrow(vectors_TD)
-    if not np.isfinite(narrowed).all():
+    halves = narrow(vectors_TD)
+    if not np.isfinite(halves).all():
         raise ElmoError(
             f"a value of {np.abs(vectors_TD).max():.0f} does not fit float16; use dtype float32"
         )
-    return narrowed, None
+    return halves, None
 
 
 def narrow(vectors_TD: Floats) -> npt.NDArray[np.float16]:

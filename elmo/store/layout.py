@@ -169,10 +169,10 @@ def contextual_columns(
     for name in layout.contextual:
         if name == "average":
             weights = (1.0,) * layout.model_layers
-            columns[name] = _mixed(x_NP[ids], layers, weights) / np.float32(layout.model_layers)
+            columns[name] = _mix(x_NP[ids], layers, weights) / np.float32(layout.model_layers)
         elif name == "mix":
             assert layout.mix is not None
-            mixed = _mixed(x_NP[ids], layers, layout.mix.weights)
+            mixed = _mix(x_NP[ids], layers, layout.mix.weights)
             columns[name] = mixed * np.float32(layout.mix.gamma)
         else:
             columns[name] = layers[layer_number(name) - 1]
@@ -245,7 +245,7 @@ def _describe(
     }
 
 
-def _mixed(x_TP: Floats, layers: Sequence[Floats], weights: Sequence[float]) -> Floats:
+def _mix(x_TP: Floats, layers: Sequence[Floats], weights: Sequence[float]) -> Floats:
     total_TD = np.concatenate([x_TP, x_TP], 1) * np.float32(weights[0])
     for weight, layer in zip(weights[1:], layers, strict=True):
         total_TD += layer * np.float32(weight)

@@ -42,11 +42,11 @@ class Neighbor:
 
     def context(self) -> str:
         """Return the tokens around this one as text, with it in brackets."""
-        text_before, token, text_after = surroundings(self.tokens, self.position)
+        text_before, token, text_after = split_around(self.tokens, self.position)
         return f"{text_before}[{token}]{text_after}"
 
 
-def surroundings(tokens: Sequence[str], position: int) -> tuple[str, str, str]:
+def split_around(tokens: Sequence[str], position: int) -> tuple[str, str, str]:
     """Return what stands before a token, the token, and what stands after it, each as text: at most
     8 tokens on either side, and `…` where there are more."""
     start, stop = max(0, position - _CONTEXT_TOKENS), position + _CONTEXT_TOKENS + 1
@@ -72,7 +72,7 @@ def parse_query(
     if not isinstance(text, str):
         raise ElmoError(f"the text must be a string with one token in brackets, found {text!r:.80}")
     if not is_utf8(text):
-        raise ElmoError(f"the text {text!r} is not UTF-8; write it in UTF-8")
+        raise ElmoError(f"the text {text!r} is not UTF-8; encode it as UTF-8")
     words = re.findall(r"\[([^\[\]\s]+)\]", text) or re.findall(r"\[([^\[\]]+)\]", text)
     if len(words) != 1:
         raise ElmoError(

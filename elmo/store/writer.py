@@ -116,7 +116,7 @@ def write_part(
     sentences `rows`, all and in order; while one segment is written, the next is computed.
     """
     with location.temporary() as types_path, location.temporary() as path:
-        columns = stored_x(x_NP, layout) if "layer_0" in layout.layers else {}
+        columns = layer_0_columns(x_NP, layout) if "layer_0" in layout.layers else {}
         schema = types_schema(layout, metadata=origin.footer)
         write_types(types_path, schema, layout, rows.types, columns)
         schema = part_schema(layout, types_file=origin.types_path, metadata=origin.footer)
@@ -179,8 +179,8 @@ def take_part(
     except Damaged:
         return None
     if location.local is None or source.local is None:
-        location.adopt(entry.types.path, source)
-        location.adopt(entry.path, source)
+        location.take_file(entry.types.path, source)
+        location.take_file(entry.path, source)
     return msgspec.structs.replace(entry, shard=origin.shard)
 
 
@@ -204,7 +204,7 @@ def _renumber_part(
                         table = table.set_column(place, schema.field(name), column)
                     writer.write_table(table, row_group_size=max(1, len(table)))
         if location.local is None or source.local is None:
-            location.adopt(entry.types.path, source)
+            location.take_file(entry.types.path, source)
         _publish(location, path, origin.part_file)
         return _describe_part(path, types=entry.types, origin=origin)
 
@@ -254,7 +254,7 @@ def add_rows(
         writer.write_table(table, row_group_size=max(1, len(table)))
 
 
-def stored_x(x_NP: Floats, layout: Layout) -> dict[str, npt.NDArray[Any]]:
+def layer_0_columns(x_NP: Floats, layout: Layout) -> dict[str, npt.NDArray[Any]]:
     """Return the columns of a table of types that hold layer 0, by name, from the context-free
     vectors `x_NP` of its tokens."""
     values, scale = to_stored(x_NP, layout.dtype)
@@ -269,7 +269,7 @@ def write_types(
     columns: dict[str, npt.NDArray[Any]],
 ) -> None:
     """Write a table of the distinct tokens `types` to the file `path`; `columns` holds their layer
-    0, as `stored_x` returns it (empty: not stored)."""
+    0, as `layer_0_columns` returns it (empty: not stored)."""
     arrays: list[pa.Array] = [types]
     for values in columns.values():
         if values.ndim == 1:

@@ -63,8 +63,8 @@ def report_seeds(
     ]
     for tally in tallies:
         tally.groups = text_groups(labelled.examples)
-    together = [answer for answered in answers for answer in answered]
-    return tallies, label_scores(together, marks_spans=record.scheme != "plain")
+    all_answers = [answer for answered in answers for answer in answered]
+    return tallies, label_scores(all_answers, marks_spans=record.scheme != "plain")
 
 
 def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -64,7 +64,7 @@ class CoreferenceModel(TaskModel):
         losses = []
         for document in examples:
             part = self._cut(document) if self.training else document
-            spans, scores_MA1, antecedents_MA = self._link(part, vectors)
+            spans, scores_MA1, antecedents_MA = self._score_antecedents(part, vectors)
             home = {span: k for k, cluster in enumerate(part.clusters or ()) for span in cluster}
             clusters = [home.get(span, -1 - m) for m, span in enumerate(spans)]
             number_M = torch.tensor(clusters, device=scores_MA1.device)
@@ -83,7 +83,7 @@ class CoreferenceModel(TaskModel):
         document's tokens, and for each cluster the lowest probability of its links."""
         answers = []
         for document in examples:
-            spans, scores_MA1, antecedents_MA = self._link(document, vectors)
+            spans, scores_MA1, antecedents_MA = self._score_antecedents(document, vectors)
             score_M, choice_M = (values_M.tolist() for values_M in scores_MA1.softmax(1).max(1))
             links = [
                 (m, int(antecedents_MA[m, choice - 1]))
@@ -121,7 +121,7 @@ class CoreferenceModel(TaskModel):
             **({} if scores is None else {"scores": [round(score, 4) for score in scores]}),
         }
 
-    def _link(
+    def _score_antecedents(
         self, document: Document, vectors: Vectors | None
     ) -> tuple[list[Range], Tensor, Tensor]:
         """Return the kept spans, the scores (M, 1 + A) of no antecedent and of each, and the
@@ -138,16 +138,16 @@ class CoreferenceModel(TaskModel):
         spans = candidate_spans(document, self.settings.span_tokens)
         g_SD = self._represent(h_ND, words_NW, spans)
         mention_S = self.mention(g_SD).squeeze(-1)
-        kept = self._prune(document, spans, mention_S)
-        kept_M = torch.tensor(kept, device=g_SD.device)
-        g_MD, mention_M = g_SD[kept_M], mention_S[kept_M]
-        previous_M1 = torch.arange(len(kept))[:, None] - 1
-        count = min(self.settings.antecedents, max(1, len(kept) - 1))
+        best = self._prune(document, spans, mention_S)
+        best_M = torch.tensor(best, device=g_SD.device)
+        g_MD, mention_M = g_SD[best_M], mention_S[best_M]
+        previous_M1 = torch.arange(len(best))[:, None] - 1
+        count = min(self.settings.antecedents, max(1, len(best) - 1))
         previous_MA = previous_M1 - torch.arange(count)
         antecedents_MA = previous_MA.clamp(min=-1).to(g_SD.device)
         scores_MA = self._score_pairs(g_MD, mention_M, antecedents_MA)
-        none_M1 = scores_MA.new_zeros(len(kept), 1)
-        return [spans[k] for k in kept], torch.cat([none_M1, scores_MA], 1), antecedents_MA
+        none_M1 = scores_MA.new_zeros(len(best), 1)
+        return [spans[k] for k in best], torch.cat([none_M1, scores_MA], 1), antecedents_MA
 
     def _represent(self, h_ND: Tensor, words_NW: Tensor, spans: Sequence[Range]) -> Tensor:
         """Return the representation of each span, (S, D): [h_start; h_last; width; head]."""
@@ -169,21 +169,21 @@ class CoreferenceModel(TaskModel):
             return list(range(len(spans)))
         tokens = sum(map(len, document.tokens_of))
         limit = max(1, int(self.settings.spans_per_token * tokens))
-        kept: list[int] = []
+        best: list[int] = []
         furthest: dict[int, int] = {}  # start → the largest stop of a kept span
         nearest: dict[int, int] = {}  # last token → the smallest start of a kept span
         for k in mention_S.detach().argsort(descending=True, stable=True).tolist():
-            if len(kept) == limit:
+            if len(best) == limit:
                 break
             start, stop = spans[k]
             crosses = any(furthest.get(t, 0) > stop for t in range(start + 1, stop)) or any(
                 nearest.get(t, start) < start for t in range(start, stop - 1)
             )
             if not crosses:
-                kept.append(k)
+                best.append(k)
                 furthest[start] = max(furthest.get(start, 0), stop)
                 nearest[stop - 1] = min(nearest.get(stop - 1, start), start)
-        return sorted(kept)
+        return sorted(best)
 
     def _score_pairs(self, g_MD: Tensor, mention_M: Tensor, antecedents_MA: Tensor) -> Tensor:
         """Return m_i + m_j + pair(i, j) for each span and each of its antecedents, (M, A)."""
@@ -222,13 +222,13 @@ class CoreferenceModel(TaskModel):
             return document
         first_sentence = int(torch.randint(count - longest + 1, ()))
         offset = sum(map(len, document.tokens_of[:first_sentence]))
-        kept = document.tokens_of[first_sentence : first_sentence + longest]
-        end = offset + sum(map(len, kept))
+        sentences = document.tokens_of[first_sentence : first_sentence + longest]
+        end = offset + sum(map(len, sentences))
         clusters = tuple(
             tuple((a - offset, b - offset) for a, b in cluster if offset <= a and b <= end)
             for cluster in document.clusters or ()
         )
-        return Document(document.source, document.id, kept, clusters)
+        return Document(document.source, document.id, sentences, clusters)
 
 
 def candidate_spans(document: Document, longest: int) -> list[Range]:

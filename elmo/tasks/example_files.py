@@ -72,7 +72,7 @@ def read_examples(
             )
             for file in files
         ]
-        return _joined(path, parts)
+        return _join_parts(path, parts)
     readers = KINDS[kind].readers
     file_format = format or format_of(path)
     if file_format not in readers:
@@ -132,7 +132,7 @@ def examples_of_items(
     record_of_text = KINDS[kind].record_of_text
     for k, item in enumerate(items):
         if not all(map(is_utf8, _texts(item))):
-            raise ElmoError(f"item:{k}: is not UTF-8; write it in UTF-8")
+            raise ElmoError(f"item:{k}: is not UTF-8; encode it as UTF-8")
     records = [_record(item, k, split, record_of_text) for k, item in enumerate(items)]
     request = ReadRequest(
         Path("item"), "jsonl", columns or {}, None, split, labelled=False, items=records
@@ -154,9 +154,7 @@ def _record(
     if hasattr(item, "tolist"):
         item = item.tolist()
     if is_missing(item):
-        raise ElmoError(
-            f"item:{number}: is missing, found {item!r}; leave it out, or give '' for it"
-        )
+        raise ElmoError(f"item:{number}: is missing, found {item!r}; leave it out, or pass ''")
     if not isinstance(item, list | tuple):
         raise ElmoError(f"item:{number}: must be a text, tokens or a record, found {item!r:.80}")
     return {"tokens": list(item)}
@@ -197,7 +195,7 @@ def _check_tokens(path: Path, labels: ExampleSet) -> None:
                 raise ElmoError(f"{place} is empty; leave it out")
 
 
-def _joined(path: Path, parts: Sequence[ExampleSet]) -> ExampleSet:
+def _join_parts(path: Path, parts: Sequence[ExampleSet]) -> ExampleSet:
     """Return the examples of several files as one."""
     if not parts:
         raise ElmoError(f"{path}: holds no files; name another folder, or a file")

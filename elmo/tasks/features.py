@@ -440,16 +440,16 @@ def words_and_pairs(tokens: Tokens) -> list[str]:
 
 def tagging_features(tokens: Tokens) -> Iterator[list[str]]:
     """Yield the features of each token of a sentence, as in textbooks of tagging."""
-    cased = ["", "", *tokens, "", ""]
-    words = [word.lower() for word in cased]
+    forms = ["", "", *tokens, "", ""]
+    words = [word.lower() for word in forms]
     for k in range(2, len(words) - 2):
         word = words[k]
         features = [f"{place} {words[k + place]}" for place in range(-2, 3)]
         features += [
             f"pair {offset} {words[k + offset]} {words[k + offset + 1]}" for offset in (-1, 0)
         ]
-        features += [f"around {words[k - 1]} {words[k + 1]}", f"word {cased[k]}"]
-        features += [f"shape {offset} {describe_shape(cased[k + offset])}" for offset in (-1, 0, 1)]
+        features += [f"around {words[k - 1]} {words[k + 1]}", f"word {forms[k]}"]
+        features += [f"shape {offset} {describe_shape(forms[k + offset])}" for offset in (-1, 0, 1)]
         for length in range(1, 5):
             features += [f"begins {word[:length]}", f"ends {word[-length:]}"]
         features += [f"ends {offset} {words[k + offset][-3:]}" for offset in (-1, 1)]

@@ -28,13 +28,13 @@ def label_scores(answers: Sequence[Answered], *, marks_spans: bool) -> dict[str,
     score of the predictions with the share that is right; its `error` is the mean of the difference
     over ten bins of scores, by their size. `marks_spans` says whether the tags mark spans.
     """
-    right, predicted, gold = Counter[str](), Counter[str](), Counter[str]()
+    correct, predicted, gold = Counter[str](), Counter[str](), Counter[str]()
     confusion: dict[str, Counter[str]] = defaultdict(Counter)
     for example, (prediction, _) in answers:
         gold_items, predicted_items = _items(example, prediction, marks_spans)
         gold.update(label for *_, label in gold_items)
         predicted.update(label for *_, label in predicted_items)
-        right.update(label for *_, label in set(gold_items) & set(predicted_items))
+        correct.update(label for *_, label in set(gold_items) & set(predicted_items))
         if not marks_spans and not isinstance(example, Predicate):
             for (*_, gold_label), (*_, guess) in zip(gold_items, predicted_items, strict=True):
                 confusion[gold_label][guess] += 1
@@ -42,11 +42,11 @@ def label_scores(answers: Sequence[Answered], *, marks_spans: bool) -> dict[str,
     if not labels:
         return {}
     by_label = {
-        label: precision_recall_f1(right[label], predicted[label], gold[label])
+        label: precision_recall_f1(correct[label], predicted[label], gold[label])
         | {"support": gold[label]}
         for label in labels
     }
-    totals = (right.total(), predicted.total(), gold.total())
+    totals = (correct.total(), predicted.total(), gold.total())
     report: dict[str, Any] = {
         "labels": by_label,
         "macro": {

@@ -119,14 +119,14 @@ def tally_tag_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequen
     return Tally("accuracy", counts)
 
 
-def precision_recall_f1(right: float, predicted: float, gold: float) -> Scores:
+def precision_recall_f1(correct: float, predicted: float, gold: float) -> Scores:
     """Return F1, precision and recall by name, from the numbers of correct, predicted and gold
     items.
 
     A score without a denominator is 0.
     """
-    precision = right / predicted if predicted else 0.0
-    recall = right / gold if gold else 0.0
+    precision = correct / predicted if predicted else 0.0
+    recall = correct / gold if gold else 0.0
     total = precision + recall
     return {
         "f1": 2 * precision * recall / total if total else 0.0,
@@ -175,8 +175,8 @@ def tally_role_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[S
 def normalised_answer(text: str) -> str:
     """Normalise an answer as SQuAD does: lower case, no ASCII punctuation, no articles, single
     spaces."""
-    kept = "".join(c for c in text.lower() if c not in _PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", kept).split())
+    text_without_marks = "".join(c for c in text.lower() if c not in _PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", text_without_marks).split())
 
 
 def answer_f1(predicted: str, reference: str) -> float:
@@ -266,11 +266,11 @@ def _muc(clusters: Clusters, rivals: Clusters) -> tuple[float, float]:
     """Return the number of links of `clusters` that the other side keeps, and the number of
     links."""
     cluster_of = {mention: number for number, cluster in enumerate(rivals) for mention in cluster}
-    kept = links = 0
+    shared = links = 0
     for cluster in clusters:
         parts = {cluster_of.get(mention, (mention,)) for mention in cluster}
-        kept, links = kept + len(cluster) - len(parts), links + len(cluster) - 1
-    return kept, links
+        shared, links = shared + len(cluster) - len(parts), links + len(cluster) - 1
+    return shared, links
 
 
 def _b_cubed(clusters: Clusters, rivals: Clusters) -> tuple[float, float]:

@@ -150,8 +150,8 @@ class QuestionsModel(TaskModel):
         attended_BTD = masked_softmax(scores_BTQ, q_mask_BQ.unsqueeze(1)) @ q_BQD
         best_BT = scores_BTQ.masked_fill(~q_mask_BQ.unsqueeze(1), float("-inf")).amax(-1)
         summary_B1D = masked_softmax(best_BT, c_mask_BT).unsqueeze(1) @ c_BTD
-        together = [c_BTD, attended_BTD, c_BTD * attended_BTD, c_BTD * summary_B1D]
-        return self.join(torch.cat(together, -1)).relu()
+        parts = [c_BTD, attended_BTD, c_BTD * attended_BTD, c_BTD * summary_B1D]
+        return self.join(torch.cat(parts, -1)).relu()
 
 
 def best_spans(start_BT: Tensor, end_BT: Tensor, longest: int) -> list[tuple[Range, float]]:

@@ -165,12 +165,12 @@ class Task:
         if seed is not None and seed not in record.seeds:
             raise ElmoError(f"{folder}: has no seed {seed}; it has {record.seeds}")
         seed = best_seed(record) if seed is None else seed
-        trained = f"seed-{seed}"
+        seed_folder = f"seed-{seed}"
         for name, expected in record.files.items():
-            if name == "words.json" or name.startswith(f"{trained}/"):
+            if name == "words.json" or name.startswith(f"{seed_folder}/"):
                 check_sha256(folder / name, expected)
         words = WordTable(read_record(folder / "words.json", list[str]), None)
-        path = folder / trained / "weights.safetensors"
+        path = folder / seed_folder / "weights.safetensors"
         weights = load_weights(path, device=device)
         _check_shapes(record, words, weights, seed, path)
         model = _network(record, words, folder / "model", device, seed)
@@ -218,20 +218,20 @@ class Task:
         """
         if isinstance(items, str | Mapping):
             return self([items])[0]
-        several = list_items(items)
+        texts = list_items(items)
         labelled = examples_of_items(
             self.record.kind,
-            several,
+            texts,
             tokenizer=self.record.tokenizer,
             columns=self.record.columns,
         )
-        answers: list[list[Any]] = [[] for _ in several]
+        answers: list[list[Any]] = [[] for _ in texts]
         for example, answer in self.answer(labelled.examples):
             number = int(example.source.rpartition(":")[2])
             answers[number].append(self.describe(example, *answer))
         if KINDS[self.record.kind].gives_several:
             return answers
-        return [several[0] if several else None for several in answers]
+        return [texts[0] if texts else None for texts in answers]
 
     def describe(self, example: Example, prediction: Any, scores: Any = None) -> dict[str, Any]:
         """Return a prediction for an example, with the scores of `answer` if given, as a dictionary
@@ -294,7 +294,7 @@ def train_task(
     check_examples([*train.examples, *dev.examples])
     check_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN)
     check_writable(out)
-    learned = _learned(train)
+    learned = _labelled_examples(train)
     words = word_table(settings, distinct_sentences(train.examples))  # its file is read before work
     sentences = distinct_sentences([*train.examples, *dev.examples])
     vectors, shape = _vectors(settings, sentences, model, store, work, device)
@@ -303,7 +303,7 @@ def train_task(
     read_from = [source, torch.device(device).type]
     folders = {seed: work / _fingerprint(record, words, seed, read_from) for seed in seeds}
     training = SeedTraining(
-        network=partial(_untrained, record, words, model, device),
+        network=partial(_new_network, record, words, model, device),
         train=learned,
         dev=dev.examples,
         vectors=vectors,
@@ -340,7 +340,7 @@ def train_task(
     return record
 
 
-def _learned(train: ExampleSet) -> list[Example]:
+def _labelled_examples(train: ExampleSet) -> list[Example]:
     """The examples that can be learned from: those with a label and text."""
     if learned := learnable_examples(train.examples):
         return learned
@@ -396,8 +396,8 @@ def check_same_tags(labelled: ExampleSet, scheme: str) -> None:
             "not; pass --scheme plain, or correct the training file"
         )
     raise ElmoError(
-        f"{source}: the tags mark no spans, those of the training file do ({scheme}); with scheme "
-        f"{scheme} the first tag that doesn't fit is named"
+        f"{source}: the tags mark no spans, those of the training file do ({scheme}); to see the "
+        f"first tag that does not fit, pass --scheme {scheme}"
     )
 
 
@@ -549,7 +549,7 @@ def _check_shapes(
             )
 
 
-def _untrained(
+def _new_network(
     record: TaskRecord, words: WordTable, model: Path | None, device: str, *, seed: int
 ) -> TaskModel:
     """Return the untrained network of a seed, without changing torch's global random state."""

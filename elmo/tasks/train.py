@@ -119,7 +119,7 @@ def fit_task(
                 scores = model.tally(dev, guesses).scores()
             progress.epoch += 1
             figures = {"epoch": progress.epoch, "loss": loss, "lr": progress.lr, **scores}
-            _judge(progress, next(iter(scores.values())), settings)
+            _record_score(progress, next(iter(scores.values())), settings)
             progress.curve.append(figures)
             run.save(progress)
             report("epoch", figures)
@@ -155,7 +155,7 @@ def add_linear(
     on `dev` is higher beyond chance, with the best; return the scores on dev then, the shares, and
     the scores of the network without it.
     """
-    tried: dict[Shares, Tally] = {}
+    tallies: dict[Shares, Tally] = {}
     usual_shares = zip(linear.usual_shares, (True, vectors, linear.static), strict=True)
     weights = [0.0 if source is None else share for share, source in usual_shares]
     for network, *linear_shares in CHOICES:
@@ -163,14 +163,14 @@ def add_linear(
         linear.shares = shares = Shares(network, *products)
         model.linear = linear if shares != NETWORK else None
         guesses = predict_all(model, dev, vectors, settings.batch_size)
-        tried[shares] = model.tally(dev, guesses)
-    usual, *_ = tried
-    best = max(tried, key=lambda shares: main_score(tried[shares].scores()))
-    if best != usual and paired_bootstrap([tried[best]], [tried[usual]])[0] <= 0:
-        best = usual
+        tallies[shares] = model.tally(dev, guesses)
+    default, *_ = tallies
+    best = max(tallies, key=lambda shares: main_score(tallies[shares].scores()))
+    if best != default and paired_bootstrap([tallies[best]], [tallies[default]])[0] <= 0:
+        best = default
     linear.shares = best
     model.linear = linear if best != NETWORK else None
-    return tried[best].scores(), best, tried[NETWORK].scores()
+    return tallies[best].scores(), best, tallies[NETWORK].scores()
 
 
 def predict_all(
@@ -276,7 +276,7 @@ def _cut(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list[i
     return cut
 
 
-def _judge(progress: TaskProgress, score: float, settings: TaskSettings) -> None:
+def _record_score(progress: TaskProgress, score: float, settings: TaskSettings) -> None:
     """Record whether an epoch is the best so far; without improvement the learning rate may be
     halved.
 
@@ -339,9 +339,9 @@ class _Run:
 
     def _swap(self) -> None:
         for parameter, average in zip(self.learned, self.average, strict=False):
-            kept = parameter.detach().clone()
+            original = parameter.detach().clone()
             parameter.data.copy_(average)
-            average.copy_(kept)
+            average.copy_(original)
 
     def resume(self) -> TaskProgress:
         """Continue from the newest checkpoint, or begin; return the progress."""

@@ -136,7 +136,7 @@ def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, s
         keeper.join()
     if failed[0]:
         place = f"it is in {home} on {os.uname().nodename}"
-        print(f"error: {target}: does not take the project ({failed[0]}); {place}", flush=True)
+        print(f"error: cannot save the project to {target} ({failed[0]}); {place}", flush=True)
         return code or 1
     shutil.rmtree(home, ignore_errors=True)
     return code
@@ -210,11 +210,11 @@ def _files(home: Path) -> dict[str, tuple[float, int]]:
     return {
         name: (status_by_name[name].st_mtime, status_by_name[name].st_size)
         for name in sorted(status_by_name)
-        if not _hidden(tuple(name.split("/")))
+        if not _is_hidden(tuple(name.split("/")))
     }
 
 
-def _hidden(parts: tuple[str, ...]) -> bool:
+def _is_hidden(parts: tuple[str, ...]) -> bool:
     if "/".join(parts).startswith((f"{CACHE}files/", f"{CACHE}runs/")):
         return parts[-1].startswith(".")
     return any(part.startswith(".") and part != STORED for part in parts)

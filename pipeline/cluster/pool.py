@@ -47,8 +47,8 @@ def run_actors(
     try:
         while queue or actors.busy:
             if time.monotonic() - looked_at > LOOK:
-                looked_at, room = time.monotonic(), _room(ray, cluster)
-            while len(actors) < min(room, len(queue) + len(actors.busy)):
+                looked_at, actor_limit = time.monotonic(), _actor_limit(ray, cluster)
+            while len(actors) < min(actor_limit, len(queue) + len(actors.busy)):
                 actors.start()
             while queue and actors.idle:
                 actors.give(queue.popleft())
@@ -88,12 +88,12 @@ class _Actors:
         return len(self.starting) + len(self.idle) + len(self.busy)
 
     def start(self) -> None:
-        """Ask Ray for one more."""
+        """Start another actor."""
         actor = self.remote.remote()
         self.starting[actor.start.remote()] = actor
 
     def give(self, item: Any) -> None:
-        """Give an idle one an item."""
+        """Give an item to an idle actor."""
         actor = self.idle.pop()
         self.busy[actor.do.remote(item)] = (actor, item)
 
@@ -143,10 +143,10 @@ def get_result(ray: Any, reference: Any) -> Any:
         raise error.cause if isinstance(error.cause, Exception) else error from None
 
 
-def _room(ray: Any, cluster: Cluster) -> int:
-    """The number of actors that may work at a time: as set, or as fit on the cluster now.
+def _actor_limit(ray: Any, cluster: Cluster) -> int:
+    """Return how many actors may work at a time: the setting, or as many as fit on the cluster.
 
-    It is at least 1: with none asked for, an autoscaler would not see that a core is wanted.
+    It is at least 1, so that an autoscaler sees that a core is needed.
     """
     return cluster.actors or max(1, placeable_workers(ray, cpus=1, gpus=int(cluster.gpu)))
 
@@ -199,6 +199,6 @@ def _actor_class(
 
 
 def _loss_types(ray: Any) -> tuple[type[Exception], ...]:
-    """Return how Ray says that a worker, its node or its result has gone."""
+    """Return the exceptions by which Ray reports a lost worker, node or result."""
     names = "RayActorError WorkerCrashedError OutOfMemoryError NodeDiedError ObjectLostError"
     return tuple(getattr(ray.exceptions, name) for name in [*names.split(), "LocalRayletDiedError"])

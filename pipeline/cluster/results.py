@@ -42,7 +42,7 @@ def stages_of(lock: bytes) -> dict[str, Any]:
     return {str(name): entry for name, entry in stages.items() if isinstance(entry, dict)}
 
 
-def outs_of(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+def outputs_of(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the outs of a stage in a `dvc.lock`; none of one in a dvc.yaml, which has no
     digests."""
     outs = entry.get("outs")
@@ -55,14 +55,13 @@ def files_to_send() -> dict[str, Path]:
     paths: dict[str, Path] = {}
     lock = Path(LOCK)
     for entry in stages_of(lock.read_bytes() if lock.exists() else b"").values():
-        for out in outs_of(entry):
+        for out in outputs_of(entry):
             digest = str(out.get("md5", ""))
             files = files_of_folder(digest) if digest.endswith(".dir") else {}
             if files is None or (STORED not in files and out.get("size", 0) > _SMALL):
                 continue
-            paths |= {
-                key: cached(key) for key in (digest, *files.values()) if cached(key).is_file()
-            }
+            keys = (digest, *files.values())
+            paths |= {key: path for key in keys if (path := cache_path(key)).is_file()}
     return paths
 
 
@@ -79,19 +78,19 @@ def bring_back(url: str, job: str, *, old_lock: bytes) -> list[str]:
     except FileNotFoundError:
         return []
     stages, lock = stages_of(old_lock), Path(LOCK)
-    ran = {name: entry for name, entry in stages_of(data).items() if entry != stages.get(name)}
-    outs = [out for entry in ran.values() for out in outs_of(entry)]
-    if not ran:
+    runs = {name: entry for name, entry in stages_of(data).items() if entry != stages.get(name)}
+    outs = [out for entry in runs.values() for out in outputs_of(entry)]
+    if not runs:
         return []
-    _check(ran, outs)
+    _check(runs, outs)
     in_parallel(lambda out: _fetch(source, out), outs)
     current = lock.read_bytes() if lock.exists() else b""
     if current != old_lock:  # another job, or a run here, has come between
-        merged = {"schema": "2.0", "stages": stages_of(current) | ran}
+        merged = {"schema": "2.0", "stages": stages_of(current) | runs}
         data = yaml.safe_dump(merged, sort_keys=False, allow_unicode=True).encode()
     _write(lock, data)
     process = subprocess.run(
-        [sys.executable, "-m", "dvc", "checkout", *ran], capture_output=True, text=True
+        [sys.executable, "-m", "dvc", "checkout", *runs], capture_output=True, text=True
     )
     if process.returncode:
         _write(lock, current)
@@ -100,18 +99,18 @@ def bring_back(url: str, job: str, *, old_lock: bytes) -> list[str]:
     for out in outs:  # DVC leaves alone what git keeps
         path = Path(out["path"])
         if not path.exists() or (path.is_file() and _md5(path.read_bytes()) != out["md5"]):
-            _write(path, cached(out["md5"]).read_bytes())
+            _write(path, cache_path(out["md5"]).read_bytes())
     return [str(out["path"]) for out in outs]
 
 
 def files_of_folder(digest: str, project: Path | None = None) -> dict[str, str] | None:
     """Return the digests of a folder's files by their paths in it; None where DVC's cache, as in
-    `cached`, has no such folder."""
-    path = cached(digest, project)
+    `cache_path`, has no such folder."""
+    path = cache_path(digest, project)
     return _files_in(path.read_bytes(), str(path)) if path.is_file() else None
 
 
-def cached(digest: str, project: Path | None = None) -> Path:
+def cache_path(digest: str, project: Path | None = None) -> Path:
     """Return the path in DVC's cache of the file or folder with this digest.
 
     The cache is this project's, or the one in the folder of another `project`.
@@ -122,9 +121,9 @@ def cached(digest: str, project: Path | None = None) -> Path:
     return cache / "files" / "md5" / digest[:2] / digest[2:]
 
 
-def _check(ran: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> None:
+def _check(runs: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> None:
     """Refuse names that lead out of the project, by `..`, hidden folders or links."""
-    if bad_names := [name for name in ran if not _STAGE.fullmatch(name)]:
+    if bad_names := [name for name in runs if not _STAGE.fullmatch(name)]:
         raise ElmoError(f"{LOCK} of the job: {bad_names[0][:100]!r} is not a stage name")
     paths = [str(out.get("path", "")) for out in outs]
     storage.check_inside(paths)
@@ -147,7 +146,7 @@ def _fetch(source: Location, out: Mapping[str, Any]) -> None:
 
 def _fetch_file(source: Location, digest: str, path: str) -> bytes:
     """Copy a file into DVC's cache, unless it is there, and return its content."""
-    target = cached(digest)
+    target = cache_path(digest)
     if target.is_file():
         return target.read_bytes()
     try:

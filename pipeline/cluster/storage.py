@@ -185,7 +185,7 @@ def publish(output: Any, data: Any, url: str) -> None:
     (Location(_work_url(url)) / BEGUN).delete(f"{_name_at_url(output, url)}.json")
 
 
-def pointers(project: Path = Path()) -> dict[Path, Pointer]:
+def find_pointers(project: Path = Path()) -> dict[Path, Pointer]:
     """Return the folders of a project whose outputs lie at the URL, each with its `Pointer`."""
 
     def fail(error: OSError) -> None:
@@ -198,13 +198,13 @@ def pointers(project: Path = Path()) -> dict[Path, Pointer]:
     return {folder: read_pointer(folder) for folder in sorted(paths)}
 
 
-def forget_lost(url: str) -> list[str]:
+def delete_lost_pointers(url: str) -> list[str]:
     """Delete the pointers whose outputs have lost files at the URL, so that DVC runs their stages.
 
     Returns the deleted folders. Raises `ElmoError`, and deletes nothing, where none of several
     outputs is there, since the URL may be another's, or where a folder has other files too.
     """
-    by_folder = pointers()
+    by_folder = find_pointers()
     states = in_parallel(lambda item: _is_there(url, item.folder), by_folder.values())
     folders = [folder for folder, is_whole in zip(by_folder, states, strict=True) if not is_whole]
     if len(folders) == len(by_folder) > 1:
@@ -291,7 +291,7 @@ def _place_of(url: str, name: str) -> Location:
 
 
 def _name_of_output(location: Location, url: str) -> str:
-    """The name below the URL of a complete output: its place, and the digest of its manifests."""
+    """Return an output's name below the URL: its place, and the digest of its manifests."""
     manifests = _manifests(location)
     if not manifests:
         raise ElmoError(f"{location}: is empty; nothing was published")
@@ -301,7 +301,7 @@ def _name_of_output(location: Location, url: str) -> str:
 
 
 def _manifests(location: Location) -> list[str]:
-    """The manifests of an output, or all its files where it has none."""
+    """Return the manifests of an output, or all its files if it has none."""
     paths = list(location.tree())
     return [path for path in paths if _MANIFESTS.fullmatch(path)] or paths
 

@@ -240,7 +240,7 @@ def catch_ray_errors(address: str, *, advice: str = "; check --address") -> Iter
             "names, or ~/.ray/auth_token, must hold the cluster's"
         ) from None
     except (KeyError, TypeError, json.JSONDecodeError):  # which requests raises as an OSError too
-        raise ElmoError(f"{place}: what answers there is no Ray Jobs API{advice}") from None
+        raise ElmoError(f"{place}: the server there is not a Ray Jobs API{advice}") from None
     except OSError as error:  # those of requests are
         raise ElmoError(f"no Ray Jobs API answers at {place}: {reason_of(error)}{advice}") from None
     except (RuntimeError, ValueError) as error:  # as Ray raises them
@@ -263,7 +263,7 @@ def commands_of(client: Any, job: str) -> list[str]:
     ]
 
 
-def follow(client: Any, job: str) -> int:
+def follow_log(client: Any, job: str) -> int:
     """Print a job's log until it ends; return its exit code.
 
     `client` is what `connect` returns, `job` the job's id. Raises `ElmoError` if the connection is

@@ -42,7 +42,7 @@ def find_unused(url: str) -> Unused:
     locks, names = _read_git_locks(), set()
     projects = list(_projects())
     for project in projects:
-        names |= {pointer.folder for pointer in storage.pointers(project).values()}
+        names |= {pointer.folder for pointer in storage.find_pointers(project).values()}
         if (project / LOCK).exists():
             locks.add((project / LOCK).read_bytes())
     marks = [name for name in tree if name.startswith(f"{JOBS}/") and name.endswith(f"/{STORED}")]
@@ -51,11 +51,11 @@ def find_unused(url: str) -> Unused:
     digests = {digest for lock in locks for digest in _folders_of(lock)}
     pointed = [_pointed_to(digest, projects) for digest in digests]
     names |= {name for name in pointed if name}
-    begun = set(_begun(url, tree))
+    in_progress = set(_find_outputs_in_progress(url, tree))
     unused = {}
     for name, output in outputs.items():
         place = name.rpartition("/")[0]
-        if name not in names and (place, output.folder) not in begun:
+        if name not in names and (place, output.folder) not in in_progress:
             files = [f"{place}/{output.folder}/{file}" for file in output.sizes]
             unused[name] = [f"{name}.json", *(file for file in files if file in tree)]
     return Unused(unused, pointed.count(None))
@@ -97,7 +97,7 @@ def _outputs(url: str, tree: dict[str, int]) -> Iterator[tuple[str, storage.Outp
             yield name, output
 
 
-def _begun(url: str, tree: dict[str, int]) -> Iterator[tuple[str, str]]:
+def _find_outputs_in_progress(url: str, tree: dict[str, int]) -> Iterator[tuple[str, str]]:
     """Yield the place and folder of each output in progress."""
     notes = re.compile(rf"{storage.UNFINISHED}/[^/]+/{storage.BEGUN}/(.+)\.json")
     for name in tree:
@@ -134,8 +134,8 @@ def _read_git_locks() -> set[bytes]:
 
 
 def _folders_of(lock: bytes) -> set[str]:
-    """The digests of the folders among the outputs that a `dvc.lock` names."""
-    outs = [out for entry in results.stages_of(lock).values() for out in results.outs_of(entry)]
+    """Return the digests of the folders among the outputs that a `dvc.lock` names."""
+    outs = [out for entry in results.stages_of(lock).values() for out in results.outputs_of(entry)]
     return {str(out["md5"]) for out in outs if str(out.get("md5", "")).endswith(".dir")}
 
 
@@ -146,7 +146,7 @@ def _pointed_to(digest: str, projects: Iterable[Path]) -> str | None:
         files = results.files_of_folder(digest, project)
         if files is not None and STORED not in files:
             return ""
-        if files is not None and (file := results.cached(files[STORED], project)).is_file():
+        if files is not None and (file := results.cache_path(files[STORED], project)).is_file():
             return parse_record(file.read_bytes(), storage.Pointer, source=str(file)).folder
     return None
 
@@ -155,5 +155,5 @@ def _git(*command: str, data: bytes = b"") -> bytes:
     process = subprocess.run(["git", *command], input=data, capture_output=True)
     if process.returncode:
         reason = " ".join(process.stderr.decode(errors="replace").split())[-300:]
-        raise ElmoError(f"what the commits of this folder name can't be read: {reason}")
+        raise ElmoError(f"the commits of this folder can't be read: {reason}")
     return process.stdout

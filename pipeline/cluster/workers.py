@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from elmo.errors import ElmoError, first_line
 from elmo.io.folders import Flag
-from elmo.io.location import Location, scratch
+from elmo.io.location import Location, temporary_folder
 from elmo.nn.memory import keep_freed_memory
 
 from .. import PACKAGE
@@ -66,7 +66,7 @@ def session() -> Iterator[Any]:
         yield ray
         return
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if not elsewhere():
+    if not has_cluster():
         quiet |= {"address": "local", "include_dashboard": False}
         quiet |= {"object_store_memory": 512 << 20}
     root = str(PACKAGE.parent)
@@ -143,7 +143,7 @@ def call_on_gpu(
     with session() as ray:
         worker_cluster = replace(cluster, workers=1, max_workers=0, gpu=True)
         waiting = free_cores.WaitReport(label, cluster)
-        with free_cores.hold_cores(ray, worker_cluster, waiting, is_own=not elsewhere()) as group:
+        with free_cores.hold_cores(ray, worker_cluster, waiting, is_own=not has_cluster()) as group:
             strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
             options = {"num_cpus": cluster.cpus, "num_gpus": 1, "scheduling_strategy": strategy}
             reference = ray.remote(**options)(_call_in).remote(
@@ -227,7 +227,7 @@ def fit(
     folder `storage`. An exception of the loop is raised as it is. SIGINT and SIGTERM reach remote
     workers as the flag `stop`. Messages call the training `label`, Ray's dashboard `name`.
     """
-    if elsewhere() and cluster.workers == 0:
+    if has_cluster() and cluster.workers == 0:
         raise ElmoError(f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']} and {NO_WORKERS}")
     _set_up()
     from ray.train import ControllerError, TrainingFailedError
@@ -257,13 +257,13 @@ def fit(
         has_begun = threading.Event()
 
         def report_wait() -> None:
-            if elsewhere() and not has_begun.is_set():
+            if has_cluster() and not has_begun.is_set():
                 waiting.report_missing(f"{cluster.workers} workers to start", ray)
 
         while True:
             has_begun.clear()
             waiting.reset()
-            with free_cores.hold_cores(ray, cluster, waiting, is_own=not elsewhere()):
+            with free_cores.hold_cores(ray, cluster, waiting, is_own=not has_cluster()):
                 pass  # Ray Train asks for its own; meanwhile, other work may take them
             try:
                 with restarts.show_worker_count(folder, has_begun, label=label):
@@ -277,10 +277,10 @@ def fit(
 
 
 def _run_config(name: str, folder: Location, cluster: Cluster) -> Any:
-    """Return where Ray Train's own notes are, and that a loss is ours to count."""
+    """Return Ray Train's settings: its folder, and no retries, since we count lost workers."""
     from ray.train import FailureConfig, RunConfig
 
-    notes = folder.local or scratch() / "ray-train"  # on a disk they go with the run's folder
+    notes = folder.local or temporary_folder() / "ray-train"
     on_workers: dict[str, Any] = {}
     if cluster.workers > 0:
         env_vars = {"OMP_NUM_THREADS": str(cluster.cpus)}
@@ -294,7 +294,7 @@ def _run_config(name: str, folder: Location, cluster: Cluster) -> Any:
 
 
 def _scaling(cluster: Cluster) -> Any:
-    """Return how many workers, with what; a range of numbers makes the training elastic."""
+    """Return the number and resources of workers; a range of numbers makes training elastic."""
     from ray.train import ScalingConfig
 
     elastic = cluster.max_workers > cluster.workers
@@ -359,7 +359,7 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
             f"RAY_ADDRESS {address}: is the address of a Jobs API, which only elmo submit uses; "
             "set Ray's own, such as HEAD:6379"
         )
-    show_activity("waiting for Ray to start" if not elsewhere() else "waiting for Ray's head")
+    show_activity("waiting for Ray to start" if not has_cluster() else "waiting for Ray's head")
     for is_last in (False, True):
         try:
             ray.init(**options)
@@ -368,7 +368,7 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
         except Exception as error:
             ray.shutdown()
             reason = first_line(error)
-            if elsewhere():
+            if has_cluster():
                 raise ElmoError(
                     f"RAY_ADDRESS {os.environ['RAY_ADDRESS']}: no Ray cluster answers there "
                     f"({reason}); start it, or unset RAY_ADDRESS to work on this machine"
@@ -414,24 +414,24 @@ class _Entry:
 
 
 def _begins_here(work: Sequence[Any], cluster: Cluster) -> bool:
-    """Tell whether work begins in this process: neither an address, nor `actors`, nor a Ray that is
-    here already speaks for more."""
+    """Tell whether work begins in this process: if no cluster is named, for one item, with `actors`
+    1, or with `actors` 0 while Ray does not run here."""
     ray = sys.modules.get("ray")
     running = ray is not None and ray.is_initialized()
     is_alone = len(work) < 2 or cluster.actors == 1
-    return not elsewhere() and (is_alone or (cluster.actors == 0 and not running))
+    return not has_cluster() and (is_alone or (cluster.actors == 0 and not running))
 
 
-def elsewhere() -> bool:
+def has_cluster() -> bool:
     """Tell whether RAY_ADDRESS names a Ray cluster."""
     return bool(os.environ.get("RAY_ADDRESS"))
 
 
 def _set_up() -> None:
-    """Ray's own settings, most of which it reads as it is imported; what the user set stays."""
-    settings = _QUIET if elsewhere() else _QUIET | _ON_THIS_MACHINE
+    """Set Ray's settings, most of which it reads on import; keep those that the user set."""
+    settings = _QUIET if has_cluster() else _QUIET | _ON_THIS_MACHINE
     for name, value in settings.items():
         os.environ.setdefault(name, value)
-    if not elsewhere() and "RAY_AUTH_MODE" not in os.environ:
+    if not has_cluster() and "RAY_AUTH_MODE" not in os.environ:
         # Ray asks for a token, and would write one into the user's home, for all clusters and good.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

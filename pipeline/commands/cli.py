@@ -137,17 +137,17 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         stop = "" if message.endswith((".", "?", "?)")) else "."
         sys.exit(f"error: {message}{stop} See {command} --help")
     except KeyboardInterrupt:
-        sys.exit("error: interrupted; run the same command again to resume")
+        sys.exit("error: interrupted; run the same command again")
     except Exception as error:
         _exit_with_message(error)
 
 
 def _name_home() -> None:
-    """Name a home and a user for the libraries that ask, if this user has no entry in passwd."""
+    """Set a home and a user name for libraries, if this user has no entry in passwd."""
     if os.path.expanduser("~") == "~":
-        from elmo.io.location import scratch
+        from elmo.io.location import temporary_folder
 
-        os.environ["HOME"] = str(scratch())
+        os.environ["HOME"] = str(temporary_folder())
     try:
         getpass.getuser()
     except (KeyError, OSError):
@@ -155,7 +155,7 @@ def _name_home() -> None:
 
 
 def _exit_with_message(error: Exception) -> None:
-    """End with one line where the error is the user's or the world's; a bug keeps its traceback."""
+    """Exit with one line for an error of input or environment; a bug keeps its traceback."""
     from ..terminal.failures import user_message
 
     message = str(error) if isinstance(error, ElmoError) else user_message(error)
@@ -170,7 +170,7 @@ def _exit_with_message(error: Exception) -> None:
 
 
 def _printable_line(message: str) -> str:
-    """A message on one line, without logins."""
+    """Return a message on one line, without logins."""
     from ..terminal.failures import printable
     from ..terminal.urls import without_credentials
 
@@ -178,7 +178,7 @@ def _printable_line(message: str) -> str:
 
 
 def _stop(_: int, frame: FrameType | None) -> None:
-    """Interrupt; a SIGTERM after that is of the same stop, which `elmo run` has passed on.
+    """Interrupt; ignore a later SIGTERM, which `elmo run` passes on for the same stop.
 
     An import ends first: Arrow, which imports pandas from C++, would swallow the interrupt.
     """

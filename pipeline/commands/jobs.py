@@ -80,18 +80,18 @@ def unused(remove: bool, as_json: bool) -> None:
     url = storage.root()
     if not url:
         raise ElmoError("cluster.yaml: storage is empty, so all outputs are here; set it to a URL")
-    unnamed = outputs.find_unused(url)
+    outcome = outputs.find_unused(url)
     if remove:
-        outputs.remove(url, unnamed)
-    for name in unnamed.outputs:
+        outputs.remove(url, outcome)
+    for name in outcome.outputs:
         click.echo(json.dumps({"output": f"{url}/{name}"}) if as_json else f"{url}/{name}")
-    _note(f"{len(unnamed.outputs)} outputs that nothing names {'removed' if remove else 'found'}")
-    if unnamed.unknown:
-        _note(f"{unnamed.unknown} outputs of commits are not in DVC's cache and may be among these")
+    _note(f"{len(outcome.outputs)} outputs that nothing names {'removed' if remove else 'found'}")
+    if outcome.unknown:
+        _note(f"{outcome.unknown} outputs of commits are not in DVC's cache and may be among these")
 
 
 def _bring_back(url: str, job: str, old_lock: bytes) -> None:
-    """Make this folder as the job left its."""
+    """Copy the results of a job into this folder."""
     from ..cluster import results
 
     paths = results.bring_back(url, job, old_lock=old_lock)
@@ -99,11 +99,11 @@ def _bring_back(url: str, job: str, old_lock: bytes) -> None:
 
 
 def _follow(client: Any, job: str) -> int:
-    """Print a job's log until it ends; its exit code."""
+    """Print a job's log until it ends; return its exit code."""
     from ..cluster import submit as cluster_jobs
 
     try:
-        return cluster_jobs.follow(client, job)
+        return cluster_jobs.follow_log(client, job)
     except KeyboardInterrupt:
         _note("\n".join([f"\n{job} continues:", *cluster_jobs.commands_of(client, job)]))
         sys.exit(130)

@@ -282,7 +282,7 @@ def _lines(
 
 
 def _texts(source: BinaryIO, name: str, column: str) -> Iterator[tuple[int, str]]:
-    """The lines or records of a file in a format of the corpus, or the lines of a pipe."""
+    """Yield the lines or records of a file, or the lines of a pipe."""
     if os.path.isfile(name):
         from ..text.text_blocks import read_texts
 

@@ -34,7 +34,7 @@ def _check_name(value: str, *, urls: bool) -> None:
 
 
 class _Path(click.Path):
-    """A file or folder of this machine; a URL, which a `Path` would spoil, is refused."""
+    """A local file or folder; a URL is refused, because a `Path` would change it."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Make it a `Path`."""
@@ -46,10 +46,10 @@ PATH = _Path(path_type=Path)
 
 
 class _NewFile(_Path):
-    """A file to be written: the folder that it goes to must be there, or its name is mistyped."""
+    """A file to write; its folder must exist, which catches mistyped names."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Make it a `Path`; refuse one in a folder that is not there."""
+        """Return the name as a `Path`; refuse one whose folder does not exist."""
         from elmo.errors import NotFound
         from elmo.io.outputs import check_parent
 
@@ -66,12 +66,12 @@ NEW_FILE = _NewFile(path_type=Path)
 
 
 class _Folder(click.ParamType):  # type: ignore[type-arg]
-    """A folder of the project as it is named, or the URL of one, which a path would spoil."""
+    """A folder of the project, or its URL, which a `Path` would change."""
 
     name = "path"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> "Location":
-        """Make it a `Location`."""
+        """Return the name as a `Location`."""
         from elmo.io.location import Location
 
         if isinstance(value, Location):
@@ -97,7 +97,7 @@ class _Text(click.File):
     """A file, or standard input for `-`."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Open it."""
+        """Open the file."""
         if isinstance(value, str):
             _check_name(value, urls=False)
         return super().convert(value, param, ctx)
@@ -128,7 +128,7 @@ NUMBERS = click.option("--numbers", type=PATH, help="Write all figures to this J
 
 
 def _check_device(context: click.Context, _: Any, device: str) -> str:
-    """Refuse, before any work, a device that this machine has not."""
+    """Refuse, before any work, a device that this machine does not have."""
     if device == "cpu" or context.resilient_parsing:
         return device
     import torch

@@ -36,7 +36,7 @@ def run_stage(stage: "Stage", **values: Any) -> None:
 
 
 def _log_of(work: Any, words: list[str]) -> Path | None:
-    """The log file of a stage whose work lies on this machine."""
+    """Return the log file of a stage whose work folder is local."""
     local = None if work is None else Location.parse(work).local
     return local / f"{'-'.join(words)}.log" if local else None
 
@@ -69,7 +69,7 @@ def _run_and_record(
         values["cluster"] = cluster
     url = (storage.root() if cluster is None else cluster.storage).rstrip("/")
     if url and not stage.inputs:
-        for lost_folder in storage.forget_lost(url):
+        for lost_folder in storage.delete_lost_pointers(url):
             print_done(
                 f"  {lost_folder}: is missing at {without_credentials(url)} and is made again"
             )
@@ -126,13 +126,13 @@ def _check_apart(stage: "Stage", values: dict[str, Any], numbers: Iterable[Path 
     """
     read, outputs = _paths(stage.inputs, values), _paths(stage.outputs, values)
     pairs = [(output, path, "which is read") for output in outputs for path in read]
-    several = [*outputs, *filter(None, numbers)]
+    output_paths = [*outputs, *filter(None, numbers)]
     pairs += [
         (output, other_output, "another output")
-        for other_output, output in combinations(several, 2)
+        for other_output, output in combinations(output_paths, 2)
     ]
     for output, path, role in pairs:
-        a, b = _real(output), _real(path)
+        a, b = _real_path(output), _real_path(path)
         if a.startswith(b) or b.startswith(a):
             relation = "is" if a == b else "is in" if a.startswith(b) else "contains"
             raise ElmoError(f"{output}: {relation} {path}, {role}; choose another")
@@ -146,25 +146,25 @@ def check_outside(work: Any, folders: Iterable[Any]) -> None:
     Work in progress would be written into an input, or deleted with an output.
     """
     for folder in folders:
-        if _real(work).startswith(_real(folder)):
-            relation = "is" if _real(work) == _real(folder) else "is in"
+        if _real_path(work).startswith(_real_path(folder)):
+            relation = "is" if _real_path(work) == _real_path(folder) else "is in"
             raise ElmoError(f"--work {work}: {relation} {folder}; choose another folder")
 
 
 def _paths(arguments: Iterable["Argument"], values: dict[str, Any]) -> list[Any]:
-    """The files and folders among the arguments, as they were given."""
+    """Return the files and folders among the arguments, unchanged."""
     paths = [values[item.name] for item in arguments if item.kind != "word"]
     return [item for item in paths if item is not None]
 
 
-def _real(path: Any) -> str:
-    """A path without links, or a URL, with a slash at its end."""
+def _real_path(path: Any) -> str:
+    """Return a path without links, or a URL, with a slash at its end."""
     local = Location.parse(path).local
     return f"{path if local is None else os.path.realpath(local)}".rstrip("/") + "/"
 
 
 def _round(value: Any) -> Any:
-    """Six digits: numbers are read and compared by people."""
+    """Round to six digits, since people read and compare these numbers."""
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 

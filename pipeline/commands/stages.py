@@ -30,7 +30,7 @@ def stage_command(stage: "Stage") -> click.Command:
 
 
 def _parameter(argument: "Argument") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """An argument in order, or an option where it has a help of its own."""
+    """Return a positional argument, or an option if the argument has a help text."""
     kind: Any = {"folder": NAMED, "path": PATH, "word": str}[argument.kind]
     if argument.choices:
         kind = click.Choice(argument.choices)

@@ -1,4 +1,4 @@
-"""Asking a store: the neighbours of a token, and whether it is whole."""
+"""Queries of a store: the neighbours of a token, and its integrity."""
 
 import json
 import os
@@ -112,7 +112,7 @@ def _print_neighbors(
 
 
 def _open(store: "Location", model: Path | None, device: str) -> "tuple[FeatureStore, Embedder]":
-    """The store, and its model: the one that was named, or that of the project which made it."""
+    """Open the store and its model: the named one, or that of the store's project."""
     from elmo.model.embedder import Embedder
     from elmo.store import FeatureStore
 
@@ -121,7 +121,7 @@ def _open(store: "Location", model: Path | None, device: str) -> "tuple[FeatureS
 
 
 def _model_of(store: "Location", digest: str) -> "Location":
-    """The model folder of a digest, under models/ here, beside a store or beside its folder."""
+    """Find the model folder with this digest: in models/ here or near the store."""
     from elmo.io.location import Location
     from elmo.store import model_digest
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from elmo.tasks.settings import TaskSettings
 
 
-def _reading(command: Callable[..., Any]) -> Callable[..., Any]:
+def _reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of how a labelled file is read."""
     for option in (
         click.option(
@@ -87,7 +87,7 @@ def task() -> None:
     help="The folder for unfinished work and vectors.",
 )
 @OVERWRITE
-@_reading
+@_reading_options
 def train(
     kind: str,
     train: Path,
@@ -205,7 +205,7 @@ def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
 @click.argument("folder", type=PATH)
 @click.option("--data", type=PATH, required=True, help="The labelled file.")
 @JSON
-@_reading
+@_reading_options
 def evaluate(
     folder: Path,
     data: Path,
@@ -273,7 +273,7 @@ def evaluate(
     type=click.Choice(["conll", "props", "squad"]),
     help="Print the input of a scorer: conlleval (needs gold tags), srl-eval.pl or SQuAD's script.",
 )
-@_reading
+@_reading_options
 def predict(
     folder: Path,
     source: Path,
@@ -354,8 +354,8 @@ def _label_table(report: dict[str, Any]) -> Iterator[str]:
             yield "  ".join([f"{label:<{width}}", *cells])
     if calibration := report.get("calibration"):
         yield (
-            f"\nmean score {calibration['mean_score']:.4f}, right {calibration['accuracy']:.4f}, "
-            f"calibration error {calibration['error']:.4f}"
+            f"\nmean score {calibration['mean_score']:.4f}, "
+            f"accuracy {calibration['accuracy']:.4f}, calibration error {calibration['error']:.4f}"
         )
 
 

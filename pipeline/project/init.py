@@ -1,4 +1,4 @@
-"""New projects: the files of this package's own project, with the user's text in params.yaml."""
+"""New projects: copies of this package's files, with the user's text in params.yaml."""
 
 import glob
 import json
@@ -65,8 +65,8 @@ def create_project(
         raise ElmoError("--from needs a text to fine-tune on; pass it with --domain")
     own_model = None if model is None else _named_model(folder, model)
     settings = _settings(
-        [_from(folder, name) for name in text],
-        [_from(folder, name) for name in domain or text],
+        [_path_in_project(folder, name) for name in text],
+        [_path_in_project(folder, name) for name in domain or text],
         column=column,
         preset_name=preset_name,
         model=own_model,
@@ -76,9 +76,9 @@ def create_project(
         if not os.path.lexists(folder / name):
             files[name] = (TEMPLATE / name).read_text(encoding="utf-8")
     files[".gitignore"] = _ignore_lines(folder / ".gitignore")
-    started = _write(folder, files)
+    setup = _write(folder, files)
     return [
-        f"{', '.join(sorted(files))}; {started}",
+        f"{', '.join(sorted(files))}; {setup}",
         f"general text: {_listing(general_inputs) or _PROSE}",
         *([f"model: {own_model[0]}, {_TUNED}"] if own_model is not None else []),
         f"domain text: {_listing(domain_inputs) or _DOCSTRINGS}",
@@ -107,7 +107,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> str:
 
 
 def _find_texts(option: str, patterns: Sequence[str], column: str | None) -> list[InputFile]:
-    """The files that names, folders, globs and URLs of an option stand for, each looked at."""
+    """Find and check the files that an option's names, folders, globs and URLs match."""
     if not patterns:
         return []
     inputs = find_inputs(patterns, origin := f"as {option}")
@@ -119,27 +119,27 @@ def _find_texts(option: str, patterns: Sequence[str], column: str | None) -> lis
 
 
 def _named_model(folder: Path, name: str) -> tuple[str, Tokenization]:
-    """The model as `folder` sees it, and how text is cut for it."""
+    """Return the model's name as seen from `folder`, and its tokenization."""
     config = read_config(name)
     if config.tokenizer.name not in TOKENIZERS:
         raise ElmoError(f"--from {name}: the model has no tokenizer; use another model")
     return (
-        _from(folder, name) if model_location(name) == Location(name) else name
+        _path_in_project(folder, name) if model_location(name) == Location(name) else name
     ), config.tokenizer
 
 
 def _listing(inputs: Sequence[InputFile]) -> str:
-    """Describe files; empty where there are none."""
+    """Describe files; return "" if there are none."""
     if not inputs:
         return ""
     files = f"{len(inputs)} files" if len(inputs) > 1 else inputs[0].name
     return f"{files}, {sum(i.bytes for i in inputs):,} bytes"
 
 
-def _from(folder: Path, name: str) -> str:
-    """A name as `folder` sees it: below it as it is there, elsewhere absolute, a URL as it is.
+def _path_in_project(folder: Path, name: str) -> str:
+    """Return a name as seen from `folder`: relative below it, else absolute; URLs do not change.
 
-    Not relative, be it near: DVC runs an experiment of its queue in a copy of the project.
+    `../text` would not do: DVC runs queued experiments in a copy of the project.
     """
     if "://" in name:
         return name
@@ -157,7 +157,7 @@ def _settings(
     preset_name: str | None,
     model: tuple[str, Tokenization] | None,
 ) -> str:
-    """The text of params.yaml: this package's, then the preset, then what the user named."""
+    """Return params.yaml: the default one, changed by the preset and by what the user named."""
     with tempfile.TemporaryDirectory() as parent:
         file = Path(parent) / "params.yaml"
         shutil.copyfile(TEMPLATE / "params.yaml", file)
@@ -189,13 +189,13 @@ def _settings(
 
 
 def _yaml_text(value: object) -> str:
-    """A value as JSON that is YAML too, to which these three characters end a line."""
+    """Return a value as JSON that is also YAML, in which these three characters end a line."""
     text = json.dumps(value, ensure_ascii=False)
     return text.translate({0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"})
 
 
 def _ignore_lines(path: Path) -> str:
-    """The folder's .gitignore with what the stages write."""
+    """Return the folder's .gitignore, with the outputs of the stages added."""
     if path.is_symlink():
         raise ElmoError(
             f"{path}: is a symbolic link to {os.readlink(path)}; replace it with a file"
@@ -211,7 +211,7 @@ def _ignore_lines(path: Path) -> str:
 
 
 def _start(folder: Path) -> str:
-    """Start git and DVC in `folder` where they are not; what was started."""
+    """Initialize git and DVC in `folder` if necessary; return what was started."""
     started = []
     has_dvc = os.path.lexists(folder / ".dvc")
     if has_dvc and not (folder / ".dvc" / "config").is_file():
@@ -237,8 +237,8 @@ def _start(folder: Path) -> str:
 
 
 def _commit(folder: Path, files: Iterable[str]) -> str:
-    """Commit the project's own files, since an experiment of DVC begins at a commit; what is wrong
-    where git refuses."""
+    """Commit the project's files, from which DVC's experiments start; return git's error, if
+    any."""
     own_files = [*files, ".dvc/config", ".dvc/.gitignore", ".dvcignore"]
     options = ["-c", "commit.gpgsign=false"]
     if _call(folder, "git", "config", "user.email").returncode:
@@ -263,7 +263,7 @@ def _run(folder: Path, *command: str) -> None:
 
 
 def _call(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
-    quiet = {"DVC_NO_ANALYTICS": "1", "LC_ALL": "C"}
+    variables = {"DVC_NO_ANALYTICS": "1", "LC_ALL": "C"}
     return subprocess.run(
-        command, cwd=folder, env=os.environ | quiet, capture_output=True, text=True
+        command, cwd=folder, env=os.environ | variables, capture_output=True, text=True
     )

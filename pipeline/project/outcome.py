@@ -18,7 +18,7 @@ def outcome_lines() -> list[str]:
     """Return the three lines at the end of `elmo run`: what was made, its scores, what to do next.
 
     Read `dvc.yaml` and `dvc.lock` of the current folder: stages are known by their names there, and
-    the first of a stage's outs is its product.
+    the out that a stage's command names first is its product: `dvc freeze` sorts the list of outs.
     """
     project, lock = _stages_of("dvc.yaml"), _stages_of("dvc.lock")
     model = params.load(Path("params.yaml")).pretrain.model if "pretrain" in lock else ""
@@ -56,7 +56,8 @@ def _own_stages(
     for name, entry in project.items():
         for key in (item.partition("@")[2] for item in lock if item.partition("@")[0] == name):
             if name in STAGES:
-                outs = [_path(out) for out in entry.get("do", entry).get("outs", ())]
+                entry = entry.get("do", entry)
+                outs = sorted(map(_path, entry.get("outs", ())), key=str(entry["cmd"]).find)
                 paths = [item.replace("${key}", key).replace("${item}", key) for item in outs]
                 yield load_stage(name), key, paths
 
@@ -75,7 +76,7 @@ def _score(stage: "Stage", outs: Sequence[str], started_from: str) -> str:
 
 
 def _next_steps(products: Sequence[str]) -> list[str]:
-    """The steps that a newcomer may take from here."""
+    """Return the next steps for a new user."""
     steps = [
         f"open {product.removeprefix('report ')}"
         for product in products

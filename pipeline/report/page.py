@@ -63,15 +63,15 @@ def find_neighbors(
 ) -> dict[str, Any]:
     """Return the tokens of the store that are used most like the marked one of each query.
 
-    The queries are `neighbors_of` in `params`; a text comes in three parts, the marked token being
-    the second. The sentence that a query is the beginning of says nothing, and is left out.
+    The queries are `neighbors_of` in `params`. Each text comes in three parts, of which the second
+    is the marked token. A sentence that begins with the query is left out.
     """
     from elmo.store.neighbors import (
         clearest_layer,
         neighbors,
         parse_query,
         random_cosine,
-        surroundings,
+        split_around,
     )
 
     if not params.neighbors_of:
@@ -86,7 +86,7 @@ def find_neighbors(
                 "cosine": hit.cosine,
                 "document": hit.document_id,
                 "sentence": hit.sentence_id,
-                "parts": surroundings(hit.tokens, hit.position),
+                "parts": split_around(hit.tokens, hit.position),
             }
             for hit in hits
             if hit.tokens[: len(tokens)] != tokens

@@ -26,7 +26,7 @@ def unknown_words_remark(rate: float | None) -> str:
     """
     if rate is None or rate < UNKNOWN:
         return ""
-    return f" (too low: {rate:.0%} of the tokens are unknown words)"
+    return f" (too optimistic: {rate:.0%} of the tokens are unknown words)"
 
 
 def interval_text(low: float | None, high: float | None) -> str:

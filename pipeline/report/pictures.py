@@ -33,7 +33,7 @@ def draw_curves(results: Results, path: Path) -> None:
 
 
 def _unigram(results: Results) -> dict[str, float | None]:
-    """The unigram model's held-out perplexity for each stage that trained, None if unknown."""
+    """Return the unigram model's held-out perplexity per trained stage; None if unknown."""
     unigram = {}
     if not results.started_from:
         unigram["pretraining on general text"] = results.figures["pretrain"]["unigram_perplexity"]
@@ -48,7 +48,7 @@ def _thousands(curve: Curve) -> npt.NDArray[np.float64]:
 
 
 def _plain_ticks(axis: Any) -> None:
-    """Round numbers, written out, on a log axis: the more, the fewer decades it spans."""
+    """Put round numbers on a log axis: the fewer decades it spans, the more numbers."""
     low, high = axis.get_ylim()
     leading = (1, 2, 5) if high > 15 * low else (1, 1.5, 2, 3, 4, 5, 7)
     ticks = [factor * 10.0**power for power in range(9) for factor in leading]

@@ -27,7 +27,7 @@ JsonObject = dict[str, Any]  # an object of a JSON file
 
 @dataclass(frozen=True)
 class Results:
-    """The files that a run of the pipeline has left behind, read."""
+    """The results of a run of the pipeline, read from its files."""
 
     figures: Mapping[str, JsonObject]
     """The figures of each stage."""

@@ -1,8 +1,8 @@
-"""Settings of the run, not its result: workers, cores, GPUs, how often a checkpoint.
+"""Settings that change how a stage runs, not its result: workers, cores, GPUs, checkpoints.
 
-It is no part of `params.yaml`: a file `cluster.yaml` that git ignores and environment variables set
-it, the later before the earlier, and each stage prints what is in force. Addresses are in the
-variables of the engines: RAY_ADDRESS and MLFLOW_TRACKING_URI.
+They are not in `params.yaml`, but in the untracked file `cluster.yaml` and in environment
+variables, which override the file. Each stage prints the values that it uses. The addresses of Ray
+and MLflow are in the variables RAY_ADDRESS and MLFLOW_TRACKING_URI.
 """
 
 import os
@@ -57,7 +57,7 @@ class Cluster:
     `workers`."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of its range."""
+        """Refuse values out of range."""
         check_fields(self)
         if self.storage.startswith("memory:"):
             raise BadSettings(
@@ -72,9 +72,9 @@ class Cluster:
 
 
 def load(path: Path) -> tuple[Cluster, str]:
-    """Return the settings in force, and a line that names each that is no default and its source.
+    """Return the settings, and a line with each value that is not the default, and its source.
 
-    An environment variable goes before the file at `path`, which need not exist.
+    Environment variables override the file at `path`, which may be missing.
     """
     path = _in_project(path)
     from_file = strict_yaml.read_settings(path, Cluster) if os.path.lexists(path) else Cluster()
@@ -95,8 +95,8 @@ def load(path: Path) -> tuple[Cluster, str]:
 
 
 def _in_project(path: Path) -> Path:
-    """The path in the user's project, where DVC runs an experiment in a copy of it: the copy lacks
-    what git ignores."""
+    """Return the path in the user's project if DVC runs an experiment in a copy of the project,
+    which lacks the files that git ignores."""
     if not os.path.lexists(path):
         project, copy_path, _ = os.fspath(path.absolute()).partition("/.dvc/tmp/exps/")
         if copy_path and (project_file := Path(project) / path.name).exists():
@@ -116,7 +116,7 @@ def variables(cluster: Cluster) -> dict[str, str]:
 
 
 def _parse_variable(variable: str, text: str, kind: Any) -> Any:
-    """The value of a variable."""
+    """Return the value of an environment variable as the setting's type."""
     if kind is bool:
         words = {"true": True, "1": True, "false": False, "0": False}
         return check_value(variable, words.get(text.lower(), text), kind)
@@ -130,5 +130,5 @@ def _parse_variable(variable: str, text: str, kind: Any) -> Any:
 
 
 def _public_value(value: Any) -> str:
-    """A value for the line; passwords in addresses are left out."""
+    """Return a value for printing, without passwords in addresses."""
     return "yes" if value is True else re.sub(r"//[^/@]*@", "//…@", str(value))

@@ -73,7 +73,7 @@ def edit_text(file: Path, edit: Any) -> str:
 
 
 def _yaml() -> Any:
-    """A reader and writer that keeps how a file is laid out."""
+    """Return a YAML reader and writer that keeps comments and layout."""
     from ruamel.yaml import YAML
 
     yaml = YAML()
@@ -83,7 +83,7 @@ def _yaml() -> Any:
 
 
 def _merge(base: Any, overlay: Any, key: str, params_file: Path, source: Path) -> None:
-    """Set in `base` what differs in `overlay`."""
+    """Copy the values of `overlay` that differ into `base`."""
     for name, value in overlay.items():
         dotted = f"{key}.{name}" if key else str(name)
         if name not in base:

@@ -133,7 +133,7 @@ def _dotted_name(keys: Keys) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A scalar as Python has it: the reader's own remember how they were written."""
+    """Return a plain Python scalar; the reader's own types remember how they were written."""
     for kind in (float, str):
         if isinstance(value, kind):
             return kind(value)
@@ -141,7 +141,7 @@ def _plain(value: Any) -> Any:
 
 
 def _describe(value: Any) -> str:
-    """A value of another shape, for a message."""
+    """Describe a value of the wrong shape, for a message."""
     if isinstance(value, dict):
         return "a section"
     return "a list" if isinstance(value, list) else repr(value)

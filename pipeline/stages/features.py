@@ -68,26 +68,27 @@ def run(
 
     store_build.check_build(out, shards=shards, model=model, settings=params)
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
-    kept = work / fingerprint("features", STAGE.version, params, inputs)
+    folder = work / fingerprint("features", STAGE.version, params, inputs)
     sources = {"model": model, "shards": shards}
     build_arguments: dict[str, Any] = {"shards": shards, "model": model, "settings": params}
     build_arguments["device"] = _choose_device(cluster)
-    reusable_bytes = sum(kept.tree().values()) + store_build.reusable_bytes(out, **build_arguments)
+    reusable_bytes = sum(folder.tree().values())
+    reusable_bytes += store_build.reusable_bytes(out, **build_arguments)
     layout = store_build.make_layout(model, params)
     _check_room(out, layout, tokens=Shards(shards).tokens(), reusable_bytes=reusable_bytes)
     try:
-        with tracking.run("features", params, inputs=inputs, sources=sources, folder=kept) as log:
+        with tracking.run("features", params, inputs=inputs, sources=sources, folder=folder) as log:
             manifest = store_build.build(
                 out,
                 previous_store=previous_output,
                 replace=f"/{UNFINISHED}/" in out.url,
-                work=kept,
+                work=folder,
                 run=_run_on(cluster),
                 **build_arguments,
             )
             _log_store(log, manifest, out)
     finally:
-        _discard_if_empty(kept)
+        _discard_if_empty(folder)
     return store_metrics(manifest)
 
 
@@ -175,6 +176,6 @@ def _name_job(job: "EmbedJob") -> str:
 
 
 def _choose_device(cluster: Cluster) -> str:
-    if cluster.gpu and not workers.elsewhere() and not workers.has_cuda():
+    if cluster.gpu and not workers.has_cluster() and not workers.has_cuda():
         raise ElmoError("gpu is set and this machine has no CUDA device; set gpu: false")
     return "cuda" if cluster.gpu else "cpu"

@@ -134,7 +134,7 @@ def run(
         parent.tokenizer.check_shards(Shards(shards).tokenization, model=model, shards=shards)
     if (heldout := _find_pretraining_figures(parent.training, domain)) is not None:
         return _copy_pretrained(model, heldout, out, curves)
-    trained = train_job.train(
+    result = train_job.train(
         STAGE,
         params,
         FinetuneJob(model, domain, general, params),
@@ -149,7 +149,7 @@ def run(
         work=work,
         cluster=cluster,
     )
-    return _metrics(trained)
+    return _metrics(result)
 
 
 def _has_text_to_train_on(model: Location, domain: Location) -> bool:

@@ -148,13 +148,13 @@ def without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
     code = []
     end = length = 0
     for match in _MARKUP.finditer(text):
-        kept = next((value for value in match.groups() if value is not None), "")
+        content = next((value for value in match.groups() if value is not None), "")
         plain_text = text[end : match.start()]
-        parts += [plain_text, kept]
+        parts += [plain_text, content]
         length += len(plain_text)
-        if match.lastgroup in _CODE and kept:
-            code.append((length, length + len(kept)))
-        length += len(kept)
+        if match.lastgroup in _CODE and content:
+            code.append((length, length + len(content)))
+        length += len(content)
         end = match.end()
     return "".join([*parts, text[end:]]), code
 

@@ -99,10 +99,10 @@ def show_reports(stage: str, folder: Location, stop: threading.Event) -> None:
             elif figures["kind"] == "train":
                 read = figures["tokens"]
                 if progress is None:
-                    left = figures["seconds_left"] * figures["tokens_per_second"]
-                    bar = Progress(stage, read + left, unit="tokens", completed=read)
+                    tokens_left = figures["seconds_left"] * figures["tokens_per_second"]
+                    bar = Progress(stage, read + tokens_left, unit="tokens", completed=read)
                     progress = stack.enter_context(bar)
-                progress.reach(read, _note(figures, heldout))
+                progress.reach(read, _format_note(figures, heldout))
 
 
 def _activity(figures: Mapping[str, Any]) -> str:
@@ -115,7 +115,7 @@ def _activity(figures: Mapping[str, Any]) -> str:
     )
 
 
-def _note(figures: Mapping[str, float], heldout: str) -> str:
+def _format_note(figures: Mapping[str, float], heldout: str) -> str:
     return (
         f"step {figures['step']:.0f}, perplexity {figures['perplexity']:.1f}{heldout}, "
         f"gradient norm {figures['gradient_norm']:.2f} ({figures['clipped']:.0%} clipped), "

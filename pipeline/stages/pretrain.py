@@ -115,7 +115,7 @@ def run(
 
     inputs = {"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)}
     _check_filters(vocab, params.network)
-    trained = train_job.train(
+    result = train_job.train(
         STAGE,
         params,
         PretrainJob(shards, vocab, params.network),
@@ -126,8 +126,8 @@ def run(
         work=work,
         cluster=cluster,
     )
-    figures = _figures(trained.figures_after["general"])
-    return figures | {"steps": trained.steps, "tokens_seen": trained.tokens}
+    figures = _figures(result.figures_after["general"])
+    return figures | {"steps": result.steps, "tokens_seen": result.tokens}
 
 
 def _figures(heldout: dict[str, float | None]) -> dict[str, float]:
@@ -181,16 +181,16 @@ def summary(figures: dict[str, float]) -> str:
     """Return the line that the stage prints, from the `figures` of `run`: held-out perplexity."""
     if "heldout_perplexity" not in figures:
         return f"{_UNCHANGED}; it has no softmax, so no perplexity"
-    prefix = "" if "steps" in figures else f"{_UNCHANGED}: "
+    prefix = "" if "steps" in figures else f"{_UNCHANGED}; "
     words = f"{prefix}held-out perplexity {figures['heldout_perplexity']:.1f}"
     unknown = unknown_words_remark(figures.get("heldout_unk_rate"))
     if "times_below_unigram" not in figures:
         return f"{words}{unknown}"
     times_below = figures["times_below_unigram"]
-    useless = "" if times_below >= 1 else "; train on more text or for more epochs"
+    advice = "" if times_below >= 1 else "; train on more text or for more epochs"
     return (
         f"{words}, {versus_unigram(times_below)} the unigram model's "
-        f"{figures['unigram_perplexity']:.1f}{unknown}{useless}"
+        f"{figures['unigram_perplexity']:.1f}{unknown}{advice}"
     )
 
 

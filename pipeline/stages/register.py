@@ -165,8 +165,8 @@ def _register_version(
     """Register a new model; return its version and the decision about the champion."""
     log.log_metrics(scores)
     with tracking.catch_mlflow_errors():
-        trained = bool(lineage.run_id) and tracking.run_exists(lineage.run_id)
-        run_id = lineage.run_id if trained else log.run_id
+        has_training_run = bool(lineage.run_id) and tracking.run_exists(lineage.run_id)
+        run_id = lineage.run_id if has_training_run else log.run_id
         run_tags = tracking.mlflow_client().get_run(run_id).data.tags
     if commit := run_tags.get(COMMIT_TAG):
         tags = tags | {"commit": commit}

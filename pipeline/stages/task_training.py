@@ -182,7 +182,7 @@ class TrainProgress:
         self._open_run, self._show = open_run, show
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
-        """Hear of a seed or an epoch."""
+        """Report a seed or an epoch."""
         log = self._open_run() if self._open_run is not None else None
         if kind == "seed":
             self._seed, self._best = int(figures["seed"]), -1.0

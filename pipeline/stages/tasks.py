@@ -58,7 +58,7 @@ def _run(params: Params, name: str, model: Location, cluster: Cluster, **options
         train = partial(run, name, local_model, params=params.tasks[name], device=device, **options)
         if not cluster.gpu or workers.has_cuda():
             return train()
-        if workers.elsewhere() and not cluster.storage:
+        if workers.has_cluster() and not cluster.storage:
             return workers.call_on_gpu(train, cluster=cluster, label=f"tasks {name}")
         say(f"tasks {name}: this machine has no CUDA device; training on the CPU")
         return train(device="cpu")
@@ -130,7 +130,7 @@ def run(
     for split in ("dev", "test"):
         check_same_tags(data[split], data["train"].scheme)
         warn_unknown_labels(params.kind, data[split], path=sources[split], train=data["train"])
-    kept = work.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
+    unfinished = work.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
     epochs = params.seeds * sum(settings.epochs for settings in arms.values())
     tracked = partial(
         prepare_task_run,
@@ -138,14 +138,14 @@ def run(
         params.kind,
         seeds=params.seeds,
         sources={**sources, "model": model},
-        work=kept,
+        work=unfinished,
     )
-    with work_folder_lock(kept), Progress(f"tasks {name}", epochs, unit="epochs") as bar:
+    with work_folder_lock(unfinished), Progress(f"tasks {name}", epochs, unit="epochs") as bar:
         tallies = {}
         for arm, settings in arms.items():
             with tracked(settings=settings) as open_run:
                 tallies[arm] = _train(
-                    kept / arm,
+                    unfinished / arm,
                     data,
                     params,
                     settings,
@@ -155,13 +155,13 @@ def run(
                     open_run=open_run,
                 )
         bar.reach(epochs, "simple baselines")
-        tallies |= {name: [tally] for name, tally in _simple(params.kind, data, model).items()}
+        tallies |= {name: [tally] for name, tally in _baselines(params.kind, data, model).items()}
         with new_folder(Location(out), **options) as folder:
             for arm in arms:
-                link_folder(kept / arm, folder / arm)
+                link_folder(unfinished / arm, folder / arm)
         figures = _figures(tallies, data)
     _draw_curves(out, arms, curve, picture, metric=_metric(figures))
-    shutil.rmtree(kept, ignore_errors=True)
+    shutil.rmtree(unfinished, ignore_errors=True)
     return figures
 
 
@@ -204,7 +204,7 @@ def score_text(figures: Mapping[str, Any]) -> str:
 
 
 def _mean_curve(folder: Path) -> list[float]:
-    """The mean of the seeds; one that ended early keeps its best."""
+    """Return the mean curve of the seeds; one that ended early keeps its best score."""
     from elmo.tasks.comparison import best_by_epoch
 
     curves = best_by_epoch(folder)
@@ -266,7 +266,7 @@ def _train(
     return tallies
 
 
-def _simple(kind: str, data: Mapping[str, "ExampleSet"], model: Path) -> dict[str, "Tally"]:
+def _baselines(kind: str, data: Mapping[str, "ExampleSet"], model: Path) -> dict[str, "Tally"]:
     """Return what simple baselines get right on the test file."""
     from elmo.model.embedder import Embedder
     from elmo.tasks.baselines import baselines
@@ -297,7 +297,7 @@ def _figures(
 
 
 def _metric(figures: Mapping[str, Any]) -> str:
-    """The name of the task's first score."""
+    """Return the name of the task's main score."""
     arm = next(arm for arm in ARMS if arm in figures)
     return min(figures[arm], key=score_order)
 

@@ -64,16 +64,16 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 _REQUIRED = ("manifest.json",)
 _EXTRA = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
-_FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
+_FEW_HELD_OUT = "too few to measure perplexity reliably: raise tokenize.heldout"
 _LEFT_OUT = {  # the summary's phrase for each reason to leave out lines
     "short": "as documents under tokenize.min_bytes",
     "long": "as documents over tokenize.max_bytes",
     "symbols": "as documents over tokenize.max_symbols",
-    "script": "as documents of none of tokenize.scripts",
+    "script": "as documents in a script that tokenize.scripts does not list",
     "copy": "as copies of earlier text",
     "near_copy": "as near-copies of earlier text",
     "repeated_line": "as lines repeated across documents",
-    "leak": "because the domain text has it on the other side (held out or trained on)",
+    "leak": "because one text holds it out and the other trains on it",
 }
 _REMARKS = {  # by figure: the share of the sentences above which it is reported, and the remark
     "not_text_sentences": (
@@ -83,10 +83,10 @@ _REMARKS = {  # by figure: the share of the sentences above which it is reported
     "duplicate_share": (0.2, "about {:,} sentences repeat others"),
     "wrapped_lines": (
         0.2,
-        "{:,} lines end within a sentence: join those of a paragraph first, for example with awk "
+        "{:,} lines end within a sentence: join each paragraph first, for example with awk "
         """-v RS= '{{$1=$1; print $0 "\\n"}}'""",
     ),
-    "decomposed_tokens": (0.05, "{:,} tokens are decomposed: compose the text with uconv -x nfc"),
+    "decomposed_tokens": (0.05, "{:,} tokens are decomposed: convert the text with uconv -x nfc"),
 }
 
 STAGE = Stage(
@@ -257,9 +257,9 @@ def tokenize(
             previous_files = {e.file for result in previous_results.values() for e in result.shards}
             new_files = {entry.file for entry in shards} - previous_files
             if finished != folder:
-                folder.adopt_all(sorted(new_files), finished)
+                folder.take_files(sorted(new_files), finished)
             if previous_output is not None:
-                folder.adopt_all(sorted(previous_files), previous_output)
+                folder.take_files(sorted(previous_files), previous_output)
             else:
                 for name in previous_files:
                     link_or_copy(out.name(name), folder.name(name))

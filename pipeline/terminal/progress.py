@@ -160,7 +160,7 @@ def is_quiet() -> bool:
 
 
 def _columns() -> int:
-    """The width of the terminal; 80 where it does not say."""
+    """Return the width of the terminal, 80 if unknown."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or 80
     except OSError:

@@ -1,7 +1,7 @@
 """Copies in a text: repeated documents and lines, found by their hashes before it is tokenized.
 
-If the settings ask for it, documents that nearly repeat an earlier one are left out too. The
-general text also loses what the domain text has on the other side, held out or trained on. Only
+If the settings ask for it, documents that nearly repeat an earlier one are left out too. Text
+that one corpus holds out and the other trains on is left out of the general text. Only
 documents and lines of 256 bytes or more count as copies: people repeat short texts, such as answers
 and headings.
 """
@@ -114,7 +114,7 @@ def collect_passages(
         first_line += len(sizes)
     pairs = np.unique(np.concatenate(lines_by_document), axis=0)
     line_hashes, line_counts = np.unique(pairs[:, 0], return_counts=True)
-    passages = PiecePassages(_joined(exact), _joined(near_documents), line_hashes, line_counts, {})
+    passages = PiecePassages(_join(exact), _join(near_documents), line_hashes, line_counts, {})
     return passages, join_counts(document_counts, ids)
 
 
@@ -188,7 +188,7 @@ def find_leaks(
         _exclude(piece, of_piece) for piece, of_piece in zip(other_pieces, copies, strict=True)
     ]
     passages, other_passages = (
-        _joined([piece.exact for piece in text]) for text in (pieces, other_pieces)
+        _join([piece.exact for piece in text]) for text in (pieces, other_pieces)
     )
     leaks = np.zeros(len(passages.keys), bool)
     for side in (False, True):
@@ -211,13 +211,13 @@ def find_leaks(
             ),
         )
         near_ranges = split_ranges(originals >= 0, [piece.near_documents.lines for piece in pieces])
-        ranges = [_merged(np.concatenate(pair)) for pair in zip(ranges, near_ranges, strict=True)]
+        ranges = [_merge(np.concatenate(pair)) for pair in zip(ranges, near_ranges, strict=True)]
     return ranges
 
 
 def _exclude(piece: PiecePassages, left_out: ExcludedLines) -> PiecePassages:
     """Return the piece without the passages that are left out."""
-    ranges = _merged(np.concatenate([*left_out.values()]))
+    ranges = _merge(np.concatenate([*left_out.values()]))
     if not len(ranges):
         return piece
 
@@ -235,7 +235,7 @@ def _no_passages(keys: npt.NDArray[np.unsignedinteger]) -> Passages:
     return Passages(keys, np.zeros((0, 2), np.int64), np.zeros(0, bool))
 
 
-def _joined(parts: Sequence[Passages]) -> Passages:
+def _join(parts: Sequence[Passages]) -> Passages:
     """Join the passages of several parts, in order."""
     return Passages(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -244,10 +244,10 @@ def split_ranges(is_left_out: npt.NDArray[np.bool_], ranges: Sequence[Int64s]) -
     """Return each piece's merged ranges that `is_left_out`, a mask over all pieces, selects."""
     ends = np.cumsum([len(of_piece) for of_piece in ranges])
     parts = zip(ranges, np.split(is_left_out, ends[:-1]), strict=True)
-    return [_merged(of_piece[mask]) for of_piece, mask in parts]
+    return [_merge(of_piece[mask]) for of_piece, mask in parts]
 
 
-def _merged(ranges: Int64s) -> Int64s:
+def _merge(ranges: Int64s) -> Int64s:
     """Merge ranges that overlap or touch, and sort them."""
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
     ends = np.maximum.accumulate(ranges[:, 1])

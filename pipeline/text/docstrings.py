@@ -145,8 +145,8 @@ def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
 
 def _strip_markup(paragraph: str) -> str:
     """Return a paragraph without inline markup."""
-    for pattern, kept in _MARKUP:
-        paragraph = pattern.sub(kept, paragraph)
+    for pattern, replacement in _MARKUP:
+        paragraph = pattern.sub(replacement, paragraph)
     return " ".join(paragraph.split())
 
 

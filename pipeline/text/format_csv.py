@@ -10,7 +10,7 @@ from elmo.errors import ElmoError
 from .accounting import Accounting
 from .input_files import InputFile
 from .reader import Keep, Records, encode_kept, join_records, join_texts, split_column
-from .spans import FileSpan, whole_file
+from .spans import FileSpan, file_as_span
 from .utf8_lines import abbreviate_names, check_utf8, raw_blocks
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -23,7 +23,7 @@ _REWRITE = (
 
 def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
     """Raise `ElmoError` for a file whose head is no table, or that lacks the column."""
-    for span in whole_file(input_, 0):
+    for span in file_as_span(input_, 0):
         next(blocks(span, 1 << 16, column, "line", Accounting(), keep), None)
 
 
@@ -33,7 +33,7 @@ def spans(input_: InputFile, index: int, size: int, documents: str) -> list[File
     `index` is the file's number in the corpus. `size` and `documents` have no effect in this
     format.
     """
-    return whole_file(input_, index)
+    return file_as_span(input_, index)
 
 
 def blocks(
@@ -60,20 +60,20 @@ def blocks(
     indexes = [*dict.fromkeys(found_indexes)]  # a column may be named by its number too
     kept_indexes = [_column_index(span.input, header, name, "keep") for name in keep if header]
     texts: list[bytes] = []
-    kept: list[str] = []
+    records_json: list[str] = []
     first_record, length = 0, 0
     for _, fields in records:
         texts.append(join_texts(fields[index] for index in indexes).encode())
         if keep:
-            kept.append(encode_kept(keep, (fields[place] for place in kept_indexes)))
+            records_json.append(encode_kept(keep, (fields[place] for place in kept_indexes)))
         length += len(texts[-1])
         if length >= size:
             lines.account(texts, accounting)
-            yield join_records(texts, first_record, kept)
-            first_record, length, texts, kept = first_record + len(texts), 0, [], []
+            yield join_records(texts, first_record, records_json)
+            first_record, length, texts, records_json = first_record + len(texts), 0, [], []
     lines.account(texts, accounting)
     if texts:
-        yield join_records(texts, first_record, kept)
+        yield join_records(texts, first_record, records_json)
 
 
 class _TableLines:

@@ -58,7 +58,7 @@ def blocks(
     for raw, offset in raw_blocks(span, size, "line"):
         check_utf8(span, raw, offset)
         lines = raw.removesuffix(b"\n").split(b"\n")
-        texts, kept = [], []
+        texts, records_json = [], []
         line_offset = offset
         for line in lines:
             try:
@@ -67,12 +67,12 @@ def blocks(
                 place = f"{span.input.url}:{line_number(span, line_offset)}"
                 raise ElmoError(f"{place}: {with_remedy(error, 'correct the line')}") from None
             texts.append(text)
-            kept += [of_record] if keep else []
+            records_json += [of_record] if keep else []
             line_offset += len(line) + 1
         accounting.bytes += len(raw)
         accounting.added_newlines += not raw.endswith(b"\n")
         accounting.fields += sum(map(len, lines)) - sum(map(len, texts))
-        yield join_records(texts, first_record, kept)
+        yield join_records(texts, first_record, records_json)
         first_record += len(texts)
 
 
@@ -102,9 +102,9 @@ def _fields(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
         )
         message = f"no field {name!r} in this record{fields}; set corpus.column"
         raise ValueError(message) from None
-    kept = encode_kept(keep, (_value_or_none(record, name) for name in keep)) if keep else ""
+    record_json = encode_kept(keep, (_value_or_none(record, name) for name in keep)) if keep else ""
     try:
-        return join_texts(texts).encode("utf-8"), kept
+        return join_texts(texts).encode("utf-8"), record_json
     except UnicodeEncodeError:
         raise ValueError(f"field {column!r} holds half a surrogate pair, no character") from None
 

@@ -20,7 +20,7 @@ from .accounting import Accounting
 from .documents import read_documents
 from .formats import document_rule
 from .input_files import InputFile
-from .spans import text_bytes, whole_file
+from .spans import file_as_span, text_bytes
 from .text_hashes import Hashes
 from .utf8_lines import BLOCK
 
@@ -59,7 +59,7 @@ def choose_held_out_rule(
     if not rule.threshold:
         return rule
     if is_independent and params.documents == "auto" and _has_large_document(inputs, column, size):
-        say(f"{inputs[0].url}: one document is over an eighth of the text, so lines are documents")
+        say(f"{inputs[0].url}: one document is over an eighth of the text, so each line is one")
         rule = HeldOutRule("line", rule.threshold)
     lowest, highest = 2**64, 0
     for hashes, _ in _documents(inputs, rule.documents, column, size):
@@ -104,7 +104,7 @@ def _documents(
         if rule == "file":
             yield np.array([int(input_.sha256[:16], 16)], np.uint64), np.array([0, input_.bytes])
             continue
-        (span,) = whole_file(input_, index)
+        (span,) = file_as_span(input_, index)
         for block in read_documents(span, rule, column=column, size=size, accounting=Accounting()):
             line_sizes = block.lines[1] - block.lines[0] + 1
             sizes = np.bincount(block.numbers, line_sizes, len(block.hashes) + 1)

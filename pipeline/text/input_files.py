@@ -17,7 +17,7 @@ from elmo.io.records import (
     Sha256,
     check_readable,
 )
-from elmo.io.text_files import decompressed
+from elmo.io.text_files import decompress
 
 from ..terminal.failures import catch_read_errors
 from .file_digests import FileState, digest_files, state_at_url, state_of
@@ -172,7 +172,7 @@ def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
         if "://" not in url:
             check_readable(Path(url))
         file = fsspec.open(url, "rb").open() if "://" in url else Path(url).open("rb")
-        return decompressed(file, compression)
+        return decompress(file, compression)
 
 
 def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:
@@ -200,7 +200,7 @@ def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | No
     """
     if not pattern.strip():
         raise ElmoError(
-            f"corpus: an empty name {list_name}; name a file, or . for all files of this folder"
+            f"corpus: an empty name {list_name}; write a file name, or . for this folder"
         )
     whole_folder = False
     files: list[tuple[str, str, FileState | None]]
@@ -255,10 +255,10 @@ def _folders(base: Path) -> Iterator[str]:
 
     visited = set()
     for directory, folders, _ in os.walk(base, followlinks=True, onerror=failed):
-        if (real := os.path.realpath(directory)) in visited:
+        if (real_path := os.path.realpath(directory)) in visited:
             folders.clear()
             continue
-        visited.add(real)
+        visited.add(real_path)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield directory
 

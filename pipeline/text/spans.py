@@ -35,7 +35,7 @@ def text_bytes(input_: InputFile) -> int:
     return input_.bytes * COMPRESSION_RATIO if is_compressed else input_.bytes
 
 
-def whole_file(input_: InputFile, index: int) -> list[FileSpan]:
+def file_as_span(input_: InputFile, index: int) -> list[FileSpan]:
     """Return the whole file, number `index` of the corpus, as one span in a list."""
     return [FileSpan(input_, index, 0, -1, text_bytes(input_))]
 
@@ -47,7 +47,7 @@ def line_spans(input_: InputFile, index: int, size: int, documents: str) -> list
     compressed file is one span.
     """
     if input_.compression is not None:
-        return whole_file(input_, index)
+        return file_as_span(input_, index)
     if input_.bytes <= size:
         return [FileSpan(input_, index, 0, input_.bytes, input_.bytes)]
     cuts = range(size, input_.bytes, size)  # each of which may be a request

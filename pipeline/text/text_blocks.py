@@ -16,7 +16,7 @@ from .accounting import Accounting
 from .formats import FORMATS
 from .input_files import InputFile, for_each
 from .reader import Keep, Records, load_reader
-from .spans import FileSpan, whole_file
+from .spans import FileSpan, file_as_span
 from .utf8_lines import block_end
 
 
@@ -44,7 +44,7 @@ def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
     input_ = InputFile(path.name, str(path), path.stat().st_size, "0" * 64)
     if input_.bytes:
         load_reader(input_).check_head(input_, column)
-    (span,) = whole_file(input_, 0)
+    (span,) = file_as_span(input_, 0)
     number = 0
     for block, records in read_blocks(
         span, column=column, documents="line", size=1 << 20, accounting=Accounting()
@@ -61,7 +61,7 @@ def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
 
 
 def _has_text(input_: InputFile, column: str) -> bool:
-    (span,) = whole_file(input_, 0)
+    (span,) = file_as_span(input_, 0)
     blocks = read_blocks(
         span, column=column, documents="line", size=1 << 16, accounting=Accounting()
     )

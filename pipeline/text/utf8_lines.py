@@ -19,19 +19,17 @@ def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[byte
     The offset is that in the uncompressed file, in bytes. With `documents` "blank" a block ends
     where a document ends, unless one document fills it.
     """
-    offset, left = span.start, span.end - span.start if span.end >= 0 else -1
+    offset, bytes_left = span.start, span.end - span.start if span.end >= 0 else -1
     with open_input(span.input.url, compression=span.input.compression) as file:
         if offset:
             file.seek(offset)
         pending = b""
         while True:
-            wanted_bytes = size if left < 0 else min(size, left)
             # Double what is read, or a long line would be copied once for each of its blocks.
-            wanted_bytes = max(
-                wanted_bytes, min(len(pending), left if left >= 0 else len(pending), LONGEST_LINE)
-            )
+            wanted_bytes = max(size, min(len(pending), LONGEST_LINE))
+            wanted_bytes = wanted_bytes if bytes_left < 0 else min(wanted_bytes, bytes_left)
             block = read_bytes(span.input, file, wanted_bytes) if wanted_bytes else b""
-            left -= len(block) if left > 0 else 0
+            bytes_left -= len(block) if bytes_left > 0 else 0
             if not block:
                 break
             pending += block

@@ -96,21 +96,21 @@ def decide_champion(
     champion_tags.update(tags)
     newest = max((v for v, row in rows.items() if CANDIDATE in row.aliases), default=0)
     if number > newest:  # an older commit that is reproduced moves nothing back
-        _point(name, CANDIDATE, number)
+        _set_alias(name, CANDIDATE, number)
     champion = next((row for row in rows.values() if alias in row.aliases), None)
     if champion is None:
         if number != min(rows):
             return f"no version is {alias}; set the alias in MLflow"
-        _point(name, alias, number)
+        _set_alias(name, alias, number)
         return f"{alias} is version {number}, the first"
     if champion.version == number:
         return f"{alias} is version {number}"
     if champion.tags.get("model_digest") == champion_tags["model_digest"]:
-        _point(name, alias, number)
+        _set_alias(name, alias, number)
         return f"{alias} moved from version {champion.version} to {number}: it is the same model"
     better, reason = is_better(champion, rows[number], margin=margin)
     if better:
-        _point(name, alias, number)
+        _set_alias(name, alias, number)
         return f"{alias} moved from version {champion.version} to {number}: {reason}"
     return f"{alias} stays version {champion.version}: {reason}; to move it, set it in MLflow"
 
@@ -141,6 +141,6 @@ def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> 
     return False, f"{figures}, is not lower by {margin:.2%}"
 
 
-def _point(name: str, alias: str, number: int) -> None:
+def _set_alias(name: str, alias: str, number: int) -> None:
     with tracking.catch_mlflow_errors():
         tracking.mlflow_client().set_registered_model_alias(name, alias, str(number))

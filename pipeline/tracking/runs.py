@@ -140,13 +140,13 @@ class Run:
             history = client.get_metric_history(self.run_id, name) if self._resumed else []
             self._steps[name] = {metric.step for metric in history}
         while self._metrics:
-            batch, unsent = self._metrics[:_BATCH], []
+            batch, new_metrics = self._metrics[:_BATCH], []
             for row in batch:
                 if row[3] not in self._steps[row[0]]:
                     self._steps[row[0]].add(row[3])
-                    unsent.append(Metric(*row))
-            if unsent:
-                client.log_batch(self.run_id, metrics=unsent)
+                    new_metrics.append(Metric(*row))
+            if new_metrics:
+                client.log_batch(self.run_id, metrics=new_metrics)
             del self._metrics[: len(batch)]
 
 
@@ -191,8 +191,8 @@ def _end(log: Run, status: str, *, wait: float) -> None:
     log.end(status)
     if log.close(wait):
         say(
-            f"{shown_uri()} did not take all of run {log.run_id}; the stage's outputs have all "
-            "figures"
+            f"{shown_uri()} is missing figures of run {log.run_id}; the stage's outputs have "
+            "all of them"
         )
 
 

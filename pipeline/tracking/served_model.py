@@ -45,11 +45,11 @@ def log_model(
     tokenizer = load_model(folder).tokenizer
     example = pyfunc.example_input(text=tokenizer != NO_TOKENIZER)
     run = tracking.mlflow_client().get_run(run_id)
-    quiet = contextlib.redirect_stderr(io.StringIO())  # it shows bars and where to look
+    hidden_stderr = contextlib.redirect_stderr(io.StringIO())  # it shows bars and where to look
     with (
         warnings.catch_warnings(),
         tracking.silenced("mlflow"),
-        quiet,
+        hidden_stderr,
         _logging_to_experiment(run.info.experiment_id),
     ):
         warnings.simplefilter("ignore")  # what they may mean is tried below
@@ -68,7 +68,7 @@ def log_model(
             params=tracking.flat_params(trained_with),
         )
         try:
-            _try(info.model_uri, example)
+            _check_answers(info.model_uri, example)
         except Exception as error:
             with contextlib.suppress(Exception):
                 tracking.mlflow_client().finalize_logged_model(info.model_id, "FAILED")
@@ -95,7 +95,7 @@ def _logging_to_experiment(experiment_id: str) -> Iterator[None]:
         os.environ.update({name: value for name, value in old_values.items() if value is not None})
 
 
-def _try(model_uri: str, example: list[Any]) -> None:
+def _check_answers(model_uri: str, example: list[Any]) -> None:
     """Load a logged model as a server does, and look at what it answers."""
     import mlflow
 

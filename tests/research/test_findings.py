@@ -341,10 +341,10 @@ def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> Non
     results.mkdir()
     finding.write(results / "a.json", made)
     out.write_text(PAGE)
-    assert page.redraw(results, out) == (1, 1)
+    assert page.redraw_tables(results, out) == (1, 1)
     assert "![a]" not in out.read_text()  # no picture lies beside it
     (results / "a.png").touch()
-    assert page.redraw(results, out) == (1, 1)
+    assert page.redraw_tables(results, out) == (1, 1)
     text = out.read_text()
     assert "\n\n![a](results/a.png)\n<!-- end -->" in text
     assert "| without ELMo | 0.375 |  |  |  | 342 | 1.50 |" in text
@@ -352,24 +352,24 @@ def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> Non
     assert re.search("Unfinished .*: without ELMo[.]", text)
     assert "train 1,200; seeds 0; model aaaaaaaaaaaa." in text
     assert "<!-- finding b -->\nnot measured yet\n<!-- end -->\n" in text
-    assert page.redraw(results, out) == (1, 1) and out.read_text() == text
+    assert page.redraw_tables(results, out) == (1, 1) and out.read_text() == text
     finding.write(
         results / "a.json", msgspec.structs.replace(made, settings=settings | {"epochs": 20})
     )
-    assert page.redraw(results, out) == (1, 1) and "Unfinished" not in out.read_text()
+    assert page.redraw_tables(results, out) == (1, 1) and "Unfinished" not in out.read_text()
     (results / "a.json").rename(results / "c.json")
     with pytest.raises(ElmoError, match="c.json: .* has no mark <!-- finding c -->"):
-        page.redraw(results, out)
+        page.redraw_tables(results, out)
     (results / "c.json").write_text(json.dumps({"format": 2}))
     out.write_text(PAGE.replace("finding b", "finding c"))
     with pytest.raises(ElmoError, match="c.json"):
-        page.redraw(results, out)
+        page.redraw_tables(results, out)
 
 
 def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.md").write_text("# Results\n")
     with pytest.raises(ElmoError, match=re.escape("has no mark such as <!-- finding NAME -->")):
-        page.redraw(tmp_path, tmp_path / "p.md")
+        page.redraw_tables(tmp_path, tmp_path / "p.md")
 
 
 def test_the_project_s_own_page_can_be_redrawn(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_the_project_s_own_page_can_be_redrawn(tmp_path: Path) -> None:
     (tmp_path / "results").symlink_to(ROOT / "research" / "results")
     copy = tmp_path / "README.md"
     copy.write_text(text, encoding="utf-8")
-    measured, left = page.redraw(tmp_path / "results", copy)
+    measured, left = page.redraw_tables(tmp_path / "results", copy)
     assert copy.read_text(encoding="utf-8") == text
     assert measured + left == text.count("<!-- finding ")
     for command in re.findall(r"`python -m research (\w+)", text):
@@ -399,7 +399,7 @@ def test_no_text_after_a_mark_that_is_not_closed_is_lost(
     out = tmp_path / "page.md"
     out.write_text(text)
     with pytest.raises(ElmoError, match=f"page.md:{line}: the mark "):
-        page.redraw(tmp_path, out)
+        page.redraw_tables(tmp_path, out)
     assert out.read_text() == text
 
 
@@ -407,7 +407,7 @@ def test_a_folder_of_findings_that_is_not_there_empties_no_table(tmp_path: Path)
     out = tmp_path / "page.md"
     out.write_text("<!-- finding one -->\nmeasured\n<!-- end -->\n")
     with pytest.raises(ElmoError, match="nowhere: no such folder"):
-        page.redraw(tmp_path / "nowhere", out)
+        page.redraw_tables(tmp_path / "nowhere", out)
     with pytest.raises(ElmoError, match="holds no findings"):
-        page.redraw(tmp_path, out)
+        page.redraw_tables(tmp_path, out)
     assert "measured" in out.read_text()

@@ -218,7 +218,7 @@ def _document(
         touching = [rival for rival in merged if rival & joined]
         counts["clusters_joined"] += len(touching)
         merged = [rival for rival in merged if not rival & joined] + [joined.union(*touching)]
-    kept = tuple(tuple(sorted(cluster)) for cluster in merged if len(cluster) > 1)
-    counts["clusters"] += len(kept)
-    counts["dropped_clusters_of_one"] += len(merged) - len(kept)
-    return Document(source, name, tuple(sentences), tuple(sorted(kept)))
+    clusters = tuple(tuple(sorted(cluster)) for cluster in merged if len(cluster) > 1)
+    counts["clusters"] += len(clusters)
+    counts["dropped_clusters_of_one"] += len(merged) - len(clusters)
+    return Document(source, name, tuple(sentences), tuple(sorted(clusters)))

@@ -322,10 +322,10 @@ def typed_field(
 def _describe(kind: Any) -> str:
     """Return in words what a field holds: text, a list of whole numbers, …"""
     words = {str: "text", int: "a whole number"}
-    several = {str: "texts", int: "whole numbers"}
+    plurals = {str: "texts", int: "whole numbers"}
     if get_origin(kind) is list:
         (entry,) = get_args(kind)
-        entries = several.get(entry) or _describe(entry)
+        entries = plurals.get(entry) or _describe(entry)
         return "a list of " + re.sub("^an? (list|object)", r"\1s", entries)
     if get_origin(kind) is tuple:
         return "a list of two whole numbers"

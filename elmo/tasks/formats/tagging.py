@@ -53,7 +53,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
             tags = [column_at(f, tag, request.path, n).strip(" ") for n, f in block]
         tokens = tuple(column_at(f, word, request.path, n) for n, f in block)
         rows.append(_Row(tokens, tags, [number for number, _ in block]))
-    return _tagged(request, rows, counts)
+    return _examples(request, rows, counts)
 
 
 def from_conllu(request: ReadRequest) -> ExampleSet:
@@ -63,29 +63,29 @@ def from_conllu(request: ReadRequest) -> ExampleSet:
     rows: list[_Row] = []
     word, tag = request.column("word", "FORM"), request.column("tag", "UPOS")
     for block in column_sentences(request.path):
-        kept: LineBlock = []
+        words: LineBlock = []
         for number, fields in block:
             if len(fields) != len(CONLLU):
                 raise line_error(request.path, number, f"{len(fields)} columns, CoNLL-U has 10")
             if re.fullmatch(r"\d+[-.]\d+", fields[0]):
                 counts["ranges_and_empty_nodes"] += 1
-            elif fields[0] != str(len(kept) + 1):
+            elif fields[0] != str(len(words) + 1):
                 raise line_error(
-                    request.path, number, f"token ID {fields[0]!r} follows {len(kept)}"
+                    request.path, number, f"token ID {fields[0]!r} follows {len(words)}"
                 )
             else:
-                kept.append((number, fields))
-        if not kept:
+                words.append((number, fields))
+        if not words:
             raise line_error(request.path, block[0][0], "a sentence has no tokens")
         tags = (
-            [conllu_field(f, tag, request.path, n) for n, f in kept] if request.labelled else None
+            [conllu_field(f, tag, request.path, n) for n, f in words] if request.labelled else None
         )
         if tags and "_" in tags:
             counts["dropped_without_tags"] += 1
             continue
-        tokens = tuple(conllu_field(f, word, request.path, n) for n, f in kept)
-        rows.append(_Row(tokens, tags, [number for number, _ in kept]))
-    return _tagged(request, rows, counts)
+        tokens = tuple(conllu_field(f, word, request.path, n) for n, f in words)
+        rows.append(_Row(tokens, tags, [number for number, _ in words]))
+    return _examples(request, rows, counts)
 
 
 def from_jsonl(request: ReadRequest) -> ExampleSet:
@@ -98,13 +98,13 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
         if tags is not None and len(tags) != len(tokens):
             raise line_error(request.path, number, f"has {len(tokens)} tokens but {len(tags)} tags")
         rows.append(_Row(tokens, tags, [number] * len(tokens), text_of(request, record)))
-    return _tagged(request, rows, Counter())
+    return _examples(request, rows, Counter())
 
 
 def from_text(request: ReadRequest) -> ExampleSet:
     """Read plain text to be tagged, one sentence per line."""
     rows = [_Row(request.split(text), None, [n], text) for n, text in text_lines(request)]
-    return _tagged(request, rows, Counter())
+    return _examples(request, rows, Counter())
 
 
 def _check_plain(request: ReadRequest, rows: Sequence[_Row]) -> None:
@@ -121,7 +121,7 @@ def _check_plain(request: ReadRequest, rows: Sequence[_Row]) -> None:
                 )
 
 
-def _tagged(request: ReadRequest, rows: Sequence[_Row], counts: Counter[str]) -> ExampleSet:
+def _examples(request: ReadRequest, rows: Sequence[_Row], counts: Counter[str]) -> ExampleSet:
     """Return sentences with their tags as BIOES, or unchanged if the tags mark no spans."""
     scheme = request.scheme or schemes.detect_scheme(row.tags for row in rows if row.tags)
     remark = ""

@@ -137,6 +137,6 @@ def test_a_file_without_texts_is_refused(readers: dict[str, Callable[[Any], Any]
 
 def test_a_table_of_several_columns_names_them(readers: dict[str, Callable[[Any], Any]]) -> None:
     for table in (TABLE, pandas.DataFrame(TABLE), polars.DataFrame(TABLE), pyarrow.table(TABLE)):
-        with pytest.raises(ElmoError, match=r"columns text, id; give .* table\['text'\]"):
+        with pytest.raises(ElmoError, match=r"columns text, id; pass .* table\['text'\]"):
             readers["encode"](table)
         assert len(readers["served"](table)) == 2  # it reads the column that it knows

@@ -142,7 +142,7 @@ def other(**changes: Any) -> Tokenization:
         (NO_TOKENIZER, r"has no tokenizer; pass token lists .*--pretokenized"),
         (
             other(name="nltk"),
-            "config.json: tokenizer: no 'nltk'; there are whitespace, unicode, korean, japanese",
+            "config.json: unknown tokenizer 'nltk' .known: whitespace, unicode, korean, japanese",
         ),
         (
             other(name="whitespace", libraries={"numpy": "0.1"}),

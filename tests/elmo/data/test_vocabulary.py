@@ -36,7 +36,7 @@ def test_the_marks_are_found_by_name(tmp_path: Path) -> None:
     [
         (b"<S>\n</S>\nthe\n", r"words\.txt: the vocabulary has no <UNK>"),
         (b"<S>\n</S>\n<UNK>\na\na\n", r"words\.txt: the word 'a' is .* twice"),
-        (b"<S>\n</S>\n<UNK>\na\n\nb\n", r"words\.txt:5: is blank, and no word"),
+        (b"<S>\n</S>\n<UNK>\na\n\nb\n", r"words\.txt:5: the line is blank"),
         (b"<S>\n</S>\n<UNK>\n\xff\n", r"words\.txt:4: byte 1 of the line \(0xff\) is not UTF-8"),
     ],
 )

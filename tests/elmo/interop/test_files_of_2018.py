@@ -94,9 +94,9 @@ def test_an_imported_model_has_no_softmax_and_knows_where_it_came_from(tmp_path:
     assert model.softmax is None
     assert model.training["stage"] == "import"
     assert model.tokenizer == Tokenization("whitespace")
-    with pytest.raises(ElmoError, match="no 'nltk'; there are whitespace, unicode"):
+    with pytest.raises(ElmoError, match="unknown 'nltk'; choose from whitespace, unicode"):
         import_2018(options, weights, tmp_path / "other", tokenizer="nltk")
-    with pytest.raises(ElmoError, match="model: holds characters.json"):
+    with pytest.raises(ElmoError, match="model: already contains characters.json"):
         import_2018(options, weights, tmp_path / "model")
     import_2018(str(options), str(weights), str(tmp_path / "other"), tokenizer="unicode")
     assert load_model(tmp_path / "other").tokenizer == installed_tokenization("unicode")
@@ -196,7 +196,7 @@ def test_a_damaged_file_is_one_line_or_the_same_model(tmp_path: Path, seed: int)
 
 def test_a_model_that_reads_words_needs_their_list(tmp_path: Path) -> None:
     options, weights, _ = pair(tmp_path, "words")
-    with pytest.raises(ElmoError, match="name their list with --vocabulary"):
+    with pytest.raises(ElmoError, match="pass their list with --vocabulary"):
         import_2018(options, weights, tmp_path / "model", vocabulary=None)
     short = tmp_path / "short"
     short.write_text("<S>\n</S>\n<UNK>\n")

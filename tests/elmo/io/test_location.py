@@ -83,9 +83,9 @@ def test_a_written_file_gets_its_name_once(location: Location) -> None:
 def test_files_are_taken_over_from_a_disk(location: Location, tmp_path: Path) -> None:
     source = Location(tmp_path / "source")
     source.write("name", b"whole")
-    location.adopt("name", source)
+    location.take_file("name", source)
     source.write("name", b"other")
-    location.adopt("name", source)
+    location.take_file("name", source)
     assert location.read("name") == b"whole"
 
 

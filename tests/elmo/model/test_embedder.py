@@ -217,7 +217,7 @@ def test_encode_shows_its_progress(tiny_model: Model, capsys: pytest.CaptureFixt
         (lambda e: e.encode(TEXTS, "sum"), "pooling must be one of mean, first, last, max, none"),
         (
             lambda e: e.encode([["a"]]),
-            "text 0: must be a string, found .*; give token lists to embed",
+            "text 0: must be a string, found .*; pass token lists to embed",
         ),
         (
             lambda e: Embedder(replace(e.model, tokenizer=NO_TOKENIZER)).encode(TEXTS),

@@ -159,5 +159,5 @@ def test_dropout_is_for_training_only(tiny_model: Model) -> None:
 def test_bad_settings_are_refused(tiny_model: Model) -> None:
     with pytest.raises(ElmoError, match="layer_norm must be"):
         ScalarMix(3, layer_norm="batch")  # type: ignore[arg-type]
-    with pytest.raises(ElmoError, match="3 layers to mix, found 2"):
+    with pytest.raises(ElmoError, match="the mix has 3 layers, found 2"):
         ScalarMix(3)(torch.zeros(2, 1, 1, 4), torch.ones(1, 1))

@@ -45,7 +45,7 @@ from elmo.tasks.settings import TaskSettings
 from elmo.tasks.task import Task, best_seed, read_task, record_digest, train_task
 from elmo.tasks.train import (
     TaskProgress,
-    _judge,
+    _record_score,
     fit_task,
     predict_all,
     report_nothing,
@@ -166,7 +166,7 @@ def test_patience_begins_when_something_is_learned() -> None:
     progress, seen = TaskProgress(lr=1.0), []
     for epoch, score in enumerate((0.0, 0.0, 0.3, 0.3, 0.2, 0.4), 1):
         progress.epoch = epoch
-        _judge(progress, score, settings)
+        _record_score(progress, score, settings)
         seen.append((progress.best_epoch, progress.stale, progress.lr))
     assert seen == [(1, 0, 1), (2, 0, 1), (3, 0, 1), (3, 1, 1), (3, 2, 0.5), (6, 0, 0.5)]
 
@@ -505,9 +505,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
     folder = trained("tagging", tmp_path, tiny_model_folder, changes={"epochs": 1})
     with pytest.raises(ElmoError, match="has no seed 7; it has"):
         Task.load(folder, seed=7)
-    with pytest.raises(
-        ElmoError, match=r"mark no spans, those of the training file do \(bioes\); with"
-    ):
+    with pytest.raises(ElmoError, match=r"mark no spans, .* \(bioes\); .*--scheme bioes"):
         Task.load(folder).evaluate(ExampleSet(examples("tagging", 2), {}, "plain"))
     with pytest.raises(ElmoError, match="no such file"):
         Task.load(tmp_path)

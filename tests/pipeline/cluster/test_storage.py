@@ -124,13 +124,13 @@ def test_every_stage_writes_at_a_url_what_it_writes_on_a_disk(
 
     lost = storage.read_from(Location("data/shards/domain"))
     part = next(name for name in lost.names() if name.endswith(".arrow"))
-    assert storage.forget_lost(bucket) == []
+    assert storage.delete_lost_pointers(bucket) == []
     lost.delete(part)  # the manifests are still there
     Path("data/shards/domain/mine.txt").write_text("mine")
     with pytest.raises(ElmoError, match=r"data/shards/domain: contains mine.txt"):
-        storage.forget_lost(bucket)
+        storage.delete_lost_pointers(bucket)
     Path("data/shards/domain/mine.txt").unlink()
-    assert storage.forget_lost(bucket) == ["data/shards/domain"]
+    assert storage.delete_lost_pointers(bucket) == ["data/shards/domain"]
     assert not (project / "data" / "shards" / "domain").exists()
 
 
@@ -152,7 +152,7 @@ def test_a_lost_part_is_made_again_and_what_a_rerun_has_made_stays(
     assert Path("data/shards/general/.stored").read_bytes() == pointer  # nothing reruns after it
     run(*tokenize)  # an equal one that is whole is kept
     assert storage.read_from(Location("data/shards/general")) == second
-    assert storage.forget_lost(bucket) == []
+    assert storage.delete_lost_pointers(bucket) == []
 
 
 @pytest.mark.parametrize("name", ["general", "domain"])

@@ -91,7 +91,7 @@ def test_what_is_no_jobs_api_is_said(answer: bytes, monkeypatch: pytest.MonkeyPa
     with HTTPServer(("127.0.0.1", 0), Other) as server:
         threading.Thread(target=server.serve_forever).start()
         address = f"http://127.0.0.1:{server.server_port}"
-        with pytest.raises(ElmoError, match=f"{address}: what answers there is no Ray Jobs API"):
+        with pytest.raises(ElmoError, match=f"{address}: the server there is not a Ray Jobs API"):
             submit.connect(address)
         server.shutdown()
 

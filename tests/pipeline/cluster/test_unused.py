@@ -106,7 +106,7 @@ def test_what_git_a_worktree_or_a_job_names_stays(
         assert output is not None
         place = name.rpartition("/")[0]
         assert all(after[f"{place}/{output.folder}/{one}"] for one in output.sizes)
-    assert storage.forget_lost(url) == []
+    assert storage.delete_lost_pointers(url) == []
     unused()
     assert "0 outputs that nothing names found" in capsys.readouterr().err
 
@@ -171,7 +171,7 @@ def test_nothing_is_removed_where_not_all_can_be_read(
     refused("is not a pointer of this version")
     mark.write_bytes(whole)
     shutil.move(".git", "git")
-    refused("commits of this folder name can't be read: .*git")
+    refused("commits of this folder can't be read: .*git")
     shutil.move("git", ".git")
     shell("git", "clone", "-q", "--depth", "1", f"file://{project}", str(tmp_path / "shallow"))
     for name in (".dvc/cache", "cluster.yaml"):

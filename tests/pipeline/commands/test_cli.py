@@ -179,7 +179,7 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(tmp_path: Path, number: int
     process.send_signal(number)
     _, error = process.communicate()
     assert process.returncode == 1
-    assert error == "error: interrupted; run the same command again to resume\n"
+    assert error == "error: interrupted; run the same command again\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -236,7 +236,7 @@ def test_a_perplexity_that_unknown_words_flatter_says_so(model: Path) -> None:
     words = ("perplexity", model, "--input", "-")
     _, out, _ = elmo(*words, stdin=b"he has a zzyzx\n")
     assert out.endswith(
-        " tokens and 1 sentence end (too low: 25% of the tokens are unknown words)\n"
+        " tokens and 1 sentence end (too optimistic: 25% of the tokens are unknown words)\n"
     )
     assert elmo(*words, stdin=b"he has a gift\n")[1].endswith(
         " 4 tokens and 1 sentence end, 0.00% unknown\n"

@@ -910,7 +910,7 @@ def test_some_of_every_text_is_held_out_and_most_is_not(
     assert heldout > 0.5 or 2 * splits["heldout"].tokens < shards.tokens()
     lines = sum(bool(line) for line in text.split("\n"))
     assert shards.manifest.counts.documents == lines
-    assert ("lines are documents" in capfd.readouterr().err) == (rule == "line")
+    assert ("each line is one" in capfd.readouterr().err) == (rule == "line")
     recorded = shards.manifest.tokenizer
     assert (recorded.documents, recorded.heldout) == ("auto", heldout)  # as in the settings
 
@@ -1163,7 +1163,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     [
         ("describe_shard", 6, 3),  # in the third piece, between its two shards
         ("write_json", 4, 4),  # the shards of the fourth are written, its record is not
-        ("adopt", 3, 2),  # two shards are on their way
+        ("take_file", 3, 2),  # two shards are on their way
     ],
 )
 @pytest.mark.slow
@@ -1176,7 +1176,7 @@ def test_killed_and_run_again_gives_the_same_bytes_and_redoes_no_finished_piece(
     assert not (tmp_path / "killed/out").exists()
     ended, numbers = stage(path, tmp_path / "killed/out")
     assert ended == 0
-    if name == "adopt":
+    if name == "take_file":
         assert len(numbers) <= again
     else:
         assert numbers[0] == again - 1
@@ -1261,7 +1261,7 @@ def test_korean_and_japanese_tokens_are_the_text_cut(
 def test_little_held_out_text_is_said() -> None:
     figures = {"tokens": 58_610, "sentences": 6_000, "shards": 2, "heldout_tokens": 293}
     said = "58,610 tokens in 6,000 sentences, 2 shards"
-    few = "; only 293 tokens are held out, too few for a perplexity that means much: raise "
+    few = "; only 293 tokens are held out, too few to measure perplexity reliably: raise "
     assert tokenize.summary(figures) == f"{said}{few}tokenize.heldout"
     assert tokenize.summary(figures | {"heldout_tokens": 2_000}) == said
 

@@ -194,7 +194,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"inputs": 3}, "must be a text, a list or a table, found 3"),
     ({"inputs": [{"txt": "a"}]}, "^the columns must be text or tokens, found txt$"),
     ({"inputs": {"text": "a"}}, "the column text must be a list, found 'a'"),
-    ({"inputs": {"text": ["a"], "tokens": []}}, "equally many rows, found text 1, tokens 0"),
+    ({"inputs": {"text": ["a"], "tokens": []}}, "the same number of rows, found text 1, tokens 0"),
     ({"inputs": [{"text": "a", "tokens": ["a"]}]}, "a row must have either text or tokens"),
     ({"dataframe_split": {"columns": ["txt", "id"], "data": [["a", 1]]}}, "found txt, id$"),
     ({"dataframe_split": {"columns": ["text"]}}, "must hold columns and data"),

@@ -165,7 +165,7 @@ def test_figures_of_an_outage_are_sent_when_the_server_is_back_and_none_twice(
         with tracking.run("pretrain", Params(), inputs={}) as log:
             server.kill()
             log.log_metrics({"loss": 200.0}, step=200)
-        assert "did not take all of run" in capsys.readouterr().err, "the stage itself ends well"
+        assert "is missing figures of run" in capsys.readouterr().err, "the stage itself ends well"
     finally:
         server.kill()
 
