@@ -179,8 +179,8 @@ class FeatureStore:
         document."""
         ids = [np.empty(0, np.int64)]
         for number, (store, entry) in enumerate(self._entries):
-            shifted = document - store.document_shift
-            if entry.first_document_id <= shifted <= entry.last_document_id:
+            local_document = document - store.document_shift
+            if entry.first_document_id <= local_document <= entry.last_document_id:
                 part = self.part(number)
                 ids.append(part.sentence_ids[part.document_ids == document])
         return np.sort(np.concatenate(ids))
