@@ -28,7 +28,6 @@ The directors of the bank met to raise the rate of interest.
 His father is a clerk in a bank in London.
 """.strip().splitlines()
 WORD = "bank"
-STYLE: dict[str, Any] = {"fontsize": 11, "ha": "center"}
 
 
 def main() -> None:
@@ -55,17 +54,23 @@ def draw(vectors: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", path: str
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.subplots()
     plane = vectors @ directions.T
-    for number, (x, y) in enumerate(plane):
-        color = "tab:blue" if number < len(SENTENCES) // 2 else "tab:orange"
-        axes.plot(x, y, "o", color=color)
-        near = np.abs(plane[:number] - (x, y)).max(1, initial=0) < 0.1
-        where: dict[str, Any] = {"xytext": (0, 5), "va": "bottom"}
-        if near.any():  # its text stands below, where that of the other stands above
-            where = {"xytext": (0, -5), "va": "top"}
-        text = around_the_word(SENTENCES[number])
-        axes.annotate(text, (x, y), textcoords="offset points", **where, **STYLE)
+    half = len(SENTENCES) // 2
+    plane *= -np.sign(plane[:half].mean(0))  # the first sense on the left
+    for side, color, first in ((0.01, "tab:blue", 0), (0.99, "tab:orange", half)):
+        align: dict[str, Any] = {"ha": "left" if side < 0.5 else "right", "va": "center"}
+        for rank, number in enumerate(first + plane[first : first + half, 1].argsort()):
+            axes.plot(*plane[number], "o", color=color)
+            axes.annotate(
+                around_the_word(SENTENCES[number]),
+                plane[number],
+                (side, (rank + 0.5) / half),  # a column on each side, in the order of the points
+                textcoords="axes fraction",
+                arrowprops={"arrowstyle": "-", "color": "lightgrey"},
+                fontsize=11,
+                **align,
+            )
     axes.set(title=f"{WORD}: of a river (blue), of money (orange)", xticks=[], yticks=[])
-    axes.margins(0.28, 0.12)
+    axes.margins(0.9, 0.12)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)
     print(f"drawn: {path}")
