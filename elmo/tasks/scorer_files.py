@@ -59,9 +59,15 @@ def _srl_eval_lines(predictions: Predictions, path: Path, columns: Columns) -> I
         yield ""
 
 
-def _squad_lines(predictions: Predictions, _path: Path, _columns: Columns) -> Iterator[str]:
+def _squad_lines(predictions: Predictions, path: Path, _columns: Columns) -> Iterator[str]:
     """Yield one JSON object: each question's answer by its id."""
-    answer_by_id = {answer["id"]: answer["answer"] for _, answer in predictions}
+    answer_by_id: dict[str, str] = {}
+    for _, answer in predictions:
+        if answer["id"] in answer_by_id:
+            raise ElmoError(
+                f"{path}: two questions have the id {answer['id']!r}; give each its own"
+            )
+        answer_by_id[answer["id"]] = answer["answer"]
     yield json.dumps(answer_by_id, ensure_ascii=False)
 
 

@@ -1,6 +1,5 @@
 """Predictions as the official scorers read them: what was right is what the labelled file says."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +51,12 @@ def test_tags_stand_beside_the_gold_ones() -> None:
         "",
     ]
     plain = Tagged("x:1", ("$", "5"), ("SYM", "NUM"))
-    found = lines("conll", [(plain, {"tags": ["SYM", "EX"]})])
-    assert found == ["$ SYM SYM", "5 NUM EX", ""]
+    said = {"tags": ["SYM", "EX"]}
+    assert lines("conll", [(plain, said)]) == ["$ SYM SYM", "5 NUM EX", ""]
 
 
 def test_answers_are_one_object() -> None:
     said = [{"id": "1", "answer": "a «gift»"}, {"id": "2", "answer": ""}]
-    (line,) = lines("squad", [(None, one) for one in said])
-    assert json.loads(line) == {"1": "a «gift»", "2": ""}
+    assert lines("squad", [(None, one) for one in said]) == ['{"1": "a «gift»", "2": ""}']
+    with pytest.raises(ElmoError, match="two questions have the id '1'"):
+        lines("squad", [(None, said[0])] * 2)
