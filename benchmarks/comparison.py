@@ -17,7 +17,7 @@ inverse document frequency; `counts_weighted` adds 0.3 times its cosine to that 
 PYTHON is the interpreter of an environment with all-MiniLM-L6-v2 (see `minilm`). VECTORS is a
 word2vec text file; a word that it does not have gets a vector of zeros. The published figures use
 fastText trained on the model's training text with gensim: FastText(sentences, vector_size=100,
-min_count=3, sg=1, epochs=3, workers=1, seed=1). Prints JSON.
+min_count=3, sg=1, epochs=2, workers=1, seed=1). Prints JSON.
 """
 
 import argparse
