@@ -182,7 +182,7 @@ def test_nothing_is_removed_where_not_all_can_be_read(
     unused("--remove")
     assert Location(url).tree() != before
     Path("cluster.yaml").unlink()
-    with pytest.raises(ElmoError, match="storage in cluster.yaml is empty"):
+    with pytest.raises(ElmoError, match="cluster.yaml: storage is empty"):
         unused()
 
 

@@ -174,14 +174,14 @@ def test_a_trained_task_is_replaced_where_that_is_asked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without being asked nothing is read; what was interrupted goes on by the same command."""
-    small = [*TRAIN, "--without-elmo", "--set", "epochs=1"]
+    small = [word.replace("epochs=60", "epochs=1") for word in [*TRAIN, "--without-elmo"]]
     run(*small)
     first = Path("ner/task.json").read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr("elmo.tasks.example_files.read_examples", None)
         with pytest.raises(ElmoError, match="^ner: already exists; .*--overwrite$"):
             run(*small)
-    again = [*small, "--set", "hidden=4", "--overwrite"]
+    again = [word.replace("hidden=8", "hidden=4") for word in [*small, "--overwrite"]]
     with monkeypatch.context() as patch, pytest.raises(SystemExit):  # as click ends it
         patch.setattr("elmo.tasks.task.write_json", _interrupted)
         run(*again)
