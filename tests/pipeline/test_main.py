@@ -80,7 +80,7 @@ main()
         (  # which Arrow imports
             "pandas",
             ["verify", "store"],
-            "error: interrupted; run the same command again to resume\n",
+            "error: interrupted; run the same command again\n",
         ),
     ],
 )
