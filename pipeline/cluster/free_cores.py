@@ -84,14 +84,14 @@ class WaitReport:
         if time_now - self.began > self.limit:
             raise ElmoError(
                 f"{self.label}: waited {_duration(self.limit)} for {need}; the cluster has "
-                f"{describe_resources(ray)}, {_describe(ray)}; add nodes, ask for less, or raise "
+                f"{describe_resources(ray)}, {_list_free(ray)}; add nodes, ask for less, or raise "
                 "wait_minutes"
             )
         if time_now - self.reported > 30:
             self.reported = time_now
             say(
                 f"{self.label}: waiting for {need}: the cluster has {describe_resources(ray)}, "
-                f"{_describe(ray)}; {_duration(time_now - self.began)} of {_duration(self.limit)}"
+                f"{_list_free(ray)}; {_duration(time_now - self.began)} of {_duration(self.limit)}"
             )
 
     def reset(self) -> None:
@@ -99,7 +99,7 @@ class WaitReport:
         self.began = None
 
 
-def _describe(ray: Any) -> str:
+def _list_free(ray: Any) -> str:
     free = ray.available_resources()
     return f"{free.get('CPU', 0):.0f} and {free.get('GPU', 0):.0f} of them free"
 

@@ -240,7 +240,9 @@ def perplexity(
 
 def _kilobytes(name: str) -> float | None:
     """Return the size of a file of plain text; None for a pipe, records and what is compressed."""
-    from ..text.formats import BY_ENDING, COMPRESSIONS
+    from elmo.io.text_files import COMPRESSIONS
+
+    from ..text.formats import BY_ENDING
 
     ending = Path(name).suffix.lower()
     if ending in COMPRESSIONS or BY_ENDING.get(ending, "text") != "text":

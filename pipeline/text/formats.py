@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from elmo.io.text_files import COMPRESSIONS as COMPRESSIONS
-
 
 @dataclass(frozen=True)
 class Format:

@@ -17,11 +17,11 @@ from elmo.io.records import (
     Sha256,
     check_readable,
 )
-from elmo.io.text_files import decompress
+from elmo.io.text_files import COMPRESSIONS, decompress
 
 from ..terminal.failures import catch_read_errors
 from .file_digests import FileState, digest_files, state_at_url, state_of
-from .formats import BY_ENDING, COMPRESSIONS
+from .formats import BY_ENDING
 
 _TABLE = "write it as CSV, JSON lines (.jsonl) or Parquet and name its column in corpus.column"
 _PACKED = "unpack it, or compress it as gz, bz2, zst or xz"
