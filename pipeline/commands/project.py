@@ -103,8 +103,8 @@ def inspect(
 ) -> None:
     """Describe the text in FILES, and show what each filter would leave out, with samples.
 
-    Filters that are off in the settings are tried with usual values, one at a time. Outside a
-    project, the settings are those of a new one. Nothing is written.
+    Filters that are off in the settings are tried with common values, one at a time. Outside a
+    project, the command uses the settings of a new one. It writes no files.
 
     \b
     Example: elmo inspect reviews.jsonl wiki/*.txt.gz --column body

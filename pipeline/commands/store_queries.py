@@ -44,7 +44,7 @@ def neighbors(
     as_json: bool,
     device: str,
 ) -> None:
-    """List the tokens of STORE whose use is most similar to that of the token in brackets.
+    """List the tokens of STORE that are used most like the token in brackets.
 
     \b
     Example: elmo neighbors data/features "He has a [gift] for music"

@@ -71,7 +71,7 @@ def task() -> None:
     help="The number of seeds to train, from seed 0.",
 )
 @click.option(
-    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting, as epochs=20."
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting: epochs=20."
 )
 @click.option("--store", type=PATH, help="A store of exactly these sentences. Default: a new one.")
 @click.option(

@@ -120,7 +120,7 @@ STAGE = Stage(
     inputs=(),
     outputs=(
         OUT,
-        Argument("packages", "path", "Write the versions of the packages read.", required=False),
+        Argument("packages", "path", "Write the versions of the packages used.", required=False),
         Argument("versions", "path", "Write the version of each stage's results.", required=False),
     ),
     run=_run,
