@@ -3,7 +3,7 @@
     python -m benchmarks.recipes TRAIN HELDOUT OUT --recipe default --tokens 975000 [--epochs 1]
         [--set dropout=0.3 --set optimizer.lr=0.002] [--precision bfloat16] [--threads 2]
     python -m benchmarks.recipes TRAIN HELDOUT OUT --tokens 20000 65000 --seeds 3
-        --compare rows=8 rows=16 rows=32
+        --compare rows=8 rows=32 rows=32,epochs=2
 
 TRAIN and HELDOUT have one sentence per line, with tokens separated by spaces. `--recipe` is
 `default` (presets/small.yaml), `2018` (presets/original-2018.yaml with the small network) or
@@ -15,9 +15,9 @@ OUT/record.json, which is printed too: the recipe, steps, tokens read in each di
 (of this start, evaluations included), both curves, and held-out perplexity under the full softmax.
 An interrupted training resumes.
 
-`--compare` tries each change with each number of tokens and with seeds 1, 2, …, keeps each training
-in a folder of OUT, and prints a table of held-out perplexity and CPU seconds. The vocabulary is
-then made from the first `--tokens` alone.
+`--compare` tries each change (or several, joined by commas) with each number of tokens and with
+seeds 1, 2, …, keeps each training in a folder of OUT, and prints a table of held-out perplexity and
+CPU seconds. The vocabulary is then made from the first `--tokens` alone.
 """
 
 import argparse
@@ -76,9 +76,10 @@ def compare_changes(options: argparse.Namespace) -> list[str]:
         for change in options.compare:
             records = []
             for seed in range(1, options.seeds + 1):
-                out, changes = options.out / f"{tokens}-{change}-{seed}", [change, f"seed={seed}"]
+                out = options.out / f"{tokens}-{change}-{seed}"
+                changes = [*options.set, *change.split(","), f"seed={seed}"]
                 if not (out / "record.json").exists():
-                    train_recipe(options, train, out, 0, [*options.set, *changes])
+                    train_recipe(options, train, out, 0, changes)
                 records.append(json.loads((out / "record.json").read_bytes()))
             figures = [record["heldout"]["average"] for record in records]
             cell = f"{fmean(figures):.1f} ({min(figures):.1f} to {max(figures):.1f})"
