@@ -76,10 +76,9 @@ def compare_changes(options: argparse.Namespace) -> list[str]:
         for change in options.compare:
             records = []
             for seed in range(1, options.seeds + 1):
-                out = options.out / f"{tokens}-{change}-{seed}"
-                changes = [*options.set, *change.split(","), f"seed={seed}"]
+                out, changes = options.out / f"{tokens}-{change}-{seed}", change.split(",")
                 if not (out / "record.json").exists():
-                    train_recipe(options, train, out, 0, changes)
+                    train_recipe(options, train, out, 0, [*options.set, *changes, f"seed={seed}"])
                 records.append(json.loads((out / "record.json").read_bytes()))
             figures = [record["heldout"]["average"] for record in records]
             cell = f"{fmean(figures):.1f} ({min(figures):.1f} to {max(figures):.1f})"
