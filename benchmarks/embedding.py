@@ -6,9 +6,9 @@ TEXT has one sentence per line, with tokens separated by spaces. The weights are
 shape of 2018; `elmo.interop.files_of_2018` exports them. PYTHON is the interpreter of an
 environment with allennlp 2.10.1. Both sides embed the same sentences with the same number of
 threads, in turn, `--repeat` times: ours in batches of its default size, AllenNLP in batches of 64,
-as in its published figures. Each pass is a separate process. Our side also runs in bfloat16 and
-int8 if the CPU supports them. Prints JSON: median tokens per second, the ratio of each pair of
-passes, peak memory, and the peak of matrix products with the share of it that our side reaches.
+as in its published figures. Each pass is a separate process. Our side also runs in bfloat16 if the
+CPU supports it. Prints JSON: median tokens per second, the ratio of each pair of passes, peak
+memory, and the peak of matrix products with the share of it that our side reaches.
 """
 
 import argparse
@@ -36,8 +36,6 @@ SIZES = ("small", "original")
 
 def main() -> None:
     """Run both sides in turn and print the figures."""
-    from elmo.nn.int8 import int8_is_supported  # the peer's environment lacks what elmo needs
-
     options = _options()
     if options.side:
         print(json.dumps({"ours": _elmo, "peer": _peer, "peak": _peak}[options.side](options)))
@@ -45,8 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_weights(Path(folder), options.size)
         kinds = precisions()
-        ways = [f"ours {precision}" for precision in kinds] + ["ours int8"] * int8_is_supported()
-        ways += ["peer float32"] * bool(options.peer)
+        ways = [f"ours {precision}" for precision in kinds] + ["peer float32"] * bool(options.peer)
         runs: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
         peaks = {p: run(options, folder, "peak", p)["gflops"] for p in kinds}
         for _ in range(options.repeat):
@@ -59,7 +56,8 @@ def main() -> None:
 def _figures(
     options: argparse.Namespace, runs: dict[str, list[dict[str, float]]], peaks: dict[str, float]
 ) -> dict[str, object]:
-    from benchmarks.training_sides import NETWORKS, embedding_flop  # not for the peer either
+    # The peer's environment lacks what these need.
+    from benchmarks.training_sides import NETWORKS, embedding_flop
 
     flop = embedding_flop(NETWORKS[options.size])
     figures: dict[str, object] = {"size": options.size, "matrix_peak_gflops": peaks}

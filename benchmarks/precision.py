@@ -1,4 +1,4 @@
-"""Measure what bfloat16, float16 and int8 cost: errors by layer, and the accuracy of a tagger.
+"""Measure what bfloat16 and float16 cost: errors by layer, and the accuracy of a tagger.
 
     python -m benchmarks.precision MODEL TRAIN.conllu DEV.conllu [--sentences 2000] [--epochs 8]
 
@@ -19,7 +19,6 @@ import numpy as np
 
 from benchmarks.machine import precisions, show
 from elmo.data.shards import write_shards
-from elmo.nn.int8 import int8_is_supported
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
@@ -33,9 +32,7 @@ SETTINGS_BY_WAY = {
     "float32": StoreSettings(dtype="float32"),
     "computed in bfloat16": StoreSettings(dtype="float32", precision="bfloat16"),
     "kept in float16": StoreSettings(dtype="float16"),
-    "kept in int8": StoreSettings(dtype="int8"),
     "computed in bfloat16, kept in float16": StoreSettings(precision="bfloat16"),
-    "computed in int8, kept in float16": StoreSettings(precision="int8"),
 }
 
 
@@ -49,11 +46,10 @@ def main() -> None:
         "tagging", {"words": "none", "characters": 0, "epochs": options.epochs}
     )
     report = {}
-    supported_precisions = [*precisions(), *["int8"] * int8_is_supported()]
     settings_by_way = {
         way: settings
         for way, settings in SETTINGS_BY_WAY.items()
-        if settings.precision in supported_precisions
+        if settings.precision in precisions()
     }
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Figures = Mapping[str, Any]
-KINDS = ("float32", "bfloat16", "int8")
+KINDS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)

@@ -199,9 +199,7 @@ def _stepper(
 ) -> Stepper:
     tensors = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
     tensors |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
-    optimizer = Optimizer(
-        recipe.optimizer, tensors, steps=10_000, lr_of={}, word_matrix=WORD_MATRIX
-    )
+    optimizer = Optimizer(recipe.optimizer, tensors, steps=10_000, word_matrix=WORD_MATRIX)
     return Stepper(bilm, softmax, optimizer, recipe, workers)
 
 

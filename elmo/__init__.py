@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from elmo.model.embedder import Embedder
     from elmo.model.mix import Elmo, ScalarMix
     from elmo.store import FeatureStore
-    from elmo.store.layout import Mix
 
     __version__: str
 
@@ -21,7 +20,6 @@ _PUBLIC = {
     "Embedder": "elmo.model.embedder",
     "FeatureStore": "elmo.store",
     "Mismatch": "elmo.errors",
-    "Mix": "elmo.store.layout",
     "NotFound": "elmo.errors",
     "ScalarMix": "elmo.model.mix",
 }
@@ -33,7 +31,6 @@ __all__ = [
     "Embedder",
     "FeatureStore",
     "Mismatch",
-    "Mix",
     "NotFound",
     "ScalarMix",
     "__version__",

@@ -28,11 +28,7 @@ AboveZero = Annotated[float, Meta(gt=0, le=1e6)]
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Requested = Literal["auto", "float32", "bfloat16"]
-# Embedding also knows int8: weights of the LSTMs in 8 bits.
-EmbeddingPrecision = Literal["float32", "bfloat16", "int8"]
-EMBEDDING_PRECISIONS: tuple[EmbeddingPrecision, ...] = get_args(EmbeddingPrecision)
-RequestedOfEmbedding = Literal["auto", "float32", "bfloat16", "int8"]
-Dtype = Literal["float16", "float32", "int8"]
+Dtype = Literal["float16", "float32"]
 Codec = Literal["none", "zstd"]
 # `rows: 0` chooses among these, so that a training takes so many steps. Who changes them raises the
 # versions of the stages pretrain and finetune.
@@ -299,24 +295,20 @@ class StoreSettings:
     layers: Annotated[
         str,
         Meta(
-            pattern=r"\A(all|top|average|mix|\d{1,3}(,\d{1,3})*)\Z",
-            description="all, top, average, mix or numbers between commas, in quotes",
+            pattern=r"\A(all|top|\d{1,3}(,\d{1,3})*)\Z",
+            description="all, top or numbers between commas, in quotes",
         ),
     ] = "all"
-    """The layers to store for each token, or one vector: the `top` layer, the `average`, or a
-    learned `mix`."""
-    mix: Annotated[str, Meta(pattern=r"\A[^\x00]{0,4096}\Z", description="the path of a mix")] = ""
-    """The file of the learned mix, if `layers` is mix."""
+    """The layers to store for each token: all, the `top` one, or those of some numbers."""
     dtype: Dtype = "float16"
-    """The number type of the vectors. int8 takes half the bytes of float16, with a relative error
-    of about one percent."""
+    """The number type of the vectors."""
     codec: Codec = "none"
     """The compression of the stored vectors."""
     row_group_tokens: Annotated[int, Meta(ge=1, le=10**7)] = 2048
     """About how many tokens a row group holds, the smallest unit of reading."""
-    precision: RequestedOfEmbedding = "float32"
+    precision: Requested = "float32"
     """The precision in which vectors are computed. `auto` times float32 and bfloat16 on this
-    machine once. `int8` rounds the LSTM weights and needs a CPU with AVX-512 VNNI."""
+    machine once."""
 
     def __post_init__(self) -> None:
         check_fields(self)

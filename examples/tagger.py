@@ -28,7 +28,7 @@ given = {"settings": settings, "model": model, "store": features, "work": Path("
 train_task("tagging", train, heldout, out=Path("tagger"), **given)
 tagger = Task.load("tagger")
 print(f"held-out accuracy {tagger.evaluate(heldout)['accuracy']:.3f}")
-mix = elmo.Mix.load("tagger/seed-0/mix.json")  # for a store of it: features.layers, features.mix
-for name, weight in zip(store.layers, mix.weights, strict=True):
+mix = json.loads(Path("tagger/seed-0/mix.json").read_text())
+for name, weight in zip(store.layers, mix["weights"], strict=True):
     print(f"{name} {weight:.3f}")
 print(tagger([store.tokens(0)])[0])

@@ -14,7 +14,7 @@ import numpy as np
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.locks import work_folder_lock
-from elmo.io.records import digest, read_record
+from elmo.io.records import digest, read_json, read_record
 from elmo.model.config import read_config
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION, comparison
@@ -293,13 +293,12 @@ def _seconds(path: Path) -> float:
 
 def _weights(folder: Path) -> dict[str, float]:
     """The learned weight of each layer where ELMo first enters, the mean of the seeds."""
-    from elmo.store.layout import Mix
     from elmo.tasks.task import read_task
 
     record = read_task(folder)
     if record.bilm is None:
         return {}
-    mixes = [Mix.load(folder / f"seed-{seed}" / "mix.json").weights for seed in record.seeds]
+    mixes = [read_json(folder / f"seed-{seed}" / "mix.json")["weights"] for seed in record.seeds]
     numbers = record.settings.layers or range(record.bilm.layers)
     return {
         f"weight_layer_{number}": statistics.fmean(weights)

@@ -38,7 +38,7 @@ class Carry:
 class BatchReader:
     """A reader that runs batches of sentences through the LSTMs `lstm`.
 
-    `weights` are those of the LSTMs in the form that inference uses, packed or in 8 bits. A
+    `weights` are those of the LSTMs in the form that inference uses, some of them packed. A
     sentence starts from the first row of `start_state`, or from zeros if that is None.
     """
 

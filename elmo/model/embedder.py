@@ -41,9 +41,8 @@ from elmo.nn.device import (
     host_copies,
     one_ahead,
 )
-from elmo.nn.int8 import Int8Weights, int8_is_supported
 from elmo.nn.packed import pack_if_faster
-from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision
+from elmo.settings import PRECISIONS, Precision
 
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
 GROUP_BATCHES = 4  # batches per call, so that sentences of similar length share one
@@ -59,12 +58,11 @@ class Embedder:
 
     `model` is a model folder, the name of an installed model, or a loaded `Model`, which is copied.
     `device=None` is the GPU if there is one, or the device that a loaded `Model` is on. `precision`
-    is `float32`, `bfloat16` (matrix products in bfloat16, cell state in float32) or `int8` (LSTM
-    weights in 8 bits, on CPUs with AVX-512 VNNI). The `warm_up` sentences are read once, and every
-    sentence then starts from the state they leave instead of zeros: the 2018 weights were trained
-    without resets and expect some context. After many tokens, the LSTM cell is compiled, which
-    takes seconds. Set `embedder.bilm.lstm.compiled` to True to compile it in the first call, for
-    example in a server, or to False to never compile it.
+    is `float32` or `bfloat16` (matrix products in bfloat16, cell state in float32). The `warm_up`
+    sentences are read once, and every sentence then starts from the state they leave instead of
+    zeros: the 2018 weights were trained without resets and expect some context. After many tokens,
+    the LSTM cell is compiled, which takes seconds. Set `embedder.bilm.lstm.compiled` to True to
+    compile it in the first call, for example in a server, or to False to never compile it.
     """
 
     def __init__(
@@ -72,7 +70,7 @@ class Embedder:
         model: Model | Folder,
         *,
         device: str | torch.device | None = None,
-        precision: EmbeddingPrecision = "float32",
+        precision: Precision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
     ) -> None:
         if device is not None:
@@ -81,13 +79,13 @@ class Embedder:
         if isinstance(model, Model):
             self.model, bilm = model, copy.deepcopy(model.bilm)
         else:
-            device = device or ("cpu" if precision == "int8" else default_device())
+            device = device or default_device()
             self.model = load_model(model, device=device, with_softmax=False)
             bilm = self.model.bilm
-        check_precision(precision, torch.device(device or bilm.lstm.weight[0].device))
-        self._precision = precision
-        dtype = torch.float32 if precision == "int8" else getattr(torch, precision)
-        self.bilm = bilm.eval().requires_grad_(False).to(device, dtype)
+        if precision not in PRECISIONS:
+            names = ", ".join(PRECISIONS)
+            raise ElmoError(f"precision must be one of {names}, found {precision!r}")
+        self.bilm = bilm.eval().requires_grad_(False).to(device, getattr(torch, precision))
         self._reader = self._new_reader()
         self._boundaries_2P: Tensor | None = None
         if warm_up:
@@ -99,9 +97,7 @@ class Embedder:
     def _new_reader(self) -> BatchReader:
         """Return a reader of batches, with the weights in the form that is fast here."""
         weights = self.bilm.lstm.inference_weights(self.bilm.lstm.weight[0].dtype)
-        is_int8 = self._precision == "int8"
-        forms = list(map(Int8Weights.quantize, weights)) if is_int8 else pack_if_faster(weights)
-        return BatchReader(self.bilm.lstm, forms)
+        return BatchReader(self.bilm.lstm, pack_if_faster(weights))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle: packed weights and tokenizers are made anew elsewhere."""
@@ -122,7 +118,7 @@ class Embedder:
         folder: Folder,
         *,
         device: str | torch.device | None = None,
-        precision: EmbeddingPrecision = "float32",
+        precision: Precision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
     ) -> "Embedder":
         """Load a model folder, an installed model, a Hugging Face snapshot, or a model in MLflow's
@@ -436,20 +432,6 @@ def _copying_threads(device: torch.device) -> Iterator[Callable[..., Iterable[Fl
         return
     with ThreadPoolExecutor(COPYING_THREADS) as threads:
         yield threads.map
-
-
-def check_precision(precision: str, device: torch.device) -> None:
-    """Raise `ElmoError` if a precision is unknown or not supported on a device."""
-    if precision not in EMBEDDING_PRECISIONS:
-        precisions = ", ".join(EMBEDDING_PRECISIONS)
-        raise ElmoError(f"precision must be one of {precisions}, found {precision!r}")
-    if precision == "int8" and device.type != "cpu":
-        raise ElmoError("precision int8 runs on CPUs only; use bfloat16 on a GPU")
-    if precision == "int8" and not int8_is_supported():
-        raise ElmoError(
-            "precision int8 needs an x86-64 CPU with AVX-512 VNNI, which this machine does not "
-            "have; use float32"
-        )
 
 
 def _check_state(state: object, *names: str) -> None:

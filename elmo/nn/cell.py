@@ -1,7 +1,6 @@
 """The elementwise part of an LSTM cell, fused by torch.compile if a compiler is available.
 
-Shapes: S directions, B rows, n of them still read, C cells, G = 4C gates in the order i, j (new),
-f, o.
+Shapes: S directions, B rows, C cells, G = 4C gates in the order i, j (new), f, o.
 """
 
 import logging
@@ -32,13 +31,11 @@ def repays_compiling(tokens: int, cells: int) -> bool:
 class CellFunctions(NamedTuple):
     """The functions of an LSTM cell that work element by element, eager or compiled (`kind`).
 
-    `forward` computes state and output from the gates; `forward_int8` adds an 8-bit product first,
-    scaled as by `add_scaled`. For training, `forward_kept` stores both, which `backward` needs.
+    `forward` computes state and output from the gates. For training, `forward_kept` stores both,
+    which `backward` needs.
     """
 
     forward: Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]]
-    forward_int8: Callable[..., tuple[Tensor, Tensor]]
-    add_scaled: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     forward_kept: Callable[..., None]
     backward: Callable[..., Tensor]
     kind: str
@@ -116,25 +113,6 @@ def _forward(gates_SBG: Tensor, c_SBC: Tensor, clip: float | None) -> tuple[Tens
     return c_SBC, (torch.sigmoid(o) * _tanh(c_SBC)).to(gates_SBG.dtype)
 
 
-def _add_scaled(
-    sum_SnG: Tensor, product_SnG: Tensor, rows_Sn1: Tensor, columns_SG: Tensor
-) -> Tensor:
-    """Return `sum_SnG` plus an integer product, scaled by its rows' and columns' scales."""
-    return sum_SnG + product_SnG.float() * rows_Sn1 * columns_SG.unsqueeze(1)
-
-
-def _forward_int8(
-    gates_SnG: Tensor,
-    product_SnG: Tensor,
-    rows_Sn1: Tensor,
-    columns_SG: Tensor,
-    c_SnC: Tensor,
-    clip: float | None,
-) -> tuple[Tensor, Tensor]:
-    """Compute `_forward` of gates plus a scaled integer product."""
-    return _forward(_add_scaled(gates_SnG, product_SnG, rows_Sn1, columns_SG), c_SnC, clip)
-
-
 def _forward_kept(
     gates_SBG: Tensor,
     c_SBC: Tensor,
@@ -186,4 +164,4 @@ def _backward(
     return dc * f if keep_SB1 is None else dc * f * keep_SB1
 
 
-EAGER = CellFunctions(_forward, _forward_int8, _add_scaled, _forward_kept, _backward, kind="eager")
+EAGER = CellFunctions(_forward, _forward_kept, _backward, kind="eager")

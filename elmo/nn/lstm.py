@@ -47,12 +47,12 @@ class LayerWeights(NamedTuple):
     bias_SG: Tensor
     project_SCP: Tensor | None
 
-    def input_gates(self, x_STBI: Tensor, cell: CellFunctions) -> Tensor:
+    def input_gates(self, x_STBI: Tensor) -> Tensor:
         """Return what the input adds to the gates of every time step, bias included: (direction,
         time step, row, 4 × cells).
 
         It needs no loop over time, so it is computed first, for all time steps at once; `step` adds
-        the rest. `cell` is not used here.
+        the rest.
         """
         S, T, B, inputs = x_STBI.shape
         x_SNI = x_STBI.reshape(S, T * B, inputs)
@@ -86,9 +86,9 @@ class LayerWeights(NamedTuple):
 
 class LayerWeightsLike(Protocol):
     """The methods of a layer's weights that `LSTMStack.forward` calls; implemented by
-    `LayerWeights`, `PackedWeights` and `Int8Weights`."""
+    `LayerWeights` and `PackedWeights`."""
 
-    def input_gates(self, x_STBI: Tensor, cell: CellFunctions) -> Any:
+    def input_gates(self, x_STBI: Tensor) -> Any:
         """Return what the input adds to the gates of every time step, in the form that this
         object's `step` reads."""
 
@@ -296,7 +296,7 @@ def _read(
     """
     cell_clip, projection_clip = clips
     S, T, B, _ = x_STBI.shape
-    gates = weights.input_gates(x_STBI, cell)
+    gates = weights.input_gates(x_STBI)
     y_STBP = torch.empty(S, T, B, h_SBP.shape[-1], dtype=x_STBI.dtype, device=x_STBI.device)
     h_SBP, c_SBC = h_SBP.clone(), c_SBC.clone()
     for t in range(T):

@@ -46,10 +46,9 @@ class PackedWeights(NamedTuple):
         # Tensors in this layout can't be copied: a copy lays out its own.
         return type(self).pack, (self.plain,)
 
-    def input_gates(self, x_STBI: Tensor, cell: CellFunctions) -> list[Tensor]:
+    def input_gates(self, x_STBI: Tensor) -> list[Tensor]:
         """Return what the input adds to the gates of every time step, as `LayerWeights.input_gates`
-        does, but as one tensor (time step, row, 4 × cells) per direction. `cell` is not used
-        here."""
+        does, but as one tensor (time step, row, 4 × cells) per direction."""
         parts = zip(x_STBI, self.input, self.plain.bias_SG, strict=True)
         return [_product(x_TBI, input, bias_G) for x_TBI, input, bias_G in parts]
 

@@ -30,13 +30,8 @@ from elmo.io.records import digest
 from elmo.model.config import CONFIG, model_location, read_config, read_training
 from elmo.model.embedder import Embedder
 from elmo.nn.threads import one_thread
-from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision, ModelShape, StoreSettings
-from elmo.store.layout import (
-    SCHEMA_VERSION,
-    Layout,
-    Mix,
-    choose_layers,
-)
+from elmo.settings import PRECISIONS, ModelShape, Precision, StoreSettings
+from elmo.store.layout import SCHEMA_VERSION, Layout, choose_layers
 from elmo.store.manifest import (
     INNER_FOLDER,
     MANIFEST,
@@ -156,7 +151,7 @@ class ShardEmbedder:
         with self._lock:
             if self._embedder is None:
                 model, device, precision = self._loading
-                checked_precision = cast(EmbeddingPrecision, precision)
+                checked_precision = cast(Precision, precision)
                 self._embedder = Embedder.load(model, device=device, precision=checked_precision)
             return self._embedder
 
@@ -318,13 +313,11 @@ def reusable_bytes(
 def make_layout(model: Location, settings: StoreSettings) -> Layout:
     """Return the layout of a store made by `model` with `settings`; `ElmoError` if they do not
     fit."""
-    if settings.precision not in EMBEDDING_PRECISIONS:
-        precisions = ", ".join(EMBEDDING_PRECISIONS)
+    if settings.precision not in PRECISIONS:
+        precisions = ", ".join(PRECISIONS)
         raise ElmoError(f"precision must be one of {precisions}, found {settings.precision!r}")
     shape = ModelShape.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
     layers = shape.layers + 1
-    if settings.layers == "mix" and not settings.mix:
-        raise ElmoError('layers "mix" needs mix; set it to the mix.json of a task')
     return Layout(
         layers=choose_layers(settings.layers, model_layers=layers),
         dim=shape.dim,
@@ -332,7 +325,6 @@ def make_layout(model: Location, settings: StoreSettings) -> Layout:
         dtype=settings.dtype,
         codec=settings.codec,
         row_group_tokens=settings.row_group_tokens,
-        mix=Mix.load(settings.mix) if settings.layers == "mix" else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The dtypes in which a store keeps vectors: float16, float32, and int8 with a scale per vector.
+"""The dtypes in which a store keeps vectors: float16 and float32.
 
 Shapes: T tokens, D width of a layer.
 """
@@ -11,30 +11,22 @@ import numpy.typing as npt
 from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
 
-DTYPES = {"float16": "<f2", "float32": "<f4", "int8": "|i1"}
-SCALE_DTYPE = "<f4"  # of the factor by which an int8 vector is multiplied
+DTYPES = {"float16": "<f2", "float32": "<f4"}
 
 
-def to_stored(vectors_TD: Floats, dtype: str) -> tuple[npt.NDArray[Any], Floats | None]:
-    """Return vectors (tokens, dim) in the store's dtype, with their scales (tokens,) for int8, else
-    None.
-
-    `ElmoError` is raised if a value is not finite or too large for float16.
-    """
+def to_stored(vectors_TD: Floats, dtype: str) -> npt.NDArray[Any]:
+    """Return vectors (tokens, dim) in the store's dtype; raise `ElmoError` if a value is not finite
+    or too large for float16."""
     if not np.isfinite(vectors_TD).all():
         raise ElmoError("the model computed a vector that is not finite; train it again")
-    if dtype == "int8":
-        scale_T = np.abs(vectors_TD).max(1, initial=0).astype(SCALE_DTYPE) / np.float32(127)
-        safe_T = np.where(scale_T > 0, scale_T, np.float32(1))
-        return np.rint(vectors_TD / safe_T[:, None]).astype("|i1"), scale_T
     if dtype == "float32":
-        return np.ascontiguousarray(vectors_TD, DTYPES["float32"]), None
+        return np.ascontiguousarray(vectors_TD, DTYPES["float32"])
     halves = narrow(vectors_TD)
     if not np.isfinite(halves).all():
         raise ElmoError(
             f"a value of {np.abs(vectors_TD).max():.0f} does not fit float16; use dtype float32"
         )
-    return halves, None
+    return halves
 
 
 def narrow(vectors_TD: Floats) -> npt.NDArray[np.float16]:

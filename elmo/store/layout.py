@@ -12,21 +12,15 @@ Shapes: N distinct tokens, T tokens, P projection, D = 2P.
 """
 
 import json
-import math
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Meta, Struct
 
-from elmo.data.arrays import Floats, Ints
 from elmo.errors import ElmoError
-from elmo.io.atomic import write_json
-from elmo.io.records import read_record
 from elmo.settings import MOST_LAYERS, Codec, Dtype
-from elmo.store.dtypes import DTYPES, SCALE_DTYPE
+from elmo.store.dtypes import DTYPES
 
 SCHEMA_VERSION = 4
 TYPE_ID_DTYPE = "<i4"  # of a token's number in its part's table of distinct tokens
@@ -35,41 +29,12 @@ MAX_DIM = 2**20
 MAX_VALUE_BYTES = 2**31 - 2**20  # bytes of one value: Arrow's binary has 32-bit offsets
 
 
-class Mix(Struct, frozen=True, forbid_unknown_fields=True):
-    """The mix of layers that a task has learned: gamma · Σ_j weights[j] · layer j."""
-
-    weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_STORED_LAYERS)]
-    gamma: float
-
-    def __post_init__(self) -> None:
-        for number in (*self.weights, self.gamma):
-            if isinstance(number, bool) or not math.isfinite(number):
-                raise ElmoError(f"weights and gamma of a mix must be numbers, found {number}")
-
-    def save(self, path: str | Path) -> None:
-        """Write the mix to a JSON file, for `Mix.load` and the setting `features.mix`."""
-        value = {"kind": "mix", "weights": list(self.weights), "gamma": self.gamma}
-        write_json(Path(path), value)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Mix":
-        """Read a mix from a JSON file with the keys `weights`, a list of numbers, and `gamma`."""
-        record = read_record(Path(path), _MixFile)
-        return cls(record.weights, record.gamma)
-
-
-class _MixFile(Struct):
-    weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_STORED_LAYERS)]
-    gamma: float
-
-
 class Layout(Struct, frozen=True, forbid_unknown_fields=True):
     """The form in which all parts of a store keep their vectors.
 
-    `layers` are the names of the stored columns, in order: any of `layer_0` to `layer_L`, or
-    `average` or `mix` alone (with its `mix`). `dim` is the width of a vector; `model_layers` is the
-    number of the model's layers, layer 0 included. A row group holds about `row_group_tokens`
-    tokens.
+    `layers` are the names of the stored columns, in order: any of `layer_0` to `layer_L`. `dim` is
+    the width of a vector; `model_layers` is the number of the model's layers, layer 0 included. A
+    row group holds about `row_group_tokens` tokens.
     """
 
     layers: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_STORED_LAYERS)]
@@ -78,25 +43,17 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
     dtype: Dtype
     codec: Codec
     row_group_tokens: Annotated[int, Meta(ge=1, le=2**31)]
-    mix: Mix | None = None
+    mix: None = None  # only for its key, which fingerprints of parts contain
 
     def __post_init__(self) -> None:
         names = layer_names(self.model_layers)
-        unknown = [name for name in self.layers if name not in names]
-        is_single_layer = self.layers in (("average",), ("mix",))
-        if (unknown and not is_single_layer) or len(set(self.layers)) < len(self.layers):
+        if not set(self.layers) <= set(names) or len(set(self.layers)) < len(self.layers):
             raise ElmoError(
-                f"layers must be average, mix or distinct ones of layer_0 to {names[-1]}, found "
+                f"layers must be distinct ones of layer_0 to {names[-1]}, found "
                 f"{', '.join(self.layers)[:100]}"
             )
-        if (self.mix is None) != (self.layers != ("mix",)):
-            raise ElmoError("mix is required for layers mix and only allowed there")
         if self.dim % 2:
             raise ElmoError(f"dim must be even, found {self.dim}")
-        if self.mix is not None and len(self.mix.weights) != self.model_layers:
-            raise ElmoError(
-                f"the mix has {len(self.mix.weights)} weights, the model {self.model_layers} layers"
-            )
 
     @property
     def contextual(self) -> tuple[str, ...]:
@@ -134,11 +91,8 @@ def choose_layers(choice: str, *, model_layers: int) -> tuple[str, ...]:
     """Return the column names of the layers that `choice` selects among the `model_layers` layers
     of a model, layer 0 included.
 
-    `choice` is `all`, `top`, `average`, `mix`, or comma-separated layer numbers; anything else
-    raises `ElmoError`.
+    `choice` is `all`, `top` or comma-separated layer numbers; anything else raises `ElmoError`.
     """
-    if choice in ("average", "mix"):
-        return (choice,)
     names = layer_names(model_layers)
     if choice == "all":
         return tuple(names)
@@ -148,35 +102,13 @@ def choose_layers(choice: str, *, model_layers: int) -> tuple[str, ...]:
     for text in choice.split(","):
         if not text.strip().isdecimal() or int(text) >= model_layers:
             raise ElmoError(
-                "layers must be all, top, average, mix or numbers from 0 to "
-                f"{model_layers - 1} between commas, found {choice!r}"
+                f"layers must be all, top or numbers from 0 to {model_layers - 1} between commas, "
+                f"found {choice!r}"
             )
         numbers.append(int(text))
     if len(set(numbers)) != len(numbers):
         raise ElmoError(f"layers names a layer twice: {choice!r}")
     return tuple(names[layer] for layer in sorted(numbers))
-
-
-def contextual_columns(
-    layout: Layout, *, x_NP: Floats, ids: Ints, layers: Sequence[Floats]
-) -> dict[str, Floats]:
-    """Return the vectors (tokens, dim) that a part stores for several tokens, by column name.
-
-    `x_NP` are the context-free vectors of distinct tokens and `ids` the tokens' rows there;
-    `layers[l - 1]` holds layer l, (tokens, dim).
-    """
-    columns = {}
-    for name in layout.contextual:
-        if name == "average":
-            weights = (1.0,) * layout.model_layers
-            columns[name] = _mix(x_NP[ids], layers, weights) / np.float32(layout.model_layers)
-        elif name == "mix":
-            assert layout.mix is not None
-            mixed = _mix(x_NP[ids], layers, layout.mix.weights)
-            columns[name] = mixed * np.float32(layout.mix.gamma)
-        else:
-            columns[name] = layers[layer_number(name) - 1]
-    return columns
 
 
 def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) -> pa.Schema:
@@ -196,10 +128,6 @@ def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) ->
     for name in layout.contextual:
         fields.append(pa.field(name, pa.binary(), nullable=False))
         columns[name] = {"dtype": DTYPES[layout.dtype], "shape": ["length", layout.dim]}
-        if layout.dtype == "int8":
-            fields.append(pa.field(f"{name}_scale", pa.binary(), nullable=False))
-            scales = {"dtype": SCALE_DTYPE, "shape": ["length"], "multiplies": name}
-            columns[f"{name}_scale"] = scales
     return pa.schema(fields, metadata=_describe(layout, columns, "elmo.store.part", metadata))
 
 
@@ -215,8 +143,6 @@ def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
             "repeat": 2,
             "note": "layer 0 is this vector twice, end to end",
         }
-        if layout.dtype == "int8":
-            fields.append(pa.field("layer_0_scale", pa.float32(), nullable=False))
     return pa.schema(fields, metadata=_describe(layout, columns, "elmo.store.types", metadata))
 
 
@@ -243,10 +169,3 @@ def _describe(
         "elmo.columns": json.dumps(columns, sort_keys=True),
         **metadata,
     }
-
-
-def _mix(x_TP: Floats, layers: Sequence[Floats], weights: Sequence[float]) -> Floats:
-    total_TD = np.concatenate([x_TP, x_TP], 1) * np.float32(weights[0])
-    for weight, layer in zip(weights[1:], layers, strict=True):
-        total_TD += layer * np.float32(weight)
-    return total_TD

@@ -114,8 +114,7 @@ def neighbors(
     They are from k different sentences, none of them equal to the query, and of one `split` if
     given (`train` or `heldout`). With `same_word`, only occurrences of that word are compared,
     ignoring case. `layer` is a layer's number or name; by default the mean of the stored layers is
-    compared. The whole store is read. In a store of a mix, the query is mixed in the same way; a
-    mix with gamma 0 raises `ElmoError`.
+    compared. The whole store is read.
     """
     if k < 1:
         raise ElmoError(f"k must be 1 or more, found {k}")
@@ -123,7 +122,9 @@ def neighbors(
         raise ElmoError(f"position must be that of one of {len(tokens)} tokens, found {position}")
     store.check_model(embedder.model.digest)
     names = layer_choice(store, layer)
-    query_D = query_of(embedder.embed([list(tokens)])[0][:, position], store, names)
+    numbers = [layer_number(name) for name in names]
+    query_D = embedder.embed([list(tokens)])[0][numbers, position].mean(0)
+    query_D /= max(float(np.linalg.norm(query_D)), 1e-12)
     nearest = Nearest(k)
     for number in store.numbers(split):
         part = store.part(number)
@@ -172,8 +173,8 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
 def clearest_layer(store: FeatureStore) -> int | None:
     """Return the number of the contextual layer whose unrelated tokens are least alike (by
     `random_cosine`), so that neighbours stand out most; None if no contextual layer is stored."""
-    numbers = [layer_number(name) for name in store.layers if re.fullmatch(r"layer_\d+", name)]
-    return min((n for n in numbers if n), key=lambda n: random_cosine(store, n), default=None)
+    numbers = filter(None, map(layer_number, store.layers))
+    return min(numbers, key=lambda number: random_cosine(store, number), default=None)
 
 
 class Nearest:
@@ -247,23 +248,6 @@ def layer_choice(store: FeatureStore, layer: int | str | None) -> tuple[str, ...
     if layer in (None, "average"):
         return store.layers
     return store._select_layers([layer], candidates=store.layers)
-
-
-def query_of(vectors_LD: Floats, store: FeatureStore, names: tuple[str, ...]) -> Floats:
-    """Return a token's vectors in all layers of the model, (layers, dim), as a query (dim,) of norm
-    1 for the layers `names` of a store: their mean, or the store's mix."""
-    layout = store.layout
-    if names == ("average",):
-        query_D = vectors_LD.mean(0)
-    elif names == ("mix",):
-        assert layout.mix is not None
-        if layout.mix.gamma == 0:
-            raise ElmoError(f"{store.path}: its mix has gamma 0, so all vectors are 0")
-        weights = np.asarray(layout.mix.weights, np.float32) * np.float32(layout.mix.gamma)
-        query_D = weights @ vectors_LD
-    else:
-        query_D = vectors_LD[[layer_number(name) for name in names]].mean(0)
-    return np.asarray(query_D / max(float(np.linalg.norm(query_D)), 1e-12), np.float32)
 
 
 def _cosine(vectors_LTD: Floats, query_D: Floats) -> npt.NDArray[np.float32]:

@@ -25,7 +25,7 @@ from elmo.data.arrays import Floats, Ints
 from elmo.data.ragged import split_into_runs
 from elmo.errors import Damaged, ElmoError, altered_error, first_line
 from elmo.io.location import Location
-from elmo.store.dtypes import DTYPES, SCALE_DTYPE
+from elmo.store.dtypes import DTYPES
 from elmo.store.layout import (
     TYPE_ID_DTYPE,
     Layout,
@@ -157,8 +157,6 @@ class Types:
                 encoded_TP[rows] = table[group][ids[rows] - starts[group]]
         wide_TP = np.empty(encoded_TP.shape, np.float32)
         widen(encoded_TP, wide_TP)
-        if self._layout.dtype == "int8":
-            wide_TP *= self._scales[ids, None]
         return wide_TP
 
     @cached_property
@@ -178,10 +176,6 @@ class Types:
         values = self._parquet.decoded(group, "layer_0")
         flat = np.frombuffer(values.buffers()[1], self._dtype)
         return flat.reshape(-1, shape[1])[values.offset : values.offset + rows]
-
-    @cached_property
-    def _scales(self) -> npt.NDArray[np.float32]:
-        return self._parquet.read(["layer_0_scale"])["layer_0_scale"].to_numpy()
 
 
 class Part:
@@ -274,18 +268,14 @@ class Part:
                 _fill_twice(vectors_LTD[index], self.types.x(self.ids(row)))
             else:
                 widen(self.raw(row, layer), vectors_LTD[index])
-                if self._layout.dtype == "int8":
-                    vectors_LTD[index] *= self._value(row, f"{layer}_scale", SCALE_DTYPE, 1)
         return vectors_LTD
 
     def block(self, group: int, layers: Sequence[str]) -> VectorBlock:
         """Return the vectors of all sentences of row group number `group`, from 0, of the `layers`,
         given by name."""
         start, stop = self._parquet.group_starts[group : group + 2]
-        has_scales = self._layout.dtype == "int8"
-        columns = [layer for layer in layers if layer != "layer_0"]
-        columns += [f"{layer}_scale" for layer in columns if has_scales]
-        table = self._parquet.read(["types", *columns], group)
+        contextual = [layer for layer in layers if layer != "layer_0"]
+        table = self._parquet.read(["types", *contextual], group)
         ids = flat_values(table["types"], TYPE_ID_DTYPE)
         vectors_LTD = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
         for index, layer in enumerate(layers):
@@ -294,8 +284,6 @@ class Part:
                 continue
             values = flat_values(table[layer], DTYPES[self._layout.dtype])
             widen(values.reshape(len(ids), self._layout.dim), vectors_LTD[index])
-            if has_scales:
-                vectors_LTD[index] *= flat_values(table[f"{layer}_scale"], SCALE_DTYPE)[:, None]
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
         return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
@@ -324,8 +312,6 @@ class Part:
             for row in range(start, stop):
                 row_TD = vectors_LTD[index, offsets[row - start] : offsets[row - start + 1]]
                 widen(self.raw(row, layer), row_TD)
-                if self._layout.dtype == "int8":
-                    row_TD *= self._value(row, f"{layer}_scale", SCALE_DTYPE, 1)
         return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
     def block_rows(self, group: int) -> tuple[int, int]:

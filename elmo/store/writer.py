@@ -34,7 +34,7 @@ from elmo.store.layout import (
     MAX_VALUE_BYTES,
     TYPE_ID_DTYPE,
     Layout,
-    contextual_columns,
+    layer_number,
     part_schema,
     types_schema,
 )
@@ -116,9 +116,7 @@ def write_part(
     sentences `rows`, all and in order; while one segment is written, the next is computed.
     """
     with location.temporary() as types_path, location.temporary() as path:
-        columns = layer_0_columns(x_NP, layout) if "layer_0" in layout.layers else {}
-        schema = types_schema(layout, metadata=origin.footer)
-        write_types(types_path, schema, layout, rows.types, columns)
+        _write_types(types_path, rows.types, x_NP, layout=layout, origin=origin)
         schema = part_schema(layout, types_file=origin.types_path, metadata=origin.footer)
         if rows.records is not None:
             schema = schema.append(pa.field("record", pa.string(), nullable=False))
@@ -127,7 +125,7 @@ def write_part(
             for segment in segments:
                 if pending is not None:
                     pending.result()
-                pending = thread.submit(_write_segment, writer, rows, x_NP, segment, layout)
+                pending = thread.submit(_write_segment, writer, rows, segment, layout)
             if pending is not None:
                 pending.result()
         _publish(location, types_path, origin.types_path)
@@ -223,11 +221,8 @@ def _check_pages(path: Path, origin: Origin) -> None:
 def add_rows(
     writer: pq.ParquetWriter, rows: Rows, columns: dict[str, npt.NDArray[Any]], layout: Layout
 ) -> None:
-    """Write sentences to a part, in row groups of about `layout.row_group_tokens` tokens.
-
-    `columns` holds, by column name, the stored vectors (tokens, dim) and scales (tokens,) of all
-    their tokens.
-    """
+    """Write sentences to a part, in row groups of about `layout.row_group_tokens` tokens; `columns`
+    holds, by column name, the stored vectors (tokens, dim) of all their tokens."""
     schema = writer.schema
     offsets = rows.offsets.astype(np.int64)
     ids = rows.ids.astype(TYPE_ID_DTYPE)
@@ -254,30 +249,17 @@ def add_rows(
         writer.write_table(table, row_group_size=max(1, len(table)))
 
 
-def layer_0_columns(x_NP: Floats, layout: Layout) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of a table of types that hold layer 0, by name, from the context-free
-    vectors `x_NP` of its tokens."""
-    values, scale = to_stored(x_NP, layout.dtype)
-    return {"layer_0": values} if scale is None else {"layer_0": values, "layer_0_scale": scale}
-
-
-def write_types(
-    path: Path,
-    schema: pa.Schema,
-    layout: Layout,
-    types: pa.StringArray,
-    columns: dict[str, npt.NDArray[Any]],
+def _write_types(
+    path: Path, types: pa.StringArray, x_NP: Floats, *, layout: Layout, origin: Origin
 ) -> None:
-    """Write a table of the distinct tokens `types` to the file `path`; `columns` holds their layer
-    0, as `layer_0_columns` returns it (empty: not stored)."""
+    """Write a table of the distinct tokens `types`, with their context-free vectors `x_NP` if layer
+    0 is stored."""
+    schema = types_schema(layout, metadata=origin.footer)
     arrays: list[pa.Array] = [types]
-    for values in columns.values():
-        if values.ndim == 1:
-            arrays.append(pa.array(values))
-        else:
-            kind = pa.binary(layout.x_width)
-            data = pa.py_buffer(np.ascontiguousarray(values))
-            arrays.append(pa.Array.from_buffers(kind, len(values), [None, data]))
+    if "layer_0" in layout.layers:
+        data = pa.py_buffer(np.ascontiguousarray(to_stored(x_NP, layout.dtype)))
+        kind = pa.binary(layout.x_width)
+        arrays.append(pa.Array.from_buffers(kind, len(x_NP), [None, data]))
     with part_writer(path, schema, layout.codec) as writer:
         table = pa.Table.from_arrays(arrays, schema=schema)
         writer.write_table(table, row_group_size=MAX_ROWS)
@@ -321,7 +303,7 @@ def _describe_part(path: Path, *, types: TypesEntry, origin: Origin) -> PartEntr
 
 
 def _write_segment(
-    writer: pq.ParquetWriter, rows: Rows, x_NP: Floats, segment: "Segment", layout: Layout
+    writer: pq.ParquetWriter, rows: Rows, segment: "Segment", layout: Layout
 ) -> None:
     start_token = int(rows.offsets[segment.start])
     stop_token = int(rows.offsets[segment.stop])
@@ -333,12 +315,10 @@ def _write_segment(
         rows.types,
         None if rows.records is None else rows.records[segment.start : segment.stop],
     )
-    columns: dict[str, npt.NDArray[Any]] = {}
-    contextual = contextual_columns(layout, x_NP=x_NP, ids=sentences.ids, layers=segment.contextual)
-    for name, vectors in contextual.items():
-        columns[name], scale = to_stored(vectors, layout.dtype)
-        if scale is not None:
-            columns[f"{name}_scale"] = scale
+    columns = {
+        name: to_stored(segment.contextual[layer_number(name) - 1], layout.dtype)
+        for name in layout.contextual
+    }
     add_rows(writer, sentences, columns, layout)
 
 

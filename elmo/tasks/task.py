@@ -45,7 +45,6 @@ from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import check_device
 from elmo.settings import MOST_LAYERS, ModelShape
 from elmo.store import FeatureStore, model_digest
-from elmo.store.layout import Mix
 from elmo.tasks import RESULTS_VERSION, TASK_FILE, schemes
 from elmo.tasks.example_files import examples_of_items
 from elmo.tasks.examples import (
@@ -602,7 +601,8 @@ def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> Non
     if network.inputs.mixes:
         mix = network.inputs.mixes[0]
         weights = mix.weights.detach().double().softmax(0).tolist()
-        Mix(tuple(weights), float(mix.gamma.detach())).save(folder / "mix.json")
+        value = {"kind": "mix", "weights": weights, "gamma": float(mix.gamma.detach())}
+        write_json(folder / "mix.json", value)
 
 
 def _best_scores(progress: TaskProgress) -> dict[str, float]:

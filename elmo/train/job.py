@@ -31,10 +31,9 @@ class TrainingJob:
     """A training job: the model, its data and settings, and the folder for its checkpoints and
     curves.
 
-    `lr_of` multiplies the learning rate of parameters by name (0 freezes one). `stop` is a file:
-    when it exists, training saves a checkpoint and stops, on any machine. Use a new name each time
-    you start the job. `on_window` receives the progress of an evaluation on held-out text: the
-    tokens read so far, and the tokens to read.
+    `stop` is a file: when it exists, training saves a checkpoint and stops, on any machine. Use a
+    new name each time you start the job. `on_window` receives the progress of an evaluation on
+    held-out text: the tokens read so far, and the tokens to read.
     """
 
     bilm: BiLM
@@ -44,7 +43,6 @@ class TrainingJob:
     shards: Shards
     settings: TrainingSettings
     folder: Location
-    lr_of: dict[str, float]
     checkpointing: CheckpointSettings
     stop: Flag | Path | None = None
     on_window: OnWindow = lambda read, tokens: None

@@ -130,12 +130,9 @@ class _Training:
         self.job, self.workers, self.report = job, workers, report
         self.parameters: dict[str, torch.Tensor] = {}
         for prefix, module in job.modules().items():
-            module.to(workers.device).train()
+            module.to(workers.device).train().requires_grad_()
             for name, parameter in module.named_parameters(prefix):
-                parameter.requires_grad_(job.lr_of.get(name) != 0)
                 self.parameters[name] = parameter.data
-        if all(job.lr_of.get(name) == 0 for name in self.parameters):
-            raise ElmoError("every layer is frozen: there is nothing to train")
         settings = job.settings
         self.stream = job.stream("train", workers, epochs=settings.epochs, seed=settings.seed)
         self.positions = self.stream.predictions_per_epoch * settings.epochs
@@ -313,7 +310,6 @@ class _Training:
             settings.optimizer,
             self.parameters,
             steps=steps,
-            lr_of=self.job.lr_of,
             word_matrix=WORD_MATRIX if is_sampled else (),
         )
 

@@ -11,7 +11,7 @@ Shapes: R word rows.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -47,11 +47,10 @@ class Optimizer:
     """Adagrad or AdamW, updating the tensors `parameters` in place; its state is `slots`, tensors
     by name.
 
-    A training takes `steps` steps. `lr_of[name]` multiplies a parameter's learning rate (default:
-    1). Parameters named in `word_matrix` have one row per word, of which a step reads and updates
-    only those it uses. AdamW would also move and decay the others: a row has missed these moves
-    until `catch_up` applies them. Call it before a step reads rows, and `catch_up_all` after the
-    last step.
+    A training takes `steps` steps. Parameters named in `word_matrix` have one row per word, of
+    which a step reads and updates only those it uses. AdamW would also move and decay the others: a
+    row has missed these moves until `catch_up` applies them. Call it before a step reads rows, and
+    `catch_up_all` after the last step.
     """
 
     def __init__(
@@ -60,11 +59,9 @@ class Optimizer:
         parameters: dict[str, Tensor],
         *,
         steps: int,
-        lr_of: dict[str, float],
         word_matrix: Iterable[str] = (),
     ) -> None:
-        self.settings, self.parameters = settings, parameters
-        self.steps, self.lr_of = steps, lr_of
+        self.settings, self.parameters, self.steps = settings, parameters, steps
         self.slots: dict[str, Tensor] = {}
         initial_value = settings.accumulator if settings.name == "adagrad" else 0.0
         for name, parameter in parameters.items():
@@ -76,7 +73,7 @@ class Optimizer:
                 # How many steps each row has taken; on the CPU, where the rows are chosen.
                 self.slots[f"{name}.taken"] = torch.zeros(len(parameters[name]), dtype=torch.int64)
                 decay = settings.weight_decay if has_weight_decay(name) else 0.0
-                self._missed[name] = _MissedSteps(settings, decay, self._rate_of(name))
+                self._missed[name] = _MissedSteps(settings, decay, steps)
 
     @torch.no_grad()
     def update(
@@ -88,12 +85,9 @@ class Optimizer:
         If a gradient covers only some rows of a parameter, those of the words that the step uses,
         `word_rows[name]` are these rows; call `catch_up` on them first.
         """
-        groups: dict[tuple[float, float], list[_Move]] = {}
+        moves_by_decay: dict[float, list[_Move]] = {}
         scattered = []
         for name, gradient in gradients.items():
-            rate = self._rate_of(name)(step)
-            if rate == 0:
-                continue
             tensors = [self.parameters[name], *(self.slots[f"{name}.{k}"] for k in self._kinds())]
             decay = self.settings.weight_decay if has_weight_decay(name) else 0.0
             row_tensors = tensors
@@ -103,9 +97,9 @@ class Optimizer:
                 scattered.append((tensors, row_numbers, row_tensors))
                 if name in self._missed:
                     self.slots[f"{name}.taken"].numpy()[word_rows[name].numbers] = step + 1
-            groups.setdefault((rate, decay), []).append(_Move(gradient, *row_tensors))
-        for (rate, decay), moves in groups.items():
-            self._move(moves, step, rate, decay)
+            moves_by_decay.setdefault(decay, []).append(_Move(gradient, *row_tensors))
+        for decay, moves in moves_by_decay.items():
+            self._move(moves, step, decay)
         for tensors, row_numbers, row_tensors in scattered:
             for tensor, row_values in zip(tensors, row_tensors, strict=True):
                 tensor[row_numbers] = row_values
@@ -158,7 +152,7 @@ class Optimizer:
         self, name: str, word_rows: npt.NDArray[np.int64], step: int, *, state: bool
     ) -> None:
         """Catch up rows; if `state` is false, only the weights change."""
-        if name not in self._missed or self.lr_of.get(name) == 0:
+        if name not in self._missed:
             return
         parameter, last_steps = self.parameters[name], self.slots[f"{name}.taken"].numpy()
         resting = word_rows[last_steps[word_rows] < step]
@@ -179,13 +173,9 @@ class Optimizer:
     def _kinds(self) -> tuple[str, ...]:
         return ("sum",) if self.settings.name == "adagrad" else ("mean", "square")
 
-    def _rate_of(self, name: str) -> Callable[[int], float]:
-        share = self.lr_of.get(name, 1.0)
-        return lambda step: share * self.settings.learning_rate_at(step, self.steps)
-
-    def _move(self, moves: list["_Move"], step: int, lr: float, decay: float) -> None:
-        """Update tensors of one learning rate and decay together, in few operations."""
-        settings = self.settings
+    def _move(self, moves: list["_Move"], step: int, decay: float) -> None:
+        """Update tensors of one decay together, in few operations."""
+        settings, lr = self.settings, self.settings.learning_rate_at(step, self.steps)
         gradients = [move.gradient for move in moves]
         parameters = [move.parameter for move in moves]
         if settings.name == "adagrad":
@@ -229,10 +219,8 @@ class _MissedSteps:
     when a step is added.
     """
 
-    def __init__(
-        self, settings: OptimizerSettings, decay: float, rate: Callable[[int], float]
-    ) -> None:
-        self.settings, self.decay, self.rate = settings, decay, rate
+    def __init__(self, settings: OptimizerSettings, decay: float, steps: int) -> None:
+        self.settings, self.decay, self.steps = settings, decay, steps
         self.ratio = settings.beta1 / math.sqrt(settings.beta2) if settings.beta1 > 0 else 0.0
         self._restart()
         self._fallen = [np.ones(1), np.ones(1)]  # β1 and β2 to the power of each number of steps
@@ -267,7 +255,7 @@ class _MissedSteps:
     def _add(self) -> None:
         """Add the next step to the moves of rows last used in each earlier step."""
         step, settings = self._steps, self.settings
-        lr = self.rate(step)
+        lr = settings.learning_rate_at(step, self.steps)
         if lr * self.decay >= 1:
             raise FloatingPointError("a step that decays weights beyond 0")
         if step + 2 > len(self._moves):

@@ -255,8 +255,6 @@ class Stepper:
             if parameter.grad is not None
         }
         for name, leaf in leaves.items():
-            if self.optimizer.lr_of.get(name) == 0:
-                continue
             gradient = leaf.grad
             assert gradient is not None
             if self.workers.size > 1:
@@ -286,8 +284,10 @@ class Stepper:
         def start_sum(parameter: Tensor) -> None:
             pending.append(dist.all_reduce(parameter.grad, async_op=True))
 
-        trained = [parameter for parameter in self.bilm.parameters() if parameter.requires_grad]
-        hooks = [p.register_post_accumulate_grad_hook(start_sum) for p in trained]  # type: ignore[no-untyped-call]
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(start_sum)  # type: ignore[no-untyped-call]
+            for parameter in self.bilm.parameters()
+        ]
         try:
             yield
         finally:

@@ -34,7 +34,7 @@ from .options import (
 if TYPE_CHECKING:
     from elmo.data.tokenizer import TextTokenizer
     from elmo.model.embedder import Embedder
-    from elmo.settings import RequestedOfEmbedding
+    from elmo.settings import Requested
 
 LineSentences = list[list[str]]  # the sentences of a line, each a list of tokens
 
@@ -79,7 +79,7 @@ COLUMN = click.option(
 )
 @click.option(
     "--precision",
-    type=click.Choice(["auto", "float32", "bfloat16", "int8"]),
+    type=click.Choice(["auto", "float32", "bfloat16"]),
     default="float32",
     show_default=True,
     help="The precision of matrix products; auto: float32 or bfloat16, whichever is faster.",
@@ -96,7 +96,7 @@ def embed(
     state: str,
     layers: str,
     dtype: str,
-    precision: "RequestedOfEmbedding",
+    precision: "Requested",
     overwrite: bool,
     device: str,
     column: str,

@@ -243,20 +243,6 @@ class FinetuneSettings:
     new_words: WholeNumber
     """How often a token must occur in the domain text to become a new word; 0: no new words. They
     start with the weights of `<UNK>` and share its probability."""
-    freeze: tuple[
-        Annotated[
-            str,
-            Meta(
-                pattern=r"\A(encoder|softmax|lstm\.[1-9]\d?)\Z",
-                description="encoder, lstm.1, lstm.2, …, or softmax",
-            ),
-        ],
-        ...,
-    ]
-    """The layers that are not trained: encoder, lstm.1, lstm.2, …, softmax."""
-    layer_decay: Annotated[float, Meta(gt=0, le=1)]
-    """The factor of the learning rate for each layer below the softmax; 1: the same rate for
-    all."""
 
 
 @dataclass(frozen=True)

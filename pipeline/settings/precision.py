@@ -1,9 +1,5 @@
-"""The choice of a numeric precision before work starts: `auto` becomes float32 or bfloat16.
+"""The choice of a numeric precision before work starts: `auto` becomes float32 or bfloat16."""
 
-int8 that can't be computed here is refused.
-"""
-
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from elmo.errors import BadSettings, ElmoError
 from elmo.io.location import Location
-from elmo.model.embedder import check_precision
-from elmo.settings import EmbeddingPrecision, RequestedOfEmbedding
+from elmo.settings import Precision, Requested
 from elmo.train import machine_speed
 
 if TYPE_CHECKING:
@@ -27,21 +21,16 @@ Say = Callable[[str], None]
 class AutoPrecision(msgspec.Struct, forbid_unknown_fields=True):
     """The record of what `auto` was when a stage's work in progress began, on which `device`."""
 
-    precision: EmbeddingPrecision
+    precision: Precision
     device: str
 
 
-def choose_precision(
-    requested: RequestedOfEmbedding, *, setting: str, device: str, say: Say
-) -> EmbeddingPrecision:
+def choose_precision(requested: Requested, *, setting: str, device: str, say: Say) -> Precision:
     """Return the precision to compute in on `device`: `requested`, or for `auto` the faster one.
 
     `setting` names the setting, for messages; `say` gets a line about what `auto` is. A GPU that
-    this machine lacks is assumed to be fast in bfloat16. Raises `BadSettings` for int8 that can't
-    be computed here.
+    this machine lacks is assumed to be fast in bfloat16.
     """
-    if requested == "int8" and not os.environ.get("RAY_ADDRESS"):
-        _check_int8(setting, device)
     if requested != "auto":
         return requested
     if device == "cuda" and not torch.cuda.is_available():
@@ -54,13 +43,6 @@ def choose_precision(
         "fast in bfloat16 as in float32"
     )
     return faster
-
-
-def _check_int8(setting: str, device: str) -> None:
-    try:
-        check_precision("int8", torch.device(device))
-    except ElmoError as error:
-        raise BadSettings(f"{setting}: {error}") from None
 
 
 def with_chosen_precision(

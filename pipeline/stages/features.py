@@ -100,12 +100,10 @@ def _check_room(out: Location, layout: "Layout", *, tokens: int, reusable_bytes:
         return
     free, human = free_bytes(home), progress.human_size
     if (size if layout.codec == "none" else size // 2) - reusable_bytes > free:
-        ways = [f'features.layers to "top" ({human(tokens * layout.width)})']
-        ways += ["features.dtype to int8 (half of float16)"] if layout.dtype != "int8" else []
         raise ElmoError(
             f"{out}: {tokens:,} tokens take {human(size)}, only {human(free)} are free; set "
-            f"{' or '.join(ways)}, name less text in corpus.domain, or set storage in cluster.yaml "
-            "to a URL"
+            f'features.layers to "top" ({human(tokens * layout.width)}), name less text in '
+            "corpus.domain, or set storage in cluster.yaml to a URL"
         )
 
 

@@ -20,7 +20,6 @@ from .stage import CURVES, OUT, Argument, Stage
 if TYPE_CHECKING:
     from elmo.data.shards import Shards
     from elmo.data.vocabulary import Vocabulary
-    from elmo.nn.bilm import BiLM
     from elmo.nn.softmax import Softmax
 
     from .training import PreparedJob, RunSettings, TrainingResult
@@ -59,10 +58,7 @@ class FinetuneJob:
     params: FinetuneSettings
 
     def prepare(self, settings: "RunSettings") -> "PreparedJob":
-        """Load the model, add the domain's words, and set a learning rate for each layer.
-
-        Returns the training job with all that it needs.
-        """
+        """Load the model and add the domain's words; return the training job."""
         from elmo.data.shards import Shards
         from elmo.model.folder import load_model
         from elmo.nn.softmax import new_softmax, restored_softmax
@@ -90,9 +86,6 @@ class FinetuneJob:
             shards=shards,
             settings=training,
             folder=settings.folder,
-            lr_of=_choose_lr_factors(
-                parent.bilm, softmax, self.params.freeze, self.params.layer_decay
-            ),
             checkpointing=settings.checkpointing,
             stop=settings.stop,
         )
@@ -311,22 +304,3 @@ def init_new_words(
         softmax.weight[known_words:] = softmax.weight[vocabulary.unk]
         softmax.bias[known_words:] = softmax.bias[vocabulary.unk] + (new_counts / total).log()
         softmax.bias[vocabulary.unk] += math.log(unknown / total)
-
-
-def _choose_lr_factors(
-    bilm: "BiLM", softmax: "Softmax", freeze: tuple[str, ...], decay: float
-) -> dict[str, float]:
-    """Return the factor of each parameter's learning rate: 0 where frozen, else decay^depth."""
-    layers = bilm.config.layers
-    layer_names = ["encoder", *(f"lstm.{k}" for k in range(1, layers + 1)), "softmax"]
-    for name in freeze:
-        if name not in layer_names:
-            raise ElmoError(f"finetune.freeze may name {', '.join(layer_names)}; found {name!r}")
-    rates = {}
-    for name, _ in bilm.named_parameters():
-        layer = 0 if name.startswith("encoder") else int(name.split(".")[2]) + 1
-        frozen = ("encoder" if layer == 0 else f"lstm.{layer}") in freeze
-        rates[f"bilm.{name}"] = 0.0 if frozen else decay ** (layers + 1 - layer)
-    for name, _ in softmax.named_parameters("softmax"):
-        rates[name] = float("softmax" not in freeze)
-    return rates

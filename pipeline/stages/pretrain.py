@@ -78,7 +78,6 @@ class PretrainJob:
             shards=Shards(self.shards),
             settings=training,
             folder=settings.folder,
-            lr_of={},
             checkpointing=settings.checkpointing,
             stop=settings.stop,
         )

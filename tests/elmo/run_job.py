@@ -115,7 +115,6 @@ def sentences(count: int) -> list[list[str]]:
 def make_job(
     folder: Path,
     *,
-    lr_of: dict[str, float] | None = None,
     minutes: float = 1e4,
     keep: int = 2,
     stop: Path | None = None,
@@ -141,7 +140,6 @@ def make_job(
         shards=Shards(folder / "shards"),
         settings=settings,
         folder=Location(folder / "job"),
-        lr_of=lr_of or {},
         checkpointing=CheckpointSettings(minutes, keep),
         stop=stop,
     )

@@ -61,17 +61,6 @@ def norm() -> None:
     equal(torch._foreach_norm([floats(4, 3)])[0], floats(4, 3).square().sum().sqrt())
 
 
-def int_mm() -> None:
-    a, b = (floats(32, 64, seed=k).mul(40).to(torch.int8) for k in range(2))
-    out = torch.empty(32, 32, dtype=torch.int32)
-    torch._int_mm(a, b.T, out=out)
-    equal(out, (a.int() @ b.int().T))
-
-
-def vnni() -> None:
-    assert isinstance(torch.cpu._is_vnni_supported(), bool)
-
-
 def windows() -> None:
     x = floats(2, 5, 3).requires_grad_()
     gradient = floats(2, 3, 3, 3, seed=1)
@@ -132,8 +121,6 @@ CHECKS: dict[str, Callable[[], None]] = {
     "torch._foreach_mul_": lambda: in_place(torch._foreach_mul_, lambda a, s: a * s, 0.5),
     "torch._foreach_norm": norm,
     "torch._foreach_sqrt": square_root,
-    "torch._int_mm": int_mm,
-    "torch.cpu._is_vnni_supported": vnni,
     "torch.ops.aten.embedding_dense_backward": row_sums,
     "torch.ops.aten.unfold_backward": windows,
     "torch.ops.mkldnn._is_mkldnn_bf16_supported": bfloat16_units,

@@ -19,16 +19,6 @@ def test_public_names_and_no_others() -> None:
     assert (Path(elmo.__file__).parent / "py.typed").exists()
 
 
-def test_a_mix_is_saved_and_loaded_by_a_string(tmp_path: Path) -> None:
-    path = str(tmp_path / "mix.json")
-    mix = elmo.Mix((0.5, 0.25, 0.25), 2.0)
-    mix.save(path)
-    assert elmo.Mix.load(path) == mix
-    Path(path).write_text('{"weights": [true, 1], "gamma": 1.0}')
-    with pytest.raises(elmo.ElmoError, match=r"mix\.json: weights"):
-        elmo.Mix.load(path)
-
-
 def test_shards_by_a_string(tmp_path: Path) -> None:
     write_shards(str(tmp_path / "shards"), [["a"]])
     assert Shards(str(tmp_path / "shards")).tokens() == 1

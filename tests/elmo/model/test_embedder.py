@@ -19,7 +19,7 @@ from elmo.model.batches import Carry
 from elmo.model.embedder import Embedder
 from elmo.model.folder import Model, load_model
 from elmo.model.mix import Elmo
-from elmo.nn import cell, int8
+from elmo.nn import cell
 from elmo.nn.bilm import BiLM
 from elmo.settings import ModelShape
 from tests.elmo.conftest import batch_to_ids, save
@@ -310,23 +310,3 @@ def unicode_model(folder: Path, like: Model) -> Model:
     bilm.reset_parameters(3)
     save(folder / "unicode", like, bilm=bilm, characters=characters)
     return load_model(folder / "unicode")
-
-
-@pytest.mark.skipif(not int8.int8_is_supported(), reason="this processor has no AVX-512 VNNI")
-def test_int8_is_near_float32_and_a_sentence_is_the_same_beside_any_others(
-    tmp_path: Path, tiny_model: Model
-) -> None:
-    rough = Embedder(tiny_model, precision="int8")
-    sentences = [GIFT, [], ["the"] * 7, GIFT[::-1]]
-    exact, near = (e.embed(sentences) for e in (Embedder(tiny_model), rough))
-    for a, b in zip(exact, near, strict=True):
-        assert a.shape == b.shape
-    difference = np.concatenate([(a - b)[1:] for a, b in zip(exact, near, strict=True)], 1)
-    size = np.concatenate([a[1:] for a in exact], 1)
-    assert 0 < np.linalg.norm(difference) < 0.03 * np.linalg.norm(size)
-    for sentence, together in zip(sentences, near, strict=True):
-        alone = rough.embed([sentence])[0]
-        np.testing.assert_allclose(alone, together, atol=1e-6)
-    assert rough.save_pretrained(tmp_path / "rough") == Embedder(tiny_model).save_pretrained(
-        tmp_path / "exact"
-    )

@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmo.nn import cell, int8, packed, products
+from elmo.nn import cell, packed, products
 from elmo.nn.lstm import LayerWeights, LSTMStack, LSTMState
 
 T, B, P, C = 7, 3, 4, 6
-CPU_INFO = Path("/proc/cpuinfo")
 
 
 @pytest.fixture(params=["eager", "compiled"])
@@ -336,47 +335,3 @@ def test_large_weights_are_laid_out(units: bool, monkeypatch: pytest.MonkeyPatch
     in_bfloat16 = one(512, 4096, torch.bfloat16)
     monkeypatch.setattr(packed.PackedWeights, "pack", lambda weights: None)
     assert packed.pack_if_faster([in_bfloat16]) == [None if units else in_bfloat16]
-
-
-@pytest.mark.skipif(not CPU_INFO.exists(), reason="Linux names the units of a processor there")
-def test_int8_is_supported_by_processors_with_vnni_alone() -> None:
-    assert "avx512_vnni" in CPU_INFO.read_text() or not int8.int8_is_supported()
-
-
-needs_vnni = pytest.mark.skipif(
-    not int8.int8_is_supported(), reason="this processor has no AVX-512 VNNI"
-)
-
-
-@needs_vnni
-@torch.inference_mode()
-def test_int8_weights_are_close_and_a_row_is_the_same_beside_any_others(kind: str) -> None:
-    torch.manual_seed(1)
-    made = stack().requires_grad_(False)
-    x_STBP = torch.randn(2, T, B, P)
-    x_STBP[:, :, 1] *= 30
-    weights = [int8.Int8Weights.quantize(layer) for layer in made.inference_weights(torch.float32)]
-
-    def read(rows: slice) -> Tensor:
-        x = x_STBP[:, :, rows]
-        n = x.shape[2]
-        return made(x, made.zero_state(n), sizes=[n] * T, weights=weights)[0][-1]
-
-    whole, exact = read(slice(B)), made(x_STBP, made.zero_state(B))[0][-1]
-    assert 0 < float((whole - exact).norm() / exact.norm()) < 0.05
-    for row in range(B):
-        assert torch.equal(read(slice(row, row + 1)), whole[:, :, row : row + 1])
-
-
-@needs_vnni
-def test_an_int8_product_is_that_of_the_rounded_numbers() -> None:
-    torch.manual_seed(2)
-    weight, x = torch.randn(2, 70, 33), torch.randn(2, 5, 70)
-    matrix = int8.Int8Matrix.quantize(weight)
-    product, rows, columns = matrix.product(x)
-    rounded = (x / rows).round()
-    assert rounded.abs().amax() == 127 == matrix.values_SGK.abs().amax()
-    torch.testing.assert_close(product.double(), rounded.double() @ matrix.values_SGK.double().mT)
-    torch.testing.assert_close(
-        product * rows * columns.unsqueeze(1), x @ weight, atol=0.3, rtol=0.1
-    )

@@ -1,4 +1,4 @@
-"""What a manifest must be, and a mix; how many parts a store has."""
+"""What a manifest must be; how many parts a store has."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,6 @@ from elmo.errors import ElmoError
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.store.layout import Mix
 from elmo.store.manifest import MANIFEST
 from elmo.store.verify import verify
 
@@ -65,25 +64,6 @@ def test_a_manifest_that_cannot_be_is_refused_by_all(
             use(store)
         assert "\n" not in str(error.value)
     assert sorted(path.name for path in store.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"weights": [true, false], "gamma": 1}',
-        '{"weights": [1, 0], "gamma": true}',
-        '{"weights": [], "gamma": 1}',
-        '{"weights": [1e999], "gamma": 1}',
-        '{"weights": [NaN], "gamma": 1}',
-        '{"weights": "1", "gamma": 1}',
-        '{"gamma": 1}',
-        "[]",
-    ],
-)
-def test_a_mix_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "mix.json").write_text(text)
-    with pytest.raises(ElmoError, match="mix.json"):
-        Mix.load(tmp_path / "mix.json")
 
 
 def test_a_large_corpus_has_larger_parts(

@@ -12,7 +12,6 @@ from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.store.layout import Mix
 from elmo.store.neighbors import (
     Neighbor,
     _cosine,
@@ -65,7 +64,7 @@ def test_of_the_same_word_there_may_be_fewer_or_none(
         ("all", 0, False),
         ("all", 1, False),
         ("all", "average", False),
-        ("average", None, False),
+        ("top", None, False),
         ("all", 1, True),
     ],
 )
@@ -82,6 +81,8 @@ def test_they_are_the_nearest_of_all_tokens(
     embedder = Embedder.load(tiny_model_folder)
 
     def pick(vectors: np.ndarray) -> np.ndarray:
+        if stored == "top":
+            return vectors[-1]
         return vectors[layer] if isinstance(layer, int) else vectors.mean(0)
 
     query = pick(embedder.embed([QUERY])[0])[3]
@@ -156,23 +157,6 @@ def test_a_sentence_that_repeats_crowds_out_no_other(
     assert len(nearest) == len(texts)
 
 
-def test_gamma_turns_the_query_as_it_turned_the_store(
-    tmp_path: Path, tiny_model_folder: Path, shards: Path
-) -> None:
-    embedder, orders = Embedder.load(tiny_model_folder), {}
-    for gamma in (1.0, 2.5, -2.5, 0.0):
-        Mix((0.2, 0.5, 0.3), gamma).save(tmp_path / "mix.json")
-        out = tmp_path / f"store{gamma}"
-        settings = StoreSettings(layers="mix", mix=str(tmp_path / "mix.json"), dtype="float32")
-        build(out, shards=shards, model=tiny_model_folder, settings=settings)
-        if gamma:
-            nearest = neighbors(FeatureStore(out), embedder, QUERY, 3, k=5)
-            orders[gamma] = [(one.sentence_id, round(one.cosine, 4)) for one in nearest]
-    assert orders[1.0] == orders[2.5] == orders[-2.5]
-    with pytest.raises(ElmoError, match="its mix has gamma 0"):
-        neighbors(FeatureStore(tmp_path / "store0.0"), embedder, QUERY, 3)
-
-
 def test_random_tokens_and_the_layer_that_tells_them_apart(
     tmp_path: Path, tiny_model_folder: Path, shards: Path
 ) -> None:
@@ -185,6 +169,5 @@ def test_random_tokens_and_the_layer_that_tells_them_apart(
         by_layer[layer] = float(np.mean(pairs))
         assert random_cosine(store, layer) == pytest.approx(by_layer[layer], abs=1e-5)
     assert clearest_layer(store) == min(by_layer, key=lambda layer: by_layer[layer])
-    average = make(tmp_path / "average", shards, tiny_model_folder, "average")
-    assert clearest_layer(average) is None and -1 <= random_cosine(average) <= 1
+    assert clearest_layer(make(tmp_path / "0", shards, tiny_model_folder, "0")) is None
     assert random_cosine(FeatureStore(store.path, layers=[2]), 1) == random_cosine(store, 1)

@@ -18,7 +18,7 @@ from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build, run_serially
-from elmo.store.layout import Mix, choose_layers
+from elmo.store.layout import choose_layers
 from elmo.store.verify import problems, verify
 
 WORDS = ["the", "gift", "한국어", "😀", "x" * 60, *(f"w{k}" for k in range(40))]
@@ -114,15 +114,6 @@ def test_float16_rounds_each_value_once(made: Path, expected: list[np.ndarray]) 
         np.testing.assert_allclose(store[k], vectors, rtol=2**-11, atol=1e-5)
 
 
-def test_int8_errs_by_half_a_step_of_its_scale(
-    tmp_path: Path, shards: Path, tiny_model_folder: Path, expected: list[np.ndarray]
-) -> None:
-    store = make(tmp_path / "store", shards, tiny_model_folder, dtype="int8")
-    for k, vectors in enumerate(expected):
-        step = np.abs(vectors).max(-1, keepdims=True, initial=0) / 127
-        assert (np.abs(store[k] - vectors) <= 0.5 * step + 1e-5).all()
-
-
 @pytest.mark.parametrize(
     ("choice", "rows"), [("top", [2]), ("0,2", [0, 2]), ("1", [1]), ("0", [0]), ("all", [0, 1, 2])]
 )
@@ -138,25 +129,6 @@ def test_only_the_chosen_layers_are_kept(
     assert store.layers == tuple(f"layer_{row}" for row in rows)
     for k in (0, 3, 60):
         np.testing.assert_allclose(store[k], expected[k][rows], atol=1e-5)
-
-
-def test_average_and_mix_are_sums_of_the_layers(
-    tmp_path: Path, shards: Path, tiny_model_folder: Path, expected: list[np.ndarray]
-) -> None:
-    Mix((0.5, 0.2, 0.3), 1.5).save(tmp_path / "mix.json")
-    wanted = {"average": [1 / 3] * 3, "mix": [0.75, 0.3, 0.45]}
-    for choice, weights in wanted.items():
-        store = make(
-            tmp_path / choice,
-            shards,
-            tiny_model_folder,
-            layers=choice,
-            mix=str(tmp_path / "mix.json"),
-            dtype="float32",
-        )
-        for k in (0, 3, 60):
-            slow = sum(w * layer for w, layer in zip(weights, expected[k], strict=True))
-            np.testing.assert_allclose(store[k], [slow], atol=1e-5)
 
 
 def test_layers_are_read_by_choice(made: Path) -> None:
@@ -287,7 +259,7 @@ def test_whatever_byte_is_flipped_verify_says_so(tmp_path: Path, made: Path) -> 
     verify(folder)
 
 
-@pytest.mark.parametrize("settings", [{}, {"dtype": "int8", "codec": "zstd"}])
+@pytest.mark.parametrize("settings", [{}, {"dtype": "float32", "codec": "zstd"}])
 def test_blank_shards_are_parts_too(
     tmp_path: Path, tiny_model_folder: Path, settings: dict[str, str]
 ) -> None:
@@ -304,17 +276,17 @@ def test_settings_that_cannot_be_are_refused(
     tmp_path: Path, shards: Path, tiny_model_folder: Path
 ) -> None:
     wrong = {
-        "dtype": ("float64", "dtype must be one of float16, float32, int8, found 'float64'"),
+        "dtype": ("float64", "dtype must be one of float16, float32, found 'float64'"),
         "codec": ("lz4", "codec must be one of none, zstd, found 'lz4'"),
         "precision": (
             "half",
-            "precision must be one of auto, float32, bfloat16, int8, found 'half'",
+            "precision must be one of auto, float32, bfloat16, found 'half'",
         ),
         "row_group_tokens": (
             0,
             "row_group_tokens must be a whole number of at least 1 and at most",
         ),
-        "layers": ("3", "layers must be all, top, average, mix or numbers from 0 to 2"),
+        "layers": ("3", "layers must be all, top or numbers from 0 to 2"),
     }
     for name, (value, message) in wrong.items():
         with pytest.raises(ElmoError, match=message):

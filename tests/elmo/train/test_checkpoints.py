@@ -287,27 +287,6 @@ def test_evaluating_during_training_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_frozen_parameters_stay_and_do_not_count(tmp_path: Path) -> None:
-    every = {f"bilm.{name}": 0.0 for name, _ in make_job(tmp_path).bilm.named_parameters()}
-    job = make_job(tmp_path, lr_of=every)
-    before = weights(job)
-    heard = Heard()
-    fit(job, workers=ALONE, report=heard)
-    after = weights(job)
-    for name in before:
-        assert torch.equal(before[name], after[name]) == name.startswith("bilm."), name
-    free = Heard()
-    fit(make_job(tmp_path / "free"), workers=ALONE, report=free)
-    assert heard.train[0]["gradient_norm"] < free.train[0]["gradient_norm"]
-    with pytest.raises(ElmoError, match="nothing to train"):
-        fit(
-            make_job(tmp_path / "all", lr_of=every | {"softmax.weight": 0, "softmax.bias": 0}),
-            workers=ALONE,
-            report=heard,
-        )
-
-
-@pytest.mark.slow
 def test_a_checkpoint_that_does_not_fit_on_the_disk_is_one_line(tmp_path: Path) -> None:
     """A limit on the size of files is the nearest to a full disk that a process can make itself."""
     code = """

@@ -116,7 +116,7 @@ def stepper(**changed: Any) -> Stepper:
     softmax.reset_parameters(1)
     parameters = {f"bilm.{name}": p.data for name, p in bilm.named_parameters()}
     parameters |= {f"softmax.{name}": p.data for name, p in softmax.named_parameters()}
-    adamw = Optimizer(optimizer, parameters, steps=10, lr_of={}, word_matrix=WORD_MATRIX)
+    adamw = Optimizer(optimizer, parameters, steps=10, word_matrix=WORD_MATRIX)
     return Stepper(bilm, softmax, adamw, settings, WorkerGroup())
 
 

@@ -49,7 +49,6 @@ WORDS = ["<S>", "</S>", "<UNK>", *PATTERN, *(f"rare{k}" for k in range(10))]
 def job(
     folder: Path,
     settings: TrainingSettings = SETTINGS,
-    lr_of: dict[str, float] | None = None,
     minutes: float = 1e4,
 ) -> TrainingJob:
     shards = folder.parent / "shards"
@@ -68,7 +67,6 @@ def job(
         Shards(shards),
         settings,
         Location(folder),
-        lr_of or {},
         CheckpointSettings(minutes, 2),
     )
 

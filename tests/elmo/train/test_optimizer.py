@@ -26,11 +26,9 @@ def matrix(seed: int) -> Tensor:
     return torch.randn(6, 3, generator=torch.Generator().manual_seed(seed))
 
 
-def make(
-    settings: OptimizerSettings, w: Tensor, *, by_word_rows: bool = False, share: float = 1.0
-) -> Any:
+def make(settings: OptimizerSettings, w: Tensor, *, by_word_rows: bool = False) -> Any:
     names = ["w"] if by_word_rows else []
-    return Optimizer(settings, {"w": w}, steps=1000, lr_of={"w": share}, word_matrix=names)
+    return Optimizer(settings, {"w": w}, steps=1000, word_matrix=names)
 
 
 def take(optimizer: Optimizer, gradient: Tensor, step: int, rows: Tensor | None = None) -> None:
@@ -103,7 +101,7 @@ def test_adamw_on_sparse_rows_is_torchs_adamw_on_the_whole_matrix(
     for kind, near in (("exact", True), ("lazy", False)):
         w = start.clone()
         chosen = replace(settings, row_updates=kind)
-        optimizer = Optimizer(chosen, {"w": w}, steps=STEPS, lr_of={}, word_matrix=["w"])
+        optimizer = Optimizer(chosen, {"w": w}, steps=STEPS, word_matrix=["w"])
         for step, (rows, gradient) in enumerate(sparse_steps()):
             take(optimizer, gradient, step, rows)
         before = w.clone()
@@ -154,27 +152,12 @@ def test_weight_decay_spares_the_biases_of_the_real_model_and_nothing_else() -> 
         for prefix, module in modules.items()
         for name, parameter in module.named_parameters(prefix)
     }
-    optimizer = Optimizer(ADAMW, parameters, steps=10, lr_of={})
+    optimizer = Optimizer(ADAMW, parameters, steps=10)
     nothing = {name: torch.zeros_like(value) for name, value in parameters.items()}
     optimizer.update(nothing, step=0, word_rows={})
     spared = {name for name, value in parameters.items() if bool((value == 1).all())}
     assert spared == {name for name in parameters if "bias" in name}
     assert {"bilm.lstm.bias.0", "bilm.encoder.conv_bias.0", "softmax.bias"} < spared
-
-
-def test_a_parameter_with_rate_0_and_its_slots_stay() -> None:
-    w = matrix(0)
-    optimizer = make(ADAGRAD, w, share=0.0)
-    take(optimizer, matrix(1), 0)
-    assert torch.equal(w, matrix(0))
-    assert torch.equal(optimizer.slots["w.sum"], torch.ones(6, 3))
-
-
-def test_lr_of_multiplies_the_rate_of_a_parameter() -> None:
-    half, full = matrix(0), matrix(0)
-    for w, share in ((half, 0.5), (full, 1.0)):
-        take(make(ADAGRAD, w, share=share), matrix(1), 0)
-    torch.testing.assert_close(half - matrix(0), (full - matrix(0)) / 2)
 
 
 def test_the_global_norm_is_that_of_all_gradients_in_one_vector() -> None:

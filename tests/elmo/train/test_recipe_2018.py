@@ -171,7 +171,7 @@ def test_three_steps_of_the_2018_recipe(
     ours |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
     theirs = {n: p.double().clone().requires_grad_() for n, p in ours.items()}
     sums = {n: torch.ones_like(p) for n, p in theirs.items()}
-    optimizer = Optimizer(SETTINGS.optimizer, ours, steps=3, lr_of={})
+    optimizer = Optimizer(SETTINGS.optimizer, ours, steps=3)
     stepper = Stepper(bilm, softmax, optimizer, SETTINGS, WorkerGroup())
     state = bilm.lstm.zero_state(ROWS)
     zero = (torch.zeros(4, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))

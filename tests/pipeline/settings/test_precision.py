@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from elmo.errors import ElmoError
 from elmo.io.location import Location
-from elmo.model.embedder import check_precision
 from elmo.settings import Precision
 from elmo.train import machine_speed
 from elmo.train.machine_speed import MatrixSpeeds
@@ -129,17 +127,3 @@ def test_a_processor_without_bfloat16_is_measured_as_such(tmp_path: Path) -> Non
     assert lines[1] == lines[3] == "float32"
     assert lines[0] == lines[2]  # measured once
     assert len(list((tmp_path / "elmo").iterdir())) == 1
-
-
-def test_int8_is_refused_before_anything_is_read_where_it_is_not_exact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("features", "embed"):
-        monkeypatch.setattr("elmo.model.embedder.int8_is_supported", lambda: False)
-        code, _, error = elmo(name, *commands(tmp_path, "int8")[name][0])
-        assert code == 1 and "precision int8 needs an x86-64 CPU with AVX-512 VNNI" in error
-        monkeypatch.setattr("elmo.model.embedder.int8_is_supported", lambda: True)
-        code, _, error = elmo(name, *commands(tmp_path, "int8")[name][0])
-        assert code == 1 and "VNNI" not in error  # the input is missing
-    with pytest.raises(ElmoError, match="use bfloat16 on a GPU"):
-        check_precision("int8", torch.device("cuda"))

@@ -252,5 +252,5 @@ def test_a_store_that_can_not_fit_is_refused_before_the_work(
         assert os.listdir(disk) == []
     line = str(refused.value)
     assert re.search(r"store: [\d,]+ tokens take [\d.]+ [kM]B, only [\d.]+ kB are free", line)
-    for way in ('features.layers to "top"', "features.dtype to int8", "corpus.domain", "storage"):
+    for way in ('features.layers to "top"', "corpus.domain", "storage"):
         assert way in line

@@ -27,9 +27,7 @@ from tests.pipeline.command_line import ROOT, elmo
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
 HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
-PARAMS = FinetuneSettings(
-    training=replace(TRAINING, epochs=4), new_words=3, freeze=(), layer_decay=1.0
-)
+PARAMS = FinetuneSettings(training=replace(TRAINING, epochs=4), new_words=3)
 COUNTS = [120, 120, 1, *[30] * 16]
 
 
@@ -188,33 +186,6 @@ def test_new_words_share_the_probability_of_unknown_ones() -> None:
 
 
 @pytest.mark.slow
-def test_frozen_layers_stay_as_they_were(inputs: Path, tmp_path: Path) -> None:
-    run(inputs, tmp_path / "1", replace(PARAMS, freeze=("encoder", "lstm.1")))
-    moved = changed(inputs, tmp_path / "1")
-    assert moved == {"lstm.weight.1", "lstm.bias.1", "lstm.project.1"} | {
-        "softmax.weight",
-        "softmax.bias",
-    }
-    run(inputs, tmp_path / "2", replace(PARAMS, freeze=("softmax",), new_words=0))
-    assert not [name for name in changed(inputs, tmp_path / "2") if name.startswith("softmax")]
-
-
-@pytest.mark.slow
-def test_lower_layers_move_less_with_layer_decay(inputs: Path, tmp_path: Path) -> None:
-    def moved(out: Path, name: str) -> float:
-        tensors = [load_model(f / "model").bilm.state_dict()[name] for f in (inputs, out)]
-        return float((tensors[1] - tensors[0]).norm())
-
-    run(inputs, tmp_path / "even")
-    run(inputs, tmp_path / "decayed", replace(PARAMS, layer_decay=0.1))
-    shares = [
-        moved(tmp_path / "decayed", name) / moved(tmp_path / "even", name)
-        for name in ("encoder.project_weight", "lstm.weight.0", "lstm.weight.1")
-    ]
-    assert shares[0] < 0.2 * shares[1] and shares[1] < 0.3 * shares[2] < 0.2
-
-
-@pytest.mark.slow
 def test_a_model_without_a_softmax_gets_a_new_one(inputs: Path, tmp_path: Path) -> None:
     parent = load_model(inputs / "model")
     vocabulary = Vocabulary(WORDS, None)
@@ -223,24 +194,6 @@ def test_a_model_without_a_softmax_gets_a_new_one(inputs: Path, tmp_path: Path) 
     assert metrics["domain_gain"] > 0.2
     found = load_model(tmp_path / "model")
     assert found.softmax is not None and len(found.softmax["weight"]) == len(WORDS) + 2
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        (replace(PARAMS, freeze=("lstm.3",)), "finetune.freeze may name encoder, lstm.1, lstm.2"),
-        (
-            replace(PARAMS, freeze=("encoder", "lstm.1", "lstm.2", "softmax")),
-            "every layer is frozen",
-        ),
-    ],
-)
-def test_params_that_make_no_sense_are_refused(
-    inputs: Path, tmp_path: Path, params: FinetuneSettings, message: str
-) -> None:
-    with pytest.raises(ElmoError, match=message):
-        run(inputs, tmp_path, params)
-    assert not (tmp_path / "model").exists()
 
 
 def test_a_token_that_readers_of_words_skip_becomes_no_word(tmp_path: Path) -> None:
