@@ -42,7 +42,7 @@ _SAMPLE = 200  # characters of each, at most
 # UTF-8 that was read as Latin-1 or Windows-1252, and characters that were lost before.
 _MOJIBAKE = "[ÂÃâ][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|\ufffd"
 _SETTINGS: dict[str, tuple[str, Any, Any]] = {  # as in `FILTERS`
-    "near_copy": ("near_duplicates", 0.0, 0.8),
+    "near_copy": ("near_duplicates", 0.0, 0.3),
     "repeated_line": ("repeated_lines", 0, 10),
     **FILTERS,
 }

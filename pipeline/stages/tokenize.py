@@ -91,7 +91,7 @@ _REMARKS = {  # by figure: the share of the sentences above which it is reported
 
 STAGE = Stage(
     name="tokenize",
-    version=6,
+    version=7,
     help="Tokenize the general or domain text of CORPUS into Arrow shards.",
     inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "domain"))),
     outputs=(OUT,),

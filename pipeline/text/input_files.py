@@ -22,12 +22,14 @@ from elmo.io.text_files import COMPRESSIONS, decompress
 from ..terminal.failures import catch_read_errors
 from .file_digests import FileState, digest_files, state_at_url, state_of
 from .formats import BY_ENDING
+from .other_formats import MARKUP
 
 _TABLE = "write it as CSV, JSON lines (.jsonl) or Parquet and name its column in corpus.column"
 _PACKED = "unpack it, or compress it as gz, bz2, zst or xz"
 _NOT_TEXT = {
     ".json": "if it holds one record per line name it .jsonl, else make lines of it: jq -c '.[]'",
     **dict.fromkeys((".xlsx", ".ods", ".arrow", ".feather", ".avro", ".orc"), _TABLE),
+    **dict.fromkeys((".html", ".htm", ".xhtml", ".xml"), MARKUP),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".lz4", ".7z", ".rar"), _PACKED),
 }
 _NAMED = 20  # files, at most, that one message names

@@ -1,6 +1,6 @@
 """Documents that nearly repeat an earlier one, found by MinHash and locality-sensitive hashing.
 
-The similarity of two documents is the Jaccard index of their sets of 24-byte substrings, without
+The similarity of two documents is the Jaccard index of their sets of 16-byte substrings, without
 white space. This needs no words, so it suits every script.
 """
 
@@ -14,8 +14,7 @@ from .text_hashes import hash_windows
 Sketches = npt.NDArray[np.uint16]
 
 SLOTS = 128  # of a sketch: the share of equal ones estimates the similarity, to ± 0.03 at 0.8
-_BAND = 4  # slots that are equal in some band of all pairs, but for 1 in 100,000 at 0.7
-_WINDOW = 24  # bytes: four or five English words, eight Chinese characters
+_WINDOW = 16  # bytes: three or four English words, five Chinese characters
 _SEED = 2018
 _PAIRS_AT_A_TIME = 1 << 16
 
@@ -64,8 +63,12 @@ def find_near_duplicates(
     side are compared.
     """
     originals = np.full(len(sketches), -1)
-    for slot in range(0, SLOTS, _BAND):
-        keys = np.ascontiguousarray(sketches[:, slot : slot + _BAND]).view(np.uint64).flatten()
+    # Larger bands compare fewer documents; they may miss one of 100 pairs that are as similar.
+    band = next((size for size in (4, 3) if (1 - similarity**size) ** (SLOTS // size) < 0.01), 2)
+    for slot in range(0, SLOTS - band + 1, band):
+        slots = np.zeros((len(sketches), 4), np.uint16)
+        slots[:, :band] = sketches[:, slot : slot + band]
+        keys = slots.view(np.uint64).ravel()
         if sides is not None:
             keys[sides] = ~keys[sides]
         order = np.argsort(keys, kind="stable")  # of equal keys in the order of the text

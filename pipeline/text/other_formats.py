@@ -6,7 +6,7 @@ from elmo.errors import ElmoError
 
 _RECORDS = "rename it .jsonl and name the field of its text with corpus.column"
 _TABLE = "rename it .tsv or .csv and name the column of its text with corpus.column"
-_MARKUP = "take the text out of it: trafilatura (web pages), wikiextractor --json (Wikipedia)"
+MARKUP = "take its text: trafilatura --input-dir PAGES --output-dir TEXT; Wikipedia: wikiextractor"
 _PANDOC = "turn it into text: pandoc --to plain"
 _LINES = 200  # that are looked at
 _MOST = 1 << 14  # bytes at the beginning of a text that are looked at
@@ -36,7 +36,7 @@ _BEGINNINGS = (
     (rf"\[\s*(\{{\s*[\"\}}]|{_LIST})", "a JSON array", "make lines of it: jq -c '.[]'"),
     (r"\{[^\n]*\}\s*\n\s*\{\s*\"", "JSON lines", _RECORDS),
     (r"\{\s*\"[^\"\n]*\"\s*:", "JSON", f"make lines of it (jq -c .), {_RECORDS}"),
-    (r"(<!--.*?-->\s*)*<(!doctype|html|head|body|\?xml|mediawiki|tei|svg|rss)\b", "", _MARKUP),
+    (r"(<!--.*?-->\s*)*<(!doctype|html|head|body|\?xml|mediawiki|tei|svg|rss)\b", "", MARKUP),
     (r"(%[^\n]*\s+)*\\(documentclass|documentstyle|begin\{|usepackage)", "TeX", _PANDOC),
     (r"@(article|book|inproceedings|misc|string|phdthesis)\s*\{", "BibTeX", "name text files"),
     (r"From \S+ +(mon|tue|wed|thu|fri|sat|sun) ", "a mailbox", "take the bodies out of it"),
@@ -51,7 +51,7 @@ _TIME = (
 )
 _MOST_LINES = (
     (r"\s*\{.*\}\s*,?\s*$", 0.5, "JSON lines", _RECORDS),
-    (rf".*?({_TAG})|\s*<!--", 0.5, "", _MARKUP),
+    (rf".*?({_TAG})|\s*<!--", 0.5, "", MARKUP),
     (r"\s*(\\[a-z]+\*?[\{\[]|\\item\b|%)", 0.3, "TeX", _PANDOC),
     (r"(msgid|msgstr|#[:,.]) ", 0.5, "a PO file of translations", "take its texts out of it"),
     (rf"[\[(<]?({_TIME})|\d+\.\d+\.\d+\.\d+ \S+ \S+ \[", 0.5, "a log", "cut off its times"),

@@ -24,7 +24,7 @@ CLUSTER = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 PARAMS = TokenizeSettings("whitespace", "line", "auto", 0.1, 0.0, 0, 0, 0, 1.0, (), 1 << 20)
 SETTINGS = {
     "copy": {},
-    "near_copy": {"near_duplicates": 0.8},
+    "near_copy": {"near_duplicates": 0.3},
     "repeated_line": {"repeated_lines": 10},
     "short": {"min_bytes": 100},
     "long": {"max_bytes": 1_000_000},

@@ -410,13 +410,14 @@ def edit_text(text: str, share: float, pick: random.Random) -> str:
 
 @pytest.mark.parametrize("japanese", [False, True])
 @pytest.mark.parametrize("documents_", ["blank", "line"])
+@pytest.mark.parametrize(("threshold", "share"), [(0.8, 0.01), (0.4, 0.1)])
 def test_a_document_that_nearly_repeats_one_before_it_is_left_out(
-    tmp_path: Path, documents_: str, japanese: bool
+    tmp_path: Path, documents_: str, japanese: bool, threshold: float, share: float
 ) -> None:
-    """One in a hundred words changed: a near duplicate; one in three: another document."""
+    """A few words changed: a near duplicate; one in three: another document."""
     pick = random.Random(6)
     texts = [" ".join(f"w{pick.randrange(10**5)}" for _ in range(100)) for _ in range(60)]
-    near = [edit_text(text, 0.01, pick) for text in texts[::2]]
+    near = [edit_text(text, share, pick) for text in texts[::2]]
     other = [edit_text(text, 0.34, pick) for text in texts[1::2]]
     if japanese:  # no spaces between words, three bytes a character
         kana = str.maketrans(
@@ -433,7 +434,7 @@ def test_a_document_that_nearly_repeats_one_before_it_is_left_out(
     ]
     for size in (4096, 1 << 20):
         how = {"documents": documents_, "shard_bytes": size}
-        for similarity, expected in ((0.0, [*texts, *near, *other]), (0.8, kept)):
+        for similarity, expected in ((0.0, [*texts, *near, *other]), (threshold, kept)):
             shards = make(tmp_path / str(similarity), *paths, near_duplicates=similarity, **how)
             assert [" ".join(row) for row in in_order(shards) if row] == expected
             assert accounted(shards) == shards.manifest.counts.bytes

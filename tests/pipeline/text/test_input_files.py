@@ -59,6 +59,7 @@ def test_a_file_in_a_folder_that_may_be_no_text_is_named(tmp_path: Path, name: s
         ("t.xlsx", "write it as CSV"),
         ("t.arrow.gz", "write it as CSV"),
         ("t.json", "name it .jsonl"),
+        ("t.html", "trafilatura --input-dir"),
         ("t.tar.gz", "unpack it"),
         ("t.7z", "unpack it"),
     ],
