@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_401,
     "research": 2_240,
     "benchmarks": 3_384,
-    "tests": 26_878,
+    "tests": 27_125,
 }
 
 

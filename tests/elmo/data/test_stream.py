@@ -143,6 +143,19 @@ def test_blocks_are_shuffled_within_a_shard(tmp_path: Path) -> None:
     assert len({str(order) for order in orders}) > 3
 
 
+def test_shards_come_together_in_other_groups_in_each_epoch(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.data.stream.SHARDS_MIXED", 1)
+    read = stream(shards, rows=1, epochs=4)
+    orders = [
+        tuple(int(read._group(epoch * len(read.entries) + k).blocks_M2[0, 0]) for k in range(5))
+        for epoch in range(4)
+    ]
+    assert {tuple(sorted(order)) for order in orders} == {(0, 1, 2, 3, 4)}
+    assert len(set(orders)) > 1
+
+
 def test_blocks_of_neighbouring_sentences_stay_together(shards: Shards) -> None:
     found = read_sentences(stream(shards, rows=1, block_sentences=20))
     source = train_sentences()

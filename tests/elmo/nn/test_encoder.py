@@ -1,12 +1,16 @@
 """The char-CNN against a slow loop over all 50 positions."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from elmo.data.characters import Characters
 from elmo.errors import ElmoError
+from elmo.nn.bilm import BiLM
 from elmo.nn.encoder import CHUNK, CharacterEncoder
+from tests.elmo.run_job import NETWORK
 
 FILTERS = ((1, 3), (2, 4), (5, 6))
 TOKENS = ["a", "", "gift", "x" * 47, "y" * 60, "어" * 20, "😀", "<S>", "</S>", "the"]
@@ -95,3 +99,22 @@ def test_a_filter_wider_than_a_token_is_refused() -> None:
 def test_no_tokens_are_no_vectors() -> None:
     made = encoder()
     assert made(torch.zeros(0, 50, dtype=torch.long), torch.float32).shape == (0, 5)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_weights_are_drawn_as_in_2018(activation: str) -> None:
+    """Uniform from −b to b has the deviation b / √3; Glorot's, √(2 / (inputs + outputs))."""
+    filters = ((1, 96), (2, 96))
+    shape = replace(NETWORK, char_dim=64, filters=filters, activation=activation, cells=96)
+    bilm = BiLM(replace(shape, projection=64), characters=261)
+    bilm.reset_parameters(1)
+    for name, value in bilm.named_parameters():
+        kind = next(part for part in reversed(name.split(".")) if not part.isdigit())
+        if "bias" in kind:
+            assert (value == (-2 if kind == "carry_bias" else 0)).all(), name
+            continue
+        rows, columns = value.shape[-2:]
+        std = (2 / (rows + columns)) ** 0.5 if "lstm" in name else rows**-0.5
+        if kind == "char_embedding" or kind == "conv_weight" and activation == "relu":
+            std = (0.05 if kind == "conv_weight" else 1.0) * 3**-0.5
+        assert float(value.detach().std()) == pytest.approx(std, rel=0.03), name

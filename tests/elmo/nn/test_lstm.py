@@ -200,6 +200,17 @@ def test_without_a_compiler_a_gpu_gets_the_eager_cell(
     cell.cell_functions_for.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("found", "reason"), [("g++", ""), ("clang++", ""), ("cc", "no C++ compiler was found")]
+)
+def test_either_compiler_will_do_on_a_processor(
+    found: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELMO_COMPILE", "1")
+    monkeypatch.setattr(cell.shutil, "which", lambda name: name if name == found else None)
+    assert cell._obstacle_to_compiling(torch.device("cpu")) == reason
+
+
 def test_each_width_of_a_process_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch compiles the same code a few times only, and then runs it eagerly: an error here."""
     strict = functools.partial(torch.compile, fullgraph=True, backend="eager")

@@ -116,6 +116,14 @@ def test_sampled_loss_and_its_gradients_are_those_of_the_dense_formula(
         assert torch.count_nonzero(whole[others]) == 0, "rows that are not used have no gradient"
 
 
+def test_a_target_far_above_all_candidates_does_not_overflow() -> None:
+    h, targets, weight, bias = (tensor.detach() for tensor in inputs())
+    given = (100 * h, targets.numpy(), weight, bias)
+    nats = sampled_loss(*given, word_rows=np.arange(V), candidates=drawn())[1]
+    expected = slow_sampled_nats(100 * h, targets, weight, bias, drawn())
+    torch.testing.assert_close(nats, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_with_every_word_sampled_the_sampled_loss_is_the_full_one() -> None:
     h, targets, weight, bias = inputs()
     rows = np.arange(V)

@@ -16,7 +16,7 @@ from elmo.data.shards import write_shards
 from elmo.errors import ElmoError, Mismatch
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
-from elmo.store import FeatureStore
+from elmo.store import FeatureStore, writer
 from elmo.store.build import build, run_serially
 from elmo.store.layout import choose_layers
 from elmo.store.verify import problems, verify
@@ -303,6 +303,26 @@ def test_a_value_too_large_for_float16_is_refused(
     monkeypatch.setattr(Embedder, "encode_types", lambda *given: encode(*given) * 1e6)
     with pytest.raises(ElmoError, match="does not fit float16; use dtype float32"):
         make(tmp_path / "store", shards, tiny_model_folder)
+
+
+def test_a_segment_that_cannot_be_written_ends_the_work(
+    tmp_path: Path, shards: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the first of several, while the next are computed."""
+    written: list[bool] = []
+    write = writer._write_segment
+
+    def fail_first(*given: Any) -> None:
+        written.append(True)
+        if len(written) == 1:
+            raise OSError(28, "No space left on device")
+        write(*given)
+
+    monkeypatch.setattr("elmo.store.segments.SEGMENT_TOKENS", 8)
+    monkeypatch.setattr(writer, "_write_segment", fail_first)
+    with pytest.raises(ElmoError, match="No space left on device; make room"):
+        make(tmp_path / "store", shards, tiny_model_folder)
+    assert not (tmp_path / "store").exists()
 
 
 def test_a_pickled_store_reads_on(made: Path) -> None:

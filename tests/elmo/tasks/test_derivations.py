@@ -301,6 +301,8 @@ def test_weights_begin_as_the_papers_say(kind: str) -> None:
     for name, value in model.named_parameters():
         first = {"weights": 0.0, "gamma": 1.0, "nothing": -1.0}.get(name.split(".")[-1])
         assert first is None or (value == first).all()
+        if kind == "roles" and name.endswith("state.bias"):  # of i, f, o, r and the new, f forgets
+            assert value.tolist() == [0.0] * 5 + [1.0] * 5 + [0.0] * 15
         if kind != "pairs" or name.startswith("inputs"):
             continue
         if "weight_hh" in name:
@@ -312,10 +314,26 @@ def test_weights_begin_as_the_papers_say(kind: str) -> None:
             assert 0.5 < value.abs().max() / math.sqrt(6 / sum(value.shape)) <= 1
 
 
-@pytest.mark.parametrize("l2", [0.0, 1e6])
-def test_the_penalty_on_the_mixes_weights_is_in_the_loss(tmp_path: Path, l2: float) -> None:
-    """Adam's first step is the rate, against the gradient's sign: 2 λ w outweighs all else."""
-    settings = settings_of("tagging", l2=l2, epochs=1, batch_size=99, lr=0.01, gradient_norm=0)
+def test_dropout_that_papers_fix_is_theirs_and_the_rest_is_the_setting() -> None:
+    rates = {}
+    for kind in ("classification", "coreference"):
+        settings = settings_of(kind, dropout=0.4, elmo_dropout=0.45)
+        modules = network(kind, settings, examples(kind, 5)).modules()
+        rates[kind] = {module.p for module in modules if isinstance(module, nn.Dropout)}
+    assert rates["classification"] == {0.4, 0.45, 0.1, 0.2, 0.3, 0.0}  # McCann et al. 2017
+    assert rates["coreference"] == {0.4, 0.45, 0.5, 0.0}  # Lee et al. 2017: of words
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "l2"), [("adam", 0.0), ("adam", 1e6), ("adadelta", 0.0), ("adadelta", 1e6)]
+)
+def test_the_penalty_on_the_mixes_weights_is_in_the_loss(
+    tmp_path: Path, optimizer: str, l2: float
+) -> None:
+    """Adam's first step is the rate, against the gradient's sign: 2 λ w outweighs all else.
+    Adadelta's is the rate times √(ε / (1 − ρ)), with ε of 10⁻⁶ and ρ of 0.95."""
+    changes = {"optimizer": optimizer, "epochs": 1, "batch_size": 99, "lr": 0.01}
+    settings = settings_of("tagging", l2=l2, gradient_norm=0, **changes)
     given = examples("tagging", 9)
     model: Any = network("tagging", settings, given)
     weights = model.inputs.mixes[0].weights
@@ -323,8 +341,14 @@ def test_the_penalty_on_the_mixes_weights_is_in_the_loss(tmp_path: Path, l2: flo
     weights.data.copy_(before)
     fit(model, given, settings, tmp_path / "work")
     moved = weights.detach() - before
-    towards_zero = torch.allclose(moved, -0.01 * before.sign(), atol=1e-6)
+    step = 0.01 * (1 if optimizer == "adam" else (1e-6 / 0.05) ** 0.5)
+    towards_zero = torch.allclose(moved, -step * before.sign(), rtol=1e-3, atol=0)
     assert towards_zero == bool(l2)  # else opposite ways: the softmax has one degree of freedom
+    if l2:
+        clipped = settings_of("tagging", l2=l2, gradient_norm=0.5, **changes)
+        fit(model, given, clipped, tmp_path / "clipped")
+        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        assert float(torch.cat(gradients).norm()) == pytest.approx(0.5, rel=1e-4)
 
 
 def test_dev_is_scored_with_the_average_of_the_weights(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def fit(
     *,
     dev: Sequence[Any] | None = None,
     vectors: Vectors = word_vectors,
+    seed: int = 0,
 ) -> None:
     fit_task(
         model,
@@ -108,7 +109,7 @@ def fit(
         train if dev is None else dev,
         vectors=vectors,
         settings=settings,
-        seed=0,
+        seed=seed,
         work=work,
         report=report_nothing,
     )
@@ -163,11 +164,34 @@ def test_the_gradient_reaches_every_weight(kind: str) -> None:
 def test_patience_begins_when_something_is_learned() -> None:
     settings = task_settings("pairs", {"lr": 1.0, "halve_after": 2})
     progress, seen = TaskProgress(lr=1.0), []
-    for epoch, score in enumerate((0.0, 0.0, 0.3, 0.3, 0.2, 0.4), 1):
+    for epoch, score in enumerate((0.0, 0.0, 0.3, 0.3, 0.2, 0.4, 0.1, 0.1, 0.1, 0.1), 1):
         progress.epoch = epoch
         _record_score(progress, score, settings)
         seen.append((progress.best_epoch, progress.stale, progress.lr))
-    assert seen == [(1, 0, 1), (2, 0, 1), (3, 0, 1), (3, 1, 1), (3, 2, 0.5), (6, 0, 0.5)]
+    begun = [(1, 0, 1), (2, 0, 1), (3, 0, 1), (3, 1, 1), (3, 2, 0.5), (6, 0, 0.5)]
+    assert seen == [*begun, (6, 1, 0.5), (6, 2, 0.25), (6, 3, 0.25), (6, 4, 0.125)]
+
+
+def test_each_epoch_of_each_seed_draws_its_own_order_and_masks(tmp_path: Path) -> None:
+    settings = settings_of("pairs", epochs=3, lr=1e-6, batch_size=2)
+    given = examples("pairs", 12)
+    model = network("pairs", settings, given)
+    orders: list[list[str]] = []
+    masks: list[float] = []
+    loss = model.loss
+
+    def spy(batch: Sequence[Any], vectors: Vectors | None) -> torch.Tensor:
+        if sum(map(len, orders)) % 12 == 0:
+            orders.append([])
+            masks.append(torch.rand(1).item())
+        orders[-1] += [example.source for example in batch]
+        return loss(batch, vectors)
+
+    model.loss = spy  # type: ignore[method-assign]
+    for seed in (0, 1):
+        fit(model, given, settings, tmp_path / str(seed), seed=seed)
+    assert len({tuple(order) for order in orders}) == len(set(masks)) == 6
+    assert all(sorted(order) == sorted(orders[0]) for order in orders)
 
 
 def test_the_curve_has_the_rate_that_each_epoch_used(

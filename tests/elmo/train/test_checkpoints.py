@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -329,6 +330,21 @@ def elsewhere(folder: Path, rank: int) -> None:
 
 
 @pytest.mark.slow
+def test_a_checkpoint_is_of_the_moment_when_it_was_saved(tmp_path: Path) -> None:
+    """Training goes on before the thread that writes has begun."""
+    folder = CheckpointFolder(Location(tmp_path / "checkpoints"), keep=1)
+    tensors, progress = {"w": torch.ones(1)}, TrainingProgress(3, 5, {"rows": []})
+    begin = threading.Event()
+    folder._thread.submit(begin.wait, 60)
+    folder.save(Checkpoint(tensors, progress, run_job.TRAINING, 9, "0" * 64), keep_steps=())
+    progress.tokens, progress.means.steps = 7, 1
+    tensors["w"].zero_()
+    begin.set()
+    folder.wait()
+    saved = folder.load(3)
+    assert (saved.progress.tokens, saved.progress.means.steps, saved.tensors["w"]) == (5, 0, 1)
+
+
 def test_the_first_worker_alone_reads_checkpoints(tmp_path: Path) -> None:
     """The newest to go on from, and at the end the best."""
     for worker in processes(tmp_path, 1, {"optimizer": RISING}, stop_at=10):

@@ -358,6 +358,28 @@ def test_after_divergence_a_run_starts_from_the_checkpoint_that_was_named(tmp_pa
         fit(job(tmp_path / "other", other), workers=WorkerGroup(), report=ignore)
 
 
+@pytest.mark.slow
+def test_started_from_a_checkpoint_of_the_same_settings_it_ends_as_that_training(
+    tmp_path: Path,
+) -> None:
+    """And the curve tells the rate of each row's last step: of warm-up, 0.001 more in each step."""
+    slow = replace(ADAMW, lr=0.1, warmup_steps=100)
+    settings = replace(SETTINGS, reset="never", optimizer=slow, evaluate_every=1000)
+    whole = replace(job(tmp_path / "whole", settings), checkpointing=CheckpointSettings(0, 99))
+    fit(whole, workers=WorkerGroup(), report=ignore)
+    checkpoint = str(tmp_path / "whole" / "checkpoints" / "step-000000015")
+    later = job(tmp_path / "later", replace(settings, start_from=checkpoint))
+    fit(later, workers=WorkerGroup(), report=ignore)
+    for name, value in weights(later).items():
+        torch.testing.assert_close(value, weights(whole)[name], atol=2e-4, rtol=0, msg=name)
+    curves = [(tmp_path / name / "train.tsv").read_text() for name in ("whole", "later")]
+    rows = [[[*map(float, row.split())] for row in text.splitlines()[1:]] for text in curves]
+    assert [row[0] for row in rows[1]] == [20, 30, 40, 50, 60][: len(rows[1])] and len(rows[1]) > 2
+    for ours, theirs in zip(rows[1], rows[0][1:], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3)
+        assert ours[3] == pytest.approx(0.001 * ours[0])
+
+
 def test_damaged_shards_are_not_trained_on_nor_evaluated(tmp_path: Path) -> None:
     for split in ("train", "heldout"):
         folder = tmp_path / split
@@ -492,6 +514,11 @@ def test_perplexity_is_that_of_the_equation(tmp_path: Path) -> None:
     assert found.unk_rate == pytest.approx(1 / 3)
     bits = 4 * (math.log2(found.forward) + math.log2(found.backward)) / 2
     assert found.bits_per_byte == pytest.approx(bits / len("the cat 안녕\n".encode()))
+    seen, total = (
+        50 * 50 * 1 * 100,
+        10 * 50 + 10 + 1 + 100,
+    )  # without the mark that is not predicted
+    assert found.unigram == pytest.approx(total / seen**0.25)
 
 
 @pytest.mark.parametrize(

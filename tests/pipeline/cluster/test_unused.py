@@ -91,17 +91,23 @@ def test_what_git_a_worktree_or_a_job_names_stays(
     of_job = make_shards("0.6")
     pointer = Path("data/shards/general/.stored").read_bytes()
     Location(f"{url}/jobs/elmo-a/data/shards/general").write(".stored", pointer)
+    experiments = Path(".dvc/tmp/exps")  # one has the output, another its dvc.lock alone
+    tried = make_shards("0.65")
+    shutil.copytree("data", experiments / "a" / "data")
+    locked = make_shards("0.66")
+    (experiments / "b").mkdir()
+    shutil.copyfile("dvc.lock", experiments / "b" / "dvc.lock")
     nothing = make_shards("0.7")
     here = make_shards("0.8")
     before = Location(url).tree()
-    assert len({merged, taken_back, elsewhere, of_job, nothing, here}) == 6
+    assert len({merged, taken_back, elsewhere, of_job, tried, locked, nothing, here}) == 8
     unused()
     assert capsys.readouterr().out.split() == [f"{url}/{nothing}"]
     assert Location(url).tree() == before
     unused("--remove")
     assert storage.read_output(url, nothing) is None
     after = Location(url).tree()
-    for name in (merged, taken_back, elsewhere, of_job, here):
+    for name in (merged, taken_back, elsewhere, of_job, tried, locked, here):
         output = storage.read_output(url, name)
         assert output is not None
         place = name.rpartition("/")[0]
@@ -144,6 +150,31 @@ def test_what_does_not_carry_the_mark_of_an_output_stays(project: Path, tmp_path
     assert storage.read_output(url, nothing) is None
     assert all(path.read_text() == "{}" for path in own)
     assert {path.name for path in photos.iterdir()} == {"a.jpg", *output.sizes}
+
+
+def test_a_killed_output_goes_on_with_the_same_inputs_alone(project: Path, tmp_path: Path) -> None:
+    url, named = f"local://{tmp_path}/bucket", Location("data/shards/general")
+
+    def begin(depends: str, *, writes: str = "") -> Location:
+        folder: Location = storage.begin(named, url, depends=depends, resumes=True)
+        for name in ("part", "manifest.json") if writes else ():
+            folder.write(name, json.dumps(writes).encode())
+        return folder
+
+    killed = begin("a", writes="1")
+    again = begin("a")
+    assert again == killed and [*again.tree()] == ["part"], "its manifest is written last"
+    other = begin("b", writes="2")
+    assert other != killed and not killed.tree()
+    notes = Location(f"{url}/unfinished").tree()
+    note = Location(f"{url}/unfinished").read(*notes)
+    storage.publish(named, other, url)
+    assert not Location(f"{url}/unfinished").tree()
+    Location(f"{url}/unfinished").write(*notes, note)  # killed before that
+    equal = begin("b", writes="2")
+    assert equal != other and other.tree()
+    storage.publish(named, equal, url)
+    assert other.tree() and not equal.tree(), "one of two equal outputs is kept"
 
 
 @pytest.mark.slow

@@ -113,7 +113,9 @@ def test_the_same_content_is_registered_once(inputs: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_champion_moves_only_when_perplexity_is_lower_by_the_margin(inputs: Path) -> None:
+def test_champion_moves_only_when_perplexity_is_lower_by_the_margin(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alter(inputs, by=0.0, perplexity=100.0)
     assert run(inputs)["decision"] == "champion is version 1, the first"
     alter(inputs, by=0.1, perplexity=99.5)
@@ -130,6 +132,13 @@ def test_champion_moves_only_when_perplexity_is_lower_by_the_margin(inputs: Path
     assert found["version"] == 1, "an older content is the older version"
     assert "champion stays version 3: version 1 is older" in found["decision"]
     assert aliases() == {1: [], 2: [], 3: ["candidate", "champion"]}  # nothing moves back
+    search = mlflow.MlflowClient.search_model_versions
+    monkeypatch.setattr(
+        mlflow.MlflowClient,
+        "search_model_versions",
+        lambda self, query, **named: search(self, query, max_results=1, **named),
+    )
+    assert [*aliases()] == [3, 2, 1], "MLflow answers in pages"
 
 
 @pytest.mark.slow
@@ -147,6 +156,25 @@ def test_an_experiment_registers_nothing_unless_it_is_asked_to(
     monkeypatch.setenv("ELMO_REGISTER", "1")
     assert run(inputs)["version"] == 2
     assert aliases() == {1: [], 2: ["candidate", "champion"]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "margin", "is_better"),
+    [
+        ({"perplexity.after.general": "99"}, 0.01, True),
+        ({"perplexity.after.general": "99.01"}, 0.01, False),
+        ({"perplexity.after.general": "100"}, 0.0, False),
+        ({"perplexity.after.general": "110", "perplexity.after.domain": "49"}, 0.01, True),
+        ({"perplexity.after.general": "90", "words": "other"}, 0.01, False),
+    ],
+)
+def test_a_better_version_has_the_perplexity_that_the_margin_asks_for(
+    changed: dict[str, str], margin: float, is_better: bool
+) -> None:
+    texts = {"heldout.general": "g", "heldout.domain": "d", "words": "w"}
+    tags = texts | {"perplexity.after.general": "100", "perplexity.after.domain": "50"}
+    versions = [champion.ModelVersion(k, "", [], t) for k, t in ((1, tags), (2, texts | changed))]
+    assert champion.is_better(*versions, margin=margin)[0] == is_better
 
 
 @pytest.mark.slow

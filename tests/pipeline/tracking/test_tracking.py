@@ -101,6 +101,7 @@ def test_a_run_of_a_folder_goes_on_and_names_its_failure(database: Path, tmp_pat
             raise ZeroDivisionError
     assert mlflow.MlflowClient().get_run(first.run_id).info.status == "FAILED"
     with tracking.run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
+        assert mlflow.MlflowClient().get_run(log.run_id).info.status == "RUNNING"
         log.log_metrics({"loss": 2.0, "gone": float("nan")}, step=2)
         log.set_tag("store", "abc")
         (tmp_path / "page.html").write_text("<p>")
