@@ -59,7 +59,7 @@ def format_error(
     newer = isinstance(file_format, int) and file_format > expected
     remedy = "a newer version wrote it: upgrade elmo-pipeline" if newer else remake
     return Mismatch(
-        f"{source}: has {name} {str(file_format)[:20]}, this version reads {expected}; {remedy}"
+        f"{source}: has {name} {str(file_format)[:20]}, but this version reads {expected}; {remedy}"
     )
 
 

@@ -85,7 +85,7 @@ class Vocabulary:
             counts = [_count(counts_path, *line) for line in enumerate(_read_lines(counts_path), 1)]
             if len(counts) != len(lines):
                 raise ElmoError(
-                    f"{counts_path}: has {len(counts)} counts, and {file} {len(lines)} words; "
+                    f"{counts_path}: has {len(counts)} counts, but {file} has {len(lines)} words; "
                     "make both again"
                 )
             counts = [counts[i] for i in word_lines]

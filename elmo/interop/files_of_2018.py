@@ -84,7 +84,7 @@ def import_2018(
     with open_hdf5(weights) as file, open_hdf5(table_path) as table_file:
         if config.input_words is not None:
             if vocabulary is None:
-                raise ElmoError(f"{weights}: reads words; pass their list with --vocabulary")
+                raise ElmoError(f"{weights}: reads words; pass the list of words with --vocabulary")
             shape = tuple(_find_dataset(table_file, table_path, "embedding").shape)
             if len(shape) != 2 or shape[0] != len(words):
                 raise ElmoError(

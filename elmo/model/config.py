@@ -121,7 +121,7 @@ def read_config(folder: Folder) -> ModelConfig:
     record = location.read_record(CONFIG, ModelConfig)
     if record.compute_digest() != record.digest:
         raise Damaged(
-            f"{source}: was altered (its digest is {record.compute_digest()[:12]}…, it says "
+            f"{source}: was altered (its digest is {record.compute_digest()[:12]}…, but it says "
             f"{record.digest[:12]}…); restore it or make the model again"
         )
     return record

@@ -273,8 +273,8 @@ def _publish(location: Location, manifest: StoreManifest) -> StoreManifest:
     data = encode_manifest(location, manifest)
     if not location.create(MANIFEST, data) and location.read(MANIFEST) != data:
         raise ElmoError(
-            f"{location}: another process has published another store here meanwhile, which stays; "
-            "choose a new folder"
+            f"{location}: another process published a different store here in the meantime; choose "
+            "a new folder"
         )
     return manifest
 

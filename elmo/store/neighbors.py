@@ -93,8 +93,8 @@ def parse_query(
             if begin < stop and end > start:
                 overlaps.append(token)
     raise ElmoError(
-        f"[{word}] is not one token: the model's tokenizer cuts {' '.join(overlaps)!r} there; put "
-        "one of these in brackets"
+        f"[{word}] is not one token: the model's tokenizer splits {' '.join(overlaps)!r} there; "
+        "put one of these in brackets"
     )
 
 
@@ -119,7 +119,7 @@ def neighbors(
     if k < 1:
         raise ElmoError(f"k must be 1 or more, found {k}")
     if not 0 <= position < len(tokens):
-        raise ElmoError(f"position must be that of one of {len(tokens)} tokens, found {position}")
+        raise ElmoError(f"position must be from 0 to {len(tokens) - 1}, found {position}")
     store.check_model(embedder.model.digest)
     names = layer_choice(store, layer)
     numbers = [layer_number(name) for name in names]

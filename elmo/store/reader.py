@@ -205,8 +205,8 @@ class Part:
         self.offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         if len(lengths) != entry.sentences or self.offsets[-1] != entry.tokens:
             raise ElmoError(
-                f"{name}: has {len(lengths)} sentences of {self.offsets[-1]} tokens, the manifest "
-                f"says {entry.sentences} of {entry.tokens}; make the store again"
+                f"{name}: has {len(lengths)} sentences and {self.offsets[-1]} tokens, but the "
+                f"manifest says {entry.sentences} and {entry.tokens}; make the store again"
             )
 
     def close(self) -> None:
@@ -421,8 +421,8 @@ def check_layout(name: str, schema: pa.Schema, layout: Layout) -> None:
         actual = (schema.metadata or {}).get(f"elmo.{key}".encode(), b"nothing").decode()
         if actual != value:
             raise Damaged(
-                f"{name}: says {key} {actual[:100]}, the manifest's layout {value[:100]}; restore "
-                "what was altered, or make the store again"
+                f"{name}: has {key} {actual[:100]}, but the manifest's layout has {value[:100]}; "
+                "restore the altered file, or make the store again"
             )
 
 

@@ -212,8 +212,8 @@ def read_word_vectors(
         if number == 1 and len(line.split()) == 2 and dim != 1:
             if line.split()[1] != str(dim):
                 raise ElmoError(
-                    f"{path}:1: has {line.split()[1]} numbers per word, word_dim is {dim}; change "
-                    "word_dim"
+                    f"{path}:1: has {line.split()[1]} numbers per word, but word_dim is {dim}; set "
+                    f"word_dim={line.split()[1]}"
                 )
             continue
         try:

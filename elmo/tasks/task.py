@@ -543,8 +543,8 @@ def _check_shapes(
                 for by_name in (shapes_of_file, expected)
             ]
             raise Mismatch(
-                f"{path}: does not fit task.json ({name} is {shapes[0]}, by task.json "
-                f"{shapes[1]}); train again"
+                f"{path}: does not fit task.json ({name} is {shapes[0]}, but task.json "
+                f"requires {shapes[1]}); train again"
             )
 
 
@@ -565,7 +565,7 @@ def _network(
     shape = record.bilm
     if shape is not None and model is not None and model_digest(model) != shape.digest:
         raise ElmoError(
-            f"{model}: is not the model that the task was trained with ({shape.digest[:12]}…)"
+            f"{model}: is not the model that the task was trained with; use {shape.digest[:12]}…"
         )
     inputs = TaskInputs(
         record.settings,

@@ -243,7 +243,7 @@ def restore_tensors(
                     "is missing" if saved_value is None else f"has shape {tuple(saved_value.shape)}"
                 )
                 raise Mismatch(
-                    f"{source}: {name} {shape}; this run's has {tuple(value.shape)}: it is a "
-                    "checkpoint of another model or optimizer"
+                    f"{source}: {name} is {shape}, but this run needs {tuple(value.shape)}; use a "
+                    "checkpoint of the same model and optimizer"
                 )
             value.copy_(saved_value)

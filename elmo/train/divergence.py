@@ -37,5 +37,5 @@ def divergence_error(progress: TrainingProgress, checkpoints: CheckpointFolder) 
         what_to_do += " (no earlier checkpoint is known to be good)"
     return ElmoError(
         f"training diverged after step {progress.step}: a loss, gradient or weight is not "
-        f"finite, or the loss far above chance; {what_to_do}"
+        f"finite, or the loss is far above chance; {what_to_do}"
     )

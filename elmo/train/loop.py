@@ -282,7 +282,7 @@ class _Training:
         )
         folder = settings.start_from
         if checkpoint.corpus != self.job.shards.digest:
-            raise ElmoError(f"training.start_from: {folder} was trained on other shards")
+            raise ElmoError(f"training.start_from: {folder} has other shards; choose another")
         for name in ("seed", "rows", "window", "block_sentences", "softmax"):
             if getattr(source_settings, name) != getattr(settings, name):
                 raise ElmoError(

@@ -195,8 +195,8 @@ def _receive(receiving: Connection, device: torch.device) -> Iterator[PreparedSt
             item = pickle.loads(receiving.recv_bytes())
         except EOFError:
             raise ElmoError(
-                "the process that reads the text has ended; run the same command again, and guard "
-                'the code of a script by if __name__ == "__main__"'
+                "the process that reads the text ended; run the same command again (in a script, "
+                'put your code below if __name__ == "__main__":)'
             ) from None
         if item is None:
             return

@@ -28,7 +28,7 @@ def hold_cores(ray: Any, cluster: Cluster, waiting: "WaitReport", *, is_own: boo
     gpus = int(cluster.gpu)
     if is_own and placeable_workers(ray, cpus=cluster.cpus, gpus=gpus) < cluster.workers:
         raise ElmoError(
-            f"{waiting.label}: {cluster.workers} workers need {needs}, and there are "
+            f"{waiting.label}: {cluster.workers} workers need {needs}, but there are "
             f"{describe_resources(ray)}; lower workers or cpus"
         )
     worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}

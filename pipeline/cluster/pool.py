@@ -172,8 +172,8 @@ class RetryCount:
         cause = type(error).__name__
         if times > RETRIES:
             raise Damaged(
-                f"{self.label}: {name} ended its worker {times} times ({cause}); check whether it "
-                "is damaged or the workers are out of memory"
+                f"{self.label}: {name} crashed its worker {times} times ({cause}); check whether "
+                "it is damaged or the workers are out of memory"
             ) from None
         say(f"{self.label}: {name}: its worker died ({cause}); retry {times} of {RETRIES}")
 

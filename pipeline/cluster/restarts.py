@@ -68,8 +68,8 @@ class LossCount:
         losses = describe_losses(failures)
         if self.count > self.limit:
             raise ElmoError(
-                f"{self.label}: {losses}; that is {self.count} losses without a new checkpoint "
-                "between: find the cause, then run the same command again to resume"
+                f"{self.label}: {losses}; {self.count} losses without a new checkpoint; "
+                "find the cause, then run the same command again to resume"
             )
         count = f"restart {self.count} of {self.limit} without a new checkpoint"
         say(f"{self.label}: {losses}; resuming from the newest checkpoint, {count}")

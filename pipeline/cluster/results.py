@@ -157,7 +157,7 @@ def _fetch_file(source: Location, digest: str, path: str) -> bytes:
         except FileNotFoundError:
             raise NotFound(f"{source}: has no {path}; submit again to make it") from None
     if _md5(data) != digest.removesuffix(".dir"):
-        raise Damaged(f"{source}: {path} is not what its {LOCK} names; submit again")
+        raise Damaged(f"{source}: {path} does not match its {LOCK}; submit again")
     _write(target, data)
     return data
 

@@ -236,8 +236,8 @@ def catch_ray_errors(address: str, *, advice: str = "; check --address") -> Iter
         yield
     except AuthenticationError:
         raise ElmoError(
-            f"{place} refuses this token; RAY_AUTH_TOKEN, or the file that RAY_AUTH_TOKEN_PATH "
-            "names, or ~/.ray/auth_token, must hold the cluster's"
+            f"{place} refuses this token; put the cluster's token into RAY_AUTH_TOKEN, the file "
+            "that RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token"
         ) from None
     except (KeyError, TypeError, json.JSONDecodeError):  # which requests raises as an OSError too
         raise ElmoError(f"{place}: the server there is not a Ray Jobs API{advice}") from None

@@ -375,7 +375,7 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
                 ) from None
             if is_last:
                 raise ElmoError(
-                    f"Ray did not start on this machine, twice ({reason}); free cores, memory and "
+                    f"Ray failed twice to start on this machine ({reason}); free cores, memory and "
                     "space in /tmp, then run the same command again"
                 ) from None
             say("Ray did not start in time; trying once more")

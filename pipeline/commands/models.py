@@ -307,7 +307,7 @@ def _texts(source: BinaryIO, name: str, column: str) -> Iterator[tuple[int, str]
         if number == 1:
             check_plain_text(name, line, "--column")
         if b"\0" in line:
-            raise ElmoError(f"{name}:{number}: has a zero byte, so it is no text; save it as UTF-8")
+            raise ElmoError(f"{name}:{number}: contains a zero byte; save it as UTF-8 text")
         try:
             text = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:

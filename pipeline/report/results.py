@@ -101,8 +101,8 @@ def _read_registration(path: Path, store: "FeatureStore") -> JsonObject:
     model = store.model
     if registration["model_digest"] != model:
         raise Mismatch(
-            f"{path}: names model {registration['model_digest'][:12]}…, the store was made by "
-            f"{model[:12]}…; run register again"
+            f"{path}: names model {registration['model_digest'][:12]}…, but the store was made by "
+            f"{model[:12]}…; run: elmo run register"
         )
     return registration
 

@@ -66,8 +66,8 @@ class Cluster:
             )
         if self.max_workers and not 1 <= self.workers <= self.max_workers:
             raise BadSettings(
-                f"max_workers {self.max_workers}: must be 0 (train with exactly `workers`), or "
-                f"workers, now {self.workers}, must be from 1 to that"
+                f"max_workers {self.max_workers}: must be 0 (exactly `workers`), or `workers` must "
+                f"be from 1 to max_workers, found {self.workers}"
             )
 
 

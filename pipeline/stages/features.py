@@ -101,7 +101,7 @@ def _check_room(out: Location, layout: "Layout", *, tokens: int, reusable_bytes:
     free, human = free_bytes(home), progress.human_size
     if (size if layout.codec == "none" else size // 2) - reusable_bytes > free:
         raise ElmoError(
-            f"{out}: {tokens:,} tokens take {human(size)}, only {human(free)} are free; set "
+            f"{out}: {tokens:,} tokens need {human(size)}, but {human(free)} is free; set "
             f'features.layers to "top" ({human(tokens * layout.width)}), name less text in '
             "corpus.domain, or set storage in cluster.yaml to a URL"
         )

@@ -68,7 +68,7 @@ def say_unfinished(folder: Path, *, name: str = "") -> None:
         seed_names = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
         epochs = read_task(folder).settings.epochs
         say(
-            f"{name or folder}: {seed_names}: still improving at epoch {epochs}, the last; raise "
+            f"{name or folder}: {seed_names}: still improving at the last epoch ({epochs}); raise "
             "epochs"
         )
 

@@ -111,7 +111,7 @@ def _run(
         _check_queries(params)
         if params.corpus.keep and params.tokenize.documents == "blank":
             raise BadSettings(
-                "params.yaml: corpus.keep: blank lines divide documents, not records; set "
+                "params.yaml: corpus.keep: needs one document per record; set "
                 "tokenize.documents to auto or line"
             )
     urls = (*params.corpus.general, *params.corpus.domain)

@@ -59,7 +59,7 @@ def choose_held_out_rule(
     if not rule.threshold:
         return rule
     if is_independent and params.documents == "auto" and _has_large_document(inputs, column, size):
-        say(f"{inputs[0].url}: one document is over an eighth of the text, so each line is one")
+        say(f"{inputs[0].url}: one document has over 1/8 of the text, so each line is a document")
         rule = HeldOutRule("line", rule.threshold)
     lowest, highest = 2**64, 0
     for hashes, _ in _documents(inputs, rule.documents, column, size):

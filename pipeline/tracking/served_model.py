@@ -74,8 +74,7 @@ def log_model(
                 tracking.mlflow_client().finalize_logged_model(info.model_id, "FAILED")
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise ElmoError(
-                f"{folder}: can't embed its own example as MLflow serves it ({reason}); it is not "
-                "registered"
+                f"{folder}: MLflow can't serve this model ({reason}); it is not registered"
             ) from error
     for name, score in scores.items():
         tracking.mlflow_client().log_metric(run_id, name, score, model_id=info.model_id)

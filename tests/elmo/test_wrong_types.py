@@ -99,7 +99,7 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
     ),
     "a position beyond": (
         lambda p: neighbors(p.store, p.embedder, ["he"], 1),
-        "position must be that of one of 1 tokens, found 1",
+        "position must be from 0 to 0, found 1",
     ),
     "a query of tokens": (lambda p: parse_query(["[he]"]), "the text must be a string"),  # type: ignore[arg-type]
 }

@@ -52,7 +52,7 @@ def test_counts_must_fit(tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match=r"counts\.txt:3: a count must be a whole number"):
         Vocabulary.load(tmp_path)
     (tmp_path / "counts.txt").write_text("1\n2\n")
-    with pytest.raises(ElmoError, match=r"counts\.txt: has 2 counts, and .* 7 words"):
+    with pytest.raises(ElmoError, match=r"counts\.txt: has 2 counts, but .* has 7 words"):
         Vocabulary.load(tmp_path)
 
 

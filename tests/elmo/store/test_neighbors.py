@@ -133,7 +133,7 @@ def test_equal_vectors_have_equal_cosines_wherever_they_lie() -> None:
 
 def test_the_query_has_one_token_in_brackets() -> None:
     assert parse_query("He has a [gift] for music") == (QUERY, 3)
-    with pytest.raises(ElmoError, match=r"the model's tokenizer cuts 'gift\.' there"):
+    with pytest.raises(ElmoError, match=r"the model's tokenizer splits 'gift\.' there"):
         parse_query("a [gift].")
     letters = parse_query("ab [b] c\nb", tokenize=lambda text: [list(t) for t in text.split()])
     assert letters == (["b"], 0)

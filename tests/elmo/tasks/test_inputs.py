@@ -76,7 +76,7 @@ def test_vectors_of_a_text_file_are_kept_as_they_are(tmp_path: Path, header: str
         ("cat 1 2 3\ndog 1\n", 2, "must be a word and 3 numbers"),
         ("cat 1 x 3\n", 1, "must be a word and 3 numbers"),
         ("cat 1 nan 3\n", 1, "must be a word and 3 numbers"),
-        ("2 5\ncat 1 2 3\n", 1, "has 5 numbers per word, word_dim is 3"),
+        ("2 5\ncat 1 2 3\n", 1, "has 5 numbers per word, but word_dim is 3; set word_dim=5"),
     ],
 )
 def test_broken_vectors_are_refused(tmp_path: Path, text: str, line: int, message: str) -> None:

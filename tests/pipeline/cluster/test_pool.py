@@ -87,7 +87,7 @@ def test_training_that_has_no_room_here_is_refused_at_once(tmp_path: Path) -> No
     with pytest.raises(ElmoError) as caught:
         fit(tmp_path, here)
     assert str(caught.value) == (
-        "train: 3 workers need 3 × 1 cores and 1 GPU, and there are 16 cores and 2 GPUs; lower "
+        "train: 3 workers need 3 × 1 cores and 1 GPU, but there are 16 cores and 2 GPUs; lower "
         "workers or cpus"
     )
 
@@ -135,10 +135,10 @@ def test_a_wait_ends_too_when_others_take_the_cores_before_ray_train_does(
 def test_an_item_that_ends_every_worker_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     items = ["a.arrow", "bad.arrow", "c.arrow"]
     here = Cluster(actors=2)
-    with pytest.raises(ElmoError, match=r"features: bad\.arrow ended its worker 4 times"):
+    with pytest.raises(ElmoError, match=r"features: bad\.arrow crashed its worker 4 times"):
         list(workers.actors(Poisoned, [], items, cluster=here, label="features", name=str))
     assert "features: bad.arrow: its worker died " in capsys.readouterr().err
-    with pytest.raises(ElmoError, match=r"count: 2 ended its worker 4 times"):
+    with pytest.raises(ElmoError, match=r"count: 2 crashed its worker 4 times"):
         list(workers.tasks(die, range(4), cluster=here, label="count"))
 
 

@@ -251,6 +251,6 @@ def test_a_store_that_can_not_fit_is_refused_before_the_work(
             run(given, disk / "store", PARAMS, 1)
         assert os.listdir(disk) == []
     line = str(refused.value)
-    assert re.search(r"store: [\d,]+ tokens take [\d.]+ [kM]B, only [\d.]+ kB are free", line)
+    assert re.search(r"store: [\d,]+ tokens need [\d.]+ [kM]B, but [\d.]+ kB is free", line)
     for way in ('features.layers to "top"', "corpus.domain", "storage"):
         assert way in line

@@ -226,7 +226,7 @@ def test_a_model_that_can_not_serve_its_example_is_refused(
     broken.write_text(source.replace("def load_context(self, context", "def load_context(self, c"))
     assert broken.read_text(encoding="utf-8") != source
     monkeypatch.setattr(pyfunc, "__file__", str(broken))
-    with pytest.raises(ElmoError, match="model: can't embed its own example as MLflow serves it"):
+    with pytest.raises(ElmoError, match="model: MLflow can't serve this model"):
         run(inputs)
     assert champion.versions("tiny") == []
     (logged,) = mlflow.MlflowClient().search_logged_models(["1"])
