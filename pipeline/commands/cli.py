@@ -87,7 +87,7 @@ class SectionedGroup(click.Group):
 
 @click.group(cls=SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="elmo-pipeline")
-@click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
+@click.option("-v", "--verbose", is_flag=True, help="Show details, and the traceback of an error.")
 @click.option("-q", "--quiet", is_flag=True, help="Hide progress; print only results and errors.")
 def cli(verbose: bool, quiet: bool) -> None:
     """Train ELMo on your own text, fine-tune it on a domain, and store its vectors as Parquet.

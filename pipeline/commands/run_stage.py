@@ -22,23 +22,16 @@ def run_stage(stage: "Stage", **values: Any) -> None:
     """Run a stage with the arguments `values`, write its numbers and metrics, and print its result.
 
     They are by name what the command line gave: the stage's arguments, `params_file`, the files
-    `metrics` and `numbers` or None, and `cluster` where the stage has one. Lines that explain a
-    result go to a log file in the stage's work folder.
+    `metrics` and `numbers` or None, and `cluster` where the stage has one.
     """
-    from ..terminal.progress import Progress, detail_log
+    from ..terminal.progress import Progress
 
-    words = [stage.name, *(values[item.name] for item in stage.inputs if item.kind == "word")]
-    label = " ".join(words)
+    words = (values[item.name] for item in stage.inputs if item.kind == "word")
+    label = " ".join([stage.name, *words])
     began = time.monotonic()
-    with detail_log(_log_of(values.get("work"), words), label), Progress(label, None, unit=""):
+    with Progress(label, None, unit=""):
         summary = _run_and_record(stage, **values)
     print_done(f"{label}: {summary} ({_duration(time.monotonic() - began)})")
-
-
-def _log_of(work: Any, words: list[str]) -> Path | None:
-    """Return the log file of a stage whose work folder is local."""
-    local = None if work is None else Location.parse(work).local
-    return local / f"{'-'.join(words)}.log" if local else None
 
 
 def _run_and_record(

@@ -77,16 +77,6 @@ RegistryName = Annotated[
         description="a name of at most 128 letters, digits, spaces, dots, - and _",
     ),
 ]
-# MLflow's own rules: no alias `latest`, and none that reads as a version (v1). `candidate` is the
-# newest version's.
-Alias = Annotated[
-    str,
-    Meta(
-        pattern=r"\A(?!latest\Z|candidate\Z)(?![vV]?\d+\Z)[A-Za-z0-9_-]{1,128}\Z",
-        description="a name of letters, digits, - and _, neither `latest` nor a version such as v1 "
-        "nor `candidate`",
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -251,11 +241,9 @@ class RegisterSettings:
 
     name: RegistryName
     """The name of the model in MLflow's registry."""
-    alias: Alias
-    """The alias of the best version, as in `models:/elmo@champion`."""
     margin: Annotated[float, Meta(ge=0, lt=1)]
-    """The share by which a new version must lower held-out perplexity, on the same text, to get the
-    alias."""
+    """The share by which a new version must lower held-out perplexity, on the same text, to become
+    champion (`models:/elmo@champion`)."""
 
 
 @dataclass(frozen=True)

@@ -129,9 +129,7 @@ def run(
         with tracking.run("register", params, inputs=inputs, sources=sources) as log:
             version, decision = _register_version(model, lineage, log, tags, scores, params)
     else:
-        decision = champion.decide_champion(
-            params.name, version, tags=tags, alias=params.alias, margin=params.margin
-        )
+        decision = champion.decide_champion(params.name, version, tags=tags, margin=params.margin)
     uri = f"models:/{params.name}/{version}"
     write_json(out, to_builtins(RegisterRecord(content, params.name, uri, version)))
     return {"version": version, "uri": uri, "decision": decision}
@@ -177,7 +175,6 @@ def _register_version(
             run_id=run_id,
             description=_describe(lineage, scores),
             name=params.name,
-            alias=params.alias,
             margin=params.margin,
             trained_with=lineage.params,
             scores=scores,

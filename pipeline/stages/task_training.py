@@ -164,7 +164,8 @@ def train_variant(
 
 
 class TrainProgress:
-    """The `report` callback of a task's training: writes a line per epoch to the stage's log file.
+    """The `report` callback of a task's training: prints a line per epoch, in a stage only
+    if `elmo --verbose` asked for it.
 
     The line begins with `name`. The figures of each seed go to the MLflow run that `open_run`
     returns, if given; it is called first when the data is checked and a seed begins.
@@ -198,7 +199,8 @@ class TrainProgress:
         mark = ", best so far" if score > self._best else ""
         self._best = max(self._best, score)
         epoch = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
-        log_detail(f"{epoch}: loss {figures['loss']:.4g}, {scores_text(scores)}{mark}")
+        show_line = say if log is None else log_detail
+        show_line(f"{epoch}: loss {figures['loss']:.4g}, {scores_text(scores)}{mark}")
 
 
 def name_by_seed(figures: Mapping[str, float], seed: int) -> dict[str, float]:

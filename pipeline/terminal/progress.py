@@ -1,23 +1,18 @@
 """Progress of long work: a bar on a terminal, elsewhere one line per minute.
 
-`ELMO_QUIET`, which `elmo --quiet` sets, hides both, and the lines of `say`. Lines of `log_detail`,
-for finding the cause of a problem, go to the log file of the running stage.
+`ELMO_QUIET`, which `elmo --quiet` sets, hides both, and the lines of `say`.
 """
 
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 from tqdm import tqdm
 
 EVERY = 60.0  # seconds between lines where there is no terminal
 _open: list["Progress"] = []  # the last one is shown
 _drawing = threading.RLock()
-_log: tuple[Path, str] | None = None  # the file of the stage, and its heading if not written yet
 
 
 class Progress:
@@ -117,34 +112,10 @@ def show_activity(activity: str) -> None:
         _open[-1].note = activity
 
 
-@contextmanager
-def detail_log(path: Path | None, heading: str) -> Iterator[None]:
-    """Send lines of `log_detail` in the block to the file `path`, below `heading` and the time.
-
-    Without a path they are printed, as by `say`. The file is made at the first line.
-    """
-    global _log
-    if path is not None:
-        _log = path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {heading}\n"
-    try:
-        yield
-    finally:
-        _log = None
-
-
 def log_detail(line: str) -> None:
-    """Write one line to the running stage's log file, for finding the cause of a problem.
-
-    Outside a `detail_log` block, and in one without a path, the line is printed.
-    """
-    global _log
-    if _log is None:
-        return say(line)
-    path, heading = _log
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"{heading}  {line}\n")
-    _log = path, ""
+    """Print one line for finding the cause of a problem, if `elmo --verbose` asked for them."""
+    if os.environ.get("ELMO_VERBOSE"):
+        say(line)
 
 
 def say(line: str) -> None:

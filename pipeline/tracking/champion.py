@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from .. import tracking
 
-CANDIDATE = "candidate"
+CANDIDATE, CHAMPION = "candidate", "champion"  # aliases
 TEXTS = ("domain", "general")  # the first that a version was measured on is the one compared
 SHOWN = 12  # characters of a digest in a tag that people read
 
@@ -77,13 +77,11 @@ def shorten(digest: str) -> str:
     return digest[:SHOWN]
 
 
-def decide_champion(
-    name: str, number: int, *, alias: str, margin: float, tags: Mapping[str, str]
-) -> str:
+def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str, str]) -> str:
     """Set a registered version's tags and aliases; return the decision and its reason as text.
 
     `name` is the registered model's, `number` the version's. `candidate` goes to the newest
-    version. `alias`, the champion, goes to the first one, and to a version whose held-out
+    version. `champion` goes to the first one, and to a version whose held-out
     perplexity is lower than the champion's by the share `margin`.
     """
     rows = {row.version: row for row in versions(name)}
@@ -97,22 +95,22 @@ def decide_champion(
     newest = max((v for v, row in rows.items() if CANDIDATE in row.aliases), default=0)
     if number > newest:  # an older commit that is reproduced moves nothing back
         _set_alias(name, CANDIDATE, number)
-    champion = next((row for row in rows.values() if alias in row.aliases), None)
+    champion = next((row for row in rows.values() if CHAMPION in row.aliases), None)
     if champion is None:
         if number != min(rows):
-            return f"no version is {alias}; set the alias in MLflow"
-        _set_alias(name, alias, number)
-        return f"{alias} is version {number}, the first"
+            return f"no version is {CHAMPION}; set the alias in MLflow"
+        _set_alias(name, CHAMPION, number)
+        return f"{CHAMPION} is version {number}, the first"
     if champion.version == number:
-        return f"{alias} is version {number}"
+        return f"{CHAMPION} is version {number}"
     if champion.tags.get("model_digest") == champion_tags["model_digest"]:
-        _set_alias(name, alias, number)
-        return f"{alias} moved from version {champion.version} to {number}: it is the same model"
+        _set_alias(name, CHAMPION, number)
+        return f"{CHAMPION} moved from version {champion.version} to {number}: it is the same model"
     better, reason = is_better(champion, rows[number], margin=margin)
     if better:
-        _set_alias(name, alias, number)
-        return f"{alias} moved from version {champion.version} to {number}: {reason}"
-    return f"{alias} stays version {champion.version}: {reason}; to move it, set it in MLflow"
+        _set_alias(name, CHAMPION, number)
+        return f"{CHAMPION} moved from version {champion.version} to {number}: {reason}"
+    return f"{CHAMPION} stays version {champion.version}: {reason}; to move it, set it in MLflow"
 
 
 def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> tuple[bool, str]:

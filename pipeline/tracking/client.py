@@ -48,11 +48,7 @@ def mlflow_client() -> Any:
             mlflow.set_tracking_uri(_default_uri(project_root()))
         uri = uri_with_login()
         if uri not in _CLIENTS:
-            file = database_of(uri)
-            if file is not None:
-                check_database(file)
-                with silenced("mlflow"):  # again: importing it has set its logger's level
-                    make_database(file)
+            _prepare_database(uri)
             _CLIENTS[uri] = mlflow.MlflowClient()
         return _CLIENTS[uri]
 
@@ -87,14 +83,15 @@ def check_mlflow() -> None:
     """
     with catch_mlflow_errors():
         client = mlflow_client()
-        file = database_of(uri_with_login())
-        if file is None:
-            client.search_experiments(max_results=1)
-            return
-        check_database(file)
-        with silenced("mlflow"):
-            make_database(file)
+        _prepare_database(uri_with_login())
         client.search_experiments(max_results=1)
+
+
+def _prepare_database(uri: str) -> None:
+    if (file := database_of(uri)) is not None:
+        check_database(file)
+        with silenced("mlflow"):  # importing it has set its logger's level
+            make_database(file)
 
 
 @contextmanager

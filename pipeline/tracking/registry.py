@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from .. import tracking
-from .champion import CANDIDATE, decide_champion, find_version
+from .champion import CANDIDATE, CHAMPION, decide_champion, find_version
 from .served_model import log_model
 
 
@@ -17,7 +17,6 @@ def register(
     folder: Path,
     *,
     name: str,
-    alias: str,
     margin: float,
     tags: Mapping[str, str],
     run_id: str,
@@ -29,8 +28,8 @@ def register(
     return the version and the decision about the champion.
 
     The content is known by its digest, "model_digest" in `tags`. A new version belongs to the
-    MLflow run `run_id`, and people read its `description`. `alias` is the champion's alias, and
-    `margin` the share by which perplexity must fall for it to move. MLflow shows the settings
+    MLflow run `run_id`, and people read its `description`. `margin` is the share by which
+    perplexity must fall for the champion to move. MLflow shows the settings
     `trained_with` and the `scores` beside the model. Raises `ElmoError`, and
     publishes nothing, if the model can't embed an example.
     """
@@ -41,14 +40,14 @@ def register(
             logged_model = log_model(
                 folder, run_id, digest=content, trained_with=trained_with, scores=scores
             )
-            created = _publish(name, logged_model, run_id, tags, description, alias)
+            created = _publish(name, logged_model, run_id, tags, description)
             # The version is another process's if that one was first.
             number = find_version(name, content) or created
-        return number, decide_champion(name, number, alias=alias, margin=margin, tags=tags)
+        return number, decide_champion(name, number, margin=margin, tags=tags)
 
 
 def _publish(
-    name: str, model_uri: str, run_id: str, tags: Mapping[str, str], description: str, alias: str
+    name: str, model_uri: str, run_id: str, tags: Mapping[str, str], description: str
 ) -> int:
     from mlflow.exceptions import MlflowException
 
@@ -57,7 +56,7 @@ def _publish(
         client.create_registered_model(
             name,
             description=f"ELMo models that give words vectors in their sentences: models:/{name}@"
-            f"{alias} is the one to use, @{CANDIDATE} the newest.",
+            f"{CHAMPION} is the one to use, @{CANDIDATE} the newest.",
         )
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":

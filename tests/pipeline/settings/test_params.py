@@ -104,8 +104,6 @@ def test_a_whole_number_may_have_an_exponent(
         ("corpus.domain", ["a\0b"], "a file, folder, glob or URL"),
         ("features.layers", "0,x", "all, top or numbers"),
         ("register.name", "a/b:c", "a name of at most 128 letters"),
-        ("register.alias", "latest", "neither `latest` nor a version"),
-        ("register.alias", "v1", "neither `latest` nor a version"),
         ("report.neighbors", 0, "a whole number of at least 1"),
     ],
 )

@@ -72,9 +72,10 @@ def test_auto_is_settled_before_anything_is_read(
     arguments, setting = commands(tmp_path, "auto")[name]
     for speeds, chosen in ((EMULATES, "float32"), (HAS_UNITS, "bfloat16")):
         measured(monkeypatch, speeds)
+        details: list[str] = []
+        monkeypatch.setattr("pipeline.terminal.progress.log_detail", details.append)
         _, _, error = elmo(name, *arguments)
-        log = tmp_path / "runs" / f"{name}.log"
-        said = log.read_text() if log.exists() else error  # of the setting that is an option
+        said = details[0] if details else error  # of the setting that is an option
         assert f"{setting}: auto is {chosen}" in said
         assert ("auto is" in error) == (name == "embed")
 

@@ -28,7 +28,7 @@ from pipeline.tracking import champion, origin, pyfunc, registry, served_model
 from tests.elmo.conftest import save, save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
-PARAMS = RegisterSettings(name="tiny", alias="champion", margin=0.01)
+PARAMS = RegisterSettings(name="tiny", margin=0.01)
 
 
 @pytest.fixture
@@ -285,7 +285,6 @@ def test_the_first_of_two_versions_wins(inputs: Path, monkeypatch: pytest.Monkey
         version, _ = registry.register(
             inputs / "model",
             name="tiny",
-            alias="champion",
             margin=0.01,
             tags=tags,
             run_id=log.run_id,

@@ -73,25 +73,6 @@ def test_of_several_the_newest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
     assert progress._open == []
 
 
-def test_details_go_to_the_log_file_of_the_stage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "work" / "pretrain.log"
-    with progress.detail_log(file, "pretrain"):
-        assert not file.parent.exists()
-        progress.log_detail("step 20, held-out perplexity 135.8")
-        progress.log_detail("step 40, held-out perplexity 131.6")
-    assert capsys.readouterr().err == ""
-    heading, *lines = file.read_text().splitlines()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d pretrain", heading)
-    assert lines == [
-        "  step 20, held-out perplexity 135.8",
-        "  step 40, held-out perplexity 131.6",
-    ]
-    progress.log_detail("of no stage")
-    assert capsys.readouterr().err == "  of no stage\n"
-
-
 @pytest.mark.usefixtures("soon")
 def test_a_log_gets_lines_while_one_shard_is_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log("  tokenize: 0 of 1 shards, 0:00 so far\n")
@@ -122,9 +103,10 @@ def test_training_in_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_report_that_is_gone_for_a_while_does_not_end_the_display(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a URL does not answer, or its file is read between its emptying and its writing."""
+    monkeypatch.setenv("ELMO_VERBOSE", "1")
     file = tmp_path / "live.json"
 
     def report(step: int) -> None:

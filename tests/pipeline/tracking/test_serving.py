@@ -44,7 +44,7 @@ def registered(tmp_path: Path, own_mlflow: Path) -> str:
     save_tiny_model(model, tokenizer=installed_tokenization("unicode", "split"))
     settings = StoreSettings()
     build(store, shards=shards, model=model, settings=settings, work=tmp_path / "work")
-    params = RegisterSettings(name="served", alias="champion", margin=0.01)
+    params = RegisterSettings(name="served", margin=0.01)
     out = tmp_path / "registered.json"
     register.run(
         Location(model),

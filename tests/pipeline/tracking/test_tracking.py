@@ -229,7 +229,6 @@ def register(folder: Path, *, rows: int = 5) -> tuple[int, str]:
         return registry.register(
             folder / "model",
             name="tiny",
-            alias="champion",
             margin=0.01,
             tags={"model_digest": load_model(folder / "model").digest},
             run_id=log.run_id,
