@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_548,
-    "pipeline": 14_346,
+    "pipeline": 14_408,
     "research": 2_240,
     "benchmarks": 3_384,
-    "tests": 27_104,
+    "tests": 27_131,
 }
 
 

@@ -132,8 +132,16 @@ def inspect(
         return
     formats = ", ".join(f"{count:,} {name}" for name, count in text["formats"].items())
     print_done(f"inspect: {human_size(text['bytes'])} in {len(inputs):,} files: {formats}")
-    sizes = (human_size(text[f"{kind}_document_bytes"]) for kind in ("median", "longest"))
-    print_done("  {:,} documents: {} the median, {} the longest".format(text["documents"], *sizes))
+    sizes = ", ".join(
+        f"{share} up to {human_size(size)}" for share, size in text["document_bytes"].items()
+    )
+    print_done(f"  {text['documents']:,} documents: {sizes}")
+    words = ", ".join(f"{distinct:,} in {count:,}" for count, distinct in text["words"])
+    print_done(f"  distinct words: {words}")
+    print_done(
+        "  held out: {documents:,} documents of 256 bytes or more, {in_training:,} of them with a "
+        "near copy in the training text".format(**text["heldout"])
+    )
     scripts = ", ".join(f"{count:,} {name}" for name, count in text["scripts"].items())
     print_done(f"  documents by script: {scripts or 'no letters'}")
     for name in ("duplicate_share", "not_text_sentences", "wrapped_lines", "decomposed_tokens"):

@@ -1,5 +1,6 @@
 """Inspection of a text before anything is made from it, by the passes of the tokenize stage."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,16 +32,24 @@ from ..text.copies import (
 from ..text.documents import DocumentBlock
 from ..text.filters import FILTERS, DocumentCounts, find_filtered, join_counts
 from ..text.input_files import InputFile, check_inputs
+from ..text.near_duplicates import find_near_duplicates
 from ..text.pieces import Piece
 from ..text.quality import QualityCounts, summarize
 from ..text.shard_builder import keep_lines
-from ..text.text_hashes import Hashes
+from ..text.text_hashes import Hashes, hash_strings
 from .tokenize import plan_text, run_tasks
 
 _SAMPLES = 20  # at most, of what a filter leaves out
 _SAMPLE = 200  # characters of each, at most
-# UTF-8 that was read as Latin-1 or Windows-1252, and characters that were lost before.
-_MOJIBAKE = "[ÂÃâ][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|\ufffd"
+_FAULTS = {  # what no filter leaves out, by a pattern of what stands between spaces
+    # UTF-8 that was read as Latin-1 or Windows-1252, and characters that were lost before.
+    "mojibake": "[ÂÃâ][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|\ufffd",
+    # Tags and entities of HTML, links and fences of Markdown.
+    "markup": r"</?(a|b|br|div|em|h\d|i|img|li|p|span|td|tr|ul)\b[^<]*/?>|<(a|div|img|p|span)$"
+    r"|</\w+>|&(amp|gt|lt|nbsp|quot|#\d+);|\]\(\w+:|^```",
+}
+_SHARES = (0.1, 0.5, 0.9, 0.99, 1.0)  # of documents, whose largest size is given
+_PARTS = (0.01, 0.1, 0.5, 1.0)  # of the text, whose distinct words are counted
 _SETTINGS: dict[str, tuple[str, Any, Any]] = {  # as in `FILTERS`
     "near_copy": ("near_duplicates", 0.0, 0.3),
     "repeated_line": ("repeated_lines", 0, 10),
@@ -53,15 +62,19 @@ Place = tuple[int, Range]  # lines of the piece with this number
 
 
 class PieceContents(NamedTuple):
-    """The contents of a piece of a text; `mojibake` has the lines with it, as ranges.
+    """The contents of a piece of a text; `faults` has the lines with each, as ranges.
 
-    `quality` counts lines instead of sentences, and what stands between spaces instead of tokens.
+    `quality` counts lines instead of sentences, and what stands between spaces instead of tokens:
+    `words` are the hashes of the distinct ones, `places` where each stands first, of `word_count`.
     """
 
     passages: PiecePassages
     documents: DocumentCounts
     quality: QualityCounts
-    mojibake: Int64s
+    faults: dict[str, Int64s]
+    words: Hashes
+    places: Int64s
+    word_count: int
 
 
 def inspect_text(
@@ -72,7 +85,7 @@ def inspect_text(
     `findings` has for each reason what is left out if its filter alone is used: its setting,
     whether that `is_on` in `params`, lines, bytes, and samples, each with the earlier text that it
     repeats if it does. Filters that are off are tried with usual values, `scripts` with that of
-    most documents. Copies are always left out, and mojibake never.
+    most documents. Copies are always left out, and mojibake and markup never.
     """
     is_on = {name: getattr(params, name) != off for name, off, _ in _SETTINGS.values()}
     values = {name: value for name, _, value in _SETTINGS.values() if not is_on[name]}
@@ -125,8 +138,12 @@ def inspect_text(
         "formats": Counter(input_.format for input_ in inputs),
         "bytes": sum(input_.bytes for input_ in inputs),
         "documents": int((sizes > 0).sum()),
-        "median_document_bytes": int(np.median(sizes[sizes > 0])) if sizes.any() else 0,
-        "longest_document_bytes": int(sizes.max(initial=0)),
+        "document_bytes": {
+            f"{share:.0%}": int(np.quantile(sizes[sizes > 0], share)) if sizes.any() else 0
+            for share in _SHARES
+        },
+        "words": _count_words(contents),
+        "heldout": _find_held_out_twins(passages, tried.near_duplicates),
         "scripts": dict(scripts.most_common()),
         "quality": summarize([of_piece.quality for of_piece in contents]),
         "findings": [
@@ -157,7 +174,7 @@ def _choose_by_reason(
         "copy": (copies, copy_samples),
         "near_copy": _choose([part.lines for part in near_documents], near_originals),
         **{reason: _choose([part[reason] for part in filtered]) for reason in FILTERS},
-        "mojibake": _choose([of_piece.mojibake for of_piece in contents]),
+        **{name: _choose([of_piece.faults[name] for of_piece in contents]) for name in _FAULTS},
     }
 
 
@@ -185,24 +202,62 @@ def _describe(
 
 def examine_piece(piece: Piece) -> PieceContents | ElmoError:
     """Return what a piece holds, or the error of a file that cannot be read."""
-    quality, mojibake = QualityCounts(), [np.zeros((0, 2), np.int64)]
+    quality, faults = QualityCounts(), {name: [np.zeros((0, 2), np.int64)] for name in _FAULTS}
+    words, places, word_count = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
 
     def examine(block: DocumentBlock, first_line: int) -> None:
+        nonlocal word_count
         rows = block.rows
         if block.records is None:
             quality.add_lines(block.text)
         if len(rows.ids):
             quality.add(rows.distinct, rows.ids, rows.counts, rows.hashes)
-            has_mojibake = pc.match_substring_regex(rows.distinct, _MOJIBAKE).to_numpy(False)
             line_of = np.repeat(np.arange(len(rows.counts)), rows.counts)
-            lines = first_line + np.unique(line_of[has_mojibake[rows.ids]])
-            mojibake.append(np.stack([lines, lines + 1], 1))
+            for name, pattern in _FAULTS.items():
+                has_fault = pc.match_substring_regex(rows.distinct, pattern).to_numpy(False)
+                lines = first_line + np.unique(line_of[has_fault[rows.ids]])
+                faults[name].append(np.stack([lines, lines + 1], 1))
+            ids, first_places = np.unique(rows.ids, return_index=True)
+            words.append(hash_strings(rows.distinct)[ids])
+            places.append(word_count + first_places)
+            word_count += len(rows.ids)
 
     try:
         passages, documents = collect_passages(piece, counts_documents=True, on_block=examine)
     except ElmoError as error:
         return error
-    return PieceContents(passages, documents, quality, np.concatenate(mojibake))
+    lines_by_fault = {name: np.concatenate(lines) for name, lines in faults.items()}
+    first_words = _find_first(np.concatenate(words), np.concatenate(places))
+    return PieceContents(passages, documents, quality, lines_by_fault, *first_words, word_count)
+
+
+def _find_first(words: Hashes, places: Int64s) -> tuple[Hashes, Int64s]:
+    """Return the distinct words and the first place of each."""
+    order = np.argsort(places, kind="stable")
+    distinct, firsts = np.unique(words[order], return_index=True)
+    return distinct, places[order][firsts]
+
+
+def _count_words(contents: Sequence[PieceContents]) -> list[tuple[int, int]]:
+    """Return pairs for growing beginnings of the text: its words, and the distinct ones of them."""
+    ends = np.cumsum([of_piece.word_count for of_piece in contents])
+    places = [p.places + end - p.word_count for p, end in zip(contents, ends.tolist(), strict=True)]
+    words = np.concatenate([of_piece.words for of_piece in contents])
+    _, firsts = _find_first(words, np.concatenate(places))
+    counts = [math.ceil(part * int(ends[-1])) for part in _PARTS]
+    return [(count, int((firsts < count).sum())) for count in counts]
+
+
+def _find_held_out_twins(passages: Sequence[PiecePassages], similarity: float) -> dict[str, int]:
+    """Count the held-out documents that are long enough, and those with a near copy in training."""
+    documents = [of_piece.near_documents for of_piece in passages]
+    keys = np.concatenate([of_piece.keys for of_piece in documents])
+    heldout = np.concatenate([of_piece.heldout for of_piece in documents])
+    keys = np.concatenate([keys[~heldout], keys[heldout]])
+    count = int((~heldout).sum())
+    twins = find_near_duplicates(keys, similarity=similarity, reference_count=count)
+    in_training = int((twins >= 0).sum()) if count else 0
+    return {"documents": int(heldout.sum()), "in_training": in_training}
 
 
 def _join_files(documents: Sequence[DocumentCounts], pieces: Sequence[Piece]) -> DocumentCounts:

@@ -61,7 +61,7 @@ def test_a_filter_is_said_to_leave_out_what_it_leaves_out(
     inputs, params = find_inputs(dirty), replace(PARAMS, shard_bytes=size)
     text = inspect_text(inputs, params, column="body", cluster=CLUSTER)
     findings = {finding["reason"]: finding for finding in text["findings"]}
-    assert set(findings) == {*SETTINGS, "mojibake"}
+    assert set(findings) == {*SETTINGS, "mojibake", "markup"}
     for reason, setting in SETTINGS.items():
         out = tmp_path / reason
         tokenize(
@@ -110,10 +110,37 @@ def test_a_file_that_is_one_document_is_one_whatever_its_pieces(tmp_path: Path) 
     inputs = find_inputs([str(tmp_path / "a.txt")])
     text = inspect_text(inputs, params, column="", cluster=CLUSTER)
     assert (text["documents"], text["scripts"]) == (1, {"latin": 1})
-    assert text["median_document_bytes"] == text["longest_document_bytes"] == 7500
+    assert set(text["document_bytes"].values()) == {7500}
+    assert text["words"] == [(20, 4), (200, 4), (1000, 4), (2000, 4)]
     (tmp_path / "a.csv").write_text("body\n")
     inputs = find_inputs([str(tmp_path / "a.csv")])
     assert inspect_text(inputs, PARAMS, column="body", cluster=CLUSTER)["documents"] == 0
+
+
+@pytest.mark.parametrize("size", [4096, 1 << 20])
+def test_held_out_documents_with_a_near_copy_in_training_are_counted(
+    tmp_path: Path, size: int
+) -> None:
+    """Markup and how the vocabulary grows are shown too."""
+    pick, twins = random.Random(5), dict[str, str]()
+    for _ in range(40):
+        words = [f"word{pick.randrange(10**5)}" for _ in range(60)]
+        one, other = " ".join(words), " ".join([*words[:9], "<br/>", *words[10:]])
+        twins |= {one: other, other: one}
+    (tmp_path / "a.txt").write_text("\n".join(sorted(twins)) + "\n")
+    inputs = find_inputs([str(tmp_path / "a.txt")])
+    params = replace(PARAMS, heldout=0.3, documents="line", shard_bytes=size)
+    out, work = Location(tmp_path / "out"), Location(tmp_path / "work")
+    tokenize(inputs, out, params, column="", work=work, cluster=CLUSTER)
+    shards = [Shards(tmp_path / "out").open(e) for e in Shards(tmp_path / "out").entries("heldout")]
+    heldout = {" ".join(shard.tokens(k)) for shard in shards for k in range(len(shard))}
+    text = inspect_text(inputs, params, column="", cluster=CLUSTER)
+    in_training = sum(twins[one] not in heldout for one in heldout)
+    assert text["heldout"] == {"documents": len(heldout), "in_training": in_training}
+    words = " ".join(sorted(twins)).split()
+    assert text["words"] == [(n, len(set(words[:n]))) for n in (48, 480, 2400, 4800)]
+    (markup,) = (finding for finding in text["findings"] if finding["reason"] == "markup")
+    assert len(markup["samples"]) == 20 and "<br/>" in markup["samples"][0]["text"]
 
 
 def test_the_command_prints_what_is_in_the_text(
@@ -122,7 +149,7 @@ def test_the_command_prints_what_is_in_the_text(
     monkeypatch.chdir(tmp_path)  # which is no project
     code, out, _ = elmo("inspect", *dirty, "--column", "body")
     assert code == 0
-    assert "A header" in out and "tokenize.max_symbols: 0.3" in out
+    assert "A header" in out and "tokenize.max_symbols: 0.3" in out and "distinct words: " in out
     code, out, _ = elmo("inspect", *dirty, "--column", "body", "--json")
     assert code == 0
     assert json.loads(out)["documents"] == 167
