@@ -127,7 +127,6 @@ def recipe_2018(precision: Any, *, rows: int, window: int) -> TrainingSettings:
         evaluate_every=1,
         evaluate_tokens=0,
         patience=0,
-        start_from="",
     )
 
 

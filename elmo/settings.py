@@ -249,12 +249,6 @@ class TrainingSettings:
     200,000, as before and after training."""
     patience: WholeNumber
     """The number of measurements without improvement before training stops; 0: never."""
-    start_from: Annotated[
-        str,
-        Meta(pattern=r"\A[^\x00]{0,4096}\Z", description="the folder of a checkpoint, or empty"),
-    ]
-    """The folder of a checkpoint of another run to continue from, for example with a lower learning
-    rate after a divergence; empty: none."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -275,8 +269,7 @@ class CheckpointSettings:
     it keeps; results do not depend on them.
 
     A checkpoint is written every `minutes`, at each measurement of held-out perplexity and at the
-    end. The last `keep` are kept, and also the best one and the newest one that later losses
-    confirmed as good.
+    end. The last `keep` and the best one are kept.
     """
 
     minutes: Annotated[float, Meta(ge=0, le=100_000)]

@@ -6,7 +6,6 @@ saved is in `loop`; how often, and how many are kept, in `CheckpointSettings`.
 """
 
 import sys
-from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
@@ -20,25 +19,22 @@ from elmo.errors import ElmoError, Mismatch
 from elmo.io.atomic import sweep, write_json
 from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location
-from elmo.io.records import Count, Header, Sha256, check_sha256
+from elmo.io.records import Header, Sha256, check_sha256
 from elmo.model.weights import load_weights, save_weights
-from elmo.settings import TrainingSettings
 from elmo.train.curves import StepSums
 
-FORMAT = 2  # of state.json
+FORMAT = 3  # of state.json
 
 
 @dataclass
 class TrainingProgress:
-    """The progress of a training: all that a checkpoint holds besides tensors and settings.
+    """The progress of a training: all that a checkpoint holds besides tensors.
 
     `step` counts the steps taken, `tokens` their predictions per direction, and `position` is where
     they ended in the text. `best` is the lowest held-out perplexity, reached at `best_step`;
     `figures` are all figures of that evaluation, if it read the whole held-out text. `stale` counts
     the evaluations since. `due` means that this step's evaluation is still to be done. `means` sums
-    the steps since the last report. The rest names a good checkpoint if training diverges: `lowest`
-    is the lowest mean loss reported, `sound_step` the newest checkpoint that later losses confirmed
-    as good, and `tried_step` the one that the next losses will judge.
+    the steps since the last report.
     """
 
     step: int
@@ -50,19 +46,12 @@ class TrainingProgress:
     figures: dict[str, float | None] | None = None
     stale: int = 0
     due: bool = False
-    lowest: float | None = None
-    sound_step: int | None = None
-    tried_step: int | None = None
     means: StepSums = field(default_factory=StepSums)
 
 
 class CheckpointRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """The content of a checkpoint's `state.json`: settings, progress, the digest of the shards
-    (`corpus`), the number of steps planned, and the SHA-256 of its tensors."""
+    """The content of a checkpoint's `state.json`: the progress, and the SHA-256 of its tensors."""
 
-    corpus: str
-    steps: Count
-    settings: TrainingSettings
     progress: TrainingProgress
     sha256: Sha256
     format: int = FORMAT
@@ -70,16 +59,10 @@ class CheckpointRecord(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint: tensors by name, the progress, and the settings of the training.
-
-    `steps` is the number of steps planned, and `corpus` the digest of the shards.
-    """
+    """A checkpoint: tensors by name, and the progress of the training."""
 
     tensors: dict[str, Tensor]
     progress: TrainingProgress
-    settings: TrainingSettings
-    steps: int
-    corpus: str
 
     @classmethod
     def load(cls, folder: Location) -> "Checkpoint":
@@ -88,31 +71,18 @@ class Checkpoint:
         with local_folder(folder) as local:
             check_sha256(local / "state.safetensors", record.sha256)
             tensors = load_weights(local / "state.safetensors")
-        return cls(tensors, record.progress, record.settings, record.steps, record.corpus)
-
-    @staticmethod
-    def digest(folder: Location) -> str:
-        """Return the recorded SHA-256 of a checkpoint's tensors, without reading them."""
-        return _record(folder).sha256
+        return cls(tensors, record.progress)
 
     def save(self, folder: Location) -> None:
         """Write the checkpoint to a folder, completely or not at all."""
         with new_folder(folder, required=("state.json",)) as new_checkpoint:
             digest = save_weights(new_checkpoint / "state.safetensors", self.tensors)
-            record = {
-                "format": FORMAT,
-                "corpus": self.corpus,
-                "steps": self.steps,
-                "settings": asdict(self.settings),
-                "progress": asdict(self.progress),
-                "sha256": digest,
-            }
+            record = {"format": FORMAT, "progress": asdict(self.progress), "sha256": digest}
             write_json(new_checkpoint / "state.json", record)
 
 
 class CheckpointFolder:
-    """The folder of one training's checkpoints: the last `keep`, and those that `save` is told to
-    keep."""
+    """The folder of one training's checkpoints: the last `keep`, and the best one."""
 
     def __init__(self, folder: Location, *, keep: int) -> None:
         self.folder, self.keep = folder, keep
@@ -130,17 +100,13 @@ class CheckpointFolder:
             names = [name for name in names if (self.folder / name).exists("state.json")]
         return sorted(int(name.removeprefix("step-")) for name in names)
 
-    def save(self, checkpoint: Checkpoint, *, keep_steps: Iterable[int | None]) -> None:
+    def save(self, checkpoint: Checkpoint, *, best_step: int | None) -> None:
         """Copy the tensors, then write the checkpoint on another thread, after the previous one is
-        written.
-
-        Older checkpoints are deleted, but for the last `keep` and those of the steps `keep_steps`,
-        in which None is ignored.
-        """
+        written. Older checkpoints are deleted, but for the last `keep` and that of `best_step`."""
         self.wait()
         copies = _copy_to_host(checkpoint.tensors)
         snapshot = replace(checkpoint, tensors=copies, progress=deepcopy(checkpoint.progress))
-        self._writing = self._thread.submit(self._write, snapshot, set(keep_steps))
+        self._writing = self._thread.submit(self._write, snapshot, best_step)
 
     def wait(self) -> None:
         """Wait until the last checkpoint is written; raise its exception if that failed."""
@@ -179,10 +145,10 @@ class CheckpointFolder:
                 )
         return None
 
-    def _write(self, checkpoint: Checkpoint, keep_steps: set[int | None]) -> None:
+    def _write(self, checkpoint: Checkpoint, best_step: int | None) -> None:
         checkpoint.save(self.path(checkpoint.progress.step))
         for step in self.steps()[: -self.keep]:
-            if step not in keep_steps:
+            if step != best_step:
                 self.path(step).remove()
 
 

@@ -12,13 +12,11 @@ import torch
 
 from elmo.data.stream import StreamPosition
 from elmo.errors import ElmoError
-from elmo.io.location import Location
 from elmo.model.weights import is_finite
 from elmo.nn.cell import repays_compiling
 from elmo.nn.device import exact_float32
 from elmo.nn.lstm import LSTMState
 from elmo.nn.softmax import Softmax
-from elmo.settings import TrainingSettings
 from elmo.train.agreement import StopAndSave, any_worker, gather_rows, interruptible
 from elmo.train.checkpoints import (
     Checkpoint,
@@ -28,7 +26,6 @@ from elmo.train.checkpoints import (
     state_tensors,
 )
 from elmo.train.curves import Curves, StepSums
-from elmo.train.divergence import divergence_error, judge_loss
 from elmo.train.job import TrainingJob
 from elmo.train.optimizer import Optimizer
 from elmo.train.perplexity import NotFinite, Perplexity
@@ -116,7 +113,10 @@ def _take_steps(
     except (FloatingPointError, NotFinite):
         training.flush_curves()
         checkpoints.wait()
-        raise divergence_error(progress, checkpoints) from None
+        raise ElmoError(
+            f"training diverged after step {progress.step}: a loss, gradient or weight is not "
+            "finite, or the loss far above chance; lower optimizer.lr or optimizer.clip"
+        ) from None
     finally:
         windows.close()
     if not progress.finished:
@@ -138,47 +138,43 @@ class _Training:
         self.positions = self.stream.predictions_per_epoch * settings.epochs
         self.steps = math.ceil(self.positions / (settings.rows * settings.window))
         self.measured_after = job.measured_after(self.steps)
-        self.optimizer = self._make_optimizer(settings, self.steps)
+        is_sampled = settings.softmax == "sampled" and isinstance(job.softmax, Softmax)
+        self.optimizer = Optimizer(
+            settings.optimizer,
+            self.parameters,
+            steps=self.steps,
+            word_matrix=WORD_MATRIX if is_sampled else (),
+        )
         self.stepper = Stepper(job.bilm, job.softmax, self.optimizer, settings, workers)
         self.checkpoints = CheckpointFolder(job.folder / "checkpoints", keep=job.checkpointing.keep)
         self.curves = Curves(job.folder)
         self.heldout = job.heldout(workers)
         self.speed = _Speed()
-        self.newest: int | None = None  # the step of the newest checkpoint
         self.pending_figures: StepFigures | None = (
             None  # the figures of the last step, not read yet
         )
 
     def begin(self) -> tuple[TrainingProgress, LSTMState]:
-        """Start anew, resume from the newest checkpoint, or start from another training's
-        checkpoint. The first worker reads it, and gives the others what they need."""
+        """Start anew, or resume from the newest checkpoint, read by the first worker alone."""
         rows = self.job.settings.rows
         state = self.job.bilm.lstm.zero_state(rows)
-        progress, self.newest = self.workers.call_on_first(lambda: self._read_start(state))
+        progress = self.workers.call_on_first(lambda: self._read_start(state))
         slots = self.optimizer.slots if progress.step else {}
         self.workers.copy_from_first(state_tensors(self.job.modules(), slots).values())
         self.workers.copy_from_first(state)
         own_rows = self.workers.own_rows(rows)
         return progress, state.select_rows(slice(own_rows[0], own_rows[-1] + 1))
 
-    def _read_start(self, state: LSTMState) -> tuple[TrainingProgress, int | None]:
-        """Read what to start from, with the state of all rows; return its progress, and the step of
-        the newest checkpoint."""
-        tensors: dict[str, torch.Tensor] = {}
-        newest = None
+    def _read_start(self, state: LSTMState) -> TrainingProgress:
+        """Read what to start from, with the state of all rows; return its progress."""
+        progress = TrainingProgress(0, 0, self.stream.first_position())
         if (checkpoint := self.checkpoints.recover_newest()) is not None:
-            progress, tensors = checkpoint.progress, checkpoint.tensors
+            progress = checkpoint.progress
             self._restore(checkpoint)
-            newest = progress.step
-        elif self.job.settings.start_from:
-            progress, tensors = self._start_from(Location(self.job.settings.start_from))
-        else:
-            progress = TrainingProgress(0, 0, self.stream.first_position())
-        for name, part in zip(("carry.h", "carry.c"), state, strict=True):
-            if name in tensors:
-                part.copy_(tensors[name])
+            for name, part in zip(("carry.h", "carry.c"), state, strict=True):
+                part.copy_(checkpoint.tensors[name])
         self.curves.resume(progress.step)
-        return progress, newest
+        return progress
 
     def show_last_step(self, progress: TrainingProgress) -> None:
         """Add the newest step not yet read to the running means; write and report them every few
@@ -199,8 +195,8 @@ class _Training:
         if progress.step % REPORT_STEPS:
             return
         means, progress.means = progress.means, StepSums()
-        words = len(self.job.vocabulary)
-        judge_loss(progress, means.nats_per_prediction, words=words, newest=self.newest)
+        if means.nats_per_prediction > 10 + 2 * math.log(len(self.job.vocabulary)):
+            raise FloatingPointError  # far above chance
         row = {
             "step": progress.step,
             "tokens": progress.tokens,
@@ -242,15 +238,10 @@ class _Training:
         if any_worker(self.workers, is_broken):
             raise FloatingPointError
         all_rows = gather_rows(state, self.workers, rows=self.job.settings.rows)
-        self.newest = progress.step
         if self.workers.rank == 0:
             self.curves.flush()  # before the checkpoint, which its rows belong to
             tensors |= {"carry.h": all_rows.h_LSBP, "carry.c": all_rows.c_LSBC}
-            checkpoint = Checkpoint(
-                tensors, progress, self.job.settings, self.steps, self.job.shards.digest
-            )
-            steps_to_keep = (progress.best_step, progress.sound_step, progress.tried_step)
-            self.checkpoints.save(checkpoint, keep_steps=steps_to_keep)
+            self.checkpoints.save(Checkpoint(tensors, progress), best_step=progress.best_step)
 
     def flush_curves(self) -> None:
         """Write the curves up to now."""
@@ -270,48 +261,6 @@ class _Training:
     def _restore(self, checkpoint: Checkpoint) -> None:
         source = self.checkpoints.path(checkpoint.progress.step)
         restore_tensors(checkpoint.tensors, self.job.modules(), self.optimizer.slots, source=source)
-
-    def _start_from(self, source: Location) -> tuple[TrainingProgress, dict[str, torch.Tensor]]:
-        """Take over the weights, the position in the text and, if the optimizer is of the same
-        kind, its state."""
-        checkpoint = Checkpoint.load(source)
-        progress, source_settings, settings = (
-            checkpoint.progress,
-            checkpoint.settings,
-            self.job.settings,
-        )
-        folder = settings.start_from
-        if checkpoint.corpus != self.job.shards.digest:
-            raise ElmoError(f"training.start_from: {folder} has other shards; choose another")
-        for name in ("seed", "rows", "window", "block_sentences", "softmax"):
-            if getattr(source_settings, name) != getattr(settings, name):
-                raise ElmoError(
-                    f"training.start_from: {folder} has {name} {getattr(source_settings, name)}, "
-                    f"this run {getattr(settings, name)}; only optimizer settings may differ"
-                )
-        if progress.finished:
-            raise ElmoError(f"training.start_from: {folder} is from a finished training")
-        previous = self._make_optimizer(source_settings, checkpoint.steps)
-        restore_tensors(checkpoint.tensors, self.job.modules(), previous.slots, source=source)
-        previous.catch_up_all(step=progress.step)  # with the learning rates of then
-        for name, slot in self.optimizer.slots.items():
-            if name.endswith(".taken"):
-                slot.fill_(progress.step)
-            elif name in previous.slots:
-                slot.copy_(previous.slots[name])
-        started = TrainingProgress(
-            progress.step, progress.tokens, progress.position, means=progress.means
-        )
-        return started, checkpoint.tensors
-
-    def _make_optimizer(self, settings: TrainingSettings, steps: int) -> Optimizer:
-        is_sampled = settings.softmax == "sampled" and isinstance(self.job.softmax, Softmax)
-        return Optimizer(
-            settings.optimizer,
-            self.parameters,
-            steps=steps,
-            word_matrix=WORD_MATRIX if is_sampled else (),
-        )
 
     def _add_to_curve(self, name: str, row: dict[str, float]) -> None:
         if self.workers.rank == 0:

@@ -24,7 +24,6 @@ from elmo.io.locks import work_folder_lock
 from elmo.io.outputs import check_folder
 from elmo.model.folder import OTHER_FILE_PATTERN, save_model
 from elmo.settings import CheckpointSettings, TrainingSettings
-from elmo.train.checkpoints import Checkpoint
 from elmo.train.curves import CURVES
 from elmo.train.job import TrainingJob
 from elmo.train.loop import fit, heldout_perplexity
@@ -130,10 +129,6 @@ def train(
     if training != params.training:
         params = replace(params, training=training)
         log_detail(f"{stage.name}.training.rows: {training.rows}, for {tokens:,} tokens")
-    if training.start_from:
-        start = Location(training.start_from).absolute()
-        training = replace(training, start_from=start.url)
-        inputs = inputs | {"start_from": Checkpoint.digest(start)}
     folder = work / stage.name / fingerprint(stage.name, stage.version, params, inputs)
     tracking.check_mlflow()
     run = tracking.run(stage.name, params, inputs=inputs, sources=sources, folder=folder)

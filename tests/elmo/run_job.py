@@ -94,7 +94,6 @@ TRAINING = TrainingSettings(
     evaluate_every=10,
     evaluate_tokens=0,
     patience=0,
-    start_from="",
 )
 ALPHABET = [f"{a}{b}" for a in "abcd" for b in "uvwx"]
 WORDS = ["<S>", "</S>", "<UNK>", *ALPHABET]

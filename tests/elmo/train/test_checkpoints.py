@@ -246,16 +246,15 @@ def test_a_damaged_checkpoint_is_set_aside_with_a_word_and_the_one_before_is_use
 
 
 def test_a_checkpoint_of_another_format_is_refused_and_left_where_it_is(tmp_path: Path) -> None:
-    settings = make_job(tmp_path / "job").settings
     progress = TrainingProgress(7, 70, {"rows": [[0, 0]]})
-    kept = Checkpoint({"x": torch.ones(2)}, progress, settings, steps=9, corpus="0" * 64)
+    kept = Checkpoint({"x": torch.ones(2)}, progress)
     checkpoints = CheckpointFolder(Location(tmp_path / "checkpoints"), keep=2)
     kept.save(checkpoints.path(7))
     state = tmp_path / "checkpoints" / "step-000000007" / "state.json"
     record = json.loads(state.read_text())
     newest = checkpoints.recover_newest()
     assert newest is not None and newest.progress == progress
-    for other, advice in ((3, "upgrade elmo-pipeline"), (1, "train again with this version")):
+    for other, advice in ((4, "upgrade elmo-pipeline"), (2, "train again with this version")):
         state.write_text(json.dumps(record | {"format": other, "more": 0}))
         with pytest.raises(Mismatch, match=rf"state\.json: has format {other}, .* {advice}"):
             checkpoints.recover_newest()
@@ -270,9 +269,7 @@ def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     best = min(heard.heldout, key=lambda figures: figures["average"])
     steps = CheckpointFolder(job.folder / "checkpoints", keep=2).steps()
     assert best["step"] == progress.best_step < progress.step - 8
-    assert steps == sorted(
-        {progress.best_step, progress.sound_step, progress.tried_step, 50, progress.step} - {None}
-    )
+    assert steps == sorted({progress.best_step, 50, progress.step})
     assert heldout_perplexity(job, workers=ALONE).average == best["average"]
 
 
@@ -336,7 +333,7 @@ def test_a_checkpoint_is_of_the_moment_when_it_was_saved(tmp_path: Path) -> None
     tensors, progress = {"w": torch.ones(1)}, TrainingProgress(3, 5, {"rows": []})
     begin = threading.Event()
     folder._thread.submit(begin.wait, 60)
-    folder.save(Checkpoint(tensors, progress, run_job.TRAINING, 9, "0" * 64), keep_steps=())
+    folder.save(Checkpoint(tensors, progress), best_step=None)
     progress.tokens, progress.means.steps = 7, 1
     tensors["w"].zero_()
     begin.set()
@@ -378,7 +375,7 @@ def test_a_checkpoint_is_copied_once(tmp_path: Path) -> None:
     size = sum(value.nbytes for value in tensors.values())
     kept = CheckpointFolder(Location(tmp_path / "kept"), keep=1)
     with Made() as made:
-        kept.save(Checkpoint(tensors, progress, job.settings, 5, "x"), keep_steps=())
+        kept.save(Checkpoint(tensors, progress), best_step=None)
         tensors["a"].zero_()  # training goes on
         kept.wait()
     assert made.bytes == size

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import re
 import shutil
 import signal
 import threading
@@ -23,7 +22,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.folder import load_model
 from elmo.settings import NetworkSettings
-from elmo.train.checkpoints import Checkpoint, CheckpointFolder
+from elmo.train.checkpoints import CheckpointFolder
 from elmo.train.perplexity import HeldOutText, perplexity
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.fingerprint import fingerprint
@@ -252,24 +251,6 @@ def test_the_held_out_text_is_read_no_more_often_than_needed(
         len(s) for k, s in enumerate(sentences(140)) if k % 7 == 6
     )
     assert written == [Location(tmp_path / "model")]
-
-
-@pytest.mark.slow
-def test_after_divergence_training_starts_from_the_checkpoint_that_was_named(
-    inputs: Path, tmp_path: Path
-) -> None:
-    rising = replace(TRAINING.optimizer, lr=8.0, warmup_steps=1200, clip=0.0)
-    wild = replace(TRAINING, epochs=20, optimizer=rising, evaluate_every=20)
-    with pytest.raises(ElmoError, match=r"^training diverged .* lower optimizer\.lr") as caught:
-        run(inputs, tmp_path, replace(PARAMS, training=wild))
-    assert not (tmp_path / "model").exists()
-    named = re.search(r"start_from to (\S+) as well", str(caught.value))
-    assert named is not None, caught.value
-    calm = replace(wild, optimizer=TRAINING.optimizer, start_from=named[1])
-    metrics = run(inputs, tmp_path, replace(PARAMS, training=calm))
-    assert metrics["heldout_perplexity"] < 1.3 * metrics["unigram_perplexity"]
-    lineage = load_model(tmp_path / "model").training
-    assert lineage["inputs"]["start_from"] == Checkpoint.digest(Location(Path(named[1])))
 
 
 @pytest.mark.ray
