@@ -224,7 +224,7 @@ class TrainingSettings:
     2018."""
     precision: Requested
     """The precision of matrix products. bfloat16 is several times as fast on hardware that supports
-    it, and many times slower elsewhere. `auto` times both on this machine once, so results differ
+    it, and many times slower elsewhere. `auto` times both before training, so results differ
     between machines."""
     softmax: Literal["sampled", "full"]
     """`sampled` compares with `samples` candidates; `full` compares with all words and is
@@ -301,7 +301,7 @@ class StoreSettings:
     """About how many tokens a row group holds, the smallest unit of reading."""
     precision: Requested = "float32"
     """The precision in which vectors are computed. `auto` times float32 and bfloat16 on this
-    machine once."""
+    machine."""
 
     def __post_init__(self) -> None:
         check_fields(self)

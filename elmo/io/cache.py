@@ -1,4 +1,4 @@
-"""The user's cache: copies of files at URLs, bounded in bytes, and measurements of this machine."""
+"""The user's cache: copies of files at URLs, bounded in bytes."""
 
 import os
 import re

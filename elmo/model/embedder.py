@@ -8,14 +8,11 @@ C cells.
 """
 
 import copy
-import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import cached_property, partial
-from importlib import import_module
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -28,11 +25,9 @@ from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, check_token_lists
 from elmo.data.texts import list_texts
 from elmo.data.tokenizer import TextTokenizer
 from elmo.errors import ElmoError
-from elmo.io.atomic import new_file
-from elmo.io.location import Folder, Location
+from elmo.io.location import Folder
 from elmo.model.batches import BatchReader, Carry, batches_by_length
-from elmo.model.config import model_location, read_config
-from elmo.model.folder import Model, copy_model, load_model, save_model
+from elmo.model.folder import Model, load_model
 from elmo.nn.device import (
     HostCopies,
     check_device,
@@ -75,7 +70,6 @@ class Embedder:
     ) -> None:
         if device is not None:
             check_device(device)
-        self._folder = None if isinstance(model, Model) else model
         if isinstance(model, Model):
             self.model, bilm = model, copy.deepcopy(model.bilm)
         else:
@@ -131,57 +125,6 @@ class Embedder:
 
     from_pretrained = load
 
-    def save_pretrained(
-        self,
-        folder: str | Path,
-        *,
-        licence: str = "unknown",
-        title: str = "ELMo",
-        language: str | None = None,
-    ) -> str:
-        """Write a model folder with a model card, `README.md`; return the model's digest.
-
-        If the model was loaded from a folder, its files are copied from there. An existing
-        `README.md` is left unchanged. The digest is that of the loaded model.
-        `title` is the card's heading; `licence` and `language` are values for the Hugging Face
-        card, such as apache-2.0 and en.
-        """
-        from elmo.model.pretrained import CARD_FILE, model_card
-
-        digest = self._save(Location.parse(folder))
-        card = Path(folder) / CARD_FILE
-        if not os.path.lexists(card):
-            text = model_card(self.model, licence=licence, title=title, language=language)
-            with new_file(card) as new_card:
-                new_card.write_text(text, encoding="utf-8")
-        return digest
-
-    def _save(self, out: Location) -> str:
-        if self._folder is not None:
-            if read_config(model_location(self._folder)).digest != self.model.digest:
-                raise ElmoError(f"{self._folder}: has changed since it was loaded; load it again")
-            copy_model(self._folder, out)
-            return self.model.digest
-        if next(self.bilm.parameters()).dtype != torch.float32:
-            raise ElmoError("the model was loaded in bfloat16; load it in float32 to save it")
-        return save_model(
-            out,
-            bilm=self.bilm,
-            vocabulary=self.model.vocabulary,
-            characters=self.model.characters,
-            softmax=self.model.softmax,
-            training=self.model.training,
-            tokenizer=self.model.tokenizer,
-            precision="float16" if self._is_half() else "float32",
-        )
-
-    def _is_half(self) -> bool:
-        """Tell whether the weights came from a file in float16, and are what it holds."""
-        tensors = [*self.bilm.state_dict().values(), *(self.model.softmax or {}).values()]
-        return self.model.precision == "float16" and all(
-            torch.equal(tensor, tensor.half().float()) for tensor in tensors
-        )
-
     @property
     def layers(self) -> int:
         """Return the number of layers per token, L + 1, including the context-free layer 0."""
@@ -207,7 +150,6 @@ class Embedder:
         normalize: bool = False,
         layers: Sequence[int] | None = None,
         batch_size: int = 256,
-        show_progress: bool = False,
     ) -> Any:
         """Return one vector per text, float32 (texts, dim): the mean of the layers, pooled over the
         tokens.
@@ -222,9 +164,8 @@ class Embedder:
         if pooling not in _POOLINGS:
             raise ElmoError(f"pooling must be one of {', '.join(_POOLINGS)}, found {pooling!r}")
         single = isinstance(texts, str)
-        text_list = list_texts(texts)
         vectors = []
-        tokenized = (self.tokenize(text) for text in _progress(text_list, show_progress))
+        tokenized = map(self.tokenize, list_texts(texts))
         for layers_LTD in self.embed_stream(tokenized, batch_size, layers=layers):
             pooled = _POOLINGS[pooling](layers_LTD.mean(0))
             if normalize:
@@ -457,17 +398,6 @@ def _groups(
             group, sentences, tokens = [], 0, 0
     if group:
         yield group
-
-
-def _progress(texts: list[str], is_shown: bool) -> Iterable[str]:
-    if not is_shown:
-        return texts
-    try:
-        bar = import_module("tqdm")
-    except ImportError:
-        raise ElmoError("show_progress needs a library: pip install tqdm") from None
-    shown_texts: Iterable[str] = bar.tqdm(texts, unit="text")
-    return shown_texts
 
 
 def _pool_or_zeros(pool: Callable[[Floats], Floats]) -> Callable[[Floats], Floats]:

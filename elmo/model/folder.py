@@ -35,7 +35,6 @@ from elmo.model.config import (
     write_training,
 )
 from elmo.model.weights import (
-    are_half,
     is_finite,
     load_weights,
     save_weights,
@@ -61,8 +60,8 @@ class Model:
 
     `softmax` holds `weight` (words, projection) and `bias` (words), or is None, as for the 2018
     files. `training` is the record of the model's origin. `digest` identifies the model by its
-    shape, weights, words, characters and `tokenizer`; `precision` is that of the weights in its
-    file. Treat a model as immutable: copy the parts that you want to change.
+    shape, weights, words, characters and `tokenizer`. Treat a model as immutable: copy the parts
+    that you want to change.
     """
 
     bilm: BiLM
@@ -72,7 +71,6 @@ class Model:
     training: dict[str, Any]
     digest: str
     tokenizer: Tokenization = NO_TOKENIZER
-    precision: WeightPrecision = "float32"
 
     def inputs(self, tokens: list[str]) -> npt.NDArray[np.int32]:
         """Return the encoder's input for tokens: character ids (tokens, characters), or word ids
@@ -212,7 +210,6 @@ def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
         read_training(folder),
         record.digest,
         record.tokenizer,
-        "float16" if are_half(path) else "float32",
     )
     return model, list(shapes)
 

@@ -14,7 +14,6 @@ from elmo.model.config import CONFIG, ENTRY_POINTS
 from elmo.model.folder import (
     FILE_PATTERN,
     Model,
-    WeightPrecision,
     load_model,
     save_model,
 )
@@ -78,7 +77,6 @@ def write_package(
     licence: str = "unknown",
     language: str | None = None,
     about: str = "",
-    precision: WeightPrecision = "float16",
 ) -> str:
     """Write a Python package that installs `model` as `name`; return the packaged model's digest.
 
@@ -105,18 +103,13 @@ def write_package(
             softmax=source.softmax,
             training=source.training,
             tokenizer=source.tokenizer,
-            precision=precision,
+            precision="float16",
         )
         doc = f'"""The model {name}: `elmo.Embedder.load("{name}")`."""\n'
         _write(root / package / "__init__.py", doc)
         package_model = load_model(root / package)
-        fields: dict[str, Any] = {
-            "licence": licence,
-            "language": language,
-            "name": name,
-            "about": about,
-        }
-        _write(root / CARD_FILE, model_card(package_model, title=f"ELMo: {name}", **fields))
+        card = model_card(package_model, name=name, licence=licence, language=language, about=about)
+        _write(root / CARD_FILE, card)
         _write(root / PROJECT_FILE, _project(name, version, package_model))
     return digest
 
@@ -149,20 +142,12 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def model_card(
-    model: Model,
-    *,
-    licence: str,
-    title: str,
-    language: str | None,
-    name: str = "",
-    about: str = "",
-) -> str:
+def model_card(model: Model, *, name: str, licence: str, language: str | None, about: str) -> str:
     """Return a model card: YAML for Hugging Face, then Markdown on the model, its data and its use.
 
-    `licence` and `language` (None: not stated) are values for Hugging Face, such as apache-2.0 and
-    en; `title` is the heading. `name` is the name under which an installed model is loaded. `about`
-    is extra Markdown, placed after the title.
+    `name` is the name under which the installed model is loaded. `licence` and `language` (None:
+    not stated) are values for Hugging Face, such as apache-2.0 and en. `about` is extra Markdown,
+    placed after the title.
     """
     config, training = model.bilm.config, model.training
     head = [f"license: {licence}", "library_name: elmo-pipeline", "tags: [elmo, word-vectors]"]
@@ -180,14 +165,13 @@ def model_card(
         ("Tokenizer", str(model.tokenizer)),
         ("Licence", licence),
     ]
-    lines = ["---", *head, "---", "", f"# {title}", ""]
+    lines = ["---", *head, "---", "", f"# ELMo: {name}", ""]
     lines += [about.strip(), ""] if about.strip() else []
     lines += [*_table(("what", "value"), facts), ""]
     lines += ["## Data", "", *_data(training), ""]
     lines += ["## Perplexity", "", *_perplexities(training), ""]
     lines += ["## Use", "", "```python", "import elmo", ""]
-    load = f'load("{name}")' if name else 'from_pretrained("THIS FOLDER")'
-    lines += [f"embedder = elmo.Embedder.{load}"]
+    lines += [f'embedder = elmo.Embedder.load("{name}")']
     lines += ['vectors = embedder.encode(["A sentence."])  # (texts, dim)', "```", ""]
     return "\n".join(lines)
 

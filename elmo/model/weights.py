@@ -88,12 +88,6 @@ def weight_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def are_half(path: Path) -> bool:
-    """Tell whether all tensors of a safetensors file are float16, reading only its header."""
-    with safe_open(path, "pt") as file:
-        return all(file.get_slice(name).get_dtype() == "F16" for name in file.keys())  # noqa: SIM118
-
-
 def load_weights(
     path: Path, names: Sequence[str] | None = None, *, device: str | torch.device = "cpu"
 ) -> dict[str, Tensor]:

@@ -124,7 +124,7 @@ def test_a_folder_is_a_text_or_a_path(
     public: Public, folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    calls = [Embedder.load, public.embedder.save_pretrained]
+    calls = [Embedder.load]
     if not isinstance(folder, list):  # several stores are read as one
         calls.append(FeatureStore)
     for call in calls:

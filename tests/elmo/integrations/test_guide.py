@@ -92,8 +92,6 @@ def test_the_line_runs(
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "finetune").symlink_to(tiny_model_folder)
     monkeypatch.chdir(tmp_path)
-    if "show_progress" in line:
-        pytest.importorskip("tqdm", reason="tqdm is not installed")
     embedder = elmo.Embedder.load(tiny_model_folder)
     names = {"elmo": elmo, "embedder": embedder, "texts": TEXTS} | SETUPS[library]()
     result = eval(line, names)
@@ -104,8 +102,6 @@ def test_the_line_runs(
         assert result.predict(TEXTS).shape == (4,)
     elif library == "datasets":
         np.testing.assert_allclose(np.array(result["elmo"]), embedder.encode(TEXTS), atol=1e-5)
-    elif "save_pretrained" in line:
-        assert (tmp_path / "published" / "README.md").is_file()
     else:
         assert result is not None
 

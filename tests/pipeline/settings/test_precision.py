@@ -107,24 +107,17 @@ def test_auto_stays_what_it_was_while_there_is_work_to_resume(
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN's limit is one of x86-64")
 @pytest.mark.slow
-def test_a_processor_without_bfloat16_is_measured_as_such(tmp_path: Path) -> None:
+def test_a_processor_without_bfloat16_is_measured_as_such() -> None:
     """oneDNN is kept from AVX-512 and AMX: a product in bfloat16 is then really emulated."""
     program = (
         "from pipeline.settings.precision import choose_precision\n"
-        "for asked in 'auto', 'auto':\n"
-        "    name = 'features.precision'\n"
-        "    said = choose_precision(asked, setting=name, device='cpu', say=print)\n"
-        "    print(said)\n"
+        "print(choose_precision('auto', setting='x', device='cpu', say=lambda line: None))\n"
     )
-    limits = {"ONEDNN_MAX_CPU_ISA": "AVX2", "XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env=os.environ | limits | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=True,
     )
-    lines = done.stdout.splitlines()
-    assert lines[1] == lines[3] == "float32"
-    assert lines[0] == lines[2]  # measured once
-    assert len(list((tmp_path / "elmo").iterdir())) == 1
+    assert done.stdout == "float32\n"
