@@ -57,7 +57,6 @@ ADAGRAD = Recipe(
     beta2=0.0,
     epsilon=0.0,
     weight_decay=0.0,
-    row_updates="exact",
 )
 SAMPLES = 8192
 Step = Callable[[Window, int], Any]

@@ -171,10 +171,6 @@ class OptimizerSettings:
     weight_decay: Fraction
     """The share of each weight that AdamW subtracts per step, times the learning rate. Biases are
     excluded."""
-    row_updates: Literal["exact", "lazy"]
-    """How AdamW treats rows of the word matrix that a step does not use. `exact` moves and decays
-    them as the dense update does, when they are next used; `lazy` leaves them unchanged. Adagrad
-    gives the same result with both."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -183,11 +179,9 @@ class OptimizerSettings:
                 "epsilon 0 divides by 0 for weights without a gradient yet; set it above 0, such "
                 "as 1e-8, or use adagrad with an accumulator above 0"
             )
-        exact = self.name == "adamw" and self.row_updates == "exact"
-        if exact and not self.beta1**2 < self.beta2:
+        if self.name == "adamw" and not self.beta1**2 < self.beta2:
             raise BadSettings(
-                f"row_updates exact needs beta1² below beta2, found {self.beta1} and {self.beta2}; "
-                "choose other betas, or lazy"
+                f"adamw needs beta1² below beta2, found {self.beta1} and {self.beta2}; change one"
             )
 
     def learning_rate_at(self, step: int, steps: int) -> float:

@@ -4,8 +4,11 @@ A model folder has the same layout (gates, convolutions, a bias without the forg
 and export only rename and stack tensors. The 2018 files do not contain the softmax.
 """
 
+import io
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +21,11 @@ from elmo.data.arrays import Floats
 from elmo.data.characters import MAX_CHARACTERS, Characters
 from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import MARKS, Vocabulary
-from elmo.errors import ElmoError
-from elmo.interop.hdf5 import (
-    HDF5_ERRORS,
-    create_hdf5,
-    damaged_error,
-    open_hdf5,
-    read_dataset,
-    read_values,
-)
+from elmo.errors import Damaged, ElmoError
 from elmo.io.atomic import new_file_if_absent, write_json
 from elmo.io.location import Location
 from elmo.io.outputs import check_folder
-from elmo.io.records import read_json, sha256
+from elmo.io.records import check_readable, read_json, sha256
 from elmo.model.config import CONFIG
 from elmo.model.folder import (
     OTHER_FILE_PATTERN,
@@ -80,28 +75,24 @@ def import_2018(
     tokenization = installed_tokenization(tokenizer)
     config = read_options(options)
     words = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([*MARKS])
-    table_path = embedding or weights
-    with open_hdf5(weights) as file, open_hdf5(table_path) as table_file:
-        if config.input_words is not None:
-            if vocabulary is None:
-                raise ElmoError(f"{weights}: reads words; pass the list of words with --vocabulary")
-            shape = tuple(_find_dataset(table_file, table_path, "embedding").shape)
-            if len(shape) != 2 or shape[0] != len(words):
-                raise ElmoError(
-                    f"{table_path}: embedding has shape {shape}, "
-                    f"{vocabulary} has {len(words)} words"
-                )
-            config = replace(config, input_words=shape[0])
-        elif embedding is not None:
-            raise ElmoError(f"{options}: the model reads characters; leave out --embedding")
-        with torch.device("meta"):
-            bilm = BiLM(config, characters=CHARACTERS)
-        state: dict[str, Tensor] = {}
-        for name, datasets in _datasets(config, set(_object_names(file, weights))):
-            source = (table_file, table_path) if name == "encoder.embedding" else (file, weights)
-            arrays = [_read_array(*source, dataset, shape) for dataset, shape in datasets]
-            state[name] = _join_datasets(name, arrays)
-        bilm.load_state_dict(state, assign=True)
+    if config.input_words is None and embedding is not None:
+        raise ElmoError(f"{options}: the model reads characters; leave out --embedding")
+    if config.input_words is not None:
+        if vocabulary is None:
+            raise ElmoError(f"{weights}: reads words; pass the list of words with --vocabulary")
+        config = replace(config, input_words=len(words))
+    state: dict[str, Tensor] = {}
+    for path in dict.fromkeys((weights, embedding or weights)):
+        with _open_hdf5(path) as file:
+            names: list[str] = []
+            file.visit(names.append)
+            for name, datasets in _datasets(config, set(names)):
+                if path == (embedding or weights if name == "encoder.embedding" else weights):
+                    arrays = [_read_array(file, path, *dataset) for dataset in datasets]
+                    state[name] = _join_datasets(name, arrays)
+    with torch.device("meta"):
+        bilm = BiLM(config, characters=CHARACTERS)
+    bilm.load_state_dict(state, assign=True)
     inputs = {"options": sha256(options), "weights": sha256(weights)}
     if embedding is not None:
         inputs["embedding"] = sha256(embedding)
@@ -131,14 +122,18 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
             "50 bytes"
         )
     state = source_model.bilm.state_dict()
-    with new_file_if_absent(Path(options)) as new_options:  # both files, or neither
+    content = io.BytesIO()  # written to a full disk, the HDF5 library itself would crash
+    with _load_h5py().File(content, "w") as file:
+        for name, datasets in _datasets(config, None):
+            arrays = _split_weight(name, state[name])
+            for (dataset, shape), array in zip(datasets, arrays, strict=True):
+                file.create_dataset(dataset, data=array.reshape(shape).numpy(), dtype="float32")
+    with (
+        new_file_if_absent(Path(options)) as new_options,
+        new_file_if_absent(Path(weights)) as new_weights,
+    ):
         write_json(new_options, _options_json(config))
-        # If this is killed between the two, the weights stay; the next export accepts them.
-        with create_hdf5(Path(weights), keep_same=True) as file:
-            for name, datasets in _datasets(config, None):
-                arrays = _split_weight(name, state[name])
-                for (dataset, shape), array in zip(datasets, arrays, strict=True):
-                    file.create_dataset(dataset, data=array.reshape(shape).numpy(), dtype="float32")
+        new_weights.write_bytes(content.getbuffer())
 
 
 def read_options(path: Path) -> ModelShape:
@@ -278,34 +273,44 @@ def _split_weight(name: str, tensor: Tensor) -> list[Tensor]:
     return list(tensor) if name.startswith("lstm.") else [tensor]
 
 
-def _object_names(file: Any, path: Path) -> list[str]:
-    names: list[str] = []
+def _load_h5py() -> Any:
     try:
-        file.visit(names.append)
-    except HDF5_ERRORS as error:
-        raise damaged_error(path, error) from None
-    return names
+        import h5py
+    except ModuleNotFoundError:
+        raise ElmoError("2018 files need h5py; run: pip install 'elmo-pipeline[legacy]'") from None
+    return h5py
 
 
-def _find_dataset(file: Any, path: Path, name: str) -> Any:
-    dataset = read_dataset(file, path, name)
-    if dataset is None:
-        raise ElmoError(f"{path}: has no dataset {name}; options.json requires it")
-    return dataset
+@contextmanager
+def _open_hdf5(path: Path) -> Iterator[Any]:
+    """Yield an h5py file to read; raise `Damaged` if it, or what is read from it, is damaged."""
+    h5py = _load_h5py()
+    check_readable(path)
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except ElmoError:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise Damaged(f"{path}: not an HDF5 file, or damaged ({reason}); get it again") from None
 
 
 def _read_array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
-    dataset = _find_dataset(file, path, name)
+    dataset = file.get(name)
+    if not isinstance(dataset, _load_h5py().Dataset):
+        raise ElmoError(f"{path}: has no dataset {name}; options.json requires it")
     actual = tuple(dataset.shape)
     if name == "char_embed" and actual == (shape[0] + 1, *shape[1:]):
         raise ElmoError(
             f"{path}: char_embed has 262 rows; files of 2018 have 261, without a row for padding"
         )
     if actual != shape:
-        raise ElmoError(f"{path}: {name} has shape {actual}, options.json requires {shape}")
+        source = "the vocabulary" if name == "embedding" else "options.json"
+        raise ElmoError(f"{path}: {name} has shape {actual}, {source} requires {shape}")
     if dataset.dtype.kind != "f":
         raise ElmoError(f"{path}: {name} holds {dataset.dtype}, not floats")
-    array = np.asarray(read_values(dataset, path), np.float32)
+    array = np.asarray(dataset[...], np.float32)
     if not np.isfinite(array).all():
         raise ElmoError(f"{path}: {name} holds values that are not finite")
     return array

@@ -1,6 +1,5 @@
 """Files written completely or not at all, in a hidden folder beside them."""
 
-import filecmp
 import os
 import re
 import shutil
@@ -33,20 +32,14 @@ def new_file(out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_file_if_absent(out: Path, *, keep_same: bool = False) -> Iterator[Path]:
+def new_file_if_absent(out: Path) -> Iterator[Path]:
     """Yield a temporary path that becomes `out` on success, like `new_file`, but never replaces a
-    file.
-
-    `ElmoError` is raised if a non-empty `out` exists. With `keep_same`, an existing file with
-    the same bytes is accepted and kept.
-    """
-    if not keep_same:
-        check_absent(out)
+    file: `ElmoError` is raised if a non-empty `out` exists."""
+    check_absent(out)
     with hidden_folder(out) as folder:
         yield folder / out.name
-        if not (keep_same and out.is_file() and filecmp.cmp(folder / out.name, out, shallow=False)):
-            check_absent(out)
-            os.replace(folder / out.name, out)
+        check_absent(out)
+        os.replace(folder / out.name, out)
 
 
 def check_writable(out: Path) -> None:

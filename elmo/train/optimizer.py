@@ -68,7 +68,7 @@ class Optimizer:
             for kind in self._kinds():
                 self.slots[f"{name}.{kind}"] = torch.full_like(parameter, initial_value)
         self._missed: dict[str, _MissedSteps] = {}
-        if settings.name == "adamw" and settings.row_updates == "exact":
+        if settings.name == "adamw":
             for name in word_matrix:
                 # How many steps each row has taken; on the CPU, where the rows are chosen.
                 self.slots[f"{name}.taken"] = torch.zeros(len(parameters[name]), dtype=torch.int64)
@@ -110,7 +110,7 @@ class Optimizer:
         call it before that step reads them.
 
         AdamW moves and decays a row in every step: for the steps that did not use it, that is
-        applied here at once. With Adagrad or `row_updates: lazy` nothing is missed.
+        applied here at once. With Adagrad nothing is missed.
         """
         self._catch_up(name, word_rows.numbers, step, state=True)
 
@@ -120,7 +120,7 @@ class Optimizer:
         number `step` that did not use it, in which AdamW would have moved and decayed it.
 
         Call it after the last step, with the number of steps taken, before the weights are saved or
-        used; they are final then. With Adagrad or `row_updates: lazy` nothing is missed.
+        used; they are final then. With Adagrad nothing is missed.
         """
         self._catch_up_all(step, state=True)
 

@@ -61,7 +61,6 @@ OPTIMIZER = OptimizerSettings(
     beta2=0.99,
     epsilon=1e-8,
     weight_decay=0.01,
-    row_updates="exact",
 )
 ADAGRAD = replace(  # of 2018
     OPTIMIZER,

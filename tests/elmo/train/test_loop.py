@@ -368,16 +368,6 @@ def test_divergence_stops_and_says_what_to_change(tmp_path: Path) -> None:
         fit(job(tmp_path / "run", settings), workers=WorkerGroup(), report=ignore)
 
 
-def test_words_that_a_step_does_not_use_move_too_unless_updates_are_lazy(tmp_path: Path) -> None:
-    found = []
-    for kind in ("exact", "lazy"):
-        chosen = replace(ADAMW, row_updates=kind, weight_decay=0.5)
-        made = job(tmp_path / kind, replace(SETTINGS, epochs=1, samples=4, optimizer=chosen))
-        fit(made, workers=WorkerGroup(), report=ignore)
-        found.append(made.softmax.state_dict()["weight"])
-    assert (found[0] - found[1]).abs().mean() > 1e-4
-
-
 def test_patience_stops_early(tmp_path: Path) -> None:
     still = replace(ADAMW, lr=1e-30)
     settings = replace(SETTINGS, epochs=50, evaluate_every=2, patience=2, optimizer=still)
