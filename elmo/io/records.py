@@ -155,16 +155,19 @@ def read_record(path: Path, kind: type[Record], *, limit: int | None = None) -> 
     return parse_record(path.read_bytes(), kind, source=str(path))
 
 
-def _reword_type_error(problem: str) -> str:
-    """Return msgspec's message about a wrong type with plain words for the type names."""
+def describe_mismatch(error: msgspec.ValidationError) -> tuple[str, str]:
+    """Return the keys that lead to a value of a wrong type, empty for the whole value, and what is
+    wrong with it, with plain words for the types."""
+    problem, _, key_path = str(error).replace("`key` in ", "").partition(" - at `$")
+    key_path = key_path.removesuffix("`").removeprefix(".")
     types = re.fullmatch("Expected `(.+)`, got `(.+)`", problem)
     if types is None:
-        return problem.removeprefix("Object ")
+        return key_path, problem.removeprefix("Object ")
     expected_type, value_type = (
         " or ".join(_WORDS_BY_TYPE.get(name, name) for name in union.split(" | "))
         for union in types.groups()
     )
-    return f"must be {expected_type}, found {value_type}"
+    return key_path, f"must be {expected_type}, found {value_type}"
 
 
 def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
@@ -173,10 +176,9 @@ def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
         data.decode("utf-8")
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        problem, _, key_path = str(error).replace("`key` in ", "").partition(" - at `$")
-        key_path = key_path.removesuffix("`").removeprefix(".")
+        key_path, problem = describe_mismatch(error)
         place = f"{source}: {key_path}" if key_path else source
-        raise ElmoError(f"{place}: {_reword_type_error(problem)}; {_REMEDY}") from None
+        raise ElmoError(f"{place}: {problem}; {_REMEDY}") from None
     except UnicodeDecodeError as error:
         raise ElmoError(f"{source}: not UTF-8 (byte {error.start}); {_REMEDY}") from None
     except RecursionError:

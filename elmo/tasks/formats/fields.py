@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from types import UnionType
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,6 +21,7 @@ from elmo.data.tokenizer import (
     sentence_splitter,
 )
 from elmo.errors import ElmoError, with_remedy
+from elmo.io.records import describe_mismatch
 from elmo.io.text_files import numbered_lines
 from elmo.tasks.examples import Example, Range, Tokens
 
@@ -312,26 +312,9 @@ def typed_field(
         raise line_error(request.path, number, problem)
     try:
         return msgspec.convert(record[name], kind)
-    except msgspec.ValidationError:
-        value_text = msgspec.json.encode(record[name]).decode(errors="replace")
-        raise line_error(
-            request.path, number, f"{name} must be {_describe(kind)}, found {value_text:.60}"
-        ) from None
-
-
-def _describe(kind: Any) -> str:
-    """Return in words what a field holds: text, a list of whole numbers, …"""
-    words = {str: "text", int: "a whole number"}
-    plurals = {str: "texts", int: "whole numbers"}
-    if get_origin(kind) is list:
-        (entry,) = get_args(kind)
-        entries = plurals.get(entry) or _describe(entry)
-        return "a list of " + re.sub("^an? (list|object)", r"\1s", entries)
-    if get_origin(kind) is tuple:
-        return "a list of two whole numbers"
-    if get_origin(kind) is UnionType:
-        return " or ".join(map(_describe, get_args(kind)))
-    return words.get(kind) or "an object of " + " and ".join(kind.__struct_fields__)
+    except msgspec.ValidationError as error:
+        key_path, problem = describe_mismatch(error)
+        raise line_error(request.path, number, f"{name}{key_path} {problem}") from None
 
 
 def column_at(fields: Sequence[str], column: str, path: Path, number: int) -> str:
