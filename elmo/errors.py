@@ -47,22 +47,6 @@ def altered_error(file: object, reason: str) -> Damaged:
     return Damaged(f"{file}: truncated or altered ({reason}); restore it or make it again")
 
 
-def format_error(
-    source: object, file_format: object, expected: int, *, name: str = "format", remake: str
-) -> Mismatch:
-    """Return the exception for a file whose format this version does not read.
-
-    `file_format` is the number in the file `source`, `expected` the one that is read, and `name`
-    what the number is called in the message. `remake` is the advice if the file is older; if it is
-    newer, the advice is to upgrade.
-    """
-    newer = isinstance(file_format, int) and file_format > expected
-    remedy = "a newer version wrote it: upgrade elmo-pipeline" if newer else remake
-    return Mismatch(
-        f"{source}: has {name} {str(file_format)[:20]}, but this version reads {expected}; {remedy}"
-    )
-
-
 def did_you_mean(name: str, among: Iterable[str]) -> str:
     """Return the end of a message about a name that was not found: the name `among` others that is
     most like it, as a question; empty if none is."""

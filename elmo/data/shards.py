@@ -7,7 +7,6 @@ per type. A file never changes once written: the manifest says what to add to it
 """
 
 import os
-import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -29,7 +28,7 @@ from elmo.data.manifest import (
     write_manifest,
 )
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
-from elmo.errors import ElmoError, altered_error, first_line, missing_error
+from elmo.errors import Damaged, ElmoError, altered_error, first_line, missing_error
 from elmo.io.cache import cached_copy
 from elmo.io.folders import new_folder
 from elmo.io.location import Folder, Location
@@ -148,18 +147,16 @@ class Shards:
 def open_shard_at(location: Location, entry: ShardEntry) -> Shard:
     """Memory-map the shard that `entry` describes in a folder, which may be at a URL; see
     `Shards.open`."""
-    path = cached_copy(location, entry.file, sha256=entry.sha256)
     try:
-        return open_shard(path, entry=entry)
-    except ElmoError:
-        if location.local is not None or path.exists():
+        return _open_shard(cached_copy(location, entry.file, sha256=entry.sha256), entry)
+    except Damaged:
+        if location.local is not None:
             raise
-    # another process needed the room of the copy just then
-    return open_shard(cached_copy(location, entry.file, sha256=entry.sha256), entry=entry)
+    # another process may have needed the room of the copy just then
+    return _open_shard(cached_copy(location, entry.file, sha256=entry.sha256), entry)
 
 
-def open_shard(path: Path, *, entry: ShardEntry) -> Shard:
-    """Memory-map a local shard file, which `entry` describes; see `Shards.open`."""
+def _open_shard(path: Path, entry: ShardEntry) -> Shard:
     status = _check_size(path, entry)
     _check_once(path.absolute(), status.st_mtime_ns, entry.sha256)
     batch = _read(path)
@@ -184,7 +181,7 @@ def _check_size(path: Path, entry: ShardEntry) -> os.stat_result:
         status = path.stat()
     except FileNotFoundError:
         raise missing_error(path) from None
-    if status.st_size != entry.bytes or not stat.S_ISREG(status.st_mode):
+    if status.st_size != entry.bytes:
         raise altered_error(path, f"{status.st_size} bytes, its manifest says {entry.bytes}")
     return status
 

@@ -4,7 +4,6 @@ import ctypes
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,6 @@ from elmo.io.outputs import check_folder
 
 _HERE = -100  # AT_FDCWD: paths are relative to the current folder
 _RENAME_EXCHANGE = 2
-_LOOK = 2.0  # seconds between two looks at a URL for a file that tells something
 
 
 @contextmanager
@@ -129,28 +127,19 @@ def link_folder(source: Path, target: Path) -> None:
 
 
 class Flag:
-    """A file whose existence is a signal; at a URL it is looked up only every 2 seconds."""
+    """A file whose existence is a signal, with the methods of `Path`; it may be at a URL."""
 
     def __init__(self, location: Location, file: str) -> None:
         self.location, self.file = location, file
-        self._checked_at, self._existed = -_LOOK, False
 
     def exists(self) -> bool:
-        """Tell whether the file exists; at a URL the answer may be up to 2 seconds old."""
-        if self.location.local is None:
-            if time.monotonic() - self._checked_at < _LOOK:
-                return self._existed
-            self._checked_at = time.monotonic()
-        self._existed = self.location.exists(self.file)
-        return self._existed
+        """Tell whether the file exists."""
+        return self.location.exists(self.file)
 
     def touch(self) -> None:
         """Create the file, which gives the signal."""
         self.location.write(self.file, b"")
-        self._checked_at = -_LOOK
 
     def unlink(self, missing_ok: bool = True) -> None:
-        """Delete the file, which ends the signal; do nothing if it does not exist. `missing_ok` is
-        ignored: it is there because `Path.unlink` has it."""
+        """Delete the file, which ends the signal; do nothing if it does not exist."""
         self.location.delete(self.file)
-        self._checked_at = -_LOOK

@@ -15,9 +15,9 @@ from msgspec import Meta
 from elmo.errors import (
     Damaged,
     ElmoError,
+    Mismatch,
     NotFound,
     altered_error,
-    format_error,
     missing_error,
     similar_path,
 )
@@ -61,8 +61,14 @@ class Header(msgspec.Struct):
 
         `source` names the file in the message; `remake` is the advice for an older file.
         """
-        if (version := getattr(self, key)) != expected:
-            raise format_error(source, version, expected, name=key, remake=remake)
+        version = getattr(self, key)
+        if version == expected:
+            return
+        is_newer = isinstance(version, int) and version > expected
+        remedy = "a newer version wrote it: upgrade elmo-pipeline" if is_newer else remake
+        raise Mismatch(
+            f"{source}: has {key} {str(version)[:20]}, but this version reads {expected}; {remedy}"
+        )
 
 
 JSON_LIMIT = 256 << 20  # bytes; larger JSON files are neither read nor written

@@ -17,10 +17,11 @@ from elmo.data.arrays import Ints
 from elmo.nn.device import (
     device_tensor,
     prefers_large_operations,
+    round_up_rows,
+    round_up_time_steps,
 )
 from elmo.nn.lstm import LayerWeightsLike, LSTMStack, LSTMState
 from elmo.nn.packed import for_one_row
-from elmo.nn.padding import round_up_rows, round_up_time_steps
 
 PADDED_TIME_STEPS = 32  # in a window on a GPU, where few large operations are faster
 WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence

@@ -215,13 +215,7 @@ def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
 
 
 def _check_pieces(folder: Path, record: ModelConfig) -> None:
-    names = set(record.pieces)
-    for name in _PIECES:
-        if name not in names:
-            raise ElmoError(f"{folder / CONFIG}: pieces must name {name}")
-    if unknown := sorted(names - {*_PIECES, _COUNTS}):
-        raise ElmoError(f"{folder / CONFIG}: pieces has the unknown name {unknown[0]}")
-    if _COUNTS not in names and (folder / _COUNTS).exists():
+    if _COUNTS not in record.pieces and (folder / _COUNTS).exists():
         raise ElmoError(f"{folder / _COUNTS}: does not belong to this model; remove it")
     for name, expected in sorted(record.pieces.items()):
         check_sha256(folder / name, expected)

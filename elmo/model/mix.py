@@ -18,8 +18,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Folder
 from elmo.model.folder import Model, load_model
 from elmo.nn.bilm import token_vectors
-from elmo.nn.device import prefers_large_operations
-from elmo.nn.padding import round_up_rows, round_up_time_steps
+from elmo.nn.device import prefers_large_operations, round_up_rows, round_up_time_steps
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
 TOKENS_AT_ONCE = 4096  # in one piece of text that is read without gradients

@@ -37,6 +37,18 @@ def prefers_large_operations(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
+def round_up_time_steps(time_steps: int) -> int:
+    """Round a number of time steps up to a multiple of 8, so that few shapes occur on a GPU: each
+    needs a CUDA graph."""
+    return -(-time_steps // 8) * 8
+
+
+def round_up_rows(rows: int) -> int:
+    """Round a number of rows up to a power of two, or above 256 to a multiple of 256, so that few
+    shapes occur on a GPU."""
+    return 1 << (rows - 1).bit_length() if rows <= 256 else -(-rows // 256) * 256
+
+
 _LOCK = threading.Lock()  # of the two below
 _exact = 0  # contexts of `exact_float32` that are entered
 _tf32_switches = (False, True)  # torch's switches before the first of them

@@ -18,7 +18,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from elmo.errors import ElmoError
 from elmo.nn.cell import fused
 from elmo.nn.device import prefers_large_operations
 from elmo.nn.products import affine
@@ -111,11 +110,6 @@ class CharacterEncoder(nn.Module):
     def forward(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
         """Return the vectors (tokens, projection) of tokens, computed in `precision`. Pass each
         distinct token once, since equal tokens have equal vectors."""
-        if characters_NK.shape[1] < max(self.widths):
-            raise ElmoError(
-                f"a filter is {max(self.widths)} characters wide and a token has at most "
-                f"{characters_NK.shape[1]}; raise max_characters or use narrower filters"
-            )
         if len(characters_NK) == 0:
             return self.char_embedding.new_empty((0, self.projection), dtype=precision)
         weight_WF = self._joined_filters(precision)

@@ -29,8 +29,8 @@ class TaskKind:
 
     `readers` are by file format; `fields` are the fields that `--columns` can map; `defaults` are
     the settings if nothing is changed. `examples` are unlabelled records, shown as the input
-    example of a served task. `record_of_text` turns a text into a record. `labels` says whether the
-    model predicts labels, `gives_several` whether one record can give several examples.
+    example of a served task. `record_of_text` turns a text into a record. `gives_several` says
+    whether one record can give several examples.
     """
 
     model: str  # the class, as module:name
@@ -39,7 +39,6 @@ class TaskKind:
     defaults: TaskSettings
     examples: tuple[Mapping[str, Any], ...]
     record_of_text: RecordOfText = _as_text
-    labels: bool = True
     gives_several: bool = False
 
     def model_class(self) -> Any:
@@ -106,7 +105,6 @@ KINDS: Mapping[str, TaskKind] = {
             gradient_norm=0.0,
         ),
         examples=({"context": "He has a gift.", "question": "What has he?"},),
-        labels=False,
     ),
     "roles": TaskKind(
         model="elmo.tasks.roles:RolesModel",
@@ -136,7 +134,6 @@ KINDS: Mapping[str, TaskKind] = {
         defaults=TaskSettings(l2=0.0, elmo_dropout=0.0, dropout=0.2, batch_size=1),
         examples=({"sentences": [["He", "has", "a", "gift"], ["He", "sings"]]},),
         record_of_text=coreference.document_record,
-        labels=False,
     ),
 }
 

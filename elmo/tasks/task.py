@@ -45,7 +45,7 @@ from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import check_device
 from elmo.settings import MOST_LAYERS, ModelShape
 from elmo.store import FeatureStore, model_digest
-from elmo.tasks import RESULTS_VERSION, TASK_FILE, schemes
+from elmo.tasks import RESULTS_VERSION, TASK_FILE
 from elmo.tasks.example_files import examples_of_items
 from elmo.tasks.examples import (
     Example,
@@ -458,17 +458,6 @@ def read_task(folder: Path) -> TaskRecord:
     remedy = "train the task again with this version"
     msgspec.convert(content, Header).check_version(file, "format", FORMAT, remake=remedy)
     record = read_record(file, TaskRecord)
-    is_known = record.kind in KINDS and record.scheme in schemes.SCHEMES
-    if not is_known or not record.seeds:
-        raise ElmoError(
-            f"{file}: unknown kind of task, tag scheme, or no seeds; train the task again"
-        )
-    if (record.bilm is None) != (record.settings.elmo == "none"):
-        raise ElmoError(
-            f"{file}: bilm and settings.elmo contradict each other; train the task again"
-        )
-    if not record.labels and KINDS[record.kind].labels:
-        raise ElmoError(f"{file}: labels is empty; train the task again")
     if record_digest(content) != record.digest:
         raise Damaged(
             f"{file}: was altered (its digest is {record_digest(content)[:12]}…, it says "

@@ -24,10 +24,14 @@ from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.model.folder import Model
 from elmo.nn.bilm import BiLM
-from elmo.nn.device import device_tensor, prefers_large_operations
+from elmo.nn.device import (
+    device_tensor,
+    prefers_large_operations,
+    round_up_rows,
+    round_up_time_steps,
+)
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import LSTMState
-from elmo.nn.padding import round_up_rows, round_up_time_steps
 from elmo.nn.softmax import Softmax, negative_log_likelihoods, restored_softmax
 
 TOKENS_AT_ONCE = 4096  # of sentences in memory, and of a long one

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from elmo.data import shards as shards_module
 from elmo.data.manifest import SplitCounts
-from elmo.data.shards import Shards, describe_shard, open_shard, write_shards
+from elmo.data.shards import Shards, describe_shard, write_shards
 from elmo.errors import ElmoError
 
 SENTENCES = [["the", "cat", "the"], [], ["naïve", "고양이", "<S>"], ["🙂"], ["the"], ["x" * 60]]
@@ -81,7 +81,7 @@ def test_offsets_of_the_manifest_are_added_to_the_ids_and_the_file_stays(tmp_pat
     path = shards.location.local / "train-00000.arrow"
     before = path.read_bytes()
     entry = describe_shard(path, split="train").published(sentences=1000, documents=70)
-    shard = open_shard(path, entry=entry)
+    shard = shards.open(entry)
     assert shard.sentence_ids.tolist() == list(range(1000, 1006))
     assert shard.document_ids.tolist() == list(range(70, 76))
     assert (entry.first_sentence_id, entry.last_sentence_id) == (1000, 1005)

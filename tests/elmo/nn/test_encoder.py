@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from elmo.data.characters import Characters
-from elmo.errors import ElmoError
 from elmo.nn.bilm import BiLM
 from elmo.nn.encoder import CHUNK, CharacterEncoder
 from tests.elmo.run_job import NETWORK
@@ -87,13 +86,6 @@ def test_a_token_is_the_same_whatever_stands_beside_it() -> None:
         together = made(rows, torch.float32)
         alone = torch.cat([made(rows[k : k + 1], torch.float32) for k in (0, 7, CHUNK, 2 * CHUNK)])
     torch.testing.assert_close(together[[0, 7, CHUNK, 2 * CHUNK]], alone, atol=1e-6, rtol=1e-5)
-
-
-def test_a_filter_wider_than_a_token_is_refused() -> None:
-    made = encoder()
-    ids = torch.from_numpy(Characters(max_characters=4).encode(["a", "gift"])).long()
-    with pytest.raises(ElmoError, match="a filter is 5 characters wide and a token has at most 4"):
-        made(ids, torch.float32)
 
 
 def test_no_tokens_are_no_vectors() -> None:

