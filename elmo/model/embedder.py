@@ -115,9 +115,9 @@ class Embedder:
         precision: Precision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
     ) -> "Embedder":
-        """Load a model folder, an installed model, a Hugging Face snapshot, or a model in MLflow's
-        registry, such as `models:/elmo@champion` or `models:/elmo/3`, with the options of
-        `Embedder`; raise `ElmoError` if it is damaged. `from_pretrained` does the same."""
+        """Load a model folder, an installed model, or a model in MLflow's registry, such as
+        `models:/elmo@champion` or `models:/elmo/3`, with the options of `Embedder`; raise
+        `ElmoError` if it is damaged. `from_pretrained` does the same."""
         from elmo.model.pretrained import pretrained_folder
 
         folder = pretrained_folder(folder)

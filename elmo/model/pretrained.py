@@ -24,20 +24,9 @@ PROJECT_FILE = "pyproject.toml"  # of a package
 
 def pretrained_folder(name: Folder) -> Folder:
     """Return the local folder of a model in MLflow's registry (`models:/…`), which is downloaded if
-    it is not on this machine, or of the snapshot in a Hugging Face cache folder; return any other
-    name unchanged."""
+    it is not on this machine; return any other name unchanged."""
     text = str(name)
-    if text.startswith("models:/"):
-        return _download_registered(text)
-    folder = Path(text)
-    if not (folder / "snapshots").is_dir():  # models--OWNER--NAME in the cache of Hugging Face
-        return name
-    main_ref = folder / "refs" / "main"
-    revision = main_ref.read_text(encoding="utf-8").strip() if main_ref.is_file() else "*"
-    configs = sorted(folder.glob(f"snapshots/{revision}/{CONFIG}"))
-    if len(configs) == 1:
-        return configs[0].parent
-    raise ElmoError(f"{folder}: holds {len(configs)} snapshots of a model; choose one of them")
+    return _download_registered(text) if text.startswith("models:/") else name
 
 
 def _download_registered(uri: str) -> Path:

@@ -1,6 +1,5 @@
 """Names of pretrained models, and folders that are published."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,26 +38,6 @@ def test_the_card_says_data_and_perplexities(tiny_model_folder: Path, tmp_path: 
     assert "| task, before finetune | 12.3 | 11.0 | - |" in card
     assert "| corpus | `abab" in card and "| held-out tokens, task | 1,234 |" in card
     assert "| epochs of finetune | 2 |" in card
-
-
-def test_a_snapshot_as_hugging_face_keeps_it(tiny_model_folder: Path, tmp_path: Path) -> None:
-    """A folder of links into blobs, below the folder of its repository."""
-    repository = tmp_path / "models--me--elmo"
-    snapshot = repository / "snapshots" / "abc"
-    snapshot.mkdir(parents=True)
-    (repository / "blobs").mkdir()
-    for path in tiny_model_folder.iterdir():
-        shutil.copy(path, repository / "blobs" / f"blob-{path.name}")
-        (snapshot / path.name).symlink_to(Path("../../blobs") / f"blob-{path.name}")
-    expected = Embedder.load(tiny_model_folder).encode(TEXTS)
-    for name in (snapshot, repository):
-        np.testing.assert_array_equal(Embedder.from_pretrained(name).encode(TEXTS), expected)
-    shutil.copytree(snapshot, repository / "snapshots" / "def")
-    with pytest.raises(ElmoError, match="holds 2 snapshots"):
-        Embedder.from_pretrained(repository)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text("def")
-    np.testing.assert_array_equal(Embedder.from_pretrained(repository).encode(TEXTS), expected)
 
 
 def test_a_name_that_leads_nowhere() -> None:
