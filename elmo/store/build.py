@@ -50,7 +50,6 @@ from elmo.store.manifest import (
 from elmo.store.segments import Segment, embed_segments
 from elmo.store.writer import (
     Origin,
-    Rows,
     find_part,
     take_part,
     write_part,
@@ -123,14 +122,7 @@ class ShardEmbedder:
         x_NP = embedder.encode_types(shard.types)
         return write_part(
             self.out,
-            rows=Rows(
-                shard.sentence_ids,
-                shard.document_ids,
-                shard.offsets,
-                shard.ids,
-                shard.dictionary,
-                shard.records,
-            ),
+            shard=shard,
             x_NP=x_NP,
             segments=self._unless_stopped(embed_segments(embedder, x_NP, shard.ids, shard.offsets)),
             layout=self.layout,

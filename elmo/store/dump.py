@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from elmo.data.arrays import Floats
+from elmo.data.ragged import split_into_runs
 from elmo.io.atomic import new_file_if_absent
 from elmo.store import FeatureStore
 from elmo.store.dtypes import narrow
@@ -38,18 +39,18 @@ def export_token_table(
     token_count = 0
     with new_file_if_absent(out) as path, pq.ParquetWriter(path, schema) as writer:
         for part in map(store.part, store.numbers()):
-            for group in range(part.row_groups):
-                block, rows = part.block(group, store.layers), slice(*part.block_rows(group))
+            for start, stop in split_into_runs(part.offsets, _ROWS):
+                block = part.block(start, stop, store.layers)
                 lengths = np.diff(block.offsets)
-                starts = np.repeat(block.offsets[:-1], lengths)
+                begins = np.repeat(block.offsets[:-1], lengths)
                 columns = [
                     pa.array(np.repeat(block.sentence_ids, lengths)),
-                    pa.array(np.repeat(part.document_ids[rows], lengths)),
-                    pa.array((np.arange(len(block.type_ids)) - starts).astype(np.int32)),
+                    pa.array(np.repeat(part.document_ids[start:stop], lengths)),
+                    pa.array((np.arange(len(block.type_ids)) - begins).astype(np.int32)),
                     part.types.tokens.take(pa.array(block.type_ids)),
                     *(_lists(vectors, dtype) for vectors in block.vectors),
                 ]
-                writer.write_table(pa.Table.from_arrays(columns, schema=schema), _ROWS)
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
                 token_count += len(block.type_ids)
     return token_count
 

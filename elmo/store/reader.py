@@ -35,7 +35,7 @@ from elmo.store.manifest import PartEntry
 
 _LONGEST_HEADER = 4096  # bytes: no page's header is longer
 _VALUES_PER_COPY = 1 << 15  # values: as many torch copies on one thread
-_BLOCK_TOKENS = 128  # of a block read from a mapped part
+_BLOCK_TOKENS = 128  # of a block
 _MAX_DECODED = 8  # values of row groups that one part keeps decoded
 
 
@@ -219,11 +219,6 @@ class Part:
         """Tell whether the part is memory-mapped, so that no file is kept open for it."""
         return self._parquet.map is not None
 
-    @property
-    def row_groups(self) -> int:
-        """Return the number of row groups."""
-        return len(self._parquet.group_starts) - 1
-
     def row(self, sentence_id: int) -> int | None:
         """Return the row of a sentence, or None if the sentence is not in this part."""
         row = int(np.searchsorted(self.sentence_ids, sentence_id))
@@ -261,47 +256,11 @@ class Part:
     def vectors(self, row: int, layers: Sequence[str]) -> Floats:
         """Return the vectors of the sentence in row `row`, float32 (layers, tokens, dim), of the
         `layers`, given by name."""
-        length = int(self.offsets[row + 1] - self.offsets[row])
-        vectors_LTD = np.empty((len(layers), length, self._layout.dim), np.float32)
-        for index, layer in enumerate(layers):
-            if layer == "layer_0":
-                _fill_twice(vectors_LTD[index], self.types.x(self.ids(row)))
-            else:
-                widen(self.raw(row, layer), vectors_LTD[index])
-        return vectors_LTD
+        return self.block(row, row + 1, layers).vectors
 
-    def block(self, group: int, layers: Sequence[str]) -> VectorBlock:
-        """Return the vectors of all sentences of row group number `group`, from 0, of the `layers`,
-        given by name."""
-        start, stop = self._parquet.group_starts[group : group + 2]
-        contextual = [layer for layer in layers if layer != "layer_0"]
-        table = self._parquet.read(["types", *contextual], group)
-        ids = flat_values(table["types"], TYPE_ID_DTYPE)
-        vectors_LTD = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
-        for index, layer in enumerate(layers):
-            if layer == "layer_0":
-                _fill_twice(vectors_LTD[index], self.types.x(ids))
-                continue
-            values = flat_values(table[layer], DTYPES[self._layout.dtype])
-            widen(values.reshape(len(ids), self._layout.dim), vectors_LTD[index])
-        offsets = self.offsets[start : stop + 1] - self.offsets[start]
-        return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
-
-    def blocks(self, layers: Sequence[str]) -> Iterator[VectorBlock]:
-        """Yield the vectors of all sentences in order, in blocks, of the `layers`, given by name.
-
-        A block is a row group or, in a memory-mapped part, fewer sentences, so that it fits the
-        CPU's cache.
-        """
-        for group in range(self.row_groups):
-            if self._parquet.map is None:
-                yield self.block(group, layers)
-                continue
-            begin, end = self.block_rows(group)
-            for start, stop in split_into_runs(self.offsets, _BLOCK_TOKENS, begin=begin, end=end):
-                yield self._mapped_block(start, stop, layers)
-
-    def _mapped_block(self, start: int, stop: int, layers: Sequence[str]) -> VectorBlock:
+    def block(self, start: int, stop: int, layers: Sequence[str]) -> VectorBlock:
+        """Return the vectors of the sentences in rows `start` to `stop - 1`, of the `layers`, given
+        by name."""
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
         ids = np.concatenate([self.ids(row) for row in range(start, stop)])
         vectors_LTD = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
@@ -314,14 +273,16 @@ class Part:
                 widen(self.raw(row, layer), row_TD)
         return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
-    def block_rows(self, group: int) -> tuple[int, int]:
-        """Return the first row of row group number `group`, and the row after its last."""
-        return self._parquet.group_starts[group], self._parquet.group_starts[group + 1]
+    def blocks(self, layers: Sequence[str]) -> Iterator[VectorBlock]:
+        """Yield the vectors of all sentences in order, in blocks that fit the CPU's cache, of the
+        `layers`, given by name."""
+        for start, stop in split_into_runs(self.offsets, _BLOCK_TOKENS):
+            yield self.block(start, stop, layers)
 
     def _value(self, row: int, column: str, dtype: str, width: int) -> npt.NDArray[Any]:
         """Return the value of a row's binary column as an array (T, width)."""
         group = self._parquet.group(row)
-        begin, end = self.block_rows(group)
+        begin, end = self._parquet.group_starts[group : group + 2]
         item = np.dtype(dtype).itemsize * width
         length = int(self.offsets[row + 1] - self.offsets[row])
         buffer = self._parquet.map
@@ -371,21 +332,6 @@ def _fill_twice(layer_TD: Floats, x_TP: Floats) -> None:
     half = x_TP.shape[1]
     layer_TD[:, :half] = x_TP
     layer_TD[:, half:] = x_TP
-
-
-def flat_values(column: pa.ChunkedArray, dtype: str) -> npt.NDArray[Any]:
-    """Return the values of a binary column end to end, as an array of `dtype`.
-
-    If the column has one chunk, the array is a view of it.
-    """
-    flats = []
-    for chunk in column.chunks:
-        offsets = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset :][: len(chunk) + 1]
-        data = chunk.buffers()[2]
-        if data is not None:
-            values = data.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-            flats.append(np.frombuffer(values, dtype))
-    return flats[0] if len(flats) == 1 else np.concatenate([np.empty(0, dtype), *flats])
 
 
 def _map_file(location: Location, file: str) -> pa.Buffer | None:

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from elmo.data.arrays import Floats, Ints
 from elmo.data.ragged import split_into_runs
+from elmo.data.shards import Shard
 from elmo.errors import Damaged, ElmoError
 from elmo.io.location import Location
 from elmo.io.records import digest, sha256
@@ -45,21 +46,6 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 16384  # of a row group: pyarrow begins a new page after 20,000
 _ONE_PAGE = 1 << 30
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Several sentences, a row each: sentence i has the tokens `ids[offsets[i] : offsets[i + 1]]`.
-
-    Each id is an index into `types`, the distinct tokens.
-    """
-
-    sentence_ids: Ints
-    document_ids: Ints
-    offsets: Ints
-    ids: Ints
-    types: pa.StringArray
-    records: pa.DictionaryArray | None = None  # as `Shard.records`
 
 
 @dataclass(frozen=True)
@@ -104,7 +90,7 @@ class Origin:
 def write_part(
     location: Location,
     *,
-    rows: Rows,
+    shard: Shard,
     x_NP: Floats,
     segments: Iterable["Segment"],
     layout: Layout,
@@ -112,20 +98,20 @@ def write_part(
 ) -> PartEntry:
     """Write a part and its table of types; return the part's manifest entry.
 
-    `x_NP` are the context-free vectors of `rows.types`. `segments` have the vectors of the
-    sentences `rows`, all and in order; while one segment is written, the next is computed.
+    `x_NP` are the context-free vectors of the shard's types. `segments` have the vectors of its
+    sentences, all and in order; while one segment is written, the next is computed.
     """
     with location.temporary() as types_path, location.temporary() as path:
-        _write_types(types_path, rows.types, x_NP, layout=layout, origin=origin)
+        _write_types(types_path, shard.dictionary, x_NP, layout=layout, origin=origin)
         schema = part_schema(layout, types_file=origin.types_path, metadata=origin.footer)
-        if rows.records is not None:
+        if shard.records is not None:
             schema = schema.append(pa.field("record", pa.string(), nullable=False))
         with part_writer(path, schema, layout.codec) as writer, ThreadPoolExecutor(1) as thread:
             pending = None
             for segment in segments:
                 if pending is not None:
                     pending.result()
-                pending = thread.submit(_write_segment, writer, rows, segment, layout)
+                pending = thread.submit(_write_segment, writer, shard, segment, layout)
             if pending is not None:
                 pending.result()
         _publish(location, types_path, origin.types_path)
@@ -218,37 +204,6 @@ def _check_pages(path: Path, origin: Origin) -> None:
             file.read_row_group(group)
 
 
-def add_rows(
-    writer: pq.ParquetWriter, rows: Rows, columns: dict[str, npt.NDArray[Any]], layout: Layout
-) -> None:
-    """Write sentences to a part, in row groups of about `layout.row_group_tokens` tokens; `columns`
-    holds, by column name, the stored vectors (tokens, dim) of all their tokens."""
-    schema = writer.schema
-    offsets = rows.offsets.astype(np.int64)
-    ids = rows.ids.astype(TYPE_ID_DTYPE)
-    max_tokens = min(layout.row_group_tokens, MAX_VALUE_BYTES // layout.width)
-    for start, stop in split_into_runs(offsets, max_tokens, max_sentences=MAX_ROWS):
-        start_token, stop_token = int(offsets[start]), int(offsets[stop])
-        token_offsets = offsets[start : stop + 1] - start_token
-        arrays = {
-            "sentence_id": pa.array(rows.sentence_ids[start:stop], pa.int64()),
-            "document_id": pa.array(rows.document_ids[start:stop], pa.int64()),
-            "length": pa.array(np.diff(token_offsets), pa.int32()),
-            "tokens": pa.ListArray.from_arrays(
-                pa.array(token_offsets, pa.int32()),
-                rows.types.take(pa.array(ids[start_token:stop_token])),
-                type=schema.field("tokens").type,
-            ),
-            "types": _blobs(ids[start_token:stop_token], token_offsets),
-        }
-        for name, values in columns.items():
-            arrays[name] = _blobs(values[start_token:stop_token], token_offsets)
-        if rows.records is not None:
-            arrays["record"] = rows.records[start:stop].dictionary_decode()
-        table = pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
-        writer.write_table(table, row_group_size=max(1, len(table)))
-
-
 def _write_types(
     path: Path, types: pa.StringArray, x_NP: Floats, *, layout: Layout, origin: Origin
 ) -> None:
@@ -303,23 +258,45 @@ def _describe_part(path: Path, *, types: TypesEntry, origin: Origin) -> PartEntr
 
 
 def _write_segment(
-    writer: pq.ParquetWriter, rows: Rows, segment: "Segment", layout: Layout
+    writer: pq.ParquetWriter, shard: Shard, segment: "Segment", layout: Layout
 ) -> None:
-    start_token = int(rows.offsets[segment.start])
-    stop_token = int(rows.offsets[segment.stop])
-    sentences = Rows(
-        rows.sentence_ids[segment.start : segment.stop],
-        rows.document_ids[segment.start : segment.stop],
-        rows.offsets[segment.start : segment.stop + 1] - start_token,
-        rows.ids[start_token:stop_token],
-        rows.types,
-        None if rows.records is None else rows.records[segment.start : segment.stop],
-    )
+    """Write the sentences of a segment to a part, in row groups of about `layout.row_group_tokens`
+    tokens."""
+    schema, ids = writer.schema, shard.ids.astype(TYPE_ID_DTYPE)
+    offsets = shard.offsets.astype(np.int64)
     columns = {
         name: to_stored(segment.contextual[layer_number(name) - 1], layout.dtype)
         for name in layout.contextual
     }
-    add_rows(writer, sentences, columns, layout)
+    runs = split_into_runs(
+        offsets,
+        min(layout.row_group_tokens, MAX_VALUE_BYTES // layout.width),
+        begin=segment.start,
+        end=segment.stop,
+        max_sentences=MAX_ROWS,
+    )
+    for start, stop in runs:
+        tokens = slice(int(offsets[start]), int(offsets[stop]))
+        token_offsets = offsets[start : stop + 1] - tokens.start
+        arrays = {
+            "sentence_id": pa.array(shard.sentence_ids[start:stop], pa.int64()),
+            "document_id": pa.array(shard.document_ids[start:stop], pa.int64()),
+            "length": pa.array(np.diff(token_offsets), pa.int32()),
+            "tokens": pa.ListArray.from_arrays(
+                pa.array(token_offsets, pa.int32()),
+                shard.dictionary.take(pa.array(ids[tokens])),
+                type=schema.field("tokens").type,
+            ),
+            "types": _blobs(ids[tokens], token_offsets),
+        }
+        segment_start = int(offsets[segment.start])
+        part = slice(tokens.start - segment_start, tokens.stop - segment_start)
+        for name, values in columns.items():
+            arrays[name] = _blobs(values[part], token_offsets)
+        if shard.records is not None:
+            arrays["record"] = shard.records[start:stop].dictionary_decode()
+        table = pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
+        writer.write_table(table, row_group_size=max(1, len(table)))
 
 
 def _blobs(values: npt.NDArray[Any], offsets: Ints) -> pa.Array:
