@@ -54,15 +54,14 @@ def check_folder(
     required: Sequence[str],
     pattern: str = ".*",
     kind: str | None = None,
-    never: str = "",
 ) -> None:
     """Raise `ElmoError` if an output folder holds another stage's files, or files that this project
     did not write.
 
     The folder may be empty, or hold all `required` files and otherwise only hidden files and those
     that the regular expression `pattern` matches, in subfolders too. If `kind` is given, its
-    `manifest.json` must state that kind, and `never` is the name of a file that only another
-    stage's output has. At a URL nothing is replaced: the first of `required` must not exist.
+    `manifest.json` must state that kind. At a URL nothing is replaced: the first of `required` must
+    not exist.
     """
     files = set(out.names()) if out.local is None else _list_files(out.local, required=required)
     if out.local is None and required and required[0] in files:
@@ -77,8 +76,6 @@ def check_folder(
             raise ElmoError(
                 f"{out}: holds {actual_kind}, not {kind}; choose another folder, or empty it"
             )
-    if never in files:
-        raise ElmoError(f"{out}: holds {never} of another stage; choose another folder or empty it")
 
 
 def _list_files(out: Path, *, required: Sequence[str]) -> set[str]:

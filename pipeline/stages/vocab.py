@@ -75,7 +75,7 @@ def run(
         raise ElmoError(
             f"vocab.max_words must be 0 (no limit) or 4 or more, found {params.max_words}"
         )
-    check_folder(out, required=_FILES, pattern=_EXTRA, never="config.json")  # a model has words too
+    check_folder(out, required=_FILES, pattern=_EXTRA)
     if out.exists("characters.json"):
         with refuse_foreign_output(str(out)), local_folder(out) as old_folder:
             Characters.load(old_folder / "characters.json")
