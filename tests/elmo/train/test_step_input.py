@@ -73,6 +73,6 @@ def test_a_killed_process_is_said(tmp_path: Path) -> None:
     next(items)
     (child,) = multiprocessing.active_children()
     os.kill(child.pid or 0, signal.SIGKILL)
-    with pytest.raises(ElmoError, match="has ended"):
+    with pytest.raises(ElmoError, match="the text ended"):
         list(items)
     assert not multiprocessing.active_children()

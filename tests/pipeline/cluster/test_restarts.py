@@ -48,7 +48,7 @@ def test_losses_count_anew_with_each_checkpoint(tmp_path: Path) -> None:
         (tmp_path / "checkpoints" / f"step-{step}").mkdir(parents=True)
     losses.add({1: GONE})
     losses.add({1: GONE})
-    with pytest.raises(ElmoError, match=r"worker 1 lost: its node was lost; that is 3 losses"):
+    with pytest.raises(ElmoError, match=r"worker 1 lost: its node was lost; 3 losses"):
         losses.add({1: GONE})
 
 

@@ -911,7 +911,7 @@ def test_some_of_every_text_is_held_out_and_most_is_not(
     assert heldout > 0.5 or 2 * splits["heldout"].tokens < shards.tokens()
     lines = sum(bool(line) for line in text.split("\n"))
     assert shards.manifest.counts.documents == lines
-    assert ("each line is one" in capfd.readouterr().err) == (rule == "line")
+    assert ("each line is a document" in capfd.readouterr().err) == (rule == "line")
     recorded = shards.manifest.tokenizer
     assert (recorded.documents, recorded.heldout) == ("auto", heldout)  # as in the settings
 
