@@ -94,7 +94,7 @@ def train_recipe(
     shards, vocabulary = prepare(
         out / "shards", train=train, heldout=options.heldout, tokens=tokens
     )
-    recipe = _recipe(options, changes).with_chosen_rows(shards.tokens("train"))
+    recipe = _recipe(options, changes).with_chosen_epochs(shards.tokens("train"))
     sizes = _preset(RECIPES["params" if options.recipe == "params" else "default"])["network"]
     network = ModelShape.from_dict(sizes | {"input_words": None}, source=ROOT / "params.yaml")
     characters = Characters()

@@ -30,9 +30,9 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Requested = Literal["auto", "float32", "bfloat16"]
 Dtype = Literal["float16", "float32"]
 Codec = Literal["none", "zstd"]
-# `rows: 0` chooses among these, so that a training takes so many steps. Who changes them raises the
-# versions of the stages pretrain and finetune.
-ROWS, ENOUGH_STEPS = (8, 16, 32), 400
+# With `epochs: 0`, a training takes about so many steps at least, but reads the text at most so often.
+# To change these, raise the versions of the stages pretrain and finetune.
+ENOUGH_STEPS, MOST_EPOCHS = 400, 10
 MOST_LAYERS = 256  # LSTM layers in each direction
 MOST_CHARACTERS = 1024  # of a token, read by the char-CNN
 MOST_TOKENS = 32_768  # of a line or sentence, all of whose vectors are in memory at once
@@ -203,11 +203,12 @@ class TrainingSettings:
 
     seed: Seed
     """The seed of the random numbers: initial weights, order of the text, dropout and samples."""
-    epochs: Positive
-    """How often the training text is read."""
-    rows: Annotated[int, Meta(ge=0, le=2**16)]
+    epochs: WholeNumber
+    """How often the training text is read. 0: once, or as often as gives 400 steps, at most 10
+    times."""
+    rows: Annotated[int, Meta(ge=1, le=2**16)]
     """The number of parallel streams of text in a step. More rows use a processor better; fewer
-    give more updates. 0 chooses 8, 16 or 32: the largest that leaves at least 400 steps."""
+    give more updates."""
     window: Annotated[int, Meta(ge=1, le=2**12)]
     """The number of tokens of each row in a step, in each direction. Gradients flow no further
     back."""
@@ -247,14 +248,13 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def with_chosen_rows(self, tokens: int) -> "TrainingSettings":
-        """Return the settings for a training text of so many tokens: if `rows` is 0, with a number
-        of rows in its place."""
-        if self.rows:
+    def with_chosen_epochs(self, tokens: int) -> "TrainingSettings":
+        """Return the settings for a training text of so many tokens: if `epochs` is 0, with a
+        number of epochs in its place."""
+        if self.epochs:
             return self
-        steps = {rows: tokens * self.epochs / (rows * self.window) for rows in ROWS}
-        row_choices = [rows for rows in ROWS if steps[rows] >= ENOUGH_STEPS]
-        return replace(self, rows=max(row_choices, default=ROWS[0]))
+        steps = tokens / (self.rows * self.window)  # of one epoch
+        return replace(self, epochs=min(MOST_EPOCHS, max(1, math.ceil(ENOUGH_STEPS / steps))))
 
 
 @dataclass(frozen=True)

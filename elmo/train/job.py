@@ -49,16 +49,16 @@ class TrainingJob:
 
     def __post_init__(self) -> None:
         """Raise `ElmoError` for what must be chosen beforehand, the same for all workers: the
-        precision `auto`, and 0 rows."""
+        precision `auto`, and 0 epochs."""
         if self.settings.precision not in PRECISIONS:
             raise ElmoError(
                 "training.precision auto: choose one of the two before training, as "
                 "elmo.train.machine_speed.faster_precision does"
             )
-        if not self.settings.rows:
+        if not self.settings.epochs:
             raise ElmoError(
-                "training.rows 0: choose a number before training, as "
-                "TrainingSettings.with_chosen_rows does"
+                "training.epochs 0: choose a number before training, as "
+                "TrainingSettings.with_chosen_epochs does"
             )
 
     def measured_after(self, steps: int) -> range:

@@ -118,17 +118,17 @@ def train(
     """Train `job` on the cluster's workers, and return its figures; resume an interrupted run.
 
     `params` is the stage's section of settings. A run is resumed if `inputs`, digests by name, and
-    `params` are equal, with the number of rows that follows from the text where they have 0. The
+    `params` are equal, with the number of epochs that follows from the text where they have 0. The
     MLflow run lists `sources`, the folders of these inputs, as its datasets; `corpus` are the
     shards that are trained on. The first worker writes the model folder `out`;
     the curves go to the folder `curves`, and `work` keeps checkpoints.
     """
     _check_outputs(out, curves)
     tokens = Shards(sources["corpus"]).tokens("train")
-    training = params.training.with_chosen_rows(tokens)
+    training = params.training.with_chosen_epochs(tokens)
     if training != params.training:
         params = replace(params, training=training)
-        log_detail(f"{stage.name}.training.rows: {training.rows}, for {tokens:,} tokens")
+        log_detail(f"{stage.name}.training.epochs: {training.epochs}, for {tokens:,} tokens")
     folder = work / stage.name / fingerprint(stage.name, stage.version, params, inputs)
     tracking.check_mlflow()
     run = tracking.run(stage.name, params, inputs=inputs, sources=sources, folder=folder)

@@ -461,7 +461,7 @@ def test_perplexity_is_that_of_the_equation(tmp_path: Path) -> None:
     ("make", "message"),
     [
         (lambda: replace(SETTINGS, reset="always"), "reset must be one of sentence, never"),
-        (lambda: replace(SETTINGS, rows=-1), "rows must be .* at least 0 .*, found -1"),
+        (lambda: replace(SETTINGS, rows=-1), "rows must be .* at least 1 .*, found -1"),
         (lambda: replace(SETTINGS, dropout=1.0), "dropout must be .* at least 0 and below 1"),
     ],
 )
@@ -470,18 +470,17 @@ def test_bad_settings_are_refused(make: Callable[[], TrainingSettings], message:
         make()
 
 
-def test_rows_follow_from_the_text_where_they_are_0() -> None:
-    """The most of 8, 16 and 32 with which a training takes 400 steps."""
-    auto = replace(SETTINGS, rows=0, window=20, epochs=1)
-    tokens = (100, 127_000, 128_000, 255_000, 256_000, 10**9)
-    assert [auto.with_chosen_rows(n).rows for n in tokens] == [8, 8, 16, 16, 32, 32]
-    assert replace(auto, epochs=4).with_chosen_rows(64_000).rows == 32
-    assert SETTINGS.with_chosen_rows(100) == SETTINGS
+def test_epochs_follow_from_the_text_where_they_are_0() -> None:
+    """As many as give 400 steps of 640 tokens, at most 10."""
+    auto = replace(SETTINGS, epochs=0, rows=32, window=20)
+    tokens = (100, 25_600, 64_000, 65_000, 85_400, 255_000, 256_000, 10**9)
+    assert [auto.with_chosen_epochs(n).epochs for n in tokens] == [10, 10, 4, 4, 3, 2, 1, 1]
+    assert SETTINGS.with_chosen_epochs(100) == SETTINGS
 
 
-def test_a_job_without_rows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ElmoError, match="training.rows 0: choose a number"):
-        job(tmp_path / "run", replace(SETTINGS, rows=0))
+def test_a_job_without_epochs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match="training.epochs 0: choose a number"):
+        job(tmp_path / "run", replace(SETTINGS, epochs=0))
 
 
 def test_a_model_without_softmax_has_no_perplexity(tmp_path: Path) -> None:
