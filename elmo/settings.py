@@ -30,9 +30,9 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Requested = Literal["auto", "float32", "bfloat16"]
 Dtype = Literal["float16", "float32"]
 Codec = Literal["none", "zstd"]
-# With `epochs: 0`, a training takes about so many steps at least, but reads the text at most so often.
+# With `epochs: 0`, a training takes at least so many steps, but reads the text at most so often.
 # To change these, raise the versions of the stages pretrain and finetune.
-ENOUGH_STEPS, MOST_EPOCHS = 400, 10
+ENOUGH_STEPS, MOST_EPOCHS = 400, 4
 MOST_LAYERS = 256  # LSTM layers in each direction
 MOST_CHARACTERS = 1024  # of a token, read by the char-CNN
 MOST_TOKENS = 32_768  # of a line or sentence, all of whose vectors are in memory at once
@@ -204,7 +204,7 @@ class TrainingSettings:
     seed: Seed
     """The seed of the random numbers: initial weights, order of the text, dropout and samples."""
     epochs: WholeNumber
-    """How often the training text is read. 0: once, or as often as gives 400 steps, at most 10
+    """How often the training text is read. 0: once, or as often as gives 400 steps, at most 4
     times."""
     rows: Annotated[int, Meta(ge=1, le=2**16)]
     """The number of parallel streams of text in a step. More rows use a processor better; fewer

@@ -471,10 +471,10 @@ def test_bad_settings_are_refused(make: Callable[[], TrainingSettings], message:
 
 
 def test_epochs_follow_from_the_text_where_they_are_0() -> None:
-    """As many as give 400 steps of 640 tokens, at most 10."""
+    """As many as give 400 steps of 640 tokens, at most 4."""
     auto = replace(SETTINGS, epochs=0, rows=32, window=20)
-    tokens = (100, 25_600, 64_000, 65_000, 85_400, 255_000, 256_000, 10**9)
-    assert [auto.with_chosen_epochs(n).epochs for n in tokens] == [10, 10, 4, 4, 3, 2, 1, 1]
+    tokens = (100, 64_000, 85_400, 127_000, 128_000, 255_000, 256_000, 10**9)
+    assert [auto.with_chosen_epochs(n).epochs for n in tokens] == [4, 4, 3, 3, 2, 2, 1, 1]
     assert SETTINGS.with_chosen_epochs(100) == SETTINGS
 
 
