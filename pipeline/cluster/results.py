@@ -50,18 +50,21 @@ def outputs_of(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def files_to_send() -> dict[str, Path]:
-    """Return the files of DVC's cache that a job at a URL needs of what this project has, by their
-    digests: pointers, and small results."""
+    """Return what a job at a URL needs of this project's results, by their paths in the job's
+    project: of DVC's cache, pointers and small results; and small results that git keeps."""
     paths: dict[str, Path] = {}
     lock = Path(LOCK)
     for entry in stages_of(lock.read_bytes() if lock.exists() else b"").values():
         for out in outputs_of(entry):
-            digest = str(out.get("md5", ""))
+            digest, path = str(out.get("md5", "")), Path(str(out.get("path", "")))
             files = files_of_folder(digest) if digest.endswith(".dir") else {}
             if files is None or (STORED not in files and out.get("size", 0) > _SMALL):
                 continue
-            keys = (digest, *files.values())
-            paths |= {key: path for key in keys if (path := cache_path(key)).is_file()}
+            cached = {key: cache_path(key) for key in (digest, *files.values())}
+            paths |= {_cached(key): file for key, file in cached.items() if file.is_file()}
+            if path.is_file() and _md5(path.read_bytes()) == digest:
+                storage.check_inside([str(path)])
+                paths[str(path)] = path
     return paths
 
 
@@ -118,7 +121,13 @@ def cache_path(digest: str, project: Path | None = None) -> Path:
     if _DIGEST.fullmatch(digest) is None:
         raise Damaged(f"{LOCK}: {digest[:100]!r} is not a DVC digest")
     cache = project / CACHE if project else Path(_cache_of(Path.cwd()))
-    return cache / "files" / "md5" / digest[:2] / digest[2:]
+    return cache / _cached(digest).removeprefix(CACHE)
+
+
+def _cached(digest: str) -> str:
+    """Return where a project has the file or folder with this digest, unless DVC is told
+    otherwise."""
+    return f"{CACHE}files/md5/{digest[:2]}/{digest[2:]}"
 
 
 def _check(runs: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> None:
@@ -150,7 +159,7 @@ def _fetch_file(source: Location, digest: str, path: str) -> bytes:
     if target.is_file():
         return target.read_bytes()
     try:
-        data = source.read(f"{CACHE}files/md5/{digest[:2]}/{digest[2:]}")
+        data = source.read(_cached(digest))
     except FileNotFoundError:
         try:
             data = source.read(path)

@@ -171,12 +171,10 @@ def pack(package: Path, variables: dict[str, str], *, params: Path, state: bool 
         else:
             raise NotFound(f"{path}: no such file; submit from the project's folder")
     if state and Path(on_cluster.LOCK).exists():
-        (package / on_cluster.STATE).mkdir()
-        shutil.copyfile(on_cluster.LOCK, package / on_cluster.STATE / on_cluster.LOCK)
-        cache = package / on_cluster.STATE / on_cluster.CACHE / "files" / "md5"
-        for digest, path in results.files_to_send().items():
-            (cache / digest[:2]).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, cache / digest[:2] / digest[2:])
+        files = {on_cluster.LOCK: Path(on_cluster.LOCK)} | results.files_to_send()
+        for name, path in files.items():
+            (package / on_cluster.STATE / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, package / on_cluster.STATE / name)
 
 
 def _runtime_env(package: Path) -> dict[str, Any]:

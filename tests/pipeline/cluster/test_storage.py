@@ -433,13 +433,13 @@ def test_two_jobs_at_once_at_one_url_are_both_right(
 def test_what_a_job_left_is_brought_back(project: Path, bucket: str) -> None:
     """Then neither DVC here nor the next job repeats a stage; an output made here stays."""
     jobs = Jobs(project, bucket)
-    jobs.run("first")
+    assert " sentences, " in jobs.run("first")
     assert len(results.bring_back(bucket, "first", old_lock=b"")) > 5
     assert Path("metrics/vocab.json").exists() and Path("data/vocab/.stored").exists()
     done = jobs.dvc("repro", "vocab")
     assert set(re.findall("Running stage '([^']*)'", done.stdout)) == {"corpus"}, done.stdout
     before = Path("dvc.lock").read_bytes()
-    jobs.run("second")
+    assert " sentences, " not in jobs.run("second")
     records = [name for name in Location(bucket).tree() if re.search(r"/\w{16}\.json", name)]
     assert len(records) == 3  # corpus, general text and vocabulary, as before
     results.bring_back(bucket, "second", old_lock=before)
