@@ -54,11 +54,6 @@ def did_you_mean(name: str, among: Iterable[str]) -> str:
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
-def with_remedy(problem: object, remedy: str) -> str:
-    """Return a message that says what to do: `remedy`, unless the problem ends in its own."""
-    return f"{problem}" if ";" in f"{problem}" else f"{problem}; {remedy}"
-
-
 def not_utf8_error(source: object, number: int, line: bytes, start: int) -> ElmoError:
     """Return the exception for line `number`, from 1, of the text `source`: in the bytes `line`,
     byte `start`, from 0, is not UTF-8."""
@@ -90,12 +85,12 @@ def first_line(error: BaseException) -> str:
     return " ".join(lines[: 1 + lines[0].endswith(":")])[:300]
 
 
-def reason_of(error: BaseException) -> str:
+def reason_of(error: BaseException, remedy: str = "") -> str:
     """Return the reason of an error in one line, for a message: the operating system's text for its
-    errors, also those that Arrow has wrapped, with advice if a disk is full; for others, the first
-    line of the message."""
+    errors, also those that Arrow has wrapped; for others, the first line of the message. What to do
+    follows: for some errors, such as a full disk, advice of their own, and else `remedy`."""
     wrapped = re.search(r"\[errno (\d+)\]", str(error), re.IGNORECASE)
     number = int(wrapped[1]) if wrapped else getattr(error, "errno", None)
     system_reason = os.strerror(int(wrapped[1])) if wrapped else getattr(error, "strerror", None)
     reason = system_reason or first_line(error)
-    return f"{reason}; {_ADVICE[number]}" if number in _ADVICE else reason
+    return "; ".join(filter(None, (reason, _ADVICE.get(number or 0, remedy))))

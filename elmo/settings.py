@@ -48,6 +48,12 @@ def check_value(name: str, value: Any, kind: Any) -> Any:
         raise BadSettings(f"{name} must be {describe_type(kind)}, found {_quote(value)}") from None
 
 
+def check_count(name: str, value: Any) -> None:
+    """Raise `BadSettings` unless the argument `name` is a whole number of 1 or more."""
+    if not hasattr(value, "__index__") or value < 1:
+        raise BadSettings(f"{name} must be a whole number of 1 or more, found {value!r:.80}")
+
+
 def check_fields(settings: Any) -> None:
     """Raise `BadSettings` if a field of a dataclass does not fit its type."""
     for name, kind in field_types(settings.__class__).items():

@@ -3,3 +3,4 @@
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
+IN_RUN = "ELMO_IN_RUN"  # a variable of the stages of `elmo run`, which itself says "interrupted"

@@ -23,7 +23,7 @@ def main() -> None:
     if not {SPIN, "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ[SPIN] = SPINS  # read as torch is imported, here and in workers
     gc.set_threshold(YOUNG)
-    _open_closed_streams()
+    open_streams()
     try:
         try:
             import click  # noqa: F401
@@ -34,16 +34,16 @@ def main() -> None:
             )
         from .commands.cli import run_cli
     except KeyboardInterrupt:
-        sys.exit("error: interrupted")
+        sys.exit(1 if "ELMO_IN_RUN" in os.environ else "error: interrupted")
     try:
         run_cli()
     finally:
         gc.freeze()  # what is left goes with the process
 
 
-def _open_closed_streams() -> None:
+def open_streams() -> None:
     """Open the null device in place of each closed standard stream; otherwise the next file that is
-    opened gets its number, and receives what a library prints."""
+    opened gets its number, and receives what a library prints. Errors may be lost."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # of the lowest free number: that stream's

@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_027,
-    "pipeline": 14_403,
+    "elmo": 19_035,
+    "pipeline": 14_427,
     "research": 2_240,
     "benchmarks": 3_382,
-    "tests": 26_923,
+    "tests": 26_946,
 }
 
 

@@ -157,10 +157,9 @@ def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
         if not _is_list(sentence):
             raise ElmoError(f"sentence {number}: must be a list of tokens, found {sentence!r:.80}")
         for k, token in enumerate(sentence):
-            if not isinstance(token, str):
-                raise ElmoError(
-                    f"sentence {number}: token {k} must be a string, found {token!r:.80}"
-                )
+            if not isinstance(token, str) or "\0" in token:
+                kind = "without zero bytes" if isinstance(token, str) else "a string"
+                raise ElmoError(f"sentence {number}: token {k} must be {kind}, found {token!r:.80}")
 
 
 def _is_list(value: object) -> bool:

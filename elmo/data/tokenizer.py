@@ -157,21 +157,24 @@ class TextTokenizer:
         out."""
         if not isinstance(text, str):
             raise ElmoError(f"a text must be a string, found {text!r:.80}")
-        if not is_utf8(text):
-            raise ElmoError(f"the text {text!r:.80} is not UTF-8; encode it as UTF-8")
+        if not is_text(text):
+            raise ElmoError(f"the text {text!r:.80} {NOT_TEXT}")
         lines = text.split("\n")
         if self._sentences is not None:
             lines = [sentence for line in lines for sentence in self._sentences(line)]
         return [tokens for tokens in self._tokenizer.split(lines) if tokens]
 
 
-def is_utf8(text: str) -> bool:
-    """Tell whether a text can be encoded in UTF-8; a lone surrogate cannot."""
+NOT_TEXT = "is not UTF-8, or has a zero byte; save it as UTF-8"
+
+
+def is_text(text: str) -> bool:
+    """Tell whether a text has no zero byte and can be encoded in UTF-8; a lone surrogate cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
         return False
-    return True
+    return "\0" not in text
 
 
 def load_tokenizer(name: str) -> Tokenizer:

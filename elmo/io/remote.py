@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from elmo.errors import ElmoError, reason_of, with_remedy
+from elmo.errors import ElmoError, reason_of
 
 THREADS = 32  # requests at a time
 _CONDITIONAL_STORES: set[str] = set()  # where `create` is known to refuse an existing name
@@ -39,8 +39,8 @@ class Remote:
             raise
         except Exception as error:
             name = f"{self.url}/{file}" if file else self.url
-            reason = f"{type(error).__name__}: {without_login(reason_of(error), self.url)}"
-            raise ElmoError(f"{name}: {with_remedy(reason, 'check the URL and access')}") from error
+            reason = without_login(reason_of(error, "check the URL and access"), self.url)
+            raise ElmoError(f"{name}: {type(error).__name__}: {reason}") from error
 
     def listing(self, kind: str) -> list[tuple[str, Any]]:
         """Return the name of each file or folder directly below the URL, with fsspec's dictionary

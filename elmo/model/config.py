@@ -97,6 +97,8 @@ def model_location(folder: Folder) -> Location:
     Python package that holds the model's files. A model folder with that path takes precedence.
     """
     name = str(folder)
+    if not name:
+        raise NotFound("the model's name is empty; name a folder or an installed model")
     if not _NAME.fullmatch(name) or (Path(name) / CONFIG).exists():
         return Location.parse(folder)
     for point in entry_points(group=ENTRY_POINTS, name=name):

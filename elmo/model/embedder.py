@@ -37,7 +37,7 @@ from elmo.nn.device import (
     one_ahead,
 )
 from elmo.nn.packed import pack_if_faster
-from elmo.settings import PRECISIONS, Precision
+from elmo.settings import PRECISIONS, Precision, check_count
 
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
 GROUP_BATCHES = 4  # batches per call, so that sentences of similar length share one
@@ -194,8 +194,7 @@ class Embedder:
         sentence, and text k of a batch continues from text k of the previous batch; a batch is
         kept in memory.
         """
-        if batch_size < 1:
-            raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
+        check_count("batch_size", batch_size)
         _check_state(state, "reset")
         if isinstance(state, Carry):
             waiting = iter(texts)
@@ -228,8 +227,7 @@ class Embedder:
         selects layers from 0…L (default: all).
         """
         layer_numbers = self._layer_numbers(layers)
-        if batch_size < 1:
-            raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
+        check_count("batch_size", batch_size)
         _check_state(state, "reset", "carry")
         types, ids = _index_types(sentences)
         x_NP = self._with_boundaries(self._encode(types))

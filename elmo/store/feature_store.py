@@ -177,7 +177,7 @@ class FeatureStore:
     def sentences(self, document: int) -> npt.NDArray[np.int64]:
         """Return the ids of the sentences of a document, ascending; none if the store has no such
         document."""
-        ids = [np.empty(0, np.int64)]
+        document, ids = _index(document), [np.empty(0, np.int64)]
         for number, (store, entry) in enumerate(self._entries):
             local_document = document - store.document_shift
             if entry.first_document_id <= local_document <= entry.last_document_id:
@@ -368,7 +368,7 @@ def _index(key: object) -> int:
         return operator.index(key)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(
-            f"a store is indexed by a sentence's number, a slice or a list, not {key!r}"
+            f"a store is indexed by numbers of sentences and documents, not {key!r:.80}"
         ) from None
 
 

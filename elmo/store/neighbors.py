@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elmo.data.arrays import Floats
-from elmo.data.tokenizer import is_utf8
+from elmo.data.tokenizer import NOT_TEXT, is_text
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
+from elmo.settings import check_count
 from elmo.store import FeatureStore
 from elmo.store.layout import layer_number
 from elmo.store.reader import VectorBlock
@@ -71,8 +72,8 @@ def parse_query(
     """
     if not isinstance(text, str):
         raise ElmoError(f"the text must be a string with one token in brackets, found {text!r:.80}")
-    if not is_utf8(text):
-        raise ElmoError(f"the text {text!r} is not UTF-8; encode it as UTF-8")
+    if not is_text(text):
+        raise ElmoError(f"the text {text!r} {NOT_TEXT}")
     words = re.findall(r"\[([^\[\]\s]+)\]", text) or re.findall(r"\[([^\[\]]+)\]", text)
     if len(words) != 1:
         raise ElmoError(
@@ -116,8 +117,7 @@ def neighbors(
     ignoring case. `layer` is a layer's number or name; by default the mean of the stored layers is
     compared. The whole store is read.
     """
-    if k < 1:
-        raise ElmoError(f"k must be 1 or more, found {k}")
+    check_count("k", k)
     if not 0 <= position < len(tokens):
         raise ElmoError(f"position must be from 0 to {len(tokens) - 1}, found {position}")
     store.check_model(embedder.model.digest)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from elmo.data.texts import is_missing
-from elmo.data.tokenizer import Tokenization, is_utf8
+from elmo.data.tokenizer import NOT_TEXT, Tokenization, is_text
 from elmo.errors import ElmoError
 from elmo.io.text_files import COMPRESSIONS
 from elmo.tasks import schemes
@@ -131,8 +131,8 @@ def examples_of_items(
     split = TextSplitter(tokenizer)
     record_of_text = KINDS[kind].record_of_text
     for k, item in enumerate(items):
-        if not all(map(is_utf8, _texts(item))):
-            raise ElmoError(f"item:{k}: is not UTF-8; encode it as UTF-8")
+        if not all(map(is_text, _texts(item))):
+            raise ElmoError(f"item:{k}: {NOT_TEXT}")
     records = [_record(item, k, split, record_of_text) for k, item in enumerate(items)]
     request = ReadRequest(
         Path("item"), "jsonl", columns or {}, None, split, labelled=False, items=records

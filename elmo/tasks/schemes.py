@@ -88,7 +88,7 @@ def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
     if is_inside:
         if scheme == "bioes":
             end = len(tags) - 1
-            raise TagError(end, f"tag {tags[end]} ends the sentence; bioes ends a span with E-")
+            raise TagError(end, f"tag {tags[end]} ends the sentence, but bioes ends a span with E-")
         spans.append(Span(start, len(tags), label))
     return spans
 

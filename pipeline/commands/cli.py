@@ -12,6 +12,7 @@ import click
 from elmo.errors import ElmoError, did_you_mean
 from elmo.nn.memory import keep_freed_memory
 
+from .. import IN_RUN
 from ..stages import STAGES, load_stage
 from . import (
     convert,
@@ -137,7 +138,7 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         stop = "" if message.endswith((".", "?", "?)")) else "."
         sys.exit(f"error: {message}{stop} See {command} --help")
     except KeyboardInterrupt:
-        sys.exit("error: interrupted; run the same command again")
+        sys.exit(1 if IN_RUN in os.environ else "error: interrupted; run the same command again")
     except Exception as error:
         _exit_with_message(error)
 

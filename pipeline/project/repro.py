@@ -14,9 +14,17 @@ import psutil
 
 from elmo.errors import NotFound
 
-from .. import tracking
+from .. import IN_RUN, tracking
 from .outcome import outcome_lines
 
+_DVC = """
+import logging, sys
+from {package}.__main__ import open_streams
+open_streams()
+logging.raiseExceptions = False  # no traceback if standard output is full
+from dvc.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -32,7 +40,8 @@ def repro(arguments: Sequence[str]) -> int:
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
     os.environ |= {"DVC_NO_ANALYTICS": "1", "PATH": path}
     targets = [word for word in arguments if not word.startswith("-")]
-    code = _run([sys.executable, "-m", "dvc", "repro", *arguments])
+    dvc = _DVC.format(package=__name__.split(".")[0])
+    code = _run([sys.executable, "-c", dvc, "repro", *arguments])
     if code == 0 and not targets and "--dry" not in arguments:
         for line in outcome_lines():
             print(line, flush=True)
@@ -60,6 +69,7 @@ def _run(command: Sequence[str]) -> int:
     try:
         process = subprocess.Popen(
             command,
+            env=os.environ | {IN_RUN: "1"},
             process_group=0,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
         )

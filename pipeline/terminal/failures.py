@@ -7,7 +7,7 @@ is full. Any other is a bug in this project, and keeps its traceback.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from elmo.errors import ElmoError, NotFound, first_line, reason_of, with_remedy
+from elmo.errors import ElmoError, NotFound, first_line, reason_of
 from elmo.io.remote import without_login
 
 # The package that defines an exception, and what a user knows it as.
@@ -64,7 +64,7 @@ def printable(message: str) -> str:
 
 @contextmanager
 def catch_read_errors(url: str, failure: str = "cannot be read") -> Iterator[None]:
-    """Turn any exception in the block into an `ElmoError`, with the text `URL: WHAT (the reason)`.
+    """Turn any exception in the block into an `ElmoError`, `URL: WHAT: reason; remedy`.
 
     `url` is the URL or path of the file that is read there. The libraries that read files (Arrow,
     fsspec and its backends, lzma, zlib) share no base class of exceptions: put only calls of theirs
@@ -77,6 +77,5 @@ def catch_read_errors(url: str, failure: str = "cannot be read") -> Iterator[Non
     except FileNotFoundError:
         raise NotFound(f"{url}: no such file; check the name") from None
     except Exception as error:
-        reason = without_login(reason_of(error), url)
-        remedy = "restore it, or correct its name"
-        raise ElmoError(f"{url}: {with_remedy(f'{failure} ({reason})', remedy)}") from error
+        reason = without_login(reason_of(error, "restore it, or correct its name"), url)
+        raise ElmoError(f"{url}: {failure}: {reason}") from error

@@ -5,13 +5,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from elmo.errors import ElmoError, with_remedy
+from elmo.errors import ElmoError
 
 from .accounting import Accounting
 from .input_files import InputFile, read_head
 from .reader import Keep, Records, encode_kept, join_records, join_texts, split_column
 from .spans import FileSpan, line_spans
 from .utf8_lines import abbreviate_names, check_utf8, line_number, raw_blocks
+
+_REMEDY = "correct the line"
 
 
 def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
@@ -65,7 +67,7 @@ def blocks(
                 text, of_record = _fields(line, column, keep)
             except ValueError as error:
                 place = f"{span.input.url}:{line_number(span, line_offset)}"
-                raise ElmoError(f"{place}: {with_remedy(error, 'correct the line')}") from None
+                raise ElmoError(f"{place}: {error}") from None
             texts.append(text)
             records_json += [of_record] if keep else []
             line_offset += len(line) + 1
@@ -84,17 +86,20 @@ def _fields(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from None
+        raise ValueError(f"not valid JSON ({error.msg}, column {error.colno}); {_REMEDY}") from None
     except ValueError:
         raise ValueError("a number has too many digits; write it as a string") from None
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError(f"nested too deeply; {_REMEDY}") from None
     name, texts = column, list[str | None]()
     try:
         for name in split_column(column, record):
             text = _value(record, name)
             if text is not None and not isinstance(text, str):
-                raise ValueError(f"field {name!r} must be a string, found {type(text).__name__}")
+                type_name = type(text).__name__
+                raise ValueError(f"field {name!r} must be a string, found {type_name}; {_REMEDY}")
+            if text and "\0" in text:
+                raise ValueError(f"field {name!r} contains a zero byte; {_REMEDY}")
             texts.append(text)
     except (KeyError, TypeError):
         fields = (
@@ -106,7 +111,8 @@ def _fields(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
     try:
         return join_texts(texts).encode("utf-8"), record_json
     except UnicodeEncodeError:
-        raise ValueError(f"field {column!r} holds half a surrogate pair, no character") from None
+        problem = f"field {column!r} holds half a surrogate pair, no character"
+        raise ValueError(f"{problem}; {_REMEDY}") from None
 
 
 def _value_or_none(record: Any, column: str) -> Any:

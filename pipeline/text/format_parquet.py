@@ -73,9 +73,9 @@ def blocks(
             ]
             texts = [b"\n".join(of_row) for of_row in parts]
             for row, text in enumerate(texts):
-                if not is_utf8(text):
+                if not is_utf8(text) or 0 in text:
                     place = f"{span.input.url}: row {first_row + row} of row group {span.start} on"
-                    raise ElmoError(f"{place} is not UTF-8; write the column as strings")
+                    raise ElmoError(f"{place} is not UTF-8 or has a zero byte; write texts")
             added_newlines = sum(max(len(of_row), 1) for of_row in parts)
             accounting.bytes += sum(map(len, texts)) + len(texts) - added_newlines
             accounting.added_newlines += added_newlines

@@ -82,6 +82,10 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
         "must be a list of token lists, found a string",
     ),
     "tokens to cut": (lambda p: p.embedder.tokenize(["he"]), "a text must be a string"),  # type: ignore[arg-type]
+    "a batch size": (lambda p: p.embedder.embed([["he"]], "2"), "must be a whole number of 1"),  # type: ignore[arg-type]
+    "no model's name": (lambda p: Embedder.load(""), "the model's name is empty"),
+    "a zero byte": (lambda p: p.embedder.encode("he \0"), "a zero byte"),
+    "a zero byte in a token": (lambda p: p.embedder.embed([["he\0"]]), "without zero bytes"),
     "half a surrogate pair": (lambda p: p.embedder.encode("he \ud800"), "is not UTF-8"),
     "half a surrogate pair in a token": (
         lambda p: p.embedder.embed([["he\ud800"]]),
@@ -115,7 +119,7 @@ def test_an_argument_that_can_not_be(public: Public, what: str) -> None:
 @pytest.mark.parametrize("number", [None, "0", 1.0, [0]])
 def test_a_sentence_has_a_whole_number(public: Public, number: Any) -> None:
     for call in (public.store.vectors, public.store.tokens):
-        with pytest.raises(TypeError, match="a store is indexed by a sentence's number"):
+        with pytest.raises(TypeError, match="a store is indexed by numbers"):
             call(number)
 
 

@@ -20,13 +20,14 @@ from elmo.data.tokenizer import (
     load_tokenizer,
     sentence_splitter,
 )
-from elmo.errors import ElmoError, with_remedy
+from elmo.errors import ElmoError
 from elmo.io.records import describe_mismatch
 from elmo.io.text_files import numbered_lines
 from elmo.tasks.examples import Example, Range, Tokens
 
 Columns = Mapping[str, str]
 DOCUMENT_MARK = "-DOCSTART-"
+_ZERO_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
 SNIFFED = 10_000  # lines of a file that show how its columns are divided
 
 CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
@@ -205,17 +206,15 @@ def _check_header(
         if names.count(column) == 1:
             continue
         if column in names:
-            problem = f"the header names {column!r} twice; rename one"
+            problem, remedy = f"the header names {column!r} twice", "rename one"
         elif wrong_mark := describe_delimiter(cells):
-            problem = wrong_mark
+            raise ElmoError(f"{request.path}:{number}: {wrong_mark}")
         elif column.isdecimal():
-            problem = f"has {len(names)} columns, so no column {column}"
+            problem, remedy = f"has {len(names)} columns, so no column {column}", "pass --columns"
         else:
-            problem = (
-                f"the header has no {column!r}, found {', '.join(names)[:200]}; pass "
-                f"--columns {name}=NAME, by number from 1 if there is no header"
-            )
-        raise line_error(request.path, number, problem)
+            problem = f"the header has no {column!r}, found {', '.join(names)[:200]}"
+            remedy = f"pass --columns {name}=NAME, by number from 1 if there is no header"
+        raise line_error(request.path, number, problem, remedy)
 
 
 def read_records(
@@ -263,13 +262,15 @@ def json_records(request: ReadRequest) -> Iterator[tuple[int, dict[str, Any]]]:
         return
     for number, text in numbered_lines(request.path):
         if text.strip():
+            if _ZERO_BYTE.search(text):
+                raise line_error(request.path, number, "has a zero byte, \\u0000")
             try:
                 record = msgspec.json.decode(text, type=dict[str, Any])
             except (msgspec.DecodeError, RecursionError):
-                form = "an array; write one object a line" if text.lstrip()[0] == "[" else text
-                raise line_error(
-                    request.path, number, f"is not a JSON object, found {form:.60}"
-                ) from None
+                is_array = text.lstrip()[0] == "["
+                problem = f"is not a JSON object, found {'an array' if is_array else text:.60}"
+                remedy = "write one object a line"
+                raise line_error(request.path, number, problem, remedy) from None
             yield number, {renamed.get(key, key): value for key, value in record.items()}
 
 
@@ -308,8 +309,8 @@ def typed_field(
     `ElmoError` names line `number` if the field is missing or of another type.
     """
     if name not in record:
-        problem = f"has no {name!r}; it has {', '.join(record)}; rename one, or name it in columns"
-        raise line_error(request.path, number, problem)
+        problem = f"has no {name!r}, found {', '.join(record)}"
+        raise line_error(request.path, number, problem, "rename one, or name it in columns")
     try:
         return msgspec.convert(record[name], kind)
     except msgspec.ValidationError as error:
@@ -324,8 +325,8 @@ def column_at(fields: Sequence[str], column: str, path: Path, number: int) -> st
     """
     position = column_number(column, column)
     if not 1 <= abs(position) <= len(fields):
-        problem = f"has {len(fields)} columns, so no column {position}; pass --columns"
-        raise line_error(path, number, problem)
+        problem = f"has {len(fields)} columns, so no column {position}"
+        raise line_error(path, number, problem, "pass --columns")
     return fields[position - 1 if position > 0 else position]
 
 
@@ -402,6 +403,8 @@ def width_error(path: Path, number: int, width: int, first_width: int, unit: str
     )
 
 
-def line_error(path: Path, number: int, problem: str) -> ElmoError:
+def line_error(
+    path: Path, number: int, problem: str, remedy: str = "correct it, or leave it out"
+) -> ElmoError:
     """Return the exception for the malformed line `number` of a file."""
-    return ElmoError(f"{path}:{number}: {with_remedy(problem, 'correct it, or leave it out')}")
+    return ElmoError(f"{path}:{number}: {problem}; {remedy}")

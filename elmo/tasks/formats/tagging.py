@@ -44,7 +44,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
     for block in column_sentences(request.path, counts=counts):
         width = len(block[0][1])
         if request.labelled and width < 2:
-            raise line_error(request.path, block[0][0], "has one column; add a column of tags")
+            raise line_error(request.path, block[0][0], "has one column", "add a column of tags")
         for number, fields in block:
             if len(fields) != width and tag.startswith("-"):
                 raise width_error(request.path, number, len(fields), width, "sentence")
@@ -116,8 +116,8 @@ def _check_plain(request: ReadRequest, rows: Sequence[_Row]) -> None:
                 raise line_error(
                     request.path,
                     row.lines[position],
-                    f"tag {tag!r} fits no scheme, though the tags seem to mark spans; write O, "
-                    "B-LABEL and I-LABEL, or pass --scheme plain if they mark none",
+                    f"tag {tag!r} fits no scheme, though the tags seem to mark spans",
+                    "write O, B-LABEL and I-LABEL, or pass --scheme plain if they mark none",
                 )
 
 
@@ -141,7 +141,8 @@ def _examples(request: ReadRequest, rows: Sequence[_Row], counts: Counter[str]) 
             raise line_error(
                 request.path,
                 lines[tags.index("")],
-                "a token has an empty tag; write it, or name its column, such as --columns tag=2",
+                "a token has an empty tag",
+                "write it, or name its column, such as --columns tag=2",
             )
         if tags is not None and scheme != "plain":
             try:
@@ -150,7 +151,8 @@ def _examples(request: ReadRequest, rows: Sequence[_Row], counts: Counter[str]) 
                 raise line_error(
                     request.path,
                     lines[error.position],
-                    f"{error}; correct it, or pass --scheme (one of {', '.join(schemes.SCHEMES)})",
+                    str(error),
+                    f"correct it, or pass --scheme (one of {', '.join(schemes.SCHEMES)})",
                 ) from None
             counts["spans"] += len(spans)
             tags = list(schemes.to_bioes(spans, len(tags)))

@@ -121,7 +121,7 @@ def test_an_embedder_takes_no_memory_for_the_softmax(tiny_model_folder: Path) ->
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda e: e.embed([GIFT], 0), "batch_size must be 1 or more"),
+        (lambda e: e.embed([GIFT], 0), "batch_size must be a whole number of 1 or more"),
         (lambda e: Embedder(e.model, precision="half"), "precision must be"),
     ],
 )

@@ -83,12 +83,13 @@ def test_arguments_have_their_text_and_where_it_stands(tmp_path: Path) -> None:
     ("kind", "items", "message"),
     [
         ("tagging", ["a b", 7], "^item:1: must be a text, tokens or a record, found 7$"),
-        ("pairs", [{"premise": "a"}], "item:0: has no 'hypothesis'; it has premise"),
-        ("roles", [{"tokens": ["a"]}], "item:0: has no 'predicates'; it has tokens"),
-        ("questions", ["What?"], "item:0: has no 'context'; it has text"),
+        ("pairs", [{"premise": "a"}], "item:0: has no 'hypothesis', found premise"),
+        ("roles", [{"tokens": ["a"]}], "item:0: has no 'predicates', found tokens"),
+        ("questions", ["What?"], "item:0: has no 'context', found text"),
         ("tagging", ["a", "\ud800"], "item:1: is not UTF-8"),
         ("tagging", [["a", "\ud800"]], "item:0: is not UTF-8"),
         ("coreference", [{"sentences": [["\ud800"]]}], "item:0: is not UTF-8"),
+        ("tagging", ["a\0"], "item:0: .* has a zero byte"),
     ],
 )
 def test_an_item_that_can_not_be_read_is_named(

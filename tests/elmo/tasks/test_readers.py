@@ -430,6 +430,8 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
             "tokens must be a list, found text",
         ),
         ("tagging", "x.jsonl", "{\n", 1, "is not a JSON object, found {"),
+        ("tagging", "x.jsonl", "a;\n", 1, "found a;; write one object a line"),
+        ("tagging", "x.jsonl", '{"text": "\\u0000", "label": 1}\n', 1, "has a zero byte"),
         ("tagging", "x.conll", "a\tO\n\nb\tO\rc\tB-X\r", 3, "a carriage return within the line"),
         ("tagging", "x.conll", "a\tO\nb\t\n", 2, "a token has an empty tag"),
         ("tagging", "x.conll", "a\tO\t\nb\tO\n", 2, "2 columns here, 3 in the first"),

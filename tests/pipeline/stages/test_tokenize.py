@@ -811,6 +811,7 @@ BAD_RECORDS = {
     "no field": ('{"text": "a"}\n{"txt": "a"}\n', r"d\.jsonl:2: no field 'text'"),
     "no record": ('["a"]\n', r"d\.jsonl:1: no field 'text'"),
     "a number": ('{"text": 3}\n', r"d\.jsonl:1: field 'text' must be a string, found int"),
+    "zero byte": ('{"text": "a\\u0000"}\n', r"d\.jsonl:1: field 'text' contains a zero byte"),
     "surrogate": ('{"text": "\\ud800"}\n', r"d\.jsonl:1: field 'text' holds half a surrogate"),
 }
 

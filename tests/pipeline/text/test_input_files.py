@@ -124,7 +124,7 @@ def test_a_bucket_without_credentials_is_one_line(tmp_path: Path) -> None:
         [sys.executable, "-c", code], env=kept | own, capture_output=True, text=True
     )
     line = done.stderr.strip().splitlines()[-1]
-    assert line.startswith("elmo.errors.ElmoError: s3://a-bucket/x.txt: cannot be read ("), line
+    assert line.startswith("elmo.errors.ElmoError: s3://a-bucket/x.txt: cannot be read: "), line
 
 
 def test_whatever_a_file_system_raises_is_one_line() -> None:
@@ -144,7 +144,7 @@ def test_whatever_a_file_system_raises_is_one_line() -> None:
 
     fsspec.register_implementation("broken", Broken, clobber=True)
     for call in (lambda: find_inputs(["broken://x.txt"]), lambda: open_input("broken://x.txt")):
-        with pytest.raises(ElmoError, match=r"^broken://x\.txt: .*\(the network\); restore"):
+        with pytest.raises(ElmoError, match=r"^broken://x\.txt: .*: the network; restore"):
             call()
 
 
