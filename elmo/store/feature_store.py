@@ -368,7 +368,7 @@ def _index(key: object) -> int:
         return operator.index(key)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(
-            f"a store is indexed by numbers of sentences and documents, not {key!r:.80}"
+            f"a store is indexed by numbers, or a slice or list of them, not {key!r:.80}"
         ) from None
 
 

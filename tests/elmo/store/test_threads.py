@@ -117,7 +117,7 @@ def test_a_list_of_numbers_gives_their_sentences(made: dict[str, Path]) -> None:
         for one, k in zip(store[several], (0, 7, -1), strict=True):
             np.testing.assert_array_equal(one, store[k])
     for wrong in ("0", 1.5, None, [0.5]):
-        with pytest.raises(TypeError, match="a sentence's number, a slice or a list, not"):
+        with pytest.raises(TypeError, match="numbers, or a slice or list of them, not"):
             store[wrong]  # type: ignore[index]
     for mask in ([True, False], np.arange(len(store)) < 2, True):
         with pytest.raises(TypeError, match=r"store\[np.flatnonzero\(mask\)\]"):

@@ -118,7 +118,7 @@ def test_the_same_tokens_everywhere(
         Location(model),
         Location(tmp_path / "store"),
         tmp_path / "version.json",
-        RegisterSettings("tiny", "champion", 0.01),
+        RegisterSettings("tiny", 0.01),
         general=Location(tmp_path / "shards"),
         domain=Location(tmp_path / "shards"),
     )
