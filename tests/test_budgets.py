@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_035,
-    "pipeline": 14_427,
+    "pipeline": 14_429,
     "research": 2_240,
     "benchmarks": 3_382,
     "tests": 26_946,
