@@ -37,6 +37,7 @@ from elmo.nn.bilm import BiLM
 from elmo.settings import ModelShape
 
 CHARACTERS = 261  # rows of the character embedding, without one for masks
+MOST_COMPRESSED = 1100  # bytes of values in one of the file; gzip reaches 1032
 # Names of HDF5 datasets by those of the model's weights.
 _LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
 _HIGHWAY = {
@@ -96,14 +97,13 @@ def import_2018(
     inputs = {"options": sha256(options), "weights": sha256(weights)}
     if embedding is not None:
         inputs["embedding"] = sha256(embedding)
-    lineage = {"stage": "import", "inputs": inputs}
     return save_model(
         out,
         bilm=bilm,
         vocabulary=words,
         characters=Characters(),
         softmax=None,
-        training=lineage,
+        training={"stage": "import", "inputs": inputs},
         tokenizer=tokenization,
     )
 
@@ -125,7 +125,7 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
     content = io.BytesIO()  # written to a full disk, the HDF5 library itself would crash
     with _load_h5py().File(content, "w") as file:
         for name, datasets in _datasets(config, None):
-            arrays = _split_weight(name, state[name])
+            arrays = list(state[name]) if name.startswith("lstm.") else [state[name]]
             for (dataset, shape), array in zip(datasets, arrays, strict=True):
                 file.create_dataset(dataset, data=array.reshape(shape).numpy(), dtype="float32")
     with (
@@ -252,11 +252,10 @@ def _encoder_datasets(config: ModelShape) -> list[tuple[str, list[NamedShape]]]:
 
 
 def _cell_path(direction: int, layer: int, layers: int, names: set[str] | None) -> str:
-    multi_cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
     single_cell = f"RNN_{direction}/RNN/LSTMCell"
     if layers == 1 and names is not None and f"{single_cell}/W_0" in names:
         return single_cell
-    return multi_cell
+    return f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
 
 
 def _join_datasets(name: str, arrays: list[Floats]) -> Tensor:
@@ -264,13 +263,7 @@ def _join_datasets(name: str, arrays: list[Floats]) -> Tensor:
     tensors = [torch.from_numpy(array) for array in arrays]
     if name.startswith("lstm."):
         return torch.stack(tensors)
-    (tensor,) = tensors
-    return tensor.flatten(0, 2) if tensor.dim() == 4 else tensor
-
-
-def _split_weight(name: str, tensor: Tensor) -> list[Tensor]:
-    """Split a weight into the values of its datasets."""
-    return list(tensor) if name.startswith("lstm.") else [tensor]
+    return tensors[0].flatten(0, 2) if tensors[0].dim() == 4 else tensors[0]
 
 
 def _load_h5py() -> Any:
@@ -297,8 +290,13 @@ def _open_hdf5(path: Path) -> Iterator[Any]:
 
 
 def _read_array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
-    dataset = file.get(name)
-    if not isinstance(dataset, _load_h5py().Dataset):
+    h5py, dataset = _load_h5py(), file
+    for part in name.split("/"):
+        link = dataset.get(part, getlink=True) if isinstance(dataset, h5py.Group) else None
+        if not isinstance(link, h5py.HardLink | None):
+            raise ElmoError(f"{path}: {name} is a link; copy the values into this file")
+        dataset = link and dataset[part]
+    if not isinstance(dataset, h5py.Dataset):
         raise ElmoError(f"{path}: has no dataset {name}; options.json requires it")
     actual = tuple(dataset.shape)
     if name == "char_embed" and actual == (shape[0] + 1, *shape[1:]):
@@ -310,6 +308,8 @@ def _read_array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Flo
         raise ElmoError(f"{path}: {name} has shape {actual}, {source} requires {shape}")
     if dataset.dtype.kind != "f":
         raise ElmoError(f"{path}: {name} holds {dataset.dtype}, not floats")
+    if dataset.external or dataset.nbytes > MOST_COMPRESSED * dataset.id.get_storage_size():
+        raise ElmoError(f"{path}: {name} is not stored in this file; copy the values into it")
     array = np.asarray(dataset[...], np.float32)
     if not np.isfinite(array).all():
         raise ElmoError(f"{path}: {name} holds values that are not finite")

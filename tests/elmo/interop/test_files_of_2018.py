@@ -178,6 +178,34 @@ def test_a_malformed_file_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.parametrize("kind", ["soft", "external", "group", "virtual", "storage", "unwritten"])
+def test_values_that_are_not_in_the_file_are_refused(tmp_path: Path, kind: str) -> None:
+    options, weights, _ = pair(tmp_path, "plain")
+    name, other, raw = f"{CELL}/B", tmp_path / "other.hdf5", tmp_path / "raw"
+    other.write_bytes(weights.read_bytes())
+    with h5py.File(weights, "a") as file:
+        array = file[name][...]
+        raw.write_bytes(array.tobytes())
+        file.move("RNN_1" if kind == "group" else name, "elsewhere")
+        if kind == "soft":
+            file[name] = h5py.SoftLink("/elsewhere")
+        elif kind == "external":
+            file[name] = h5py.ExternalLink("other.hdf5", name)
+        elif kind == "group":
+            file["RNN_1"] = h5py.ExternalLink("other.hdf5", "RNN_1")
+        elif kind == "virtual":
+            layout = h5py.VirtualLayout(array.shape, "f4")
+            layout[...] = h5py.VirtualSource(other, name, array.shape)
+            file.create_virtual_dataset(name, layout)
+        elif kind == "storage":
+            file.create_dataset(name, array.shape, "f4", external=[(raw, 0, array.nbytes)])
+        else:
+            file.create_dataset(name, array.shape, "f4", chunks=True)
+    with pytest.raises(ElmoError, match="hdf5: .* is (a link|not stored in this)") as caught:
+        import_2018(options, weights, tmp_path / "model")
+    assert "\n" not in str(caught.value) and not (tmp_path / "model").exists()
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_damaged_file_is_one_line_or_the_same_model(tmp_path: Path, seed: int) -> None:
     """A stretch of the file's first bytes, which hold its structure, is overwritten."""
