@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_429,
     "research": 2_240,
     "benchmarks": 3_382,
-    "tests": 26_974,
+    "tests": 27_080,
 }
 
 

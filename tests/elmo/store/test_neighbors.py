@@ -171,3 +171,7 @@ def test_random_tokens_and_the_layer_that_tells_them_apart(
     assert clearest_layer(store) == min(by_layer, key=lambda layer: by_layer[layer])
     assert clearest_layer(make(tmp_path / "0", shards, tiny_model_folder, "0")) is None
     assert random_cosine(FeatureStore(store.path, layers=[2]), 1) == random_cosine(store, 1)
+    two = write_shards(tmp_path / "two", [["gift"], ["has", "gift"]]).location.local
+    (a,), (_, b) = (v.mean(0) for v in make(tmp_path / "of-two", two, tiny_model_folder))
+    expected = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+    assert random_cosine(FeatureStore(tmp_path / "of-two")) == pytest.approx(expected, abs=1e-5)

@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
 
 from elmo.data.characters import Characters
+from elmo.io.records import digest
 from elmo.model.weights import load_weights
 from elmo.tasks.examples import (
     Classified,
@@ -27,6 +29,7 @@ from elmo.tasks.examples import (
 from elmo.tasks.inputs import TaskInputs, WordTable
 from elmo.tasks.kinds import KINDS, task_settings
 from elmo.tasks.modules import BidirectionalRNN
+from elmo.tasks.train import add_linear, fit_linear, fit_task
 from tests.elmo.tasks.test_task import fit, network, settings_of
 from tests.elmo.tasks.toys import DIM, LAYERS, NAMES, examples, word_vectors
 
@@ -369,3 +372,34 @@ def test_dev_is_scored_with_the_average_of_the_weights(tmp_path: Path) -> None:
     assert not math.isclose(float(plain.sum()), float(expected.sum()), rel_tol=1e-3)
     torch.testing.assert_close(used[0], expected)
     torch.testing.assert_close(model.scores.weight.detach(), expected)
+
+
+MEASURED = {
+    "tagging": [57.1221, 57.2351, 454.723],
+    "classification": [0.690191, 0.697128, 46.2895],
+    "pairs": [0.731783, 0.799689, 39.0277],
+    "questions": [4.37392, 4.29410, 0.0605407],
+    "roles": [1.91186, 1.74647, 49.0796],
+    "coreference": [38.1211, 35.4651, 2.52289],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_epochs_are_those_that_were_measured(kind: str, tmp_path: Path) -> None:
+    """The losses, and a weighted sum of the squared scores of the answers, with the defaults of
+    each kind. If they are meant to change, raise RESULTS_VERSION of `elmo.tasks`."""
+    every = {name: msgspec.to_builtins(task_settings(name, {})) for name in KINDS}
+    assert digest(every)[:16] == "c9c4d8a1a1d28453"
+    train, dev = examples(kind, 24), examples(kind, 12, seed=1)
+    small = {"hidden": 6, "words": "none", "characters": 3, "epochs": 2, "batch_size": 5}
+    settings = task_settings(kind, small | ({"span_tokens": 2} if kind == "coreference" else {}))
+    model: Any = network(kind, settings, train)
+    curve: list[float] = []
+    report = lambda kind, figures: curve.append(figures["loss"])  # noqa: E731
+    options: Any = {"vectors": word_vectors, "settings": settings}
+    fit_task(model, train, dev, seed=3, work=tmp_path / "work", report=report, **options)
+    if settings.features:
+        add_linear(model, fit_linear(model, train, **options), dev, **options)
+    scores = [torch.tensor(score).square().sum() for _, score in model.answer(dev, word_vectors)]
+    weighted = sum(float(score) * (1 + k) for k, score in enumerate(scores))
+    assert [*curve, weighted] == pytest.approx(MEASURED[kind], rel=1e-3)

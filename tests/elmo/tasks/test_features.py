@@ -29,7 +29,7 @@ from elmo.tasks.train import predict_all
 from elmo.tasks.vectors import SoftmaxVectors
 from tests.elmo.conftest import save
 from tests.elmo.tasks.test_task import contents, labelled, taught
-from tests.elmo.tasks.toys import examples
+from tests.elmo.tasks.toys import examples, word_vectors
 
 ROWS = 1 << 17  # so many that hardly two features of a test share one
 
@@ -73,6 +73,39 @@ def test_the_model_of_vectors_is_that_of_scikit_learn() -> None:
     ours.fit(train, logistic.classes_.tolist(), _layers_of)
     expected = logistic.predict_log_proba(scale.transform(_tokens_of(unseen)))
     np.testing.assert_allclose(ours(unseen, _layers_of).numpy(), expected, atol=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shares", "scores", "total"),
+    [
+        (
+            "tagging",
+            [1.0, 1.0, 1.0],  # tokens are not cross-validated
+            [[-9.228, -11.606, 0.600, -8.737], [-3.549, -9.924, -6.042, 0.592]],
+            -719.563,
+        ),
+        (
+            "classification",
+            [1.0582, 0.9589, 0.9651],
+            [[0.0411, -4.4574], [-0.0226, -2.0869]],
+            -14.396,
+        ),
+        ("pairs", [0.8301, 0.8359, 0.9452], [[0.3376, -2.0668], [-1.2140, -0.2609]], -8.393),
+    ],
+)
+def test_constants_and_sums_are_those_that_were_measured(
+    kind: str, shares: list[float], scores: list[list[float]], total: float
+) -> None:
+    """The numbers of 28 November 2026. A constant 1 % off moves one of them by more than 0.003."""
+    train, unseen = examples(kind, 40), examples(kind, 4, seed=1)
+    labels = sorted({x for e in train for x in (e.tags if kind == "tagging" else [e.label])})
+    static = lambda sentences: [layers[:1, :, :6] for layers in word_vectors(sentences)]  # noqa: E731
+    model = LinearModels(ROWS, len(labels), shares=Shares(0.5, 1.0, 0.7, 0.4), static=static)
+    model.fit(train, labels, word_vectors, torch.linspace(1, 2, len(labels)))
+    assert model.usual_shares == pytest.approx(shares, abs=2e-3)
+    found = model(unseen, word_vectors)
+    np.testing.assert_allclose(found[:2], scores, atol=3e-3)
+    assert float(found.sum()) == pytest.approx(total, abs=0.02)
 
 
 def test_texts_whose_words_tell_nothing_hide_no_vectors(monkeypatch: pytest.MonkeyPatch) -> None:

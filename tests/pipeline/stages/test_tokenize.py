@@ -386,6 +386,7 @@ def test_documents_keep_their_split_when_the_corpus_around_them_changes(tmp_path
     held = {
         " ".join(sentences[k]) for k, (_, split) in documents(one).items() if split == "heldout"
     }
+    assert [k for k in range(31) if lines[k] in held] == [9, 11, 13, 21, 22, 30]  # always
     moved = [f"new line {i}" for i in range(77)] + lines[::-1]
     two = make(tmp_path / "two", text_file(tmp_path, moved), heldout=0.2, shard_bytes=4096)
     for place, (_, split) in documents(two).items():
