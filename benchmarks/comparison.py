@@ -82,14 +82,19 @@ class SentenceTransformer:
     """Vectors of texts and of tokens, computed by `minilm.py` under another interpreter."""
 
     def __init__(
-        self, python: str, texts: Sequence[str], sentences: Sequence[Sequence[str]]
+        self,
+        python: str,
+        texts: Sequence[str],
+        sentences: Sequence[Sequence[str]],
+        model: Path | None = None,
     ) -> None:
         with tempfile.TemporaryDirectory() as folder:
             inputs, vectors = Path(folder) / "texts.json", Path(folder) / "vectors.npz"
             inputs.write_text(json.dumps({"texts": texts, "sentences": sentences}))
             script = str(Path(__file__).with_name("minilm.py"))
             environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-            subprocess.run([python, script, str(inputs), str(vectors)], check=True, env=environment)
+            command = [python, script, str(inputs), str(vectors), *([str(model)] if model else [])]
+            subprocess.run(command, check=True, env=environment)
             with np.load(vectors) as arrays:
                 self.tokens = arrays["tokens"]
                 self._vectors = dict(zip(texts, arrays["texts"], strict=True))

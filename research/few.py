@@ -7,9 +7,12 @@ all but the last together. `elmo task train` learns from four fifths, the rest b
 Shapes: N items (texts or, for tagging, tokens), D numbers of an item's vectors, T tokens.
 """
 
+import json
 import os
 import random
 import shutil
+import subprocess
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -49,29 +52,32 @@ STRENGTHS = {"tagging": (100.0, 0.1, 0.3), "classification": (10.0, 0.01, 0.03)}
 
 TASK = "elmo task train"
 ALL = "all, by hand"
+TUNED = "masked LM, fine-tuned"
 Result = dict[str, float]  # the score on the test file, CPU seconds
 
 
 def few_labels(
     kind: str,
     sources: Mapping[str, Path],
-    model: Path,
+    models: Sequence[Path],
     *,
     columns: Mapping[str, str],
     counts: Sequence[int],
     draws: Sequence[int],
     static: Mapping[str, Path],
     peer: str | None,
+    masked: Path | None,
     work: Path,
 ) -> Finding:
     """Learn in each way from so many `draws` of each of `counts` of examples of `sources["train"]`;
     score on `sources["test"]`.
 
-    `static` maps names to files of word vectors; `peer` is the Python of an environment that has
-    all-MiniLM-L6-v2, or None. What was finished before an interruption is kept in `work`, so more
-    draws and ways can be added.
+    Draw k uses the k-th of `models`, and then the first again. `static` maps names to files of word
+    vectors; `peer` is the Python of an environment that has all-MiniLM-L6-v2, or None; `masked` is
+    a folder that `masked_lm.py` wrote there, or None. What was finished before an interruption is
+    kept in `work`, so more draws and ways can be added.
     """
-    tokenizer = read_config(model).tokenizer
+    tokenizer = read_config(models[0]).tokenizer
     data = {
         split: read_examples(kind, path, columns=dict(columns), tokenizer=tokenizer)
         for split, path in sources.items()
@@ -81,22 +87,29 @@ def few_labels(
         raise ElmoError(f"{sources['train']}: has {count:,} labelled examples; lower --counts")
     digests = {split: source_digest(split, path) for split, path in sources.items()}
     of_files = {name: sha256(path) for name, path in static.items()}
-    made_from = [kind, digests, dict(columns), model_digest(model), STRENGTHS]
+    of_models = [model_digest(model) for model in models]
+    made_from = [kind, digests, dict(columns), *of_models, STRENGTHS]
     folder = work.absolute() / f"few-{digest(made_from)[:16]}"
     rows = []
     with work_folder_lock(folder):
         sentences = distinct_sentences([*data["train"].examples, *data["test"].examples])
-        with local_folder(model_location(model)) as local:
-            softmax = softmax_vectors(local, window=2 if kind == "tagging" else 0)
-        vector_sources: dict[str, Vectors] = {"softmax rows": softmax} if softmax else {}
-        vector_sources |= {name: _windows(path, sentences, kind) for name, path in static.items()}
-        vector_sources |= {"MiniLM": _sentence_model(peer, kind)} if peer else {}
-        by_hand = [f"{name}, by hand" for name in ("features", *vector_sources, "ELMo")]
-        parts: dict[str, Any] = {ALL: of_files, TASK: RESULTS_VERSION}
+        common = {name: _windows(path, sentences, kind) for name, path in static.items()}
+        if peer:
+            common |= {"MiniLM": _sentence_model(peer, kind)}
+            common |= {"masked LM": _sentence_model(peer, kind, masked)} if masked else {}
+        of_draws = [_softmax_rows(model, kind) | common for model in models]
+        by_hand = [f"{name}, by hand" for name in ("features", *of_draws[0], "ELMo")]
+        tasks: dict[str, Any] = {TASK: RESULTS_VERSION}
+        tasks |= {f"{TASK}, {name}": [RESULTS_VERSION, file] for name, file in of_files.items()}
+        parts: dict[str, Any] = {ALL: of_files} | tasks
         parts |= {f"{name}, by hand": file for name, file in of_files.items()}
+        tune = None
+        if peer and masked:
+            parts["masked LM, by hand"] = parts[TUNED] = sha256(masked / "model.safetensors")
+            tune = partial(_tune_masked, peer, masked) if kind == "tagging" else None
         files = {
             way: f"{digest([way, parts.get(way)])[:16]}.json"
-            for way in ("most frequent label", *by_hand, ALL, TASK)
+            for way in ("most frequent label", *by_hand, *([TUNED] if tune else []), ALL, *tasks)
         }
         for count, draw_count in zip(counts, draws, strict=True):
             results = []
@@ -104,9 +117,9 @@ def few_labels(
                 paths = {way: folder / f"{count}-{draw}" / file for way, file in files.items()}
                 if pending_ways := [way for way, path in paths.items() if not path.exists()]:
                     examples = random.Random(draw).sample(data["train"].examples, count)
-                    for way, result in _learn(
-                        kind, data, examples, model, folder, vector_sources, pending_ways
-                    ):
+                    turn = draw % len(models)
+                    args = (models[turn], folder, of_draws[turn], static, tune, pending_ways)
+                    for way, result in _learn(kind, data, examples, *args):
                         paths[way].parent.mkdir(exist_ok=True)
                         write_json(paths[way], result)
                 results.append({way: read_record(path, Result) for way, path in paths.items()})
@@ -122,8 +135,10 @@ def few_labels(
         task=kind,
         metric="accuracy" if data["train"].scheme == "plain" else "f1",
         command=command_line(),
-        model=model_digest(model),
-        data=digests | {f"static {name}": digest for name, digest in of_files.items()},
+        model=of_models[0],
+        data=digests
+        | {f"static {name}": digest for name, digest in of_files.items()}
+        | {f"model {k}": digest for k, digest in enumerate(of_models[1:], 2)},
         examples={"test": len(data["test"].examples)},
         seeds=list(range(max(draws))),
         settings={},
@@ -138,10 +153,12 @@ def _learn(
     model: Path,
     folder: Path,
     vector_sources: Mapping[str, Vectors],
+    static: Mapping[str, Path],
+    tune: Callable[..., list[Any]] | None,
     pending_ways: Sequence[str],
 ) -> Iterator[tuple[str, Result]]:
     """Yield each of `pending_ways` with the result of what it learns from the `examples` of a draw;
-    `vector_sources` are the vectors beside ELMo's."""
+    `vector_sources` are the vectors beside ELMo's, `static` files of them."""
     from scipy import sparse
 
     test, train = data["test"].examples, data["train"]
@@ -169,10 +186,10 @@ def _learn(
         x = [sparse.hstack(part, format="csr") for part in zip(*scaled, strict=True)]
         return _fit(x, *sides, strength)
 
-    def with_task() -> list[Any]:
+    def with_task(**words: Any) -> list[Any]:
         cut = len(examples) * 4 // 5
         parts = [replace(train, examples=list(part)) for part in (examples[:cut], examples[cut:])]
-        out, settings = work / "task", task_settings(kind, {})
+        out, settings = work / f"task-{len(words)}", task_settings(kind, words)
         train_task(kind, *parts, out=out, settings=settings, model=model, work=work)
         task = Task.load(out, vectors=of_test)
         return [guess for _, guess in task.predict(test)]
@@ -180,9 +197,14 @@ def _learn(
     ways: dict[str, Callable[[], list[Any]]] = {
         "most frequent label": partial(_most_frequent, kind, *sides),
         **{f"{name}, by hand": partial(by_hand, [name]) for name in readers},
-        ALL: partial(by_hand, [name for name in readers if name != "MiniLM"]),
+        ALL: partial(by_hand, [name for name in readers if name not in ("MiniLM", "masked LM")]),
         TASK: with_task,
     }
+    for name, path in static.items():
+        words = {"words": "file", "word_file": str(path), "word_dim": _width(path)}
+        ways[f"{TASK}, {name}"] = partial(with_task, **words)
+    if tune:
+        ways[TUNED] = partial(tune, examples, test)
     labels = sorted({label for example in examples for label in _labels(example)})
     gold = [label for example in test for label in _labels(example)]
     for name, vectors in vector_sources.items():  # those of the test file are no work of a draw
@@ -219,17 +241,49 @@ def _windows(path: Path, sentences: Sequence[Tokens], kind: str) -> Vectors:
     return vectors
 
 
-def _sentence_model(python: str, kind: str) -> Vectors:
-    """Return the vectors of a sentence-transformer: all layers of a token, or one of a text."""
+def _width(path: Path) -> int:
+    """Return the numbers per word of a word2vec or GloVe file."""
+    with path.open(encoding="utf-8") as file:
+        fields = file.readline().split()
+    return int(fields[1]) if len(fields) == 2 else len(fields) - 1
+
+
+def _softmax_rows(model: Path, kind: str) -> dict[str, Vectors]:
+    with local_folder(model_location(model)) as folder:
+        softmax = softmax_vectors(folder, window=2 if kind == "tagging" else 0)
+    return {"softmax rows": softmax} if softmax else {}
+
+
+def _tune_masked(
+    python: str, folder: Path, examples: Sequence[Any], test: Sequence[Any]
+) -> list[Any]:
+    """Return the tags of `test` by a masked language model, all of which learns from `examples`."""
+    fields: dict[str, Any] = {
+        name: [list(x.tokens) for x in side]
+        for name, side in (("sentences", examples), ("test", test))
+    }
+    fields["tags"] = [list(example.tags) for example in examples]
+    with tempfile.TemporaryDirectory() as work:
+        request, answers = Path(work) / "request.json", Path(work) / "answers.json"
+        request.write_text(json.dumps(fields), encoding="utf-8")
+        script = str(Path(__file__).parents[1] / "benchmarks" / "masked_lm.py")
+        command = [python, script, "tune", str(folder), str(request), str(answers)]
+        subprocess.run(command, check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        return list(json.loads(answers.read_text()))
+
+
+def _sentence_model(python: str, kind: str, folder: Path | None = None) -> Vectors:
+    """Return the vectors of a sentence-transformer, or of a masked language model in `folder`: all
+    layers of a token, or one of a text."""
     from benchmarks.comparison import SentenceTransformer
 
     @lru_cache(maxsize=2)  # the test file's and those of a draw
     def embed(sentences: tuple[Tokens, ...]) -> list[Any]:
         texts = [" ".join(tokens) for tokens in sentences]
         if kind != "tagging":
-            model = SentenceTransformer(python, texts, sentences[:1])
+            model = SentenceTransformer(python, texts, sentences[:1], folder)
             return [vector[None, None] for vector in model.embed(texts)]
-        model = SentenceTransformer(python, texts[:1], sentences)
+        model = SentenceTransformer(python, texts[:1], sentences, folder)
         ends = np.cumsum([len(tokens) for tokens in sentences])[:-1]
         return [layers[None] for layers in np.split(model.tokens, ends)]
 

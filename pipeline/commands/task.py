@@ -1,7 +1,9 @@
 """The commands `elmo task train|evaluate|predict`: the six tasks of the paper on labelled files."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,6 +75,11 @@ def task() -> None:
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting: epochs=20."
 )
+@click.option(
+    "--curve",
+    is_flag=True,
+    help="Train on a quarter and on half of the examples too; print scores.",
+)
 @click.option("--store", type=PATH, help="A store of exactly these sentences. Default: a new one.")
 @click.option(
     "--tokenizer",
@@ -97,6 +104,7 @@ def train(
     without_elmo: bool,
     seeds: int,
     changes: tuple[str, ...],
+    curve: bool,
     store: Path | None,
     tokenizer: str | None,
     work: Path,
@@ -136,23 +144,28 @@ def train(
         task_training.say_remark(labelled, path=path)
     check_same_tags(data[1], data[0].scheme)
     task_training.warn_unknown_labels(kind, data[1], path=dev, train=data[0])
-    record = train_task(
+    parts = task_training.learning_curve_parts(data[0]) if curve else []
+    train_on = partial(
+        train_task,
         kind,
-        *data,
-        out=out,
         settings=settings,
         model=None if without_elmo else model,
         seeds=range(seeds),
         work=work,
-        store=store,
         tokenizer=cuts,
         device=device,
         report=task_training.TrainProgress(),
     )
+    record = train_on(*data, out=out, store=store)
     task_training.say_unfinished(out)
     task_training.say_linear(out)
     figures = mean_over_seeds(list(record.scores.values()))
     print_done(f"task train: {out}: {task_training.scores_text(figures)} on dev")
+    for part in parts:
+        with TemporaryDirectory() as folder:
+            of_part = train_on(part, data[1], out=Path(folder) / "task").scores
+        scores = task_training.scores_text(mean_over_seeds(list(of_part.values())))
+        print_done(f"with {len(part.examples):,} of {len(data[0].examples):,} examples: {scores}")
 
 
 def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) -> None:

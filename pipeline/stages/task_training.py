@@ -1,6 +1,8 @@
 """Labelled files and training of tasks, shared by the stage `tasks`, `elmo task` and research."""
 
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -124,6 +126,14 @@ def warn_unknown_labels(
         names = ", ".join(unknown[:8]) + (", …" if len(unknown) > 8 else "")
         count = len(unknown)
         say(f"{path}: {count} of its labels are not in the training file: {names}")
+
+
+def learning_curve_parts(labelled: "ExampleSet") -> list["ExampleSet"]:
+    """Return half of the examples, drawn at random, and half of these."""
+    if (count := len(labelled.examples)) < 40:
+        raise ElmoError(f"--curve: needs at least 40 examples to train on, found {count}")
+    examples = random.Random(0).sample(labelled.examples, count // 2)
+    return [replace(labelled, examples=examples[:n]) for n in (count // 2, count // 4)]
 
 
 def train_variant(

@@ -159,11 +159,12 @@ def test_every_way_to_learn_a_few_labels_is_scored_and_kept(
     names = [row.name.rpartition(", ")[0] for row in found.rows]
     assert len(names) == 12 and names[:6] == names[6:] and len(set(names)) == 6
     assert [row.extra["examples"] for row in found.rows] == [10] * 6 + [12] * 6
-    (tmp_path / "words.vec").write_text("3 2\ngift0 1 0\ngift 1 0\nzoo 0 1\n")
+    vectors = [f"{t} {int(t[0] == 'g')} {int(t[0] == 'z')}\n" for t in ("gift", "zoo", *things)]
+    (tmp_path / "words.vec").write_text("".join(["18 2\n", *vectors]))
     wider, _ = measure(tmp_path, *words, f"--static=own={tmp_path / 'words.vec'}")
     rows = {row.name: row for row in wider.rows}
     assert rows.keys() - {row.name for row in found.rows} == {
-        f"own, by hand, {k}" for k in (10, 12)
+        f"{way}, {k}" for k in (10, 12) for way in ("own, by hand", "elmo task train, own")
     }
     assert rows["elmo task train, 12"] in found.rows  # taken from before
     if kind == "classification":

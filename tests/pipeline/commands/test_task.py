@@ -106,6 +106,22 @@ def test_the_baseline_needs_no_model(folder: Path) -> None:
     assert json.loads(run("evaluate", "ner", "--data", "ner.conll", "--json"))["f1"] == 1.0
 
 
+def test_a_learning_curve_learns_from_a_quarter_and_from_half(folder: Path) -> None:
+    rows = [f"{word}{k}\t{word}\n" for k in range(25) for word in ("good", "bad")]
+    (folder / "stars.tsv").write_text("text\tlabel\n" + "".join(rows))
+    words = "train classification --train stars.tsv --dev stars.tsv --out stars".split()
+    words += "--without-elmo --curve --set epochs=1 --set hidden=4".split()
+    *_, whole, half, quarter = run(*words).splitlines()
+    assert whole.startswith("task train: stars: accuracy ")
+    assert half.startswith("with 25 of 50 examples: accuracy ")
+    assert quarter.startswith("with 12 of 50 examples: accuracy ")
+    (folder / "stars.tsv").write_text("text\tlabel\n" + "".join(rows[:39]))
+    with pytest.raises(
+        ElmoError, match="--curve: needs at least 40 examples to train on, found 39"
+    ):
+        run(*words, "--overwrite")
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
