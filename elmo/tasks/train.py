@@ -119,7 +119,7 @@ def fit_task(
                 scores = model.tally(dev, guesses).scores()
             progress.epoch += 1
             figures = {"epoch": progress.epoch, "loss": loss, "lr": progress.lr, **scores}
-            _record_score(progress, next(iter(scores.values())), settings)
+            _record_score(progress, scores, settings)
             progress.curve.append(figures)
             run.save(progress)
             report("epoch", figures)
@@ -276,14 +276,19 @@ def _cut(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list[i
     return cut
 
 
-def _record_score(progress: TaskProgress, score: float, settings: TaskSettings) -> None:
+def _record_score(progress: TaskProgress, scores: Scores, settings: TaskSettings) -> None:
     """Record whether an epoch is the best so far; without improvement the learning rate may be
     halved.
 
-    While the score is 0, the latest epoch counts as the best, so patience starts later.
+    As long as it equals the score of the first epoch, patience does not count: a model that still
+    gives all examples one label goes on learning.
     """
-    if score > progress.best or score == progress.best == 0:
+    metric, score = next(iter(scores.items()))
+    first_score = progress.curve[0][metric] if progress.curve else score
+    if score > progress.best:
         progress.best, progress.best_epoch, progress.stale = score, progress.epoch, 0
+        return
+    if score == progress.best == first_score < 1:
         return
     progress.stale += 1
     if settings.halve_after and progress.stale % settings.halve_after == 0:

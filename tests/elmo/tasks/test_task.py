@@ -161,15 +161,22 @@ def test_the_gradient_reaches_every_weight(kind: str) -> None:
         assert slope[k].item() == pytest.approx((above - below) / (2 * step), rel=1e-3), name
 
 
-def test_patience_begins_when_something_is_learned() -> None:
+@pytest.mark.parametrize("most_frequent", [0.0, 0.1])
+def test_patience_begins_when_something_is_learned(most_frequent: float) -> None:
+    """A model may give all examples one label for many epochs before it learns more."""
     settings = task_settings("pairs", {"lr": 1.0, "halve_after": 2})
-    progress, seen = TaskProgress(lr=1.0), []
-    for epoch, score in enumerate((0.0, 0.0, 0.3, 0.3, 0.2, 0.4, 0.1, 0.1, 0.1, 0.1), 1):
+    progress, seen = TaskProgress(lr=1.0, curve=[]), []
+    scores = (most_frequent, most_frequent, 0.3, 0.3, 0.2, 0.4, 0.1, 0.1, 0.1, 0.1)
+    for epoch, score in enumerate(scores, 1):
         progress.epoch = epoch
-        _record_score(progress, score, settings)
+        _record_score(progress, {"accuracy": score}, settings)
+        progress.curve.append({"epoch": epoch, "accuracy": score})
         seen.append((progress.best_epoch, progress.stale, progress.lr))
-    begun = [(1, 0, 1), (2, 0, 1), (3, 0, 1), (3, 1, 1), (3, 2, 0.5), (6, 0, 0.5)]
+    begun = [(1, 0, 1), (1, 0, 1), (3, 0, 1), (3, 1, 1), (3, 2, 0.5), (6, 0, 0.5)]
     assert seen == [*begun, (6, 1, 0.5), (6, 2, 0.25), (6, 3, 0.25), (6, 4, 0.125)]
+    perfect = TaskProgress(lr=1.0, epoch=2, best=1.0, best_epoch=1, curve=[{"accuracy": 1.0}])
+    _record_score(perfect, {"accuracy": 1.0}, settings)
+    assert (perfect.best_epoch, perfect.stale) == (1, 1)
 
 
 def test_each_epoch_of_each_seed_draws_its_own_order_and_masks(tmp_path: Path) -> None:
@@ -205,7 +212,7 @@ def test_the_curve_has_the_rate_that_each_epoch_used(
         return step(optimizer, *args, **options)
 
     monkeypatch.setattr(torch.optim.Adam, "step", spy)
-    changes = {"elmo": "none", "halve_after": 1, "lr": 0.0001, "epochs": 5, "batch_size": 40}
+    changes = {"elmo": "none", "halve_after": 1, "lr": 0.02, "epochs": 8, "batch_size": 40}
     folder = trained("pairs", tmp_path, None, changes=changes)
     assert len(set(rates)) > 1
     assert [figures["lr"] for figures in tasks.read_curve(folder, 0)] == rates
