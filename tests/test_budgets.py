@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_452,
     "research": 2_308,
     "benchmarks": 3_714,
-    "tests": 27_133,
+    "tests": 27_172,
 }
 
 

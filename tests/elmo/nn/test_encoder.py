@@ -12,16 +12,21 @@ from elmo.nn.encoder import CHUNK, CharacterEncoder
 from tests.elmo.run_job import NETWORK
 
 FILTERS = ((1, 3), (2, 4), (5, 6))
+NARROW = ((1, 3), (2, 10))
 TOKENS = ["a", "", "gift", "x" * 47, "y" * 60, "어" * 20, "😀", "<S>", "</S>", "the"]
 
 
 def encoder(
-    *, activation: str = "relu", highways: int = 2, projection: int = 5
+    *,
+    activation: str = "relu",
+    highways: int = 2,
+    projection: int = 5,
+    filters: tuple[tuple[int, int], ...] = FILTERS,
 ) -> CharacterEncoder:
     made = CharacterEncoder(
         characters=261,
         char_dim=4,
-        filters=FILTERS,
+        filters=filters,
         activation=activation,
         highways=highways,
         projection=projection,
@@ -56,11 +61,14 @@ def by_hand(made: CharacterEncoder, row: Tensor) -> Tensor:
 def test_cut_windows_agree_with_all_positions(
     activation: str, highways: int, projection: int
 ) -> None:
-    made = encoder(activation=activation, highways=highways, projection=projection)
-    assert (made.project_weight is None) == (projection == 13)
     rows = torch.from_numpy(Characters().encode(TOKENS))
-    slow = torch.stack([by_hand(made, row) for row in rows])
-    torch.testing.assert_close(made(rows, torch.float32), slow, atol=1e-5, rtol=1e-5)
+    for filters in (FILTERS, NARROW, ((1, 13),)):
+        made = encoder(
+            activation=activation, highways=highways, projection=projection, filters=filters
+        )
+        assert (made.project_weight is None) == (projection == 13)
+        slow = torch.stack([by_hand(made, row) for row in rows])
+        torch.testing.assert_close(made(rows, torch.float32), slow, atol=1e-5, rtol=1e-5)
 
 
 def test_gradients_agree_with_all_positions() -> None:

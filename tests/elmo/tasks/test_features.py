@@ -108,6 +108,23 @@ def test_constants_and_sums_are_those_that_were_measured(
     assert float(found.sum()) == pytest.approx(total, abs=0.02)
 
 
+def test_labels_that_count_again_are_taken_off() -> None:
+    """Of four examples three are a: with half an example added to each label, 0.7. Its logarithm is
+    in each model; three quarters of what is there more than once go."""
+    train = [Classified("f", (word,), label) for word, label in zip("abcd", "aaab", strict=True)]
+    model = LinearModels(ROWS, 2)
+    for weights, frequency in ((None, [0.7, 0.3]), (torch.tensor([1.0, 3.0]), [3.5 / 8, 4.5 / 8])):
+        model.fit(train, ["a", "b"], word_vectors, weights)
+        expected = torch.zeros(4, 2)
+        for shares in (Shares(0, 1, 0), Shares(0, 0, 0.5)):
+            model.shares = shares
+            taken = 0.75 * (sum(shares) - 1) * torch.tensor(frequency).log()
+            expected += model(train, word_vectors) + taken
+        model.shares = Shares(2, 1, 0.5)
+        expected -= 0.75 * 2.5 * torch.tensor(frequency).log()
+        torch.testing.assert_close(model(train, word_vectors), expected)
+
+
 def test_texts_whose_words_tell_nothing_hide_no_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Words are drawn blindly, and a number of the vectors is the label, more or less. With one
     prior for every text, words learned by heart outvote it."""

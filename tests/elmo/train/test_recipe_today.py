@@ -126,3 +126,17 @@ def test_three_steps_with_adamw_and_dropout(tmp_path: Path) -> None:
             for name, value in theirs.items():
                 expected = value.detach().numpy()
                 np.testing.assert_allclose(ours[name], expected, atol=1e-4, err_msg=name)
+
+
+def test_workers_exchange_words_that_are_all_different(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three rows one of two workers has two, with a target for each of both directions."""
+    monkeypatch.setattr("torch.distributed.new_group", lambda **_: None)
+    monkeypatch.setattr(
+        "torch.distributed.all_gather", lambda parts, own, group: [p.copy_(own) for p in parts]
+    )
+    bilm, softmax = BiLM(CONFIG, characters=261), Softmax(len(WORDS), CONFIG.projection)
+    optimizer = Optimizer(SETTINGS.optimizer, {}, steps=3)
+    stepper = Stepper(bilm, softmax, optimizer, SETTINGS, WorkerGroup(rank=0, size=2))
+    words = np.arange(2 * WINDOW * 2)
+    for part in stepper._gather(words):
+        np.testing.assert_array_equal(part, words)
