@@ -482,7 +482,7 @@ def _environment() -> dict[str, str]:
     one_thread = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "ELMO_COMPILE": "0"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     settings = {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT), "PATH": path}
-    return kept | one_thread | settings | {"DVC_NO_ANALYTICS": "1"}
+    return kept | one_thread | settings | {"DVC_NO_ANALYTICS": "1", "RAY_worker_niceness": "0"}
 
 
 def table(trial: Trial, options: argparse.Namespace) -> None:

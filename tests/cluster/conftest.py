@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,12 +35,12 @@ class Nodes:
         (self.home / "tmp").mkdir()
         self.head_options = [f"--temp-dir={self.home / 'tmp'}"]
         self.running: dict[int, subprocess.Popen[bytes]] = {}
-        self.started: dict[int, dict[str, Any]] = {}
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY", "MLFLOW", "ELMO"))}
         path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
         self.environment = kept | {
             "PATH": path,
             "RAY_AUTH_MODE": "disabled",
+            "RAY_worker_niceness": "0",  # else other programs of this machine take all its cores
             "DVC_NO_ANALYTICS": "1",
             "ELMO_COMPILE": "0",
             "TMPDIR": str(self.home / "tmp"),
@@ -67,8 +66,10 @@ class Nodes:
         subprocess.run(["ip", *arguments], check=True)
 
     def start(self, k: int, *, cpus: int, hide: Sequence[Path] = ()) -> None:
-        """Start Ray on node `k`; the folders in `hide` are empty there."""
-        self.started[k] = {"cpus": cpus, "hide": hide}
+        """Start Ray on node `k`, and wait for it; the folders in `hide` are empty there.
+
+        Ray gives its processes 30 s to start, too few where much else runs: then it is tried again.
+        """
         role = [f"--address={HEAD}:6379"]
         if k == 1:
             role = [
@@ -92,14 +93,22 @@ class Nodes:
         ]
         inside = ["unshare", "-m", "-p", "-f", "-u", "--kill-child", "--mount-proc"]
         own = ["bash", "-c", _START, "node", f"node{k}", str(self.home / "tmp"), str(hosts)]
-        with open(self.home / f"{k}.log", "ab") as log:
-            self.running[k] = subprocess.Popen(
-                ["ip", "netns", "exec", self._name(k), *inside, *own, *self.wrap(k, ray)],
-                env=self.environment | {"HIDE": " ".join(map(str, hide))},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        log = self.home / f"{k}.log"
+        for _ in range(20):
+            with log.open("wb") as output:
+                self.running[k] = subprocess.Popen(
+                    ["ip", "netns", "exec", self._name(k), *inside, *own, *self.wrap(k, ray)],
+                    env=self.environment | {"HIDE": " ".join(map(str, hide))},
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            while self.running[k].poll() is None:
+                has_started = b"Ray runtime started" in log.read_bytes()
+                time.sleep(2)  # in which Ray ends if one of its processes has
+                if has_started and self.running[k].poll() is None:
+                    return
+        raise AssertionError(log.read_text()[-2000:])
 
     def wrap(self, k: int, command: Sequence[str]) -> list[str]:
         """The command line that runs `command` where node `k` has its programs: on this machine."""
@@ -134,23 +143,22 @@ class Nodes:
             timeout=limit,
         )
 
-    def await_nodes(self, count: int) -> None:
-        """Wait until so many nodes are alive, starting again what has ended: Ray gives a node 30 s,
-        which are too few where much else runs."""
-        code = "import ray; ray.init(address='auto', log_to_driver=False, logging_level='ERROR'); "
-        code += "print('alive', sum(n['Alive'] for n in ray.nodes()))"
-        for _ in range(90):
-            for k in [k for k, one in self.running.items() if one.poll() is not None]:
-                self.start(k, **self.started[k])
-            if f"alive {count}" in self.run(1, sys.executable, "-c", code).stdout:
-                return
-            time.sleep(1)
-        raise AssertionError((self.home / "1.log").read_text()[-2000:])
-
     def lose(self, k: int) -> None:
         """Kill everything on node `k` at once."""
         os.kill(self._child(self.running[k].pid), 9)
         self.running.pop(k).wait()
+
+    def preempt(self, k: int) -> None:
+        """Tell Ray that node `k` is about to be taken away, and take it away 5 s later."""
+        code = "import ray; ray.init(address='auto', log_to_driver=False, logging_level='ERROR'); "
+        code += "print(*(n['NodeID'] for n in ray.nodes() if n['NodeManagerAddress'] == "
+        found = self.run(1, sys.executable, "-c", f"{code}'10.77.0.{k}'))")
+        drain = ["ray", "drain-node", f"--address={HEAD}:6379", "--reason-message=sold"]
+        drain += [f"--node-id={found.stdout.split()[-1]}", "--deadline-remaining-seconds=5"]
+        told = self.run(1, *drain, "--reason=DRAIN_NODE_REASON_PREEMPTION")
+        assert told.returncode == 0, told.stderr
+        time.sleep(5)
+        self.lose(k)
 
     def cut_off(self, k: int) -> None:
         """Take node `k` from the network; its processes keep running."""

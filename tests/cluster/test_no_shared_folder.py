@@ -46,7 +46,6 @@ def servers(
     nodes.start(1, cpus=0)
     for k in (2, 3):
         nodes.start(k, cpus=1, hide=[tmp_path])
-    nodes.await_nodes(3)
     s3 = [sys.executable, "-m", "benchmarks.s3", "10.77.0.1", "5555", *request.param]
     store = f"sqlite:///{tmp_path}/mlflow.db"
     mlflow = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store]
@@ -87,7 +86,8 @@ def test_the_pipeline_by_s3_alone_gives_what_this_machine_gives(
     texts = [str(tmp_path / name) for name in ("general.txt", "task.txt")]
     done = nodes.run(1, sys.executable, "-c", put, *texts, **S3)
     assert done.returncode == 0, done.stderr[-2000:]
-    own = nodes.environment | {"PYTHONPATH": str(ROOT), "TMPDIR": "/tmp", "ELMO_CPUS": "1"}
+    own = nodes.environment | {"PYTHONPATH": str(ROOT), "TMPDIR": "/tmp"}
+    own |= {"ELMO_CPUS": "1", "ELMO_ACTORS": "1"}  # this process, without Ray
     for folder in (here, local):
         subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=folder, env=own, check=True)
     embedded = subprocess.run(

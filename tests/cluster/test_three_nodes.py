@@ -26,9 +26,9 @@ def test_by_submission_on_three_nodes_as_on_this_machine(
     nodes.start(1, cpus=0)
     for k in (2, 3):
         nodes.start(k, cpus=2)
-    nodes.await_nodes(3)
     here = project(tmp_path / "here")
-    own = nodes.environment | {"PYTHONPATH": str(ROOT), "TMPDIR": "/tmp", "ELMO_CPUS": "1"}
+    own = nodes.environment | {"PYTHONPATH": str(ROOT), "TMPDIR": "/tmp"}
+    own |= {"ELMO_CPUS": "1", "ELMO_ACTORS": "1"}  # this process, without Ray
     subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=here, env=own, check=True)
     embedded = subprocess.run(
         ["dvc", "repro", "features"], cwd=here, env=own, capture_output=True, text=True
@@ -63,7 +63,6 @@ def test_a_node_that_lacks_the_shared_folder_is_named(
     nodes.start(1, cpus=0)
     nodes.start(2, cpus=1)
     nodes.start(3, cpus=1, hide=[shared])
-    nodes.await_nodes(3)
     here = project(tmp_path / "here")
     elmo = [sys.executable, "-m", "pipeline", "submit", "tokenize@general"]
     done = nodes.run(1, *elmo, "--address", ADDRESS, "--folder", str(shared), cwd=here)
@@ -73,15 +72,14 @@ def test_a_node_that_lacks_the_shared_folder_is_named(
     assert re.match(r"error: node node3 \(10\.77\.0\.3\): .*/shared is not ", errors[0])
 
 
-@pytest.mark.parametrize("how", ["lose", "cut_off"])
+@pytest.mark.parametrize("how", ["lose", "cut_off", "preempt"])
 def test_a_lost_node_and_a_stop(make_nodes: Callable[[int], Any], tmp_path: Path, how: str) -> None:
-    """A node dies, or no longer reaches the others: training continues with the other worker, and a
-    stop saves a checkpoint."""
-    nodes = make_nodes(3)
+    """A node dies, no longer reaches the others, or is preempted, which is no restart that counts:
+    training continues on another node, and a stop saves a checkpoint."""
+    nodes = make_nodes(4)
     nodes.start(1, cpus=0)
     for k in (2, 3):
         nodes.start(k, cpus=1)
-    nodes.await_nodes(3)
     here = project(tmp_path / "here")
     params = yaml.safe_load((here / "params.yaml").read_text())
     params["pretrain"]["training"] |= {"epochs": 10_000}
@@ -91,13 +89,13 @@ def test_a_lost_node_and_a_stop(make_nodes: Callable[[int], Any], tmp_path: Path
     elmo = [sys.executable, "-m", "pipeline"]
     shell = ["bash", "-c", 'cd "$0" && exec "$@"', str(here)]
     submitted = [*elmo, "submit", "pretrain", "--address", ADDRESS, "--folder", str(shared)]
-    few = {"ELMO_WORKERS": "1", "ELMO_MAX_WORKERS": "2", "ELMO_CPUS": "1"}
-    command = nodes.on(1, *shell, *submitted, PYTHONPATH=str(ROOT), **few)
+    two = {"ELMO_WORKERS": "2", "ELMO_CPUS": "1", "ELMO_RESTARTS": str(int(how != "preempt"))}
+    command = nodes.on(1, *shell, *submitted, PYTHONPATH=str(ROOT), **two)
     log = (tmp_path / "log").open("w")
     running = subprocess.Popen(command, env=nodes.environment, stdout=log, stderr=log)
     await_line(tmp_path / "log", r"pretrain: .*step \d+, .*held-out", running)
+    nodes.start(4, cpus=1)
     getattr(nodes, how)(3)
-    await_line(tmp_path / "log", r"worker \d lost: ", running)
     step = await_line(tmp_path / "log", r"pretrain: resuming from step (\d+)", running)
     assert int(step) > 0
     job = await_line(tmp_path / "log", r"submitted (\S+) to", running)
