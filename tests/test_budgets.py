@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_040,
-    "pipeline": 14_452,
+    "pipeline": 14_305,
     "research": 2_308,
     "benchmarks": 3_714,
-    "tests": 27_172,
+    "tests": 27_036,
 }
 
 

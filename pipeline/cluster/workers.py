@@ -13,13 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from elmo.errors import ElmoError, first_line
+from elmo.errors import ElmoError, first_line, reason_of
 from elmo.io.folders import Flag
 from elmo.io.location import Location, temporary_folder
 from elmo.nn.memory import keep_freed_memory
@@ -27,7 +27,7 @@ from elmo.nn.memory import keep_freed_memory
 from .. import PACKAGE
 from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say, show_activity
-from . import free_cores, pool, restarts
+from . import free_cores, pool
 from .in_process import results_here
 
 Item = TypeVar("Item")
@@ -141,7 +141,7 @@ def call_on_gpu(
     names = ("ELMO_", "MLFLOW_")
     variables = {name: value for name, value in os.environ.items() if name.startswith(names)}
     with session() as ray:
-        worker_cluster = replace(cluster, workers=1, max_workers=0, gpu=True)
+        worker_cluster = replace(cluster, workers=1, gpu=True)
         waiting = free_cores.WaitReport(label, cluster)
         with free_cores.hold_cores(ray, worker_cluster, waiting, is_own=not has_cluster()) as group:
             strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
@@ -222,88 +222,88 @@ def fit(
 ) -> Any:
     """Run `loop(config, rank, size, device)` on each worker of Ray Train; return rank 0's result.
 
-    With `cluster.workers` 0 the loop runs in this process (Ray Train's local mode). When a worker
-    dies all are restarted, and the loop resumes from its own checkpoints, which lie in the run's
-    folder `storage`. An exception of the loop is raised as it is. SIGINT and SIGTERM reach remote
-    workers as the flag `stop`. Messages call the training `label`, Ray's dashboard `name`.
+    With `cluster.workers` 0 the loop runs in this process, without Ray. If a worker dies or raises
+    an exception, Ray Train restarts all, at most `cluster.restarts` times, and the loop resumes
+    from its own checkpoints, which lie in the run's folder `storage`. SIGINT and SIGTERM reach
+    remote workers as the flag `stop`. Messages call the training `label`, Ray's dashboard `name`.
     """
     if has_cluster() and cluster.workers == 0:
         raise ElmoError(f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']} and {NO_WORKERS}")
+    if cluster.workers == 0:
+        return loop(config, 0, 1, choose_device(cluster))
     _set_up()
-    from ray.train import ControllerError, TrainingFailedError
+    from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
     logging.getLogger("ray.train").setLevel(logging.WARNING)
-    distributed = cluster.workers > 0
     folder = storage.absolute()
-    run = _run_config(name, folder, cluster)
-    scaling = _scaling(cluster)
+    # A failure to start is the end of a wait of a minute, on this machine of half a minute.
+    limits = FailureConfig(
+        max_failures=cluster.restarts, controller_failure_limit=round(cluster.wait_minutes)
+    )
+    run = RunConfig(
+        name=name,
+        storage_path=str(folder.local or temporary_folder() / "ray-train"),
+        failure_config=limits,
+        worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": str(cluster.cpus)}},
+    )
+    scaling = ScalingConfig(
+        num_workers=cluster.workers,
+        use_gpu=cluster.gpu,
+        resources_per_worker={"CPU": cluster.cpus},
+    )
 
-    def trainer() -> Any:
-        return TorchTrainer(
-            _Entry(loop, config, folder, gpu=cluster.gpu),
+    def train() -> Any:
+        trainer = TorchTrainer(
+            _Entry(loop, config, gpu=cluster.gpu),
             torch_config=TorchConfig(backend="nccl" if cluster.gpu else "gloo"),
             scaling_config=scaling,
             run_config=run,
         )
+        return trainer.fit().return_value
 
-    if not distributed:
-        if cluster.gpu and not has_cuda():
-            raise ElmoError("gpu is set and this machine has no CUDA device; set gpu: false")
-        return trainer().fit().return_value
-    with session() as ray:
-        losses = restarts.LossCount(folder, label=label, limit=cluster.restarts)
-        waiting = free_cores.WaitReport(label, cluster)
-        has_begun = threading.Event()
-
-        def report_wait() -> None:
-            if has_cluster() and not has_begun.is_set():
-                waiting.report_missing(f"{cluster.workers} workers to start", ray)
-
-        while True:
-            has_begun.clear()
-            waiting.reset()
+    for restarts_left in reversed(range(cluster.restarts + 1)):
+        with session() as ray:
+            waiting = free_cores.WaitReport(label, cluster)
             with free_cores.hold_cores(ray, cluster, waiting, is_own=not has_cluster()):
                 pass  # Ray Train asks for its own; meanwhile, other work may take them
             try:
-                with restarts.show_worker_count(folder, has_begun, label=label):
-                    return _stoppable(lambda: trainer().fit(), stop, report_wait).return_value
-            except (ControllerError, TrainingFailedError) as error:
-                failures = getattr(error, "worker_failures", None) or {0: error}
-                if not any(map(restarts.is_worker_loss, failures.values())):
-                    cause = next(iter(failures.values()))
-                    raise getattr(cause, "cause", cause) from None
-                losses.add(failures)
+                return _stoppable(train, stop)
+            except TrainingFailedError as error:
+                # If a worker is lost just as it starts, Ray Train does not restart, and keeps the
+                # cores of the others until this process leaves Ray.
+                cause = getattr(error, "controller_failure", None)
+                if not restarts_left or not isinstance(cause, ray.exceptions.RayActorError):
+                    raise ElmoError(f"{label}: {_describe_failure(error, cluster)}") from error
+                ray.shutdown()
 
 
-def _run_config(name: str, folder: Location, cluster: Cluster) -> Any:
-    """Return Ray Train's settings: its folder, and no retries, since we count lost workers."""
-    from ray.train import FailureConfig, RunConfig
-
-    notes = folder.local or temporary_folder() / "ray-train"
-    on_workers: dict[str, Any] = {}
-    if cluster.workers > 0:
-        env_vars = {"OMP_NUM_THREADS": str(cluster.cpus)}
-        on_workers = {"worker_runtime_env": {"env_vars": env_vars}}
-    return RunConfig(
-        name=name,
-        storage_path=str(notes),
-        failure_config=FailureConfig(max_failures=0),
-        **on_workers,
+def _describe_failure(error: Exception, cluster: Cluster) -> str:
+    """Return one line for the error with which Ray Train gives up: the worker, its last error, and
+    what to do."""
+    remedy = "then run the same command again to resume"
+    failures = getattr(error, "worker_failures", None)
+    if not failures:
+        cause = getattr(error, "controller_failure", error)
+        return (
+            f"its workers did not start, or died at once ({first_line(cause)}); add nodes, lower "
+            f"workers or raise wait_minutes, {remedy}"
+        )
+    # A worker that is lost or fails breaks the connections of the others: their RuntimeError.
+    rank = min(failures, key=lambda rank: (type(failures[rank]) is RuntimeError, rank))
+    cause = failures[rank]
+    return (
+        f"worker {rank} failed again after restart {cluster.restarts} ({type(cause).__name__}: "
+        f"{reason_of(cause)}); find the cause in Ray's logs, {remedy}"
     )
 
 
-def _scaling(cluster: Cluster) -> Any:
-    """Return the number and resources of workers; a range of numbers makes training elastic."""
-    from ray.train import ScalingConfig
-
-    elastic = cluster.max_workers > cluster.workers
-    return ScalingConfig(
-        num_workers=(cluster.workers, cluster.max_workers) if elastic else cluster.workers,
-        elastic_resize_monitor_interval_s=30,
-        use_gpu=cluster.gpu,
-        resources_per_worker={"CPU": cluster.cpus} if cluster.workers > 0 else None,
-    )
+def choose_device(cluster: Cluster) -> str:
+    """Return where work is computed, `cuda` or `cpu`; refuse a GPU that this machine lacks, unless
+    a cluster does the work."""
+    if cluster.gpu and not has_cluster() and not has_cuda():
+        raise ElmoError("gpu is set and this machine has no CUDA device; set gpu: false")
+    return "cuda" if cluster.gpu else "cpu"
 
 
 def has_cuda() -> bool:
@@ -313,11 +313,9 @@ def has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def _stoppable(
-    function: Callable[[], Result], stop: Flag | Path, on_wait: Callable[[], None]
-) -> Result:
-    """Call `function` in a thread of its own, and `on_wait` each second; a first signal sets the
-    flag `stop`, a SIGINT more than `SAME_STOP` seconds later interrupts."""
+def _stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result:
+    """Call `function` in a thread of its own; a first signal sets the flag `stop`, a SIGINT more
+    than `SAME_STOP` seconds later interrupts."""
     stop.unlink(missing_ok=True)
     stopped_at = -SAME_STOP
 
@@ -343,8 +341,6 @@ def _stoppable(
     actions = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         threading.Thread(target=call, daemon=True).start()
-        while not wait([future], timeout=free_cores.PAUSE).done:
-            on_wait()
         return future.result()
     finally:
         for number, handler in actions.items():
@@ -392,25 +388,20 @@ class _Entry:
         self,
         loop: Callable[[dict[str, Any], int, int, str], Any],
         config: dict[str, Any],
-        folder: Location,
         *,
         gpu: bool,
     ) -> None:
-        self.loop, self.config, self.folder, self.gpu = loop, config, folder, gpu
+        self.loop, self.config, self.gpu = loop, config, gpu
         self.__name__ = loop.__name__
 
     def __call__(self) -> Any:
-        import ray
         from ray import train
         from ray.train.torch import get_device
 
+        keep_freed_memory()
         context = train.get_context()
-        rank, size = context.get_world_rank(), context.get_world_size()
-        if ray.is_initialized():  # else this is the driver's own process
-            keep_freed_memory()
-            if rank == 0:
-                restarts.record_worker_start(self.folder, size)
-        return self.loop(self.config, rank, size, str(get_device()) if self.gpu else "cpu")
+        device = str(get_device()) if self.gpu else "cpu"
+        return self.loop(self.config, context.get_world_rank(), context.get_world_size(), device)
 
 
 def _begins_here(work: Sequence[Any], cluster: Cluster) -> bool:

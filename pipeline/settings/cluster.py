@@ -48,13 +48,10 @@ class Cluster:
     wait_minutes: Minutes = 10.0
     """Minutes to wait for cores and GPUs that are not free before giving up."""
     restarts: Annotated[int, Meta(ge=0, le=10_000)] = 3
-    """How often training restarts after it loses workers, counted anew after each checkpoint."""
+    """How often training restarts from the newest checkpoint after it loses workers."""
     storage: Url = ""
     """The URL of a folder for data and models, such as s3://bucket/elmo, if machines share no
     folder; empty: the project's folder."""
-    max_workers: Annotated[int, Meta(ge=0, le=10_000)] = 0
-    """The maximum number of workers when nodes come and go, if above `workers`; 0: exactly
-    `workers`."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -63,11 +60,6 @@ class Cluster:
             raise BadSettings(
                 f"storage {self.storage}: is lost when this process ends; use an object store, "
                 "such as s3://bucket/elmo"
-            )
-        if self.max_workers and not 1 <= self.workers <= self.max_workers:
-            raise BadSettings(
-                f"max_workers {self.max_workers}: must be 0 (exactly `workers`), or `workers` must "
-                f"be from 1 to max_workers, found {self.workers}"
             )
 
 

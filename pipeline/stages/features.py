@@ -71,7 +71,7 @@ def run(
     folder = work / fingerprint("features", STAGE.version, params, inputs)
     sources = {"model": model, "shards": shards}
     build_arguments: dict[str, Any] = {"shards": shards, "model": model, "settings": params}
-    build_arguments["device"] = _choose_device(cluster)
+    build_arguments["device"] = workers.choose_device(cluster)
     reusable_bytes = sum(folder.tree().values())
     reusable_bytes += store_build.reusable_bytes(out, **build_arguments)
     layout = store_build.make_layout(model, params)
@@ -171,9 +171,3 @@ def _run_on(cluster: Cluster) -> "JobRunner":
 
 def _name_job(job: "EmbedJob") -> str:
     return f"{job.shard.file}, rows {job.start:,} to {job.stop - 1:,}"
-
-
-def _choose_device(cluster: Cluster) -> str:
-    if cluster.gpu and not workers.has_cluster() and not workers.has_cuda():
-        raise ElmoError("gpu is set and this machine has no CUDA device; set gpu: false")
-    return "cuda" if cluster.gpu else "cpu"

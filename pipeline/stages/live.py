@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -11,7 +11,6 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.train.perplexity import OnWindow
 
-from ..cluster import restarts
 from ..terminal.progress import Progress, log_detail, say, show_activity
 
 FILE = "live.json"  # in the run's folder
@@ -60,10 +59,23 @@ def read_newest(folder: Location) -> str:
 
 
 @contextmanager
+def run_alongside(function: Callable[..., None], *arguments: Any) -> Iterator[None]:
+    """Call `function(*arguments, stop)` in a thread until the block ends: then `stop` is set."""
+    stop = threading.Event()
+    thread = threading.Thread(target=function, args=(*arguments, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
 def showing_reports(stage: str, folder: Location) -> Iterator[None]:
     """Show the training's progress on the terminal during the block."""
     folder.delete(FILE)
-    with restarts.run_alongside(show_reports, stage, folder):
+    with run_alongside(show_reports, stage, folder):
         yield
 
 

@@ -30,7 +30,6 @@ from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.step import WorkerGroup
 
 from .. import tracking
-from ..cluster import restarts
 from ..cluster import workers as ray_cluster
 from ..cluster.job import JOB
 from ..settings.cluster import Cluster
@@ -154,7 +153,7 @@ def train(
             },
         )
         _log_curves(log, folder)  # what MLflow lacks of the run that is resumed
-        with restarts.run_alongside(_log_reports, log, folder):
+        with live.run_alongside(_log_reports, log, folder):
             trained = _on_workers(job, settings, cluster)
         _log_curves(log, folder)
         with new_folder(Location(curves), required=tuple(CURVES), pattern="") as new_curves:

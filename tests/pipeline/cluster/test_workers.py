@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from elmo.errors import ElmoError
-from elmo.io.location import Location
 from pipeline.cluster import workers as cluster
 from pipeline.settings.cluster import Cluster
 from tests.pipeline.cluster.fitting import fit
@@ -82,7 +81,7 @@ def test_a_cluster_that_would_not_train_is_not_passed_over(
 
 
 def test_without_gpu_the_device_is_the_processor_even_where_cuda_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import ray.train.torch
 
@@ -93,7 +92,7 @@ def test_without_gpu_the_device_is_the_processor_even_where_cuda_is(
     monkeypatch.setattr(ray.train.torch, "get_device", lambda: "cuda:0")
     for gpu, device in ((False, "cpu"), (True, "cuda:0")):
         loop = lambda config, rank, size, device: (config, device)  # noqa: E731
-        entry = cluster._Entry(loop, {"a": 1}, Location(tmp_path), gpu=gpu)
+        entry = cluster._Entry(loop, {"a": 1}, gpu=gpu)
         assert entry() == ({"a": 1}, device)
 
 
@@ -112,7 +111,7 @@ def test_ray_train_is_not_given_the_config_to_show(
 
     monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
     config = {"uri": "https://user:hunter2@tracking"}
-    assert fit(tmp_path, HERE, config=config) == 7
+    assert fit(tmp_path, Cluster(workers=1, cpus=1), config=config) == 7
     assert given and "hunter2" not in repr(given)
 
 
@@ -165,4 +164,4 @@ def test_two_signals_of_one_stop_let_the_training_save(tmp_path: Path) -> None:
             time.sleep(0.01)
         return "saved"
 
-    assert cluster._stoppable(train, stop, lambda: None) == "saved"
+    assert cluster._stoppable(train, stop) == "saved"

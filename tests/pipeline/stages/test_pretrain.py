@@ -1,8 +1,10 @@
 """pretrain under Ray Train: a model folder, its curves, its lineage, and never twice."""
 
+import contextlib
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+import psutil
 import pytest
 import torch
 
@@ -254,12 +257,28 @@ def test_the_held_out_text_is_read_no_more_often_than_needed(
 
 
 @pytest.mark.ray
-def test_two_workers_of_ray_train_take_the_same_steps(
-    inputs: Path, trained: tuple[Path, dict[str, float]], tmp_path: Path
+def test_two_workers_take_the_same_steps_also_if_one_is_lost(
+    inputs: Path,
+    trained: tuple[Path, dict[str, float]],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    """It is killed after the first checkpoint; Ray Train restarts both, which resume from there."""
     folder, expected = trained
-    two = Cluster(workers=2, cpus=1, gpu=False, actors=1)
+    two = Cluster(workers=2, cpus=1, gpu=False, actors=1, checkpoint_minutes=1e-6)
+
+    def kill_worker() -> None:
+        while not list(tmp_path.glob("runs/*/*/checkpoints/step-*")):
+            time.sleep(0.01)
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if process.cmdline()[0].startswith("ray::RayTrainWorker"):
+                    process.kill()
+                    return
+
+    threading.Thread(target=kill_worker, daemon=True).start()
     metrics = run(inputs, tmp_path, cluster=two)
+    assert re.search(r"pretrain: resuming from step [1-9]", capfd.readouterr().err)
     weights = load_model(folder / "model").bilm.state_dict()
     for name, value in load_model(tmp_path / "model").bilm.state_dict().items():
         torch.testing.assert_close(value, weights[name], rtol=2e-3, atol=2e-4)
