@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_305,
     "research": 2_308,
     "benchmarks": 3_714,
-    "tests": 27_036,
+    "tests": 27_037,
 }
 
 
