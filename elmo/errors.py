@@ -89,8 +89,8 @@ def reason_of(error: BaseException, remedy: str = "") -> str:
     """Return the reason of an error in one line, for a message: the operating system's text for its
     errors, also those that Arrow has wrapped; for others, the first line of the message. What to do
     follows: for some errors, such as a full disk, advice of their own, and else `remedy`."""
-    wrapped = re.search(r"\[errno (\d+)\]", str(error), re.IGNORECASE)
-    number = int(wrapped[1]) if wrapped else getattr(error, "errno", None)
-    system_reason = os.strerror(int(wrapped[1])) if wrapped else getattr(error, "strerror", None)
+    match = re.search(r"\[errno (\d+)\]", str(error), re.IGNORECASE)
+    number = int(match[1]) if match else getattr(error, "errno", None)
+    system_reason = os.strerror(int(match[1])) if match else getattr(error, "strerror", None)
     reason = system_reason or first_line(error)
     return "; ".join(filter(None, (reason, _ADVICE.get(number or 0, remedy))))

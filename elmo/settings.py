@@ -322,9 +322,9 @@ class ModelShape(NetworkSettings):
     input_words: Positive | None
 
     def __post_init__(self) -> None:
-        unused = () if self.input_words is None else _OF_CHARACTERS
+        unused_fields = () if self.input_words is None else _OF_CHARACTERS
         for name, kind in field_types(ModelShape).items():
-            if name not in unused:
+            if name not in unused_fields:
                 check_value(name, getattr(self, name), kind)
 
     @property
@@ -343,8 +343,8 @@ class ModelShape(NetworkSettings):
         names = {field.name for field in fields(cls)}
         if missing_names := sorted(names - value.keys()):
             raise BadSettings(f"{source}: {missing_names[0]} is missing")
-        if unknown := sorted(value.keys() - names):
-            raise BadSettings(f"{source}: {unknown[0]} is not a setting of a model")
+        if unknown_names := sorted(value.keys() - names):
+            raise BadSettings(f"{source}: {unknown_names[0]} is not a setting of a model")
         try:
             filters = tuple((width, count) for width, count in value["filters"])
         except (TypeError, ValueError):

@@ -182,7 +182,7 @@ def _check(task: ComparedTask, ways: Mapping[str, Mapping[str, Any]]) -> None:
 def _check_tokenizers(folders: Sequence[Path]) -> None:
     expected, *tokenizers = (read_config(path).tokenizer for path in folders)
     for path, tokenizer in zip(folders[1:], tokenizers, strict=True):
-        if not tokenizer.same_tokens(expected):
+        if not tokenizer.has_same_tokens(expected):
             raise ElmoError(
                 f"{path}: its text was cut by {tokenizer}, that of {folders[0]} by {expected}; "
                 "compare models of one tokenizer"

@@ -144,7 +144,7 @@ class ShardsManifest(Struct, frozen=True, forbid_unknown_fields=True):
     inputs: tuple[CorpusFile, ...]
 
 
-def read_manifest(folder: Location) -> ShardsManifest:
+def read_shards_manifest(folder: Location) -> ShardsManifest:
     """Read `manifest.json` of a shards folder; raise `ElmoError` if it is none."""
     path = folder.name("manifest.json")
     header = folder.read_record("manifest.json", Header)

@@ -24,7 +24,7 @@ from elmo.data.manifest import (
     ShardsCounts,
     Split,
     TokenizerEntry,
-    read_manifest,
+    read_shards_manifest,
     write_manifest,
 )
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
@@ -108,7 +108,7 @@ class Shards:
 
     def __init__(self, folder: Folder) -> None:
         self.location = Location.parse(folder)
-        self.manifest = read_manifest(self.location)
+        self.manifest = read_shards_manifest(self.location)
         self.digest = digest(msgspec.to_builtins(self.manifest))
 
     @property

@@ -271,10 +271,10 @@ class _Group(NamedTuple):
 
 
 class _RowBlocks:
-    """The block that each row reads, all laid in one array, so that the windows of all rows are
-    taken at once.
+    """The block that each row reads, all in one array, so that one operation takes the windows of
+    all rows.
 
-    `laid_5n` has their keys, both directions, their words, both directions, and where sentences
+    `laid_5n` has their keys in both directions, their words in both directions, and where sentences
     begin. Row k reads the block `name_B[k]` (its group and number), which begins at `begin_B[k]`.
     """
 
@@ -407,9 +407,9 @@ class _Table:
     ) -> "_Table":
         shard = shards.open(entries[number])
         words = vocabulary.ids(shard.types).astype(np.int64)
-        unknown = words == vocabulary.unk
+        is_unknown = words == vocabulary.unk
         oov_keys = (number + 1) * _OOV + np.arange(len(words))
-        return cls(shard, words, np.where(unknown, oov_keys, words))
+        return cls(shard, words, np.where(is_unknown, oov_keys, words))
 
 
 def byte_lengths(tokens: Sequence[str]) -> Int64s:

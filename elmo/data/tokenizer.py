@@ -2,13 +2,13 @@
 
 A tokenizer never loses or changes a character other than white space: its tokens, joined, are the
 text without white space, or that text in the tokenizer's Unicode form. The tokenize stage relies on
-that to account for every byte. No
-sentence is cut for its length here: training and embedding read long ones in windows
-(`elmo.data.stream`, `elmo.model.batches`).
+that to account for every byte. Long sentences are not cut here: training and embedding read them
+in windows (`elmo.data.stream`, `elmo.model.batches`).
 
 Shards and models record how their text was split as a `Tokenization`; a `TextTokenizer` splits
 other text in the same way. To add a tokenizer, write a function in this file and add its record to
-`TOKENIZERS`. One that is changed keeps what it did for the models that record it: `former`.
+`TOKENIZERS`. If you change a tokenizer, keep its earlier version for the models that record it, in
+`former_versions`.
 """
 
 import re
@@ -63,7 +63,7 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         versions = ", ".join(f"{name} {version}" for name, version in self.libraries.items())
         return f"{self.name} ({versions})" if versions else self.name
 
-    def same_tokens(self, tokenization: "Tokenization") -> bool:
+    def has_same_tokens(self, tokenization: "Tokenization") -> bool:
         """Tell whether both give the same tokens for a sentence; how sentences are split is
         ignored."""
         return (self.name, self.libraries, self.pattern, self.form) == (
@@ -79,7 +79,7 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         `tokenization` is that of the shards; `model` and `shards` name both in the message.
         Shards made from token lists have no tokenizer and are always accepted.
         """
-        if tokenization.name != NO_TOKENIZER.name and not self.same_tokens(tokenization):
+        if tokenization.name != NO_TOKENIZER.name and not self.has_same_tokens(tokenization):
             raise Mismatch(
                 f"{shards}: was tokenized by {tokenization}, but the model {model} was trained on "
                 f"tokens of {self} (or of another version of it); tokenize the text with "
@@ -97,9 +97,10 @@ class TokenizerKind:
     `text` is what text it suits. `make` loads it and returns a function from texts to token lists,
     given the pattern; it needs the libraries `packages`, which the extra `extra` installs and whose
     versions a model records. `splits_at_spaces` says that text between white space is tokenized
-    independently of its neighbours, so equal stretches are tokenized once; `one_token` matches the
-    stretches that are one token. `pattern` is the regular expression of a token, if that defines
-    the tokenizer, and `form` the Unicode form of its text; `former` are those of earlier versions.
+    independently of its neighbours, so equal stretches are tokenized once; `one_token_pattern`
+    matches the stretches that are one token. `pattern` is the regular expression of a token, if
+    that defines the tokenizer, and `form` the Unicode form of its text; `former_versions` has the
+    pattern and form of each earlier version.
     """
 
     text: str
@@ -107,10 +108,10 @@ class TokenizerKind:
     packages: tuple[str, ...] = ()
     extra: str = ""
     splits_at_spaces: bool = False
-    one_token: str = ""
+    one_token_pattern: str = ""
     pattern: str = ""
     form: Literal["", "NFC"] = ""
-    former: tuple[tuple[str, str], ...] = ()
+    former_versions: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,11 +147,11 @@ class TextTokenizer:
             )
         self.tokenization = tokenization
         _check_versions(tokenization.libraries, tokenization.name)
-        self._tokenizer = load_recorded(tokenization)
-        self._sentences: Callable[[str], list[str]] | None = None
+        self._tokenizer = load_recorded_tokenizer(tokenization)
+        self._split_sentences: Callable[[str], list[str]] | None = None
         if tokenization.sentences == "split":
             _check_versions(tokenization.splitter, "split")
-            self._sentences = sentence_splitter()[0]
+            self._split_sentences = sentence_splitter()[0]
 
     def __call__(self, text: str) -> list[list[str]]:
         """Return the sentences of a text, each a list of tokens; sentences without tokens are left
@@ -160,8 +161,8 @@ class TextTokenizer:
         if not is_text(text):
             raise ElmoError(f"the text {text!r:.80} {NOT_TEXT}")
         lines = text.split("\n")
-        if self._sentences is not None:
-            lines = [sentence for line in lines for sentence in self._sentences(line)]
+        if self._split_sentences is not None:
+            lines = [sentence for line in lines for sentence in self._split_sentences(line)]
         return [tokens for tokens in self._tokenizer.split(lines) if tokens]
 
 
@@ -185,11 +186,11 @@ def load_tokenizer(name: str) -> Tokenizer:
     return _load(name, TOKENIZERS[name].pattern, TOKENIZERS[name].form)
 
 
-def load_recorded(tokenization: Tokenization) -> Tokenizer:
+def load_recorded_tokenizer(tokenization: Tokenization) -> Tokenizer:
     """Load the tokenizer that shards or a model record, in the version of it that they record."""
     kind = TOKENIZERS[tokenization.name]
     version = (tokenization.pattern, tokenization.form)
-    if version not in ((kind.pattern, kind.form), *kind.former):
+    if version not in ((kind.pattern, kind.form), *kind.former_versions):
         raise ElmoError(
             f"the model's tokenizer {tokenization.name} splits words with another pattern than "
             "this version; install the version of this package that trained the model"
@@ -254,11 +255,11 @@ def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
     return split, _versions("syntok")
 
 
-def _whitespace(_: str) -> SplitTexts:
+def _make_whitespace(_: str) -> SplitTexts:
     return lambda texts: [text.split() for text in texts]
 
 
-def _unicode(pattern: str) -> SplitTexts:
+def _make_unicode(pattern: str) -> SplitTexts:
     library = import_module("tokenizers")
     words = library.Regex(pattern)
     splitter = library.pre_tokenizers.Split(words, behavior="removed", invert=True)
@@ -269,20 +270,20 @@ def _unicode(pattern: str) -> SplitTexts:
     return split
 
 
-def _korean(_: str) -> SplitTexts:
+def _make_korean(_: str) -> SplitTexts:
     kiwi = import_module("kiwipiepy").Kiwi(num_workers=1)
 
     def split(texts: Sequence[str]) -> list[list[str]]:
-        analysed = kiwi.tokenize(list(texts))
+        morphemes = kiwi.tokenize(list(texts))
         return [
             _cut_at(text, [t.start for t in tokens])
-            for text, tokens in zip(texts, analysed, strict=True)
+            for text, tokens in zip(texts, morphemes, strict=True)
         ]
 
     return split
 
 
-def _japanese(_: str) -> SplitTexts:
+def _make_japanese(_: str) -> SplitTexts:
     import_module("unidic_lite")  # the dictionary that MeCab finds
     tagger = import_module("fugashi").Tagger("-Owakati")
 
@@ -295,35 +296,35 @@ def _japanese(_: str) -> SplitTexts:
 TOKENIZERS: Mapping[str, TokenizerKind] = {
     "whitespace": TokenizerKind(
         text="already tokenized, tokens between spaces",
-        make=_whitespace,
+        make=_make_whitespace,
         splits_at_spaces=True,
-        one_token=r"[^\pZ\x00-\x20\x85]+",
+        one_token_pattern=r"[^\pZ\x00-\x20\x85]+",
     ),
     "unicode": TokenizerKind(
         text="raw text in most languages",
-        make=_unicode,
+        make=_make_unicode,
         packages=("tokenizers",),
         extra="text",
         splits_at_spaces=True,
-        one_token="[A-Za-z]+",
+        one_token_pattern="[A-Za-z]+",
         pattern=WORD_PATTERN,
-        former=((_FORMER_PATTERN, ""),),
+        former_versions=((_FORMER_PATTERN, ""),),
     ),
     "korean": TokenizerKind(  # morphemes that share a syllable stay one token
         text="Korean: morphemes by Kiwi",
-        make=_korean,
+        make=_make_korean,
         packages=("kiwipiepy", "kiwipiepy_model"),
         extra="korean",
         form="NFC",
-        former=(("", ""),),
+        former_versions=(("", ""),),
     ),
     "japanese": TokenizerKind(
         text="Japanese: words by MeCab and UniDic",
-        make=_japanese,
+        make=_make_japanese,
         packages=("fugashi", "unidic-lite"),
         extra="japanese",
         form="NFC",
-        former=(("", ""),),
+        former_versions=(("", ""),),
     ),
 }
 
@@ -357,12 +358,12 @@ def _check_versions(libraries: dict[str, str], name: str) -> None:
     requirements = " ".join(f"'{package}=={version}'" for package, version in libraries.items())
     for package, version in libraries.items():
         try:
-            installed = metadata.version(package)
+            actual = metadata.version(package)
         except metadata.PackageNotFoundError:
-            installed = ""
-        if installed != version:
+            actual = ""
+        if actual != version:
             raise ElmoError(
                 f"the model's tokenizer {name} needs {package} {version}, "
-                f"{f'{installed} is installed' if installed else 'which is not installed'}; "
+                f"{f'{actual} is installed' if actual else 'which is not installed'}; "
                 f"run: pip install {requirements}"
             )

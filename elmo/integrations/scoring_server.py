@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from elmo.errors import ElmoError
 
 TABLES = ("dataframe_split", "dataframe_records")
-_LONGEST = 1000  # characters of a message
+_MOST_CHARACTERS = 1000  # characters of a message
 
 
 def adapt_scoring_server() -> None:
@@ -45,7 +45,7 @@ def adapt_scoring_server() -> None:
 
 
 def _one_line(message: str) -> str:
-    return " ".join(message.split())[:_LONGEST]
+    return " ".join(message.split())[:_MOST_CHARACTERS]
 
 
 def read_request(
@@ -137,9 +137,9 @@ def request_of_items(body: Mapping[str, Any], params: Iterable[str]) -> dict[str
 
 def _check_names(subject: str, names: Iterable[str], known_names: Iterable[str]) -> None:
     known_names = list(known_names)
-    if unknown := [str(name) for name in names if name not in known_names]:
+    if unknown_names := [str(name) for name in names if name not in known_names]:
         expected = ", ".join(known_names) or "nothing"
-        raise ElmoError(f"{subject} must hold {expected}, found {', '.join(unknown)}")
+        raise ElmoError(f"{subject} must hold {expected}, found {', '.join(unknown_names)}")
 
 
 def _rows(table: Any) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from elmo.data.arrays import Floats
 from elmo.data.characters import MAX_CHARACTERS, Characters
 from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import MARKS, Vocabulary
-from elmo.errors import Damaged, ElmoError
+from elmo.errors import Damaged, ElmoError, first_line
 from elmo.io.atomic import new_file_if_absent, write_json
 from elmo.io.location import Location
 from elmo.io.outputs import check_folder
@@ -285,7 +285,7 @@ def _open_hdf5(path: Path) -> Iterator[Any]:
     except ElmoError:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = first_line(error)
         raise Damaged(f"{path}: not an HDF5 file, or damaged ({reason}); get it again") from None
 
 

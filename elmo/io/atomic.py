@@ -50,8 +50,8 @@ def check_writable(out: Path) -> None:
 
 
 def check_output(out: Path, *, pattern: bytes = b"") -> None:
-    """Raise `ElmoError`, before the work, if the output file `out` can't be created, or is one that
-    `check_file` refuses."""
+    """Raise `ElmoError` if the output file `out` can't be created or `check_file` refuses it; call
+    it before long work."""
     check_file(out, pattern=pattern)
     check_writable(out)
 

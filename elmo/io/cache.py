@@ -13,7 +13,7 @@ from elmo.io.location import Location, temporary_folder
 
 CACHE = "ELMO_CACHE"  # the variable that names the folder of copies
 CACHE_GB = "ELMO_CACHE_GB"  # and the one that says how much they take at most
-_COPY = re.compile("[0-9a-f]{64}")
+_COPY_NAME = re.compile("[0-9a-f]{64}")
 
 
 def user_cache() -> Path:
@@ -59,7 +59,7 @@ def _make_room(folder: Path, *, keep: str) -> None:
     """
     Location(folder).sweep()
     copies = []
-    for name in filter(_COPY.fullmatch, os.listdir(folder)):
+    for name in filter(_COPY_NAME.fullmatch, os.listdir(folder)):
         with suppress(FileNotFoundError):
             copies.append(((folder / name).stat(), name))
     used_bytes = sum(status.st_size for status, _ in copies)

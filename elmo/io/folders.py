@@ -137,7 +137,7 @@ class Flag:
         return self.location.exists(self.file)
 
     def touch(self) -> None:
-        """Create the file, which gives the signal."""
+        """Raise the flag: create the file."""
         self.location.write(self.file, b"")
 
     def unlink(self, missing_ok: bool = True) -> None:

@@ -44,9 +44,9 @@ def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> li
 
     Return the results in the order of the items, or raise the first exception in that order.
     """
-    work = list(items)
-    with ThreadPoolExecutor(max(1, min(THREADS, len(work)))) as threads:
-        return list(threads.map(function, work))
+    items_ = list(items)
+    with ThreadPoolExecutor(max(1, min(THREADS, len(items_)))) as threads:
+        return list(threads.map(function, items_))
 
 
 class Location:
@@ -60,11 +60,11 @@ class Location:
     method               writes                         if the name is taken
     ==================== ============================== ==========================
     write, write_json    bytes, or a value as JSON      replaces the file
-    new                  what the caller writes to a    replaces the file
+    new_file             what the caller writes to a    replaces the file
                          path
     put                  a copy of a local file         replaces the file
     create               bytes                          writes nothing, says False
-    publish              the file of `temporary`        writes nothing, says False
+    publish              the file of `temporary_file`   writes nothing, says False
     take_file(s)         files of another folder        keeps the file
     ==================== ============================== ==========================
     """
@@ -123,8 +123,8 @@ class Location:
         """Tell whether the folder has a file `file`: a name, or a path below the folder."""
         if self.local is not None:
             return (self.local / file).is_file()
-        with self._remote.connect(file) as (files, path):
-            return bool(files.exists(path))
+        with self._remote.connect(file) as (fs, path):
+            return bool(fs.exists(path))
 
     def names(self) -> list[str]:
         """Return the sorted names of the files in the folder, without subfolders; none if it is
@@ -158,22 +158,22 @@ class Location:
         """Return the size of a file in bytes."""
         if self.local is not None:
             return (self.local / file).stat().st_size
-        with self._remote.connect(file) as (files, path):
-            return int(files.size(path))
+        with self._remote.connect(file) as (fs, path):
+            return int(fs.size(path))
 
     def read(self, file: str) -> bytes:
         """Return the bytes of a file."""
         if self.local is not None:
             return (self.local / file).read_bytes()
-        with self._remote.connect(file) as (files, path):
-            return bytes(files.cat_file(path))
+        with self._remote.connect(file) as (fs, path):
+            return bytes(fs.cat_file(path))
 
     def open(self, file: str) -> BufferedReader:
         """Open a file for reading, with seek."""
         if self.local is not None:
             return (self.local / file).open("rb")
-        with self._remote.connect(file) as (files, path):
-            return cast(BufferedReader, files.open(path, "rb"))
+        with self._remote.connect(file) as (fs, path):
+            return cast(BufferedReader, fs.open(path, "rb"))
 
     def read_record(self, file: str, kind: type[Record], *, limit: int | None = None) -> Record:
         """Read a JSON file of the folder as type `kind`, a `msgspec.Struct` or any type that
@@ -196,15 +196,15 @@ class Location:
         with self.open(file) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
-    def check(self, file: str, *, size: int, sha256: str | None = None) -> None:
+    def check_file(self, file: str, *, size: int, sha256: str | None = None) -> None:
         """Raise `ElmoError` if a file is missing, has another size or, if `sha256` is given, other
         bytes."""
         try:
-            actual = self.size(file)
+            actual_size = self.size(file)
         except FileNotFoundError:
             raise missing_error(self.name(file)) from None
-        if actual != size:
-            raise altered_error(self.name(file), f"{actual} bytes, its manifest says {size}")
+        if actual_size != size:
+            raise altered_error(self.name(file), f"{actual_size} bytes, its manifest says {size}")
         if sha256 is not None and self.sha256(file) != sha256:
             raise altered_error(self.name(file), "its sha256 is not its manifest's")
 
@@ -215,16 +215,16 @@ class Location:
         `sizes` are pairs: a file's path below the folder, and its size in bytes.
         """
         size_by_path = self.tree()
-        doubtful = [entry for entry in sizes if size_by_path.get(entry[0]) != entry[1]]
-        in_parallel(lambda entry: self.check(entry[0], size=entry[1]), doubtful)
+        mismatches = [entry for entry in sizes if size_by_path.get(entry[0]) != entry[1]]
+        in_parallel(lambda entry: self.check_file(entry[0], size=entry[1]), mismatches)
 
     def delete(self, file: str) -> None:
         """Delete a file; do nothing if it does not exist."""
         if self.local is not None:
             (self.local / file).unlink(missing_ok=True)
             return
-        with suppress(FileNotFoundError), self._remote.connect(file) as (files, path):
-            files.rm_file(path)
+        with suppress(FileNotFoundError), self._remote.connect(file) as (fs, path):
+            fs.rm_file(path)
 
     def delete_all(self, files: Iterable[str]) -> None:
         """Delete many files, in parallel."""
@@ -233,8 +233,8 @@ class Location:
     def write(self, file: str, data: bytes) -> None:
         """Write a whole small file, atomically replacing one of that name."""
         if self.local is None:
-            with self._remote.connect(file) as (files, path):
-                files.pipe_file(path, data)
+            with self._remote.connect(file) as (fs, path):
+                fs.pipe_file(path, data)
             return
         with self.new_file(file) as new_file:
             new_file.write_bytes(data)
@@ -248,7 +248,7 @@ class Location:
     def new_file(self, file: str) -> Iterator[Path]:
         """Yield the path of an empty local file to write; on success it atomically replaces the
         file `file` of this folder."""
-        with self.temporary() as path:
+        with self.temporary_file() as path:
             yield path
             if self.local is not None:
                 (self.local / file).parent.mkdir(parents=True, exist_ok=True)
@@ -262,22 +262,22 @@ class Location:
             with self.new_file(file) as new_file:
                 shutil.copyfile(source, new_file)
             return
-        with self._remote.connect(file) as (files, path):
-            files.put_file(str(source), path)
+        with self._remote.connect(file) as (fs, path):
+            fs.put_file(str(source), path)
 
     def get(self, file: str, path: Path) -> None:
         """Copy a file of the folder to a local path."""
         if self.local is not None:
             shutil.copyfile(self.local / file, path)
             return
-        with self._remote.connect(file) as (files, remote):
-            files.get_file(remote, str(path))
+        with self._remote.connect(file) as (fs, remote_path):
+            fs.get_file(remote_path, str(path))
 
     def get_all(self, files: Iterable[str], folder: Path) -> None:
         """Copy files of the folder into a local one, in parallel."""
         copies = {file: folder / file for file in files}
-        for above in {copy.parent for copy in copies.values()}:
-            above.mkdir(parents=True, exist_ok=True)
+        for parent in {copy.parent for copy in copies.values()}:
+            parent.mkdir(parents=True, exist_ok=True)
         in_parallel(lambda file: self.get(file, copies[file]), copies)
 
     def create(self, file: str, data: bytes) -> bool:
@@ -287,20 +287,20 @@ class Location:
         writers would silently lose its work.
         """
         if self.local is not None:
-            with self.temporary() as new_file:
+            with self.temporary_file() as new_file:
                 new_file.write_bytes(data)
                 return self.publish(new_file, file)
         self._remote.check_creates()
         try:
-            with self._remote.connect(file) as (files, path):
-                files.pipe_file(path, data, mode="create")
+            with self._remote.connect(file) as (fs, path):
+                fs.pipe_file(path, data, mode="create")
         except FileExistsError:
             return False
         return True
 
     def publish(self, source: Path, file: str) -> bool:
-        """Give the local file `source`, from `temporary`, the name `file` in this folder, unless
-        that name is taken; return whether it was given.
+        """Name the local file `source`, from `temporary_file`, `file` in this folder, unless that
+        name is taken; return whether it was.
 
         At a URL, use only names that the content determines, since two writers may both upload the
         file.
@@ -339,11 +339,11 @@ class Location:
                     raise
         elif self.local is None and source.local is None:
             with (
-                self._remote.connect(file) as (files, path),
-                source._remote.connect(file) as (source_files, source_path),
+                self._remote.connect(file) as (fs, path),
+                source._remote.connect(file) as (source_fs, source_path),
             ):
-                if files.protocol == source_files.protocol:
-                    files.cp_file(source_path, path)
+                if fs.protocol == source_fs.protocol:
+                    fs.cp_file(source_path, path)
                     return
         with source.local_copy(file) as copy:
             self.put(file, copy)
@@ -353,7 +353,7 @@ class Location:
         in_parallel(lambda file: self.take_file(file, source), files)
 
     @contextmanager
-    def temporary(self) -> Iterator[Path]:
+    def temporary_file(self) -> Iterator[Path]:
         """Yield an empty local file, to be written and passed to `publish`; it is deleted
         afterwards.
 
@@ -374,7 +374,7 @@ class Location:
         if self.local is not None:
             yield self.local / file
             return
-        with self.temporary() as copy:
+        with self.temporary_file() as copy:
             self.get(file, copy)
             yield copy
 
@@ -390,8 +390,8 @@ class Location:
         if self.local is not None and target.local is not None:
             self.local.rename(target.local)
             return
-        with self._remote.connect("") as (files, path), target._remote.connect("") as (_, new_path):
-            files.mv(path.rstrip("/"), new_path.rstrip("/"), recursive=True)
+        with self._remote.connect("") as (fs, path), target._remote.connect("") as (_, new_path):
+            fs.mv(path.rstrip("/"), new_path.rstrip("/"), recursive=True)
 
     def remove(self) -> None:
         """Delete the folder and its content; at a URL JSON files first, since manifests are
@@ -400,8 +400,8 @@ class Location:
             shutil.rmtree(self.local, ignore_errors=True)
             return
         self.delete_all(name for name in self.tree() if name.endswith(".json"))
-        with suppress(FileNotFoundError), self._remote.connect("") as (files, path):
-            files.rm(path.rstrip("/"), recursive=True)
+        with suppress(FileNotFoundError), self._remote.connect("") as (fs, path):
+            fs.rm(path.rstrip("/"), recursive=True)
 
     def _copy(self, source: Path, path: Path) -> bool:
         """Create a file by copying, on a file system without hard links."""
@@ -430,12 +430,12 @@ def files_below(folder: Path) -> dict[str, os.stat_result]:
     What another process deletes or renames meanwhile is left out. No folder gives no files.
     """
 
-    def failed(error: OSError) -> None:
+    def raise_unless_missing(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
             raise error
 
     status_by_path = {}
-    for root, _, names in os.walk(folder, onerror=failed):
+    for root, _, names in os.walk(folder, onerror=raise_unless_missing):
         for name in names:
             path = Path(root, name)
             with suppress(FileNotFoundError):

@@ -33,8 +33,8 @@ class Remote:
         and `FileExistsError`.
         """
         try:
-            files, root = self.file_system()
-            yield files, f"{root}/{file}"
+            fs, root = self.file_system()
+            yield fs, f"{root}/{file}"
         except (FileNotFoundError, FileExistsError, ElmoError):
             raise
         except Exception as error:
@@ -49,8 +49,8 @@ class Remote:
         `kind` is `file` or `directory`. If the URL does not exist, there are none.
         """
         try:
-            with self.connect("") as (files, path):
-                entries = files.ls(path.rstrip("/"), detail=True)
+            with self.connect("") as (fs, path):
+                entries = fs.ls(path.rstrip("/"), detail=True)
         except FileNotFoundError:
             return []
         entries = [entry for entry in entries if (entry["type"] == "file") == (kind == "file")]
@@ -61,12 +61,12 @@ class Remote:
 
         Links are left out. A folder that can't be listed is an error; a missing one has no files.
         """
-        with self.connect("") as (files, path):
-            root = files._strip_protocol(path).rstrip("/")
-            if _has_recursive_listing(files):
-                entries = files.find(root, detail=True).items()
+        with self.connect("") as (fs, path):
+            root = fs._strip_protocol(path).rstrip("/")
+            if _has_recursive_listing(fs):
+                entries = fs.find(root, detail=True).items()
             else:  # fsspec's own passes over folders that can't be listed
-                entries = list(_walk(files, root))
+                entries = list(_walk(fs, root))
         return {name[len(root) :].lstrip("/"): int(entry["size"] or 0) for name, entry in entries}
 
     def check_creates(self) -> None:
@@ -74,19 +74,19 @@ class Remote:
 
         It is asked once per process.
         """
-        files, root = self.file_system()
-        store = f"{type(files).__name__} {files._fs_token} {root.lstrip('/').partition('/')[0]}"
+        fs, root = self.file_system()
+        store = f"{type(fs).__name__} {fs._fs_token} {root.lstrip('/').partition('/')[0]}"
         if store in _CONDITIONAL_STORES:
             return
         name = f".probe-{secrets.token_hex(8)}"
-        with self.connect(name) as (files, path):
-            files.pipe_file(path, b"first", mode="create")
+        with self.connect(name) as (fs, path):
+            fs.pipe_file(path, b"first", mode="create")
             try:
-                files.pipe_file(path, b"second", mode="create")
+                fs.pipe_file(path, b"second", mode="create")
             except FileExistsError:
                 _CONDITIONAL_STORES.add(store)
             finally:
-                files.rm_file(path)
+                fs.rm_file(path)
         if store not in _CONDITIONAL_STORES:
             raise ElmoError(
                 f"{self.url}: this object store ignores If-None-Match, so two writers could "
@@ -109,31 +109,31 @@ class Remote:
             if self.url.startswith("s3://"):  # whose client opens 10 connections otherwise
                 client_settings = {**conf.get("s3", {}), **options}.get("config_kwargs") or {}
                 options["config_kwargs"] = {"max_pool_connections": THREADS, **client_settings}
-            files, root = url_to_fs(self.url, **options)
-            self._connection = os.getpid(), files, root.rstrip("/")
-        _, files, root = self._connection
-        return files, root
+            fs, root = url_to_fs(self.url, **options)
+            self._connection = os.getpid(), fs, root.rstrip("/")
+        _, fs, root = self._connection
+        return fs, root
 
 
-def _has_recursive_listing(files: Any) -> bool:
+def _has_recursive_listing(fs: Any) -> bool:
     """Tell whether a file system has a recursive listing of its own."""
     from fsspec.asyn import AsyncFileSystem
     from fsspec.spec import AbstractFileSystem
 
-    if isinstance(files, AsyncFileSystem):
-        return type(files)._find is not AsyncFileSystem._find
-    return type(files).find is not AbstractFileSystem.find
+    if isinstance(fs, AsyncFileSystem):
+        return type(fs)._find is not AsyncFileSystem._find
+    return type(fs).find is not AbstractFileSystem.find
 
 
-def _walk(files: Any, folder: str) -> Iterator[tuple[str, Any]]:
+def _walk(fs: Any, folder: str) -> Iterator[tuple[str, Any]]:
     """Yield the name and properties of each file in a folder and its subfolders, but for links."""
     try:
-        entries = files.ls(folder, detail=True)
+        entries = fs.ls(folder, detail=True)
     except FileNotFoundError:
         return
     for entry in entries:
         if entry["type"] == "directory" and not entry.get("islink"):
-            yield from _walk(files, entry["name"])
+            yield from _walk(fs, entry["name"])
         elif entry["type"] == "file" and not entry.get("islink"):
             yield entry["name"], entry
 

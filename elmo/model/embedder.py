@@ -240,9 +240,9 @@ class Embedder:
             starts = range(0, len(ids), batch_size)
             batches = [np.arange(start, min(start + batch_size, len(ids))) for start in starts]
 
-        read = self._read_batches(x_NP, ids, batches, carry, layer_numbers)
-        with closing(read), _copying_threads(x_NP.device) as map_copies:
-            for rows, layers_TD in read:
+        batches_of_layers = self._read_batches(x_NP, ids, batches, carry, layer_numbers)
+        with closing(batches_of_layers), _copying_threads(x_NP.device) as map_copies:
+            for rows, layers_TD in batches_of_layers:
                 lengths = [len(ids[row]) for row in rows]
                 copy_vectors = partial(_copy_sentence, layers_TD)
                 for row, vectors in zip(
@@ -283,8 +283,8 @@ class Embedder:
                 for rows in batches:
                     spans = [np.arange(*begins[row : row + 2]) for row in rows - part.start]
                     token_rows = device_tensor(np.concatenate(spans), table_NP.device)
-                    read = self._reader.read(table_NP, [sentences[row] for row in rows], None)
-                    for layer_TD, y_TD in zip(layers, read, strict=True):
+                    outputs = self._reader.read(table_NP, [sentences[row] for row in rows], None)
+                    for layer_TD, y_TD in zip(layers, outputs, strict=True):
                         layer_TD[token_rows] = y_TD
                 yield copies.begin([layer_TD.float() for layer_TD in layers])
 

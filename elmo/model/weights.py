@@ -16,11 +16,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from elmo.errors import Damaged, ElmoError
+from elmo.errors import Damaged, ElmoError, first_line
 
 BLOCK = 1 << 22  # bytes hashed and then written: they are in the cache in between
 # Of what is written here, in the order in which safetensors writes them.
-_TYPES = {
+_DTYPE_NAMES = {
     torch.int64: "I64",
     torch.float64: "F64",
     torch.float32: "F32",
@@ -35,28 +35,28 @@ def save_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
     The bytes equal those of safetensors' `save_file`. They are hashed while they are written,
     without a copy of tensors that are in CPU memory. A full disk raises `OSError`.
     """
-    order = sorted(tensors, key=lambda name: (list(_TYPES).index(tensors[name].dtype), name))
+    order = sorted(tensors, key=lambda name: (list(_DTYPE_NAMES).index(tensors[name].dtype), name))
     header, end = {}, 0
     for name in order:
         tensor = tensors[name]
         start, end = end, end + tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": _TYPES[tensor.dtype],
+            "dtype": _DTYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)
-    total = hashlib.sha256()
+    hasher = hashlib.sha256()
     with path.open("xb", buffering=0) as file:
         head = memoryview(len(text).to_bytes(8, "little") + text)
-        for part in chain([head], (_bytes(tensors[name]) for name in order)):
+        for part in chain([head], (_view_bytes(tensors[name]) for name in order)):
             for start in range(0, len(part), BLOCK):
                 block = part[start : start + BLOCK]
-                total.update(block)
+                hasher.update(block)
                 while len(block):
                     block = block[file.write(block) :]
-    return total.hexdigest()
+    return hasher.hexdigest()
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -64,7 +64,7 @@ def is_finite(tensor: Tensor) -> bool:
     return not tensor.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
 
 
-def _bytes(tensor: Tensor) -> memoryview:
+def _view_bytes(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
@@ -115,8 +115,4 @@ def load_weights(
 def _describe_error(path: Path, error: Exception) -> ElmoError:
     if isinstance(error, FileNotFoundError):
         return ElmoError(f"{path}: no such file; restore it")
-    return ElmoError(f"{path}: not a safetensors file ({_line(error)}); restore it")
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    return ElmoError(f"{path}: not a safetensors file ({first_line(error)}); restore it")

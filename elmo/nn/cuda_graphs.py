@@ -205,22 +205,22 @@ class _Captured:
         device = next(tensor.device for tensor in self.inputs if tensor is not None)
         with torch.cuda.device(device):
             current = torch.cuda.current_stream(device)
-            aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            aside.wait_stream(current)
-            with torch.cuda.stream(aside):
+            side_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            side_stream.wait_stream(current)
+            with torch.cuda.stream(side_stream):
                 call()
-            current.wait_stream(aside)
+            current.wait_stream(side_stream)
             self.graph = torch.cuda.CUDAGraph()
             mode = "thread_local"
             with torch.cuda.graph(
-                self.graph, pool=self.pool, stream=aside, capture_error_mode=mode
+                self.graph, pool=self.pool, stream=side_stream, capture_error_mode=mode
             ):
                 return call()
 
     def __call__(self, tensors: Tensors, lent: int) -> tuple[tuple[Tensor | None, ...], Any]:
-        for kept, tensor in zip(self.inputs, tensors, strict=True):
-            if kept is not None and tensor is not None:
-                kept.copy_(tensor)
+        for static_input, tensor in zip(self.inputs, tensors, strict=True):
+            if static_input is not None and tensor is not None:
+                static_input.copy_(tensor)
         self._replay()
         copies = len(self.outputs) - lent
         clones = (None if tensor is None else tensor.clone() for tensor in self.outputs[:copies])

@@ -220,7 +220,7 @@ class LSTMStack(nn.Module):
                 )
             else:
                 weights = weights or self.inference_weights(x_STBI.dtype)
-                y_STBP, h_SBP, c_SBC, _ = _read(
+                y_STBP, h_SBP, c_SBC, _ = _read_rows(
                     x_STBI, weights[layer], *start, keep_STB1, clips, cell, sizes, None
                 )
             if self.skip and layer > 0:
@@ -242,7 +242,7 @@ class LSTMStack(nn.Module):
         return cell_functions_for(x_STBI.device, self.cells) if compiled else EAGER
 
 
-class _Kept(NamedTuple):
+class _Saved(NamedTuple):
     """The values, besides the gates, that a layer's backward pass needs from its forward pass.
 
     The cell states of a time step lie together, since a step reads those of the one before while it
@@ -279,7 +279,7 @@ def _halves(weight_SKG: Tensor, inputs: int, precision: torch.dtype) -> tuple[Te
     return input_SIG.contiguous(), recurrent_SPG.to(precision).contiguous()
 
 
-def _read(
+def _read_rows(
     x_STBI: Tensor,
     weights: LayerWeightsLike,
     h_SBP: Tensor,
@@ -288,7 +288,7 @@ def _read(
     clips: tuple[float | None, float | None],
     cell: CellFunctions,
     sizes: Sequence[int] | None,
-    kept: _Kept | None,
+    kept: _Saved | None,
 ) -> tuple[Tensor, Tensor, Tensor, Any]:
     """Read T time steps with one layer.
 
@@ -327,8 +327,8 @@ def _read(
 
 
 class _Layer(torch.autograd.Function):
-    """An autograd function of `_read`: one backward loop over time, and one product for all time
-    steps' weight gradients."""
+    """An autograd function of `_read_rows`: one backward loop over time, and one product for
+    the weight gradients of all time steps."""
 
     @staticmethod
     def forward(
@@ -384,7 +384,7 @@ def _infer(
 ) -> tuple[Tensor, ...]:
     """Return outputs, last output and last cell state, computed from the parameters themselves."""
     weights = _weights(weight_SKG, bias_SG, project_SCP, x_STBI.dtype, h_SBP.shape[-1])
-    return _read(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, None)[:3]
+    return _read_rows(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, None)[:3]
 
 
 def _forward(
@@ -401,11 +401,11 @@ def _forward(
     """Return outputs, last output, last cell state, then gates, cells and hidden for
     `_backward`."""
     S, T, B, _ = x_STBI.shape
-    kept = _Kept(
+    kept = _Saved(
         c_SBC.new_empty(T, S, B, c_SBC.shape[-1]), x_STBI.new_empty(S, T, B, c_SBC.shape[-1])
     )
     weights = _weights(weight_SKG, bias_SG, project_SCP, x_STBI.dtype, h_SBP.shape[-1])
-    outputs = _read(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, kept)
+    outputs = _read_rows(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, kept)
     return *outputs, *kept
 
 

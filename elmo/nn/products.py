@@ -83,9 +83,9 @@ class _Affine(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy_NO: Tensor) -> tuple[Tensor | None, ...]:
         x_NI, weight_IO = ctx.saved_tensors
-        of_x, _, of_bias = ctx.needs_input_grad
-        dx_NI = product(dy_NO, weight_IO.mT) if of_x else None
-        return dx_NI, product(x_NI.mT, dy_NO), dy_NO.sum(0) if of_bias else None
+        needs_dx, _, needs_dbias = ctx.needs_input_grad
+        dx_NI = product(dy_NO, weight_IO.mT) if needs_dx else None
+        return dx_NI, product(x_NI.mT, dy_NO), dy_NO.sum(0) if needs_dbias else None
 
 
 def _add_bias_in_product(bias_SO: Tensor, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:

@@ -242,10 +242,10 @@ def sampled_softmax_loss(
     hits = AccidentalHits(
         draw.hits.predictions, *(device_tensor(part, device) for part in draw.hits[1:])
     )
-    looked_up = (*(device_tensor(row, device) for row in rows), hits)
+    operands = (*(device_tensor(row, device) for row in rows), hits)
     expected = (device_tensor(draw.expected_N, device), device_tensor(draw.expected_M, device))
     apply: Any = _Loss.apply
-    loss: tuple[Tensor, Tensor] = apply(h_NP, weight_UP, bias_U, *looked_up, *expected, compiled)
+    loss: tuple[Tensor, Tensor] = apply(h_NP, weight_UP, bias_U, *operands, *expected, compiled)
     return loss
 
 

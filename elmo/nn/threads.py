@@ -10,9 +10,9 @@ from typing import TypeVar
 import torch
 
 Result = TypeVar("Result")
-_LOCK = threading.Lock()  # of `_threads_inside` and `_default`
+_LOCK = threading.Lock()  # of `_threads_inside` and `_default_threads`
 _threads_inside = 0  # threads that are in `one_thread`
-_default = 1  # threads of a new thread, while none was
+_default_threads = 1  # threads of a new thread, while none was
 _this_thread = threading.local()
 
 
@@ -24,16 +24,16 @@ def one_thread() -> Iterator[None]:
     has a number for each thread and one for new threads; the last thread to leave restores the
     latter.
     """
-    global _threads_inside, _default
+    global _threads_inside, _default_threads
     if getattr(_this_thread, "is_inside", False):
         yield
         return
     with _LOCK:
         threads = torch.get_num_threads()
         if not _threads_inside:
-            _default = _in_new_thread(torch.get_num_threads)
+            _default_threads = _in_new_thread(torch.get_num_threads)
         elif threads == 1:  # what this thread was given while others were inside
-            threads = _default
+            threads = _default_threads
         _threads_inside += 1
         torch.set_num_threads(1)
     _this_thread.is_inside = True
@@ -44,8 +44,8 @@ def one_thread() -> Iterator[None]:
         with _LOCK:
             _threads_inside -= 1
             torch.set_num_threads(threads)
-            if not _threads_inside and threads != _default:
-                _in_new_thread(lambda: torch.set_num_threads(_default))
+            if not _threads_inside and threads != _default_threads:
+                _in_new_thread(lambda: torch.set_num_threads(_default_threads))
 
 
 def _in_new_thread(function: Callable[[], Result]) -> Result:

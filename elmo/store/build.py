@@ -209,19 +209,19 @@ def build(
     if parts_folder is None:
         parts_folder = location.local.with_name(f".{location.folder_name}.parts")
     check_writable(location.local)
-    unfinished = parts_folder / made_from[:16]
-    with work_folder_lock(unfinished):
-        manifest = embed(Location(unfinished))
+    work_folder = parts_folder / made_from[:16]
+    with work_folder_lock(work_folder):
+        manifest = embed(Location(work_folder))
         with new_folder(location, **_OURS) as new_store:
             (new_store / INNER_FOLDER).mkdir()
             for path in paths_of(manifest.parts):
-                source_path = unfinished / path
+                source_path = work_folder / path
                 if replaced is not None and replaced.local is not None and not source_path.exists():
                     source_path = replaced.local / path  # it is the same in the replaced store
                 link_or_copy(source_path, new_store / path)
             Location(new_store).write(MANIFEST, encode_manifest(location, manifest))
             _check_whole(Location(new_store))
-        Location(unfinished).remove()
+        Location(work_folder).remove()
     if work is None:
         with suppress(OSError):  # it holds another store's parts
             parts_folder.rmdir()

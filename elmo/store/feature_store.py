@@ -253,11 +253,9 @@ class FeatureStore:
 
     @cached_property
     def _order(self) -> dict[str, tuple[list[int], list[int]]]:
-        """For each split, the numbers of its parts in sentence order and the last sentence of each
-        part.
+        """The numbers of each split's parts in sentence order, and each part's last sentence.
 
-        Within a split the sentence ranges of parts never overlap, but those of two splits
-        interleave.
+        Within a split, the sentence ranges of parts never overlap; those of two splits interleave.
         """
         orders: dict[str, tuple[list[int], list[int]]] = {}
         for split in sorted({entry.split for _, entry in self._entries}):

@@ -200,12 +200,12 @@ def read_manifest(location: Location) -> StoreManifest:
     """
     source = location.name(MANIFEST)
     try:
-        head = location.read_record(MANIFEST, Header)
+        header = location.read_record(MANIFEST, Header)
     except NotFound:
         raise _no_store(location) from None
-    if head.kind != "store":
+    if header.kind != "store":
         raise ElmoError(f"{source}: is not the manifest of a store; name another")
-    head.check_version(source, "schema", SCHEMA_VERSION, remake=_AGAIN)
+    header.check_version(source, "schema", SCHEMA_VERSION, remake=_AGAIN)
     try:
         return location.read_record(MANIFEST, StoreManifest)
     except ElmoError as error:

@@ -24,7 +24,7 @@ from elmo.store.reader import VectorBlock
 
 Tokens = tuple[str, ...]
 Candidate = tuple[float, int, int]  # −cosine, the sentence's id, the token's position there
-_SENTENCES = 300  # sampled to estimate the mean cosine of unrelated tokens
+_SAMPLED_SENTENCES = 300  # sampled to estimate the mean cosine of unrelated tokens
 _CONTEXT_TOKENS = 8  # tokens shown on either side of one
 
 
@@ -82,12 +82,12 @@ def parse_query(
         )
     (word,) = words
     text_before, text_after = text.split(f"[{word}]")
-    unmarked = text_before + word + text_after
+    sentence = text_before + word + text_after
     start, stop, end = len(text_before), len(text_before) + len(word), 0
     overlaps = []
-    for tokens in tokenize(unmarked):
+    for tokens in tokenize(sentence):
         for index, token in enumerate(tokens):
-            begin = unmarked.index(token, end)
+            begin = sentence.index(token, end)
             end = begin + len(token)
             if (begin, end) == (start, stop):
                 return tokens, index
@@ -121,32 +121,32 @@ def neighbors(
     if not 0 <= position < len(tokens):
         raise ElmoError(f"position must be from 0 to {len(tokens) - 1}, found {position}")
     store.check_model(embedder.model.digest)
-    names = layer_choice(store, layer)
-    numbers = [layer_number(name) for name in names]
-    query_D = embedder.embed([list(tokens)])[0][numbers, position].mean(0)
+    names = choose_layers(store, layer)
+    layer_numbers = [layer_number(name) for name in names]
+    query_D = embedder.embed([list(tokens)])[0][layer_numbers, position].mean(0)
     query_D /= max(float(np.linalg.norm(query_D)), 1e-12)
     nearest = Nearest(k)
-    for number in store.numbers(split):
-        part = store.part(number)
-        texts: dict[bytes, Tokens] = {}  # of the part's types, by their numbers
+    for part_number in store.numbers(split):
+        part = store.part(part_number)
+        text_by_ids: dict[bytes, Tokens] = {}  # of the part's types, by their numbers
         types = part.types.tokens
-        allowed_ids = _occurrences(types, tokens[position]) if same_word else None
+        allowed_ids = _find_types(types, tokens[position]) if same_word else None
         for block in part.blocks(names):
             if len(block.type_ids):
                 cosine_T = _cosine(block.vectors, query_D)
                 if allowed_ids is not None:
                     cosine_T[~np.isin(block.type_ids, allowed_ids)] = -np.inf
-                _add_nearest(nearest, block, cosine_T, types, texts, tuple(tokens))
+                _add_nearest(nearest, block, cosine_T, types, text_by_ids, tuple(tokens))
     return [
         Neighbor(
             -negated_cosine,
             store.document(sentence_id),
             sentence_id,
-            place,
+            index,
             list(text),
             store.record(sentence_id),
         )
-        for text, (negated_cosine, sentence_id, place) in nearest.candidates()
+        for text, (negated_cosine, sentence_id, index) in nearest.candidates()
     ]
 
 
@@ -157,17 +157,17 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
     One token of each of up to 300 sentences is read; the result is NaN if fewer than two have
     tokens. `layer` is a layer's number or name (default: the mean of the stored layers).
     """
-    names = layer_choice(store, layer)
+    names = choose_layers(store, layer)
     vectors = []
-    for k in range(0, len(store), len(store) // _SENTENCES + 1):
+    for k in range(0, len(store), len(store) // _SAMPLED_SENTENCES + 1):
         vectors_LTD = store.vectors(k, layers=names)
-        if count := vectors_LTD.shape[1]:
-            vectors.append(vectors_LTD.mean(0)[k % count])
+        if tokens := vectors_LTD.shape[1]:
+            vectors.append(vectors_LTD.mean(0)[k % tokens])
     if len(vectors) < 2:
         return float("nan")
     unit_ND = np.stack([v_D / max(float(np.linalg.norm(v_D)), 1e-12) for v_D in vectors])
-    sum_D, total = unit_ND.sum(0), len(unit_ND)
-    return float((sum_D @ sum_D - total) / (total * (total - 1)))
+    sum_D, count = unit_ND.sum(0), len(unit_ND)
+    return float((sum_D @ sum_D - count) / (count * (count - 1)))
 
 
 def clearest_layer(store: FeatureStore) -> int | None:
@@ -213,36 +213,36 @@ def _add_nearest(
     block: VectorBlock,
     cosine_T: npt.NDArray[np.float32],
     types: pa.StringArray,
-    texts: dict[bytes, Tokens],
+    text_by_ids: dict[bytes, Tokens],
     excluded_text: Tokens,
 ) -> None:
     """Add the sentences of a block that have a token with a cosine above −∞, but not
     `excluded_text`.
 
-    `texts` caches the tokens of sentences by their type ids.
+    `text_by_ids` caches the tokens of sentences by their type ids.
     """
     rows = np.flatnonzero(np.diff(block.offsets))
     best_cosines = np.maximum.reduceat(cosine_T, block.offsets[rows])
     for row in rows[(best_cosines >= -nearest.farthest[0]) & (best_cosines > -np.inf)]:
         start, stop = block.offsets[row], block.offsets[row + 1]
         key = block.type_ids[start:stop].tobytes()
-        text = texts.get(key)
+        text = text_by_ids.get(key)
         if text is None:
             text = tuple(types.take(pa.array(block.type_ids[start:stop])).to_pylist())
-            texts[key] = text
+            text_by_ids[key] = text
         if text != excluded_text:
             position = int(np.argmax(cosine_T[start:stop]))
             candidate = -float(cosine_T[start + position]), int(block.sentence_ids[row]), position
             nearest.add(text, candidate)
 
 
-def _occurrences(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:
+def _find_types(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:
     """Return the ids of a part's types that equal a word, ignoring case."""
     is_equal = pc.equal(pc.utf8_lower(types), pc.utf8_lower(pa.scalar(word)))
     return np.flatnonzero(is_equal.to_numpy(zero_copy_only=False))
 
 
-def layer_choice(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:
+def choose_layers(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:
     """Return the names of the stored layers whose mean is compared: `layer` alone, a number or
     name, or all if it is None or `average`."""
     if layer in (None, "average"):

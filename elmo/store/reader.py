@@ -193,7 +193,7 @@ class Part:
         checked: bool = False,
     ) -> None:
         for file in (entry.types, entry):
-            location.check(file.path, size=file.bytes, sha256=file.sha256 if checked else None)
+            location.check_file(file.path, size=file.bytes, sha256=file.sha256 if checked else None)
         self._layout = layout
         name = location.name(entry.file)
         self._parquet = ParquetColumns(location, entry.file, layout)

@@ -38,6 +38,6 @@ def embed_segments(embedder: Embedder, x_NP: Floats, ids: Ints, offsets: Ints) -
         lengths = [len(sentence) for sentence in sentences[start:stop]]
         batches = [rows + start for rows in batches_by_length(lengths, BATCH_ROWS)]
         segments.append((slice(start, stop), batches))
-    read = embedder.read_alone(x_NP, sentences, segments)
-    for (part, _), layers in zip(segments, read, strict=True):
-        yield Segment(part.start, part.stop, layers)
+    layers_of_segments = embedder.read_alone(x_NP, sentences, segments)
+    for (span, _), layers in zip(segments, layers_of_segments, strict=True):
+        yield Segment(span.start, span.stop, layers)

@@ -32,7 +32,7 @@ def problems(store: Folder) -> Iterator[str]:
     for part in manifest.parts:
         try:
             for file in (part, part.types):
-                location.check(file.path, size=file.bytes, sha256=file.sha256)
+                location.check_file(file.path, size=file.bytes, sha256=file.sha256)
         except ElmoError as error:
             yield str(error)
             continue

@@ -21,7 +21,7 @@ from elmo.errors import ElmoError
 from elmo.tasks.examples import Classified, Tagged, learnable_examples
 from elmo.tasks.features import LinearModels
 from elmo.tasks.formats.fields import ExampleSet
-from elmo.tasks.kinds import FEATURED, FEATURES
+from elmo.tasks.kinds import FEATURES, KINDS_WITH_FEATURES
 from elmo.tasks.metrics import Tally, tally_accuracy
 from elmo.tasks.tagging import tally_tags
 
@@ -37,7 +37,7 @@ def baselines(kind: str, data: Mapping[str, ExampleSet], encode: Encode) -> dict
     `data` holds the splits train, dev and test; `encode` gives the context-free vectors (layer 0)
     of words. No baseline applies to questions, roles and coreference.
     """
-    if kind not in FEATURED:
+    if kind not in KINDS_WITH_FEATURES:
         return {}
     dev: list[Any] = data["dev"].examples
     test: list[Any] = data["test"].examples
@@ -149,11 +149,11 @@ def _linear(
             for strength in (_STRENGTHS if scored_dev else (1.0,))
         ]
     gold = [example.label for example in scored_dev]
-    right = [
+    is_correct = [
         model.score(scale.transform(features(scored_dev)), gold) if scored_dev else 0.0
         for model in models
     ]
-    best = models[int(np.argmax(right))]
+    best = models[int(np.argmax(is_correct))]
 
     def predict(examples: Sequence[Classified]) -> list[str]:
         return best.predict(scale.transform(features(examples))).tolist() if examples else []

@@ -84,8 +84,8 @@ def gain_of(tallies: Sequence[Tally], baseline_tallies: Sequence[Tally]) -> dict
     """Return the mean gain in the first score of `tallies` over `baseline_tallies`, with 95 %
     intervals.
 
-    Both have a tally for each seed. One interval is over seeds (Student's t; None for one seed),
-    which tells of training; one over texts of the test file (paired bootstrap).
+    Both have a tally for each seed. One interval is over seeds, for the randomness of training
+    (Student's t; None for one seed); the other over texts of the test file (paired bootstrap).
     """
     scores = [
         [main_score(tally.scores()) for tally in side] for side in (tallies, baseline_tallies)

@@ -59,7 +59,7 @@ def read_examples(
     """
     path = Path(path)
     if path.is_dir():
-        files = files_below(path)
+        files = list_files(path)
         parts = [
             read_examples(
                 kind,
@@ -104,7 +104,7 @@ def read_examples(
     return replace(labels, columns=dict(columns or {}))
 
 
-def files_below(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     """Return the files in a folder and the folders below it, in the order of their names, without
     those whose names begin with a dot."""
     files = (file for file in folder.rglob("*") if file.is_file())
@@ -131,7 +131,7 @@ def examples_of_items(
     split = TextSplitter(tokenizer)
     record_of_text = KINDS[kind].record_of_text
     for k, item in enumerate(items):
-        if not all(map(is_text, _texts(item))):
+        if not all(map(is_text, _strings_in(item))):
             raise ElmoError(f"item:{k}: {NOT_TEXT}")
     records = [_record(item, k, split, record_of_text) for k, item in enumerate(items)]
     request = ReadRequest(
@@ -149,7 +149,7 @@ def _record(
     if isinstance(item, str):
         return record_of_text(item, split)
     if isinstance(item, Mapping):
-        cells = {name: _plain(value) for name, value in item.items()}
+        cells = {name: _plain_value(value) for name, value in item.items()}
         return {name: value for name, value in cells.items() if value is not None}
     if hasattr(item, "tolist"):
         item = item.tolist()
@@ -160,7 +160,7 @@ def _record(
     return {"tokens": list(item)}
 
 
-def _texts(item: Any) -> Iterator[str]:
+def _strings_in(item: Any) -> Iterator[str]:
     """Yield all strings in an item, however deeply nested."""
     if hasattr(item, "tolist"):
         item = item.tolist()
@@ -168,15 +168,15 @@ def _texts(item: Any) -> Iterator[str]:
         yield item
     elif isinstance(item, Mapping | list | tuple):
         for part in item.values() if isinstance(item, Mapping) else item:
-            yield from _texts(part)
+            yield from _strings_in(part)
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     """Return a table cell as JSON would have it: no arrays, and None if it is empty."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list):
-        return [_plain(cell) for cell in value]
+        return [_plain_value(cell) for cell in value]
     return None if is_missing(value) else value
 
 

@@ -125,8 +125,7 @@ class Predicate(OneText):
 
 
 class Link(NamedTuple):
-    """A question of the GAP corpus, which name does a pronoun stand for: the spans of a pronoun and
-    a name, and whether they corefer."""
+    """A question of the GAP corpus: the spans of a pronoun and a name, and whether they corefer."""
 
     pronoun: Range
     name: Range

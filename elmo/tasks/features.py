@@ -230,8 +230,8 @@ class LinearModels(nn.Module):
 
 
 def weighted_sums(bags: FeatureBags, weights_UK: Tensor, bias_K: Tensor) -> Tensor:
-    """Return the sum of the weights of each item's features (N, K), by their values, and bias (K,)
-    or (N, K)."""
+    """Return for each item the sum of its features' weights times their values, plus the bias (K,)
+    or (N, K); shape (N, K)."""
     device = weights_UK.device
     summed_NK = nn.functional.embedding_bag(
         bags.rows_M.to(device),

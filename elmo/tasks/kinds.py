@@ -15,11 +15,11 @@ from elmo.tasks.formats.fields import ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.settings import TaskSettings, with_changes
 
 FEATURES = 1 << 17  # rows of weights of a linear model of ordinary features
-FEATURED = ("tagging", "classification", "pairs")  # the kinds that can have such a model
+KINDS_WITH_FEATURES = ("tagging", "classification", "pairs")  # the kinds that can have such a model
 RecordOfText = Callable[[str, TextSplitter], dict[str, Any]]
 
 
-def _as_text(text: str, split: TextSplitter) -> dict[str, Any]:
+def _text_record(text: str, split: TextSplitter) -> dict[str, Any]:
     return {"text": text}
 
 
@@ -38,7 +38,7 @@ class TaskKind:
     fields: tuple[str, ...]
     defaults: TaskSettings
     examples: tuple[Mapping[str, Any], ...]
-    record_of_text: RecordOfText = _as_text
+    record_of_text: RecordOfText = _text_record
     gives_several: bool = False
 
     def model_class(self) -> Any:
@@ -146,6 +146,6 @@ def task_settings(kind: str, changes: dict[str, Any]) -> TaskSettings:
     settings = with_changes(KINDS[kind].defaults, changes)
     if settings.class_weights != "none" and kind not in ("classification", "pairs"):
         raise BadSettings(f"class_weights: not available for {kind}; leave it out")
-    if settings.features and kind not in FEATURED:
+    if settings.features and kind not in KINDS_WITH_FEATURES:
         raise BadSettings(f"features: not available for {kind}; leave it out")
     return settings

@@ -41,16 +41,16 @@ def label_scores(answers: Sequence[Answered], *, marks_spans: bool) -> dict[str,
     labels = sorted(gold | predicted)
     if not labels:
         return {}
-    by_label = {
+    scores_by_label = {
         label: precision_recall_f1(correct[label], predicted[label], gold[label])
         | {"support": gold[label]}
         for label in labels
     }
     totals = (correct.total(), predicted.total(), gold.total())
     report: dict[str, Any] = {
-        "labels": by_label,
+        "labels": scores_by_label,
         "macro": {
-            name: fmean(scores[name] for scores in by_label.values())
+            name: fmean(scores[name] for scores in scores_by_label.values())
             for name in ("f1", "precision", "recall")
         },
         "micro": precision_recall_f1(*totals),

@@ -47,7 +47,7 @@ class Tally(msgspec.Struct, forbid_unknown_fields=True):
 
     def array(self) -> npt.NDArray[np.float64]:
         """Return the counts as a float64 array (units, counts)."""
-        return np.array(self.counts, np.float64).reshape(len(self.counts), _COLUMNS[self.metric])
+        return np.array(self.counts, np.float64).reshape(len(self.counts), _COUNTS[self.metric])
 
 
 def paired_bootstrap(
@@ -61,18 +61,18 @@ def paired_bootstrap(
     is fixed, so the result is reproducible.
     """
     all_tallies = [*tallies, *baseline_tallies]
-    together_UN = np.concatenate([tally.array() for tally in all_tallies], 1)
+    counts_UN = np.concatenate([tally.array() for tally in all_tallies], 1)
     if groups := all_tallies[0].groups:
-        by_text_UN = np.zeros((max(groups) + 1, together_UN.shape[1]))
-        np.add.at(by_text_UN, np.array(groups), together_UN)
-        together_UN = by_text_UN
-    units, width = len(together_UN), together_UN.shape[1] // len(all_tallies)
+        text_counts_UN = np.zeros((max(groups) + 1, counts_UN.shape[1]))
+        np.add.at(text_counts_UN, np.array(groups), counts_UN)
+        counts_UN = text_counts_UN
+    units, width = len(counts_UN), counts_UN.shape[1] // len(all_tallies)
     scores_of_sums = _SCORES[all_tallies[0].metric]
     random = np.random.default_rng(0)
     gains = np.empty(DRAWS)
     for draw in range(DRAWS):
-        times_U = np.bincount(random.integers(units, size=units), minlength=units)
-        sums = (times_U @ together_UN).reshape(len(all_tallies), width).tolist()
+        draws_U = np.bincount(random.integers(units, size=units), minlength=units)
+        sums = (draws_U @ counts_UN).reshape(len(all_tallies), width).tolist()
         scores = [main_score(scores_of_sums(seed_sums)) for seed_sums in sums]
         gains[draw] = fmean(scores[: len(tallies)]) - fmean(scores[len(tallies) :])
     low, high = np.quantile(gains, (0.025, 0.975))
@@ -172,7 +172,7 @@ def tally_role_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[S
     return Tally("spans", [_overlap(*map(predicate_arguments, pair)) for pair in pairs])
 
 
-def normalised_answer(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """Normalise an answer as SQuAD does: lower case, no ASCII punctuation, no articles, single
     spaces."""
     text_without_marks = "".join(c for c in text.lower() if c not in _PUNCTUATION)
@@ -180,8 +180,8 @@ def normalised_answer(text: str) -> str:
 
 
 def answer_f1(predicted: str, reference: str) -> float:
-    """Return the F1 over the words of two answers, after `normalised_answer`."""
-    a, b = normalised_answer(predicted).split(), normalised_answer(reference).split()
+    """Return the F1 over the words of two answers, after `normalize_answer`."""
+    a, b = normalize_answer(predicted).split(), normalize_answer(reference).split()
     overlap = sum((Counter(a) & Counter(b)).values())
     return precision_recall_f1(overlap, len(a), len(b))["f1"]
 
@@ -192,8 +192,8 @@ def tally_answers(references: Sequence[Sequence[str]], predicted: Sequence[str])
     counts = []
     for answers, guess in zip(references, predicted, strict=True):
         f1 = max(answer_f1(guess, answer) for answer in answers)
-        exact = max(normalised_answer(guess) == normalised_answer(answer) for answer in answers)
-        counts.append((f1, float(exact), 1.0))
+        exact_match = max(normalize_answer(guess) == normalize_answer(answer) for answer in answers)
+        counts.append((f1, float(exact_match), 1.0))
     return Tally("answers", counts)
 
 
@@ -220,21 +220,21 @@ def tally_links(gold: Sequence[Sequence[Link]], predicted: Sequence[Clusters]) -
             any(pronoun in cluster and name in cluster for cluster in clusters)
             for pronoun, name, _ in links
         ]
-        right = sum(a and b for a, b in zip(expected, guesses, strict=True))
-        counts.append((float(right), float(sum(guesses)), float(sum(expected))))
+        correct = sum(a and b for a, b in zip(expected, guesses, strict=True))
+        counts.append((float(correct), float(sum(guesses)), float(sum(expected))))
     return Tally("links", counts)
 
 
-def _accuracy(sums: Sequence[float]) -> Scores:
+def _score_accuracy(sums: Sequence[float]) -> Scores:
     return {"accuracy": sums[0] / max(1.0, sums[1])}
 
 
-def _answers(sums: Sequence[float]) -> Scores:
+def _score_answers(sums: Sequence[float]) -> Scores:
     count = max(1.0, sums[2])
     return {"f1": sums[0] / count, "exact_match": sums[1] / count}
 
 
-def _clusters(sums: Sequence[float]) -> Scores:
+def _score_coreference(sums: Sequence[float]) -> Scores:
     scores: Scores = {}
     for k, name in enumerate(("muc", "b_cubed", "ceaf_e")):
         p, predicted, r, gold = sums[4 * k : 4 * k + 4]
@@ -245,14 +245,14 @@ def _clusters(sums: Sequence[float]) -> Scores:
 
 
 _SCORES: dict[Metric, Callable[[Sequence[float]], Scores]] = {
-    "accuracy": _accuracy,
+    "accuracy": _score_accuracy,
     "spans": lambda sums: precision_recall_f1(*sums),
-    "tags": lambda sums: {**precision_recall_f1(*sums[:3]), **_accuracy(sums[3:])},
-    "answers": _answers,
-    "coreference": _clusters,
+    "tags": lambda sums: {**precision_recall_f1(*sums[:3]), **_score_accuracy(sums[3:])},
+    "answers": _score_answers,
+    "coreference": _score_coreference,
     "links": lambda sums: precision_recall_f1(*sums),
 }
-_COLUMNS: dict[Metric, int] = {
+_COUNTS: dict[Metric, int] = {
     "accuracy": 2,
     "spans": 3,
     "tags": 5,
@@ -262,10 +262,10 @@ _COLUMNS: dict[Metric, int] = {
 }
 
 
-def _muc(clusters: Clusters, rivals: Clusters) -> tuple[float, float]:
+def _muc(clusters: Clusters, other_clusters: Clusters) -> tuple[float, float]:
     """Return the number of links of `clusters` that the other side keeps, and the number of
     links."""
-    cluster_of = {mention: number for number, cluster in enumerate(rivals) for mention in cluster}
+    cluster_of = {mention: k for k, cluster in enumerate(other_clusters) for mention in cluster}
     shared = links = 0
     for cluster in clusters:
         parts = {cluster_of.get(mention, (mention,)) for mention in cluster}
@@ -273,8 +273,8 @@ def _muc(clusters: Clusters, rivals: Clusters) -> tuple[float, float]:
     return shared, links
 
 
-def _b_cubed(clusters: Clusters, rivals: Clusters) -> tuple[float, float]:
-    cluster_of = {mention: number for number, cluster in enumerate(rivals) for mention in cluster}
+def _b_cubed(clusters: Clusters, other_clusters: Clusters) -> tuple[float, float]:
+    cluster_of = {mention: k for k, cluster in enumerate(other_clusters) for mention in cluster}
     overlap = mentions = 0.0
     for cluster in clusters:
         overlaps = Counter(cluster_of[mention] for mention in cluster if mention in cluster_of)

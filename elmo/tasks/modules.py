@@ -39,9 +39,9 @@ class BidirectionalRNN(nn.Module):
         h_BTD = x_BTD
         for k, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
             h_BTD = self.dropout(h_BTD) if k else h_BTD
-            ahead_BTD, _ = forwards(h_BTD)
+            forward_BTD, _ = forwards(h_BTD)
             back_BTD, _ = backwards(reorder_tokens(h_BTD, reversed_BT))
-            h_BTD = torch.cat([ahead_BTD, reorder_tokens(back_BTD, reversed_BT)], -1)
+            h_BTD = torch.cat([forward_BTD, reorder_tokens(back_BTD, reversed_BT)], -1)
         return h_BTD * mask_BT.unsqueeze(-1)
 
 

@@ -45,10 +45,10 @@ class SeedTraining:
     folders: Mapping[int, Path]
 
     def run(self, seed: int, report: ReportEpoch) -> tuple[TaskModel, TaskProgress]:
-        """Return the trained network of a seed; at once if its training has finished.
+        """Train and return the network of a seed; return at once if its training has finished.
 
-        `report("epoch", figures)` is called after each epoch; where a training is resumed, also for
-        the epochs before.
+        `report("epoch", figures)` is called after each epoch, and if a training is resumed, also
+        for its earlier epochs.
         """
         with one_thread():  # as in a process of its own
             network = self.network(seed=seed)
@@ -85,13 +85,13 @@ def train_seeds(
 
 
 def _train_together(training: SeedTraining, seeds: Sequence[int], report: ReportEpoch) -> None:
-    began = time.monotonic()
+    start = time.monotonic()
     helpers: dict[int, BaseProcess] = {}
     with ExitStack() as stack:
 
         def report_epoch(position: int, kind: str, figures: dict[str, float]) -> None:
             report("epoch", figures)
-            if not helpers and time.monotonic() - began >= START:
+            if not helpers and time.monotonic() - start >= START:
                 for seed in seeds[position + 1 :]:
                     helpers[seed] = stack.enter_context(
                         helper_process(_train_apart, training, seed)

@@ -91,11 +91,11 @@ def with_changes(defaults: TaskSettings, changes: dict[str, Any]) -> TaskSetting
         name = str(error).partition("`$.")[2].partition("`")[0].partition("[")[0]
         expected = describe_type(field_types(TaskSettings)[name])
         raise BadSettings(f"{name} must be {expected}, found {changes[name]!r}") from None
-    _check(settings)
+    _check_settings(settings)
     return settings
 
 
-def _check(settings: TaskSettings) -> None:
+def _check_settings(settings: TaskSettings) -> None:
     if settings.elmo == "none" and settings.words == "none" and not settings.characters:
         raise BadSettings(
             "elmo: none, words: none and characters: 0 leave no input; change one of them"

@@ -293,7 +293,7 @@ def train_task(
     check_examples([*train.examples, *dev.examples])
     check_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN)
     check_writable(out)
-    learned = _labelled_examples(train)
+    training_examples = _labelled_examples(train)
     words = word_table(settings, distinct_sentences(train.examples))  # its file is read before work
     sentences = distinct_sentences([*train.examples, *dev.examples])
     vectors, shape = _vectors(settings, sentences, model, store, work, device)
@@ -303,7 +303,7 @@ def train_task(
     folders = {seed: work / _fingerprint(record, words, seed, read_from) for seed in seeds}
     training = SeedTraining(
         network=partial(_new_network, record, words, model, device),
-        train=learned,
+        train=training_examples,
         dev=dev.examples,
         vectors=vectors,
         settings=settings,
@@ -323,7 +323,7 @@ def train_task(
             record.scores[str(seed)] = _best_scores(progress)
             if settings.features:
                 linear = linear or fit_linear(
-                    network, learned, vectors=vectors, settings=settings, static=static
+                    network, training_examples, vectors=vectors, settings=settings, static=static
                 )
                 scores, shares, network_scores = add_linear(
                     network, linear, dev.examples, vectors=vectors, settings=settings
@@ -341,8 +341,8 @@ def train_task(
 
 def _labelled_examples(train: ExampleSet) -> list[Example]:
     """The examples that can be learned from: those with a label and text."""
-    if learned := learnable_examples(train.examples):
-        return learned
+    if examples := learnable_examples(train.examples):
+        return examples
     source = train.examples[0].source if train.examples else "train"
     raise ElmoError(f"{source}: no example has text and a label: nothing to learn; add one")
 
@@ -384,8 +384,8 @@ def _shape_of(model: Path) -> ModelShape:
 
 
 def check_same_tags(labelled: ExampleSet, scheme: str) -> None:
-    """Raise `ElmoError` if the tags of `labelled` mark spans and those of the training file, which
-    have the scheme `scheme`, do not, or the reverse."""
+    """Raise `ElmoError` if only one of two files has tags that mark spans: `labelled`, or the
+    training file, whose tags have the scheme `scheme`."""
     if (labelled.scheme == "plain") == (scheme == "plain"):
         return
     source = labelled.examples[0].source.rpartition(":")[0] if labelled.examples else "examples"
@@ -604,7 +604,7 @@ def _fingerprint(record: TaskRecord, words: WordTable, seed: int, read_from: Seq
     """Return a digest of everything that a seed's result depends on, to name its checkpoints;
     `read_from` names the store of vectors and the kind of device."""
     vectors = None if words.vectors is None else hashlib.sha256(words.vectors.tobytes()).hexdigest()
-    made_from = [
+    parts = [
         RESULTS_VERSION,
         record.kind,
         msgspec.to_builtins(record.settings),
@@ -615,7 +615,7 @@ def _fingerprint(record: TaskRecord, words: WordTable, seed: int, read_from: Seq
         seed,
         *read_from,
     ]
-    return digest(made_from)[:16]
+    return digest(parts)[:16]
 
 
 def _digest(examples: Sequence[Example]) -> str:

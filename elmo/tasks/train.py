@@ -54,7 +54,7 @@ ReportEpoch = Callable[[str, dict[str, float]], None]
 
 
 def report_nothing(kind: str, figures: dict[str, float]) -> None:
-    """Take a report that nobody asked for."""
+    """Ignore a report."""
 
 
 class TaskProgress(msgspec.Struct):
@@ -214,14 +214,14 @@ def batches_with_vectors(
     def reading() -> Iterator[tuple[Sequence[Any], Vectors]]:
         for batch in batches:
             sentences = list(dict.fromkeys(s for example in batch for s in example.sentences if s))
-            read = dict(zip(sentences, vectors(sentences), strict=True))
-            yield batch, partial(_look_up, read)
+            vector_by_tokens = dict(zip(sentences, vectors(sentences), strict=True))
+            yield batch, partial(_look_up, vector_by_tokens)
 
     yield from prefetch(reading())
 
 
-def _look_up(read: Mapping[Tokens, Any], sentences: Sequence[Tokens]) -> list[Any]:
-    return [read[sentence] for sentence in sentences]
+def _look_up(vector_by_tokens: Mapping[Tokens, Any], sentences: Sequence[Tokens]) -> list[Any]:
+    return [vector_by_tokens[sentence] for sentence in sentences]
 
 
 def random_batches(examples: Sequence[T], size: int, random: np.random.Generator) -> list[list[T]]:

@@ -80,32 +80,32 @@ class EmbeddedVectors:
 
     def __init__(self, embedder: Embedder, *, layers: Sequence[int] | None) -> None:
         self._embedder, self._layers = embedder, layers
-        self._kept: OrderedDict[Tokens, npt.NDArray[np.float16]] = OrderedDict()
+        self._cached: OrderedDict[Tokens, npt.NDArray[np.float16]] = OrderedDict()
         self._tokens = 0
         self._lock = threading.Lock()  # of what is kept
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[npt.NDArray[np.float16]]:
         """Return the vectors of each sentence, float16 (L, T, D)."""
         with self._lock:
-            vectors = {s: self._kept[s] for s in sentences if s in self._kept}
-        unknown = [s for s in dict.fromkeys(sentences) if s not in vectors]
-        embedded = self._embedder.embed(unknown, layers=self._layers) if unknown else []
-        new_vectors = {s: e.astype(np.float16) for s, e in zip(unknown, embedded, strict=True)}
+            vectors = {s: self._cached[s] for s in sentences if s in self._cached}
+        misses = [s for s in dict.fromkeys(sentences) if s not in vectors]
+        embedded = self._embedder.embed(misses, layers=self._layers) if misses else []
+        new_vectors = {s: e.astype(np.float16) for s, e in zip(misses, embedded, strict=True)}
         vectors |= new_vectors
         with self._lock:
-            self._keep(new_vectors)
+            self._cache(new_vectors)
         return [vectors[sentence] for sentence in sentences]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the embedder, without what is kept."""
         return partial(EmbeddedVectors, self._embedder, layers=self._layers), ()
 
-    def _keep(self, vectors: Mapping[Tokens, npt.NDArray[np.float16]]) -> None:
+    def _cache(self, vectors: Mapping[Tokens, npt.NDArray[np.float16]]) -> None:
         for sentence, layers in vectors.items():
-            self._tokens += 0 if sentence in self._kept else len(sentence)
-            self._kept[sentence] = layers
+            self._tokens += 0 if sentence in self._cached else len(sentence)
+            self._cached[sentence] = layers
         while self._tokens > KEPT_TOKENS:
-            self._tokens -= len(self._kept.popitem(last=False)[0])
+            self._tokens -= len(self._cached.popitem(last=False)[0])
 
 
 class SoftmaxVectors:
@@ -140,7 +140,7 @@ class SoftmaxVectors:
 
 
 def softmax_vectors(model: Path, *, window: int) -> SoftmaxVectors | None:
-    """Return the static vectors of a model folder; None if it has not kept its softmax."""
+    """Return the static vectors of a model folder; None if the folder has no softmax."""
     has_softmax = SOFTMAX in weight_shapes(model / WEIGHTS)
     return SoftmaxVectors(model, window=window) if has_softmax else None
 
@@ -158,8 +158,8 @@ def build_sentence_store(
 
     The store's folder is named after the sentences and the model, so an existing one is reused.
     """
-    made_from = digest([model_digest(model), [list(s) for s in sentences]])
-    folder = work / made_from[:16]
+    origin = digest([model_digest(model), [list(s) for s in sentences]])
+    folder = work / origin[:16]
     if not Location(folder / "store").exists(MANIFEST):
         write_shards(folder / "shards", sentences, shard_sentences=20_000)
         build(

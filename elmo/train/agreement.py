@@ -38,7 +38,7 @@ class StopAndSave:
         self.saved_at = time.monotonic()
 
     def agree(
-        self, step: int, interrupted: Callable[[], bool], *, at_once: bool
+        self, step: int, is_interrupted: Callable[[], bool], *, at_once: bool
     ) -> tuple[bool, bool]:
         """Return whether any worker should stop, and whether the first worker's clock asks for a
         checkpoint.
@@ -53,7 +53,7 @@ class StopAndSave:
         steps_per_second = (step - self._latest[0]) / max(1e-9, clock - self._latest[1])
         values = [float(is_late), min(AGREE_STEPS, steps_per_second)]
         values = values if self.workers.rank == 0 else [0.0, 0.0]
-        stops, saves, steps = self.workers.sum_over_workers([float(interrupted()), *values])
+        stops, saves, steps = self.workers.sum_over_workers([float(is_interrupted()), *values])
         self._latest, self._ask_after = (step, clock), step + max(1, int(steps))
         return stops > 0, saves > 0
 

@@ -111,10 +111,10 @@ class CheckpointFolder:
     def wait(self) -> None:
         """Wait until the last checkpoint is written; raise its exception if that failed."""
         if self._writing is not None:
-            failed = self._writing.exception()
+            error = self._writing.exception()
             self._writing = None
-            if failed is not None:
-                raise failed
+            if error is not None:
+                raise error
 
     def load(self, step: int) -> Checkpoint:
         """Read the checkpoint of a step."""
@@ -134,11 +134,11 @@ class CheckpointFolder:
             except Mismatch:  # not damaged: of a newer version
                 raise
             except ElmoError as error:
-                aside = self.folder / f"damaged-{_name(step)}"
-                aside.remove()
-                self.path(step).rename(aside)
+                target = self.folder / f"damaged-{_name(step)}"
+                target.remove()
+                self.path(step).rename(target)
                 print(
-                    f"warning: checkpoint of step {step} is damaged and set aside as {aside}; "
+                    f"warning: checkpoint of step {step} is damaged and set aside as {target}; "
                     f"resuming from the one before ({error})",
                     file=sys.stderr,
                     flush=True,

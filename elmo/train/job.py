@@ -118,7 +118,7 @@ class TrainingJob:
             self.softmax,
             self.vocabulary,
             precision=getattr(torch, self.settings.precision),
-            total=workers.sum_over_workers,
+            sum_over_workers=workers.sum_over_workers,
         )
         stream = self.stream("heldout", workers, epochs=1, seed=None)
         reset = self.settings.reset == "sentence"

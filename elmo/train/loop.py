@@ -49,13 +49,13 @@ def fit(job: TrainingJob, *, workers: WorkerGroup, report: Reporter) -> Training
     # Decided by the job alone, so that a resumed training rounds as before.
     tokens = job.shards.tokens("train") * job.settings.epochs
     job.bilm.lstm.compiled = repays_compiling(tokens, job.bilm.config.cells)
-    training = _Training(job, workers, report if workers.rank == 0 else _report_nothing)
+    training = _Training(job, workers, report if workers.rank == 0 else lambda *_: None)
     stop = job.stop if workers.rank == 0 else None  # one looks for all
-    with exact_float32(workers.device), interruptible(stop) as interrupted:
+    with exact_float32(workers.device), interruptible(stop) as is_interrupted:
         progress, state = training.begin()
         if not progress.finished:
             training.report("machine", {"step": progress.step})
-            _take_steps(training, progress, state, interrupted)
+            _take_steps(training, progress, state, is_interrupted)
     training.restore_best(progress)
     return progress
 
@@ -67,7 +67,7 @@ def heldout_perplexity(job: TrainingJob, *, workers: WorkerGroup) -> Perplexity:
 
 
 def _take_steps(
-    training: "_Training", progress: TrainingProgress, state: LSTMState, interrupted: Interrupted
+    training: "_Training", progress: TrainingProgress, state: LSTMState, is_interrupted: Interrupted
 ) -> None:
     """Take the remaining steps, and update `progress`."""
     settings, checkpoints = training.job.settings, training.checkpoints
@@ -76,7 +76,7 @@ def _take_steps(
     windows = training.stepper.read(training.stream, progress.position, step=progress.step)
     try:
         if progress.due:
-            progress.due = not training.measure(progress, interrupted)
+            progress.due = not training.measure(progress, is_interrupted)
         if progress.due:
             raise KeyboardInterrupt
         while not 0 < settings.patience <= progress.stale:
@@ -91,9 +91,9 @@ def _take_steps(
             is_measured = progress.step in training.measured_after
             if is_measured:
                 training.show_last_step(progress)
-                progress.due = not training.measure(progress, interrupted)
+                progress.due = not training.measure(progress, is_interrupted)
             should_stop, is_late = stop_and_save.agree(
-                progress.step, interrupted, at_once=is_measured
+                progress.step, is_interrupted, at_once=is_measured
             )
             if is_measured or is_late or should_stop:
                 training.show_last_step(progress)
@@ -107,7 +107,7 @@ def _take_steps(
         if position_after is not None:
             progress.position = position_after()
         is_measured = progress.step in training.measured_after
-        progress.finished = is_measured or training.measure(progress, interrupted)
+        progress.finished = is_measured or training.measure(progress, is_interrupted)
         training.save(progress, state)
         checkpoints.wait()
     except (FloatingPointError, NotFinite):
@@ -208,13 +208,13 @@ class _Training:
         speed = {"tokens_per_second": rate, "seconds_left": remaining / rate}
         self.report("train", row | speed | _peak_memory(self.workers.device))
 
-    def measure(self, progress: TrainingProgress, interrupted: Interrupted) -> bool:
+    def measure(self, progress: TrainingProgress, is_interrupted: Interrupted) -> bool:
         """Measure the held-out perplexity; return false if that was interrupted."""
         try:
             with self.optimizer.temporarily_caught_up(step=progress.step):
                 perplexity, is_whole = self.heldout.perplexity(
                     tokens=self.job.settings.evaluate_tokens,
-                    interrupted=lambda: any_worker(self.workers, interrupted()),
+                    is_interrupted=lambda: any_worker(self.workers, is_interrupted()),
                 )
         except KeyboardInterrupt:
             return False
@@ -292,7 +292,3 @@ def _peak_memory(device: torch.device) -> dict[str, float]:
     if device.type == "cuda":
         memory["peak_device_memory_mb"] = torch.cuda.max_memory_allocated(device) / 2**20
     return memory
-
-
-def _report_nothing(kind: str, figures: dict[str, float]) -> None:
-    """Ignore a report: workers other than the first report nothing."""

@@ -59,10 +59,10 @@ def _measure(precision: torch.dtype, device: torch.device) -> float:
 
 def _seconds(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> float:
     if device.type == "cuda":
-        began = time.perf_counter()
+        start = time.perf_counter()
         torch.mm(a, b)
         torch.cuda.synchronize(device)
-        return time.perf_counter() - began
-    began = time.process_time()  # of all threads; what other processes take is left out
+        return time.perf_counter() - start
+    start = time.process_time()  # of all threads; what other processes take is left out
     torch.mm(a, b)
-    return max(time.process_time() - began, 1e-6) / torch.get_num_threads()
+    return max(time.process_time() - start, 1e-6) / torch.get_num_threads()

@@ -85,7 +85,7 @@ class Optimizer:
         If a gradient covers only some rows of a parameter, those of the words that the step uses,
         `word_rows[name]` are these rows; call `catch_up` on them first.
         """
-        moves_by_decay: dict[float, list[_Move]] = {}
+        moves_by_decay: dict[float, list[_RowUpdate]] = {}
         scattered = []
         for name, gradient in gradients.items():
             tensors = [self.parameters[name], *(self.slots[f"{name}.{k}"] for k in self._kinds())]
@@ -97,7 +97,7 @@ class Optimizer:
                 scattered.append((tensors, row_numbers, row_tensors))
                 if name in self._missed:
                     self.slots[f"{name}.taken"].numpy()[word_rows[name].numbers] = step + 1
-            moves_by_decay.setdefault(decay, []).append(_Move(gradient, *row_tensors))
+            moves_by_decay.setdefault(decay, []).append(_RowUpdate(gradient, *row_tensors))
         for decay, moves in moves_by_decay.items():
             self._move(moves, step, decay)
         for tensors, row_numbers, row_tensors in scattered:
@@ -132,12 +132,12 @@ class Optimizer:
         They are restored because rounding depends on how often a row is caught up, and evaluations
         must not change the result.
         """
-        kept = {name: self.parameters[name].clone() for name in self._missed}
+        saved_parameters = {name: self.parameters[name].clone() for name in self._missed}
         self._catch_up_all(step, state=False)
         try:
             yield
         finally:
-            for name, value in kept.items():
+            for name, value in saved_parameters.items():
                 self.parameters[name].copy_(value)
 
     def _catch_up_all(self, step: int, *, state: bool) -> None:
@@ -155,12 +155,12 @@ class Optimizer:
         if name not in self._missed:
             return
         parameter, last_steps = self.parameters[name], self.slots[f"{name}.taken"].numpy()
-        resting = word_rows[last_steps[word_rows] < step]
-        if len(resting) == 0:
+        rows_R = word_rows[last_steps[word_rows] < step]
+        if len(rows_R) == 0:
             return
-        row_numbers = device_tensor(resting, parameter.device)
+        row_numbers = device_tensor(rows_R, parameter.device)
         mean, square = (self.slots[f"{name}.{kind}"] for kind in self._kinds())
-        factors = np.stack(self._missed[name].effect(last_steps[resting], step)).astype(np.float32)
+        factors = np.stack(self._missed[name].effect(last_steps[rows_R], step)).astype(np.float32)
         factors_4R = device_tensor(factors, parameter.device).to(parameter.dtype)
         kept, move, mean_left, square_left = factors_4R.view(4, -1, *[1] * (parameter.dim() - 1))
         mean_R, square_R = mean[row_numbers], square[row_numbers]
@@ -168,12 +168,12 @@ class Optimizer:
         parameter[row_numbers] = parameter[row_numbers] * kept - mean_R / scale * move
         if state:
             mean[row_numbers], square[row_numbers] = mean_R * mean_left, square_R * square_left
-            last_steps[resting] = step
+            last_steps[rows_R] = step
 
     def _kinds(self) -> tuple[str, ...]:
         return ("sum",) if self.settings.name == "adagrad" else ("mean", "square")
 
-    def _move(self, moves: list["_Move"], step: int, decay: float) -> None:
+    def _move(self, moves: list["_RowUpdate"], step: int, decay: float) -> None:
         """Update tensors of one decay together, in few operations."""
         settings, lr = self.settings, self.settings.learning_rate_at(step, self.steps)
         gradients = [move.gradient for move in moves]
@@ -201,7 +201,7 @@ class Optimizer:
         torch._foreach_addcdiv_(parameters, means, scales, value=-lr / mean_correction)
 
 
-class _Move(NamedTuple):
+class _RowUpdate(NamedTuple):
     """A gradient, the tensor it updates, and the optimizer's state of that tensor."""
 
     gradient: Tensor

@@ -79,8 +79,8 @@ class PerplexityEvaluator:
     """An evaluator of a model's perplexity over windows, which are batches of parallel rows of
     text.
 
-    The network computes in `precision`. `total` adds up figures, element by element, over all
-    workers; by default there is one.
+    The network computes in `precision`. `sum_over_workers` adds up figures, element by element; by
+    default there is one worker.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class PerplexityEvaluator:
         vocabulary: Vocabulary,
         *,
         precision: torch.dtype,
-        total: Callable[[Sequence[float]], list[float]] = list,
+        sum_over_workers: Callable[[Sequence[float]], list[float]] = list,
     ) -> None:
         self.bilm, self.softmax, self.vocabulary = bilm, softmax, vocabulary
-        self.precision, self.total = precision, total
-        self._unigram_SV = _unigram(vocabulary)
+        self.precision, self.sum_over_workers = precision, sum_over_workers
+        self._unigram_SV = _unigram_log_p(vocabulary)
 
     def perplexity(
         self, windows: Iterable[Window], *, reset: bool, carry: bool = True
@@ -109,8 +109,8 @@ class PerplexityEvaluator:
         state: LSTMState | None = None
         for window in windows:
             nats_STB, state = self.nats_of_window(window, state if carry else None, reset=reset)
-            totals += self._count(window, nats_STB)
-        summed = self.total(totals.tolist())
+            totals += self._sum_window(window, nats_STB)
+        summed = self.sum_over_workers(totals.tolist())
         forward, backward, count, sentences, unk, size, *unigrams = summed
         if not max(forward, backward) <= TOO_MANY_NATS * count:
             raise NotFinite(
@@ -166,7 +166,7 @@ class PerplexityEvaluator:
         parts = torch.split(device_tensor(characters_NK, device), TYPES_AT_ONCE)
         return torch.cat([self.bilm.encode(part, precision=self.precision) for part in parts])
 
-    def _count(self, window: Window, nats_STB: Tensor) -> np.ndarray:
+    def _sum_window(self, window: Window, nats_STB: Tensor) -> np.ndarray:
         mask_TB = torch.from_numpy(window.mask_TB).to(nats_STB.device)
         nats = (nats_STB.double() * mask_TB).sum((1, 2)).cpu().numpy()
         targets_SN = window.targets_STB[:, window.mask_TB]
@@ -196,29 +196,29 @@ class HeldOutText:
         self.on_window = on_window
 
     def perplexity(
-        self, *, tokens: int = 0, interrupted: Callable[[], bool] | None = None
+        self, *, tokens: int = 0, is_interrupted: Callable[[], bool] | None = None
     ) -> tuple[Perplexity, bool]:
         """Return the perplexity of about `tokens` tokens (0: the whole text), and whether they are
         the most that is ever read: the whole text, or about `MOST_HELDOUT_TOKENS` tokens of a
         longer one.
 
         Each row reads its part from the beginning, so the tokens are spread over the text.
-        `interrupted` is called once per window; if it returns true, `KeyboardInterrupt` is raised.
+        `is_interrupted` is called once per window; if it returns true, raise `KeyboardInterrupt`.
         """
         limit = min(tokens or MOST_HELDOUT_TOKENS, MOST_HELDOUT_TOKENS)
         is_whole_text = True
 
         def windows() -> Iterator[Window]:
             nonlocal is_whole_text
-            read, total = 0, min(limit, sum(entry.tokens for entry in self.stream.entries))
+            tokens_read, total = 0, min(limit, sum(entry.tokens for entry in self.stream.entries))
             with closing(prefetch(self.stream.windows(self.stream.first_position()))) as items:
                 for window, _ in items:
-                    self.on_window(min(read, total), total)  # sentence ends are read besides
-                    if limit <= read:
+                    self.on_window(min(tokens_read, total), total)  # sentence ends are read besides
+                    if limit <= tokens_read:
                         is_whole_text = limit == MOST_HELDOUT_TOKENS
                         return
-                    read += window.count // 2
-                    if interrupted is not None and interrupted():
+                    tokens_read += window.count // 2
+                    if is_interrupted is not None and is_interrupted():
                         raise KeyboardInterrupt
                     yield window
 
@@ -274,17 +274,17 @@ def sentence_scores(
 
     Pass `evaluator_of(model)` as `evaluator` if you call this for many blocks of text.
     """
-    scored = [SentenceScore(0.0, 0.0)] * len(sentences)
+    scores = [SentenceScore(0.0, 0.0)] * len(sentences)
     evaluator = evaluator or evaluator_of(model)
     for rows, window in _windows(model, sentences):
         nats_STB, _ = evaluator.nats_of_window(window, None, reset=True)
         mask_TB = torch.from_numpy(window.mask_TB)
         forward, backward = (nats_STB.cpu().double() * mask_TB).sum(1)[:, : len(rows)].tolist()
         for row, *nats in zip(rows, forward, backward, strict=True):
-            scored[row] = SentenceScore(*nats)
-    if not np.isfinite(scored).all():
+            scores[row] = SentenceScore(*nats)
+    if not np.isfinite(scores).all():
         raise NotFinite("a score is not a finite number: the model's weights are damaged")
-    return scored
+    return scores
 
 
 def evaluator_of(model: Model) -> PerplexityEvaluator:
@@ -346,7 +346,7 @@ def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
     )
 
 
-def _unigram(vocabulary: Vocabulary) -> np.ndarray:
+def _unigram_log_p(vocabulary: Vocabulary) -> np.ndarray:
     """Return log p of each word by its count, for forward targets (no `<S>`) and backward targets
     (no `</S>`). If the text itself contains one of these two, its log p is that of a single
     occurrence."""

@@ -76,9 +76,9 @@ class WorkerGroup:
         together, with equally many values."""
         if self.size == 1:
             return list(values)
-        shared = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(shared)
-        return shared.tolist()
+        buffer = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(buffer)
+        return buffer.tolist()
 
     def call_on_first(self, function: Callable[[], Result]) -> Result:
         """Call a function on the first worker, and return its result on all; an `ElmoError` is
@@ -101,9 +101,9 @@ class WorkerGroup:
         """Give all workers' tensors the values of the first worker's, in place. All workers must
         call it together, with tensors of the same shapes."""
         for tensor in tensors if self.size > 1 else ():
-            shared = tensor.to(self.device)
-            dist.broadcast(shared, 0)
-            tensor.copy_(shared)
+            buffer = tensor.to(self.device)
+            dist.broadcast(buffer, 0)
+            tensor.copy_(buffer)
 
 
 class StepFigures:

@@ -91,8 +91,8 @@ class StepPreparer:
         targets_SN = window.targets_STB.reshape(2, -1)
         positions_N = None
         if not window.mask_TB.all():
-            on_N = np.flatnonzero(window.mask_TB)
-            positions_N, targets_SN = host_tensor(on_N, device), targets_SN[:, on_N]
+            index_N = np.flatnonzero(window.mask_TB)
+            positions_N, targets_SN = host_tensor(index_N, device), targets_SN[:, index_N]
         keys_LB = None
         if settings.dropout > 0:
             keys = [

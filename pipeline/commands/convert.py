@@ -87,8 +87,8 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
     from elmo.interop.files_of_2018 import export_2018
 
     with (
-        output_file(options, overwrite, kind=OPTIONS, read=[model]) as new_options,
-        output_file(weights, overwrite, kind=HDF5, read=[model]) as new_weights,
+        output_file(options, overwrite, kind=OPTIONS, inputs=[model]) as new_options,
+        output_file(weights, overwrite, kind=HDF5, inputs=[model]) as new_weights,
     ):
         export_2018(model, new_options, new_weights)
     print_done(f"export: {options} and {weights}, without the softmax and the optimizer's state")
@@ -169,6 +169,6 @@ def dump(store: "Location", out: Path, dtype: Any, overwrite: bool) -> None:
     if out.suffix != ".parquet":
         raise ElmoError(f"{out}: dump writes .parquet; use {out.stem}.parquet")
     features = FeatureStore(store, checked=True)
-    with output_file(out, overwrite, kind=PARQUET, read=[store]) as file:
+    with output_file(out, overwrite, kind=PARQUET, inputs=[store]) as file:
         count = export_token_table(features, file, dtype=dtype)
     print_done(f"dump: {out} has {count:,} rows, one per token")

@@ -116,7 +116,7 @@ def embed(
     if output.suffix != ".npz":
         raise ElmoError(f"{output}: embed writes .npz; use {output.stem}.npz")
     with output_file(
-        output, overwrite, kind=NPZ, read=[model, getattr(source, "name", "-")]
+        output, overwrite, kind=NPZ, inputs=[model, getattr(source, "name", "-")]
     ) as out:
         check_absent(out)
         products = choose_precision(
@@ -229,12 +229,12 @@ def perplexity(
         finite = {name: value if value == value else None for name, value in result.items()}
         click.echo(json.dumps(finite))
         return
-    unknown = unknown_words_remark(result["unk_rate"]) or f", {result['unk_rate']:.2%} unknown"
+    remark = unknown_words_remark(result["unk_rate"]) or f", {result['unk_rate']:.2%} unknown"
     ends = f"{result['sentences']:,.0f} sentence end{'s' * (result['sentences'] != 1)}"
     click.echo(
         f"perplexity {result['average']:.2f} (forward {result['forward']:.2f}, "
         f"backward {result['backward']:.2f}) over {result['tokens']:,.0f} tokens and "
-        f"{ends}{unknown}"
+        f"{ends}{remark}"
     )
 
 

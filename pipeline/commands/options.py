@@ -167,12 +167,12 @@ OVERWRITE = click.option(
 
 
 def output_file(
-    out: Path, overwrite: bool, *, kind: bytes, read: Sequence["Path | Location | str"]
+    out: Path, overwrite: bool, *, kind: bytes, inputs: Sequence["Path | Location | str"]
 ) -> AbstractContextManager[Path]:
     """Return a context manager that yields the path to write an output to.
 
     It is `out`, or with `overwrite` a temporary file that replaces `out` when the block ends
-    without an error. `ElmoError` is raised if `out` is one of the inputs `read` or lies in one, or
+    without an error. `ElmoError` is raised if `out` is one of `inputs` or lies in one, or
     would replace a file that does not begin as the regular expression `kind` does.
     """
     from elmo.errors import ElmoError
@@ -181,7 +181,7 @@ def output_file(
 
     if overwrite:
         check_file(out, pattern=kind)
-    for source in read:
+    for source in inputs:
         path = Path(os.path.realpath(str(source)))
         if path.exists() and Path(os.path.realpath(out)).is_relative_to(path):
             raise ElmoError(f"{out}: is {source} or part of it, which is read; choose another path")
@@ -202,9 +202,9 @@ def add_cluster_settings(command: Callable[..., None]) -> Callable[..., None]:
         from ..settings import cluster as execution
         from ..terminal.progress import say
 
-        cluster, in_force = execution.load(Path("cluster.yaml"))
+        cluster, settings_in_force = execution.load(Path("cluster.yaml"))
         if cluster != execution.Cluster():
-            say(in_force)
+            say(settings_in_force)
         if not os.environ.get("RAY_ADDRESS"):
             return command(cluster=cluster, **values)
         from elmo.io.location import Location

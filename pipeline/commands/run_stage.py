@@ -28,10 +28,10 @@ def run_stage(stage: "Stage", **values: Any) -> None:
 
     words = (values[item.name] for item in stage.inputs if item.kind == "word")
     label = " ".join([stage.name, *words])
-    began = time.monotonic()
+    start = time.monotonic()
     with Progress(label, None, unit=""):
         summary = _run_and_record(stage, **values)
-    print_done(f"{label}: {summary} ({_duration(time.monotonic() - began)})")
+    print_done(f"{label}: {summary} ({_format_duration(time.monotonic() - start)})")
 
 
 def _run_and_record(
@@ -53,7 +53,7 @@ def _run_and_record(
     from ..terminal.urls import without_credentials
 
     _check_work(values.get("work"))
-    _check_apart(stage, values, (metrics, numbers))
+    _check_overlap(stage, values, (metrics, numbers))
     for file in (metrics, numbers):
         if file is not None:
             check_record(file, stage.numbers)
@@ -67,12 +67,12 @@ def _run_and_record(
                 f"  {lost_folder}: is missing at {without_credentials(url)} and is made again"
             )
     folders = {item.name for item in (*stage.inputs, *stage.outputs) if item.kind == "folder"}
-    read = [item.name for item in stage.inputs if item.name in folders]
-    values = storage.resolve_inputs(values, read, url)
+    input_names = [item.name for item in stage.inputs if item.name in folders]
+    values = storage.resolve_inputs(values, input_names, url)
     if stage.work and stage.work.kind == "folder":
         values["work"] = storage.resolve_work(values["work"], url)
-    settles = cluster is not None and stage.settles_precision and stage.settles_precision(values)
-    if cluster is not None and settles:
+    is_auto = cluster is not None and stage.settles_precision and stage.settles_precision(values)
+    if cluster is not None and is_auto:
         from ..settings.precision import with_chosen_precision
         from ..terminal.progress import log_detail
 
@@ -83,21 +83,23 @@ def _run_and_record(
     named_output = values[output]
     if output in folders:
         inputs = {item.name: str(values[item.name]) for item in stage.inputs}
-        settings_of = repr(getattr(params, stage.name, None))
-        depends = digest([stage.name, stage.version, settings_of, inputs])
-        resumes = stage.resumes_in_output
-        values[output] = storage.begin(named_output, url, depends=depends, resumes=resumes)
-    if stage.takes_over and named_output != values[output] and named_output.exists(STORED):
+        depends = digest(
+            [stage.name, stage.version, repr(getattr(params, stage.name, None)), inputs]
+        )
+        values[output] = storage.begin(
+            named_output, url, depends=depends, resumes=stage.resumes_in_output
+        )
+    if stage.reuses_output and named_output != values[output] and named_output.exists(STORED):
         with suppress(NotFound):  # it is lost, so there is nothing to take over
             values["previous_output"] = storage.read_from(named_output, url)
     figures = stage.run(params=params, **values)
     summary = stage.summary(figures, values)
     storage.publish(named_output, values[output], url)
-    if settles:
+    if is_auto:
         from ..settings.precision import forget_precision
 
         forget_precision(values["work"], stage.name)
-    rounded = {key: _round(value) for key, value in figures.items()}
+    rounded = {key: _round_number(value) for key, value in figures.items()}
     if numbers is not None:
         write_json(numbers, rounded)
     if metrics is not None:
@@ -112,13 +114,13 @@ def _check_work(work: Any) -> None:
         raise ElmoError(f"{folder}: is not a folder; pass another one with --work")
 
 
-def _check_apart(stage: "Stage", values: dict[str, Any], numbers: Iterable[Path | None]) -> None:
+def _check_overlap(stage: "Stage", values: dict[str, Any], numbers: Iterable[Path | None]) -> None:
     """Refuse an output that is, holds or lies in an input or another output.
 
     Files of numbers may go beside what was read.
     """
-    read, outputs = _paths(stage.inputs, values), _paths(stage.outputs, values)
-    pairs = [(output, path, "which is read") for output in outputs for path in read]
+    inputs, outputs = _paths(stage.inputs, values), _paths(stage.outputs, values)
+    pairs = [(output, path, "which is read") for output in outputs for path in inputs]
     output_paths = [*outputs, *filter(None, numbers)]
     pairs += [
         (output, other_output, "another output")
@@ -130,7 +132,7 @@ def _check_apart(stage: "Stage", values: dict[str, Any], numbers: Iterable[Path 
             relation = "is" if a == b else "is in" if a.startswith(b) else "contains"
             raise ElmoError(f"{output}: {relation} {path}, {role}; choose another")
     for work in _paths(filter(None, [stage.work]), values):
-        check_outside(work, [*read, *outputs])
+        check_outside(work, [*inputs, *outputs])
 
 
 def check_outside(work: Any, folders: Iterable[Any]) -> None:
@@ -156,11 +158,11 @@ def _real_path(path: Any) -> str:
     return f"{path if local is None else os.path.realpath(local)}".rstrip("/") + "/"
 
 
-def _round(value: Any) -> Any:
+def _round_number(value: Any) -> Any:
     """Round to six digits, since people read and compare these numbers."""
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, left_seconds = divmod(round(seconds), 60)
     return f"{minutes} min {left_seconds} s" if minutes else f"{seconds:.1f} s"

@@ -89,9 +89,9 @@ def _print_neighbors(
     hits: "list[Neighbor]", store: "FeatureStore", layer: int | str | None, as_json: bool
 ) -> None:
     """Print tokens of a store, each in its sentence, and the cosine of two random ones."""
-    from elmo.store.neighbors import layer_choice, random_cosine
+    from elmo.store.neighbors import choose_layers, random_cosine
 
-    names = layer_choice(store, layer)
+    names = choose_layers(store, layer)
     random = random_cosine(store, layer)
     if as_json:
         common = {"layers": names, "random_cosine": random if random == random else None}
@@ -127,8 +127,8 @@ def _model_of(store: "Location", digest: str) -> "Location":
 
     from ..cluster.storage import read_from
 
-    above = Path(os.path.abspath(store.local)).parents[:2] if store.local else ()
-    for home in (Path(), *above):
+    parents = Path(os.path.abspath(store.local)).parents[:2] if store.local else ()
+    for home in (Path(), *parents):
         for config in sorted(home.glob("models/*/config.json")):
             if model_digest(config.parent) == digest:
                 return read_from(Location(config.parent))

@@ -133,14 +133,12 @@ def train(
     from ..stages import task_training
 
     settings = _task_settings(kind, changes, without_elmo=without_elmo)
-    cuts = _tokenization(tokenizer, model)
-    fields = _columns(columns)
-    data = [
-        read_examples(kind, path, format=format_, columns=fields, scheme=scheme, tokenizer=cuts)
-        for path in (train, dev)
-    ]
+    tokenization = _tokenization(tokenizer, model)
+    options: dict[str, Any] = {"format": format_, "columns": _parse_columns(columns)}
+    options |= {"scheme": scheme, "tokenizer": tokenization}
+    data = [read_examples(kind, path, **options) for path in (train, dev)]
     for path, labelled in zip((train, dev), data, strict=True):
-        print_done(f"{path}: {_counts(labelled.counts)}")
+        print_done(f"{path}: {_format_counts(labelled.counts)}")
         task_training.say_remark(labelled, path=path)
     check_same_tags(data[1], data[0].scheme)
     task_training.warn_unknown_labels(kind, data[1], path=dev, train=data[0])
@@ -152,7 +150,7 @@ def train(
         model=None if without_elmo else model,
         seeds=range(seeds),
         work=work,
-        tokenizer=cuts,
+        tokenizer=tokenization,
         device=device,
         report=task_training.TrainProgress(),
     )
@@ -208,9 +206,9 @@ def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
     from elmo.model.config import read_config
 
     if model is not None:
-        recorded = read_config(model).tokenizer
-        if tokenizer in (None, recorded.name):
-            return recorded
+        model_tokenization = read_config(model).tokenizer
+        if tokenizer in (None, model_tokenization.name):
+            return model_tokenization
     return installed_tokenization(tokenizer or "unicode")
 
 
@@ -230,7 +228,7 @@ def evaluate(
 ) -> None:
     """Print the scores of the task in FOLDER on labelled data.
 
-    Scores are means over the seeds. For the scores of each label, all answers count together.
+    Scores are means over the seeds. Scores by label count the answers of all seeds together.
 
     \b
     Example: elmo task evaluate models/ner --data test.conll --json
@@ -248,7 +246,7 @@ def evaluate(
         record.kind,
         data,
         format=format_,
-        columns=_columns(columns) or record.columns,
+        columns=_parse_columns(columns) or record.columns,
         scheme=scheme,
         tokenizer=record.tokenizer,
     )
@@ -256,21 +254,21 @@ def evaluate(
         task_training.warn_unknown_labels(
             record.kind, labelled, path=data, known_labels=record.labels
         )
-    tallies, by_label = report_seeds(folder, labelled, device=device)
+    tallies, scores_by_label = report_seeds(folder, labelled, device=device)
     scores = [tally.scores() for tally in tallies]
     figures = mean_over_seeds(scores)
     if as_json:
-        by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}
+        scores_by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}
         figures_by_name: dict[str, Any] = {
             **figures,
             "examples": len(labelled.examples),
-            "seeds": by_seed,
+            "seeds": scores_by_seed,
         }
-        click.echo(json.dumps(figures_by_name | {"counts": labelled.counts, **by_label}))
+        click.echo(json.dumps(figures_by_name | {"counts": labelled.counts, **scores_by_label}))
     else:
-        for line in _label_table(by_label):
+        for line in _label_table(scores_by_label):
             click.echo(line)
-        print_done(f"{data}: {_counts(labelled.counts)}")
+        print_done(f"{data}: {_format_counts(labelled.counts)}")
         print_done(f"task evaluate: {task_training.scores_text(figures)}")
 
 
@@ -318,8 +316,8 @@ def predict(
         with open_decompressed(source) as file:
             check_plain_text(source, file.read(1 << 16), "--columns text=NAME")
 
-    trained = Task.load(folder, seed=seed, device=device)
-    kind, fields = trained.record.kind, _columns(columns) or trained.record.columns
+    task_ = Task.load(folder, seed=seed, device=device)
+    kind, fields = task_.record.kind, _parse_columns(columns) or task_.record.columns
     scorer = SCORER_FILES[as_] if as_ else None
     if scorer is not None and scorer.kind != kind:
         raise ElmoError(f"--as {as_}: only for {scorer.kind} ({folder}: {kind}); leave it out")
@@ -329,16 +327,14 @@ def predict(
         format=format_,
         columns=fields,
         scheme=scheme,
-        tokenizer=trained.record.tokenizer,
+        tokenizer=task_.record.tokenizer,
         labelled=scorer is not None and scorer.labelled,
     )
     dropped_counts = {k: v for k, v in labelled.counts.items() if k.startswith("dropped") and v}
     if dropped_counts:
-        click.echo(f"{source}: {_counts(dropped_counts)}", err=True)
-    answers = trained.answer(labelled.examples)
-    described_answers = (
-        (example, trained.describe(example, *answer)) for example, answer in answers
-    )
+        click.echo(f"{source}: {_format_counts(dropped_counts)}", err=True)
+    answers = task_.answer(labelled.examples)
+    described_answers = ((example, task_.describe(example, *answer)) for example, answer in answers)
     if scorer is not None:
         for line in scorer.lines(described_answers, source, fields):
             click.echo(line)
@@ -372,11 +368,11 @@ def _label_table(report: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _counts(counts: dict[str, int]) -> str:
+def _format_counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
 
 
-def _columns(text: str | None) -> dict[str, str]:
+def _parse_columns(text: str | None) -> dict[str, str]:
     from ..stages import task_training
 
     return task_training.parse_pairs("--columns", text.split(",") if text else [])

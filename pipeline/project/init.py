@@ -212,7 +212,7 @@ def _ignore_lines(path: Path) -> str:
 
 def _start(folder: Path) -> str:
     """Initialize git and DVC in `folder` if necessary; return what was started."""
-    started = []
+    created = []
     has_dvc = os.path.lexists(folder / ".dvc")
     if has_dvc and not (folder / ".dvc" / "config").is_file():
         raise ElmoError(f"{folder / '.dvc'}: not a DVC folder (config is missing); delete it")
@@ -223,7 +223,7 @@ def _start(folder: Path) -> str:
             raise ElmoError(f"{folder}: is inside git's own files; choose a folder outside them")
         if git.returncode:
             _run(folder, "git", "init", "-q")
-            started.append("git")
+            created.append("git")
     if not has_dvc:
         options = ["--no-scm"] if not has_git else []
         if has_git and not (folder / ".git").exists():
@@ -232,8 +232,8 @@ def _start(folder: Path) -> str:
         # Nothing leaves this machine, whoever calls DVC here, and however.
         _run(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
         _run(folder, sys.executable, "-m", "dvc", "config", "-q", *LINKS)
-        started.append("DVC")
-    return f"{' and '.join(started)} started" if started else "git and DVC exist"
+        created.append("DVC")
+    return f"{' and '.join(created)} started" if created else "git and DVC exist"
 
 
 def _commit(folder: Path, files: Iterable[str]) -> str:

@@ -15,10 +15,10 @@ from .results import Results
 def draw_curves(results: Results, path: Path) -> None:
     """Draw the curves of the stages that trained: training, held-out and unigram perplexity by
     tokens read, one panel for each stage."""
-    by_stage, unigram = results.curves, _unigram(results)
-    figure, panels = plt.subplots(1, len(by_stage), figsize=(9, 3.8), squeeze=False)
+    curves_by_stage, unigram = results.curves, _find_unigram_perplexities(results)
+    figure, panels = plt.subplots(1, len(curves_by_stage), figsize=(9, 3.8), squeeze=False)
     axes = list(panels.flat)
-    for axis, (stage, curves) in zip(axes, by_stage.items(), strict=True):
+    for axis, (stage, curves) in zip(axes, curves_by_stage.items(), strict=True):
         train, heldout = curves["train"], curves["heldout"]
         axis.plot(_thousands(train), train["perplexity"], color=PALE, label="training")
         heldout_tokens = _thousands(heldout)
@@ -26,13 +26,13 @@ def draw_curves(results: Results, path: Path) -> None:
         if (level := unigram[stage]) is not None:
             axis.axhline(level, color=GREY, ls="--", lw=1.2, label="unigram model, held-out")
         axis.set(title=stage, xlabel="thousand tokens read", yscale="log")
-        _plain_ticks(axis)
+        _set_plain_ticks(axis)
         axis.legend(frameon=False)
     axes[0].set_ylabel("perplexity")
     save(figure, path)
 
 
-def _unigram(results: Results) -> dict[str, float | None]:
+def _find_unigram_perplexities(results: Results) -> dict[str, float | None]:
     """Return the unigram model's held-out perplexity per trained stage; None if unknown."""
     unigram = {}
     if not results.started_from:
@@ -47,11 +47,11 @@ def _thousands(curve: Curve) -> npt.NDArray[np.float64]:
     return np.asarray(curve["tokens"], np.float64) / 1000
 
 
-def _plain_ticks(axis: Any) -> None:
+def _set_plain_ticks(axis: Any) -> None:
     """Put round numbers on a log axis: the fewer decades it spans, the more numbers."""
     low, high = axis.get_ylim()
-    leading = (1, 2, 5) if high > 15 * low else (1, 1.5, 2, 3, 4, 5, 7)
-    ticks = [factor * 10.0**power for power in range(9) for factor in leading]
+    factors = (1, 2, 5) if high > 15 * low else (1, 1.5, 2, 3, 4, 5, 7)
+    ticks = [factor * 10.0**power for power in range(9) for factor in factors]
     axis.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
     axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_major_formatter("{x:,.0f}")

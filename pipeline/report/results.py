@@ -79,19 +79,19 @@ def read_results(
     from elmo.store import FeatureStore
 
     figures = {name: read_json(numbers / f"{name}.json") for name in FIGURES}
-    by_task = {name: read_json(numbers / f"tasks-{name}.json") for name in tasks}
+    scores_by_task = {name: read_json(numbers / f"tasks-{name}.json") for name in tasks}
     training = read_json(model / "training.json")
     feature_store = FeatureStore(store, model=model, checked=True)
     registration = _read_registration(registration_file, feature_store)
-    trained, finetuned = ("steps" in figures[stage] for stage in ("pretrain", "finetune"))
+    is_trained, is_finetuned = ("steps" in figures[stage] for stage in ("pretrain", "finetune"))
     return Results(
         figures=figures,
-        tasks=by_task,
+        tasks=scores_by_task,
         training=training,
         network=read_json(model / "config.json")["model"],
         registered=registration,
-        started_from="" if trained else model_name or "a pretrained model",
-        curves=_curves(curves, training["perplexity"], trained=trained, finetuned=finetuned),
+        started_from="" if is_trained else model_name or "a pretrained model",
+        curves=_curves(curves, training["perplexity"], is_trained, is_finetuned),
         store=feature_store,
     )
 
@@ -108,7 +108,7 @@ def _read_registration(path: Path, store: "FeatureStore") -> JsonObject:
 
 
 def _curves(
-    folder: Path, scores: JsonObject, *, trained: bool, finetuned: bool
+    folder: Path, scores: JsonObject, is_trained: bool, is_finetuned: bool
 ) -> dict[str, dict[str, "Curve"]]:
     """The curves of the stages that trained; the held-out one of fine-tuning begins before the
     first step."""
@@ -116,8 +116,8 @@ def _curves(
         {name: _columns(folder / stage / f"{name}.tsv", COLUMNS[name]) for name in COLUMNS}
         for stage in ("pretrain", "finetune")
     )
-    lines = {"pretraining on general text": pretrain} if trained else {}
-    if not finetuned:
+    lines = {"pretraining on general text": pretrain} if is_trained else {}
+    if not is_finetuned:
         return lines
     heldout = finetune["heldout"]
     heldout["tokens"].insert(0, 0.0)

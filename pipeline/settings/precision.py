@@ -85,7 +85,7 @@ def with_chosen_precision(
 
 
 def forget_precision(work: Location, stage: str) -> None:
-    """Forget what `auto` was, once the stage is done."""
+    """Delete the recorded choice for `precision: auto`; call it when the stage is done."""
     if work.exists(_record_name(stage)):
         work.delete(_record_name(stage))
 

@@ -51,7 +51,7 @@ class _Reader:
     """Turns the values of one file into settings."""
 
     def __init__(self, path: Path, complete: bool) -> None:
-        self.path, self.complete = path, complete
+        self.path, self.is_complete = path, complete
         self.root = parse_file(path)
 
     def build(self, value: Any, kind: Any, keys: Keys) -> Any:
@@ -80,13 +80,13 @@ class _Reader:
         """Return a mapping as a dataclass."""
         if not isinstance(value, dict) and value is not None:
             self.refuse(keys, f"must be a section of settings, found {_describe(value)}")
-        by_name = {field.name: field for field in fields(kind)}
+        field_of = {field.name: field for field in fields(kind)}
         values = value or {}
         for name in values:
-            if name not in by_name:
-                self.refuse((*keys, name), f"is not a setting; choose from {', '.join(by_name)}")
-        for name, field in by_name.items():
-            if name not in values and (self.complete or field.default is MISSING):
+            if name not in field_of:
+                self.refuse((*keys, name), f"is not a setting; choose from {', '.join(field_of)}")
+        for name, field in field_of.items():
+            if name not in values and (self.is_complete or field.default is MISSING):
                 self.refuse((*keys, name), "is missing; add it")
         types = field_types(kind)
         built = {

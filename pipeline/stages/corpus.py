@@ -36,9 +36,9 @@ from .stage import OUT, Argument, Numbers, Stage
 
 SCHEMA_VERSION = 2
 TextName = Literal["general", "domain"]
-_NOT_LIBRARY = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
+_EXCLUDED_FOLDERS = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
 # The texts that this stage writes itself; users' files stay where they are.
-_FILES = r"general/(reference|library)\.txt|(domain|task)/[^/]+\.txt"
+_FILE_PATTERN = r"general/(reference|library)\.txt|(domain|task)/[^/]+\.txt"
 
 
 class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -139,22 +139,22 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
             "corpus.domain is empty but corpus.general is not; name the files of your domain in "
             "corpus.domain, or repeat those of corpus.general"
         )
-    unfinished = work_folder(work, "corpus", out)
-    new_corpus = new_folder(out, required=("manifest.json",), pattern=_FILES, kind="corpus")
-    with unfinished, new_corpus as folder:
+    new_corpus = new_folder(out, required=("manifest.json",), pattern=_FILE_PATTERN, kind="corpus")
+    with work_folder(work, "corpus", out), new_corpus as folder:
         if params.domain:  # first, since the package may be missing
             domain = _list_user_files(params.domain, params.column, params.keep)
         else:
             name = params.domain_package
             package = package_docstrings(name, setting="corpus.domain_package")
             versions = _released_versions(name)
-            domain = _render_once(out.local, folder, "domain", versions, {f"{name}.txt": package})
+            documents = {f"{name}.txt": package}
+            domain = _render_or_link(out.local, folder, "domain", versions, documents)
         if params.general:
             general = _list_user_files(params.general, params.column)
         else:
             versions = {"Python": platform.python_version()}
             documents = _list_python_documents()
-            general = _render_once(out.local, folder, "general", versions, documents)
+            general = _render_or_link(out.local, folder, "general", versions, documents)
         manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "domain": domain})
         write_json(folder / "manifest.json", to_builtins(manifest))
     return {
@@ -167,12 +167,12 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
 def summary(figures: dict[str, float], out: Location) -> str:
     """Return the line that the stage prints: the sizes among `figures`, and the files of `out`."""
     return (
-        f"{human_size(figures['general_bytes'])} general ({list_files(out, 'general')}), "
-        f"{human_size(figures['domain_bytes'])} domain ({list_files(out, 'domain')})"
+        f"{human_size(figures['general_bytes'])} general ({describe_files(out, 'general')}), "
+        f"{human_size(figures['domain_bytes'])} domain ({describe_files(out, 'domain')})"
     )
 
 
-def read_manifest(folder: Location) -> CorpusManifest:
+def read_corpus_manifest(folder: Location) -> CorpusManifest:
     """Read the manifest of a corpus folder; raise `ElmoError` if a name in it leaves the folder."""
     path, header = folder.name("manifest.json"), folder.read_record("manifest.json", Header)
     header.check_version(path, "schema", SCHEMA_VERSION, remake="run the corpus stage")
@@ -185,9 +185,9 @@ def read_manifest(folder: Location) -> CorpusManifest:
     return manifest
 
 
-def list_files(folder: Location, text: TextName) -> str:
+def describe_files(folder: Location, text: TextName) -> str:
     """Return the names of a text's first four files and the number of others, for the terminal."""
-    names = [source.name for source in read_manifest(folder).texts[text].inputs]
+    names = [source.name for source in read_corpus_manifest(folder).texts[text].inputs]
     count_remark = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + count_remark
 
@@ -219,21 +219,21 @@ def _list_python_documents() -> dict[str, Iterator[str]]:
     library = Path(sysconfig.get_path("stdlib"))
     return {
         "reference.txt": (topics[name] for name in sorted(topics)),
-        "library.txt": folder_docstrings(library, _NOT_LIBRARY),
+        "library.txt": folder_docstrings(library, _EXCLUDED_FOLDERS),
     }
 
 
 def _released_versions(package: str) -> dict[str, str]:
     """Return the version of an installed package; nothing for code under development."""
     spec = util.find_spec(package)
-    installed = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
+    site_folders = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
     locations = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
-    if not any(folder in path.parents for path in locations for folder in installed):
+    if not any(folder in path.parents for path in locations for folder in site_folders):
         return {}
     return {package: ", ".join(_find_versions(package))}
 
 
-def _render_once(
+def _render_or_link(
     out: Path | None,
     folder: Path,
     text: TextName,
@@ -245,7 +245,7 @@ def _render_once(
         return _write_text(folder, text, files)
     rendered = versions | {"results": str(STAGE.version)}
     try:
-        previous = read_manifest(Location(out)).texts[text]
+        previous = read_corpus_manifest(Location(out)).texts[text]
         is_whole = all(sha256(out / file.name) == file.sha256 for file in previous.inputs)
         if is_whole and previous.rendered == rendered:
             link_folder(out / text, folder / text)

@@ -41,7 +41,7 @@ STAGE = Stage(
     product="vectors {out}",
     resumes_in_output=True,
     cluster=True,
-    takes_over=True,
+    reuses_output=True,
     settles_precision=lambda _: True,
 )
 

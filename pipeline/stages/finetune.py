@@ -125,8 +125,8 @@ def run(
     parent = load_model(model)
     for shards in (domain, general):
         parent.tokenizer.check_shards(Shards(shards).tokenization, model=model, shards=shards)
-    if (heldout := _find_pretraining_figures(parent.training, domain)) is not None:
-        return _copy_pretrained(model, heldout, out, curves)
+    if (heldout_figures := _find_pretraining_figures(parent.training, domain)) is not None:
+        return _copy_pretrained(model, heldout_figures, out, curves)
     result = train_job.train(
         STAGE,
         params,
@@ -167,7 +167,7 @@ def _find_pretraining_figures(
 
 
 def _copy_pretrained(
-    model: Location, heldout: Mapping[str, Any], out: Location, curves: Path
+    model: Location, figures: Mapping[str, Any], out: Location, curves: Path
 ) -> dict[str, float]:
     """Copy the model to `out`, with empty curves; return the figures of pretraining."""
     from elmo.model.folder import copy_model
@@ -176,9 +176,9 @@ def _copy_pretrained(
     copy_model(model, out)
     write_empty_curves(Location(curves))
     return {
-        "domain_perplexity_after": heldout["average"],
-        "domain_tokens": heldout["tokens"] or 0,
-        "domain_unk_rate": heldout.get("unk_rate") or 0.0,
+        "domain_perplexity_after": figures["average"],
+        "domain_tokens": figures["tokens"] or 0,
+        "domain_unk_rate": figures.get("unk_rate") or 0.0,
         "words_added": 0,
     }
 
@@ -217,21 +217,21 @@ def score(figures: dict[str, float], started_from: str = "") -> str:
     `figures` are those of `run`, `started_from` names a model that was trained elsewhere. Empty if
     the project's own model was not fine-tuned: pretraining has reported its perplexity.
     """
-    unknown = unknown_words_remark(figures.get("domain_unk_rate"))
+    remark = unknown_words_remark(figures.get("domain_unk_rate"))
     perplexity_after = f"{figures['domain_perplexity_after']:.1f}"
     if "steps" not in figures:
-        unchanged = f"domain perplexity {perplexity_after} with {started_from}, unchanged{unknown}"
-        return unchanged if started_from else ""
+        text = f"domain perplexity {perplexity_after} with {started_from}, unchanged{remark}"
+        return text if started_from else ""
     origin = f", started from {started_from}" if started_from else ""
     perplexity_before = f"{figures['domain_perplexity_before']:.1f}"
-    return f"domain perplexity {perplexity_before} → {perplexity_after}{origin}{unknown}"
+    return f"domain perplexity {perplexity_before} → {perplexity_after}{origin}{remark}"
 
 
-def _metrics(trained: "TrainingResult") -> dict[str, float]:
+def _metrics(result: "TrainingResult") -> dict[str, float]:
     """Return the gain on the domain text, the loss on the general text, and the tokens read."""
     averages_before, averages_after = (
         {text: _average(figures[text]) for text in ("domain", "general")}
-        for figures in (trained.figures_before, trained.figures_after)
+        for figures in (result.figures_before, result.figures_after)
     )
     metrics = {
         f"{text}_perplexity_{time}": averages[text]
@@ -241,11 +241,11 @@ def _metrics(trained: "TrainingResult") -> dict[str, float]:
     return metrics | {
         "domain_gain": 1 - averages_after["domain"] / averages_before["domain"],
         "general_loss": averages_after["general"] / averages_before["general"] - 1,
-        "domain_tokens": trained.figures_after["domain"]["tokens"] or 0,
-        "domain_unk_rate": trained.figures_after["domain"]["unk_rate"] or 0.0,
-        "words_added": trained.words_added,
-        "steps": trained.steps,
-        "tokens_seen": trained.tokens,
+        "domain_tokens": result.figures_after["domain"]["tokens"] or 0,
+        "domain_unk_rate": result.figures_after["domain"]["unk_rate"] or 0.0,
+        "words_added": result.words_added,
+        "steps": result.steps,
+        "tokens_seen": result.tokens,
     }
 
 
@@ -298,9 +298,9 @@ def init_new_words(
     new_counts = torch.tensor([float(counts[word]) for word in vocabulary.words[known_words:]])
     if not len(new_counts):
         return
-    unknown = sum(n for token, n in counts.items() if token not in vocabulary) + 1
-    total = float(new_counts.sum()) + unknown
+    unknown_count = sum(n for token, n in counts.items() if token not in vocabulary) + 1
+    total = float(new_counts.sum()) + unknown_count
     with torch.no_grad():
         softmax.weight[known_words:] = softmax.weight[vocabulary.unk]
         softmax.bias[known_words:] = softmax.bias[vocabulary.unk] + (new_counts / total).log()
-        softmax.bias[vocabulary.unk] += math.log(unknown / total)
+        softmax.bias[vocabulary.unk] += math.log(unknown_count / total)

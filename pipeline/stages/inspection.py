@@ -89,7 +89,7 @@ def inspect_text(
     """
     is_on = {name: getattr(params, name) != off for name, off, _ in _SETTINGS.values()}
     values = {name: value for name, _, value in _SETTINGS.values() if not is_on[name]}
-    tried = replace(params, **values)
+    new_params = replace(params, **values)
     plan = partial(
         plan_text,
         check_inputs(inputs),
@@ -99,22 +99,22 @@ def inspect_text(
         is_independent=True,
     )
     try:
-        pieces = plan(params=tried)
+        pieces = plan(params=new_params)
     except ElmoError:  # of one document none can be held out; what cannot be read is named below
-        pieces = plan(params=replace(tried, heldout=0.0))
+        pieces = plan(params=replace(new_params, heldout=0.0))
     contents = run_tasks(examine_piece, pieces, cluster, "inspect")
     documents = [of_piece.documents for of_piece in contents]
     whole_documents = _join_files(documents, pieces)
     scripts = Counter(SCRIPTS[i] for i in whole_documents.scripts if i >= 0)
-    if not tried.scripts:
-        tried = replace(tried, scripts=tuple(name for name, _ in scripts.most_common(1)))
+    if not new_params.scripts:
+        new_params = replace(new_params, scripts=tuple(name for name, _ in scripts.most_common(1)))
 
-    choices = _choose_by_reason(contents, pieces, tried)
+    choices = _choose_by_reason(contents, pieces, new_params)
     passages = [of_piece.passages for of_piece in contents]
     hashes, counts = count_lines(passages)
     order = np.argsort(-counts, kind="stable")[:_SAMPLES]
-    repeated_hashes = hashes[order[counts[order] >= tried.repeated_lines]]
-    repeated_lines = find_repeated_lines(passages, document_count=tried.repeated_lines)
+    repeated_hashes = hashes[order[counts[order] >= new_params.repeated_lines]]
+    repeated_lines = find_repeated_lines(passages, document_count=new_params.repeated_lines)
     places = {place for _, samples in choices.values() for pair in samples for place in pair}
     jobs = [
         (
@@ -143,25 +143,25 @@ def inspect_text(
             for share in _SHARES
         },
         "words": _count_words(contents),
-        "heldout": _find_held_out_twins(passages, tried.near_duplicates),
+        "heldout": _find_held_out_twins(passages, new_params.near_duplicates),
         "scripts": dict(scripts.most_common()),
         "quality": summarize([of_piece.quality for of_piece in contents]),
         "findings": [
-            _describe(reason, samples, left_out.get(reason, Dropped(0, 0)), tried, is_on)
+            _describe(reason, samples, left_out.get(reason, Dropped(0, 0)), new_params, is_on)
             for reason, samples in samples_by_reason.items()
         ],
     }
 
 
 def _choose_by_reason(
-    contents: Sequence[PieceContents], pieces: Sequence[Piece], tried: TokenizeSettings
+    contents: Sequence[PieceContents], pieces: Sequence[Piece], new_params: TokenizeSettings
 ) -> dict[str, tuple[list[Int64s], list[tuple[Place, ...]]]]:
     """Return for each reason the lines of each piece that are left out, and places of samples."""
     exact = [of_piece.passages.exact for of_piece in contents]
     near_documents = [of_piece.passages.near_documents for of_piece in contents]
-    near_originals = find_originals(near_documents, similarity=tried.near_duplicates)
+    near_originals = find_originals(near_documents, similarity=new_params.near_duplicates)
     filtered = [
-        find_filtered(of_piece.documents, tried, piece.divided_bytes)
+        find_filtered(of_piece.documents, new_params, piece.divided_bytes)
         for of_piece, piece in zip(contents, pieces, strict=True)
     ]
     copies, copy_samples = _choose([part.lines for part in exact], find_originals(exact))
@@ -182,7 +182,7 @@ def _describe(
     reason: str,
     samples: Sequence[Sequence[Sample]],
     count: Dropped,
-    tried: TokenizeSettings,
+    new_params: TokenizeSettings,
     is_on: Mapping[str, bool],
 ) -> dict[str, Any]:
     """Return what is left out for one reason, as `inspect_text` says."""
@@ -190,7 +190,7 @@ def _describe(
     return {
         "reason": reason,
         "setting": name,
-        "value": getattr(tried, name, None),
+        "value": getattr(new_params, name, None),
         "is_on": is_on.get(name, reason == "copy"),
         "lines": count.lines,
         "bytes": count.bytes,
@@ -255,8 +255,8 @@ def _find_held_out_twins(passages: Sequence[PiecePassages], similarity: float) -
     heldout = np.concatenate([of_piece.heldout for of_piece in documents])
     keys = np.concatenate([keys[~heldout], keys[heldout]])
     count = int((~heldout).sum())
-    twins = find_near_duplicates(keys, similarity=similarity, reference_count=count)
-    in_training = int((twins >= 0).sum()) if count else 0
+    pairs = find_near_duplicates(keys, similarity=similarity, reference_count=count)
+    in_training = int((pairs >= 0).sum()) if count else 0
     return {"documents": int(heldout.sum()), "in_training": in_training}
 
 

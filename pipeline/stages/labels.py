@@ -181,10 +181,10 @@ def _tags(
 
 def _split(docstring: str) -> str:
     """Return which file the sentences of a docstring go to, by its hash."""
-    hashed = hashlib.sha256(docstring.encode("utf-8", "replace")).digest()
-    share = int.from_bytes(hashed[:8], "big") / 2**64
-    for split, held_share in HELD_SHARES.items():
-        if share < held_share:
+    digest = hashlib.sha256(docstring.encode("utf-8", "replace")).digest()
+    position = int.from_bytes(digest[:8], "big") / 2**64
+    for split, share in HELD_SHARES.items():
+        if position < share:
             return split
-        share -= held_share
+        position -= share
     return "train"

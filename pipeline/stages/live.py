@@ -15,7 +15,7 @@ from ..terminal.progress import Progress, log_detail, say, show_activity
 
 FILE = "live.json"  # in the run's folder
 SILENCE = 40.0  # seconds without figures after which the terminal says so
-_OFTEN, _SELDOM = 0.5, 2.0  # seconds between reads of the report: on a disk, at a URL
+_DISK_POLL, _URL_POLL = 0.5, 2.0  # seconds between reads of the report: on a disk, at a URL
 
 
 class Reports:
@@ -29,25 +29,25 @@ class Reports:
         """Take a report of the training: its kind and its figures."""
         if kind == "machine":
             self.began = {**figures, "at": time.time()}
-        self._write(kind, figures, seldom=kind == "train" and self.folder.local is None)
+        self._write(kind, figures, is_throttled=kind == "train" and self.folder.local is None)
 
     def show_measuring(self, text: str) -> OnWindow:
         """Return a callback that shows the progress of measuring a held-out text."""
         return lambda read, tokens: self._write(
-            "measure", {"text": text, "read": read, "heldout_tokens": tokens}, seldom=True
+            "measure", {"text": text, "read": read, "heldout_tokens": tokens}, is_throttled=True
         )
 
-    def _write(self, kind: str, figures: Mapping[str, Any], *, seldom: bool) -> None:
-        """Write a report; with `seldom` only if the last one is old enough to have been read."""
-        seconds = time.monotonic()
-        if self.is_first_worker and not (seldom and seconds - self.written_at < pause(self.folder)):
-            self.written_at = seconds
+    def _write(self, kind: str, figures: Mapping[str, Any], *, is_throttled: bool) -> None:
+        """Write a report; if `is_throttled`, only when the last one is old enough."""
+        is_due = time.monotonic() - self.written_at >= poll_seconds(self.folder)
+        if self.is_first_worker and (is_due or not is_throttled):
+            self.written_at = time.monotonic()
             self.folder.write_json(FILE, {"kind": kind, **figures, "began": self.began})
 
 
-def pause(folder: Location) -> float:
+def poll_seconds(folder: Location) -> float:
     """Return the seconds between two reads of the newest report."""
-    return _OFTEN if folder.local else _SELDOM
+    return _DISK_POLL if folder.local else _URL_POLL
 
 
 def read_newest(folder: Location) -> str:
@@ -81,22 +81,22 @@ def showing_reports(stage: str, folder: Location) -> Iterator[None]:
 
 def show_reports(stage: str, folder: Location, stop: threading.Event) -> None:
     """Show the reports of the first worker, in `folder`, until `stop` is set."""
-    last_text, heard_at, heldout, activity = "", time.monotonic(), "", ""
-    shown_at = heard_at
+    last_text, heard_at, heldout_note, activity = "", time.monotonic(), "", ""
+    said_at = heard_at
     began: dict[str, float] = {}
     with ExitStack() as stack:
         progress: Progress | None = None
-        while not stop.wait(pause(folder)):
+        while not stop.wait(poll_seconds(folder)):
             text = read_newest(folder)
             seconds = time.monotonic()
             if text in ("", last_text):
-                if seconds - shown_at > SILENCE:
-                    shown_at = seconds
+                if seconds - said_at > SILENCE:
+                    said_at = seconds
                     guess = "evaluating or saving" if progress else "still starting"
                     reason = activity or f"{guess}, or a machine is busy or does not answer"
                     say(f"{stage}: no progress for {seconds - heard_at:.0f} s: {reason}")
                 continue
-            last_text, heard_at, shown_at = text, seconds, seconds
+            last_text, heard_at, said_at = text, seconds, seconds
             figures = json.loads(text)
             activity = _activity(figures)
             if figures["kind"] != "train":
@@ -106,15 +106,15 @@ def show_reports(stage: str, folder: Location, stop: threading.Event) -> None:
                 if began.get("step"):
                     say(f"{stage}: resuming from step {began['step']:.0f}")
             if figures["kind"] == "heldout":
-                heldout = f", held-out perplexity {figures['average']:.1f}"
-                log_detail(f"step {figures['step']:.0f}{heldout}")
+                heldout_note = f", held-out perplexity {figures['average']:.1f}"
+                log_detail(f"step {figures['step']:.0f}{heldout_note}")
             elif figures["kind"] == "train":
-                read = figures["tokens"]
+                tokens = figures["tokens"]
                 if progress is None:
                     tokens_left = figures["seconds_left"] * figures["tokens_per_second"]
-                    bar = Progress(stage, read + tokens_left, unit="tokens", completed=read)
+                    bar = Progress(stage, tokens + tokens_left, unit="tokens", completed=tokens)
                     progress = stack.enter_context(bar)
-                progress.reach(read, _format_note(figures, heldout))
+                progress.reach(tokens, _format_note(figures, heldout_note))
 
 
 def _activity(figures: Mapping[str, Any]) -> str:
@@ -127,9 +127,9 @@ def _activity(figures: Mapping[str, Any]) -> str:
     )
 
 
-def _format_note(figures: Mapping[str, float], heldout: str) -> str:
+def _format_note(figures: Mapping[str, float], heldout_note: str) -> str:
     return (
-        f"step {figures['step']:.0f}, perplexity {figures['perplexity']:.1f}{heldout}, "
+        f"step {figures['step']:.0f}, perplexity {figures['perplexity']:.1f}{heldout_note}, "
         f"gradient norm {figures['gradient_norm']:.2f} ({figures['clipped']:.0%} clipped), "
         f"{figures['peak_memory_mb']:.0f} MB"
     )

@@ -182,14 +182,14 @@ def summary(figures: dict[str, float]) -> str:
         return f"{_UNCHANGED}; it has no softmax, so no perplexity"
     prefix = "" if "steps" in figures else f"{_UNCHANGED}; "
     words = f"{prefix}held-out perplexity {figures['heldout_perplexity']:.1f}"
-    unknown = unknown_words_remark(figures.get("heldout_unk_rate"))
+    remark = unknown_words_remark(figures.get("heldout_unk_rate"))
     if "times_below_unigram" not in figures:
-        return f"{words}{unknown}"
+        return f"{words}{remark}"
     times_below = figures["times_below_unigram"]
     advice = "" if times_below >= 1 else "; train on more text or for more epochs"
     return (
         f"{words}, {versus_unigram(times_below)} the unigram model's "
-        f"{figures['unigram_perplexity']:.1f}{unknown}{advice}"
+        f"{figures['unigram_perplexity']:.1f}{remark}{advice}"
     )
 
 
@@ -201,8 +201,8 @@ def score(figures: dict[str, float], started_from: str = "") -> str:
     """
     if "heldout_perplexity" not in figures or started_from:
         return ""
-    unknown = unknown_words_remark(figures.get("heldout_unk_rate"))
-    return f"perplexity {figures['heldout_perplexity']:.1f} on held-out general text{unknown}"
+    remark = unknown_words_remark(figures.get("heldout_unk_rate"))
+    return f"perplexity {figures['heldout_perplexity']:.1f} on held-out general text{remark}"
 
 
 def _check_filters(vocab: Location, network: NetworkSettings) -> None:

@@ -57,7 +57,7 @@ class Stage:
     """Whether a killed run's finished pieces at a URL lie in the output, and are taken up there."""
     cluster: bool = False
     """Whether its work is divided among processes, on this machine or on a cluster."""
-    takes_over: bool = False
+    reuses_output: bool = False
     """Whether it takes pieces from the output that it replaces: at a URL it is given that one's
     location as `previous_output`, where there is one."""
     settles_precision: Callable[[Mapping[str, Any]], bool] | None = None

@@ -122,9 +122,9 @@ def warn_unknown_labels(
     scheme = labelled.scheme
     if train is not None:
         known_labels = unknown_labels(kind, (), train, scheme="plain")
-    if unknown := unknown_labels(kind, known_labels, labelled, scheme=scheme):
-        names = ", ".join(unknown[:8]) + (", …" if len(unknown) > 8 else "")
-        count = len(unknown)
+    if labels := unknown_labels(kind, known_labels, labelled, scheme=scheme):
+        names = ", ".join(labels[:8]) + (", …" if len(labels) > 8 else "")
+        count = len(labels)
         say(f"{path}: {count} of its labels are not in the training file: {names}")
 
 

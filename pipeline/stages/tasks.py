@@ -130,22 +130,22 @@ def run(
     for split in ("dev", "test"):
         check_same_tags(data[split], data["train"].scheme)
         warn_unknown_labels(params.kind, data[split], path=sources[split], train=data["train"])
-    unfinished = work.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
+    work_folder = work.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
     epochs = params.seeds * sum(settings.epochs for settings in arms.values())
-    tracked = partial(
+    train_tracked = partial(
         prepare_task_run,
         name,
         params.kind,
         seeds=params.seeds,
         sources={**sources, "model": model},
-        work=unfinished,
+        work=work_folder,
     )
-    with work_folder_lock(unfinished), Progress(f"tasks {name}", epochs, unit="epochs") as bar:
+    with work_folder_lock(work_folder), Progress(f"tasks {name}", epochs, unit="epochs") as bar:
         tallies = {}
         for arm, settings in arms.items():
-            with tracked(settings=settings) as open_run:
+            with train_tracked(settings=settings) as open_run:
                 tallies[arm] = _train(
-                    unfinished / arm,
+                    work_folder / arm,
                     data,
                     params,
                     settings,
@@ -158,10 +158,10 @@ def run(
         tallies |= {name: [tally] for name, tally in _baselines(params.kind, data, model).items()}
         with new_folder(Location(out), **options) as folder:
             for arm in arms:
-                link_folder(unfinished / arm, folder / arm)
+                link_folder(work_folder / arm, folder / arm)
         figures = _figures(tallies, data)
     _draw_curves(out, arms, curve, picture, metric=_metric(figures))
-    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.rmtree(work_folder, ignore_errors=True)
     return figures
 
 

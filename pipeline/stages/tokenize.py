@@ -57,7 +57,7 @@ from ..text.shard_builder import (
     whole_results,
 )
 from ..text.work_folder import discard_pieces, work_folder
-from .corpus import TextName, read_manifest
+from .corpus import TextName, read_corpus_manifest
 from .stage import OUT, Argument, Numbers, Stage
 
 Job = TypeVar("Job")
@@ -65,7 +65,7 @@ Result = TypeVar("Result")
 _REQUIRED = ("manifest.json",)
 _EXTRA = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
 _FEW_HELD_OUT = "too few to measure perplexity reliably: raise tokenize.heldout"
-_LEFT_OUT = {  # the summary's phrase for each reason to leave out lines
+_PHRASES = {  # the summary's phrase for each reason to leave out lines
     "short": "as documents under tokenize.min_bytes",
     "long": "as documents over tokenize.max_bytes",
     "symbols": "as documents over tokenize.max_symbols",
@@ -100,7 +100,7 @@ STAGE = Stage(
     metrics={"tokens": "tokens"},
     resumes_in_output=True,
     cluster=True,
-    takes_over=True,
+    reuses_output=True,
 )
 
 
@@ -162,7 +162,7 @@ def run(
     `urls`, as the user wrote them. Finished pieces wait in `work`, from which a killed run is
     resumed. `previous_output` has the shards that are replaced if they are not at `out`.
     """
-    texts = read_manifest(corpus).texts
+    texts = read_corpus_manifest(corpus).texts
     inputs = {
         name: [source.to_input(corpus, urls) for source in texts[name].inputs] for name in texts
     }
@@ -194,7 +194,7 @@ def summary(figures: dict[str, float]) -> str:
     ]
     if heldout_tokens < LEAST_HELD_OUT:
         remarks.append(f"only {heldout_tokens:,} tokens are held out, {_FEW_HELD_OUT}")
-    for reason, phrase in _LEFT_OUT.items():
+    for reason, phrase in _PHRASES.items():
         if size := figures.get(f"dropped_{reason}_bytes", 0):
             remarks.append(f"{human_size(size)} left out {phrase}")
     for name, (share, remark) in _REMARKS.items():
@@ -238,26 +238,26 @@ def tokenize(
     )
     pieces = plan(inputs, column)
     domain_pieces = plan(check_inputs(domain[0]), domain[1]) if domain else []
-    with work_folder(work, "tokenize", out) as finished:
+    with work_folder(work, "tokenize", out) as pieces_folder:
         if out.local is None:
-            finished = out  # at a URL shards are written where they stay
-        pieces = [replace(piece, folder=finished, keep=keep) for piece in pieces]
+            pieces_folder = out  # at a URL shards are written where they stay
+        pieces = [replace(piece, folder=pieces_folder, keep=keep) for piece in pieces]
         pieces = _leave_out_copies(pieces, domain_pieces, cluster)
         previous_results = _read_previous_results(previous_output or out, out, pieces)
         results = _tokenize_pieces(pieces, previous_results, cluster)
-        total = accounting.sum_accounts(result.accounting for result in results)
-        if not total.tokens:
-            discard_pieces(finished)
-            phrases = [phrase for reason, phrase in _LEFT_OUT.items() if reason in total.left_out]
+        account = accounting.sum_accounts(result.accounting for result in results)
+        if not account.tokens:
+            discard_pieces(pieces_folder)
+            phrases = [phrase for reason, phrase in _PHRASES.items() if reason in account.left_out]
             problem = f"all is left out {', '.join(phrases)}" if phrases else "only white space"
             raise ElmoError(f"{inputs[0].url}: the text has no tokens, {problem}")
-        counts, report = total.counts(), quality.summarize([result.quality for result in results])
+        counts, report = account.counts(), quality.summarize([result.quality for result in results])
         shards = _list_shards(pieces, results)
         with output_location(out, required=_REQUIRED, pattern=_EXTRA, kind="shards") as folder:
             previous_files = {e.file for result in previous_results.values() for e in result.shards}
             new_files = {entry.file for entry in shards} - previous_files
-            if finished != folder:
-                folder.take_files(sorted(new_files), finished)
+            if pieces_folder != folder:
+                folder.take_files(sorted(new_files), pieces_folder)
             if previous_output is not None:
                 folder.take_files(sorted(previous_files), previous_output)
             else:
@@ -267,7 +267,7 @@ def tokenize(
             write_manifest(
                 folder,
                 shards=shards,
-                documents={"train": total.train_documents, "heldout": total.heldout_documents},
+                documents={"train": account.train_documents, "heldout": account.heldout_documents},
                 tokenizer=TokenizerEntry(
                     **msgspec.structs.asdict(tokenizer),
                     documents=params.documents,
@@ -277,7 +277,7 @@ def tokenize(
                 inputs=files,
                 quality=report,
             )
-        finished.delete_all(piece.result_name for piece in pieces)
+        pieces_folder.delete_all(piece.result_name for piece in pieces)
     return _metrics(counts, report, shards)
 
 
@@ -316,8 +316,8 @@ def _leave_out_copies(
 
     Leaks are text that the `domain_pieces`, those of the domain text, have on the other side.
     """
-    both_texts = [*pieces, *domain_pieces]
-    passages = run_tasks(find_passages, both_texts, cluster, "copies")
+    all_pieces = [*pieces, *domain_pieces]
+    passages = run_tasks(find_passages, all_pieces, cluster, "copies")
     passages, domain_passages = passages[: len(pieces)], passages[len(pieces) :]
     similarity = pieces[0].params.near_duplicates if pieces else 0.0
     left_out = find_copies(passages, similarity=similarity)

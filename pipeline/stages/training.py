@@ -154,16 +154,16 @@ def train(
         )
         _log_curves(log, folder)  # what MLflow lacks of the run that is resumed
         with live.run_alongside(_log_reports, log, folder):
-            trained = _on_workers(job, settings, cluster)
+            result = _train_on_workers(job, settings, cluster)
         _log_curves(log, folder)
         with new_folder(Location(curves), required=tuple(CURVES), pattern="") as new_curves:
             for name in CURVES:
                 (new_curves / name).write_bytes(folder.read(name))
-        log.log_metrics(_flatten(trained), step=trained.steps)
+        log.log_metrics(_flatten(result), step=result.steps)
         log.log_artifact(curves)
-        log.set_tag("model_digest", trained.digest)
+        log.set_tag("model_digest", result.digest)
         folder.remove()  # a run that is forced finds nothing finished
-    return trained
+    return result
 
 
 def _log_reports(log: tracking.Run, folder: Location, stop: threading.Event) -> None:
@@ -172,7 +172,7 @@ def _log_reports(log: tracking.Run, folder: Location, stop: threading.Event) -> 
     A report may be missed: `_log_curves` completes the figures.
     """
     last_text = ""
-    while not stop.wait(live.pause(folder)):
+    while not stop.wait(live.poll_seconds(folder)):
         text = live.read_newest(folder)
         figures = json.loads(text) if text != last_text else {}
         last_text = text
@@ -199,7 +199,7 @@ def _log_curves(log: tracking.Run, folder: Location) -> None:
 
 
 def _check_outputs(out: Location, curves: Path) -> None:
-    """Refuse equal outputs, and outputs that would replace files of others."""
+    """Refuse equal outputs, and outputs that would replace files of another program."""
     if out == Location(curves):
         raise ElmoError(f"{out}: is given for both the model and its curves; choose two folders")
     check_folder(out, required=("config.json", "weights.safetensors"), pattern=OTHER_FILE_PATTERN)
@@ -218,11 +218,11 @@ def _delete_leftovers(folder: Location) -> None:
     folder.sweep()
 
 
-def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> TrainingResult:
+def _train_on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> TrainingResult:
     """Train the job on the workers, and show its progress; raise `KeyboardInterrupt` if it was
     stopped and has saved."""
     with live.showing_reports(settings.stage, settings.folder):
-        ended = ray_cluster.fit(
+        result = ray_cluster.fit(
             _train_on_worker,
             {"job": job, "settings": settings},
             cluster=cluster,
@@ -231,11 +231,11 @@ def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> Train
             storage=settings.folder,
             stop=settings.stop,
         )
-    if isinstance(ended, str):
-        raise ElmoError(ended)
-    if ended is None:
+    if isinstance(result, str):
+        raise ElmoError(result)
+    if result is None:
         raise KeyboardInterrupt
-    return TrainingResult(*ended)
+    return TrainingResult(*result)
 
 
 def _name_training(settings: RunSettings) -> str:
@@ -245,11 +245,11 @@ def _name_training(settings: RunSettings) -> str:
     return f"{settings.stage}-{project}-{settings.folder.folder_name[:8]}"
 
 
-def _flatten(trained: TrainingResult) -> dict[str, float]:
+def _flatten(result: TrainingResult) -> dict[str, float]:
     """Return the figures as MLflow names metrics: by `time.text.name`."""
     return {
         f"{time}.{text}.{name}": value
-        for time, texts in (("before", trained.figures_before), ("after", trained.figures_after))
+        for time, texts in (("before", result.figures_before), ("after", result.figures_after))
         for text, figures in texts.items()
         for name, value in figures.items()
         if value is not None
@@ -338,8 +338,8 @@ def _measure_texts(
     """Return perplexities on all held-out texts; those of the job's own text may be given."""
 
     def measure(text: str, job: TrainingJob) -> dict[str, float | None]:
-        shown_job = replace(job, on_window=reports.show_measuring(text))
-        return heldout_perplexity(shown_job, workers=workers).to_dict()
+        reporting_job = replace(job, on_window=reports.show_measuring(text))
+        return heldout_perplexity(reporting_job, workers=workers).to_dict()
 
     own_figures = own_figures or measure(prepared_job.text, prepared_job.job)
     return {prepared_job.text: own_figures} | {

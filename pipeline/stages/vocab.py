@@ -128,8 +128,8 @@ def count_types(
         for entry in shards.entries(split)
     ]
     finished = set(work.names())
-    unfinished = [job for job in jobs if job[3] not in finished]
-    for _ in workers.tasks(count_shard, unfinished, cluster=cluster, label="vocab"):
+    unfinished_jobs = [job for job in jobs if job[3] not in finished]
+    for _ in workers.tasks(count_shard, unfinished_jobs, cluster=cluster, label="vocab"):
         pass
     tables = in_parallel(lambda job: _read_counts(work, job[3]), jobs)
     train_shards = len(shards.entries("train"))
@@ -205,8 +205,8 @@ def _choose_characters(train: TypeCounts, params: VocabSettings) -> Characters:
         occurrences += np.bincount(
             text, weights=np.repeat(counts, lengths), minlength=len(occurrences)
         )
-    frequent = np.flatnonzero(occurrences >= params.min_character_count)
-    order = frequent[np.argsort(-occurrences[frequent], kind="stable")]
+    frequent_characters = np.flatnonzero(occurrences >= params.min_character_count)
+    order = frequent_characters[np.argsort(-occurrences[frequent_characters], kind="stable")]
     return Characters(tuple(chr(i) for i in order), params.max_characters)
 
 
@@ -220,6 +220,6 @@ def _count_long(counts: TypeCounts, characters: Characters) -> int:
 
 def _write_lines(path: Path, lines: pa.StringArray) -> None:
     """Write strings, one per line, as `Vocabulary.save` does, without a Python object for each."""
-    joined = pc.binary_join_element_wise(lines, "", "\n")
-    offsets = np.frombuffer(joined.buffers()[1], np.int32)
-    path.write_bytes(joined.buffers()[2][: int(offsets[len(joined)])])
+    text = pc.binary_join_element_wise(lines, "", "\n")
+    offsets = np.frombuffer(text.buffers()[1], np.int32)
+    path.write_bytes(text.buffers()[2][: int(offsets[len(text)])])

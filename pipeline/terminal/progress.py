@@ -25,7 +25,7 @@ class Progress:
 
     def __init__(self, label: str, total: float | None, *, unit: str, completed: float = 0) -> None:
         self.label, self.total, self.unit = label, total, unit
-        self.began = self.last_update = time.monotonic()
+        self.start_time = self.last_update = time.monotonic()
         self.initial, self.completed, self.note = completed, completed, ""
         self.terminal = sys.stderr is not None and sys.stderr.isatty()
         self._over = threading.Event()
@@ -58,10 +58,10 @@ class Progress:
 
     def figures(self) -> str:
         """Return as text what is done, the speed, the time so far and the time left."""
-        seconds = max(1e-9, time.monotonic() - self.began)
+        seconds = max(1e-9, time.monotonic() - self.start_time)
         if not self.unit:
             return ", ".join(filter(None, [f"{_clock_time(seconds)} so far", self.note]))
-        rate = (self.completed - self.initial) / max(1e-9, self.last_update - self.began)
+        rate = (self.completed - self.initial) / max(1e-9, self.last_update - self.start_time)
         total_text = f" of {self.total:,.0f}" if self.total is not None else ""
         parts = [f"{self.completed:,.0f}{total_text} {self.unit}"]
         if rate > 0:

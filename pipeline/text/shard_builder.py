@@ -17,7 +17,7 @@ from msgspec import DecodeError, Struct, json, to_builtins
 from elmo.data.arrays import Int64s
 from elmo.data.manifest import SPLITS, Dropped, ShardEntry, Split
 from elmo.data.shards import describe_shard, shard_name, write_shard
-from elmo.data.tokenizer import Tokenizer, load_recorded, sentence_splitter
+from elmo.data.tokenizer import Tokenizer, load_recorded_tokenizer, sentence_splitter
 from elmo.errors import ElmoError
 from elmo.io.location import Location, in_parallel
 from elmo.io.records import Sha256
@@ -105,7 +105,7 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     """Tokenize one piece of the corpus, write its shards, and return its result."""
     split = sentence_splitter()[0] if piece.params.sentences == "split" else None
     accounting, quality = Accounting(), QualityCounts()
-    builder = _Builder(piece, load_recorded(piece.tokenizer), accounting, quality)
+    builder = _Builder(piece, load_recorded_tokenizer(piece.tokenizer), accounting, quality)
     left_out = {
         reason: np.array(ranges, np.int64).reshape(-1, 2) for reason, ranges in piece.left_out
     }
@@ -371,7 +371,7 @@ def _pieces(
     if not tokenizer.kind.splits_at_spaces:
         numbers = np.arange(len(stretches), dtype=np.int32)
         return stretches, numbers, numbers.astype(np.int64), counts, lost_bytes
-    is_whole = pc.match_substring_regex(stretches, f"^{tokenizer.kind.one_token}$")
+    is_whole = pc.match_substring_regex(stretches, f"^{tokenizer.kind.one_token_pattern}$")
     other_stretches = np.flatnonzero(~is_whole.to_numpy(zero_copy_only=False))
     texts = stretches.filter(pc.invert(is_whole)).to_pylist()
     token_lists = tokenizer.split(texts)

@@ -107,10 +107,10 @@ def catch_mlflow_errors() -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.filename:
             raise  # a file of this machine, not MLflow's answer
-        raise ElmoError(explain(error)) from error
+        raise ElmoError(explain_mlflow_error(error)) from error
 
 
-def explain(error: BaseException) -> str:
+def explain_mlflow_error(error: BaseException) -> str:
     """Return a message for the user, in one line, about an exception of MLflow."""
     if match := _UNREACHABLE.search(str(error)):
         return (

@@ -26,7 +26,7 @@ from .client import (
     catch_mlflow_errors,
     check_mlflow,
     experiment_id,
-    explain,
+    explain_mlflow_error,
     home_before_move,
     mlflow_client,
     shown_uri,
@@ -86,8 +86,8 @@ class Run:
 
     def end(self, status: str) -> None:
         """Mark the run as ended with an MLflow status."""
-        ended = _milliseconds()
-        self._call(lambda client: client.set_terminated(self.run_id, status, ended))
+        end_time = _milliseconds()
+        self._call(lambda client: client.set_terminated(self.run_id, status, end_time))
 
     def close(self, wait: float = 10.0) -> int:
         """Send what MLflow lacks, for about `wait` seconds at most; return how much is left.
@@ -103,14 +103,14 @@ class Run:
         return len(self._metrics) + len(self._calls)
 
     def _call(self, call: Callable[[Any], Any]) -> None:
-        """Do what can be repeated, in order, after the figures."""
+        """Make a repeatable call to MLflow, after all figures and earlier calls are sent."""
         self._calls.append(call)
         self._send()
 
     def _send(self) -> bool:
-        """Send all that waits; tell whether MLflow has it now."""
-        began = time.monotonic()
-        if began < self._next_attempt:
+        """Send everything that is queued; tell whether MLflow has received it."""
+        start = time.monotonic()
+        if start < self._next_attempt:
             return False
         try:
             client = mlflow_client()
@@ -123,10 +123,10 @@ class Run:
             self._resumed = True
             self._steps.clear()
             if not self._is_away:
-                say(f"{explain(error)}; missing figures are sent when it answers")
+                say(f"{explain_mlflow_error(error)}; missing figures are sent when it answers")
             self._is_away = True
             end = time.monotonic()  # an outage takes a tenth of the time at most
-            self._next_attempt = end + min(max(1.0, 10 * (end - began)), _LONGEST_PAUSE)
+            self._next_attempt = end + min(max(1.0, 10 * (end - start)), _LONGEST_PAUSE)
             return False
         if self._is_away:
             say("MLflow answers again")

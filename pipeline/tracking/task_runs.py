@@ -14,7 +14,7 @@ from elmo.io.location import Location
 from elmo.io.records import digest, sha256
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
-from elmo.tasks.example_files import files_below
+from elmo.tasks.example_files import list_files
 from elmo.tasks.settings import TaskSettings
 
 from .. import tracking
@@ -51,7 +51,7 @@ def prepare_task_run(
     inputs = {name: source_digest(name, path) for name, path in sources.items()}
     folder = work.absolute() / fingerprint("tasks", RESULTS_VERSION, params, inputs)
     tracking.check_mlflow()
-    with ExitStack() as runs:
+    with ExitStack() as stack:
 
         @cache
         def open_run() -> tracking.Run:
@@ -59,7 +59,7 @@ def prepare_task_run(
             run = tracking.run(
                 "tasks", params, inputs=inputs, sources=dict(sources), folder=Location(folder)
             )
-            return runs.enter_context(run)
+            return stack.enter_context(run)
 
         yield open_run
 
@@ -69,7 +69,7 @@ def source_digest(name: str, path: Path) -> str:
     if name == "model":
         return model_digest(path)
     if path.is_dir():
-        files = files_below(path)
+        files = list_files(path)
         return digest([[file.relative_to(path).as_posix(), sha256(file)] for file in files])
     if not path.is_file():
         raise NotFound(f"{path}: no such file; check the name")

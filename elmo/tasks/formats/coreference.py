@@ -42,7 +42,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
     """Read documents in CoNLL-2012 columns (also LitBank): words in column 4, clusters in the last,
     unless the request says otherwise.
 
-    There (3 begins a mention of cluster 3, 3) ends it, and | separates several.
+    In the cluster column, `(3` begins a mention of cluster 3, `3)` ends it, and `|` separates them.
     """
     documents: list[Example] = []
     counts: Counter[str] = Counter()
@@ -215,9 +215,9 @@ def _document(
     merged: list[set[Range]] = []
     for cluster in clusters:
         joined = {(int(a), int(b)) for a, b in cluster}
-        touching = [rival for rival in merged if rival & joined]
-        counts["clusters_joined"] += len(touching)
-        merged = [rival for rival in merged if not rival & joined] + [joined.union(*touching)]
+        matches = [rival for rival in merged if rival & joined]
+        counts["clusters_joined"] += len(matches)
+        merged = [rival for rival in merged if not rival & joined] + [joined.union(*matches)]
     clusters = tuple(tuple(sorted(cluster)) for cluster in merged if len(cluster) > 1)
     counts["clusters"] += len(clusters)
     counts["dropped_clusters_of_one"] += len(merged) - len(clusters)

@@ -386,12 +386,12 @@ def tokens_covering(offsets: Sequence[Range], start: int, stop: int) -> Range:
 
     `offsets` are the tokens' character ranges.
     """
-    touched = [
+    indices = [
         k
         for k, (token_start, token_stop) in enumerate(offsets)
         if token_start < stop and token_stop > start
     ]
-    return touched[0], touched[-1] + 1
+    return indices[0], indices[-1] + 1
 
 
 def width_error(path: Path, number: int, width: int, first_width: int, unit: str) -> ElmoError:

@@ -90,7 +90,7 @@ def test_a_model_of_an_earlier_version_cuts_text_as_it_did() -> None:
     assert TextTokenizer(earlier)("می‌خواهم 🇩🇪") == [["می", "\u200c", "خواهم", "🇩", "🇪"]]
     assert TextTokenizer(now)("می‌خواهم 🇩🇪") == [["می‌خواهم", "🇩🇪"]]
     assert TextTokenizer(earlier)(TEXT) == TextTokenizer(now)(TEXT)
-    assert not earlier.same_tokens(now)
+    assert not earlier.has_same_tokens(now)
     with pytest.raises(ElmoError, match="install the version of this package that trained"):
         TextTokenizer(msgspec.structs.replace(now, pattern=r"\w"))
 
@@ -128,7 +128,7 @@ def test_sentences_are_cut_as_described() -> None:
     sentences = TextTokenizer(described)(TEXT)
     assert [tokens[-1] for tokens in sentences][:2] == ["here.", "3.14!"]
     assert len(sentences) == 4
-    assert described.same_tokens(installed_tokenization("whitespace"))
+    assert described.has_same_tokens(installed_tokenization("whitespace"))
 
 
 def other(**changes: Any) -> Tokenization:

@@ -70,11 +70,11 @@ def test_a_folder_is_listed_while_others_write_and_delete_in_it(tmp_path: Path) 
 
 def test_a_written_file_gets_its_name_once(location: Location) -> None:
     for text, given in (("first", True), ("second", False)):
-        with location.temporary() as path:
+        with location.temporary_file() as path:
             path.write_text(text)
             assert location.publish(path, "name") is given
     assert location.read("name") == b"first"
-    with pytest.raises(KeyboardInterrupt), location.temporary() as path:
+    with pytest.raises(KeyboardInterrupt), location.temporary_file() as path:
         path.write_text("half")
         raise KeyboardInterrupt
     assert location.names() == ["name"]
@@ -132,7 +132,7 @@ import sys
 import threading
 from elmo.io.location import Location
 location = Location(sys.argv[1])
-with location.temporary() as path:
+with location.temporary_file() as path:
     path.write_text("half")
     print("ready", flush=True)
     sys.stdin.readline()

@@ -23,7 +23,7 @@ from elmo.tasks.features import (
     words_and_pairs,
 )
 from elmo.tasks.formats.fields import ExampleSet
-from elmo.tasks.kinds import FEATURED, task_settings
+from elmo.tasks.kinds import KINDS_WITH_FEATURES, task_settings
 from elmo.tasks.task import Task, record_digest
 from elmo.tasks.train import predict_all
 from elmo.tasks.vectors import SoftmaxVectors
@@ -206,7 +206,7 @@ def test_shapes_of_words() -> None:
     assert [describe_shape(word) for word in words] == ["Xx", "XxX", "X-dx", "d", "x", ""]
 
 
-@pytest.mark.parametrize("kind", FEATURED)
+@pytest.mark.parametrize("kind", KINDS_WITH_FEATURES)
 def test_what_the_network_does_not_learn_the_features_do(kind: str, tmp_path: Path) -> None:
     """The network's rate is 0. What dev chose is kept: the loaded task answers as it did."""
     changes = {"lr": 0.0, "features": ROWS}
@@ -277,7 +277,7 @@ def test_static_vectors_are_the_rows_of_the_softmax(tiny_model_folder: Path) -> 
     assert second.shape == (1, 1, 3 * len(none)) and not second.any()
 
 
-@pytest.mark.parametrize("kind", FEATURED)
+@pytest.mark.parametrize("kind", KINDS_WITH_FEATURES)
 def test_static_vectors_answer_with_the_rest(
     kind: str, tmp_path: Path, tiny_model_folder: Path
 ) -> None:

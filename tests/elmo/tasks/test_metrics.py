@@ -13,7 +13,7 @@ from elmo.tasks.metrics import (
     Tally,
     answer_f1,
     interval_over_seeds,
-    normalised_answer,
+    normalize_answer,
     paired_bootstrap,
     predicate_arguments,
     tally_answers,
@@ -84,8 +84,8 @@ def test_continued_arguments_are_one_and_the_predicate_is_none() -> None:
 
 
 def test_squad_normalisation_and_scores() -> None:
-    assert normalised_answer("The  cat's, AN  “owl”!") == "cats “owl”"
-    assert normalised_answer("a") == ""
+    assert normalize_answer("The  cat's, AN  “owl”!") == "cats “owl”"
+    assert normalize_answer("a") == ""
     assert answer_f1("the red house", "red houses") == pytest.approx(0.5)
     assert answer_f1("", "x") == 0.0
     scores = tally_answers([["Rome", "the city"], ["1973"]], ["City!", "in 1973"]).scores()

@@ -192,7 +192,7 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
     corpus.run(
         Location(tmp_path / "out"), own_files(tmp_path, "review"), work=Location(tmp_path / "runs")
     )
-    assert corpus.list_files(Location(tmp_path / "out"), "general") == "b.parquet"
+    assert corpus.describe_files(Location(tmp_path / "out"), "general") == "b.parquet"
 
 
 def test_binary_is_refused_before_anything_is_tokenized(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_wrong_manifest_is_one_line(
     change(manifest)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ElmoError, match=rf"manifest\.json: .*{message}") as error:
-        corpus.read_manifest(Location(tmp_path))
+        corpus.read_corpus_manifest(Location(tmp_path))
     assert "\n" not in str(error.value)
 
 
@@ -245,6 +245,6 @@ def test_logins_stay_out_of_the_manifest_and_reach_the_reader(
         work=Location(tmp_path / "runs"),
     )
     assert "hunter2" not in (tmp_path / "corpus" / "manifest.json").read_text()
-    source = corpus.read_manifest(Location(tmp_path / "corpus")).texts["domain"].inputs[0]
+    source = corpus.read_corpus_manifest(Location(tmp_path / "corpus")).texts["domain"].inputs[0]
     assert source.url == "ftp://host/a.txt"
     assert source.to_input(Location(tmp_path / "corpus"), patterns) == named

@@ -174,14 +174,14 @@ def text_of(page: str) -> str:
     "said",
     [
         "models:/elmo@champion , version 7",
-        "general text in 870 steps: 1,083,132 tokens and ends of sentences, those of each reading",
+        "general text in 870 steps: 1,083,132 tokens and sentence ends, counting every epoch",
         "General 1,234 5,678 100,000 5.1% 600,000 80.0% 1.2%",
         "Left out of the general text, in bytes: near copy 30,000, space 90,000. Left out",
         "Left out of the domain text, in bytes: nothing.",
         "General text 414.4 86.0 115.0 +33.7% 3.60 × 1.313 9,467 2.9%",
         "Domain text 473.0 150.0 85.1 −43.3% 5.56 ×",
         "81.8 on general text (forward 82.7, backward 80.9; unigram model 399.1)",
-        "; two random tokens have 0.",
+        "Two random tokens have a cosine of 0.",
     ],
 )
 def test_the_page_says(page: str, said: str) -> None:
