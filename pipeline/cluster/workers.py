@@ -222,10 +222,11 @@ def fit(
 ) -> Any:
     """Run `loop(config, rank, size, device)` on each worker of Ray Train; return rank 0's result.
 
-    With `cluster.workers` 0 the loop runs in this process, without Ray. If a worker dies or raises
-    an exception, Ray Train restarts all, at most `cluster.restarts` times, and the loop resumes
-    from its own checkpoints, which lie in the run's folder `storage`. SIGINT and SIGTERM reach
-    remote workers as the flag `stop`. Messages call the training `label`, Ray's dashboard `name`.
+    With `cluster.workers` 0 the loop runs in this process, without Ray. If a worker is lost, all
+    are restarted, and the loop resumes from its own checkpoints, which lie in the run's folder
+    `storage`; `cluster.restarts` counts anew after each. An exception of the loop is raised as it
+    is. SIGINT and SIGTERM reach remote workers as the flag `stop`. Messages call the training
+    `label`, Ray's dashboard `name`.
     """
     if has_cluster() and cluster.workers == 0:
         raise ElmoError(f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']} and {NO_WORKERS}")
@@ -238,9 +239,8 @@ def fit(
     logging.getLogger("ray.train").setLevel(logging.WARNING)
     folder = storage.absolute()
     # A failure to start is the end of a wait of a minute, on this machine of half a minute.
-    limits = FailureConfig(
-        max_failures=cluster.restarts, controller_failure_limit=round(cluster.wait_minutes)
-    )
+    # Ray Train would start again after each exception of the loop, too: we restart.
+    limits = FailureConfig(max_failures=0, controller_failure_limit=round(cluster.wait_minutes))
     run = RunConfig(
         name=name,
         storage_path=str(folder.local or temporary_folder() / "ray-train"),
@@ -262,7 +262,8 @@ def fit(
         )
         return trainer.fit().return_value
 
-    for restarts_left in reversed(range(cluster.restarts + 1)):
+    checkpoints, restarts_left = (folder / "checkpoints").folders(), cluster.restarts
+    while True:
         with session() as ray:
             waiting = free_cores.WaitReport(label, cluster)
             with free_cores.hold_cores(ray, cluster, waiting, is_own=not has_cluster()):
@@ -270,32 +271,39 @@ def fit(
             try:
                 return _stoppable(train, stop)
             except TrainingFailedError as error:
-                # If a worker is lost just as it starts, Ray Train does not restart, and keeps the
-                # cores of the others until this process leaves Ray.
-                cause = getattr(error, "controller_failure", None)
-                if not restarts_left or not isinstance(cause, ray.exceptions.RayActorError):
-                    raise ElmoError(f"{label}: {_describe_failure(error, cluster)}") from error
-                ray.shutdown()
+                loss = _describe_loss(error)
+                saved = (folder / "checkpoints").folders()
+                restarts_left = restarts_left if saved == checkpoints else cluster.restarts
+                checkpoints = saved
+                if not restarts_left:
+                    raise ElmoError(
+                        f"{label}: {loss}; restarted {cluster.restarts} times without a new "
+                        "checkpoint; find the cause in Ray's logs, add nodes, lower workers or "
+                        "raise wait_minutes, then run the same command again to resume"
+                    ) from error
+                say(f"{label}: {loss}; restarting from the newest checkpoint")
+                restarts_left -= 1
+                if not hasattr(error, "worker_failures"):
+                    ray.shutdown()  # of workers that were lost at their start, it keeps the cores
 
 
-def _describe_failure(error: Exception, cluster: Cluster) -> str:
-    """Return one line for the error with which Ray Train gives up: the worker, its last error, and
-    what to do."""
-    remedy = "then run the same command again to resume"
-    failures = getattr(error, "worker_failures", None)
+def _describe_loss(error: Exception) -> str:
+    """Return a few words about the lost worker for which Ray Train gave up, and the cause; raise
+    an exception of the loop as it is."""
+    failures = {
+        rank: getattr(failure, "cause", failure)
+        for rank, failure in getattr(error, "worker_failures", {}).items()
+    }
+    for cause in failures.values():
+        # Ray's error of a lost worker; the loss breaks the connections of the others: RuntimeError
+        is_loss = isinstance(cause, RuntimeError | OSError) or type(cause).__module__[:4] == "ray."
+        if not is_loss:
+            raise cause from None
     if not failures:
         cause = getattr(error, "controller_failure", error)
-        return (
-            f"its workers did not start, or died at once ({first_line(cause)}); add nodes, lower "
-            f"workers or raise wait_minutes, {remedy}"
-        )
-    # A worker that is lost or fails breaks the connections of the others: their RuntimeError.
+        return f"its workers did not start, or were lost at once ({first_line(cause)})"
     rank = min(failures, key=lambda rank: (type(failures[rank]) is RuntimeError, rank))
-    cause = failures[rank]
-    return (
-        f"worker {rank} failed again after restart {cluster.restarts} ({type(cause).__name__}: "
-        f"{reason_of(cause)}); find the cause in Ray's logs, {remedy}"
-    )
+    return f"worker {rank} lost ({type(failures[rank]).__name__}: {reason_of(failures[rank])})"
 
 
 def choose_device(cluster: Cluster) -> str:

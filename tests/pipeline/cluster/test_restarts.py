@@ -54,15 +54,10 @@ def faulty(config: dict[str, Any], rank: int, size: int, device: str) -> None:
 
 
 @pytest.mark.ray
-def test_a_fault_of_the_code_ends_in_one_line_that_names_its_worker(
-    tmp_path: Path, one_session: None
-) -> None:
-    line = (
-        r"^train: worker 1 failed again after restart 1 \(KeyError: 'a fault'\); [^\n]* to resume$"
-    )
-    with pytest.raises(ElmoError, match=line):
+def test_an_exception_of_the_loop_is_raised_at_once(tmp_path: Path, one_session: None) -> None:
+    with pytest.raises(KeyError, match="a fault"):
         fit(tmp_path, Cluster(workers=2, cpus=1, restarts=1), faulty, {"folder": str(tmp_path)})
-    assert (tmp_path / "starts").read_text() == "xx"
+    assert (tmp_path / "starts").read_text() == "x"
 
 
 def at_once(config: dict[str, Any], rank: int, size: int, device: str) -> None:
@@ -71,6 +66,6 @@ def at_once(config: dict[str, Any], rank: int, size: int, device: str) -> None:
 
 @pytest.mark.ray
 def test_workers_that_die_each_time_end_in_one_line(tmp_path: Path, one_session: None) -> None:
-    line = r"^train: (worker \d failed again|its workers did not start).* again to resume$"
+    line = r"^train: (worker \d lost|its workers did not start).* 1 times .* again to resume$"
     with pytest.raises(ElmoError, match=line):
         fit(tmp_path, Cluster(workers=2, cpus=1, restarts=1), at_once)
