@@ -149,10 +149,10 @@ def _kept_ids(project: Path) -> set[int]:
 
 
 def _perplexities(project: Path, unseen: Path) -> dict[str, float]:
-    metrics = json.loads((project / "metrics/pretrain.json").read_text())
+    figures = json.loads((project / "numbers/pretrain.json").read_text())
     model = str(project / "models/pretrain")
     answer = json.loads(_elmo("perplexity", model, "--input", str(unseen), "--json"))
-    return {"held out": metrics["heldout_perplexity"], "unseen": answer["perplexity"]}
+    return {"held out": figures["heldout_perplexity"], "unseen": answer["perplexity"]}
 
 
 def _elmo(*words: str) -> str:
