@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_030,
-    "pipeline": 14_311,
+    "pipeline": 14_310,
     "research": 2_308,
     "benchmarks": 3_714,
     "tests": 27_032,

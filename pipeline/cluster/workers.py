@@ -272,9 +272,8 @@ def fit(
                 return _stoppable(train, stop)
             except TrainingFailedError as error:
                 loss = _describe_loss(error)
-                saved = (folder / "checkpoints").folders()
-                restarts_left = restarts_left if saved == checkpoints else cluster.restarts
-                checkpoints = saved
+                if (newest := (folder / "checkpoints").folders()) != checkpoints:
+                    checkpoints, restarts_left = newest, cluster.restarts
                 if not restarts_left:
                     raise ElmoError(
                         f"{label}: {loss}; restarted {cluster.restarts} times without a new "
