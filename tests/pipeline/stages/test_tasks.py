@@ -237,6 +237,6 @@ def test_labels_that_training_lacks_are_said(
 
 def test_a_column_names_the_first_score_of_every_metric() -> None:
     """Else `dvc metrics show` would lack it."""
-    for metric, columns in metrics._COUNT_COLUMNS.items():
+    for metric, columns in metrics._COUNTS.items():
         scores = metrics.Tally(metric, [(1.0,) * columns]).scores()
         assert f"{min(scores, key=score_order)}_higher_better" in tasks.STAGE.metrics
