@@ -47,10 +47,10 @@ def main() -> None:
     results: dict[str, Any] = {"documents": len(dirty)}
     with tempfile.TemporaryDirectory() as folder:
         for name, records in texts.items():
-            filters = FILTERS | {"near_duplicates": options.similarity}
-            filters = filters if name == "filtered" else {}
+            is_filtered = name == "filtered"
+            filters = FILTERS | {"near_duplicates": options.similarity} if is_filtered else {}
             project = _run(Path(folder) / name, records, filters, train=bool(options.unseen))
-            if filters:
+            if is_filtered:
                 results |= score(records, _kept_ids(project))
             if options.unseen:
                 results[f"perplexity, {name}"] = _perplexities(project, options.unseen)
@@ -90,8 +90,8 @@ def score(records: list[dict[str, Any]], kept: set[int]) -> dict[str, float]:
     ]
     left_out = {record["id"] for record in records} - kept
     copies = left_out - filtered
-    scores = {"copies, precision": len(copies & {k for pair in pairs for k in pair[:2]})}
-    scores = {name: count / max(1, len(copies)) for name, count in scores.items()}
+    in_pairs = {number for pair in pairs for number in pair[:2]}
+    scores = {"copies, precision": len(copies & in_pairs) / max(1, len(copies))}
     for kind in ("copy", "near"):
         is_found = [bool({a, b} & left_out) for a, b, of_kind in pairs if of_kind == kind]
         scores[f"{kind}, recall"] = sum(is_found) / max(1, len(is_found))

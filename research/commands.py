@@ -211,6 +211,8 @@ def few(
             f"--draws must be a number of 1 or more, or one for each of --counts; found "
             f"{drawing['draws']!r}"
         )
+    if drawing["masked"] and not drawing["peer"]:
+        raise ElmoError("--masked needs --peer, the Python that reads the model")
     drawing |= {"counts": counts, "draws": draws, "static": _static(drawing["static"])}
     drawing["columns"] = task_training.parse_pairs(
         "--columns", columns.split(",") if columns else []

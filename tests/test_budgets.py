@@ -13,7 +13,7 @@ OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_030,
     "pipeline": 14_310,
-    "research": 2_308,
+    "research": 2_310,
     "benchmarks": 3_714,
     "tests": 27_032,
 }

@@ -149,11 +149,11 @@ def _linear(
             for strength in (_STRENGTHS if scored_dev else (1.0,))
         ]
     gold = [example.label for example in scored_dev]
-    is_correct = [
+    dev_scores = [
         model.score(scale.transform(features(scored_dev)), gold) if scored_dev else 0.0
         for model in models
     ]
-    best = models[int(np.argmax(is_correct))]
+    best = models[int(np.argmax(dev_scores))]
 
     def predict(examples: Sequence[Classified]) -> list[str]:
         return best.predict(scale.transform(features(examples))).tolist() if examples else []

@@ -238,8 +238,8 @@ def fit(
 
     logging.getLogger("ray.train").setLevel(logging.WARNING)
     folder = storage.absolute()
-    # A failure to start is the end of a wait of a minute, on this machine of half a minute.
-    # Ray Train would start again after each exception of the loop, too: we restart.
+    # `max_failures` would also restart after an exception of the loop, such as bad input. Ray counts
+    # a failure to start after each minute of waiting (on this machine, half a minute).
     limits = FailureConfig(max_failures=0, controller_failure_limit=round(cluster.wait_minutes))
     run = RunConfig(
         name=name,
