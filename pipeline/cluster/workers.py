@@ -238,8 +238,8 @@ def fit(
 
     logging.getLogger("ray.train").setLevel(logging.WARNING)
     folder = storage.absolute()
-    # `max_failures` would also restart after an exception of the loop, such as bad input. Ray counts
-    # a failure to start after each minute of waiting (on this machine, half a minute).
+    # `max_failures` would also restart after an exception of the loop, such as bad input. Ray
+    # counts a failure to start after each minute of waiting (on this machine, half a minute).
     limits = FailureConfig(max_failures=0, controller_failure_limit=round(cluster.wait_minutes))
     run = RunConfig(
         name=name,
