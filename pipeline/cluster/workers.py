@@ -274,15 +274,18 @@ def fit(
                 loss = _describe_loss(error)
                 if (newest := (folder / "checkpoints").folders()) != checkpoints:
                     checkpoints, restarts_left = newest, cluster.restarts
-                if not restarts_left:
+                start_failure = getattr(error, "controller_failure", None)
+                is_loss = isinstance(start_failure, ray.exceptions.RayActorError | None)
+                if not (is_loss and restarts_left):
+                    count = f" after restart {cluster.restarts} without a new checkpoint"
                     raise ElmoError(
-                        f"{label}: {loss}; restarted {cluster.restarts} times without a new "
-                        "checkpoint; find the cause in Ray's logs, add nodes, lower workers or "
-                        "raise wait_minutes, then run the same command again to resume"
+                        f"{label}: {loss}{count if is_loss else ''}; find the cause in Ray's logs, "
+                        "add nodes, lower workers or raise wait_minutes, then run the same command "
+                        "again to resume"
                     ) from error
                 say(f"{label}: {loss}; restarting from the newest checkpoint")
                 restarts_left -= 1
-                if not hasattr(error, "worker_failures"):
+                if start_failure is not None:
                     ray.shutdown()  # of workers that were lost at their start, it keeps the cores
 
 

@@ -66,6 +66,8 @@ def at_once(config: dict[str, Any], rank: int, size: int, device: str) -> None:
 
 @pytest.mark.ray
 def test_workers_that_die_each_time_end_in_one_line(tmp_path: Path, one_session: None) -> None:
-    line = r"^train: (worker \d lost|its workers did not start).* 1 times .* again to resume$"
+    line = (
+        r"^train: (worker \d lost|its workers did not start).* after restart 1 .* again to resume$"
+    )
     with pytest.raises(ElmoError, match=line):
         fit(tmp_path, Cluster(workers=2, cpus=1, restarts=1), at_once)
