@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_313,
     "research": 2_310,
     "benchmarks": 3_714,
-    "tests": 27_034,
+    "tests": 27_044,
 }
 
 

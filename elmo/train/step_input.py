@@ -193,7 +193,7 @@ def _receive(receiving: Connection, device: torch.device) -> Iterator[PreparedSt
     while True:
         try:
             item = pickle.loads(receiving.recv_bytes())
-        except EOFError:
+        except (EOFError, OSError):  # OSError: it ended within a message
             raise ElmoError(
                 "the process that reads the text ended; run the same command again (in a script, "
                 'put your code below if __name__ == "__main__":)'

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch.utils._pytree import tree_leaves
 
 from elmo.errors import ElmoError
 from elmo.train.step import WorkerGroup
-from elmo.train.step_input import StepPreparer, read_ahead
+from elmo.train.step_input import StepPreparer, _receive, read_ahead
 from tests.elmo.train.test_loop import SETTINGS, job
 
 pytestmark = pytest.mark.slow  # each test starts processes
@@ -76,3 +77,12 @@ def test_a_killed_process_is_said(tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match="the text ended"):
         list(items)
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\0\0\0\x09half"])
+def test_a_process_that_ends_within_a_message_is_said(sent: bytes) -> None:
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    os.write(sending.fileno(), sent)  # the message's length, 9, and a part of it
+    sending.close()
+    with pytest.raises(ElmoError, match="the text ended"):
+        next(_receive(receiving, torch.device("cpu")))
