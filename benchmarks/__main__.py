@@ -143,7 +143,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", type=_file, help="model folder")
     parser.add_argument("--tags-train", type=_file, help="tagged sentences to train on, CoNLL-U")
     parser.add_argument("--tags-dev", type=_file, help="tagged sentences, dev split")
-    parser.add_argument("--tags-test", type=_file, help="tagged sentences to score")
     parser.add_argument("--questions", type=_file, help="questions in SQuAD's JSON format")
     parser.add_argument("--fasttext", type=_file, help="word vectors, word2vec text format")
     parser.add_argument("--peers", type=Path, help="folder for the others' environments")

@@ -46,7 +46,7 @@ def main() -> None:
     from benchmarks.machine import precisions, show
 
     sides = [f"ours {precision}" for precision in precisions()]
-    runs = {side: [] for side in (*options.peer, *sides)}
+    runs: dict[str, list[Any]] = {side: [] for side in (*options.peer, *sides)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         embedding.make_weights(folder, options.size)
@@ -63,7 +63,7 @@ def main() -> None:
                     side_runs.append(training.run(steps, name, side)[0])
                 else:
                     side_runs.append(embedding.run(options, name, *side.split()))
-    figures = {}
+    figures: dict[str, Any] = {}
     for python in options.peer:
         peer = f"bilm-tf on TensorFlow {runs[python][0]['tensorflow']}"
         figures[peer] = training.figures_of(runs[python])

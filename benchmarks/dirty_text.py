@@ -144,8 +144,9 @@ def _run(
 
 def _kept_ids(project: Path) -> set[int]:
     shards = Shards(project / "data/shards/domain")
-    records = (shards.open(entry).records.unique().to_pylist() for entry in shards.entries())
-    return {int(json.loads(record)["id"]) for part in records for record in part}
+    columns = (shards.open(entry).records for entry in shards.entries())
+    records = (record for column in columns if column for record in column.unique().to_pylist())
+    return {int(json.loads(record)["id"]) for record in records}
 
 
 def _perplexities(project: Path, unseen: Path) -> dict[str, float]:

@@ -156,7 +156,7 @@ def allennlp(weights: Path) -> Any:
             return _Anything(name, (), {})
 
     class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-        def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
             if name.split(".")[0] not in UNUSED:
                 return None
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
@@ -183,7 +183,7 @@ class _Anything(type):
     def __call__(cls, *arguments: object, **_: object) -> object:
         return arguments[0] if len(arguments) == 1 and callable(arguments[0]) else cls
 
-    def __or__(cls, other: object) -> object:
+    def __or__(cls, other: object) -> Any:
         return cls
 
     __ror__ = __or__

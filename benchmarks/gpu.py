@@ -232,7 +232,7 @@ def _embedding(options: argparse.Namespace) -> dict[str, Any]:
     if options.profile:
         _profile(options, lambda: embedder.embed(sentences[:2000]))
     shards, settings = Path(options.folder, "shards"), StoreSettings(precision=options.precision)
-    place = {"shards": shards, "model": folder / "model", "device": DEVICE.type}
+    place: dict[str, Any] = {"shards": shards, "model": folder / "model", "device": DEVICE.type}
     store_seconds = _seconds(
         lambda: build(folder / f"store-{options.precision}", settings=settings, **place)
     )

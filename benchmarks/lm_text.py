@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from elmo.data.manifest import ShardsCounts, TokenizerEntry, write_manifest
+from elmo.data.manifest import ShardsCounts, Split, TokenizerEntry, write_manifest
 from elmo.data.shards import Shards, describe_shard, shard_name, write_shard
 from elmo.data.vocabulary import Vocabulary
 from elmo.io.folders import new_folder
@@ -44,8 +44,9 @@ def take_tokens(lines: list[list[str]], tokens: int) -> list[list[str]]:
     return lines[: int(np.searchsorted(ends, tokens, side="right"))]
 
 
-def _write(out: Path, texts: dict[str, list[list[str]]]) -> None:
-    entries, splits, totals, first_id = [], {}, Counter[str](), 0
+def _write(out: Path, texts: dict[Split, list[list[str]]]) -> None:
+    splits: dict[Split, int] = {}
+    entries, totals, first_id = [], Counter[str](), 0
     with new_folder(Location(out), required=("manifest.json",)) as folder:
         for split, lines in texts.items():
             splits[split] = len(lines)

@@ -58,7 +58,7 @@ def matrix_peak(precision: str, *, size: int = 4096, repeat: int = 10) -> float:
     """
     a = torch.randn(size, size).to(getattr(torch, precision))
     ways: list[Callable[[], object]] = [lambda: a @ a]
-    if precision == "float32" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if precision == "float32" and torch.backends.mkldnn.is_available():
         layout = torch.ops.mkldnn._reorder_linear_weight(a.clone(), size)
         ways.append(lambda: torch.ops.mkldnn._linear_pointwise(a, layout, None, "none", [], ""))
     with torch.inference_mode():

@@ -103,7 +103,7 @@ def train_recipe(
     seed = recipe.seed + 1
     softmax = new_softmax(len(vocabulary), network.projection, seed=seed)
     job = TrainingJob(
-        bilm, softmax, vocabulary, characters, shards, recipe, Location(out), {}, CHECKPOINTS
+        bilm, softmax, vocabulary, characters, shards, recipe, Location(out), CHECKPOINTS
     )
     workers = WorkerGroup()
     began, cpu_began = time.monotonic(), time.process_time()

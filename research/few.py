@@ -275,7 +275,7 @@ def _tune_masked(
 def _sentence_model(python: str, kind: str, folder: Path | None = None) -> Vectors:
     """Return the vectors of a sentence-transformer, or of a masked language model in `folder`: all
     layers of a token, or one of a text."""
-    from benchmarks.comparison import SentenceTransformer
+    from benchmarks.search import SentenceTransformer
 
     @lru_cache(maxsize=2)  # the test file's and those of a draw
     def embed(sentences: tuple[Tokens, ...]) -> list[Any]:

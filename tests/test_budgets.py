@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_030,
-    "pipeline": 14_313,
+    "pipeline": 14_315,
     "research": 2_310,
-    "benchmarks": 3_714,
-    "tests": 27_044,
+    "benchmarks": 3_622,
+    "tests": 27_052,
 }
 
 

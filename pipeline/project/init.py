@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from elmo.data.tokenizer import TOKENIZERS, Tokenization
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, reason_of
 from elmo.io.location import Location
 from elmo.model.config import model_location, read_config
 from elmo.settings import check_value
@@ -96,10 +96,12 @@ def _write(folder: Path, files: Mapping[str, str]) -> str:
             started = _start(folder)
             for name in files:
                 os.replace(Path(parent) / name, folder / name)
-    except BaseException:
+    except BaseException as error:
         if is_new:
             with suppress(OSError):  # unless something has begun in it
                 folder.rmdir()
+        if isinstance(error, OSError):  # a full disk, for one, names no file
+            raise ElmoError(f"{folder}: cannot be written ({reason_of(error)})") from None
         raise
     if started.startswith("git and DVC started"):
         started += _commit(folder, files)

@@ -63,8 +63,12 @@ def printable(message: str) -> str:
 
 
 @contextmanager
-def catch_read_errors(url: str, failure: str = "cannot be read") -> Iterator[None]:
-    """Turn any exception in the block into an `ElmoError`, `URL: WHAT: reason; remedy`.
+def catch_read_errors(
+    url: str,
+    failure: str = "cannot be read",
+    remedy: str = "restore it, or correct its name",
+) -> Iterator[None]:
+    """Turn any exception in the block into an `ElmoError`, `URL: failure: reason; remedy`.
 
     `url` is the URL or path of the file that is read there. The libraries that read files (Arrow,
     fsspec and its backends, lzma, zlib) share no base class of exceptions: put only calls of theirs
@@ -77,5 +81,5 @@ def catch_read_errors(url: str, failure: str = "cannot be read") -> Iterator[Non
     except FileNotFoundError:
         raise NotFound(f"{url}: no such file; check the name") from None
     except Exception as error:
-        reason = without_login(reason_of(error, "restore it, or correct its name"), url)
+        reason = without_login(reason_of(error, remedy), url)
         raise ElmoError(f"{url}: {failure}: {reason}") from error

@@ -180,12 +180,8 @@ def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
 def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:
     """Read up to `size` bytes from `file`, an open input; raise `ElmoError` if it is damaged."""
     compression = input_.compression
-    with catch_read_errors(
-        input_.url,
-        f"truncated or not {compression}; restore it, or correct its extension"
-        if compression
-        else "cannot be read",
-    ):
+    failure = f"truncated or not {compression}" if compression else "cannot be read"
+    with catch_read_errors(input_.url, failure, "restore it, or correct its extension"):
         return file.read(size)
 
 

@@ -98,3 +98,10 @@ def test_a_store_that_is_replaced_on_a_full_disk(case: Path, disk: Path, left: i
     for again in (words, ["verify", "disk/store"]):
         code, _, error = elmo(*again, cwd=case)
         assert code == 0, error
+
+
+def test_a_new_project_on_a_full_disk(case: Path, disk: Path) -> None:
+    fill(disk, 0)
+    code, _, error = elmo("init", "disk/new", cwd=case)
+    assert code == 1 and "new: cannot be written (No space left on device; make room" in error
+    assert listing(disk).keys() == {"theirs"}

@@ -1,18 +1,12 @@
-"""Compare word counts, static vectors, ELMo and a sentence-transformer on one task and one search.
+"""Compare word counts, static vectors, ELMo and a sentence-transformer on one search.
 
-    python -m benchmarks.comparison --train EWT.conllu --test EWT.conllu --squad dev.json.gz
-        [--fasttext VECTORS] [--peer PYTHON]
-
-The task is to tag each word by logistic regression. `features` are ordinary features: the word, two
-neighbours on either side, pairs of neighbours, prefixes, suffixes and the word's shape. `fasttext`
-and `static` (the model's layer 0) are the vectors of the word and the same neighbours,
-concatenated. `elmo` and `minilm` (the sentence-transformer) are vectors of the word in its
-sentence. `numbers` is the number of values per token; for features, the number of features.
+    python -m benchmarks.search SQUAD.json [--fasttext VECTORS] [--peer PYTHON]
 
 The search is to find, among many paragraphs, the one that a question was asked about. It ranks them
 by their cosine with the question: of TF-IDF vectors, of mean word vectors with or without context,
-or of the sentence-transformer's vector of the text. `weighted` is the mean of layer 0 weighted by
-inverse document frequency; `counts_weighted` adds 0.3 times its cosine to that of TF-IDF.
+or of the sentence-transformer's vector of the text. `static` is the model's layer 0; `weighted` is
+its mean weighted by inverse document frequency; `counts_weighted` adds 0.3 times its cosine to that
+of TF-IDF.
 
 PYTHON is the interpreter of an environment with all-MiniLM-L6-v2 (see `minilm`). VECTORS is a
 word2vec text file; a word that it does not have gets a vector of zeros. The published figures use
@@ -26,40 +20,28 @@ import json
 import os
 import subprocess
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import MaxAbsScaler, normalize
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.preprocessing import normalize
 
 from benchmarks.machine import show
 from elmo.model.embedder import Embedder
-from elmo.tasks.example_files import read_examples
-from elmo.tasks.examples import Tagged
-from elmo.tasks.features import tagging_features
 
 
 def main() -> None:
-    """Measure the tagging and the search, and print the results."""
+    """Measure the search and print the results."""
     options = _options()
     embedder = Embedder.load(options.model, device="cpu")
     fasttext = WordVectors(options.fasttext) if options.fasttext else None
-    tagged = [_read_tagged(path)[: options.sentences] for path in (options.train, options.test)]
     questions, texts = _read_squad(options.squad, options.paragraphs)
-    sentences = [example.tokens for split in tagged for example in split]
-    python = options.peer
-    minilm = SentenceTransformer(python, [*questions, *texts], sentences) if python else None
-    show(
-        {
-            "model": options.model,
-            "tags": score_tagging(tagged, embedder, fasttext, minilm),
-            "search": score_search(questions, texts, embedder, fasttext, minilm),
-        }
-    )
+    both = [*questions, *texts]
+    minilm = SentenceTransformer(options.peer, both, [["word"]]) if options.peer else None
+    scores = score_search(questions, texts, embedder, fasttext, minilm)
+    show({"model": options.model, "search": scores})
 
 
 class WordVectors:
@@ -102,36 +84,6 @@ class SentenceTransformer:
     def embed(self, texts: Iterable[str]) -> Any:
         """Return the vectors of texts (texts, dim)."""
         return np.stack([self._vectors[text] for text in texts])
-
-
-def score_tagging(
-    splits: Sequence[Sequence[Tagged]],
-    embedder: Embedder,
-    fasttext: WordVectors | None,
-    minilm: SentenceTransformer | None,
-) -> dict[str, Any]:
-    """Return the share of correct tags by kind of input: train on one split, score on the other."""
-    gold = [[tag for example in split for tag in example.tags or ()] for split in splits]
-    embeddings = [embedder.embed([example.tokens for example in split]) for split in splits]
-    vectorizer = CountVectorizer(analyzer=list, binary=True).fit(_features(splits[0]))
-    inputs: dict[str, list[Any]] = {
-        "features": [vectorizer.transform(_features(split)) for split in splits],
-        "static": [_in_window(layers[0] for layers in split) for split in embeddings],
-        "elmo": [
-            np.concatenate([np.concatenate(layers, 1) for layers in split]) for split in embeddings
-        ],
-    }
-    if fasttext is not None:
-        inputs["fasttext"] = [
-            _in_window(fasttext.embed(example.tokens) for example in split) for split in splits
-        ]
-    if minilm is not None:
-        inputs["minilm"] = [minilm.tokens[: len(gold[0])], minilm.tokens[len(gold[0]) :]]
-    return {name: _accuracy(*train_and_test, *gold) for name, train_and_test in inputs.items()} | {
-        "numbers": {name: train_and_test[0].shape[1] for name, train_and_test in inputs.items()},
-        "sentences": len(splits[0]),
-        "test_tokens": len(gold[1]),
-    }
 
 
 def score_search(
@@ -187,48 +139,14 @@ def _read_squad(squad: Path, paragraphs: int) -> tuple[list[str], list[str]]:
     return [item["qas"][0]["question"] for item in passages], [item["context"] for item in passages]
 
 
-def _read_tagged(path: Path) -> list[Tagged]:
-    examples: list[Any] = read_examples("tagging", path).examples
-    return examples
-
-
-def _features(sentences: Sequence[Tagged]) -> list[list[str]]:
-    """Return the features of each token."""
-    return [row for sentence in sentences for row in tagging_features(sentence.tokens)]
-
-
-def _in_window(vectors: Iterable[Any]) -> Any:
-    """Concatenate each token's vector with those of two neighbours on either side (zeros beyond
-    the sentence); return (tokens of all sentences, 5 × dim)."""
-    padded = [(len(x_TD), np.pad(x_TD, ((2, 2), (0, 0)))) for x_TD in vectors]
-    return np.concatenate(
-        [np.concatenate([x[k : k + T] for k in range(5)], axis=1) for T, x in padded]
-    )
-
-
-def _accuracy(train: Any, test: Any, train_tags: list[str], test_tags: list[str]) -> float:
-    """Return the share of correct tags on `test`; the last fifth of `train` chooses C."""
-    scaler = MaxAbsScaler().fit(train)
-    x, n = scaler.transform(train), len(train_tags) * 4 // 5
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some fits stop just before they converge
-        models = [LogisticRegression(C=c, max_iter=100) for c in (0.1, 1.0, 10.0)]
-        scores = [model.fit(x[:n], train_tags[:n]).score(x[n:], train_tags[n:]) for model in models]
-        best = models[scores.index(max(scores))].fit(x, train_tags)
-    return float(best.score(scaler.transform(test), test_tags))
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--train", type=Path, required=True, help="tagged sentences to train on")
-    parser.add_argument("--test", type=Path, required=True, help="tagged sentences to score")
-    parser.add_argument("--squad", type=Path, required=True, help="questions in SQuAD's format")
+    parser.add_argument("squad", type=Path, help="questions in SQuAD's format")
     parser.add_argument("--fasttext", type=Path, help="word vectors, word2vec text format")
     parser.add_argument("--peer", help="interpreter of an environment with all-MiniLM-L6-v2")
     parser.add_argument("--model", default="english")
-    parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--paragraphs", type=int, default=500)
     return parser.parse_args()
 
