@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_030,
-    "pipeline": 14_315,
+    "pipeline": 14_340,
     "research": 2_310,
     "benchmarks": 3_622,
     "tests": 27_052,

@@ -2,9 +2,10 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -114,7 +115,6 @@ def inspect(
     from ..project.init import TEMPLATE
     from ..settings.params import load
     from ..stages.inspection import inspect_text
-    from ..terminal.progress import human_size
     from ..text.input_files import find_inputs
     from ..text.text_blocks import check_texts
 
@@ -130,34 +130,46 @@ def inspect(
     if as_json:
         click.echo(json.dumps(text, ensure_ascii=False))
         return
-    formats = ", ".join(f"{count:,} {name}" for name, count in text["formats"].items())
-    print_done(f"inspect: {human_size(text['bytes'])} in {len(inputs):,} files: {formats}")
-    sizes = ", ".join(
-        f"{share} up to {human_size(size)}" for share, size in text["document_bytes"].items()
-    )
-    print_done(f"  {text['documents']:,} documents: {sizes}")
-    words = ", ".join(f"{distinct:,} in {count:,}" for count, distinct in text["words"])
-    print_done(f"  distinct words: {words}")
-    print_done(
-        "  held out: {documents:,} documents of 256 bytes or more, {in_training:,} of them with a "
-        "near copy in the training text".format(**text["heldout"])
-    )
-    scripts = ", ".join(f"{count:,} {name}" for name, count in text["scripts"].items())
-    print_done(f"  documents by script: {scripts or 'no letters'}")
-    for name in ("duplicate_share", "not_text_sentences", "wrapped_lines", "decomposed_tokens"):
-        label = name.replace("_", " ").replace("sentences", "lines")
-        print_done(f"  {label}: {text['quality'][name]:,}")
+    for line in _describe_text(text):
+        print_done(line)
+
+
+def _describe_text(text: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines that `inspect` prints of what `inspect_text` returns."""
+    from ..terminal.progress import human_size
+
+    def listing(counts: dict[str, int]) -> str:
+        return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+
+    sizes = [f"{share} up to {human_size(n)}" for share, n in text["document_bytes"].items()]
+    *parts, (word_count, distinct) = text["words"]
+    growth = ", ".join(f"{distinct:,} in the first {count:,}" for count, distinct in parts)
+    heldout, quality = text["heldout"], text["quality"]
+    yield f"inspect: {human_size(text['bytes'])}; files: {listing(text['formats'])}"
+    for name, description in {
+        "documents": f"{text['documents']:,}; of these, {', '.join(sizes)}",
+        "by script": listing(text["scripts"]) or "no letters",
+        "words": f"{distinct:,} distinct in {word_count:,} ({growth})",
+        "held out": f"{heldout['documents']:,} documents of 256 bytes or more; near copies of "
+        f"{heldout['in_training']:,} are in the training text",
+        "repeated": f"{quality['duplicate_share']:.1%} of the lines",
+        "not text": f"{quality['not_text_sentences']:,} lines are mostly symbols or digits",
+        "wrapped": f"{quality['wrapped_lines']:,} lines end within a sentence",
+        "not NFC": f"{quality['decomposed_tokens']:,} words have decomposed characters",
+    }.items():
+        yield f"  {name:<14} {description}"
+    yield f"  {'left out as':<14} {'lines':>9}  {'bytes':>9}  by"
     for finding in text["findings"]:
-        setting = "always left out" if finding["is_on"] else "never left out"
+        rule = "always" if finding["is_on"] else "never, only counted"
         if finding["setting"]:
-            setting = f"tokenize.{finding['setting']}: {json.dumps(finding['value'])}"
-            setting += "" if finding["is_on"] else ", which is off"
+            rule = f"tokenize.{finding['setting']}: {json.dumps(finding['value'])}"
+            rule += "" if finding["is_on"] else ", which is off"
         size = human_size(finding["bytes"])
-        print_done(f"  {finding['reason']}: {finding['lines']:,} lines, {size} ({setting})")
+        yield f"  {finding['reason']:<14} {finding['lines']:>9,}  {size:>9}  {rule}"
         for sample in finding["samples"]:
-            print_done(f"    {sample['file']}: {sample['text'][:100]}")
+            yield f"    {sample['file']}: {sample['text'][:100]}"
             if original := sample.get("repeats"):
-                print_done(f"      repeats {original['file']}: {original['text'][:100]}")
+                yield f"      repeats {original['file']}: {original['text'][:100]}"
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True})

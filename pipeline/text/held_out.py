@@ -52,15 +52,28 @@ def choose_held_out_rule(
     same side in both, so the settings alone decide. Raises `ElmoError` if nothing would be held
     out, or nothing trained on.
     """
-    rule, size = (
-        HeldOutRule(params.documents, int(params.heldout * 2**64)),
-        min(BLOCK, params.shard_bytes),
-    )
+    rule = HeldOutRule(params.documents, int(params.heldout * 2**64))
+    size = min(BLOCK, params.shard_bytes)
     if not rule.threshold:
         return rule
     if is_independent and params.documents == "auto" and _has_large_document(inputs, column, size):
-        say(f"{inputs[0].url}: one document has over 1/8 of the text, so each line is a document")
         rule = HeldOutRule("line", rule.threshold)
+    rule = _with_both_sides(rule, inputs, params, column, size, is_independent=is_independent)
+    if rule.documents != params.documents:
+        say(f"{inputs[0].url}: one document has over 1/8 of the text, so each line is a document")
+    return rule
+
+
+def _with_both_sides(
+    rule: HeldOutRule,
+    inputs: Sequence[InputFile],
+    params: TokenizeSettings,
+    column: str,
+    size: int,
+    *,
+    is_independent: bool,
+) -> HeldOutRule:
+    """Return a rule of the same documents that puts at least one of them on each side."""
     lowest, highest = 2**64, 0
     for hashes, _ in _documents(inputs, rule.documents, column, size):
         if len(hashes := hashes[hashes != 0]):

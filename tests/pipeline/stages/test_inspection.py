@@ -149,7 +149,7 @@ def test_the_command_prints_what_is_in_the_text(
     monkeypatch.chdir(tmp_path)  # which is no project
     code, out, _ = elmo("inspect", *dirty, "--column", "body")
     assert code == 0
-    assert "A header" in out and "tokenize.max_symbols: 0.3" in out and "distinct words: " in out
+    assert "A header" in out and "tokenize.max_symbols: 0.3" in out and "distinct in " in out
     code, out, _ = elmo("inspect", *dirty, "--column", "body", "--json")
     assert code == 0
     assert json.loads(out)["documents"] == 167
