@@ -38,8 +38,9 @@ def main() -> None:
     embedder = Embedder.load(options.model, device="cpu")
     fasttext = WordVectors(options.fasttext) if options.fasttext else None
     questions, texts = _read_squad(options.squad, options.paragraphs)
-    both = [*questions, *texts]
-    minilm = SentenceTransformer(options.peer, both, [["word"]]) if options.peer else None
+    minilm = None
+    if options.peer:  # one token, since it computes vectors of tokens too
+        minilm = SentenceTransformer(options.peer, [*questions, *texts], [["token"]])
     scores = score_search(questions, texts, embedder, fasttext, minilm)
     show({"model": options.model, "search": scores})
 
