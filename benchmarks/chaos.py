@@ -10,9 +10,9 @@ an actor that tokenizes, counts or embeds, a training worker, another Ray task, 
 raylet alone, Ray's head, the tracking server, or the stage itself. In one stage of a pass at most
 `--each` parts are killed, so that the pass reaches the next stage. Parts of the cluster are
 restarted after a few seconds. If the command has ended, it is run again, as a user would do. At the
-end of each pass, its files and losses are compared with those of an undisturbed run. Prints a row
-for each kill: the stage, what was killed, how much of the cluster's work was in progress, how many
-training steps were repeated, and the seconds until more work was finished.
+end of each pass, its files and losses are compared with those of an undisturbed run. Prints each
+kill (the stage, and what was killed), and as JSON the kills by kind, the training steps that were
+repeated, and how the commands ended.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,7 +51,6 @@ IDLE = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::TrainC
 WEIGHTS = {"task": 9, "actor": 9, "trainer": 9, "node": 3, "raylet": 2, "stage": 2}
 WEIGHTS |= {"head": 1, "server": 1}
 BUCKET = "s3://chaos"
-PIECE = re.compile(r"(.*/)?(work|data|models)/.*\.(arrow|parquet|json)")
 RESULT = re.compile(r"weights\.safetensors|.*\.arrow|.*-[0-9]{5}-.*")
 WORDS = "a cat sat on the mat while an old dog slept near my open door and rain fell".split()
 
@@ -65,40 +64,20 @@ def accepts_connections(address: str) -> bool:
 
 
 @dataclass
-class Kill:
-    """One kill: its time, stage and kind, the tasks in progress there and in the whole cluster, the
-    training steps repeated, and the seconds until more work was finished."""
-
-    seconds: float
-    stage: str
-    kind: str
-    under_way: int
-    at_work: int
-    steps_again: int = 0
-    silence: float | None = None
-
-
-@dataclass
 class Trial:
-    """The record of all passes: kills, passes, and how long the terminal was silent."""
+    """The record of all passes: the stage and kind of each kill, the training steps repeated, and
+    the error line of each command that ended early."""
 
-    kills: list[Kill] = field(default_factory=list)
+    kills: list[tuple[str, str]] = field(default_factory=list)
     passes: int = 0
     unequal_passes: int = 0
-    # The error line of each command that ended early.
+    steps_again: int = 0
     ended: list[str] = field(default_factory=list)
-    longest_silent: float = 0.0  # of the terminal, while a command ran
     began: float = field(default_factory=time.monotonic)
 
     def seconds(self) -> float:
         """Return the seconds since the trial began."""
         return time.monotonic() - self.began
-
-    def on_work_finished(self) -> None:
-        """Record for each earlier kill how long it took until work was finished again."""
-        for kill in self.kills:
-            if kill.silence is None:
-                kill.silence = self.seconds() - kill.seconds
 
 
 def main() -> None:
@@ -127,7 +106,17 @@ def main() -> None:
         )
         with Cluster(home, options.nodes, s3=options.s3) as cluster:
             trial = disturb(home, cluster, expected, options)
-    table(trial, options)
+    show(
+        {
+            "minutes": options.minutes,
+            "seed": options.seed,
+            "passes": trial.passes,
+            "passes_with_other_results": trial.unequal_passes,
+            "kills": Counter(kind for _, kind in trial.kills),
+            "steps_again": trial.steps_again,
+            "commands_that_ended": trial.ended,
+        }
+    )
     sys.exit(1 if trial.unequal_passes else 0)
 
 
@@ -213,17 +202,14 @@ def _pass(
     next_kill = trial.seconds() + options.every * draw.uniform(0.5, 1.5)
     struck: Counter[str] = Counter()
     url = variables.get("ELMO_STORAGE", "")
-    progress = _measure_progress(project, url)
+    step = _last_step(project, url)
     try:
         while (code := command.process.poll()) != 0:
             time.sleep(5 * POLL_SECONDS if url else POLL_SECONDS)
             cluster.tend()
-            previous_progress, progress = progress, _measure_progress(project, url)
-            if progress != previous_progress:
-                trial.on_work_finished()
-            if 0 < progress[1] < previous_progress[1] and trial.kills:
-                trial.kills[-1].steps_again += previous_progress[1] - progress[1]
-            trial.longest_silent = max(trial.longest_silent, command.silent())
+            previous_step, step = step, _last_step(project, url)
+            if 0 < step < previous_step and trial.kills:
+                trial.steps_again += previous_step - step
             if code is not None:
                 trial.ended.append(command.error())
                 print(f"  {trial.seconds():6.0f} s: it ended: {trial.ended[-1]}", flush=True)
@@ -232,35 +218,31 @@ def _pass(
             elif next_kill < trial.seconds() < 60 * options.minutes:
                 stage = command.label()
                 free = stage and struck[stage] < options.each
-                if free and (hit := strike(draw, cluster, command)):
+                if free and (kind := strike(draw, cluster, command)):
                     next_kill = trial.seconds() + options.every * draw.uniform(0.5, 1.5)
                     struck[stage] += 1
-                    trial.kills.append(Kill(trial.seconds(), stage, *hit))
-                    print(f"  {trial.seconds():6.0f} s, {stage}:", *hit, flush=True)
-        trial.on_work_finished()
+                    trial.kills.append((stage, kind))
+                    print(f"  {trial.seconds():6.0f} s, {stage}: {kind}", flush=True)
     finally:
         _kill_tree(command.process.pid)
         command.process.wait()
 
 
-def strike(
-    draw: random.Random, cluster: "Cluster", command: "Command"
-) -> tuple[str, int, int] | None:
-    """Kill one part at random, if work is in progress; return its kind, and the number of tasks in
-    progress in it and on all nodes."""
+def strike(draw: random.Random, cluster: "Cluster", command: "Command") -> str:
+    """Kill one part at random, if work is in progress; return its kind, or "" if none is."""
     working = {process: kind for node in cluster.nodes for process, kind in _working(node)}
     kinds_present = {*working.values(), *cluster.kinds(), *command.kinds()}
     if not {"actor", "trainer"} & kinds_present:
-        return None
+        return ""
     kinds = [kind for kind in WEIGHTS if kind in kinds_present]
     kind = draw.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
     if kind == "stage":
         _kill(command.stage())
-        return kind, len(working), len(working)
-    if kind in working.values():
+    elif kind in working.values():
         _kill(draw.choice([process for process in working if working[process] == kind]))
-        return kind, 1, len(working)
-    return kind, cluster.lose(kind, draw), len(working)
+    else:
+        cluster.lose(kind, draw)
+    return kind
 
 
 class Command:
@@ -277,7 +259,6 @@ class Command:
                 stdout=log,
                 stderr=log,
             )
-        self._size, self._last_output = self._began, time.monotonic()
         self.started = time.monotonic()
 
     def kinds(self) -> set[str]:
@@ -305,13 +286,6 @@ class Command:
         """Return the line that says why the command ended."""
         lines = self.log.read_bytes()[self._began :].decode(errors="replace").splitlines()
         return next((line for line in lines if line.lower().startswith("error")), lines[-1])
-
-    def silent(self) -> float:
-        """Return the seconds since the command last printed anything."""
-        size = self.log.stat().st_size
-        if size != self._size:
-            self._size, self._last_output = size, time.monotonic()
-        return time.monotonic() - self._last_output
 
 
 class Cluster:
@@ -403,22 +377,20 @@ class Cluster:
                 start_new_session=True,
             )
 
-    def lose(self, kind: str, draw: random.Random) -> int:
-        """Kill one part of a kind and everything in it; return the number of tasks in progress."""
+    def lose(self, kind: str, draw: random.Random) -> None:
+        """Kill one part of a kind and everything in it."""
         prefix = "node" if kind == "raylet" else kind
         name = draw.choice([name for name in sorted(self.running) if name.startswith(prefix)])
         pid = self.running[name].pid
-        under_way = len(_working(pid))
         if kind == "raylet":
             for process in psutil.Process(pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error):
                     if Path(process.cmdline()[0]).name == "raylet":
                         process.kill()
-            return under_way
+            return
         _kill_tree(pid)
         self.running[name].wait()
         self._down(name)
-        return under_way
 
     def _down(self, name: str) -> None:
         del self.running[name]
@@ -457,12 +429,12 @@ def _free_port() -> int:
     return port
 
 
-def _measure_progress(project: Path, url: str = "") -> tuple[int, int]:
-    """Return the number of finished pieces of work, and the last recorded training step."""
+def _last_step(project: Path, url: str) -> int:
+    """Return the last training step that the training in progress has recorded; 0 if there is no
+    training."""
     names = [Path(path, file) for path, _, files in os.walk(project) for file in files]
     files = [str(path.relative_to(project)) for path in names]
     files += Location(url).tree() if url else []
-    pieces = sum(PIECE.fullmatch(name) is not None for name in files)
     curves = [name for name in files if re.fullmatch(r".*work/\w+/\w+/train\.tsv", name)]
     step = 0
     for name in curves:  # of the one training under way
@@ -470,7 +442,7 @@ def _measure_progress(project: Path, url: str = "") -> tuple[int, int]:
             is_local = (project / name).exists()
             text = (project / name).read_text() if is_local else Location(url).read(name).decode()
             step = int(text.splitlines()[-1].split("\t")[0])
-    return pieces, step
+    return step
 
 
 def _program(name: str) -> str:
@@ -483,45 +455,6 @@ def _environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     settings = {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT), "PATH": path}
     return kept | one_thread | settings | {"DVC_NO_ANALYTICS": "1", "RAY_worker_niceness": "0"}
-
-
-def table(trial: Trial, options: argparse.Namespace) -> None:
-    """Print the table, a summary by kind, and the totals."""
-    print("| at, s | stage | killed | under way in it | of | steps again | silence, s |")
-    print("|---|---|---|---|---|---|---|")
-    for kill in trial.kills:
-        silence = "-" if kill.silence is None else f"{kill.silence:.1f}"
-        cells = [f"{kill.seconds:.0f}", kill.stage, kill.kind, kill.under_way, kill.at_work]
-        cells += [kill.steps_again, silence]
-        print("| " + " | ".join(map(str, cells)) + " |")
-    show(
-        {
-            "minutes": options.minutes,
-            "seed": options.seed,
-            "passes": trial.passes,
-            "passes_with_other_results": trial.unequal_passes,
-            "commands_that_ended": trial.ended,
-            "longest_terminal_silence_s": round(trial.longest_silent, 1),
-            "by_stage": _summaries(trial.kills, lambda kill: kill.stage),
-            "by_kind": _summaries(trial.kills, lambda kill: kill.kind),
-        }
-    )
-
-
-def _summaries(kills: Sequence[Kill], key: Callable[[Kill], str]) -> dict[str, dict[str, float]]:
-    groups: dict[str, list[Kill]] = {}
-    for kill in kills:
-        groups.setdefault(key(kill), []).append(kill)
-    return {name: _summary(group) for name, group in groups.items()}
-
-
-def _summary(kills: Sequence[Kill]) -> dict[str, float]:
-    return {
-        "kills": len(kills),
-        "under_way": sum(kill.under_way for kill in kills),
-        "steps_again": sum(kill.steps_again for kill in kills),
-        "longest_silence_s": round(max(kill.silence or 0.0 for kill in kills), 1),
-    }
 
 
 if __name__ == "__main__":

@@ -78,23 +78,10 @@ def _figures(
 
 def run(options: argparse.Namespace, folder: str, side: str, precision: str) -> dict[str, float]:
     python = options.peer if side == "peer" else sys.executable
-    command = [
-        python,
-        __file__,
-        str(options.text),
-        "--size",
-        options.size,
-        "--side",
-        side,
-        "--weights",
-        folder,
-        "--precision",
-        precision,
-        "--sentences",
-        str(options.sentences),
-        "--threads",
-        str(options.threads),
-    ]
+    command = [python, __file__, str(options.text), "--side", side, "--weights", folder]
+    command += ["--precision", precision]
+    for name in ("size", "sentences", "threads"):
+        command += [f"--{name}", str(getattr(options, name))]
     root = str(Path(__file__).resolve().parents[1])
     environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "PYTHONPATH": root}
     process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

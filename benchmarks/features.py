@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,6 +22,7 @@ import h5py
 import numpy as np
 
 from benchmarks.embedding import SIZES, make_weights
+from benchmarks.lm_text import read_lines, take_tokens
 from benchmarks.machine import show
 from elmo.data.shards import write_shards
 from elmo.settings import StoreSettings
@@ -46,7 +46,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         make_weights(folder, options.size)
-        sentences = read_sentences(options.text, options.tokens)
+        sentences = take_tokens([line for line in read_lines(options.text) if line], options.tokens)
         write_shards(folder / "shards", sentences, shard_sentences=len(sentences))
         build(
             folder / "store",
@@ -111,14 +111,6 @@ def _figures(path: Path, tokens: int, runs: list[tuple[float, float]]) -> dict[s
         "scan_s": round(median(scan for scan, _ in runs), 4),
         "random_us": round(median(read for _, read in runs), 1),
     }
-
-
-def read_sentences(path: Path, tokens: int) -> list[list[str]]:
-    """Return the first sentences of a file, up to that many tokens in total."""
-    lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
-    sentences = [line for line in lines if line]
-    totals = accumulate(map(len, sentences), initial=0)
-    return [line for line, total in zip(sentences, totals, strict=False) if total < tokens]
 
 
 def _options() -> argparse.Namespace:

@@ -18,9 +18,9 @@ SHARD_SENTENCES = 10_000
 def prepare(out: Path, *, train: Path, heldout: Path, tokens: int = 0) -> tuple[Shards, Vocabulary]:
     """Write the shards of two files to `out` once, with the first `tokens` of `train` (0: all);
     return them and a vocabulary of every token of `train`."""
-    text = _lines(train)
+    text = read_lines(train)
     if not out.exists():
-        _write(out, {"train": take_tokens(text, tokens), "heldout": _lines(heldout)})
+        _write(out, {"train": take_tokens(text, tokens), "heldout": read_lines(heldout)})
     shards = Shards(out)
     counts = Counter(token for line in text for token in line)
     lines = len(text)
@@ -32,7 +32,8 @@ def prepare(out: Path, *, train: Path, heldout: Path, tokens: int = 0) -> tuple[
     )
 
 
-def _lines(file: Path) -> list[list[str]]:
+def read_lines(file: Path) -> list[list[str]]:
+    """Return the tokens of each line."""
     return [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
 
 

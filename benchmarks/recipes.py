@@ -12,7 +12,7 @@ TRAIN and HELDOUT have one sentence per line, with tokens separated by spaces. `
 
 Writes the curves to OUT/heldout.tsv and OUT/train.tsv, the model to OUT/model, and a record to
 OUT/record.json, which is printed too: the recipe, steps, tokens read in each direction, seconds
-(of this start, evaluations included), both curves, and held-out perplexity under the full softmax.
+(of this start, evaluations included), and held-out perplexity under the full softmax.
 An interrupted training resumes.
 
 `--compare` tries each change (or several, joined by commas) with each number of tokens and with
@@ -21,7 +21,6 @@ CPU seconds. The vocabulary is then made from the first `--tokens` alone.
 """
 
 import argparse
-import csv
 import json
 import time
 from dataclasses import asdict
@@ -32,7 +31,7 @@ from typing import Any
 import torch
 import yaml
 
-from benchmarks.lm_text import prepare, take_tokens
+from benchmarks.lm_text import prepare, read_lines, take_tokens
 from benchmarks.machine import machine, show
 from elmo.data.characters import Characters
 from elmo.io.atomic import write_json
@@ -48,7 +47,6 @@ from pipeline.settings.preset import overlay_text
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINTS = CheckpointSettings(minutes=10.0, keep=2)
-COLUMNS = {"train": "perplexity", "heldout": "average"}  # what a curve shows
 RECIPES = {"default": "small.yaml", "2018": "original-2018.yaml", "params": ""}
 
 
@@ -66,9 +64,9 @@ def main() -> None:
 def compare_changes(options: argparse.Namespace) -> list[str]:
     """Train with each change; return the lines of a table, with the range over the seeds."""
     rows = [["tokens", *options.compare], ["---"] * (1 + len(options.compare))]
-    lines = options.train.read_text(encoding="utf-8").splitlines()
+    lines = read_lines(options.train)
     for tokens in options.tokens:
-        text = take_tokens([line.split() for line in lines], tokens)
+        text = take_tokens(lines, tokens)
         train = options.out / f"{tokens}.txt"
         train.parent.mkdir(parents=True, exist_ok=True)
         train.write_text("".join(" ".join(line) + "\n" for line in text), encoding="utf-8")
@@ -124,16 +122,8 @@ def train_recipe(
     record |= {"steps": progress.step, "tokens": progress.tokens}
     record |= {"seconds": round(seconds), "cpu_seconds": round(cpu_seconds, 1)}
     record |= {"heldout": heldout.to_dict()}
-    record |= {"curves": {name: curve(out / f"{name}.tsv") for name in COLUMNS}}
     write_json(out / "record.json", record | {"machine": machine()})
     return record
-
-
-def curve(path: Path) -> list[tuple[int, float]]:
-    """Return the tokens read and the perplexity of each row of a curve's file."""
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    return [(int(row["tokens"]), round(float(row[COLUMNS[path.stem]]), 2)) for row in rows]
 
 
 def _preset(name: str) -> dict[str, Any]:
