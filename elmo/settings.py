@@ -210,8 +210,8 @@ class TrainingSettings:
     seed: Seed
     """The seed of the random numbers: initial weights, order of the text, dropout and samples."""
     epochs: WholeNumber
-    """How often the training text is read. 0: once, or as often as gives 400 steps, at most 4
-    times."""
+    """How often the training text is read. 0: the smallest number that gives 400 steps, but at
+    most 4."""
     rows: Annotated[int, Meta(ge=1, le=2**16)]
     """The number of parallel streams of text in a step. More rows use a processor better; fewer
     give more updates."""
@@ -228,8 +228,8 @@ class TrainingSettings:
     it, and many times slower elsewhere. `auto` times both before training, so results differ
     between machines."""
     softmax: Literal["sampled", "full"]
-    """`sampled` compares with `samples` candidates; `full` compares with all words and is
-    slower."""
+    """`sampled` compares the right word with `samples` other candidates; `full` compares it with
+    all words and is slower."""
     samples: Annotated[int, Meta(ge=1, le=2**24)]
     """The number of candidates of the sampled softmax per step. More are slower and closer to the
     full softmax."""
@@ -240,7 +240,7 @@ class TrainingSettings:
     """The factor of the mean loss. In 2018 the gradient was that of loss × window, which affects
     Adagrad's accumulator and the clip."""
     dropout: BelowOne
-    """The share of numbers between layers that training sets to 0."""
+    """The dropout rate: the share of values between layers that training sets to 0."""
     optimizer: OptimizerSettings
     evaluate_every: WholeNumber
     """The number of steps between measurements of held-out perplexity; one more is made at the end.

@@ -27,7 +27,7 @@ def read_table(
         if fields:
             width = width or len(fields)
             if len(fields) != width:
-                remedy = "put a field that holds a comma between quotation marks"
+                remedy = "quote each field that contains a comma"
                 raise ElmoError(
                     f"{source}:{begin}: {len(fields)} fields, {width} in the header; "
                     f"{remedy if delimiter == ',' else 'correct the line'}"
@@ -42,10 +42,7 @@ def describe_delimiter(header: Sequence[str]) -> str:
     mark = next((mark for mark in ",;\t|" if mark in header[0]), None) if len(header) == 1 else None
     if mark is None:
         return ""
-    return (
-        f"its fields are divided by {mark!r}, those of CSV by commas and of TSV by tabs; save the "
-        "table as one of these"
-    )
+    return f"its fields are separated by {mark!r}; save the table as CSV (commas) or TSV (tabs)"
 
 
 def _records(
@@ -76,11 +73,11 @@ def _explain(error: csv.Error) -> str:
     text = str(error)
     if "unexpected end" in text or "field larger" in text:
         return (
-            "a quotation mark that begins a field here is never closed; write marks inside a text "
-            "twice, and the text between marks"
+            "a quotation mark opens a field here and is never closed; close it, or double each "
+            "quotation mark inside a quoted field"
         )
     if "expected after" in text:
-        return "text follows a closing quotation mark; write marks inside a text twice"
+        return "text follows a closing quotation mark; double each quotation mark inside a field"
     if "new-line character" in text:
-        return r"has a carriage return within a line, as old Macs wrote; convert: tr '\r' '\n'"
+        return r"has a carriage return within a line; convert the file: tr '\r' '\n'"
     return f"is not CSV ({text})"

@@ -82,8 +82,8 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         if tokenization.name != NO_TOKENIZER.name and not self.has_same_tokens(tokenization):
             raise Mismatch(
                 f"{shards}: was tokenized by {tokenization}, but the model {model} was trained on "
-                f"tokens of {self} (or of another version of it); tokenize the text with "
-                "that one, or choose another model"
+                f"tokens of {self}, or of another version of it; tokenize the text with the "
+                "model's tokenizer, or choose another model"
             )
 
 

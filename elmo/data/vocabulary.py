@@ -41,7 +41,7 @@ class Vocabulary:
             raise ElmoError(f"{_MAX_TERM_ID} is not a word; remove it")
         if self.counts is not None and len(self.counts) != len(self.words):
             raise ElmoError(
-                f"{len(self.words)} words but {len(self.counts)} counts; write both again"
+                f"{len(self.words)} words but {len(self.counts)} counts; make both again"
             )
         self.bos, self.eos, self.unk = (self._ids[word] for word in MARKS)
 

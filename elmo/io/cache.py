@@ -47,7 +47,7 @@ def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
     with folder.new_file(sha256) as new_copy:
         location.get(file, new_copy)
         if records.sha256(new_copy) != sha256:
-            raise altered_error(location.name(file), "its sha256 is not its manifest's")
+            raise altered_error(location.name(file), "its sha256 differs from its manifest's")
     _make_room(folder.local, keep=sha256)
     return path
 

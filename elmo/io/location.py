@@ -206,7 +206,7 @@ class Location:
         if actual_size != size:
             raise altered_error(self.name(file), f"{actual_size} bytes, its manifest says {size}")
         if sha256 is not None and self.sha256(file) != sha256:
-            raise altered_error(self.name(file), "its sha256 is not its manifest's")
+            raise altered_error(self.name(file), "its sha256 differs from its manifest's")
 
     def check_all(self, sizes: Iterable[tuple[str, int]]) -> None:
         """Raise `ElmoError` if one of many files is missing or has another size; it takes one

@@ -129,7 +129,7 @@ def check_json_size(size: int, *, source: str, limit: int | None = None) -> None
     (default: `JSON_LIMIT`)."""
     if size > (limit or JSON_LIMIT):
         raise ElmoError(
-            f"{source}: takes {size:,} bytes; such a file has at most {limit or JSON_LIMIT:,}"
+            f"{source}: has {size:,} bytes, more than the limit of {limit or JSON_LIMIT:,}"
         )
 
 

@@ -86,7 +86,7 @@ def read_training(folder: Folder) -> dict[str, Any]:
     training = location.read_record(TRAINING, dict[str, Any])
     recorded_digest = training.pop("digest", None)
     if read_config(location).training is UNSET and digest(training) != recorded_digest:
-        raise altered_error(location.name(TRAINING), "its digest is another")
+        raise altered_error(location.name(TRAINING), "its digest differs")
     return training
 
 
@@ -133,7 +133,7 @@ def suggest_name(name: str) -> str:
     """Return the end of a message that no model folder `name` exists: advice, if that could be the
     name of an installed or registered model, otherwise to name another."""
     if name.startswith("models:/"):
-        return "; this takes a folder: download it from MLflow's registry first"
+        return "; pass a model folder: download the model from MLflow's registry first"
     if not _NAME.fullmatch(name):
         return "; name another"
     installed_names = sorted(point.name for point in entry_points(group=ENTRY_POINTS))

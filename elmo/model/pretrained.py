@@ -46,10 +46,7 @@ def _download_registered(uri: str) -> Path:
     except (MlflowException, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         if "No such artifact" in reason:
-            reason = (
-                "its files are not where they were; if its project was moved, run there: "
-                "elmo run register"
-            )
+            reason = "its files are missing; if you moved its project, run there: elmo run register"
         raise NotFound(f"{uri}: the registry has no such model ({reason})") from None
     configs = sorted(download.glob(f"artifacts/*/{CONFIG}"))
     if len(configs) != 1:

@@ -49,7 +49,7 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
         names = layer_names(self.model_layers)
         if not set(self.layers) <= set(names) or len(set(self.layers)) < len(self.layers):
             raise ElmoError(
-                f"layers must be distinct ones of layer_0 to {names[-1]}, found "
+                f"layers must be distinct names from layer_0 to {names[-1]}, found "
                 f"{', '.join(self.layers)[:100]}"
             )
         if self.dim % 2:

@@ -42,7 +42,7 @@ def problems(store: Folder) -> Iterator[str]:
     all_ids = np.sort(np.concatenate(ids))
     repeated_ids = np.unique(all_ids[1:][all_ids[1:] == all_ids[:-1]])
     if len(repeated_ids):
-        yield f"{name}: sentence {repeated_ids[0]} is repeated ({len(repeated_ids)} are)"
+        yield f"{name}: repeated sentences: {len(repeated_ids)}, the first is {repeated_ids[0]}"
     elif is_complete and not np.array_equal(all_ids, np.arange(len(all_ids))):
         missing_id = int(np.argmax(all_ids != np.arange(len(all_ids))))
         yield f"{name}: sentence {missing_id} is in no part"

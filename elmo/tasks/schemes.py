@@ -78,7 +78,7 @@ def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
             raise TagError(position, f"tag {tag} follows {predecessor}, which {scheme} forbids")
         if is_inside and not continues:
             if scheme == "bioes":
-                raise TagError(position, f"tag {tag} follows {tags[position - 1]}, not ended by E-")
+                raise TagError(position, f"tag {tag} follows a span that no E- tag ends")
             spans.append(Span(start, position, label))
         if kind != "O" and not continues:
             start, label = position, name

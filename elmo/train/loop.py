@@ -115,7 +115,7 @@ def _take_steps(
         checkpoints.wait()
         raise ElmoError(
             f"training diverged after step {progress.step}: a loss, gradient or weight is not "
-            "finite, or the loss far above chance; lower optimizer.lr or optimizer.clip"
+            "finite, or the loss is far above chance; lower optimizer.lr or optimizer.clip"
         ) from None
     finally:
         windows.close()

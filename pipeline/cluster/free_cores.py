@@ -84,7 +84,7 @@ class WaitReport:
         if time_now - self.began > self.limit:
             raise ElmoError(
                 f"{self.label}: waited {_duration(self.limit)} for {need}; the cluster has "
-                f"{describe_resources(ray)}, {_list_free(ray)}; add nodes, ask for less, or raise "
+                f"{describe_resources(ray)}, {_list_free(ray)}; add nodes, request less, or raise "
                 "wait_minutes"
             )
         if time_now - self.reported > 30:

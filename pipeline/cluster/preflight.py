@@ -67,7 +67,7 @@ def check_node(
             problems.append(f"{name} {note}; {_IMAGE_ADVICE}")
     if code_digest() != code:
         problems.append(
-            f"{PACKAGE.parent} holds another version of the code; send it (elmo submit) or mount it"
+            f"{PACKAGE.parent} has another version of the code; send it (elmo submit) or mount it"
         )
     deadline = time.monotonic() + cache_seconds
     for folder, (name, content) in marker_by_folder.items():
@@ -76,7 +76,7 @@ def check_node(
                 break
             time.sleep(0.5)
         if not is_there:
-            state = "is not the driver's folder" if Path(folder).is_dir() else "is not there"
+            state = "is not the driver's folder" if Path(folder).is_dir() else "is missing"
             problems.append(f"{folder} {state}; mount the shared storage there")
     return problems
 

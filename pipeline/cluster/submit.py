@@ -256,7 +256,7 @@ def commands_of(client: Any, job: str) -> list[str]:
     address = f"--address {without_credentials(client.get_address())}"
     return [
         f"{ray} job logs --follow {job} {address}",
-        f"{ray} job stop {job} {address}  # what trains saves a checkpoint, in {STOP_SECONDS} s",
+        f"{ray} job stop {job} {address}  # training saves a checkpoint first",
         f"{ray} job list {address}",
     ]
 
@@ -267,7 +267,7 @@ def follow_log(client: Any, job: str) -> int:
     `client` is what `connect` returns, `job` the job's id. Raises `ElmoError` if the connection is
     lost; the job does not depend on it.
     """
-    advice = f"; {job} may go on: {commands_of(client, job)[0]}"
+    advice = f"; {job} may still be running: {commands_of(client, job)[0]}"
     with catch_ray_errors(client.get_address(), advice=advice):
         asyncio.run(_print_log(client, job))
         while not (info := client.get_job_info(job)).status.is_terminal():

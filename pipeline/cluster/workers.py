@@ -47,7 +47,7 @@ _ON_THIS_MACHINE = {  # for Ray Train; a cluster has Ray's own, for many workers
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how threads wait for each other
 SAME_STOP = 3.0  # seconds: Ray signals every process of a job, and `elmo run` passes its signal on
 NO_WORKERS = (
-    "workers is 0, which trains on no cluster; set workers in cluster.yaml to 1 or more, or "
+    "workers is 0; to train on a cluster, set workers in cluster.yaml to 1 or more, or "
     "ELMO_WORKERS (elmo submit --env ELMO_WORKERS=1)"
 )
 

@@ -85,7 +85,7 @@ def unused(remove: bool, as_json: bool) -> None:
         outputs.remove(url, outcome)
     for name in outcome.outputs:
         click.echo(json.dumps({"output": f"{url}/{name}"}) if as_json else f"{url}/{name}")
-    _note(f"{len(outcome.outputs)} outputs that nothing names {'removed' if remove else 'found'}")
+    _note(f"{len(outcome.outputs)} unused outputs {'removed' if remove else 'found'}")
     if outcome.unknown:
         _note(f"{outcome.unknown} outputs of commits are not in DVC's cache and may be among these")
 
@@ -95,7 +95,7 @@ def _bring_back(url: str, job: str, old_lock: bytes) -> None:
     from ..cluster import results
 
     paths = results.bring_back(url, job, old_lock=old_lock)
-    _note(f"{len(paths)} results of the job are here; the data stay at {url}")
+    _note(f"{len(paths)} results of the job copied here; the data stays at {url}")
 
 
 def _follow(client: Any, job: str) -> int:

@@ -73,7 +73,11 @@ def task() -> None:
     help="The number of seeds to train, from seed 0.",
 )
 @click.option(
-    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting: epochs=20."
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Change a setting, such as epochs=20.",
 )
 @click.option(
     "--curve",

@@ -171,12 +171,12 @@ class TokenizeSettings:
     between blank lines. `auto`: a record of a table or JSON lines; in plain text, text between
     blank lines, or a line if one such document has more than an eighth of the text."""
     heldout: Annotated[float, Meta(ge=0, lt=1)]
-    """The share of documents, chosen by their hashes, that is never trained on and measures
-    perplexity. Above 0, at least one document is held out and one is not."""
+    """The share of documents that are held out: never trained on, but used to measure perplexity.
+    Their hashes decide which. Above 0, at least one document is held out and one is not."""
     near_duplicates: Annotated[float, Meta(ge=0, le=1)]
     """A document is left out if its similarity to an earlier one of the same text is at least this,
-    and so is general text that is as similar to held-out domain text. At 0.8, about 1 word in 100
-    differs; 0: only copies are left out."""
+    and so is general text that is as similar to held-out domain text. At 0.8, up to about 1 word in
+    50 differs, at 0.3, 1 in 7; 0: only copies are left out."""
     repeated_lines: WholeNumber
     """A line that is in this many documents of a text, such as a header or a signature, is left out
     of all of them; 0: none is left out."""
@@ -185,8 +185,8 @@ class TokenizeSettings:
     max_bytes: WholeNumber
     """The size in bytes above which a document is left out; 0: no limit."""
     max_symbols: Annotated[float, Meta(ge=0, le=1)]
-    """The share of digits, punctuation and other symbols among its characters, without white space,
-    above which a document is left out; 1: no limit."""
+    """A document is left out if more than this share of its characters, without white space, are
+    digits, punctuation or other symbols; 1: no limit."""
     scripts: tuple[Script, ...]
     """The scripts to keep: a document with most of its letters in another one is left out. Empty:
     all."""
@@ -201,7 +201,7 @@ class VocabSettings:
 
     min_count: Positive
     """How often a token must occur to become a word, a target of the softmax. Rarer tokens are
-    `<UNK>` there, but still have their own vectors."""
+    `<UNK>` in the softmax, but still have their own vectors."""
     max_words: WholeNumber
     """The maximum number of words, the most frequent ones (at least 4); 0: no limit."""
     characters: Literal["bytes", "unicode"]

@@ -22,7 +22,7 @@ def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
     if match := re.match(rb"(?:\xef\xbb\xbf)?\s*(?:(\[)|\{\s*\n)", head):
         kind, remedy = ("a JSON array", ".[]") if match[1] else ("JSON over several lines", ".")
         raise ElmoError(
-            f"{input_.url}: is {kind}, not one record per line; make lines of it: jq -c '{remedy}'"
+            f"{input_.url}: is {kind}, not one record per line; convert it: jq -c '{remedy}'"
         )
     span = FileSpan(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
     for _, records in blocks(span, 1 << 16, column, "line", Accounting(), keep):
@@ -111,7 +111,7 @@ def _fields(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
     try:
         return join_texts(texts).encode("utf-8"), record_json
     except UnicodeEncodeError:
-        problem = f"field {column!r} holds half a surrogate pair, no character"
+        problem = f"field {column!r} has an unpaired surrogate, which is not a character"
         raise ValueError(f"{problem}; {_REMEDY}") from None
 
 

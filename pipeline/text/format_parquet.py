@@ -75,7 +75,7 @@ def blocks(
             for row, text in enumerate(texts):
                 if not is_utf8(text) or 0 in text:
                     place = f"{span.input.url}: row {first_row + row} of row group {span.start} on"
-                    raise ElmoError(f"{place} is not UTF-8 or has a zero byte; write texts")
+                    raise ElmoError(f"{place} is not UTF-8 or has a zero byte; correct this text")
             added_newlines = sum(max(len(of_row), 1) for of_row in parts)
             accounting.bytes += sum(map(len, texts)) + len(texts) - added_newlines
             accounting.added_newlines += added_newlines
@@ -107,7 +107,7 @@ def _text_columns(input_: InputFile, file: Any, column: str) -> list[str]:
     """Return the names of the columns of the text; raise `ElmoError` for one without strings."""
     import pyarrow as pa
 
-    with catch_read_errors(input_.url, "not a whole Parquet file"):
+    with catch_read_errors(input_.url, "not a complete Parquet file"):
         schema = file.schema_arrow
     names = split_column(column, schema.names)
     for name in names:
@@ -146,5 +146,5 @@ def _open(input_: InputFile) -> Any:
     """A Parquet file of pyarrow, whose footer is whole."""
     import pyarrow.parquet as pq
 
-    with catch_read_errors(input_.url, "not a whole Parquet file"):
+    with catch_read_errors(input_.url, "not a complete Parquet file"):
         return pq.ParquetFile(open_input(input_.url))

@@ -27,7 +27,7 @@ from .other_formats import MARKUP
 _TABLE = "write it as CSV, JSON lines (.jsonl) or Parquet and name its column in corpus.column"
 _PACKED = "unpack it, or compress it as gz, bz2, zst or xz"
 _NOT_TEXT = {
-    ".json": "if it holds one record per line name it .jsonl, else make lines of it: jq -c '.[]'",
+    ".json": "if it has one record per line, name it .jsonl; if not, convert it: jq -c '.[]'",
     **dict.fromkeys((".xlsx", ".ods", ".arrow", ".feather", ".avro", ".orc"), _TABLE),
     **dict.fromkeys((".html", ".htm", ".xhtml", ".xml"), MARKUP),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".lz4", ".7z", ".rar"), _PACKED),

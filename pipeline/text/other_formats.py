@@ -4,27 +4,27 @@ import re
 
 from elmo.errors import ElmoError
 
-_RECORDS = "rename it .jsonl and name the field of its text with corpus.column"
-_TABLE = "rename it .tsv or .csv and name the column of its text with corpus.column"
-MARKUP = "take its text: trafilatura --input-dir PAGES --output-dir TEXT; Wikipedia: wikiextractor"
-_PANDOC = "turn it into text: pandoc --to plain"
+_RECORDS = "rename it to end in .jsonl and name the text field with corpus.column"
+_TABLE = "rename it to end in .tsv or .csv and name the text column with corpus.column"
+MARKUP = "extract its text: trafilatura --input-dir IN --output-dir OUT (Wikipedia: wikiextractor)"
+_PANDOC = "convert it to text: pandoc --to plain"
 _LINES = 200  # that are looked at
 _MOST = 1 << 14  # bytes at the beginning of a text that are looked at
 
 # The first bytes of a file, its kind, and the remedy.
 _SIGNATURES = (
-    (rb"%PDF-", "a PDF file", "take the text out of it: pdftotext"),
-    (rb"\{\\rtf|\xd0\xcf\x11\xe0", "a file of a word processor", "save it as text"),
-    (rb"%!PS", "a PostScript file", "take the text out of it: ps2ascii"),
-    (rb"PK\x03\x04", "an archive or a file of an office program", "unpack it, or save it as text"),
-    (rb"\x1f\x8b", "compressed with gzip", "unpack it, or give it the ending .gz"),
-    (rb"BZh[1-9]1AY", "compressed with bzip2", "unpack it, or give it the ending .bz2"),
-    (rb"\xfd7zXZ\x00", "compressed with xz", "unpack it, or give it the ending .xz"),
-    (rb"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it, or give it the ending .zst"),
-    (rb"PAR1[\x00-\x1f]", "a Parquet file", "give it the ending .parquet"),
-    (rb"ARROW1|Obj\x01|ORC[\0-\x1f]|\x89HDF|SQLite f", "a file of tables", "save it as CSV"),
-    (rb"\x89PNG|GIF8\da|\xff\xd8\xff|RIFF[^\0]*\0", "no text", "name text files"),
-    (rb"II\*\x00|MM\x00\*|\x7fELF", "no text", "name text files"),
+    (rb"%PDF-", "a PDF file", "extract its text: pdftotext"),
+    (rb"\{\\rtf|\xd0\xcf\x11\xe0", "a word processor file", "save it as text"),
+    (rb"%!PS", "a PostScript file", "extract its text: ps2ascii"),
+    (rb"PK\x03\x04", "an archive or an office document", "unpack it, or save it as text"),
+    (rb"\x1f\x8b", "compressed with gzip", "unpack it, or rename it to end in .gz"),
+    (rb"BZh[1-9]1AY", "compressed with bzip2", "unpack it, or rename it to end in .bz2"),
+    (rb"\xfd7zXZ\x00", "compressed with xz", "unpack it, or rename it to end in .xz"),
+    (rb"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it, or rename it to end in .zst"),
+    (rb"PAR1[\x00-\x1f]", "a Parquet file", "rename it to end in .parquet"),
+    (rb"ARROW1|Obj\x01|ORC[\0-\x1f]|\x89HDF|SQLite f", "a file of tabular data", "save it as CSV"),
+    (rb"\x89PNG|GIF8\da|\xff\xd8\xff|RIFF[^\0]*\0", "a binary file", "name text files"),
+    (rb"II\*\x00|MM\x00\*|\x7fELF", "a binary file", "name text files"),
     (rb"\xff\xfe\0\0|\0\0\xfe\xff", "UTF-32", "save it as UTF-8: iconv -f UTF-32 -t UTF-8"),
     (rb"\xff\xfe|\xfe\xff", "UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8"),
     (rb"[^\r\n]*\r[^\n]+\Z", "text with the line ends of old Macs", r"convert them: tr '\r' '\n'"),
@@ -33,15 +33,15 @@ _SIGNATURES = (
 _LIST = r"\[\s*([\"\[\{\]]|-?\d[\d.]*\s*,)|\"[^\n\"]*\"\s*(,\s*[\"\[\{\dn]|\]\s*(\[|\Z))"
 # The beginning of a text after white space, its kind, and the remedy.
 _BEGINNINGS = (
-    (rf"\[\s*(\{{\s*[\"\}}]|{_LIST})", "a JSON array", "make lines of it: jq -c '.[]'"),
+    (rf"\[\s*(\{{\s*[\"\}}]|{_LIST})", "a JSON array", "convert it: jq -c '.[]'"),
     (r"\{[^\n]*\}\s*\n\s*\{\s*\"", "JSON lines", _RECORDS),
-    (r"\{\s*\"[^\"\n]*\"\s*:", "JSON", f"make lines of it (jq -c .), {_RECORDS}"),
+    (r"\{\s*\"[^\"\n]*\"\s*:", "JSON", f"convert it (jq -c .), {_RECORDS}"),
     (r"(<!--.*?-->\s*)*<(!doctype|html|head|body|\?xml|mediawiki|tei|svg|rss)\b", "", MARKUP),
     (r"(%[^\n]*\s+)*\\(documentclass|documentstyle|begin\{|usepackage)", "TeX", _PANDOC),
     (r"@(article|book|inproceedings|misc|string|phdthesis)\s*\{", "BibTeX", "name text files"),
-    (r"From \S+ +(mon|tue|wed|thu|fri|sat|sun) ", "a mailbox", "take the bodies out of it"),
-    (r"(return-path|received|message-id|mime-version):\s", "an e-mail", "take its body out of it"),
-    (r"WEBVTT|1\r?\n\d\d:\d\d:\d\d[,.]\d{3} --> ", "subtitles", "cut off their numbers and times"),
+    (r"From \S+ +(mon|tue|wed|thu|fri|sat|sun) ", "a mailbox", "extract the message texts"),
+    (r"(return-path|received|message-id|mime-version):\s", "an email", "extract its text"),
+    (r"WEBVTT|1\r?\n\d\d:\d\d:\d\d[,.]\d{3} --> ", "subtitles", "remove the numbers and times"),
     (r"#!\s*/", "a program", "name text files"),
 )
 # A pattern of lines, the share of lines above which a text is of this kind, and the remedy.
@@ -53,8 +53,8 @@ _MOST_LINES = (
     (r"\s*\{.*\}\s*,?\s*$", 0.5, "JSON lines", _RECORDS),
     (rf".*?({_TAG})|\s*<!--", 0.5, "", MARKUP),
     (r"\s*(\\[a-z]+\*?[\{\[]|\\item\b|%)", 0.3, "TeX", _PANDOC),
-    (r"(msgid|msgstr|#[:,.]) ", 0.5, "a PO file of translations", "take its texts out of it"),
-    (rf"[\[(<]?({_TIME})|\d+\.\d+\.\d+\.\d+ \S+ \S+ \[", 0.5, "a log", "cut off its times"),
+    (r"(msgid|msgstr|#[:,.]) ", 0.5, "a PO file of translations", "extract its texts"),
+    (rf"[\[(<]?({_TIME})|\d+\.\d+\.\d+\.\d+ \S+ \S+ \[", 0.5, "a log", "remove its times"),
     (r"\d+\t[^\t]*$", 0.8, "a table", _TABLE),
     (r"\s*\"[^\"]*\"(,(\"[^\"]*\"|[\d.]*))+\s*$", 0.8, "a table", _TABLE),
     (r"\S+( \S+){0,3} ([BIESLU][-_]\S+|O)\s*$", 0.8, "a labelled file", "it is for `elmo task`"),

@@ -55,8 +55,8 @@ def _publish(
     try:
         client.create_registered_model(
             name,
-            description=f"ELMo models that give words vectors in their sentences: models:/{name}@"
-            f"{CHAMPION} is the one to use, @{CANDIDATE} the newest.",
+            description=f"ELMo models: vectors of words in context. Use models:/{name}@{CHAMPION}; "
+            f"@{CANDIDATE} is the newest version.",
         )
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":

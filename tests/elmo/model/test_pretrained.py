@@ -101,7 +101,7 @@ def test_an_installed_model_is_loaded_by_its_name(
     card = (package / "README.md").read_text(encoding="utf-8")
     assert "Made of [two] novels; not for *verse*." in card and digest in card
     assert 'elmo.Embedder.load("tiny")' in card
-    with pytest.raises(ElmoError, match=r"models:/elmo/1: .*; this takes a folder"):
+    with pytest.raises(ElmoError, match=r"models:/elmo/1: .*; pass a model folder"):
         load_model("models:/elmo/1")
     with pytest.raises(ElmoError, match=r"finnish: no such model folder.*\(there are .*tiny\)"):
         load_model("finnish")

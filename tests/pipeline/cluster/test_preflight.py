@@ -29,7 +29,7 @@ def test_all_that_a_node_lacks_is_one_answer(tmp_path: Path) -> None:
         code="other",
         marker_by_folder={str(tmp_path / "no"): ("a", "b")},
     )
-    said = ["has 1.0", "no-such-package is not installed", "another version", "is not there"]
+    said = ["has 1.0", "no-such-package is not installed", "another version", "is missing"]
     assert len(found) == len(said) and not any("\n" in problem for problem in found)
     assert all(word in problem for word, problem in zip(said, found, strict=True))
 
@@ -42,4 +42,4 @@ def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
         (problem,) = answer(marker_by_folder={str(other): name})
         assert problem == f"{other} is not the driver's folder; mount the shared storage there"
         (problem,) = answer(marker_by_folder={str(tmp_path / "no"): name})
-    assert problem == f"{tmp_path / 'no'} is not there; mount the shared storage there"
+    assert problem == f"{tmp_path / 'no'} is missing; mount the shared storage there"

@@ -114,7 +114,7 @@ def test_what_git_a_worktree_or_a_job_names_stays(
         assert all(after[f"{place}/{output.folder}/{one}"] for one in output.sizes)
     assert storage.delete_lost_pointers(url) == []
     unused()
-    assert "0 outputs that nothing names found" in capsys.readouterr().err
+    assert "0 unused outputs found" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -813,7 +813,7 @@ BAD_RECORDS = {
     "no record": ('["a"]\n', r"d\.jsonl:1: no field 'text'"),
     "a number": ('{"text": 3}\n', r"d\.jsonl:1: field 'text' must be a string, found int"),
     "zero byte": ('{"text": "a\\u0000"}\n', r"d\.jsonl:1: field 'text' contains a zero byte"),
-    "surrogate": ('{"text": "\\ud800"}\n', r"d\.jsonl:1: field 'text' holds half a surrogate"),
+    "surrogate": ('{"text": "\\ud800"}\n', r"d\.jsonl:1: field 'text' has an unpaired surrogate"),
 }
 
 
@@ -847,7 +847,7 @@ def test_bad_parquet_is_named(tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match=r"d\.parquet: column 'n' must hold strings, found int64"):
         make(tmp_path / "out", path, column="n")
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(ElmoError, match=r"d\.parquet: not a whole Parquet file"):
+    with pytest.raises(ElmoError, match=r"d\.parquet: not a complete Parquet file"):
         make(tmp_path / "out", path, column="review")
     pq.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), path)
     with pytest.raises(ElmoError, match=r"d\.parquet: has 2 columns 'text'; rename all but one"):

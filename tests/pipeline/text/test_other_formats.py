@@ -47,7 +47,7 @@ OTHERS = {
         "Jan  2 03:04:05 host sshd[12]: accepted\n" * 3,
         '127.0.0.1 - - [02/Jan/2024:03:04:05 +0000] "GET / HTTP/1.1" 200 5\n' * 3,
     ],
-    "an e-mail": ["Return-Path: <a@b.c>\nReceived: from x\n\nHello\n", "MIME-Version: 1.0\n\nx\n"],
+    "an email": ["Return-Path: <a@b.c>\nReceived: from x\n\nHello\n", "MIME-Version: 1.0\n\nx\n"],
     "a mailbox": "From ann@example.org Mon Jan  2 03:04:05 2024\nSubject: mill\n\nHello\n",
     "subtitles": ["1\n00:00:01,000 --> 00:00:02,000\nThe mill.\n", "WEBVTT\n\n00:01.000 --> 0:2\n"],
     "BibTeX": "@article{mill,\n  title = {The mill}\n}\n",
@@ -55,7 +55,7 @@ OTHERS = {
     "a program": "#!/usr/bin/env python\nprint()\n",
     "text with the line ends of old Macs": ["The mill.\rIt fell.\r", "The mill.\r\rIt fell."],
     "a PDF file": "%PDF-1.4\n%\xe2\xe3\n",
-    "a file of a word processor": "{\\rtf1\\ansi The mill.}",
+    "a word processor file": "{\\rtf1\\ansi The mill.}",
 }
 TEXTS = [
     PROSE,
