@@ -228,7 +228,7 @@ class TrainingSettings:
     it, and many times slower elsewhere. `auto` times both before training, so results differ
     between machines."""
     softmax: Literal["sampled", "full"]
-    """`sampled` compares the right word with `samples` other candidates; `full` compares it with
+    """`sampled` compares the right word with `samples` candidates; `full` compares it with
     all words and is slower."""
     samples: Annotated[int, Meta(ge=1, le=2**24)]
     """The number of candidates of the sampled softmax per step. More are slower and closer to the
@@ -289,7 +289,7 @@ class StoreSettings:
         str,
         Meta(
             pattern=r"\A(all|top|\d{1,3}(,\d{1,3})*)\Z",
-            description="all, top or numbers between commas, in quotes",
+            description="all, top or comma-separated numbers, in quotes",
         ),
     ] = "all"
     """The layers to store for each token: all, the `top` one, or those of some numbers."""

@@ -192,8 +192,8 @@ def load_recorded_tokenizer(tokenization: Tokenization) -> Tokenizer:
     version = (tokenization.pattern, tokenization.form)
     if version not in ((kind.pattern, kind.form), *kind.former_versions):
         raise ElmoError(
-            f"the model's tokenizer {tokenization.name} splits words with another pattern than "
-            "this version; install the version of this package that trained the model"
+            f"the model's tokenizer {tokenization.name} splits words with a pattern that "
+            "this version does not know; install the version of this package that trained the model"
         )
     return _load(tokenization.name, *version)
 

@@ -331,7 +331,7 @@ def _open_all(paths: Sequence[Folder], options: Mapping[str, Any] | None) -> lis
         if base and _settings(manifest) != _settings(base.manifest):
             raise Mismatch(
                 f"{location}: was made with other settings than {base.location}; make both with "
-                "the same section features of params.yaml"
+                "the same section `features` in params.yaml"
             )
         stores.append(_Opened(location, manifest, sentences, documents))
         sentences += manifest.counts.sentences

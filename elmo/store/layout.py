@@ -102,7 +102,7 @@ def choose_layers(choice: str, *, model_layers: int) -> tuple[str, ...]:
     for text in choice.split(","):
         if not text.strip().isdecimal() or int(text) >= model_layers:
             raise ElmoError(
-                f"layers must be all, top or numbers from 0 to {model_layers - 1} between commas, "
+                f"layers must be all, top or comma-separated numbers from 0 to {model_layers - 1}, "
                 f"found {choice!r}"
             )
         numbers.append(int(text))

@@ -176,7 +176,7 @@ def _choose_work_id(job: str, project: str) -> str:
     earliest = min(running, default=(0, job))[1]
     if earliest == job:
         return project
-    print(f"  {earliest} of this project is running too; its unfinished work is not resumed here")
+    print(f"  {earliest}, an earlier job of this project, is running; it keeps the unfinished work")
     return f"{project}-{job}"
 
 

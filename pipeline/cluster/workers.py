@@ -303,7 +303,7 @@ def _describe_loss(error: Exception) -> str:
             raise cause from None
     if not failures:
         cause = getattr(error, "controller_failure", error)
-        return f"its workers did not start, or were lost at once ({first_line(cause)})"
+        return f"its workers did not start, or were lost while starting ({first_line(cause)})"
     rank = min(failures, key=lambda rank: (type(failures[rank]) is RuntimeError, rank))
     return f"worker {rank} lost ({type(failures[rank]).__name__}: {reason_of(failures[rank])})"
 

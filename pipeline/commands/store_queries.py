@@ -133,7 +133,8 @@ def _model_of(store: "Location", digest: str) -> "Location":
             if model_digest(config.parent) == digest:
                 return read_from(Location(config.parent))
     raise ElmoError(
-        f"{store}: its model (digest {digest[:12]}) is not in models/ here or near it; pass --model"
+        f"{store}: its model (digest {digest[:12]}) was not found in models/ here or near the "
+        "store; pass --model"
     )
 
 

@@ -70,7 +70,7 @@ def task() -> None:
     type=click.IntRange(1, 100),
     default=1,
     show_default=True,
-    help="The number of seeds to train, from seed 0.",
+    help="The number of training runs, with seeds 0, 1, and so on.",
 )
 @click.option(
     "--set",

@@ -140,7 +140,7 @@ class ProjectTask:
     scheme: Literal["", "bio", "iob1", "bioes", "plain"]
     """The scheme of the tags; empty: detected."""
     seeds: Annotated[int, Meta(ge=1, le=100)]
-    """The number of seeds to train, from seed 0."""
+    """The number of training runs, with seeds 0, 1, and so on."""
     baseline: bool
     """Whether to train it without ELMo too."""
     settings: dict[str, SettingValue]

@@ -136,7 +136,7 @@ def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> 
     figures = f"{text} perplexity {score:.6g}, the champion's {champion_score:.6g}"
     if score <= champion_score * (1 - margin) and score < champion_score:
         return True, figures
-    return False, f"{figures}, is not lower by {margin:.2%}"
+    return False, f"{figures}: not lower by {margin:.2%}"
 
 
 def _set_alias(name: str, alias: str, number: int) -> None:

@@ -152,7 +152,7 @@ def other(**changes: Any) -> Tokenization:
             other(name="whitespace", libraries={"no-such-package": "1"}),
             "needs no-such-package 1, which is not installed; run: pip install",
         ),
-        (other(name="whitespace", pattern="x"), "with another pattern"),
+        (other(name="whitespace", pattern="x"), "with a pattern"),
         (
             other(name="whitespace", sentences="split", splitter={"syntok": "0.0"}),
             r"tokenizer split needs syntok 0\.0",
