@@ -33,7 +33,7 @@ STORE_FILE = (
     rf"part-[0-9]+-[0-9a-f]+\.parquet|_types-[0-9]+-[0-9a-f]+\.parquet|_manifest-[0-9]+\.json|"
     rf"{INNER_FOLDER}/(types-[0-9a-f-]+\.types|manifest(-[0-9]+)?\.json)"
 )  # paths of the files of a store, also of earlier versions
-_AGAIN = "make the store again from its shards and model (elmo features)"
+_AGAIN = "make the store again from its shards and model (elmo run features)"
 
 
 class SourceShard(Struct, frozen=True, forbid_unknown_fields=True):

@@ -110,7 +110,8 @@ def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str,
     if better:
         _set_alias(name, CHAMPION, number)
         return f"{CHAMPION} moved from version {champion.version} to {number}: {reason}"
-    return f"{CHAMPION} stays version {champion.version}: {reason}; to move it, set it in MLflow"
+    advice = "to change it, set the alias in MLflow"
+    return f"{CHAMPION} stays version {champion.version}: {reason}; {advice}"
 
 
 def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> tuple[bool, str]:
@@ -125,12 +126,12 @@ def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> 
     if text is None:
         return False, f"version {rival.version} has no held-out perplexity"
     for key, description in (
-        (f"heldout.{text}", f"held-out {text} text"),
-        ("words", "words, and perplexity depends on them"),
+        (f"heldout.{text}", f"on other held-out {text} text"),
+        ("words", "with another vocabulary"),
     ):
         digests = [shorten(row.tags.get(key, "")) for row in (champion, rival)]
         if not digests[1] or digests[0] != digests[1]:
-            return False, f"it was measured on other {description}"
+            return False, f"its perplexity was measured {description}"
     key = f"perplexity.after.{text}"
     champion_score, score = (float(row.tags.get(key, "nan")) for row in (champion, rival))
     figures = f"{text} perplexity {score:.6g}, the champion's {champion_score:.6g}"
