@@ -21,18 +21,19 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `elmo` is `frozen` (vectors are computed once) or `none` (the baseline without ELMo). `layers`
     are the numbers of the layers to use, 0 being the context-free one (None: all). They are mixed
     with weights w and a scale γ: `mix` is `learned`, or `average` (only γ is learned); `l2` is λ of
-    the penalty λ·Σw². ELMo is added to the input with `elmo_input`, and to the first recurrent
-    layer's output with `elmo_output`. `elmo_dropout` is 0 by default if the model already drops its
-    whole input, ELMo included. `words` is `learned` (with the task, for words that occur
-    `min_count` times), `file` (a word2vec or GloVe text, `word_file`) or `none`; `characters` is
-    the number of filters of the character CNN. `hidden` is the width of the recurrent layers in
-    each direction, `depth` their number. `gradient_norm` bounds the gradients' norm (0: not at
-    all). Training ends after `patience` epochs without a better dev score.
+    the penalty λ·Σw². ELMo is added to the input with `elmo_input`, and with `elmo_output` to the
+    output of a recurrent layer: the last one for tagging and roles, else the first. `elmo_dropout`
+    is 0 by default if the model already drops its whole input, ELMo included. `words` is `learned`
+    (with the task, for words that occur `min_count` times), `file` (a word2vec or GloVe text,
+    `word_file`) or `none`; `characters` is the number of filters of the character CNN. `hidden` is
+    the width of the recurrent layers in each direction, `depth` their number. `gradient_norm`
+    bounds the gradients' norm (0: not at all). Training ends after `patience` epochs without a
+    better dev score.
 
     Tagging, classification and pairs: linear models of ordinary features, hashed to `features` rows
-    of weights, and of ELMo's vectors answer beside the network (0: none). Classification and pairs:
-    `class_weights` is `balanced` if each label weighs as much in the loss as the others, however
-    rare it is.
+    of weights, and of ELMo's vectors predict beside the network (0: none). Classification and
+    pairs: `class_weights` is `balanced` if each label weighs as much in the loss as the others,
+    however rare it is.
     Questions: an answer has at most `answer_tokens` tokens. Coreference: the model tries spans of
     up to `span_tokens` tokens, keeps `spans_per_token` of them for each token of the document,
     compares each with up to `antecedents` kept before it, and trains on `sentences` sentences of a
