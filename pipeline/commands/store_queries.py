@@ -133,8 +133,7 @@ def _model_of(store: "Location", digest: str) -> "Location":
             if model_digest(config.parent) == digest:
                 return read_from(Location(config.parent))
     raise ElmoError(
-        f"{store}: its model (digest {digest[:12]}) was not found in models/ here or near the "
-        "store; pass --model"
+        f"{store}: no folder models/ here or near it has model {digest[:12]}…; pass --model"
     )
 
 

@@ -73,11 +73,7 @@ def task() -> None:
     help="The number of training runs, with seeds 0, 1, and so on.",
 )
 @click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Change a setting, such as epochs=20.",
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting to change: epochs=20."
 )
 @click.option(
     "--curve",

@@ -110,8 +110,7 @@ def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str,
     if better:
         _set_alias(name, CHAMPION, number)
         return f"{CHAMPION} moved from version {champion.version} to {number}: {reason}"
-    advice = "to change it, set the alias in MLflow"
-    return f"{CHAMPION} stays version {champion.version}: {reason}; {advice}"
+    return f"{CHAMPION} stays version {champion.version}: {reason}; use MLflow to choose another"
 
 
 def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> tuple[bool, str]:
