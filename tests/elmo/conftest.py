@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from elmo.data.characters import Characters
+from elmo.data.shards import write_shards
 from elmo.data.tokenizer import Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.model.folder import Model, load_model, save_model
+from elmo.settings import StoreSettings
+from elmo.store.build import build
 from tests.elmo.run_job import NETWORK, random_bilm
 
 TINY = replace(
@@ -55,6 +58,20 @@ def save(folder: Path, model: Model, **changes: Any) -> str:
     """Write a model with other pieces than its own; return its digest."""
     pieces = {name: piece for name, piece in vars(model).items() if name != "digest"}
     return save_model(folder, **(pieces | changes))
+
+
+def make_store(
+    folder: Path,
+    sentences: Sequence[Sequence[str]],
+    model: Path,
+    settings: StoreSettings | None = None,
+    **shards: Any,
+) -> Path:
+    """Write `folder`/shards and from them `folder`/store, which is returned."""
+    write_shards(folder / "shards", sentences, **shards)
+    options = {"shards": folder / "shards", "model": model}
+    build(folder / "store", settings=settings or StoreSettings(), **options)
+    return folder / "store"
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from elmo import Elmo, ElmoError, Embedder, FeatureStore
-from elmo.data.shards import write_shards
-from elmo.settings import StoreSettings
-from elmo.store.build import build
 from elmo.store.neighbors import neighbors, parse_query
-from tests.elmo.conftest import WHITESPACE, save_tiny_model
+from tests.elmo.conftest import WHITESPACE, make_store, save_tiny_model
 
 
 class Public(NamedTuple):
@@ -27,10 +24,8 @@ class Public(NamedTuple):
 def public(tmp_path_factory: pytest.TempPathFactory) -> Public:
     folder = tmp_path_factory.mktemp("public")
     save_tiny_model(folder / "model")
-    write_shards(folder / "shards", [["the", "gift"], ["he", "has"]], tokenizer=WHITESPACE)
-    model, settings = folder / "model", StoreSettings()
-    build(folder / "store", shards=folder / "shards", model=model, settings=settings)
-    store = FeatureStore(folder / "store")
+    model, sentences = folder / "model", [["the", "gift"], ["he", "has"]]
+    store = FeatureStore(make_store(folder, sentences, model, tokenizer=WHITESPACE))
     return Public(model, Embedder.load(model), Elmo(model), store)
 
 
@@ -83,6 +78,16 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
     ),
     "tokens to cut": (lambda p: p.embedder.tokenize(["he"]), "a text must be a string"),  # type: ignore[arg-type]
     "a batch size": (lambda p: p.embedder.embed([["he"]], "2"), "must be a whole number of 1"),  # type: ignore[arg-type]
+    "no batch": (lambda p: p.embedder.embed([["he"]], 0), "must be a whole number of 1"),
+    "no precision": (lambda p: Embedder.load(p.folder, precision="half"), "precision must be"),  # type: ignore[arg-type]
+    "a misspelt pooling": (
+        lambda p: p.embedder.encode("he", "sum"),  # type: ignore[arg-type]
+        "pooling must be one of mean, first, last, max, none",
+    ),
+    "tokens to encode": (
+        lambda p: p.embedder.encode([["a"]]),
+        "text 0: .*pass token lists to embed",
+    ),  # type: ignore[list-item]
     "no model's name": (lambda p: Embedder.load(""), "the model's name is empty"),
     "a zero byte": (lambda p: p.embedder.encode("he \0"), "a zero byte"),
     "a zero byte in a token": (lambda p: p.embedder.embed([["he\0"]]), "without zero bytes"),
@@ -114,13 +119,6 @@ def test_an_argument_that_can_not_be(public: Public, what: str) -> None:
     call, message = WRONG[what]
     with pytest.raises(ElmoError, match=message):
         call(public)
-
-
-@pytest.mark.parametrize("number", [None, "0", 1.0, [0]])
-def test_a_sentence_has_a_whole_number(public: Public, number: Any) -> None:
-    for call in (public.store.vectors, public.store.tokens):
-        with pytest.raises(TypeError, match="a store is indexed by numbers"):
-            call(number)
 
 
 @pytest.mark.parametrize("folder", [None, 5, ["model"], b"model"])

@@ -1,7 +1,6 @@
 """The process of a command: how its threads wait for each other, unless the user has said so, and
-how seldom it looks for garbage."""
+how it ends."""
 
-import gc
 import os
 import signal
 import subprocess
@@ -10,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elmo.data.shards import write_shards
-from elmo.settings import StoreSettings
-from elmo.store.build import build
-from pipeline import __main__ as process
-from pipeline.commands import cli
-from tests.elmo.conftest import WHITESPACE, save_tiny_model
+from tests.elmo.conftest import WHITESPACE, make_store, save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBED = ["-m", "pipeline", "embed", "absent", "--input", "-", "--output", "out.npz"]
@@ -37,27 +31,6 @@ def test_openmp_spins_for_a_while_and_not_for_milliseconds(
     )
     shown = [line for line in done.stderr.splitlines() if "GOMP_SPINCOUNT" in line]
     assert shown and all(f"'{spins}'" in line for line in shown), done.stderr
-
-
-def test_a_command_looks_for_garbage_seldom_and_not_as_it_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    before, frozen, seen = gc.get_threshold(), gc.get_freeze_count(), []
-
-    def run() -> None:
-        seen.append((gc.get_threshold()[0], gc.get_freeze_count()))
-        sys.exit(1)
-
-    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    monkeypatch.setattr(cli, "run_cli", run)
-    try:
-        with pytest.raises(SystemExit):
-            process.main()
-        assert seen == [(process.YOUNG, frozen)]
-        assert gc.get_freeze_count() > frozen
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)
 
 
 INTERRUPTED = """
@@ -88,11 +61,7 @@ def test_an_interrupt_in_the_imports_is_one_line(
     tmp_path: Path, module: str, command: list[str], line: str
 ) -> None:
     save_tiny_model(tmp_path / "model")
-    write_shards(tmp_path / "shards", [["a"], ["the"]], heldout_every=2, tokenizer=WHITESPACE)
-    settings = StoreSettings()
-    build(
-        tmp_path / "store", shards=tmp_path / "shards", model=tmp_path / "model", settings=settings
-    )
+    make_store(tmp_path, [["a"], ["the"]], tmp_path / "model", tokenizer=WHITESPACE)
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, module, *command],
         env=os.environ | {"PYTHONPATH": str(ROOT)},

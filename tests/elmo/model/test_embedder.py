@@ -1,8 +1,7 @@
 """The same token list gets the same vectors, whatever stands beside it."""
 
 import pickle
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from elmo.data.characters import Characters
-from elmo.data.tokenizer import NO_TOKENIZER
 from elmo.errors import ElmoError
 from elmo.model import batches
 from elmo.model import embedder as module
@@ -118,20 +116,6 @@ def test_an_embedder_takes_no_memory_for_the_softmax(tiny_model_folder: Path) ->
     assert Embedder.load(tiny_model_folder).model.softmax is None
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda e: e.embed([GIFT], 0), "batch_size must be a whole number of 1 or more"),
-        (lambda e: Embedder(e.model, precision="half"), "precision must be"),
-    ],
-)
-def test_bad_calls_are_refused(
-    tiny_model: Model, call: Callable[[Embedder], object], message: str
-) -> None:
-    with pytest.raises(ElmoError, match=message):
-        call(Embedder(tiny_model))
-
-
 def test_a_model_that_reads_words(tmp_path: Path, tiny_model: Model) -> None:
     shape = tiny_model.bilm.config.to_dict() | {"input_words": len(tiny_model.vocabulary)}
     bilm = BiLM(ModelShape.from_dict(shape, source=tmp_path), characters=Characters().size)
@@ -192,27 +176,6 @@ def test_encode_pools_the_tokens_of_raw_text(tiny_model: Model) -> None:
     lengths = np.linalg.norm(embedder.encode(TEXTS, normalize=True), axis=1)
     np.testing.assert_allclose(lengths, [1, 0, 1], atol=1e-6)
     assert embedder.encode([]).shape == (0, embedder.dim)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda e: e.encode(TEXTS, "sum"), "pooling must be one of mean, first, last, max, none"),
-        (
-            lambda e: e.encode([["a"]]),
-            "text 0: must be a string, found .*; pass token lists to embed",
-        ),
-        (
-            lambda e: Embedder(replace(e.model, tokenizer=NO_TOKENIZER)).encode(TEXTS),
-            "trained on token lists and has no tokenizer",
-        ),
-    ],
-)
-def test_bad_texts_are_refused(
-    tiny_model: Model, call: Callable[[Embedder], object], message: str
-) -> None:
-    with pytest.raises(ElmoError, match=message):
-        call(Embedder(tiny_model))
 
 
 def test_a_stream_of_texts_is_read_in_small_groups(

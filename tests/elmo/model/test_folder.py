@@ -242,13 +242,3 @@ def test_everybody_the_umask_allows_may_read_the_weights(tiny_model: Model, tmp_
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
     assert set(modes.values()) == {0o640}, modes
-
-
-def test_a_folder_that_is_no_model_is_not_replaced(tiny_model: Model, tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "notes.txt").write_text("keep")
-    with pytest.raises(ElmoError, match="was not written by this project"):
-        save(mine, tiny_model)
-    assert (mine / "notes.txt").read_text() == "keep"
-    assert list(tmp_path.iterdir()) == [mine]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.model.embedder import Embedder
 from elmo.nn import cuda_graphs as graphs
 from elmo.nn.lstm import LSTMStack, LSTMState
+from tests.elmo.watching import Watching
 
 
 @pytest.fixture(autouse=True)
@@ -195,12 +195,13 @@ def test_weights_are_read_where_they_lie(pretended: None) -> None:
     weight, x = torch.eye(3), torch.ones(2, 3)
     for k in range(6):
         weight.fill_(float(k))  # as the optimizer moves them
-        with Copies() as copies:
+        with Watching() as seen:
             (found,) = graphs.call_with_cuda_graph(product, (x,), (), fixed=(weight,))
         assert found.tolist() == [[3.0 * k] * 3] * 2
     assert len(captured()) == 1
     # Of the last replay: the input copied in; the pretended graph writes its output once.
-    assert copies.shapes == [(2, 3), (2, 3)]
+    copies = [one.shapes for one in seen.operations if one.name == "copy_"]
+    assert copies == [[(2, 3)], [(2, 3)]]
     graphs.call_with_cuda_graph(product, (x,), (), fixed=(weight.clone(),))
     assert len(captured()) == 1  # weights elsewhere are not that graph's
 
@@ -289,21 +290,6 @@ def test_two_forward_passes_before_a_backward_pass_keep_their_own(
     assert captured()
     for one, other in zip(gradients[True], gradients[False], strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
-
-
-class Copies(TorchDispatchMode):
-    """The shapes of all copies."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shapes: list[tuple[int, ...]] = []
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function.overloadpacket.__name__ == "copy_":
-            self.shapes.append(tuple(args[0].shape))
-        return function(*args, **(kwargs or {}))
 
 
 def stack() -> LSTMStack:

@@ -1,13 +1,11 @@
 """Losses against dense ones written out, their gradients, and the sampler against its formula."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.data.arrays import index_table
 from elmo.nn import softmax
@@ -22,6 +20,7 @@ from elmo.nn.softmax import (
     restored_softmax,
     sample_candidates,
 )
+from tests.elmo.watching import Watching
 
 N, P, V = 23, 6, 40
 
@@ -194,21 +193,6 @@ def test_the_sampled_loss_estimates_the_full_one() -> None:
     assert abs(np.mean(found) - full) < 0.1 * full
 
 
-class _Largest(TorchDispatchMode):
-    """Remembers the number of elements of the largest tensor made."""
-
-    numel = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for tensor in found if isinstance(found, tuple | list) else (found,):
-            if isinstance(tensor, Tensor):
-                self.numel = max(self.numel, tensor.numel())
-        return found
-
-
 def test_nothing_of_the_size_of_predictions_times_words_is_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -216,10 +200,10 @@ def test_nothing_of_the_size_of_predictions_times_words_is_held(
     monkeypatch.setattr(softmax, "CHUNK_LOGITS", 3000)
     h_NP = torch.randn(500, 4, requires_grad=True)
     weight_VP, bias_V = torch.randn(1000, 4), torch.zeros(1000)
-    with _Largest() as largest:
+    with Watching() as seen:
         loss, _ = full_softmax_loss(h_NP, torch.arange(500), weight_VP, bias_V)
         loss.backward()
-    assert largest.numel <= 4000
+    assert max(math.prod(shape) for one in seen.operations for shape in one.shapes) <= 4000
 
 
 @pytest.mark.parametrize("samples", [None, 12])
@@ -269,32 +253,18 @@ _PRODUCTS = (
 )
 
 
-class _Products(TorchDispatchMode):
-    """Counts matrix products and the largest tensor that one makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = self.largest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func in _PRODUCTS:
-            self.count += 1
-            self.largest = max(self.largest, made.numel())
-        return made
-
-
 def test_evaluation_over_many_words_takes_few_products_that_fit_a_cache() -> None:
     """With 800,000 words one prediction at a time would be a product for each."""
     words, predictions = 800_000, 128
     chosen = Softmax(words, 2)
     chosen.reset_parameters(1)
     h_NP, targets = torch.randn(predictions, 2), torch.randint(words, (predictions,))
-    with _Products() as products:
+    with Watching() as seen:
         nats = negative_log_likelihoods(chosen, h_NP, targets)
-    assert products.largest <= softmax.CHUNK_LOGITS
-    assert products.count * products.largest < 1.1 * words * predictions  # none is small
-    assert products.count < predictions
+    products = [math.prod(one.shapes[0]) for one in seen.operations if one.function in _PRODUCTS]
+    assert max(products) <= softmax.CHUNK_LOGITS
+    assert len(products) * max(products) < 1.1 * words * predictions  # none is small
+    assert len(products) < predictions
     some = torch.tensor([0, 70, 127])
     expected = torch.nn.functional.cross_entropy(
         h_NP[some] @ chosen.weight.T + chosen.bias, targets[some], reduction="none"
@@ -305,6 +275,6 @@ def test_evaluation_over_many_words_takes_few_products_that_fit_a_cache() -> Non
 def test_the_full_loss_takes_64_predictions_at_a_time_or_more() -> None:
     words = 100_000
     h_NP, targets = torch.randn(256, 2), torch.randint(words, (256,))
-    with torch.no_grad(), _Products() as products:
+    with torch.no_grad(), Watching() as seen:
         full_softmax_loss(h_NP, targets, torch.randn(words, 2), torch.zeros(words))
-    assert products.count == 4
+    assert sum(one.function in _PRODUCTS for one in seen.operations) == 4

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.settings import StoreSettings
@@ -20,6 +19,7 @@ from elmo.store.build import build
 from elmo.store.datasets import collate, sentence_arrays
 from elmo.store.dump import export_token_table
 from elmo.store.verify import verify
+from tests.elmo.conftest import make_store
 from tests.ports import free_port
 
 SENTENCES = 150
@@ -30,14 +30,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> P
     folder = tmp_path_factory.mktemp("data")
     draw = random.Random(0)
     sentences = [[f"w{draw.randrange(30)}"] * draw.randrange(9) for _ in range(SENTENCES)]
-    write_shards(folder / "shards", sentences, heldout_every=3, shard_sentences=40)
-    build(
-        folder / "store",
-        shards=folder / "shards",
-        model=tiny_model_folder,
-        settings=StoreSettings(row_group_tokens=30),
-    )
-    return folder / "store"
+    settings, cut = StoreSettings(row_group_tokens=30), {"heldout_every": 3, "shard_sentences": 40}
+    return make_store(folder, sentences, tiny_model_folder, settings, **cut)
 
 
 @pytest.fixture

@@ -71,14 +71,6 @@ def test_the_folder_is_read_as_it_lies(store: Path, reader: Callable[[str], list
     assert reader(str(store)) == list(range(40))
 
 
-def test_polars_asks_for_the_pattern_that_the_page_gives(store: Path) -> None:
-    """Of a bare folder it takes every file, in subfolders too, and has no name for other files."""
-    polars = pytest.importorskip("polars")
-    for options in ({}, {"hidden_file_prefix": ["_", "."]}):
-        with pytest.raises(polars.exceptions.PolarsError, match=r"dir/\*\*/\*\.parquet"):
-            polars.scan_parquet(str(store), **options).collect()
-
-
 @pytest.mark.parametrize("name", ["__elmo/manifest-000001.json", "_manifest-000001.json"])
 def test_a_store_of_an_earlier_version_is_refused(store: Path, name: str) -> None:
     (store / MANIFEST).rename(store / name)

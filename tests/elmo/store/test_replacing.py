@@ -27,6 +27,7 @@ from elmo.store import FeatureStore
 from elmo.store.build import ShardEmbedder, build, run_serially
 from elmo.store.manifest import MANIFEST
 from elmo.store.verify import verify
+from tests.files import contents
 
 SETTINGS = StoreSettings(row_group_tokens=16)
 SENTENCES = 12  # of a file
@@ -114,11 +115,6 @@ def make(given: Path, out: Path, shards: Path, **options: Any) -> None:
     build(out, shards=shards, model=given / "model", settings=SETTINGS, **options)
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-
-
 def tokens_of(sentences: list[list[str]]) -> int:
     return sum(map(len, sentences))
 
@@ -150,7 +146,7 @@ def test_only_what_is_new_is_embedded(
     build(store, shards=shards, run=count, **options)
     assert count.tokens == embedded
     build(tmp_path / "fresh", shards=shards, **options)
-    assert files(store) == files(tmp_path / "fresh")
+    assert contents(store) == contents(tmp_path / "fresh")
     verify(store)
     opened = FeatureStore(store)
     assert [opened.tokens(k) for k in range(len(opened))] == sum(texts.values(), [])
@@ -181,14 +177,14 @@ def test_a_damaged_part_is_embedded_again(given: Path, store: Path, kind: str, d
     count = Count()
     make(given, store, given / "old-shards", run=count)
     assert 0 < count.tokens < tokens_of(sum(FILES.values(), []))
-    assert files(store) == files(given / "old")
+    assert contents(store) == contents(given / "old")
 
 
 def test_the_order_of_the_work_changes_no_byte(given: Path, store: Path) -> None:
     for order in (reversed, sorted_by_name):
         shutil.copytree(given / "old", store, dirs_exist_ok=True)
         make(given, store, given / "new-shards", run=Count(order))
-        assert files(store) == files(given / "new")
+        assert contents(store) == contents(given / "new")
         shutil.rmtree(store)
 
 
@@ -278,7 +274,7 @@ def make_and_die(moment: int, given: Path, out: Path) -> int:
 def test_a_kill_at_every_moment_leaves_the_old_store_or_the_new_one(
     given: Path, tmp_path: Path
 ) -> None:
-    expected = files(given / "new")
+    expected = contents(given / "new")
     lengths = set()
     for moment in range(1000):
         store = tmp_path / str(moment) / "store"
@@ -286,7 +282,7 @@ def test_a_kill_at_every_moment_leaves_the_old_store_or_the_new_one(
         code = make_and_die(moment, given, store)
         lengths.add(check_whole(store))
         make(given, store, given / "new-shards")
-        assert files(store) == expected
+        assert contents(store) == expected
         assert os.listdir(store.parent) == ["store"]
         if code == 0:
             break
@@ -303,7 +299,7 @@ def test_a_second_writer_of_the_same_store_is_told(given: Path, store: Path) -> 
         return run_serially(kind, arguments, jobs)
 
     make(given, store, given / "new-shards", work=work, run=second)
-    assert files(store) == files(given / "new")
+    assert contents(store) == contents(given / "new")
     with work_folder_lock(work / "another"):
         make(given, store, given / "old-shards", work=work)
 
@@ -368,7 +364,7 @@ def test_parts_are_in_the_order_of_their_names(given: Path) -> None:
     names = [part.file for part in manifest.parts]
     assert names == sorted(names)
     assert [part.first_sentence_id for part in manifest.parts] == [0, 12, 19, 31]
-    assert set(files(given / "new")) == {
+    assert set(contents(given / "new")) == {
         MANIFEST,
         *(path for part in manifest.parts for path in (part.path, part.types.path)),
     }

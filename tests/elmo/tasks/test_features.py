@@ -28,8 +28,9 @@ from elmo.tasks.task import Task, record_digest
 from elmo.tasks.train import predict_all
 from elmo.tasks.vectors import SoftmaxVectors
 from tests.elmo.conftest import save
-from tests.elmo.tasks.test_task import contents, labelled, taught
+from tests.elmo.tasks.test_task import labelled, taught
 from tests.elmo.tasks.toys import examples, word_vectors
+from tests.files import contents
 
 ROWS = 1 << 17  # so many that hardly two features of a test share one
 

@@ -186,9 +186,6 @@ def test_columns_by_number_and_a_hash_that_is_a_token(tmp_path: Path) -> None:
     (example,) = read_examples("tagging", written(tmp_path, "x.iob2", text)).examples
     assert isinstance(example, Tagged)
     assert (example.tokens, example.tags) == (("#", "Rome"), ("O", "S-LOC"))
-    text = "# O\nRome B-LOC\n"
-    (example,) = read_examples("tagging", written(tmp_path, "y.conll", text)).examples
-    assert isinstance(example, Tagged) and example.tokens == ("#", "Rome")
 
 
 CONLLU = """# text = dámelo
@@ -624,7 +621,4 @@ def test_csv_with_named_columns_and_lines_inside_fields(tmp_path: Path) -> None:
     ]
     path.write_text('text,label\n"a,b\n', encoding="utf-8")
     with pytest.raises(ElmoError, match="reviews.csv:2: a quotation mark .* is never closed"):
-        read_examples("classification", path)
-    path.write_text("text;label\nGood, bad;1\n", encoding="utf-8")
-    with pytest.raises(ElmoError, match="reviews.csv:1: .* by ';'.*CSV"):
         read_examples("classification", path)

@@ -16,7 +16,8 @@ import torch
 
 from elmo.tasks import seeds
 from elmo.tasks.task import Task
-from tests.elmo.tasks.test_task import contents, labelled, taught
+from tests.elmo.tasks.test_task import labelled, taught
+from tests.files import contents
 
 SEEDS = [0, 1, 2]
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elmo.data.shards import write_shards
-from elmo.settings import StoreSettings
-from elmo.store.build import build
+from tests.elmo.conftest import make_store
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tagger.py"
 
@@ -22,13 +20,7 @@ def test_the_example_learns_tags_of_words_from_a_store(
     draw = random.Random(0)
     words = ["the", "gift", "late", "music", "for", "he"]
     sentences = [draw.choices(words, k=draw.randrange(9)) for _ in range(400)]
-    write_shards(tmp_path / "shards", sentences, heldout_every=5, shard_sentences=60)
-    build(
-        tmp_path / "store",
-        shards=tmp_path / "shards",
-        model=tiny_model_folder,
-        settings=StoreSettings(),
-    )
+    make_store(tmp_path, sentences, tiny_model_folder, heldout_every=5, shard_sentences=60)
     tags = [" ".join(word.upper() for word in sentence) for sentence in sentences]
     (tmp_path / "tags.txt").write_text("\n".join(tags) + "\n")
     blocked = tmp_path / "blocked"

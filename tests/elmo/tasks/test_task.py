@@ -51,6 +51,7 @@ from elmo.tasks.train import (
 )
 from elmo.tasks.vectors import Vectors
 from tests.elmo.tasks.toys import DIM, LAYERS, examples, word_vectors
+from tests.files import contents
 
 KINDS = [*kinds.KINDS]
 SMALL = {
@@ -218,13 +219,6 @@ def test_the_curve_has_the_rate_that_each_epoch_used(
     assert [figures["lr"] for figures in tasks.read_curve(folder, 0)] == rates
 
 
-def test_a_curve_that_is_no_utf_8_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "seed-0").mkdir()
-    (tmp_path / "seed-0" / "curve.jsonl").write_bytes(b'{"lo\xffss": 1.0}\n')
-    with pytest.raises(ElmoError, match=r"curve.jsonl: not readable .*; train again"):
-        tasks.read_curve(tmp_path, 0)
-
-
 def test_the_best_seed_on_dev_is_loaded(tmp_path: Path) -> None:
     folder = trained("tagging", tmp_path, None, changes={"elmo": "none", "epochs": 1}, seeds=[0, 1])
     for best in (0, 1):
@@ -358,12 +352,6 @@ def trained(kind: str, folder: Path, model: Path | None, **options: Any) -> Path
     learned = labelled(kind, options.pop("count", 40))
     dev = labelled(kind, 12, 1)
     return taught(kind, learned, dev, folder, model, changes=changes, **options)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
-    }
 
 
 @pytest.mark.slow

@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.location import Location
@@ -31,6 +30,7 @@ from elmo.train.perplexity import PerplexityEvaluator
 from elmo.train.step import WorkerGroup
 from tests.elmo import run_job
 from tests.elmo.run_job import make_job, weights
+from tests.elmo.watching import Watching
 from tests.forked import finish, forked
 
 ALONE = WorkerGroup()
@@ -351,22 +351,6 @@ def test_the_first_worker_alone_reads_checkpoints(tmp_path: Path) -> None:
     assert same(first, second)
 
 
-class Made(TorchDispatchMode):
-    """The bytes of all new tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        made = function(*args, **(kwargs or {}))
-        if function.overloadpacket.__name__ in ("empty", "clone", "_to_copy", "empty_like"):
-            self.bytes += made.untyped_storage().nbytes()
-        return made
-
-
 def test_a_checkpoint_is_copied_once(tmp_path: Path) -> None:
     """Counted: what training waits for is one copy, and what is written is that copy."""
     job = make_job(tmp_path / "job")
@@ -374,10 +358,11 @@ def test_a_checkpoint_is_copied_once(tmp_path: Path) -> None:
     tensors = {"a": torch.ones(300, 7), "b": torch.ones(5, 2, dtype=torch.int64)}
     size = sum(value.nbytes for value in tensors.values())
     kept = CheckpointFolder(Location(tmp_path / "kept"), keep=1)
-    with Made() as made:
+    copying = ("empty", "clone", "_to_copy", "empty_like")
+    with Watching() as seen:
         kept.save(Checkpoint(tensors, progress), best_step=None)
         tensors["a"].zero_()  # training goes on
         kept.wait()
-    assert made.bytes == size
+    assert sum(sum(one.bytes) for one in seen.operations if one.name in copying) == size
     found = kept.load(3).tensors
     assert torch.equal(found["a"], torch.ones(300, 7)) and torch.equal(found["b"], tensors["b"])

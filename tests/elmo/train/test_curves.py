@@ -1,7 +1,6 @@
 """Curves: means of the steps since the last row, and each row once whatever was killed."""
 
 import math
-import sys
 from pathlib import Path
 
 import pytest
@@ -42,21 +41,3 @@ def test_rows_after_the_checkpoint_that_training_resumes_from_are_written_again(
     assert [line.split("\t")[0] for line in lines] == ["10", "20", "30"]
     assert lines[1].endswith("\t2.5")
     assert (tmp_path / "train.tsv").read_text() == "\t".join(CURVES["train.tsv"]) + "\n"
-
-
-def test_a_row_costs_the_same_however_many_there_are(tmp_path: Path) -> None:
-    """Calls of Python functions in `add` are counted, not seconds."""
-    curves, calls = Curves(Location(tmp_path)), []
-
-    def counted(step: int) -> int:
-        row = dict.fromkeys(CURVES["train.tsv"], 1.0) | {"step": float(step)}
-        calls.clear()
-        sys.setprofile(lambda frame, event, argument: calls.append(event))
-        try:
-            curves.add("train.tsv", row)
-        finally:
-            sys.setprofile(None)
-        return len(calls)
-
-    costs = [counted(step) for step in range(1, 3001)]
-    assert costs[10] == costs[-1]

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +33,6 @@ from elmo.train.job import MOST_MEASURED, TrainingJob
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.perplexity import perplexity, sentence_scores
 from elmo.train.step import Stepper, WorkerGroup, encode_and_read
-from elmo.train.step_input import StepPreparer
 from tests.elmo.run_job import ADAGRAD, NETWORK, OPTIMIZER, TRAINING
 
 ADAMW = replace(OPTIMIZER, warmup_steps=2)
@@ -71,6 +69,12 @@ def job(
 
 def weights(done: TrainingJob) -> dict[str, torch.Tensor]:
     return {**done.bilm.state_dict(), **done.softmax.state_dict()}
+
+
+def model_of(made: TrainingJob) -> Model:
+    """Return the weights of a training as a model with its softmax."""
+    softmax = {name: value.detach() for name, value in made.softmax.state_dict().items()}
+    return Model(made.bilm, made.vocabulary, made.characters, softmax, {}, "")
 
 
 def ignore(kind: str, figures: dict[str, float]) -> None:
@@ -194,21 +198,6 @@ def test_no_step_waits_for_a_look_at_the_stop_flag(
         )
     assert len(flag.threads) == 2  # once at the beginning, and once beside the steps
     assert flag.threads[1] != threading.get_ident()
-
-
-def test_steps_are_prepared_by_the_thread_that_prefetches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads = set()
-    prepare = StepPreparer.prepare
-
-    def prepared(self: StepPreparer, *given: Any, **named: Any) -> Any:
-        threads.add(threading.current_thread().name)
-        return prepare(self, *given, **named)
-
-    monkeypatch.setattr(StepPreparer, "prepare", prepared)
-    fit(job(tmp_path / "run", replace(SETTINGS, epochs=1)), workers=WorkerGroup(), report=ignore)
-    assert threads == {"stream_0"}
 
 
 def test_workers_wait_for_each_other_s_word_every_ten_steps(
@@ -355,8 +344,7 @@ def test_damaged_shards_are_not_trained_on_nor_evaluated(tmp_path: Path) -> None
 def test_a_perplexity_that_is_no_number_is_an_error(tmp_path: Path) -> None:
     made = job(tmp_path / "run")
     made.bilm.lstm.weight[1].data.fill_(math.nan)
-    softmax = {name: value.detach() for name, value in made.softmax.state_dict().items()}
-    model = Model(made.bilm, made.vocabulary, made.characters, softmax, {}, "")
+    model = model_of(made)
     for take in (perplexity, sentence_scores):
         with pytest.raises(ElmoError, match="is not a finite number: the model's weights"):
             take(model, [["the", "cat"]])
@@ -415,8 +403,7 @@ def test_perplexity_of_shards_and_of_lists_agree(
         for shard in map(shards.open, shards.entries("heldout"))
         for k in range(len(shard))
     ]
-    softmax = {name: value.detach() for name, value in made.softmax.state_dict().items()}
-    model = Model(made.bilm, made.vocabulary, made.characters, softmax, {}, "")
+    model = model_of(made)
     ours, theirs = perplexity(model, lines), heldout_perplexity(made, workers=WorkerGroup())
     for name, value in ours.to_dict().items():
         assert value == pytest.approx(theirs.to_dict()[name], rel=1e-4), name
@@ -429,8 +416,7 @@ def test_perplexity_of_shards_and_of_lists_agree(
 def test_perplexity_is_that_of_the_equation(tmp_path: Path) -> None:
     """One sentence, the softmax written out."""
     made = job(tmp_path / "run")
-    softmax = {name: value.detach() for name, value in made.softmax.state_dict().items()}
-    model = Model(made.bilm, made.vocabulary, made.characters, softmax, {}, "")
+    model = model_of(made)
     sentence = ["the", "cat", "안녕"]
     found = perplexity(model, [sentence, []])
     tokens = ["<S>", *sentence, "</S>"]
@@ -440,7 +426,7 @@ def test_perplexity_is_that_of_the_equation(tmp_path: Path) -> None:
             x_TP = made.bilm.encode(torch.from_numpy(Characters().encode(read[:-1])))
             x_STBP = torch.stack([x_TP, x_TP])[:, :, None]
             ys, _ = made.bilm.lstm(x_STBP, made.bilm.lstm.zero_state(1))
-            logits = ys[-1][direction, :, 0] @ softmax["weight"].T + softmax["bias"]
+            logits = ys[-1][direction, :, 0] @ made.softmax.weight.T + made.softmax.bias
         targets = torch.from_numpy(made.vocabulary.ids(read[1:])).long()
         mean = torch.nn.functional.cross_entropy(logits, targets)
         assert getattr(found, name) == pytest.approx(math.exp(mean), rel=1e-4)
@@ -455,19 +441,6 @@ def test_perplexity_is_that_of_the_equation(tmp_path: Path) -> None:
         10 * 50 + 10 + 1 + 100,
     )  # without the mark that is not predicted
     assert found.unigram == pytest.approx(total / seen**0.25)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: replace(SETTINGS, reset="always"), "reset must be one of sentence, never"),
-        (lambda: replace(SETTINGS, rows=-1), "rows must be .* at least 1 .*, found -1"),
-        (lambda: replace(SETTINGS, dropout=1.0), "dropout must be .* at least 0 and below 1"),
-    ],
-)
-def test_bad_settings_are_refused(make: Callable[[], TrainingSettings], message: str) -> None:
-    with pytest.raises(ElmoError, match=message):
-        make()
 
 
 def test_epochs_follow_from_the_text_where_they_are_0() -> None:

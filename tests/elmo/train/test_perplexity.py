@@ -2,39 +2,21 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.model.folder import Model
 from elmo.nn import cell
 from elmo.train import perplexity as module
 from elmo.train.perplexity import perplexity, sentence_scores
+from tests.elmo.watching import Watching
 from tests.pipeline.command_line import elmo
 
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmo.nn.lstm.cell_functions_for", lambda device, cells: cell.EAGER)
-
-
-class Largest(TorchDispatchMode):
-    """The bytes of the largest tensor that any operation made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        made = function(*args, **(kwargs or {}))
-        if isinstance(made, torch.Tensor):
-            self.bytes = max(self.bytes, made.untyped_storage().nbytes())
-        return made
 
 
 def line(model: Model, tokens: int) -> list[str]:
@@ -71,9 +53,9 @@ def test_memory_does_not_grow_with_a_line(
     monkeypatch.setattr(module, "TOKENS_AT_ONCE", 128)
     largest = []
     for tokens in (128, 1280):
-        with Largest() as seen:
+        with Watching() as seen:
             sentence_scores(tiny_model, [line(tiny_model, tokens)])
-        largest.append(seen.bytes)
+        largest.append(max(max(one.bytes, default=0) for one in seen.operations))
     assert largest[0] == largest[1]
 
 

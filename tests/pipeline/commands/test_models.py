@@ -10,7 +10,6 @@ import mlflow
 import numpy as np
 import pytest
 
-from elmo.data.shards import write_shards
 from elmo.data.tokenizer import TOKENIZERS, Tokenization, installed_tokenization
 from elmo.errors import ElmoError
 from elmo.io.location import Location
@@ -25,7 +24,7 @@ from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import RegisterSettings, TokenizeSettings
 from pipeline.stages import register, tokenize
 from pipeline.text.input_files import find_inputs
-from tests.elmo.conftest import WHITESPACE, save_tiny_model
+from tests.elmo.conftest import WHITESPACE, make_store, save_tiny_model
 from tests.elmo.data.test_tokenizer import needed
 from tests.pipeline.command_line import elmo
 
@@ -139,14 +138,8 @@ def sentences_of(folder: Path) -> list[list[str]]:
 
 def test_a_store_of_another_tokenizers_shards_is_refused(tmp_path: Path) -> None:
     save_tiny_model(tmp_path / "model", tokenizer=Tokenization("whitespace"))
-    write_shards(tmp_path / "shards", [["a"]], tokenizer=Tokenization("unicode"))
     with pytest.raises(ElmoError, match="was tokenized by unicode, but the model .* whitespace"):
-        build(
-            tmp_path / "store",
-            shards=tmp_path / "shards",
-            model=tmp_path / "model",
-            settings=StoreSettings(),
-        )
+        make_store(tmp_path, [["a"]], tmp_path / "model", tokenizer=Tokenization("unicode"))
     assert not (tmp_path / "store").exists()
 
 
@@ -187,9 +180,7 @@ def store(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["a", "new", "gift", "for"],
         ["he", "has"],
     ]
-    write_shards(folder / "shards", lines * 2, tokenizer=WHITESPACE)
-    build(folder / "store", shards=folder / "shards", model=model, settings=StoreSettings())
-    return folder / "store"
+    return make_store(folder, lines * 2, model, tokenizer=WHITESPACE)
 
 
 def test_neighbors_stand_beside_what_random_pairs_have(model: Path, store: Path) -> None:

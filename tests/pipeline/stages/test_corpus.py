@@ -22,6 +22,11 @@ def params(**changes: object) -> CorpusSettings:
     return CorpusSettings(**{**plain, **changes})  # type: ignore[arg-type]
 
 
+def collect(folder: Path, settings: CorpusSettings) -> dict[str, float]:
+    """Run the stage, to `folder`/out."""
+    return corpus.run(Location(folder / "out"), settings, work=Location(folder / "runs"))
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
     out = tmp_path_factory.mktemp("corpus") / "out"
@@ -117,7 +122,7 @@ def test_the_users_own_files_are_named_and_not_copied(tmp_path: Path) -> None:
     own = params(
         general=(str(tmp_path / "in"),), domain=(str(tmp_path / "in/b.txt"),), column="body"
     )
-    metrics = corpus.run(Location(tmp_path / "out"), own, work=Location(tmp_path / "runs"))
+    metrics = collect(tmp_path, own)
     assert metrics == {
         "general_files": 2,
         "general_bytes": 31,
@@ -135,15 +140,9 @@ def test_own_general_text_without_domain_text_is_refused(tmp_path: Path) -> None
     (tmp_path / "own.txt").write_text("some text\n")
     own = str(tmp_path / "own.txt")
     with pytest.raises(ElmoError, match=r"corpus\.domain is empty .* name the files"):
-        corpus.run(
-            Location(tmp_path / "out"), params(general=(own,)), work=Location(tmp_path / "runs")
-        )
+        collect(tmp_path, params(general=(own,)))
     assert [p.name for p in tmp_path.iterdir()] == ["own.txt"]
-    corpus.run(
-        Location(tmp_path / "out"),
-        params(general=(own,), domain=(own,)),
-        work=Location(tmp_path / "runs"),
-    )
+    collect(tmp_path, params(general=(own,), domain=(own,)))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "own.txt"]
 
 
@@ -160,15 +159,8 @@ def test_what_is_not_there_is_named_and_nothing_is_left(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ElmoError, match=message):
-        corpus.run(Location(tmp_path / "out"), params(**change), work=Location(tmp_path / "runs"))
+        collect(tmp_path, params(**change))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_empty_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty.txt").touch()
-    own = params(general=(str(tmp_path / "empty.txt"),), domain=(str(tmp_path / "empty.txt"),))
-    with pytest.raises(ElmoError, match=r"empty\.txt: is empty"):
-        corpus.run(Location(tmp_path / "out"), own, work=Location(tmp_path / "runs"))
 
 
 def own_files(tmp_path: Path, column: str = "text") -> CorpusSettings:
@@ -180,18 +172,12 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
     path = tmp_path / "in" / "a.jsonl"
     path.write_text('\n{"id": 1, "review": "good"}\n')
     with pytest.raises(ElmoError, match=r"a\.jsonl:2: no field 'text' .* found id, review; set"):
-        corpus.run(
-            Location(tmp_path / "out"), own_files(tmp_path), work=Location(tmp_path / "runs")
-        )
+        collect(tmp_path, own_files(tmp_path))
     path.unlink()
     pq.write_table(pa.table({"id": [1], "review": ["good"]}), tmp_path / "in" / "b.parquet")
     with pytest.raises(ElmoError, match=r"b\.parquet: no column 'text', found id, review; set"):
-        corpus.run(
-            Location(tmp_path / "out"), own_files(tmp_path), work=Location(tmp_path / "runs")
-        )
-    corpus.run(
-        Location(tmp_path / "out"), own_files(tmp_path, "review"), work=Location(tmp_path / "runs")
-    )
+        collect(tmp_path, own_files(tmp_path))
+    collect(tmp_path, own_files(tmp_path, "review"))
     assert corpus.describe_files(Location(tmp_path / "out"), "general") == "b.parquet"
 
 
@@ -199,9 +185,7 @@ def test_binary_is_refused_before_anything_is_tokenized(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_bytes("plain words\n".encode("utf-16-le"))
     with pytest.raises(ElmoError, match=r"a\.txt:1: .* zero byte, .* UTF-16"):
-        corpus.run(
-            Location(tmp_path / "out"), own_files(tmp_path), work=Location(tmp_path / "runs")
-        )
+        collect(tmp_path, own_files(tmp_path))
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 

@@ -29,6 +29,7 @@ from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.stages import features
 from tests.elmo.run_job import NETWORK, random_bilm
+from tests.files import contents
 from tests.pipeline.stage_runs import runs_of
 from tests.small_disk import small_disk
 
@@ -73,7 +74,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(given: Path) -> dict[str, bytes]:
     """The files of the store, made here one part after another."""
     run(given, given / "expected", PARAMS, None)
-    return files(given / "expected")
+    return contents(given / "expected")
 
 
 def run(given: Path, out: Path, params: StoreSettings, actors: int | None) -> None:
@@ -101,7 +102,7 @@ def test_the_same_bytes_from_1_and_3_actors(
     with workers.session():
         for actors in (1, 3):
             run(given, tmp_path / f"store{actors}", PARAMS, actors)
-            assert files(tmp_path / f"store{actors}") == expected
+            assert contents(tmp_path / f"store{actors}") == expected
     assert not list((tmp_path / "runs").glob("*"))
 
 
@@ -125,7 +126,7 @@ def test_a_killed_actor_is_started_again(
 ) -> None:
     monkeypatch.setattr("elmo.store.build.ShardEmbedder", DiesOnce)
     run(given, tmp_path / "store", PARAMS, 2)
-    assert files(tmp_path / "store") == expected
+    assert contents(tmp_path / "store") == expected
 
 
 DRIVER = """
@@ -178,7 +179,7 @@ def test_driver_and_actors_killed_at_random_instants_end_with_the_same_bytes(
             process.kill()
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert files(tmp_path / "store") == expected
+    assert contents(tmp_path / "store") == expected
     verify(tmp_path / "store")
 
 
@@ -234,11 +235,6 @@ def actors(driver: int) -> list[int]:
         return process == driver or (process in parents and ours(parents[process]))
 
     return [process for process, name in names.items() if "ray::_Actor" in name and ours(process)]
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def test_a_store_that_can_not_fit_is_refused_before_the_work(

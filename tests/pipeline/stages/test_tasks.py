@@ -20,6 +20,7 @@ from pipeline.settings.params import ProjectTask
 from pipeline.stages import task_training, tasks
 from tests.elmo.conftest import save_tiny_model
 from tests.elmo.tasks.test_task import labelled, taught
+from tests.files import contents
 from tests.pipeline.settings.test_params import changed
 from tests.pipeline.stage_runs import runs_of
 
@@ -98,9 +99,9 @@ def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert {
             f"{name}/seed-{k}" for name in ("test.f1", "loss") for k in (0, 1)
         } <= data.metrics.keys()
-    before = digests(folder / "out")
+    before = contents(folder / "out")
     run(folder)
-    assert digests(folder / "out") == before
+    assert contents(folder / "out") == before
 
 
 def test_f1_is_said_beside_f1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,10 +127,6 @@ def test_one_seed_has_no_interval_over_seeds() -> None:
     figures |= {"gain_low": None, "gain_high": None, "gain_test_low": 0.05, "gain_test_high": 0.2}
     said = tasks.summary(figures | {"examples": {"test": 150}})
     assert said.endswith("; +0.100, 95 % interval over 150 test examples +0.050 to +0.200")
-
-
-def digests(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 @pytest.mark.slow
