@@ -1,15 +1,12 @@
 """A figure says what it was measured on."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks import machine
 from elmo.train import machine_speed
-
-BENCHMARKS = Path(machine.__file__).parent
 
 
 def test_the_units_of_a_processor_are_named(
@@ -31,13 +28,3 @@ def test_an_emulated_precision_is_not_timed(
     speeds = machine_speed.MatrixSpeeds(float32_gflops=90, bfloat16_gflops=bfloat16)
     monkeypatch.setattr(machine_speed, "matrix_speeds", lambda _device: speeds)
     assert machine.precisions() == timed
-
-
-def test_every_benchmark_that_prints_figures_names_the_machine() -> None:
-    for path in BENCHMARKS.glob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        if path.name not in ("machine.py", "__main__.py") and "indent=1" in text:
-            raise AssertionError(f"{path.name} prints figures without the machine: use show")
-    imports = re.compile(r"machine import (precisions, )?show")
-    users = [p.name for p in BENCHMARKS.glob("*.py") if imports.search(p.read_text())]
-    assert len(users) >= 8, users

@@ -1,6 +1,5 @@
 """Shards whose bytes are not those of their manifest, and ones that were signed again."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,6 @@ FILE = "task/train-00000.arrow"
 @pytest.mark.parametrize(("command", "what"), paired(READERS, DAMAGE))
 def test_damaged_shards(case: Path, command: str, what: str) -> None:
     DAMAGE[what](case / FILE)
-    refused(*COMMANDS[command], cwd=case, names=FILE)
-
-
-@pytest.mark.parametrize(("command", "seed"), paired(["vocab", "features"], range(8)))
-def test_a_flipped_bit(case: Path, command: str, seed: int) -> None:
-    draw = random.Random(seed)
-    data = bytearray((case / FILE).read_bytes())
-    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-    (case / FILE).write_bytes(data)
     refused(*COMMANDS[command], cwd=case, names=FILE)
 
 

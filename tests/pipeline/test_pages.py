@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.doc_page import Reader, Step, pattern, steps
+from tests.pipeline.doc_page import Reader, Step, steps
 from tests.pipeline.installed import ROOT, built_wheel, environment
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -81,19 +81,3 @@ def test_only_the_installation_is_not_run(page: Path) -> None:
     assert set(re.findall(r"^```(\w+)$", text, re.MULTILINE)) == {"sh", "python", "text", "console"}
     (unrun,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert "pip install" in unrun
-
-
-@pytest.mark.parametrize(
-    ("expected", "printed", "exact", "same"),
-    [
-        ("a 12 b\n", "a 1,234.5 b\n", False, True),
-        ("a 12 b\n", "a 13 b\n", True, False),
-        ("a 12 b\n", "a b\n", False, False),
-        ("a (…)\n", "a (1 min 3 s)\n", False, True),
-        ("…\nlast\n", "one\ntwo\nlast\n", False, True),
-        ("…\nlast\n", "one\ntwo\nlast\nmore\n", False, False),
-        ("", "something\n", True, False),
-    ],
-)
-def test_what_is_compared(expected: str, printed: str, exact: bool, same: bool) -> None:
-    assert bool(pattern(expected, exact=exact).fullmatch(printed)) is same

@@ -10,18 +10,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from elmo.data.shards import write_shards
 from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
-from elmo.settings import StoreSettings
 from elmo.store import model_digest
-from elmo.store.build import build
 from pipeline.commands.cli import cli
-from research import finding, neighbors, page
+from research import finding, page
 from research.commands import findings
 from research.compare import epochs_to_reach
 from research.finding import Finding, Row
-from tests.elmo.conftest import save_tiny_model
+from tests.elmo.conftest import make_store, save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 SEMCOR = "".join(
@@ -39,8 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("findings")
     save_tiny_model(home / "model")
     sentences = [["the", "gift", "has"], ["a", "gift", "for"], ["he", "has", "the", "zoo"]]
-    write_shards(home / "shards", sentences)
-    build(home / "store", shards=home / "shards", model=home / "model", settings=StoreSettings())
+    make_store(home, sentences, home / "model")
     (home / "semcor.tsv").write_text(SEMCOR)
     for k, name in enumerate(("train", "dev", "test")):
         tags = {"the": "DET", "a": "DET", "gift": "NOUN", "zoo": "NOUN", "has": "VERB"}
@@ -239,21 +235,6 @@ def test_neighbors_in_context_beside_static_ones(folder: Path) -> None:
     assert of_it.metric == "cosine of the nearest" and 0 < of_it.rows[0].mean <= 1
 
 
-def test_a_file_without_queries_is_no_finding(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "queries.txt").write_text("\n  \n")
-    with pytest.raises(ElmoError, match=r"queries\.txt: .* no sentences"):
-        neighbors.in_context(
-            folder / "model",
-            folder / "store",
-            tmp_path / "queries.txt",
-            vectors=tmp_path / "static.txt",
-            count=1,
-            layer=None,
-            same_word=False,
-            device="cpu",
-        )
-
-
 def test_a_word_that_the_store_lacks_has_no_neighbors_of_the_same_word(folder: Path) -> None:
     store = ["neighbors", str(folder / "store"), "--model", str(folder / "model"), "--same-word"]
     done = CliRunner().invoke(cli, [*store, "has he a [gift] ?"])
@@ -261,37 +242,6 @@ def test_a_word_that_the_store_lacks_has_no_neighbors_of_the_same_word(folder: P
     refused = CliRunner().invoke(cli, [*store, "he has a [cat]"])
     assert isinstance(refused.exception, ElmoError)
     assert str(refused.exception).endswith("store: has no other token 'cat'; leave out --same-word")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--out", "x.txt"], "must end in .json"),
-        (["--shares", "0,10"], "percents such as 1,10,100; found '0,10'"),
-        (["--train", "none.conll"], "none.conll: no such file"),
-        (["--set", "hidden"], "--set must be NAME=VALUE"),
-    ],
-)
-def test_wrong_words_are_refused(folder: Path, words: list[str], message: str) -> None:
-    command = ["labels", "tagging", *task(folder), "--out", "x.json", *words]
-    done = CliRunner().invoke(findings, command)
-    assert isinstance(done.exception, ElmoError) and message in str(done.exception)
-
-
-@pytest.mark.parametrize(
-    ("ways", "setting"),
-    [("elmo", "elmo=none"), ("layers", "l2=0.5"), ("positions", "elmo_output=true")],
-)
-def test_what_is_compared_can_not_be_set(folder: Path, ways: str, setting: str) -> None:
-    words = ["compare", "tagging", "--ways", ways, *task(folder), "--set", setting]
-    with pytest.raises(ElmoError, match=f"--set {setting.split('=')[0]}=.* is what is compared"):
-        measure(folder, *words)
-
-
-def test_a_weight_below_0_is_refused(folder: Path) -> None:
-    files = ["--train", folder / "train.conll", "--test", folder / "test.conll"]
-    with pytest.raises(ElmoError, match="--l2 must be a number of at least 0"):
-        measure(folder, "probe", "--model", folder / "model", *files, "--l2", -1)
 
 
 def test_intervals() -> None:
@@ -365,12 +315,6 @@ def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> Non
     out.write_text(PAGE.replace("finding b", "finding c"))
     with pytest.raises(ElmoError, match="c.json"):
         page.redraw_tables(results, out)
-
-
-def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "p.md").write_text("# Results\n")
-    with pytest.raises(ElmoError, match=re.escape("has no mark such as <!-- finding NAME -->")):
-        page.redraw_tables(tmp_path, tmp_path / "p.md")
 
 
 def test_the_project_s_own_page_can_be_redrawn(tmp_path: Path) -> None:

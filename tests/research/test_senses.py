@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
-from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.model.folder import Model
 from research.senses import (
@@ -54,21 +51,6 @@ def test_the_xml_of_the_evaluation_framework(tmp_path: Path) -> None:
     assert sentence.occurrences == (
         SenseOccurrence(1, 2, ("art", "n"), ("art%1:04:00::", "art%1:09:00::")),
     )
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("1\tA\tDT", r"semcor\.tsv:1: has 3 columns"),
-        ("1\tplay\tVB\tplay\tplay-2\t1", r"semcor\.tsv:1: 'play-2' is no WordNet sense key"),
-        ("1\tA\tDT\t_\t_\t_", r"semcor\.tsv: has no sense-tagged words"),
-    ],
-)
-def test_broken_files_are_one_line(line: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "semcor.tsv"
-    path.write_text(line + "\n")
-    with pytest.raises(ElmoError, match=message):
-        read_semcor(path)
 
 
 def sentence(tokens: str, key: str, *, first: bool, lemma: str = "bank") -> SenseSentence:

@@ -276,7 +276,7 @@ def test_blank_shards_are_parts_too(
 def test_layers_that_the_model_lacks_are_refused(
     tmp_path: Path, shards: Path, tiny_model_folder: Path
 ) -> None:
-    with pytest.raises(ElmoError, match="layers must be all, top or numbers from 0 to 2"):
+    with pytest.raises(ElmoError, match="layers must be all, top .* from 0 to 2"):
         make(tmp_path / "store", shards, tiny_model_folder, layers="3")
     with pytest.raises(ElmoError, match="twice"):
         choose_layers("1,1", model_layers=3)

@@ -138,6 +138,11 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
             b"a\n",
             "error: /dev/null/x/o.npz: /dev/null is not a folder; choose another output\n",
         ),
+        (
+            ["embed", "MODEL", "--input", "-", "--output", "new/o.npz"],
+            b"a\n",
+            "error: new/o.npz: the folder new does not exist; create it or change the output\n",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
@@ -229,29 +234,3 @@ def test_a_mistyped_word_is_answered_with_the_one_that_is_meant(
     code, _, error = elmo(*words, cwd=tmp_path)
     assert code == 1 and error.count("\n") == 1
     assert error.endswith(f"{answer.replace('MEANT', 'models/finetune')}\n")
-
-
-def test_an_output_is_replaced_where_that_is_asked_for(model: Path, tmp_path: Path) -> None:
-    """And only once the new one is whole; a folder above it is not made."""
-    (tmp_path / "text.txt").write_text("a gift\n")
-    command = ("embed", str(model), "--input", "text.txt", "--output", "new/vectors.npz")
-    code, _, error = elmo(*command, cwd=tmp_path)
-    no_folder = (
-        "error: new/vectors.npz: the folder new does not exist; create it or change the output\n"
-    )
-    assert (code, error) == (1, no_folder)
-    assert not (tmp_path / "new").exists()
-    (tmp_path / "new").mkdir()
-    code, _, error = elmo(*command, "--layers", "9", cwd=tmp_path)
-    assert code == 1 and "layers must be among" in error
-    for _ in range(2):
-        assert elmo(*command, "--overwrite", cwd=tmp_path)[0] == 0
-    whole = (tmp_path / "new" / "vectors.npz").read_bytes()
-    code, _, error = elmo(*command, cwd=tmp_path)
-    assert code == 1 and "already exists" in error and "--overwrite" in error
-    code, _, error = elmo(*command, "--overwrite", "--layers", "9", cwd=tmp_path)
-    assert code == 1 and (tmp_path / "new" / "vectors.npz").read_bytes() == whole
-    files = ("options.json", "weights.hdf5")
-    for words in (("export", str(model), *files), ("export", str(model), *files, "--overwrite")):
-        assert elmo(*words, cwd=tmp_path)[0] == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "new", *files}

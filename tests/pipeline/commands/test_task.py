@@ -151,7 +151,6 @@ def test_set_reads_values_as_yaml_does(text: str, value: Any) -> None:
             "--work ner/runs: is in ner; choose another folder",
         ),
         (["--without-elmo", "--set", "elmo=frozen"], "and --set elmo=frozen: leave out one"),
-        (["--model", "model", "--set", "layers=top"], "layers must be all or numbers"),
         (["--model", "model", "--set", "layers=0,7"], "layers must be among 0 to 2, found 7"),
         (["--model", "model", "--set", "dropout"], "--set must be NAME=VALUE, found 'dropout'"),
         (["--model", "model", "--columns", "tag=9"], "ner.conll:1: has 2 columns, so no column 9"),

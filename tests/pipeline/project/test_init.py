@@ -3,7 +3,6 @@
 import gzip
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -264,17 +263,6 @@ def test_outputs_and_dvcs_cache_share_their_files(tmp_path: Path) -> None:
     assert shards(0.5) != first
     again = {name: content for name, (content, _) in shards(0.3).items()}
     assert again == {name: content for name, (content, _) in first.items()}
-
-
-@pytest.mark.slow
-def test_a_checkout_that_has_lost_its_links_makes_no_wheel(tmp_path: Path) -> None:
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / "elmo_pipeline").write_text("pipeline")  # as git writes a link without them
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
-    done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode != 0 and not list(tmp_path.glob("*.whl"))
-    assert "elmo_pipeline/__init__.py: symbolic links of this checkout are lost" in done.stderr
 
 
 @pytest.mark.slow

@@ -57,19 +57,6 @@ def test_options_of_dvc_are_passed_on(project: Path) -> None:
     assert out.startswith("Running stage 'good':\n> echo made\n")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_stream_of_a_run_that_is_full(project: Path) -> None:
-    """No stage fails for want of a place for warnings; a result that can't be shown is one line."""
-    one = {"cmd": "touch empty", "outs": ["empty"], "always_changed": True}
-    (project / "dvc.yaml").write_text(json.dumps({"stages": {"one": one}}))
-    command = [sys.executable, "-m", "pipeline", "run", "one"]
-    for stream, code in (("stderr", 0), ("stdout", 1)):
-        with open("/dev/full", "w") as full:
-            streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
-            done = subprocess.run(command, cwd=project, env=ENVIRONMENT, **streams)
-        assert done.returncode == code and len((done.stderr or b"").splitlines()) < 2
-
-
 LONG = """
 import time
 from pathlib import Path

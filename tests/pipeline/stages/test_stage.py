@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from pipeline.commands.stages import stage_command
-from pipeline.report.phrases import unknown_words_remark
 from pipeline.settings import params
 from pipeline.settings.fingerprint import fingerprint
 from pipeline.stages import STAGES, load_stage
@@ -64,20 +63,3 @@ def test_a_perplexity_above_the_unigram_model_is_not_said_to_lie_below_it() -> N
     assert "perplexity 189.5, 1.4× higher than the unigram model's 130.7; " in said
     said = pretrain.summary(figures | {"times_below_unigram": 4.0})
     assert said.endswith("perplexity 189.5, 4.0× lower than the unigram model's 130.7")
-
-
-def test_a_perplexity_that_unknown_words_flatter_says_so() -> None:
-    from pipeline.stages import finetune, pretrain
-
-    figures = {"heldout_perplexity": 20.0, "heldout_unk_rate": 0.04, "steps": 1.0}
-    assert "%" not in pretrain.summary(figures)
-    figures["heldout_unk_rate"] = 0.19
-    remark = unknown_words_remark(0.19)
-    assert "19%" in remark
-    assert pretrain.summary(figures).endswith(remark)
-    assert pretrain.score(figures).endswith(remark)
-    when = ("before", "after")
-    names = [f"{text}_perplexity_{one}" for text in ("domain", "general") for one in when]
-    tuned = dict.fromkeys(names, 20.0) | {"domain_gain": 0.0, "domain_unk_rate": 0.19, "steps": 1.0}
-    assert finetune.summary(tuned).endswith(remark)
-    assert finetune.score(tuned).endswith(remark)

@@ -8,7 +8,7 @@ import pytest
 from elmo.errors import ElmoError
 from pipeline.commands import cli
 from pipeline.terminal.failures import user_message
-from tests.pipeline.command_line import COMMANDS, elmo
+from tests.pipeline.command_line import elmo
 
 
 def arrow(folder: Path) -> None:
@@ -118,12 +118,3 @@ def test_wrong_usage_is_one_line_and_exit_code_1(arguments: list[str], message: 
     code, out, error = elmo(*arguments)
     assert (code, out) == (1, "")
     assert message in error and error.count("\n") == 1
-
-
-def test_help_lists_the_stages_first_in_order_and_every_command_once() -> None:
-    _, text, _ = elmo("--help")
-    stages = "corpus tokenize vocab pretrain finetune features register labels tasks report".split()
-    shown = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
-    listed = [name for name in shown if name in COMMANDS]
-    assert listed[:10] == stages and sorted(listed) == sorted(COMMANDS)
-    assert "Stages, in order:" in text and "\nMore:" not in text

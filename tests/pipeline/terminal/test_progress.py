@@ -59,20 +59,6 @@ def test_figures() -> None:
     assert of_a_pipe.figures() == "1,500 kB, 150 kB/s, 0:10 so far"
 
 
-def test_of_several_the_newest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "EVERY", 0.01)
-    log = Log("  inner: 0 of 2 epochs, 0:00 so far, waiting for Ray to start\n")
-    monkeypatch.setattr(sys, "stderr", log)
-    with progress.Progress("outer", None, unit="") as outer:
-        assert outer.figures() == "0:00 so far"
-        with progress.Progress("inner", 2, unit="epochs"):
-            progress.show_activity("waiting for Ray to start")
-            shown = len(log.getvalue())
-            until(log.there)
-            assert "outer" not in log.getvalue()[shown:].split("inner", 1)[1]
-    assert progress._open == []
-
-
 @pytest.mark.usefixtures("soon")
 def test_a_log_gets_lines_while_one_shard_is_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log("  tokenize: 0 of 1 shards, 0:00 so far\n")
@@ -126,27 +112,6 @@ def test_a_report_that_is_gone_for_a_while_does_not_end_the_display(
     live.show_reports("pretrain", Location(tmp_path), Done())
     said = [f"  step {step}, held-out perplexity 94.3" for step in (5, 10)]
     assert capsys.readouterr().err.splitlines() == said
-
-
-@pytest.mark.usefixtures("soon")
-def test_what_is_measured_before_the_first_step_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = Log("measuring 97,191 held-out tokens of the general text, 25% done")
-    monkeypatch.setattr(sys, "stderr", log)
-    monkeypatch.setattr(live, "SILENCE", 0.0)
-    told = {"kind": "measure", "text": "general", "read": 24300, "heldout_tokens": 97191}
-    (tmp_path / "live.json").write_text(json.dumps(told | {"began": {}}))
-    done = threading.Event()
-    thread = threading.Thread(
-        target=live.show_reports, args=("finetune", Location(tmp_path), done), daemon=True
-    )
-    with progress.Progress("finetune", None, unit=""):
-        thread.start()
-        until(log.there)
-        done.set()
-        thread.join()
-    assert "still starting" not in log.getvalue()
 
 
 @pytest.mark.usefixtures("soon")
