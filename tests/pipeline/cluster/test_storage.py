@@ -161,7 +161,7 @@ def test_the_pointers_stay_where_the_url_is_a_slip(project: Path, bucket: str, n
     run("corpus", "data/corpus", "--work", "work")
     run("tokenize", "data/corpus", name, f"data/shards/{name}", "--work", "work")
     Path("cluster.yaml").write_text(f"storage: {bucket}/slip\n")
-    with pytest.raises(ElmoError, match=r"slip: holds none of this project's 2 outputs.*rm -r"):
+    with pytest.raises(ElmoError, match=r"slip: has none of this project's 2 outputs.*rm -r"):
         run("corpus", "data/corpus", "--work", "work")
     assert len(list(Path("data").rglob(".stored"))) == 2
 

@@ -96,7 +96,7 @@ def test_a_whole_number_may_have_an_exponent(
         ("corpus.general", [1], "a file, folder, glob or URL, found 1"),
         ("corpus.general", [""], "a file, folder, glob or URL, found ''"),
         ("corpus.domain", ["a\0b"], "a file, folder, glob or URL"),
-        ("features.layers", "0,x", "all, top or numbers"),
+        ("features.layers", "0,x", "all, top or "),
         ("register.name", "a/b:c", "a name of at most 128 letters"),
     ],
 )

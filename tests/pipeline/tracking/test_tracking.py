@@ -243,7 +243,7 @@ def test_a_moved_project_registers_its_model_again(
     new = finished.with_name("moved")
     monkeypatch.chdir("/")
     finished.rename(new)
-    with pytest.raises(ElmoError, match="if its project was moved, run there: elmo run register"):
+    with pytest.raises(ElmoError, match="run there: elmo run register"):
         models_of(new, monkeypatch)
     version, decision = register(new)
     assert version == 2 and "it is the same model" in decision
