@@ -178,7 +178,7 @@ def _stepper(options: argparse.Namespace) -> Stepper:
 def _read_windows(options: argparse.Namespace, stepper: Stepper) -> Generator[Any, None, None]:
     folder, rows = Path(options.folder, "shards"), options.rows
     stream = stream_of(folder, options.text, WorkerGroup(), rows=rows, window=WINDOW)
-    return stepper.read(stream, stream.first_position(), step=0)
+    return stepper.read_steps(stream, stream.first_position(), step=0)
 
 
 def _time_steps(

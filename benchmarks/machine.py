@@ -47,7 +47,7 @@ def precisions() -> list[str]:
     """Return the precisions to measure: bfloat16 only if it is not emulated, which takes hours."""
     from elmo.train import machine_speed  # a peer's environment lacks what elmo needs
 
-    factor = machine_speed.matrix_speeds(torch.device("cpu")).speedup("float32", "bfloat16")
+    factor = machine_speed.measure_matrix_speeds(torch.device("cpu")).speedup("float32", "bfloat16")
     return ["float32"] + ["bfloat16"] * (factor < 3)
 
 

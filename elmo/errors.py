@@ -47,10 +47,10 @@ def altered_error(file: object, reason: str) -> Damaged:
     return Damaged(f"{file}: truncated or altered ({reason}); restore it or make it again")
 
 
-def did_you_mean(name: str, among: Iterable[str]) -> str:
-    """Return the end of a message about a name that was not found: the name `among` others that is
+def suggest_name(name: str, names: Iterable[str]) -> str:
+    """Return the end of a message about a name that was not found: the one of `names` that is
     most like it, as a question; empty if none is."""
-    matches = difflib.get_close_matches(name, list(among), 1)
+    matches = difflib.get_close_matches(name, list(names), 1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
@@ -63,7 +63,7 @@ def not_utf8_error(source: object, number: int, line: bytes, start: int) -> Elmo
     )
 
 
-def similar_path(path: Path, *, folders: bool = False) -> str:
+def suggest_path(path: Path, *, folders: bool = False) -> str:
     """Return the end of a message that the file `path`, or with `folders` the folder, is missing:
     the one beside it with the most similar name, as a question; empty if none is."""
     try:
@@ -71,8 +71,8 @@ def similar_path(path: Path, *, folders: bool = False) -> str:
     except OSError:
         return ""
     names = [name for name in names if name != path.name] if len(names) < 10_000 else []
-    hits = difflib.get_close_matches(path.name, names, 1, 0.75)  # endings alone are alike as well
-    return did_you_mean(str(path), [str(path.with_name(item)) for item in hits])
+    matches = difflib.get_close_matches(path.name, names, 1, 0.75)  # endings alone are alike too
+    return suggest_name(str(path), [str(path.with_name(item)) for item in matches])
 
 
 def first_line(error: BaseException) -> str:

@@ -32,11 +32,11 @@ Dtype = Literal["float16", "float32"]
 Codec = Literal["none", "zstd"]
 # With `epochs: 0`, a training takes at least so many steps, but reads the text at most so often.
 # To change these, raise the versions of the stages pretrain and finetune.
-ENOUGH_STEPS, MOST_EPOCHS = 400, 4
-MOST_LAYERS = 256  # LSTM layers in each direction
-MOST_CHARACTERS = 1024  # of a token, read by the char-CNN
-MOST_TOKENS = 32_768  # of a line or sentence, all of whose vectors are in memory at once
-LONGEST_LINE = 16 << 20  # bytes of one line, record or value of a text; memory grows with it
+MIN_STEPS, MAX_EPOCHS = 400, 4
+MAX_LAYERS = 256  # LSTM layers in each direction
+MAX_CHARACTERS = 1024  # of a token, read by the char-CNN
+MAX_TOKENS = 32_768  # of a line or sentence, all of whose vectors are in memory at once
+MAX_LINE_BYTES = 16 << 20  # bytes of one line, record or value of a text; memory grows with it
 
 
 def check_value(name: str, value: Any, kind: Any) -> Any:
@@ -119,7 +119,7 @@ class NetworkSettings:
     filters: Annotated[
         tuple[
             tuple[
-                Annotated[int, Meta(ge=1, le=MOST_CHARACTERS)],
+                Annotated[int, Meta(ge=1, le=MAX_CHARACTERS)],
                 Annotated[int, Meta(ge=1, le=2**17)],
             ],
             ...,
@@ -135,7 +135,7 @@ class NetworkSettings:
     """The number of cells of each LSTM, in each layer and direction."""
     projection: Annotated[int, Meta(ge=1, le=2**17)]
     """The width to which each LSTM's output is projected. A token vector is twice as wide."""
-    layers: Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
+    layers: Annotated[int, Meta(ge=1, le=MAX_LAYERS)]
     """The number of LSTM layers in each direction. A token has one more vector than layers."""
     cell_clip: AboveZero | None
     """The bound on each number of the LSTM's cell state; null: none."""
@@ -260,7 +260,7 @@ class TrainingSettings:
         if self.epochs:
             return self
         steps = tokens / (self.rows * self.window)  # of one epoch
-        return replace(self, epochs=min(MOST_EPOCHS, max(1, math.ceil(ENOUGH_STEPS / steps))))
+        return replace(self, epochs=min(MAX_EPOCHS, max(1, math.ceil(MIN_STEPS / steps))))
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,18 @@ from . import IN_RUN
 # milliseconds, longer than a scheduler leaves a core to one process: beside a busy process the
 # threads then take turns at waiting for each other. After this many rounds, some hundreds of
 # microseconds, it sleeps. Fewer cost training alone a third of its speed where waking is slow.
-SPIN, SPINS = "GOMP_SPINCOUNT", "10000"
+SPIN_VARIABLE, SPIN_COUNT = "GOMP_SPINCOUNT", "10000"
 # Importing torch and MLflow makes many objects that stay. Python looks for garbage among them after
 # each 700 new ones, and once more as it ends: a quarter of the processor time of `elmo run` with
 # nothing to do (6.6 to 7.2 s before, 5.0 to 5.1 s after; 2 cores, 2026-11-25).
-YOUNG = 5000
+GC_THRESHOLD = 5000
 
 
 def main() -> None:
     """Run the command line, or say what to install for it."""
-    if not {SPIN, "OMP_WAIT_POLICY"} & os.environ.keys():
-        os.environ[SPIN] = SPINS  # read as torch is imported, here and in workers
-    gc.set_threshold(YOUNG)
+    if not {SPIN_VARIABLE, "OMP_WAIT_POLICY"} & os.environ.keys():
+        os.environ[SPIN_VARIABLE] = SPIN_COUNT  # read as torch is imported, here and in workers
+    gc.set_threshold(GC_THRESHOLD)
     open_streams()
     try:
         try:
@@ -49,11 +49,11 @@ def open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # of the lowest free number: that stream's
-    errors, encoding = _Errors(sys.stderr.fileno(), "w", closefd=False), sys.stderr.encoding
+    errors, encoding = _SafeStderr(sys.stderr.fileno(), "w", closefd=False), sys.stderr.encoding
     sys.stderr = io.TextIOWrapper(errors, encoding, "backslashreplace", write_through=True)
 
 
-class _Errors(io.FileIO):
+class _SafeStderr(io.FileIO):
     """Standard error that passes over a full disk or a terminal that is gone: no work ends because
     its progress can't be shown."""
 

@@ -199,7 +199,7 @@ def _settings(task: ComparedTask, changes: Mapping[str, Any]) -> TaskSettings:
 
 
 def _read(task: ComparedTask) -> dict[str, "ExampleSet"]:
-    return task_training.read_labelled(
+    return task_training.read_labelled_files(
         task.kind,
         task.sources,
         format=task.format,

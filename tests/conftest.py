@@ -51,10 +51,10 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from elmo.nn import cell
 
     monkeypatch.setenv("ELMO_COMPILE", "1")
-    monkeypatch.setattr(cell, "COMPILE_WORK", 0)
-    cell.cell_functions_for.cache_clear()
+    monkeypatch.setattr(cell, "MIN_COMPILE_WORK", 0)
+    cell.choose_cell_functions.cache_clear()
     yield
-    cell.cell_functions_for.cache_clear()
+    cell.choose_cell_functions.cache_clear()
 
 
 @pytest.fixture(scope="session")

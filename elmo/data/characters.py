@@ -23,17 +23,17 @@ from msgspec import Meta
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.records import read_record
-from elmo.settings import MOST_CHARACTERS
+from elmo.settings import MAX_CHARACTERS
 
 SENTENCE_BEGIN, SENTENCE_END = "<S>", "</S>"
-MAX_CHARACTERS = 50
+DEFAULT_MAX_CHARACTERS = 50
 
 
 class _Record(msgspec.Struct, forbid_unknown_fields=True):
     """`characters.json`."""
 
     kind: Literal["bytes", "unicode"]
-    max_characters: Annotated[int, Meta(ge=3, le=MOST_CHARACTERS)]
+    max_characters: Annotated[int, Meta(ge=3, le=MAX_CHARACTERS)]
     symbols: tuple[Annotated[str, Meta(min_length=1, max_length=1)], ...] | None = None
 
 
@@ -48,12 +48,12 @@ class Characters:
     """
 
     symbols: tuple[str, ...] | None = None
-    max_characters: int = MAX_CHARACTERS
+    max_characters: int = DEFAULT_MAX_CHARACTERS
 
     def __post_init__(self) -> None:
-        if type(self.max_characters) is not int or not 3 <= self.max_characters <= MOST_CHARACTERS:
+        if type(self.max_characters) is not int or not 3 <= self.max_characters <= MAX_CHARACTERS:
             raise ElmoError(
-                f"max_characters must be an integer from 3 to {MOST_CHARACTERS}, "
+                f"max_characters must be an integer from 3 to {MAX_CHARACTERS}, "
                 f"found {self.max_characters!r}"
             )
 
@@ -82,8 +82,8 @@ class Characters:
         end.
         """
         begin, end, begin_word, end_word, pad = range(self.first_mark, self.first_mark + 5)
-        room = self.max_characters - 2
-        codes = [self._encode_characters(token)[:room] for token in tokens]
+        max_codes = self.max_characters - 2
+        codes = [self._encode_characters(token)[:max_codes] for token in tokens]
         lengths = np.fromiter(map(len, codes), np.int64, len(tokens))
         column = np.arange(self.max_characters)
         ids = np.where(column == lengths[:, None] + 1, end_word, pad).astype(np.int32)

@@ -158,8 +158,8 @@ def open_shard_at(location: Location, entry: ShardEntry) -> Shard:
 
 def _open_shard(path: Path, entry: ShardEntry) -> Shard:
     status = _check_size(path, entry)
-    _check_once(path.absolute(), status.st_mtime_ns, entry.sha256)
-    batch = _read(path)
+    _check_sha256_once(path.absolute(), status.st_mtime_ns, entry.sha256)
+    batch = _read_batch(path)
     tokens = batch.column("tokens")
     sentence_ids = batch.column("sentence_id").to_numpy()
     document_ids = batch.column("document_id").to_numpy()
@@ -217,7 +217,7 @@ def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
 
     `name` is the file's final name, if that differs from its present one.
     """
-    batch = _read(path)
+    batch = _read_batch(path)
     tokens, sentence_ids = batch.column("tokens").values, batch.column("sentence_id")
     return ShardEntry(
         file=name or path.name,
@@ -257,12 +257,12 @@ def write_shards(
     `shard_sentences` sentences. `tokenizer` records how the sentences were tokenized, if known. To
     make shards from text files, use the tokenize stage.
     """
-    rows = list(sentences)
+    texts = list(sentences)
     heldout = {
-        i for i in range(len(rows)) if heldout_every and i % heldout_every == heldout_every - 1
+        i for i in range(len(texts)) if heldout_every and i % heldout_every == heldout_every - 1
     }
     split_ids: dict[Split, list[int]] = {
-        "train": [i for i in range(len(rows)) if i not in heldout],
+        "train": [i for i in range(len(texts)) if i not in heldout],
         "heldout": sorted(heldout),
     }
     location = Location.parse(out)
@@ -274,13 +274,13 @@ def write_shards(
             for number, start in enumerate(range(0, len(ids), shard_sentences)):
                 row_ids = ids[start : start + shard_sentences]
                 path = folder / shard_name(split, number)
-                entries.append(_write_rows(path, split, row_ids, [rows[i] for i in row_ids]))
-        size = sum(len(token.encode()) for row in rows for token in row)
+                entries.append(_write_rows(path, split, row_ids, [texts[i] for i in row_ids]))
+        size = sum(len(token.encode()) for row in texts for token in row)
         counts = ShardsCounts(
-            documents=len(rows),
-            sentences=len(rows),
-            blank_lines=sum(not row for row in rows),
-            tokens=sum(len(row) for row in rows),
+            documents=len(texts),
+            sentences=len(texts),
+            blank_lines=sum(not row for row in texts),
+            tokens=sum(len(row) for row in texts),
             bytes=size,
             token_bytes=size,
             dropped={},
@@ -306,12 +306,12 @@ def _write_rows(path: Path, split: Split, ids: list[int], rows: list[Sequence[st
 
 
 @lru_cache(maxsize=1 << 16)
-def _check_once(path: Path, modified: int, sha256: str) -> None:
-    """Check a file's SHA-256; a file that is not `modified` since is checked only once."""
+def _check_sha256_once(path: Path, modified_ns: int, sha256: str) -> None:
+    """Check a file's SHA-256; a file that is not `modified_ns` since is checked only once."""
     check_sha256(path, sha256)
 
 
-def _read(path: Path) -> pa.RecordBatch:
+def _read_batch(path: Path) -> pa.RecordBatch:
     try:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             is_shard = reader.schema in (SCHEMA, SCHEMA.append(RECORD))

@@ -29,16 +29,15 @@ from elmo.data.shards import Shard, Shards
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 
-PREFETCHED = 2  # items that wait to be consumed
-SHARDS_MIXED = 32  # shards of a group, at most: what must be open at a time
+PREFETCH_COUNT = 2  # items that wait to be consumed
+SHARDS_PER_GROUP = 32  # shards of a group, at most: what must be open at a time
 _OOV = np.int64(1) << 32
 Item = TypeVar("Item")
 
 
 class StreamPosition(TypedDict):
-    """The place in a stream up to which it was read, to be saved and continued: `rows` has for each
-    row the group that it reads, counted over all epochs, and its place there, in tokens from the
-    group's first."""
+    """The position up to which a stream was read, to be saved and continued: `rows` has for each
+    row the group it reads, counted over all epochs, and its offset there, in tokens."""
 
     rows: list[list[int]]
 
@@ -109,13 +108,13 @@ class WindowStream:
             raise ElmoError("rows, window and block_sentences must be 1 or more")
         self.shards, self.entries = shards, shards.entries(split)
         self.vocabulary, self.encode = vocabulary, encode
-        self.rows, self.window, self.block = rows, window, block_sentences
+        self.rows, self.window, self.block_sentences = rows, window, block_sentences
         self.epochs, self.seed = epochs, seed
         self.own_rows = np.arange(rows) if own_rows is None else np.asarray(own_rows)
-        self._tables: OrderedDict[int, _Table] = OrderedDict()
+        self._tables: OrderedDict[int, _ShardTypes] = OrderedDict()
         self._groups: OrderedDict[int, _Group] = OrderedDict()
-        self._words: tuple[npt.NDArray[np.signedinteger], Int64s] | None = None
-        self.groups_per_epoch = -(-len(self.entries) // SHARDS_MIXED)
+        self._encoded_words: tuple[npt.NDArray[np.signedinteger], Int64s] | None = None
+        self.groups_per_epoch = -(-len(self.entries) // SHARDS_PER_GROUP)
         if not any(entry.tokens for entry in self.entries):
             raise ElmoError(f"{shards.location}: has no {split} tokens; raise tokenize.heldout")
 
@@ -129,63 +128,67 @@ class WindowStream:
 
     def first_position(self) -> StreamPosition:
         """Return the position before the first window, from which `windows` reads everything."""
-        return {"rows": [[0, int(place)] for place in self._group(0).bounds[:-1]]}
+        return {"rows": [[0, int(bound)] for bound in self._group(0).bounds[:-1]]}
 
     def windows(self, position: StreamPosition) -> Iterator[WindowAndPosition]:
         """Yield the windows from `position` onwards, each with a function that returns the position
         after it, from which a resumed training continues. It is a function because positions are
         costly and seldom needed."""
-        rows, blocks = _Rows(self, position), _RowBlocks(len(self.own_rows))
+        rows, blocks = _RowCursor(self, position), _BlockBuffer(len(self.own_rows))
         steps_T1 = np.arange(self.window)[:, None]
         while count := rows.advance():
-            group_B, place_B, tokens_B = rows.window_begins(self.own_rows)
-            begin_B = blocks.begin_of(group_B, place_B, self.window)
+            group_B, offset_B, tokens_B = rows.window_begins(self.own_rows)
+            begin_B = blocks.find_begins(group_B, offset_B, self.window)
             length_B = np.full(len(self.own_rows), self.window)
             is_whole_B = (tokens_B == self.window) & (begin_B >= 0)
             # keys, words and starts, of rows whose window lies in the block that they had
-            read_5TB = blocks.laid_5n.take(np.where(is_whole_B, begin_B + steps_T1, 0), axis=1)
+            tokens_5TB = blocks.blocks_5n.take(np.where(is_whole_B, begin_B + steps_T1, 0), axis=1)
             for column in np.flatnonzero(~is_whole_B).tolist():
-                row_tokens, row_5T = 0, read_5TB[:, :, column]
+                row_tokens, row_5T = 0, tokens_5TB[:, :, column]
                 row_5T[:] = [[self.vocabulary.bos], [self.vocabulary.eos], [0], [0], [0]]
-                for name, place, offset, tokens in rows.pieces(int(self.own_rows[column])):
-                    if name != blocks.name_B[column]:
-                        blocks.lay(column, name, place, self._read(*name))
-                    begin = int(blocks.begin_B[column]) + offset
-                    piece_5n = blocks.laid_5n[:, begin : begin + tokens]
+                for block_id, offset, block_offset, tokens in rows.pieces(
+                    int(self.own_rows[column])
+                ):
+                    if block_id != blocks.block_id_B[column]:
+                        blocks.put_block(column, block_id, offset, self._read_block(*block_id))
+                    begin = int(blocks.begin_B[column]) + block_offset
+                    piece_5n = blocks.blocks_5n[:, begin : begin + tokens]
                     row_5T[:, row_tokens : row_tokens + tokens] = piece_5n
                     row_tokens += tokens
                 length_B[column] = row_tokens
-            window = self._window(read_5TB, steps_T1 < length_B, 2 * count)
+            window = self._make_window(tokens_5TB, steps_T1 < length_B, 2 * count)
             yield window, rows.position_after()
 
-    def _window(self, read_5TB: Int64s, mask_TB: npt.NDArray[np.bool_], count: int) -> Window:
-        keys_STB, words_STB = read_5TB[:2], read_5TB[2:4]
-        words, is_word_STB = len(self.vocabulary), keys_STB < _OOV
+    def _make_window(
+        self, tokens_5TB: Int64s, mask_TB: npt.NDArray[np.bool_], count: int
+    ) -> Window:
+        keys_STB, words_STB = tokens_5TB[:2], tokens_5TB[2:4]
+        vocabulary_size, is_word_STB = len(self.vocabulary), keys_STB < _OOV
         oov_keys, oov_index = np.unique(keys_STB[~is_word_STB], return_inverse=True)
-        distinct = distinct_numbers(keys_STB[is_word_STB], words)
+        distinct_words = distinct_numbers(keys_STB[is_word_STB], vocabulary_size)
         index_STB = np.empty(keys_STB.shape, np.int64)
-        index_STB[is_word_STB] = index_table(distinct, words)[keys_STB[is_word_STB]]
-        index_STB[~is_word_STB] = len(distinct) + oov_index
+        index_STB[is_word_STB] = index_table(distinct_words, vocabulary_size)[keys_STB[is_word_STB]]
+        index_STB[~is_word_STB] = len(distinct_words) + oov_index
         return Window(
             index_STB,
             words_STB,
             mask_TB,
-            read_5TB[4].astype(bool),
-            *self._characters(np.concatenate([distinct, oov_keys])),
-            distinct_numbers(words_STB[:, mask_TB], words),
+            tokens_5TB[4].astype(bool),
+            *self._encode_keys(np.concatenate([distinct_words, oov_keys])),
+            distinct_numbers(words_STB[:, mask_TB], vocabulary_size),
             count,
         )
 
-    def _characters(self, keys: Int64s) -> tuple[npt.NDArray[np.int32], Int64s]:
+    def _encode_keys(self, keys: Int64s) -> tuple[npt.NDArray[np.int32], Int64s]:
         """Return the characters and byte lengths of distinct tokens: words from a table, others
         encoded."""
-        if self._words is None:
+        if self._encoded_words is None:
             words = self.vocabulary.words
-            self._words = _narrow(self.encode(words)), byte_lengths(words)
-        of_words_VK, word_lengths = self._words
+            self._encoded_words = _narrow_to_int16(self.encode(words)), byte_lengths(words)
+        word_characters_VK, word_lengths = self._encoded_words
         is_word = keys < _OOV
-        characters_NK = np.empty((len(keys), of_words_VK.shape[1]), np.int32)
-        characters_NK[is_word] = of_words_VK[keys[is_word]]
+        characters_NK = np.empty((len(keys), word_characters_VK.shape[1]), np.int32)
+        characters_NK[is_word] = word_characters_VK[keys[is_word]]
         lengths = np.empty(len(keys), np.int64)
         lengths[is_word] = word_lengths[keys[is_word]]
         oov_keys = keys[~is_word]
@@ -197,20 +200,20 @@ class WindowStream:
             characters_NK[~is_word], lengths[~is_word] = self.encode(tokens), byte_lengths(tokens)
         return characters_NK, lengths
 
-    def _read(self, group: int, number: int) -> TokenBlock:
+    def _read_block(self, group: int, number: int) -> TokenBlock:
         """Read the block `number` of a group."""
         shard_number, block = self._group(group).blocks_M2[number].tolist()
         table = self._table(shard_number)
-        offsets = self._offsets(table.shard, block)
+        offsets = self._block_offsets(table.shard, block)
         ids = table.shard.ids[offsets[0] : offsets[-1]]
         lengths = np.diff(offsets)
         lengths = lengths[lengths > 0]
-        return lay_out_both_ways(table.keys[ids], table.words[ids], lengths, self.vocabulary)
+        return lay_out_both_directions(table.keys[ids], table.words[ids], lengths, self.vocabulary)
 
-    def _offsets(self, shard: Shard, block: int) -> Int64s:
+    def _block_offsets(self, shard: Shard, block: int) -> Int64s:
         """Return where each sentence of a block begins among the shard's tokens, and the end."""
-        start = block * self.block
-        return shard.offsets[start : start + self.block + 1].astype(np.int64)
+        start = block * self.block_sentences
+        return shard.offsets[start : start + self.block_sentences + 1].astype(np.int64)
 
     def _group(self, number: int) -> "_Group":
         """Return the group `number`, counted over all epochs, of shuffled blocks."""
@@ -230,7 +233,7 @@ class WindowStream:
         lengths_M, blocks = [], []
         for shard, content in shard_by_number.items():
             sentences = np.diff(content.offsets.astype(np.int64))
-            starts = np.arange(0, len(sentences), self.block)
+            starts = np.arange(0, len(sentences), self.block_sentences)
             lengths_M.append(np.add.reduceat(sentences + (sentences > 0), starts))
             blocks.append(np.stack([np.full(len(starts), shard), np.arange(len(starts))], 1))
         blocks_M2, length_M = np.concatenate(blocks), np.concatenate(lengths_M)
@@ -242,16 +245,18 @@ class WindowStream:
         for row in range(1, self.rows if bounds[-1] else 1):
             index = int(np.searchsorted(ends_M, bounds[row], side="right"))
             shard, block = blocks_M2[index].tolist()
-            sentences = np.diff(self._offsets(shard_by_number[shard], block))
+            sentences = np.diff(self._block_offsets(shard_by_number[shard], block))
             ends = np.cumsum(sentences + (sentences > 0), dtype=np.int64)
-            places = int(ends_M[index] - length_M[index]) + np.concatenate([[0], ends])
-            bounds[row] = places[np.abs(places - bounds[row]).argmin()]
+            sentence_ends = int(ends_M[index] - length_M[index]) + np.concatenate([[0], ends])
+            bounds[row] = sentence_ends[np.abs(sentence_ends - bounds[row]).argmin()]
         return _Group(blocks_M2, ends_M, bounds)
 
-    def _table(self, number: int) -> "_Table":
+    def _table(self, number: int) -> "_ShardTypes":
         if number not in self._tables:
-            self._tables[number] = _Table.open(self.shards, self.entries, number, self.vocabulary)
-            if len(self._tables) > 2 * SHARDS_MIXED:
+            self._tables[number] = _ShardTypes.open(
+                self.shards, self.entries, number, self.vocabulary
+            )
+            if len(self._tables) > 2 * SHARDS_PER_GROUP:
                 self._tables.popitem(last=False)
         self._tables.move_to_end(number)
         return self._tables[number]
@@ -270,60 +275,67 @@ class _Group(NamedTuple):
     bounds: Int64s
 
 
-class _RowBlocks:
+class _BlockBuffer:
     """The block that each row reads, all in one array, so that one operation takes the windows of
     all rows.
 
-    `laid_5n` has their keys in both directions, their words in both directions, and where sentences
-    begin. Row k reads the block `name_B[k]` (its group and number), which begins at `begin_B[k]`.
+    `blocks_5n` has their keys in both directions, their words in both directions, and where
+    sentences begin. Row k reads the block `block_id_B[k]` (its group and number), which begins at
+    the column `begin_B[k]`.
     """
 
     def __init__(self, rows: int) -> None:
-        self.laid_5n, self._end = np.zeros((5, 1), np.int64), 0
-        self.name_B, self._group_B = [(-1, -1)] * rows, np.full(rows, -1)
-        self.begin_B, self._place_B, self._tokens_B, self._room_B = np.zeros((4, rows), np.int64)
+        self.blocks_5n, self._end = np.zeros((5, 1), np.int64), 0
+        self.block_id_B, self._group_B = [(-1, -1)] * rows, np.full(rows, -1)
+        self.begin_B, self._offset_B, self._tokens_B, self._size_B = np.zeros((4, rows), np.int64)
 
-    def begin_of(self, group_B: Int64s, place_B: Int64s, tokens: int) -> Int64s:
-        """Return where the next tokens of each row are laid, from a place in a group on; −1 where
+    def find_begins(self, group_B: Int64s, offset_B: Int64s, tokens: int) -> Int64s:
+        """Return the column of the next tokens of each row, from an offset in a group on; −1 where
         they are not all in the row's block."""
-        offset_B = place_B - self._place_B
-        is_inside_B = (offset_B >= 0) & (offset_B + tokens <= self._tokens_B)
-        return np.where(is_inside_B & (group_B == self._group_B), self.begin_B + offset_B, -1)
+        block_offset_B = offset_B - self._offset_B
+        is_inside_B = (block_offset_B >= 0) & (block_offset_B + tokens <= self._tokens_B)
+        return np.where(is_inside_B & (group_B == self._group_B), self.begin_B + block_offset_B, -1)
 
-    def lay(self, row: int, name: tuple[int, int], place: int, block: TokenBlock) -> None:
-        """Lay a row's next block, which begins at a place of its group, over the one before if it
-        fits there."""
+    def put_block(
+        self, row: int, block_id: tuple[int, int], offset: int, block: TokenBlock
+    ) -> None:
+        """Write a row's next block, which begins at `offset` in its group, over the previous one if
+        it fits there."""
         tokens = len(block.starts_n)
-        if tokens > self._room_B[row]:
-            self._room_B[row] = 0
-            self._make_room(row, tokens * 5 // 4)
-        self.name_B[row], self._group_B[row], self._place_B[row] = name, name[0], place
+        if tokens > self._size_B[row]:
+            self._size_B[row] = 0
+            self._allocate(row, tokens * 5 // 4)
+        self.block_id_B[row], self._group_B[row], self._offset_B[row] = (
+            block_id,
+            block_id[0],
+            offset,
+        )
         self._tokens_B[row], begin = tokens, int(self.begin_B[row])
-        laid_5n = self.laid_5n[:, begin : begin + tokens]
-        laid_5n[:2], laid_5n[2:4], laid_5n[4] = block
+        columns_5n = self.blocks_5n[:, begin : begin + tokens]
+        columns_5n[:2], columns_5n[2:4], columns_5n[4] = block
 
-    def _make_room(self, row: int, tokens: int) -> None:
-        """Give a row room at the end of the array, which is made longer if it must be."""
-        if self._end + tokens > self.laid_5n.shape[1]:
-            old_5n, self._end = self.laid_5n, 0
-            self.laid_5n = np.empty((5, (int(self._room_B.sum()) + tokens) * 3 // 2), np.int64)
-            for k, room in enumerate(self._room_B.tolist()):
+    def _allocate(self, row: int, tokens: int) -> None:
+        """Reserve columns for a row at the end of the array, which grows if necessary."""
+        if self._end + tokens > self.blocks_5n.shape[1]:
+            old_5n, self._end = self.blocks_5n, 0
+            self.blocks_5n = np.empty((5, (int(self._size_B.sum()) + tokens) * 3 // 2), np.int64)
+            for k, size in enumerate(self._size_B.tolist()):
                 begin = self.begin_B[k]
-                self.laid_5n[:, self._end : self._end + room] = old_5n[:, begin : begin + room]
+                self.blocks_5n[:, self._end : self._end + size] = old_5n[:, begin : begin + size]
                 self.begin_B[k] = self._end
-                self._end += room
-        self.begin_B[row], self._room_B[row] = self._end, tokens
+                self._end += size
+        self.begin_B[row], self._size_B[row] = self._end, tokens
         self._end += tokens
 
 
-class _Rows:
-    """The group that each row reads, its place there and the end of its part, computed from the
+class _RowCursor:
+    """The group that each row reads, its offset there and the end of its part, computed from the
     block lengths without reading tokens."""
 
     def __init__(self, stream: WindowStream, position: StreamPosition) -> None:
         self.stream = stream
         self.groups = stream.epochs * stream.groups_per_epoch
-        self.group, self.place = np.array(position["rows"], np.int64).reshape(-1, 2).T.copy()
+        self.group, self.offset = np.array(position["rows"], np.int64).reshape(-1, 2).T.copy()
         ends = [self._part(row, group)[1] for row, group in enumerate(self.group.tolist())]
         self.end = np.array(ends, np.int64)
         self._parts: dict[int, list[tuple[int, int, int]]] = {}
@@ -331,9 +343,9 @@ class _Rows:
     def advance(self) -> int:
         """Advance all rows by one window; return the number of tokens they read, 0 at the end."""
         window = self.stream.window
-        self._window_begin = self.group, self.place, np.minimum(self.end - self.place, window)
+        self._window_begin = self.group, self.offset, np.minimum(self.end - self.offset, window)
         self._parts = {}
-        self.group, self.place = self.group.copy(), self.place + self._window_begin[2]
+        self.group, self.offset = self.group.copy(), self.offset + self._window_begin[2]
         tokens_B = self._window_begin[2].copy()
         for row in np.flatnonzero((tokens_B < window) & (self.group < self.groups)).tolist():
             parts = [self._window_begin_of(row)]
@@ -342,22 +354,22 @@ class _Rows:
                 start, self.end[row] = self._part(row, int(self.group[row]))
                 tokens = min(window - int(tokens_B[row]), int(self.end[row]) - start)
                 parts.append((int(self.group[row]), start, tokens))
-                self.place[row] = start + tokens
+                self.offset[row] = start + tokens
                 tokens_B[row] += tokens
             self._parts[row] = parts
         return int(tokens_B.sum())
 
     def window_begins(self, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-        """Return the group and the place where the window of each of some rows begins, and how many
+        """Return the group and offset where the window of each of some rows begins, and how many
         tokens follow in the row's part of that group."""
-        group, place, tokens = self._window_begin
-        return group[rows], place[rows], tokens[rows]
+        group, offset, tokens = self._window_begin
+        return group[rows], offset[rows], tokens[rows]
 
     def _window_begin_of(self, row: int) -> tuple[int, int, int]:
-        """Return where a row's window begins: the group, the place there, and how many tokens
+        """Return where a row's window begins: the group, the offset there, and how many tokens
         follow in the row's part of it."""
-        group, place, tokens = (int(array_B[row]) for array_B in self._window_begin)
-        return group, place, tokens
+        group, offset, tokens = (int(array_B[row]) for array_B in self._window_begin)
+        return group, offset, tokens
 
     def _part(self, row: int, group: int) -> tuple[int, int]:
         """Return where a row's part of a group begins and ends; beyond the last group it is
@@ -369,31 +381,31 @@ class _Rows:
 
     def pieces(self, row: int) -> Iterator[tuple[tuple[int, int], int, int, int]]:
         """Yield the parts of blocks that a row reads in this window: the group and number of the
-        block, its place in the group, an offset in it, and how many tokens."""
-        for group, start, left in self._parts.get(row) or [self._window_begin_of(row)]:
-            if left:
+        block, its offset in the group, an offset in it, and how many tokens."""
+        for group, start, remaining in self._parts.get(row) or [self._window_begin_of(row)]:
+            if remaining:
                 ends_M = self.stream._group(group).ends_M
-            while left:
+            while remaining:
                 number = int(np.searchsorted(ends_M, start, side="right"))
-                tokens = min(left, int(ends_M[number]) - start)
+                tokens = min(remaining, int(ends_M[number]) - start)
                 begin = int(ends_M[number - 1]) if number else 0
                 yield (group, number), begin, start - begin, tokens
-                start, left = start + tokens, left - tokens
+                start, remaining = start + tokens, remaining - tokens
 
     def position_after(self) -> Callable[[], StreamPosition]:
         """Return a function that computes the position after this window; it can be pickled.
 
         Computing the position costs more than the window itself, and it is seldom needed.
         """
-        return partial(_position, self.group, self.place)
+        return partial(_position, self.group, self.offset)
 
 
-def _position(group: Int64s, place: Int64s) -> StreamPosition:
-    return {"rows": np.stack([group, place], 1).tolist()}
+def _position(group: Int64s, offset: Int64s) -> StreamPosition:
+    return {"rows": np.stack([group, offset], 1).tolist()}
 
 
 @dataclass(frozen=True)
-class _Table:
+class _ShardTypes:
     """A shard with the word id of each of its types, and a key that is unique to each distinct
     token."""
 
@@ -404,7 +416,7 @@ class _Table:
     @classmethod
     def open(
         cls, shards: Shards, entries: list[ShardEntry], number: int, vocabulary: Vocabulary
-    ) -> "_Table":
+    ) -> "_ShardTypes":
         shard = shards.open(entries[number])
         words = vocabulary.ids(shard.types).astype(np.int64)
         is_unknown = words == vocabulary.unk
@@ -417,12 +429,12 @@ def byte_lengths(tokens: Sequence[str]) -> Int64s:
     return np.array([len(token.encode()) for token in tokens], np.int64)
 
 
-def _narrow(ids: npt.NDArray[np.int32]) -> npt.NDArray[np.signedinteger]:
+def _narrow_to_int16(ids: npt.NDArray[np.int32]) -> npt.NDArray[np.signedinteger]:
     """Return the ids as int16 if they all fit, else unchanged."""
     return ids.astype(np.int16) if ids.max(initial=0) <= np.iinfo(np.int16).max else ids
 
 
-def lay_out_both_ways(
+def lay_out_both_directions(
     keys: Int64s, words: Int64s, lengths: Int64s, vocabulary: Vocabulary
 ) -> TokenBlock:
     """Lay sentences end to end in forward and in backward reading order, with their boundary
@@ -460,7 +472,7 @@ def prefetch(items: Iterator[Item]) -> Generator[Item, None, None]:
     """
     thread = ThreadPoolExecutor(1, thread_name_prefix="stream")
     try:
-        futures = deque(thread.submit(next, items, None) for _ in range(PREFETCHED))
+        futures = deque(thread.submit(next, items, None) for _ in range(PREFETCH_COUNT))
         while (item := futures.popleft().result()) is not None:
             futures.append(thread.submit(next, items, None))
             yield item

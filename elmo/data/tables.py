@@ -9,7 +9,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 
 from elmo.errors import ElmoError
-from elmo.settings import LONGEST_LINE
+from elmo.settings import MAX_LINE_BYTES
 
 
 def read_table(
@@ -23,7 +23,7 @@ def read_table(
     than the first.
     """
     begin, width = 1, 0
-    for end, fields in _records(lines, delimiter, source):
+    for end, fields in _parse_records(lines, delimiter, source):
         if fields:
             width = width or len(fields)
             if len(fields) != width:
@@ -45,7 +45,7 @@ def describe_delimiter(header: Sequence[str]) -> str:
     return f"its fields are separated by {mark!r}; save the table as CSV (commas) or TSV (tabs)"
 
 
-def _records(
+def _parse_records(
     lines: Iterable[str], delimiter: str, source: object
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of the last line and the fields of each record; a blank line has no
@@ -55,7 +55,7 @@ def _records(
             text = line.rstrip("\r\n")
             yield number, text.split("\t") if text else []
         return
-    csv.field_size_limit(LONGEST_LINE)
+    csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     begin = 1
     while True:

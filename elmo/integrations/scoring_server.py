@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from elmo.errors import ElmoError
 
 TABLES = ("dataframe_split", "dataframe_records")
-_MOST_CHARACTERS = 1000  # characters of a message
+_MAX_CHARACTERS = 1000  # characters of a message
 
 
 def adapt_scoring_server() -> None:
@@ -25,7 +25,7 @@ def adapt_scoring_server() -> None:
     if server is None or hasattr(server, "adapted") or not hasattr(server, "invocations"):
         return
 
-    def answer(data: Any, content_type: str | None, model: Any, schema: Any) -> Any:
+    def answer_request(data: Any, content_type: str | None, model: Any, schema: Any) -> Any:
         known_params = model.metadata.get_params_schema()
         try:
             items, params = read_request(
@@ -36,16 +36,16 @@ def adapt_scoring_server() -> None:
             text = io.StringIO()
             server.predictions_to_json(model.predict(items, params=params), text)
         except (ElmoError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise server.MlflowException(_one_line(str(error)), server.BAD_REQUEST) from None
+            raise server.MlflowException(_to_one_line(str(error)), server.BAD_REQUEST) from None
         except server.MlflowException as error:
-            raise server.MlflowException(_one_line(error.message), server.BAD_REQUEST) from None
+            raise server.MlflowException(_to_one_line(error.message), server.BAD_REQUEST) from None
         return server.InvocationsResponse(text.getvalue(), 200, "application/json")
 
-    vars(server).update(invocations=answer, adapted=True)
+    vars(server).update(invocations=answer_request, adapted=True)
 
 
-def _one_line(message: str) -> str:
-    return " ".join(message.split())[:_MOST_CHARACTERS]
+def _to_one_line(message: str) -> str:
+    return " ".join(message.split())[:_MAX_CHARACTERS]
 
 
 def read_request(
@@ -57,12 +57,12 @@ def read_request(
     one that is malformed, and for names that are not known, which might be a slip; `params` are the
     names of parameters that the model knows.
     """
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind == "text/csv":
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type == "text/csv":
         return _csv_rows(data), None
-    if kind == "application/x-parquet":
+    if media_type == "application/x-parquet":
         return _parquet_rows(data), None
-    if kind != "application/json":
+    if media_type != "application/json":
         raise ElmoError(
             "the request's content type must be application/json, text/csv or "
             f"application/x-parquet, found {content_type or 'none'}"
@@ -75,7 +75,7 @@ def read_request(
         raise ElmoError(f"the request must be JSON ({error})") from None
     if not isinstance(body, dict):
         raise ElmoError(f"the request must be a JSON object with inputs, found {body!r:.80}")
-    body = request_of_items(body, params)
+    body = build_request(body, params)
     request_params = body.get("params")
     if request_params is not None and not isinstance(request_params, dict):
         raise ElmoError(f"params must be an object, found {request_params!r:.80}")
@@ -111,7 +111,7 @@ def _parquet_rows(data: bytes | str) -> list[dict[str, Any]]:
         raise ElmoError(f"the request must be a Parquet file ({error})") from None
 
 
-def request_of_items(body: Mapping[str, Any], params: Iterable[str]) -> dict[str, Any]:
+def build_request(body: Mapping[str, Any], params: Iterable[str]) -> dict[str, Any]:
     """Return the JSON body of a request to MLflow's server with items as `inputs`: those given, or
     the rows of a table.
 

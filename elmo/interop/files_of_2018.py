@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from elmo.data.arrays import Floats
-from elmo.data.characters import MAX_CHARACTERS, Characters
+from elmo.data.characters import DEFAULT_MAX_CHARACTERS, Characters
 from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import MARKS, Vocabulary
 from elmo.errors import Damaged, ElmoError, first_line
@@ -37,7 +37,7 @@ from elmo.nn.bilm import BiLM
 from elmo.settings import ModelShape
 
 CHARACTERS = 261  # rows of the character embedding, without one for masks
-MOST_COMPRESSED = 1100  # bytes of values in one of the file; gzip reaches 1032
+MAX_COMPRESSED = 1100  # bytes of values in one of the file; gzip reaches 1032
 # Names of HDF5 datasets by those of the model's weights.
 _LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
 _HIGHWAY = {
@@ -159,9 +159,9 @@ def read_options(path: Path) -> ModelShape:
         raise ElmoError(
             f"{path}: char_cnn.n_characters must be 262 (261 while training), found {characters!r}"
         )
-    if cnn.get("max_characters_per_token", MAX_CHARACTERS) != MAX_CHARACTERS:
+    if cnn.get("max_characters_per_token", DEFAULT_MAX_CHARACTERS) != DEFAULT_MAX_CHARACTERS:
         raise ElmoError(
-            f"{path}: char_cnn.max_characters_per_token must be {MAX_CHARACTERS}, "
+            f"{path}: char_cnn.max_characters_per_token must be {DEFAULT_MAX_CHARACTERS}, "
             f"found {cnn['max_characters_per_token']!r}"
         )
     shape |= {
@@ -191,7 +191,7 @@ def _options_json(config: ModelShape) -> dict[str, Any]:
             "activation": config.activation,
             "embedding": {"dim": config.char_dim},
             "filters": [list(pair) for pair in config.filters],
-            "max_characters_per_token": MAX_CHARACTERS,
+            "max_characters_per_token": DEFAULT_MAX_CHARACTERS,
             "n_characters": CHARACTERS + 1,
             "n_highway": config.highways,
         }
@@ -308,7 +308,7 @@ def _read_array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Flo
         raise ElmoError(f"{path}: {name} has shape {actual}, {source} requires {shape}")
     if dataset.dtype.kind != "f":
         raise ElmoError(f"{path}: {name} holds {dataset.dtype}, not floats")
-    if dataset.external or dataset.nbytes > MOST_COMPRESSED * dataset.id.get_storage_size():
+    if dataset.external or dataset.nbytes > MAX_COMPRESSED * dataset.id.get_storage_size():
         raise ElmoError(f"{path}: {name} is not stored in this file; copy the values into it")
     array = np.asarray(dataset[...], np.float32)
     if not np.isfinite(array).all():

@@ -11,8 +11,8 @@ from elmo.errors import BadSettings, altered_error, missing_error
 from elmo.io import records
 from elmo.io.location import Location, temporary_folder
 
-CACHE = "ELMO_CACHE"  # the variable that names the folder of copies
-CACHE_GB = "ELMO_CACHE_GB"  # and the one that says how much they take at most
+CACHE_ENV = "ELMO_CACHE"  # the variable that names the folder of copies
+LIMIT_ENV = "ELMO_CACHE_GB"  # and the one that says how much they take at most
 _COPY_NAME = re.compile("[0-9a-f]{64}")
 
 
@@ -36,7 +36,7 @@ def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
     """
     if location.local is not None:
         return location.local / file
-    folder = Location(os.environ.get(CACHE) or temporary_folder() / "cache")
+    folder = Location(os.environ.get(CACHE_ENV) or temporary_folder() / "cache")
     assert folder.local is not None
     path = folder.local / sha256
     with suppress(FileNotFoundError):
@@ -63,7 +63,7 @@ def _make_room(folder: Path, *, keep: str) -> None:
         with suppress(FileNotFoundError):
             copies.append(((folder / name).stat(), name))
     used_bytes = sum(status.st_size for status, _ in copies)
-    limit = os.environ.get(CACHE_GB)
+    limit = os.environ.get(LIMIT_ENV)
     max_bytes = _gigabytes(limit) if limit else (shutil.disk_usage(folder).free + used_bytes) / 2
     for status, name in sorted(copies, key=lambda copy: copy[0].st_atime_ns):
         if used_bytes > max_bytes and name != keep:
@@ -75,4 +75,4 @@ def _gigabytes(text: str) -> float:
     try:
         return float(text) * 1e9
     except ValueError:
-        raise BadSettings(f"{CACHE_GB} must be a number of gigabytes, found {text!r}") from None
+        raise BadSettings(f"{LIMIT_ENV} must be a number of gigabytes, found {text!r}") from None

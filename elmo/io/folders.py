@@ -13,7 +13,7 @@ from elmo.io.atomic import hidden_folder, hidden_name
 from elmo.io.location import Location, in_parallel, temporary_folder
 from elmo.io.outputs import check_folder
 
-_HERE = -100  # AT_FDCWD: paths are relative to the current folder
+_AT_FDCWD = -100  # paths are relative to the current folder
 _RENAME_EXCHANGE = 2
 
 
@@ -33,7 +33,7 @@ def new_folder(
     if out.local is None:
         with tempfile.TemporaryDirectory(dir=temporary_folder()) as name:
             yield Path(name)
-            _put_all(Path(name), out, last_files=required[:1])
+            _upload_all(Path(name), out, last_files=required[:1])
         return
     with hidden_folder(out.local) as new_path:
         yield new_path
@@ -54,20 +54,20 @@ def _exchange(a: Path, b: Path) -> bool:
     return bool(
         rename
         and not rename(
-            _HERE, os.fsencode(a), _HERE, os.fsencode(b), ctypes.c_uint(_RENAME_EXCHANGE)
+            _AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), ctypes.c_uint(_RENAME_EXCHANGE)
         )
     )
 
 
-def _put_all(folder: Path, out: Location, *, last_files: Sequence[str]) -> None:
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    at_end = [folder / name for name in last_files]
+def _upload_all(folder: Path, out: Location, *, last_files: Sequence[str]) -> None:
+    all_paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    last_paths = [folder / name for name in last_files]
 
     def put_file(path: Path) -> None:
         out.put(path.relative_to(folder).as_posix(), path)
 
-    in_parallel(put_file, [path for path in paths if path not in at_end])
-    in_parallel(put_file, at_end)
+    in_parallel(put_file, [path for path in all_paths if path not in last_paths])
+    in_parallel(put_file, last_paths)
 
 
 @contextmanager

@@ -17,17 +17,17 @@ from elmo.errors import ElmoError, reason_of
 
 LOCK_FILE = ".lock"  # in a work folder, locked by the process that works there
 FILE_MODE = 0o644  # of new files, less the umask: readable by the group
-_ABANDONED = 24 * 3600.0  # seconds after which a file whose lock tells nothing has no writer
+_ABANDONED_SECONDS = 24 * 3600.0  # after which a file whose lock tells nothing has no writer
 
 
-def take_lock(file: int, *, wait: bool = True) -> bool | None:
+def take_lock(descriptor: int, *, wait: bool = True) -> bool | None:
     """Lock an open file or folder, given by its descriptor, until it is closed or the process ends.
 
     With `wait=False`, a lock that another process holds is
     not waited for. Return whether it was acquired, or None if the file system has no locks.
     """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:
@@ -106,7 +106,7 @@ def delete_abandoned(path: Path) -> bool:
     try:
         is_abandoned = take_lock(descriptor, wait=False)
         if is_abandoned is None:  # locks tell nothing on this file system
-            is_abandoned = time.time() - os.fstat(descriptor).st_mtime >= _ABANDONED
+            is_abandoned = time.time() - os.fstat(descriptor).st_mtime >= _ABANDONED_SECONDS
         if is_abandoned:
             path.unlink(missing_ok=True)
         return is_abandoned

@@ -19,7 +19,7 @@ from elmo.errors import (
     NotFound,
     altered_error,
     missing_error,
-    similar_path,
+    suggest_path,
 )
 
 Record = TypeVar("Record")
@@ -81,7 +81,7 @@ def check_readable(path: Path) -> None:
         mode = path.stat().st_mode
     except FileNotFoundError:
         link = f"; it is a link to {os.readlink(path)}" if path.is_symlink() else ""
-        remedy = link or similar_path(path) or "; check the name"
+        remedy = link or suggest_path(path) or "; check the name"
         raise NotFound(f"{path}: no such file{remedy}") from None
     if stat.S_ISDIR(mode):
         raise ElmoError(f"{path}: is a folder; pass a file")

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, cast
 
 from elmo.errors import Damaged, ElmoError, not_utf8_error
 from elmo.io.records import check_readable
-from elmo.settings import LONGEST_LINE
+from elmo.settings import MAX_LINE_BYTES
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}  # by a name's ending
 
@@ -38,7 +38,7 @@ _BYTE_ORDER_MARKS = (  # UTF-32 first: its mark begins with the UTF-16 mark
     (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
-_LARGEST_FILE = 1 << 30  # bytes that `read_bytes` accepts
+_MAX_FILE_BYTES = 1 << 30  # bytes that `read_bytes` accepts
 
 
 class _StreamReader(RawIOBase):
@@ -104,8 +104,8 @@ def open_decompressed(path: Path) -> Iterator[BinaryIO]:
         with decompress(path.open("rb"), COMPRESSIONS.get(ending)) as file:
             yield file
     except Exception as error:
-        is_clear = isinstance(error, ElmoError) or getattr(error, "errno", None)
-        if is_clear or ending not in COMPRESSIONS:
+        has_reason = isinstance(error, ElmoError) or getattr(error, "errno", None)
+        if has_reason or ending not in COMPRESSIONS:
             raise
         raise Damaged(
             f"{path}: truncated or not {ending[1:]}; restore it, or correct its extension"
@@ -120,13 +120,13 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     number = 0
     with open_decompressed(path) as file:
-        while line := file.readline(LONGEST_LINE + 1):
+        while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if number == 1:
                 _check_encoding(path, line)
-            if len(line) > LONGEST_LINE:
+            if len(line) > MAX_LINE_BYTES:
                 raise ElmoError(
-                    f"{path}:{number}: the line has more than {LONGEST_LINE:,} bytes; split it"
+                    f"{path}:{number}: the line has more than {MAX_LINE_BYTES:,} bytes; split it"
                 )
             if b"\0" in line:
                 raise ElmoError(
@@ -151,11 +151,11 @@ def read_bytes(path: Path) -> bytes:
     `ElmoError` is raised if the file is missing, damaged, or has more than 1 GiB.
     """
     with open_decompressed(path) as file:
-        data = file.read(_LARGEST_FILE + 1)
+        data = file.read(_MAX_FILE_BYTES + 1)
     _check_encoding(path, data)
-    if len(data) > _LARGEST_FILE:
+    if len(data) > _MAX_FILE_BYTES:
         raise ElmoError(
-            f"{path}: has more than {_LARGEST_FILE:,} bytes; split it, or write JSON lines"
+            f"{path}: has more than {_MAX_FILE_BYTES:,} bytes; split it, or write JSON lines"
         )
     return data.removeprefix(codecs.BOM_UTF8)
 

@@ -21,7 +21,7 @@ from elmo.nn.device import (
     round_up_time_steps,
 )
 from elmo.nn.lstm import LayerWeightsLike, LSTMStack, LSTMState
-from elmo.nn.packed import for_one_row
+from elmo.nn.packed import choose_for_one_row
 
 PADDED_TIME_STEPS = 32  # in a window on a GPU, where few large operations are faster
 WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence
@@ -44,7 +44,7 @@ class BatchReader:
     """
 
     def __init__(self, lstm: LSTMStack, weights: Sequence[LayerWeightsLike]) -> None:
-        self.lstm, self.weights, self.one_row_weights = lstm, weights, for_one_row(weights)
+        self.lstm, self.weights, self.one_row_weights = lstm, weights, choose_for_one_row(weights)
         self.start_state: LSTMState | None = None
 
     @torch.inference_mode()
@@ -67,17 +67,17 @@ class BatchReader:
         state = full_state.select_rows(rows)
         start = 0
         while start < batch.time_steps:
-            active = batch.active_rows(start)
-            stop = min(batch.time_steps, start + max(1, WINDOW_TOKENS // active))
-            index = device_tensor(index_STB[:, start:stop, :active], x_NP.device)
+            row_count = batch.active_rows(start)
+            stop = min(batch.time_steps, start + max(1, WINDOW_TOKENS // row_count))
+            index = device_tensor(index_STB[:, start:stop, :row_count], x_NP.device)
             ys, next_state = self.lstm(
                 x_NP[index],
-                state.select_rows(slice(active)),
+                state.select_rows(slice(row_count)),
                 sizes=[batch.active_rows(t) for t in range(start, stop)],
-                weights=self.weights if active > 1 else self.one_row_weights,
+                weights=self.weights if row_count > 1 else self.one_row_weights,
             )
-            state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = next_state
-            indices = device_tensor(batch.scatter_indices(start, stop, active), x_NP.device)
+            state.h_LSBP[:, :, :row_count], state.c_LSBC[:, :, :row_count] = next_state
+            indices = device_tensor(batch.scatter_indices(start, stop, row_count), x_NP.device)
             for y_STBP, y_ND in zip(ys, outputs, strict=True):
                 _scatter(y_STBP, y_ND, indices)
             start = stop
@@ -101,8 +101,8 @@ class BatchReader:
         )
         windows = []
         for start in range(0, time_steps, PADDED_TIME_STEPS):
-            if active := batch.active_rows(start):
-                stop, width = min(time_steps, start + PADDED_TIME_STEPS), round_up_rows(active)
+            if row_count := batch.active_rows(start):
+                stop, width = min(time_steps, start + PADDED_TIME_STEPS), round_up_rows(row_count)
                 windows.append((start, stop, width, batch.scatter_indices(start, stop, width)))
         index = device_tensor(index_STB, x_NP.device)
         all_indices = device_tensor(np.concatenate([part for *_, part in windows], -1), x_NP.device)
@@ -119,14 +119,14 @@ class BatchReader:
     def _initial_state(self, carry: Carry | None, rows: int) -> LSTMState:
         """Return the state in which the rows of a batch start."""
         if carry is None or carry.state is None:
-            return self._fresh_state(rows)
+            return self._new_state(rows)
         carried_rows = carry.state.h_LSBP.shape[2]
         if carried_rows >= rows:
             return LSTMState(*(part.clone() for part in carry.state.select_rows(slice(rows))))
-        fresh = self._fresh_state(rows - carried_rows)
-        return LSTMState(*(torch.cat(pair, 2) for pair in zip(carry.state, fresh, strict=True)))
+        new_state = self._new_state(rows - carried_rows)
+        return LSTMState(*(torch.cat(pair, 2) for pair in zip(carry.state, new_state, strict=True)))
 
-    def _fresh_state(self, rows: int) -> LSTMState:
+    def _new_state(self, rows: int) -> LSTMState:
         """Return the start state of rows that have read nothing."""
         if self.start_state is None:
             return self.lstm.zero_state(rows)

@@ -19,9 +19,9 @@ from elmo.errors import (
     Damaged,
     NotFound,
     altered_error,
-    did_you_mean,
     missing_error,
-    similar_path,
+    suggest_name,
+    suggest_path,
 )
 from elmo.io.atomic import write_json
 from elmo.io.location import Folder, Location
@@ -115,8 +115,8 @@ def read_config(folder: Folder) -> ModelConfig:
     """
     location = model_location(folder)
     if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
-        suggestion = similar_path(location.local, folders=True) if location.local else ""
-        raise NotFound(f"{folder}: no such model folder{suggestion or suggest_name(str(folder))}")
+        suggestion = suggest_path(location.local, folders=True) if location.local else ""
+        raise NotFound(f"{folder}: no such model folder{suggestion or suggest_model(str(folder))}")
     source = location.name(CONFIG)
     remedy = "make the model again with this version"
     location.read_record(CONFIG, Header).check_version(source, "format", FORMAT, remake=remedy)
@@ -129,7 +129,7 @@ def read_config(folder: Folder) -> ModelConfig:
     return record
 
 
-def suggest_name(name: str) -> str:
+def suggest_model(name: str) -> str:
     """Return the end of a message that no model folder `name` exists: advice, if that could be the
     name of an installed or registered model, otherwise to name another."""
     if name.startswith("models:/"):
@@ -139,6 +139,6 @@ def suggest_name(name: str) -> str:
     installed_names = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
     choices = f"there are {', '.join(installed_names)}" if installed_names else "there are none"
     return (
-        did_you_mean(name, installed_names)
+        suggest_name(name, installed_names)
         or f", and no installed model of that name ({choices}); pip install the model's package"
     )

@@ -34,7 +34,7 @@ from elmo.nn.device import (
     default_device,
     device_tensor,
     host_copies,
-    one_ahead,
+    launch_ahead,
 )
 from elmo.nn.packed import pack_if_faster
 from elmo.settings import PRECISIONS, Precision, check_count
@@ -118,9 +118,9 @@ class Embedder:
         """Load a model folder, an installed model, or a model in MLflow's registry, such as
         `models:/elmo@champion` or `models:/elmo/3`, with the options of `Embedder`; raise
         `ElmoError` if it is damaged. `from_pretrained` does the same."""
-        from elmo.model.pretrained import pretrained_folder
+        from elmo.model.pretrained import find_pretrained_folder
 
-        folder = pretrained_folder(folder)
+        folder = find_pretrained_folder(folder)
         return cls(folder, device=device, precision=precision, warm_up=warm_up)
 
     from_pretrained = load
@@ -163,7 +163,7 @@ class Embedder:
         """
         if pooling not in _POOLINGS:
             raise ElmoError(f"pooling must be one of {', '.join(_POOLINGS)}, found {pooling!r}")
-        single = isinstance(texts, str)
+        is_single = isinstance(texts, str)
         vectors = []
         tokenized = map(self.tokenize, list_texts(texts))
         for layers_LTD in self.embed_stream(tokenized, batch_size, layers=layers):
@@ -171,7 +171,7 @@ class Embedder:
             if normalize:
                 pooled = pooled / np.maximum(np.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)
             vectors.append(pooled)
-        if single:
+        if is_single:
             return vectors[0]
         if pooling == "none":
             return vectors
@@ -197,11 +197,11 @@ class Embedder:
         check_count("batch_size", batch_size)
         _check_state(state, "reset")
         if isinstance(state, Carry):
-            waiting = iter(texts)
-            while batch := [sentence for (sentence,) in islice(waiting, batch_size)]:
+            iterator = iter(texts)
+            while batch := [sentence for (sentence,) in islice(iterator, batch_size)]:
                 yield from self.embed(batch, batch_size, layers=layers, state=state)
             return
-        for group in _groups(texts, batch_size):
+        for group in _group_texts(texts, batch_size):
             sentences = [sentence for text in group for sentence in text]
             embedded = iter(self.embed(sentences, batch_size, layers=layers))
             for text in group:
@@ -231,7 +231,7 @@ class Embedder:
         _check_state(state, "reset", "carry")
         types, ids = _index_types(sentences)
         x_NP = self._with_boundaries(self._encode(types))
-        embedded = [np.empty((len(layer_numbers), 0, self.dim), np.float32)] * len(sentences)
+        vectors_by_row = [np.empty((len(layer_numbers), 0, self.dim), np.float32)] * len(sentences)
         if state == "reset":
             batches = batches_by_length([len(s) for s in ids], batch_size)
             carry = None
@@ -248,8 +248,8 @@ class Embedder:
                 for row, vectors in zip(
                     rows, map_copies(copy_vectors, lengths, np.cumsum(lengths)), strict=True
                 ):
-                    embedded[row] = vectors
-        return embedded
+                    vectors_by_row[row] = vectors
+        return vectors_by_row
 
     def encode_types(self, types: Sequence[str]) -> Floats:
         """Return the context-free vectors x of distinct tokens, float32 (tokens, dim / 2); layer 0
@@ -272,7 +272,9 @@ class Embedder:
         GPU copies each layer of a segment at once, while it computes the next segment. A segment's
         arrays may be overwritten from when the second next is requested.
         """
-        table_NP = self._with_boundaries(self._to_device(x_NP))
+        weight = self.bilm.lstm.weight[0]
+        types_NP = torch.from_numpy(x_NP).to(weight.device, weight.dtype)
+        table_NP = self._with_boundaries(types_NP)
 
         def launch_segments(copies: HostCopies) -> Iterator[Callable[[], list[Floats]]]:
             for part, batches in segments:
@@ -289,7 +291,7 @@ class Embedder:
                 yield copies.begin([layer_TD.float() for layer_TD in layers])
 
         with host_copies() as copies:
-            for wait_for_copies in one_ahead(launch_segments(copies), table_NP.device):
+            for wait_for_copies in launch_ahead(launch_segments(copies), table_NP.device):
                 yield wait_for_copies()
 
     def _read_batches(
@@ -319,7 +321,7 @@ class Embedder:
                 yield rows, copies.begin(layer_vectors)
 
         with host_copies() as copies:
-            for rows, wait_for_copies in one_ahead(launch_batches(copies), x_NP.device):
+            for rows, wait_for_copies in launch_ahead(launch_batches(copies), x_NP.device):
                 yield rows, wait_for_copies()
 
     @cached_property
@@ -351,10 +353,6 @@ class Embedder:
             self._boundaries_2P = self._encode([SENTENCE_BEGIN, SENTENCE_END])
         return torch.cat([x_NP, self._boundaries_2P])
 
-    def _to_device(self, x_NP: Floats) -> Tensor:
-        weight = self.bilm.lstm.weight[0]
-        return torch.from_numpy(x_NP).to(weight.device, weight.dtype)
-
 
 def _copy_sentence(layers_TD: list[Floats], length: int, stop: int) -> Floats:
     """Return a sentence's vectors (layers, tokens, D), the last of which are in row `stop - 1` of
@@ -380,7 +378,7 @@ def _check_state(state: object, *names: str) -> None:
         raise ElmoError(f"state must be {valid_names} or a Carry, found {state!r}")
 
 
-def _groups(
+def _group_texts(
     texts: Iterable[Sequence[Sequence[str]]], batch_size: int
 ) -> Iterator[list[Sequence[Sequence[str]]]]:
     """Group texts to be embedded in one call: several batches, but not too many tokens."""

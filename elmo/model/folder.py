@@ -112,13 +112,13 @@ def save_model(
         Location.parse(folder), required=(CONFIG, WEIGHTS), pattern=OTHER_FILE_PATTERN
     ) as new_model:
         weights = {name: _convert_weight(precision, name, value) for name, value in weights.items()}
-        pieces = {WEIGHTS: save_weights(new_model / WEIGHTS, weights)}
+        digests = {WEIGHTS: save_weights(new_model / WEIGHTS, weights)}
         vocabulary.save(new_model)
         characters.save(new_model / "characters.json")
         write_training(new_model, training)
         names = (*_PIECES, _COUNTS) if (new_model / _COUNTS).exists() else _PIECES
-        pieces |= {name: sha256(new_model / name) for name in names if name not in pieces}
-        digest = write_config(new_model, bilm.config, tokenizer, pieces=pieces)
+        digests |= {name: sha256(new_model / name) for name in names if name not in digests}
+        digest = write_config(new_model, bilm.config, tokenizer, pieces=digests)
         _load_without_weights(new_model)  # a folder that would not load is never written
         _copy_readme(Location.parse(folder), new_model)
         return digest
@@ -187,19 +187,19 @@ def load_model(
 
 def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
     """Load a model folder without its weights; check their shapes and return their names too."""
-    record = read_config(folder)
-    config = ModelShape.from_dict(record.model, source=folder / CONFIG)
-    _check_pieces(folder, record)
+    config = read_config(folder)
+    shape = ModelShape.from_dict(config.model, source=folder / CONFIG)
+    _check_pieces(folder, config)
     characters = Characters.load(folder / "characters.json")
-    check_filter_widths(config, characters, source=str(folder))
+    check_filter_widths(shape, characters, source=str(folder))
     vocabulary = Vocabulary.load(folder)
-    if config.input_words not in (None, len(vocabulary)):
+    if shape.input_words not in (None, len(vocabulary)):
         raise Mismatch(
-            f"{folder}: words.txt has {len(vocabulary)} words, the model reads {config.input_words}"
+            f"{folder}: words.txt has {len(vocabulary)} words, the model reads {shape.input_words}"
         )
     path = folder / WEIGHTS
     with torch.device("meta"):  # no memory is taken before every shape is known to be right
-        bilm = BiLM(config, characters=characters.size)
+        bilm = BiLM(shape, characters=characters.size)
     shapes = weight_shapes(path)
     _check_shapes(bilm, shapes, len(vocabulary), path)
     model = Model(
@@ -208,19 +208,19 @@ def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
         characters,
         None,
         read_training(folder),
-        record.digest,
-        record.tokenizer,
+        config.digest,
+        config.tokenizer,
     )
     return model, list(shapes)
 
 
-def _check_pieces(folder: Path, record: ModelConfig) -> None:
-    if _COUNTS not in record.pieces and (folder / _COUNTS).exists():
+def _check_pieces(folder: Path, config: ModelConfig) -> None:
+    if _COUNTS not in config.pieces and (folder / _COUNTS).exists():
         raise ElmoError(f"{folder / _COUNTS}: does not belong to this model; remove it")
-    for name, expected in sorted(record.pieces.items()):
+    for name, expected in sorted(config.pieces.items()):
         check_sha256(folder / name, expected)
-    if record.training is not UNSET:
-        check_sha256(folder / TRAINING, record.training)
+    if config.training is not UNSET:
+        check_sha256(folder / TRAINING, config.training)
 
 
 def check_filter_widths(config: ModelShape, characters: Characters, *, source: str) -> None:

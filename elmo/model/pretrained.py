@@ -22,7 +22,7 @@ CARD_FILE = "README.md"  # the model card
 PROJECT_FILE = "pyproject.toml"  # of a package
 
 
-def pretrained_folder(name: Folder) -> Folder:
+def find_pretrained_folder(name: Folder) -> Folder:
     """Return the local folder of a model in MLflow's registry (`models:/…`), which is downloaded if
     it is not on this machine; return any other name unchanged."""
     text = str(name)
@@ -79,8 +79,8 @@ def write_package(
             f"a version must have only numbers and dots, such as 1.0; found {version!r}"
         )
     source, package = load_model(model), f"elmo_{name}"
-    files = rf"README\.md|{package}/(__init__\.py|{FILE_PATTERN})|(build|dist|[^/]*\.egg-info)/.*"
-    with new_folder(Location(out), required=(PROJECT_FILE, package), pattern=files) as root:
+    pattern = rf"README\.md|{package}/(__init__\.py|{FILE_PATTERN})|(build|dist|[^/]*\.egg-info)/.*"
+    with new_folder(Location(out), required=(PROJECT_FILE, package), pattern=pattern) as root:
         digest = save_model(
             root / package,
             bilm=source.bilm,
@@ -96,11 +96,11 @@ def write_package(
         package_model = load_model(root / package)
         card = model_card(package_model, name=name, licence=licence, language=language, about=about)
         _write(root / CARD_FILE, card)
-        _write(root / PROJECT_FILE, _project(name, version, package_model))
+        _write(root / PROJECT_FILE, _project_text(name, version, package_model))
     return digest
 
 
-def _project(name: str, version: str, model: Model) -> str:
+def _project_text(name: str, version: str, model: Model) -> str:
     """Return the text of pyproject.toml, which requires the libraries of the model's tokenizer."""
     libraries = model.tokenizer.libraries | model.tokenizer.splitter
     requires = ["elmo-pipeline", *(f"{k}=={v}" for k, v in sorted(libraries.items()))]
@@ -154,15 +154,15 @@ def model_card(model: Model, *, name: str, licence: str, language: str | None, a
     lines = ["---", *head, "---", "", f"# ELMo: {name}", ""]
     lines += [about.strip(), ""] if about.strip() else []
     lines += [*_table(("what", "value"), facts), ""]
-    lines += ["## Data", "", *_data(training), ""]
-    lines += ["## Perplexity", "", *_perplexities(training), ""]
+    lines += ["## Data", "", *_data_lines(training), ""]
+    lines += ["## Perplexity", "", *_perplexity_lines(training), ""]
     lines += ["## Use", "", "```python", "import elmo", ""]
     lines += [f'embedder = elmo.Embedder.load("{name}")']
     lines += ['vectors = embedder.encode(["A sentence."])  # (texts, dim)', "```", ""]
     return "\n".join(lines)
 
 
-def _data(training: Mapping[str, Any]) -> list[str]:
+def _data_lines(training: Mapping[str, Any]) -> list[str]:
     """Return the digests of the training data, and the numbers of tokens and epochs."""
     rows = [(f"{name}", f"`{value}`") for name, value in (training.get("inputs") or {}).items()]
     heldout = (training.get("perplexity") or {}).get("after") or {}
@@ -177,10 +177,10 @@ def _data(training: Mapping[str, Any]) -> list[str]:
     return _table(("input", "digest or count"), rows) if rows else ["Not recorded in the model."]
 
 
-def _perplexities(training: Mapping[str, Any]) -> list[str]:
+def _perplexity_lines(training: Mapping[str, Any]) -> list[str]:
     stage = training.get("stage", "training")
     rows = [
-        (f"{text}, {moment} {stage}", *(_figure(figures, k) for k in _SIDES))
+        (f"{text}, {moment} {stage}", *(_format_perplexity(figures, k) for k in _SIDES))
         for moment, texts in (training.get("perplexity") or {}).items()
         for text, figures in texts.items()
     ]
@@ -190,7 +190,7 @@ def _perplexities(training: Mapping[str, Any]) -> list[str]:
 _SIDES = ("forward", "backward", "average")
 
 
-def _figure(figures: Mapping[str, Any], side: str) -> str:
+def _format_perplexity(figures: Mapping[str, Any], side: str) -> str:
     return f"{figures[side]:.1f}" if figures.get(side) is not None else "-"
 
 

@@ -19,30 +19,30 @@ log = logging.getLogger(__name__)
 
 # Tokens × cells of a layer, read or trained on, from which on compiling saves more time than it
 # takes: 4 s, or 20 s where no cache is warm.
-COMPILE_WORK = 1 << 28
+MIN_COMPILE_WORK = 1 << 28
 
 
-def repays_compiling(tokens: int, cells: int) -> bool:
+def is_worth_compiling(tokens: int, cells: int) -> bool:
     """Tell whether compiling the cell of a layer of so many cells saves more time than it takes,
     where it reads so many tokens."""
-    return tokens * cells >= COMPILE_WORK
+    return tokens * cells >= MIN_COMPILE_WORK
 
 
 class CellFunctions(NamedTuple):
     """The functions of an LSTM cell that work element by element, eager or compiled (`kind`).
 
-    `forward` computes state and output from the gates. For training, `forward_kept` stores both,
+    `forward` computes state and output from the gates. For training, `forward_into` stores both,
     which `backward` needs.
     """
 
     forward: Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]]
-    forward_kept: Callable[..., None]
+    forward_into: Callable[..., None]
     backward: Callable[..., Tensor]
     kind: str
 
 
 @cache
-def cell_functions_for(device: torch.device, cells: int) -> CellFunctions:
+def choose_cell_functions(device: torch.device, cells: int) -> CellFunctions:
     """Return the cell functions for a device and a layer's width: compiled by torch.compile if it
     works here, else plain torch. The choice is logged; `ELMO_COMPILE=0` in the environment selects
     plain torch."""
@@ -64,7 +64,7 @@ def _copy_function(function: Any, cells: int) -> Callable[..., Any]:
     return FunctionType(code, function.__globals__)
 
 
-def fused(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+def fuse_on_gpu(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
     """Return a function of tensors on a GPU, fused by torch.compile if that works here; on a CPU,
     the function itself. It is compiled for any shape: of a fixed one, torch 2.11 writes constants
     of dropout that do not fit int32."""
@@ -113,7 +113,7 @@ def _forward(gates_SBG: Tensor, c_SBC: Tensor, clip: float | None) -> tuple[Tens
     return c_SBC, (torch.sigmoid(o) * _tanh(c_SBC)).to(gates_SBG.dtype)
 
 
-def _forward_kept(
+def _forward_into(
     gates_SBG: Tensor,
     c_SBC: Tensor,
     keep_SB1: Tensor | None,
@@ -164,4 +164,4 @@ def _backward(
     return dc * f if keep_SB1 is None else dc * f * keep_SB1
 
 
-EAGER = CellFunctions(_forward, _forward_kept, _backward, kind="eager")
+EAGER = CellFunctions(_forward, _forward_into, _backward, kind="eager")

@@ -25,7 +25,7 @@ Tensors = Sequence[Tensor | None]
 Function = Callable[..., tuple[Tensor | None, ...]]
 WARM_UP_CALLS = 2  # plain calls before a shape is captured: one that comes once is not worth it
 MAX_GRAPHS = 64  # graphs kept, the ones used last: each holds the memory of its inputs and outputs
-MAX_BYTES = 2 << 30  # of the inputs and outputs of a device's graphs, or on a GPU …
+MAX_GRAPH_BYTES = 2 << 30  # of the inputs and outputs of a device's graphs, or on a GPU …
 MAX_SHARE = 1 / 8  # … this share of its memory, if that is more and there is room
 MAX_COUNTED = 1024  # shapes whose calls are counted
 
@@ -136,9 +136,9 @@ def _make_room(graphs: _Graphs, max_bytes: int) -> None:
 def _most_bytes(device: torch.device, bytes_in_use: int) -> int:
     """Return the most bytes that the graphs of a device may use; they use `bytes_in_use` now."""
     if device.type != "cuda":
-        return MAX_BYTES
+        return MAX_GRAPH_BYTES
     free, memory = torch.cuda.mem_get_info(device)
-    return max(MAX_BYTES, min(int(memory * MAX_SHARE), bytes_in_use + free // 2))
+    return max(MAX_GRAPH_BYTES, min(int(memory * MAX_SHARE), bytes_in_use + free // 2))
 
 
 def _total_bytes(graphs: _Graphs) -> int:

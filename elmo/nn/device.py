@@ -50,7 +50,7 @@ def round_up_rows(rows: int) -> int:
 
 
 _LOCK = threading.Lock()  # of the two below
-_exact = 0  # contexts of `exact_float32` that are entered
+_exact_contexts = 0  # contexts of `exact_float32` that are entered
 _tf32_switches = (False, True)  # torch's switches before the first of them
 
 
@@ -63,22 +63,22 @@ def exact_float32(device: torch.device) -> Iterator[None]:
     default. Both belong to the process: if several threads are in this context, the last one
     restores them.
     """
-    global _exact, _tf32_switches
+    global _exact_contexts, _tf32_switches
     if device.type != "cuda":
         yield
         return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     with _LOCK:
-        if not _exact:
+        if not _exact_contexts:
             _tf32_switches = matmul.allow_tf32, cudnn.allow_tf32
-        _exact += 1
+        _exact_contexts += 1
         matmul.allow_tf32 = cudnn.allow_tf32 = False
     try:
         yield
     finally:
         with _LOCK:
-            _exact -= 1
-            if not _exact:
+            _exact_contexts -= 1
+            if not _exact_contexts:
                 matmul.allow_tf32, cudnn.allow_tf32 = _tf32_switches
 
 
@@ -141,20 +141,20 @@ class HostCopies:
         return wait_for_copies
 
 
-_spare: list[HostCopies] = []  # not in use
+_spare_copies: list[HostCopies] = []  # not in use
 
 
 @contextmanager
 def host_copies() -> Iterator[HostCopies]:
     """Yield `HostCopies` for this context alone; their memory is used again in later ones."""
     try:
-        copies = _spare.pop()
+        copies = _spare_copies.pop()
     except IndexError:
         copies = HostCopies()
     try:
         yield copies
     finally:
-        _spare.append(copies)
+        _spare_copies.append(copies)
 
 
 def add_rows_(sums: Tensor, rows_N: Tensor, values: Tensor) -> None:
@@ -169,7 +169,7 @@ def add_rows_(sums: Tensor, rows_N: Tensor, values: Tensor) -> None:
     sums.add_(sums_by_row.view_as(sums))
 
 
-def one_ahead(launches: Iterator[Item], device: torch.device) -> Iterator[Item]:
+def launch_ahead(launches: Iterator[Item], device: torch.device) -> Iterator[Item]:
     """Yield the items of `launches`, an iterator that starts to compute an item on `device` when
     the item is requested.
 

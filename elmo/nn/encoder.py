@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from elmo.nn.cell import fused
+from elmo.nn.cell import fuse_on_gpu
 from elmo.nn.device import prefers_large_operations
 from elmo.nn.products import affine
 
@@ -87,9 +87,9 @@ class CharacterEncoder(nn.Module):
         )
         self.conv_bias = nn.ParameterList(nn.Parameter(torch.zeros(count)) for _, count in filters)
         self.highway: Iterable[Highway] = nn.ModuleList(Highway(total) for _ in range(highways))  # type: ignore[assignment]
-        projected = total != projection
-        self.project_weight = nn.Parameter(torch.zeros(total, projection)) if projected else None
-        self.project_bias = nn.Parameter(torch.zeros(projection)) if projected else None
+        projects = total != projection
+        self.project_weight = nn.Parameter(torch.zeros(total, projection)) if projects else None
+        self.project_bias = nn.Parameter(torch.zeros(projection)) if projects else None
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Initialise the weights at random, with the distributions of bilm-tf."""
@@ -112,11 +112,11 @@ class CharacterEncoder(nn.Module):
         distinct token once, since equal tokens have equal vectors."""
         if len(characters_NK) == 0:
             return self.char_embedding.new_empty((0, self.projection), dtype=precision)
-        weight_WF = self._joined_filters(precision)
+        weight_WF = self._join_filters(precision)
         if prefers_large_operations(characters_NK.device):
             chunks = torch.split(characters_NK, GPU_CHUNK)
             x_NF = torch.cat(
-                [self._pool(chunk_nK, weight_WF, ends_in_padding=False) for chunk_nK in chunks]
+                [self._pool(chunk_nK, weight_WF, is_padded=False) for chunk_nK in chunks]
             )
         else:
             x_NF = self._pool_by_length(characters_NK, weight_WF)
@@ -126,26 +126,26 @@ class CharacterEncoder(nn.Module):
             return x_NF
         return affine(x_NF, self.project_weight.to(precision), self.project_bias.to(precision))
 
-    def _joined_filters(self, precision: torch.dtype) -> Tensor:
+    def _join_filters(self, precision: torch.dtype) -> Tensor:
         """Return the filters of all widths as one weight (widest × character vector, filters), in
         `precision`; what a narrower filter does not read has weight zero."""
         rows = max(self.widths) * self.char_embedding.shape[1]
         pad = nn.functional.pad
-        joined = [pad(weight, (0, 0, 0, rows - len(weight))) for weight in self.conv_weight]
-        return torch.cat(joined, 1).to(precision)
+        padded = [pad(weight, (0, 0, 0, rows - len(weight))) for weight in self.conv_weight]
+        return torch.cat(padded, 1).to(precision)
 
     def _pool_by_length(self, characters_NK: Tensor, weight_WF: Tensor) -> Tensor:
         """Apply `_pool` to chunks of tokens of similar length, each cut to its longest token."""
         pad = self.char_embedding.shape[0] - 1
         lengths_N = (characters_NK != pad).sum(1)
         order_N = torch.argsort(lengths_N, stable=True)
-        longest = torch.cummax(lengths_N[order_N], 0).values[CHUNK - 1 :: CHUNK].tolist()
+        longest_lengths = torch.cummax(lengths_N[order_N], 0).values[CHUNK - 1 :: CHUNK].tolist()
         pooled = []
         for k, rows_n in enumerate(torch.split(order_N, CHUNK)):
-            length = longest[k] if k < len(longest) else int(lengths_N.max())
-            cut = length + max(self.widths)
-            short = cut <= characters_NK.shape[1]
-            pooled.append(self._pool(characters_NK[rows_n, :cut], weight_WF, ends_in_padding=short))
+            length = longest_lengths[k] if k < len(longest_lengths) else int(lengths_N.max())
+            width = length + max(self.widths)
+            is_padded = width <= characters_NK.shape[1]
+            pooled.append(self._pool(characters_NK[rows_n, :width], weight_WF, is_padded=is_padded))
         return torch.cat(pooled)[torch.argsort(order_N)]
 
     @property
@@ -158,18 +158,18 @@ class CharacterEncoder(nn.Module):
         """
         return partial(_pad, pad=self.char_embedding.shape[0] - 1, widest=max(self.widths))
 
-    def _pool(self, characters_NK: Tensor, weight_WF: Tensor, *, ends_in_padding: bool) -> Tensor:
+    def _pool(self, characters_NK: Tensor, weight_WF: Tensor, *, is_padded: bool) -> Tensor:
         """Return the largest output of each filter over each token (tokens, filters).
 
-        With `ends_in_padding`, the last windows hold padding alone, so that narrower filters have
+        With `is_padded`, the last windows hold padding alone, so that narrower filters have
         no windows beyond them to look at.
         """
         # Rounded after the lookup, so that the gradients of a character's occurrences add up in
         # float32.
         x_NKE = nn.functional.embedding(characters_NK, self.char_embedding).to(weight_WF.dtype)
         widest = max(self.widths)
-        largest_NF: Tensor = _Largest.apply(_convolve(x_NKE, weight_WF, widest), self.compiled)  # type: ignore[no-untyped-call]
-        if not ends_in_padding and widest > 1:
+        largest_NF: Tensor = _MaxPool.apply(_convolve(x_NKE, weight_WF, widest), self.compiled)  # type: ignore[no-untyped-call]
+        if not is_padded and widest > 1:
             end_NF = self._pool_end(x_NKE[:, 1 - widest :], weight_WF)
             largest_NF = torch.maximum(largest_NF, end_NF)
         activate = torch.relu if self.activation == "relu" else torch.tanh
@@ -179,10 +179,10 @@ class CharacterEncoder(nn.Module):
         """Return the largest output of each filter over the last characters, fewer than the widest
         filter reads (tokens, filters); −∞ for a filter with no window there."""
         characters, widest = x_NKE.shape[1], max(self.widths)
-        left_K = torch.arange(characters, 0, -1, device=x_NKE.device)  # from here to the end
+        remaining_K = torch.arange(characters, 0, -1, device=x_NKE.device)  # from here to the end
         is_cut_KF = torch.cat(
             [
-                (left_K < width)[:, None].expand(-1, len(bias))
+                (remaining_K < width)[:, None].expand(-1, len(bias))
                 for width, bias in zip(self.widths, self.conv_bias, strict=True)
             ],
             1,
@@ -190,14 +190,14 @@ class CharacterEncoder(nn.Module):
         padded_NKE = nn.functional.pad(x_NKE, (0, 0, 0, widest - 1))
         y_NKF = _convolve(padded_NKE, weight_WF, widest)
         y_NKF = y_NKF.masked_fill(is_cut_KF, -torch.inf)
-        largest_NF: Tensor = _Largest.apply(y_NKF, self.compiled)  # type: ignore[no-untyped-call]
+        largest_NF: Tensor = _MaxPool.apply(y_NKF, self.compiled)  # type: ignore[no-untyped-call]
         return largest_NF
 
 
 def _pad(characters_NK: npt.NDArray[np.int32], *, pad: int, widest: int) -> npt.NDArray[np.int32]:
     N, K = characters_NK.shape
-    fills_K = (characters_NK != pad).any(0)
-    length = K - int(np.argmax(fills_K[::-1])) if fills_K.any() else 0
+    is_used_K = (characters_NK != pad).any(0)
+    length = K - int(np.argmax(is_used_K[::-1])) if is_used_K.any() else 0
     columns = min(K, -(-(length + widest) // 8) * 8)
     rows = -(-max(N, 1) // 256) * 256
     padded_NK = np.full((rows, columns), pad, np.int32)
@@ -212,14 +212,14 @@ def _convolve(x_NKE: Tensor, weight_WF: Tensor, width: int) -> Tensor:
     return affine(windows_NKW.flatten(0, 1), weight_WF).view(*windows_NKW.shape[:2], -1)
 
 
-class _Largest(torch.autograd.Function):
+class _MaxPool(torch.autograd.Function):
     """The largest output of each filter: (N, K, F) → (N, F), as `amax(1)`."""
 
     @staticmethod
     def forward(ctx: Any, y_NKF: Tensor, compiled: bool) -> Tensor:
         largest_NF = y_NKF.amax(1)
         ctx.save_for_backward(y_NKF, largest_NF)
-        ctx.spread = fused(_spread, y_NKF.device) if compiled else _spread
+        ctx.spread = fuse_on_gpu(_spread_gradient, y_NKF.device) if compiled else _spread_gradient
         return largest_NF
 
     @staticmethod
@@ -228,7 +228,7 @@ class _Largest(torch.autograd.Function):
         return ctx.spread(y_NKF, largest_NF, dlargest_NF), None
 
 
-def _spread(y_NKF: Tensor, largest_NF: Tensor, dlargest_NF: Tensor) -> Tensor:
+def _spread_gradient(y_NKF: Tensor, largest_NF: Tensor, dlargest_NF: Tensor) -> Tensor:
     """Return the gradient of `y_NKF` from that of its largest numbers, in equal parts where several
     are as large."""
     is_largest_NKF = y_NKF == largest_NF[:, None]

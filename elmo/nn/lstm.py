@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from elmo.nn.cell import EAGER, CellFunctions, cell_functions_for, repays_compiling
+from elmo.nn.cell import EAGER, CellFunctions, choose_cell_functions, is_worth_compiling
 from elmo.nn.cuda_graphs import call_lending_outputs, call_with_cuda_graph
 from elmo.nn.products import add_products_, product
 
@@ -139,9 +139,9 @@ class LSTMStack(nn.Module):
             nn.Parameter(torch.zeros(2, width + projection, 4 * cells)) for width in widths
         )
         self.bias = nn.ParameterList(nn.Parameter(torch.zeros(2, 4 * cells)) for _ in widths)
-        projected = cells != projection
+        projects = cells != projection
         self.project = nn.ParameterList(
-            nn.Parameter(torch.zeros(2, cells, projection)) for _ in widths if projected
+            nn.Parameter(torch.zeros(2, cells, projection)) for _ in widths if projects
         )
 
     @property
@@ -163,7 +163,7 @@ class LSTMStack(nn.Module):
         """Return each layer's weights prepared for inference in `precision`. Compute them once and
         pass them to each `forward`."""
         return [
-            _weights(*self._parameters_of(layer), precision, self.projection)
+            _prepare_weights(*self._parameters_of(layer), precision, self.projection)
             for layer in range(self.layer_count)
         ]
 
@@ -199,7 +199,7 @@ class LSTMStack(nn.Module):
         For inference, pass `inference_weights(precision)` to avoid recomputing them.
         """
         keep_STB1 = None if reset_STB is None else (~reset_STB).to(x_STBI.dtype).unsqueeze(-1)
-        cell = self._cell_for(x_STBI)
+        cell = self._choose_cell(x_STBI)
         outputs: list[Tensor] = []
         last_h, last_c = [], []
         for layer in range(self.layer_count):
@@ -231,18 +231,18 @@ class LSTMStack(nn.Module):
             x_STBI = y_STBP
         return outputs, LSTMState(torch.stack(last_h), torch.stack(last_c))
 
-    def _cell_for(self, x_STBI: Tensor) -> CellFunctions:
+    def _choose_cell(self, x_STBI: Tensor) -> CellFunctions:
         """Return the cell functions to read this input with, eager or compiled."""
         if torch.compiler.is_compiling():
             return EAGER
         self._tokens_read += x_STBI.shape[1] * x_STBI.shape[2]
         compiled = self.compiled
         if compiled is None:
-            compiled = repays_compiling(self._tokens_read, self.cells)
-        return cell_functions_for(x_STBI.device, self.cells) if compiled else EAGER
+            compiled = is_worth_compiling(self._tokens_read, self.cells)
+        return choose_cell_functions(x_STBI.device, self.cells) if compiled else EAGER
 
 
-class _Saved(NamedTuple):
+class _SavedForBackward(NamedTuple):
     """The values, besides the gates, that a layer's backward pass needs from its forward pass.
 
     The cell states of a time step lie together, since a step reads those of the one before while it
@@ -253,7 +253,7 @@ class _Saved(NamedTuple):
     hidden_STBC: Tensor
 
 
-def _weights(
+def _prepare_weights(
     weight_SKG: Tensor,
     bias_SG: Tensor,
     project_SCP: Tensor | None,
@@ -262,13 +262,13 @@ def _weights(
 ) -> LayerWeights:
     """Return a layer's parameters in the form that the loop reads."""
     return LayerWeights(
-        *_halves(weight_SKG, weight_SKG.shape[1] - projection, precision),
+        *_split_weight(weight_SKG, weight_SKG.shape[1] - projection, precision),
         _with_forget_bias(bias_SG).to(precision),
         None if project_SCP is None else project_SCP.to(precision),
     )
 
 
-def _halves(weight_SKG: Tensor, inputs: int, precision: torch.dtype) -> tuple[Tensor, Tensor]:
+def _split_weight(weight_SKG: Tensor, inputs: int, precision: torch.dtype) -> tuple[Tensor, Tensor]:
     """Split a weight into the part for the input and the part for the layer's own output, both in
     `precision`."""
     if precision == torch.float32 or weight_SKG.is_cuda:
@@ -288,7 +288,7 @@ def _read_rows(
     clips: tuple[float | None, float | None],
     cell: CellFunctions,
     sizes: Sequence[int] | None,
-    kept: _Saved | None,
+    values: _SavedForBackward | None,
 ) -> tuple[Tensor, Tensor, Tensor, Any]:
     """Read T time steps with one layer.
 
@@ -305,15 +305,15 @@ def _read_rows(
         keep_SB1 = None if keep_STB1 is None else keep_STB1[:, t]
         if keep_SB1 is not None:
             h_SnP = h_SnP * keep_SB1
-        if kept is None:
+        if values is None:
             if keep_SB1 is not None:
                 c_SnC = c_SnC * keep_SB1
             h_SnP, c_SnC = weights.step(gates, t, h_SnP, c_SnC, cell_clip, cell)
         else:
             assert isinstance(weights, LayerWeights)
             gates_SBG = add_products_(gates[:, t], h_SnP, weights.recurrent_SPG)
-            previous_c_SBC, c_SnC, h_SnP = c_SnC, kept.cells_TSBC[t], kept.hidden_STBC[:, t]
-            cell.forward_kept(gates_SBG, previous_c_SBC, keep_SB1, cell_clip, c_SnC, h_SnP)
+            previous_c_SBC, c_SnC, h_SnP = c_SnC, values.cells_TSBC[t], values.hidden_STBC[:, t]
+            cell.forward_into(gates_SBG, previous_c_SBC, keep_SB1, cell_clip, c_SnC, h_SnP)
             if weights.project_SCP is not None:
                 h_SnP = product(h_SnP, weights.project_SCP)
         if projection_clip is not None:
@@ -344,10 +344,10 @@ class _Layer(torch.autograd.Function):
         cell: CellFunctions,
     ) -> tuple[Tensor, Tensor, Tensor]:
         read, params = (x_STBI, h_SBP, c_SBC, keep_STB1), (weight_SKG, bias_SG, project_SCP)
-        (y_STBP, h_last, c_last, *kept), ctx.lease = call_lending_outputs(
+        (y_STBP, h_last, c_last, *values), ctx.lease = call_lending_outputs(
             _forward, read, (clips, cell), fixed=params, lent=3
         )
-        ctx.save_for_backward(*read, y_STBP, *kept, *params)
+        ctx.save_for_backward(*read, y_STBP, *values, *params)
         ctx.constants, ctx.is_lent = (clips, cell), ctx.lease is not None
         ctx.mark_non_differentiable(h_last, c_last)
         return y_STBP, h_last, c_last
@@ -356,18 +356,18 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, dy_STBP: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         saved_tensors = ctx.saved_tensors
         read, y_STBP, params = saved_tensors[:4], saved_tensors[4], saved_tensors[8:]
-        kept: Any = saved_tensors[5:8]
+        values: Any = saved_tensors[5:8]
         outer: Any = (dy_STBP, *read, y_STBP)
         weights: Any = (params[0], params[2])  # all but the bias
         if ctx.lease is not None:
             gradients = call_with_cuda_graph(
-                _backward, outer, ctx.constants, fixed=(*kept, *weights)
+                _backward, outer, ctx.constants, fixed=(*values, *weights)
             )
             ctx.lease = None  # or a loss that is still held would keep the graph from its next use
         else:
             if ctx.is_lent:  # read before: another call may have overwritten what was kept
-                kept = _forward(*read, *params, *ctx.constants)[3:]
-            gradients = _backward(*outer, *kept, *weights, *ctx.constants)
+                values = _forward(*read, *params, *ctx.constants)[3:]
+            gradients = _backward(*outer, *values, *weights, *ctx.constants)
         return *gradients, *(None,) * 5
 
 
@@ -383,7 +383,7 @@ def _infer(
     cell: CellFunctions,
 ) -> tuple[Tensor, ...]:
     """Return outputs, last output and last cell state, computed from the parameters themselves."""
-    weights = _weights(weight_SKG, bias_SG, project_SCP, x_STBI.dtype, h_SBP.shape[-1])
+    weights = _prepare_weights(weight_SKG, bias_SG, project_SCP, x_STBI.dtype, h_SBP.shape[-1])
     return _read_rows(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, None)[:3]
 
 
@@ -401,12 +401,12 @@ def _forward(
     """Return outputs, last output, last cell state, then gates, cells and hidden for
     `_backward`."""
     S, T, B, _ = x_STBI.shape
-    kept = _Saved(
+    values = _SavedForBackward(
         c_SBC.new_empty(T, S, B, c_SBC.shape[-1]), x_STBI.new_empty(S, T, B, c_SBC.shape[-1])
     )
-    weights = _weights(weight_SKG, bias_SG, project_SCP, x_STBI.dtype, h_SBP.shape[-1])
-    outputs = _read_rows(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, kept)
-    return *outputs, *kept
+    weights = _prepare_weights(weight_SKG, bias_SG, project_SCP, x_STBI.dtype, h_SBP.shape[-1])
+    outputs = _read_rows(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, values)
+    return *outputs, *values
 
 
 def _backward(
@@ -429,7 +429,7 @@ def _backward(
     cell_clip, projection_clip = clips
     S, T, B, inputs = x_STBI.shape
     precision = weight_SKG.dtype
-    input_SIG, recurrent_SPG = _halves(weight_SKG, inputs, x_STBI.dtype)
+    input_SIG, recurrent_SPG = _split_weight(weight_SKG, inputs, x_STBI.dtype)
     project_SCP = None if project_SCP is None else project_SCP.to(x_STBI.dtype)
     dgates_STBG = torch.empty_like(gates_STBG)
     dm_STBP = torch.empty_like(y_STBP)

@@ -27,7 +27,7 @@ class PackedWeights(NamedTuple):
     """The weights of one LSTM layer in the memory layout that oneDNN multiplies fastest on a CPU,
     one tensor per direction, with the interface of `elmo.nn.lstm.LayerWeights`."""
 
-    plain: LayerWeights
+    unpacked: LayerWeights
     input: list[Tensor]
     recurrent: list[Tensor]
     project: list[Tensor] | None
@@ -44,12 +44,12 @@ class PackedWeights(NamedTuple):
 
     def __reduce__(self) -> Any:
         # Tensors in this layout can't be copied: a copy lays out its own.
-        return type(self).pack, (self.plain,)
+        return type(self).pack, (self.unpacked,)
 
     def input_gates(self, x_STBI: Tensor) -> list[Tensor]:
         """Return what the input adds to the gates of every time step, as `LayerWeights.input_gates`
         does, but as one tensor (time step, row, 4 × cells) per direction."""
-        parts = zip(x_STBI, self.input, self.plain.bias_SG, strict=True)
+        parts = zip(x_STBI, self.input, self.unpacked.bias_SG, strict=True)
         return [_product(x_TBI, input, bias_G) for x_TBI, input, bias_G in parts]
 
     def step(
@@ -79,15 +79,15 @@ def pack_if_faster(weights: Sequence[LayerWeights]) -> Sequence[LayerWeightsLike
     """Return the weights of each layer for inference, packed for oneDNN where this makes products
     faster: large weights on a CPU, and float32 ones of any size that MKL multiplies without
     AVX-512. Others are returned unchanged."""
-    return [PackedWeights.pack(layer) if _is_worth_it(layer) else layer for layer in weights]
+    return [PackedWeights.pack(layer) if _is_worth_packing(layer) else layer for layer in weights]
 
 
-def for_one_row(weights: Sequence[LayerWeightsLike]) -> Sequence[LayerWeightsLike]:
+def choose_for_one_row(weights: Sequence[LayerWeightsLike]) -> Sequence[LayerWeightsLike]:
     """Return the fastest form of each layer's weights, from `pack_if_faster`, for a batch of one
     row: in float32 the plain ones, for MKL's product of a vector and a matrix."""
     return [
-        layer.plain
-        if isinstance(layer, PackedWeights) and layer.plain.bias_SG.dtype == torch.float32
+        layer.unpacked
+        if isinstance(layer, PackedWeights) and layer.unpacked.bias_SG.dtype == torch.float32
         else layer
         for layer in weights
     ]
@@ -112,7 +112,7 @@ def _sum_and_product(sum_nG: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     return result
 
 
-def _is_worth_it(weights: LayerWeights) -> bool:
+def _is_worth_packing(weights: LayerWeights) -> bool:
     weight_PG = weights.recurrent_SPG[0]
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if not has_onednn or weight_PG.device.type != "cpu":

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.data.arrays import index_table
-from elmo.nn.cell import fused
+from elmo.nn.cell import fuse_on_gpu
 from elmo.nn.device import add_rows_, device_tensor, host_tensor, prefers_large_operations
 from elmo.nn.products import product
 
@@ -53,7 +53,7 @@ def new_softmax(words: int, projection: int, *, seed: int) -> Softmax:
     return softmax
 
 
-def restored_softmax(
+def restore_softmax(
     state: dict[str, Tensor], *, words: int | None = None, seed: int = 0
 ) -> Softmax:
     """Return a softmax with the weights of a saved one: `state` has `weight` (words, projection)
@@ -270,7 +270,7 @@ class _Loss(torch.autograd.Function):
         compiled: bool,
     ) -> tuple[Tensor, Tensor]:
         dtype = h_NP.dtype
-        softmax = fused(_softmax, h_NP.device) if compiled else _softmax
+        softmax = fuse_on_gpu(_softmax, h_NP.device) if compiled else _softmax
         candidate_rows = slice(None) if row_of_M is None else row_of_M
         weight_MP = weight_UP[candidate_rows].to(dtype)
         bias_M = bias_U[candidate_rows].float() - expected_M

@@ -59,11 +59,11 @@ def one_thread_each(count: int) -> Iterator[ThreadPoolExecutor]:
     """Yield a pool of `count` threads, each of which computes on one thread. If the block raises an
     exception, work that has not begun is cancelled."""
 
-    def begin() -> None:
+    def start_thread() -> None:
         torch.set_num_threads(1)
         _this_thread.is_inside = True
 
-    with one_thread(), ThreadPoolExecutor(count, initializer=begin) as pool:
+    with one_thread(), ThreadPoolExecutor(count, initializer=start_thread) as pool:
         try:
             yield pool
         except BaseException:

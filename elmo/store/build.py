@@ -8,7 +8,7 @@ Shapes: N distinct tokens, P projection.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -43,8 +43,8 @@ from elmo.store.manifest import (
     StoreManifest,
     StoreSource,
     encode_manifest,
+    list_paths,
     new_manifest,
-    paths_of,
     read_manifest,
 )
 from elmo.store.segments import Segment, embed_segments
@@ -56,8 +56,8 @@ from elmo.store.writer import (
 )
 
 PART_TOKENS = 1 << 18  # about how many tokens a part has at most: what a kill costs
-MOST_PARTS = 1 << 14  # parts a corpus is divided into, beside those that its shards make
-_OURS: dict[str, Any] = {"required": (INNER_FOLDER,), "pattern": STORE_FILE}
+MAX_PARTS = 1 << 14  # parts a corpus is divided into, beside those that its shards make
+_STORE_FOLDER: dict[str, Any] = {"required": (INNER_FOLDER,), "pattern": STORE_FILE}
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class ShardEmbedder:
     ) -> None:
         self.shards = Shards(shards)
         self.out, self.source, self.layout = out, source, layout
-        self._loading = (model, device, precision)
+        self._load_arguments = (model, device, precision)
         self._embedder: Embedder | None = None
         self._lock, self._stopped = Lock(), Event()
 
@@ -124,7 +124,7 @@ class ShardEmbedder:
             self.out,
             shard=shard,
             x_NP=x_NP,
-            segments=self._unless_stopped(embed_segments(embedder, x_NP, shard.ids, shard.offsets)),
+            segments=self._check_stopped(embed_segments(embedder, x_NP, shard.ids, shard.offsets)),
             layout=self.layout,
             origin=job.origin,
         )
@@ -133,7 +133,7 @@ class ShardEmbedder:
         """Make the calls of all threads, also later ones, end with `Stopped` within seconds."""
         self._stopped.set()
 
-    def _unless_stopped(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+    def _check_stopped(self, segments: Iterable[Segment]) -> Iterator[Segment]:
         for segment in segments:
             if self._stopped.is_set():
                 raise Stopped
@@ -142,7 +142,7 @@ class ShardEmbedder:
     def _load(self) -> Embedder:
         with self._lock:
             if self._embedder is None:
-                model, device, precision = self._loading
+                model, device, precision = self._load_arguments
                 checked_precision = cast(Precision, precision)
                 self._embedder = Embedder.load(model, device=device, precision=checked_precision)
             return self._embedder
@@ -173,30 +173,29 @@ def build(
     `out`); a part whose ids have moved is copied with the new ones. A local `out` is replaced at
     once, when all is written; finished parts are kept in `work` until then (default: in a hidden
     folder beside `out`). At a URL, parts are written to `out` and the manifest last; another store
-    that is there is refused unless `replace` is set. `run(kind, arguments, jobs)` executes the jobs
-    with workers `kind(*arguments)`; by default they run one by one in this process.
+    that is there is refused unless `replace` is set. `run(worker_type, arguments, jobs)` runs the
+    jobs in workers `worker_type(*arguments)`; by default they run one by one in this process.
     """
     location, shards, model = Location.parse(out), Location.parse(shards), model_location(model)
     check_build(location, shards=shards, model=model, settings=settings)
     corpus = Shards(shards)
     if previous_store is None:
-        replaced = location if location.local is not None else None
+        old_store = location if location.local is not None else None
     else:
-        replaced = Location.parse(previous_store)
+        old_store = Location.parse(previous_store)
     layout = make_layout(model, settings)
-    made_by = _model(model)
-    kind = torch.device(device).type
-    jobs = _jobs(corpus, layout, made_by.digest, settings.precision, kind, _parts_of(replaced))
+    model_entry = _make_model_entry(model)
+    jobs = _plan_jobs(corpus, layout, model_entry.digest, settings.precision, device, old_store)
     describe_store = partial(
         new_manifest,
         layout=layout,
-        model=made_by,
+        model=model_entry,
         params=ParamsEntry(layers=settings.layers, precision=settings.precision),
-        source=_source(corpus, kind),
+        source=_make_source_entry(corpus, device),
     )
 
     def embed(folder: Location) -> StoreManifest:
-        arguments = (model, shards, folder, replaced, layout, settings.precision, device)
+        arguments = (model, shards, folder, old_store, layout, settings.precision, device)
         return describe_store(parts=list((run or run_serially)(ShardEmbedder, arguments, jobs)))
 
     if location.local is None:
@@ -204,20 +203,20 @@ def build(
         return find_published(location, names, describe_store, replace=replace) or _publish(
             location, embed(location)
         )
-    made_from = digest([[job.origin.part_file for job in jobs], msgspec.to_builtins(made_by)])
+    work_key = digest([[job.origin.part_file for job in jobs], msgspec.to_builtins(model_entry)])
     parts_folder = None if work is None else Location.parse(work).local
     if parts_folder is None:
         parts_folder = location.local.with_name(f".{location.folder_name}.parts")
     check_writable(location.local)
-    work_folder = parts_folder / made_from[:16]
+    work_folder = parts_folder / work_key[:16]
     with work_folder_lock(work_folder):
         manifest = embed(Location(work_folder))
-        with new_folder(location, **_OURS) as new_store:
+        with new_folder(location, **_STORE_FOLDER) as new_store:
             (new_store / INNER_FOLDER).mkdir()
-            for path in paths_of(manifest.parts):
+            for path in list_paths(manifest.parts):
                 source_path = work_folder / path
-                if replaced is not None and replaced.local is not None and not source_path.exists():
-                    source_path = replaced.local / path  # it is the same in the replaced store
+                if old_store and old_store.local and not source_path.exists():
+                    source_path = old_store.local / path  # it is the same in the old store
                 link_or_copy(source_path, new_store / path)
             Location(new_store).write(MANIFEST, encode_manifest(location, manifest))
             _check_whole(Location(new_store))
@@ -258,7 +257,7 @@ def find_published(
 def _publish(location: Location, manifest: StoreManifest) -> StoreManifest:
     """Delete what other writers left at a URL, and write the manifest."""
     _check_whole(location, manifest)
-    paths = {*paths_of(manifest.parts), MANIFEST}
+    paths = {*list_paths(manifest.parts), MANIFEST}
     location.delete_all(
         path for path in location.tree() if re.fullmatch(STORE_FILE, path) and path not in paths
     )
@@ -283,7 +282,7 @@ def check_build(
 ) -> None:
     """Raise `ElmoError` if `build` could not write a store of these shards and settings to
     `out`."""
-    check_folder(out, **_OURS)
+    check_folder(out, **_STORE_FOLDER)
     corpus = Shards(shards)
     read_config(model).tokenizer.check_shards(corpus.tokenization, model=model, shards=shards)
     if not corpus.entries():
@@ -297,8 +296,7 @@ def reusable_bytes(
 ) -> int:
     """Return the size of the parts that `build` would take over from a store."""
     layout, digest = make_layout(model, settings), read_config(model).digest
-    kind = torch.device(device).type
-    jobs = _jobs(Shards(shards), layout, digest, settings.precision, kind, _parts_of(store))
+    jobs = _plan_jobs(Shards(shards), layout, digest, settings.precision, device, store)
     return sum(job.previous_part.bytes for job in jobs if job.previous_part is not None)
 
 
@@ -320,7 +318,7 @@ def make_layout(model: Location, settings: StoreSettings) -> Layout:
     )
 
 
-def _parts_of(store: Location | None) -> dict[str, PartEntry]:
+def _find_parts(store: Location | None) -> dict[str, PartEntry]:
     """Return the parts of a store by their fingerprints; none if it can't be read."""
     if store is None or not store.exists(MANIFEST):
         return {}
@@ -330,15 +328,16 @@ def _parts_of(store: Location | None) -> dict[str, PartEntry]:
         return {}
 
 
-def _jobs(
+def _plan_jobs(
     corpus: Shards,
     layout: Layout,
     model: str,
     precision: str,
     device: str,
-    previous_parts: Mapping[str, PartEntry],
+    old_store: Location | None,
 ) -> list[EmbedJob]:
     jobs: list[EmbedJob] = []
+    old_parts = _find_parts(old_store)
     for shard, start, stop in _ranges(corpus):
         origin = Origin(
             split=shard.split,
@@ -346,7 +345,7 @@ def _jobs(
             sentence_offset=shard.sentence_offset,
             document_offset=shard.document_offset,
             position=shard.first_sentence_id + start,
-            made_from={
+            inputs={
                 "schema": SCHEMA_VERSION,
                 "model": model,
                 "shard": shard.sha256,
@@ -354,27 +353,27 @@ def _jobs(
                 "rows": [start, stop],
                 "layout": msgspec.to_builtins(layout),
                 "precision": precision,
-                "device": device,
+                "device": torch.device(device).type,
             },
             metadata={
                 "elmo.model": model,
                 "elmo.shard": shard.sha256,
                 "elmo.precision": precision,
-                "elmo.device": device,
+                "elmo.device": torch.device(device).type,
             },
         )
-        jobs.append(EmbedJob(shard, start, stop, origin, previous_parts.get(origin.fingerprint)))
+        jobs.append(EmbedJob(shard, start, stop, origin, old_parts.get(origin.fingerprint)))
     return jobs
 
 
 def _ranges(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
     """Yield the ranges of all shards, of nearly equal numbers of sentences.
 
-    They depend on their shard alone, but a corpus of more than `MOST_PARTS` parts gets parts of
+    They depend on their shard alone, but a corpus of more than `MAX_PARTS` parts gets parts of
     twice the size, or four times and so on, so that its store's manifest can be read.
     """
     part_tokens = PART_TOKENS
-    while corpus.tokens() > MOST_PARTS * part_tokens:
+    while corpus.tokens() > MAX_PARTS * part_tokens:
         part_tokens *= 2
     for shard in corpus.entries():
         part_count = min(-(-shard.tokens // part_tokens), shard.sentences) or 1
@@ -382,15 +381,15 @@ def _ranges(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
             yield shard, shard.sentences * k // part_count, shard.sentences * (k + 1) // part_count
 
 
-def _model(folder: Location) -> ModelEntry:
+def _make_model_entry(folder: Location) -> ModelEntry:
     """Return the manifest's record of the model: its digest, tokenizer and training."""
-    record = read_config(folder)
+    config = read_config(folder)
     training = read_training(folder)
     training.pop("run_id", None)  # of one training; an equal one gives an equal store
-    return ModelEntry(record.digest, record.tokenizer, training)
+    return ModelEntry(config.digest, config.tokenizer, training)
 
 
-def _source(corpus: Shards, device: str) -> StoreSource:
+def _make_source_entry(corpus: Shards, device: str) -> StoreSource:
     """Return the manifest entry of the shards."""
     counts = corpus.manifest.counts
     return StoreSource(
@@ -400,16 +399,16 @@ def _source(corpus: Shards, device: str) -> StoreSource:
         sentences=counts.sentences,
         documents=counts.documents,
         tokens=counts.tokens,
-        device=device,
+        device=torch.device(device).type,
     )
 
 
 def run_serially(
-    kind: Callable[..., ShardEmbedder], arguments: Sequence[Any], jobs: Sequence[EmbedJob]
+    worker_type: Callable[..., ShardEmbedder], arguments: Sequence[Any], jobs: Sequence[EmbedJob]
 ) -> Iterable[PartEntry]:
     """Embed jobs one after another in this process; yield the manifest entry of each part.
 
-    `kind` is called with `arguments` once, its result with each job.
+    `worker_type` is called with `arguments` once, its result with each job.
     """
-    embedder = kind(*arguments)
+    embedder = worker_type(*arguments)
     return (embedder(job) for job in jobs)

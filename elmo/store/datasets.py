@@ -53,20 +53,20 @@ def collate(sentences: Sequence[Floats]) -> Batch:
     return {"sentence_ids": torch.tensor(ids), "vectors": batch, "mask": mask_BT}
 
 
-def sentence_arrays(store: FeatureStore, ks: Sequence[int]) -> list[SentenceArray]:
+def sentence_arrays(store: FeatureStore, numbers: Sequence[int]) -> list[SentenceArray]:
     """Return the given sentences of a store as arrays that know their ids.
 
     It also registers `collate` as the way that torch's default collate function pads them.
     """
-    default_collate_fn_map[SentenceArray] = _collated
+    default_collate_fn_map[SentenceArray] = _collate_for_torch
     arrays = []
-    for k in ks:
+    for k in numbers:
         array = store[k].view(SentenceArray)
         array.sentence_id = int(k)
         arrays.append(array)
     return arrays
 
 
-def _collated(batch: Sequence[SentenceArray], *, collate_fn_map: object = None) -> Batch:
+def _collate_for_torch(batch: Sequence[SentenceArray], *, collate_fn_map: object = None) -> Batch:
     """Pad sentences, with the signature that torch's default collate function expects."""
     return collate(batch)

@@ -27,8 +27,8 @@ def export_token_table(
 
     The file is several times larger than the store, and slower to read.
     """
-    number = pa.float16() if dtype == "float16" else pa.float32()
-    layers = [pa.field(name, pa.list_(number, store.dim)) for name in store.layers]
+    number_type = pa.float16() if dtype == "float16" else pa.float32()
+    layers = [pa.field(name, pa.list_(number_type, store.dim)) for name in store.layers]
     fields = [
         pa.field("sentence_id", pa.int64()),
         pa.field("document_id", pa.int64()),
@@ -48,14 +48,14 @@ def export_token_table(
                     pa.array(np.repeat(part.document_ids[start:stop], lengths)),
                     pa.array((np.arange(len(block.type_ids)) - begins).astype(np.int32)),
                     part.types.tokens.take(pa.array(block.type_ids)),
-                    *(_lists(vectors, dtype) for vectors in block.vectors),
+                    *(_list_array(vectors, dtype) for vectors in block.vectors),
                 ]
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema))
                 token_count += len(block.type_ids)
     return token_count
 
 
-def _lists(vectors_TD: Floats, dtype: str) -> pa.Array:
+def _list_array(vectors_TD: Floats, dtype: str) -> pa.Array:
     dim = vectors_TD.shape[1]
     numbers_TD = narrow(vectors_TD) if dtype == "float16" else np.ascontiguousarray(vectors_TD)
     flat = pa.array(numbers_TD.reshape(-1))

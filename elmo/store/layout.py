@@ -19,12 +19,12 @@ import pyarrow as pa
 from msgspec import Meta, Struct
 
 from elmo.errors import ElmoError
-from elmo.settings import MOST_LAYERS, Codec, Dtype
+from elmo.settings import MAX_LAYERS, Codec, Dtype
 from elmo.store.dtypes import DTYPES
 
 SCHEMA_VERSION = 4
 TYPE_ID_DTYPE = "<i4"  # of a token's number in its part's table of distinct tokens
-MOST_STORED_LAYERS = MOST_LAYERS + 1  # layer 0 is the char-CNN's
+MAX_STORED_LAYERS = MAX_LAYERS + 1  # layer 0 is the char-CNN's
 MAX_DIM = 2**20
 MAX_VALUE_BYTES = 2**31 - 2**20  # bytes of one value: Arrow's binary has 32-bit offsets
 
@@ -37,9 +37,9 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
     row group holds about `row_group_tokens` tokens.
     """
 
-    layers: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_STORED_LAYERS)]
+    layers: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MAX_STORED_LAYERS)]
     dim: Annotated[int, Meta(ge=2, le=MAX_DIM)]
-    model_layers: Annotated[int, Meta(ge=1, le=MOST_STORED_LAYERS)]
+    model_layers: Annotated[int, Meta(ge=1, le=MAX_STORED_LAYERS)]
     dtype: Dtype
     codec: Codec
     row_group_tokens: Annotated[int, Meta(ge=1, le=2**31)]
@@ -56,7 +56,7 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
             raise ElmoError(f"dim must be even, found {self.dim}")
 
     @property
-    def contextual(self) -> tuple[str, ...]:
+    def contextual_layers(self) -> tuple[str, ...]:
         """Return the layers that are stored in the part itself: all but layer 0."""
         return tuple(name for name in self.layers if name != "layer_0")
 
@@ -125,10 +125,10 @@ def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) ->
     ]
     type_ids = {"dtype": TYPE_ID_DTYPE, "shape": ["length"], "of": types_file}
     columns: dict[str, Any] = {"types": type_ids}
-    for name in layout.contextual:
+    for name in layout.contextual_layers:
         fields.append(pa.field(name, pa.binary(), nullable=False))
         columns[name] = {"dtype": DTYPES[layout.dtype], "shape": ["length", layout.dim]}
-    return pa.schema(fields, metadata=_describe(layout, columns, "elmo.store.part", metadata))
+    return pa.schema(fields, metadata=_file_metadata(layout, columns, "elmo.store.part", metadata))
 
 
 def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
@@ -143,7 +143,7 @@ def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
             "repeat": 2,
             "note": "layer 0 is this vector twice, end to end",
         }
-    return pa.schema(fields, metadata=_describe(layout, columns, "elmo.store.types", metadata))
+    return pa.schema(fields, metadata=_file_metadata(layout, columns, "elmo.store.types", metadata))
 
 
 def layout_metadata(layout: Layout) -> dict[str, str]:
@@ -155,7 +155,7 @@ def layout_metadata(layout: Layout) -> dict[str, str]:
     }
 
 
-def _describe(
+def _file_metadata(
     layout: Layout, columns: dict[str, Any], kind: str, metadata: dict[str, str]
 ) -> dict[str, str]:
     vectors = layout_metadata(layout)

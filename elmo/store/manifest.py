@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from elmo.data.manifest import TokenizerEntry
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import ElmoError, Mismatch, NotFound, similar_path
+from elmo.errors import ElmoError, Mismatch, NotFound, suggest_path
 from elmo.io.location import Location
 from elmo.io.records import (
     Count,
@@ -33,7 +33,7 @@ STORE_FILE = (
     rf"part-[0-9]+-[0-9a-f]+\.parquet|_types-[0-9]+-[0-9a-f]+\.parquet|_manifest-[0-9]+\.json|"
     rf"{INNER_FOLDER}/(types-[0-9a-f-]+\.types|manifest(-[0-9]+)?\.json)"
 )  # paths of the files of a store, also of earlier versions
-_AGAIN = "make the store again from its shards and model (elmo run features)"
+_REMEDY = "make the store again from its shards and model (elmo run features)"
 
 
 class SourceShard(Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,7 +157,7 @@ def new_manifest(
     parts: Sequence[PartEntry],
 ) -> StoreManifest:
     """Return the manifest of a store with the given parts, in any order."""
-    ordered = tuple(sorted(parts, key=lambda part: part.file))
+    sorted_parts = tuple(sorted(parts, key=lambda part: part.file))
     return StoreManifest(
         kind="store",
         schema=SCHEMA_VERSION,
@@ -165,8 +165,8 @@ def new_manifest(
         model=model,
         params=params,
         source=source,
-        parts=ordered,
-        counts=count_parts(ordered),
+        parts=sorted_parts,
+        counts=count_parts(sorted_parts),
     )
 
 
@@ -182,7 +182,7 @@ def count_parts(parts: Sequence[PartEntry]) -> StoreCounts:
     )
 
 
-def paths_of(parts: Iterable[PartEntry]) -> list[str]:
+def list_paths(parts: Iterable[PartEntry]) -> list[str]:
     """Return the path within the store's folder of each file of the given parts, once."""
     return list(dict.fromkeys(entry.path for part in parts for entry in (part.types, part)))
 
@@ -202,10 +202,10 @@ def read_manifest(location: Location) -> StoreManifest:
     try:
         header = location.read_record(MANIFEST, Header)
     except NotFound:
-        raise _no_store(location) from None
+        raise _missing_store_error(location) from None
     if header.kind != "store":
         raise ElmoError(f"{source}: is not the manifest of a store; name another")
-    header.check_version(source, "schema", SCHEMA_VERSION, remake=_AGAIN)
+    header.check_version(source, "schema", SCHEMA_VERSION, remake=_REMEDY)
     try:
         return location.read_record(MANIFEST, StoreManifest)
     except ElmoError as error:
@@ -213,12 +213,12 @@ def read_manifest(location: Location) -> StoreManifest:
         raise ElmoError(text if text.startswith(source) else f"{source}: layout: {text}") from None
 
 
-def _no_store(location: Location) -> ElmoError:
+def _missing_store_error(location: Location) -> ElmoError:
     """Return the exception for a folder without a manifest, or with those of an earlier version."""
     if location.local is not None and not os.path.lexists(location.local):
-        suggestion = similar_path(location.local, folders=True)
+        suggestion = suggest_path(location.local, folders=True)
         return NotFound(f"{location}: no such folder{suggestion or '; pass the folder of a store'}")
     for former_manifest in (f"{INNER_FOLDER}/manifest-000001.json", "_manifest-000001.json"):
         if location.exists(former_manifest):
-            return Mismatch(f"{location}: an earlier version of elmo made this store; {_AGAIN}")
+            return Mismatch(f"{location}: an earlier version of elmo made this store; {_REMEDY}")
     return NotFound(f"{location.name(MANIFEST)}: no such file; {location} is not a store")

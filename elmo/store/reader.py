@@ -33,7 +33,7 @@ from elmo.store.layout import (
 )
 from elmo.store.manifest import PartEntry
 
-_LONGEST_HEADER = 4096  # bytes: no page's header is longer
+_MAX_HEADER_BYTES = 4096  # bytes: no page's header is longer
 _VALUES_PER_COPY = 1 << 15  # values: as many torch copies on one thread
 _BLOCK_TOKENS = 128  # of a block
 _MAX_DECODED = 8  # values of row groups that one part keeps decoded
@@ -62,7 +62,8 @@ class ParquetColumns:
         self._file = open_parquet(location, file, file_map=self.map)
         check_layout(self.name, self._file.schema_arrow, layout)
         self._metadata = self._file.metadata
-        self._columns = {name: i for i, name in enumerate(_column_names(self._file))}
+        paths = [self._file.schema.column(i).path for i in range(len(self._file.schema))]
+        self._columns = {path.split(".")[0]: i for i, path in enumerate(paths)}
         rows = [self._metadata.row_group(g).num_rows for g in range(self._file.num_row_groups)]
         self.group_starts = [0, *np.cumsum(rows, dtype=np.int64).tolist()]
         self._value_offsets: dict[tuple[int, str], int] = {}
@@ -99,7 +100,7 @@ class ParquetColumns:
             chunk = self._metadata.row_group(group).column(self._columns[column])
             header = chunk.total_compressed_size - size
             is_inside = chunk.data_page_offset + chunk.total_compressed_size <= len(self.map or b"")
-            is_one_page = is_inside and 0 < header < _LONGEST_HEADER
+            is_one_page = is_inside and 0 < header < _MAX_HEADER_BYTES
             self._value_offsets[key] = chunk.data_page_offset + header if is_one_page else -1
         return self._value_offsets[key]
 
@@ -266,7 +267,8 @@ class Part:
         vectors_LTD = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
         for index, layer in enumerate(layers):
             if layer == "layer_0":
-                _fill_twice(vectors_LTD[index], self.types.x(ids))
+                x_TP = self.types.x(ids)
+                np.concatenate([x_TP, x_TP], 1, out=vectors_LTD[index])
                 continue
             for row in range(start, stop):
                 row_TD = vectors_LTD[index, offsets[row - start] : offsets[row - start + 1]]
@@ -328,12 +330,6 @@ def _allow_read_only() -> None:
         torch.from_numpy(np.frombuffer(b"\0", np.int8))
 
 
-def _fill_twice(layer_TD: Floats, x_TP: Floats) -> None:
-    half = x_TP.shape[1]
-    layer_TD[:, :half] = x_TP
-    layer_TD[:, half:] = x_TP
-
-
 def _map_file(location: Location, file: str) -> pa.Buffer | None:
     """Memory-map a local file, without keeping it open; return None for a URL, or for an empty
     file, which is no Parquet."""
@@ -370,7 +366,3 @@ def check_layout(name: str, schema: pa.Schema, layout: Layout) -> None:
                 f"{name}: has {key} {actual[:100]}, but the manifest's layout has {value[:100]}; "
                 "restore the altered file, or make the store again"
             )
-
-
-def _column_names(file: pq.ParquetFile) -> list[str]:
-    return [file.schema.column(i).path.split(".")[0] for i in range(len(file.schema))]

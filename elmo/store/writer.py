@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from elmo.store.segments import Segment
 
 MAX_ROWS = 16384  # of a row group: pyarrow begins a new page after 20,000
-_ONE_PAGE = 1 << 30
+_PAGE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of a part: `made_from` determines its vectors, the offsets are those of the
+    """The source of a part: `inputs` determines its vectors, the offsets are those of the
     ids in its shard's file, and `position` is at most the id of its first sentence."""
 
     split: str
@@ -58,13 +58,13 @@ class Origin:
     sentence_offset: int
     document_offset: int
     position: int
-    made_from: dict[str, Any]
+    inputs: dict[str, Any]
     metadata: dict[str, str]  # what else the footers say
 
     @cached_property
     def fingerprint(self) -> str:
         """Return the digest of all that determines the part's vectors."""
-        return digest(self.made_from)
+        return digest(self.inputs)
 
     @property
     def part_file(self) -> str:
@@ -184,8 +184,8 @@ def _renumber_part(
                     table = file.read_row_group(group)
                     for name, shift in shifts.items():
                         column = pc.add(table[name], pa.scalar(shift, pa.int64()))
-                        place = schema.get_field_index(name)
-                        table = table.set_column(place, schema.field(name), column)
+                        index = schema.get_field_index(name)
+                        table = table.set_column(index, schema.field(name), column)
                     writer.write_table(table, row_group_size=max(1, len(table)))
         if location.local is None or source.local is None:
             location.take_file(entry.types.path, source)
@@ -213,8 +213,8 @@ def _write_types(
     arrays: list[pa.Array] = [types]
     if "layer_0" in layout.layers:
         data = pa.py_buffer(np.ascontiguousarray(to_stored(x_NP, layout.dtype)))
-        kind = pa.binary(layout.x_width)
-        arrays.append(pa.Array.from_buffers(kind, len(x_NP), [None, data]))
+        value_type = pa.binary(layout.x_width)
+        arrays.append(pa.Array.from_buffers(value_type, len(x_NP), [None, data]))
     with part_writer(path, schema, layout.codec) as writer:
         table = pa.Table.from_arrays(arrays, schema=schema)
         writer.write_table(table, row_group_size=MAX_ROWS)
@@ -266,7 +266,7 @@ def _write_segment(
     offsets = shard.offsets.astype(np.int64)
     columns = {
         name: to_stored(segment.contextual[layer_number(name) - 1], layout.dtype)
-        for name in layout.contextual
+        for name in layout.contextual_layers
     }
     runs = split_into_runs(
         offsets,
@@ -320,6 +320,6 @@ def part_writer(path: Path, schema: pa.Schema, codec: str) -> pq.ParquetWriter:
         compression=codec,
         use_dictionary=False,
         write_statistics=[name for name in schema.names if name in ("sentence_id", "document_id")],
-        data_page_size=_ONE_PAGE,
+        data_page_size=_PAGE_BYTES,
         write_page_checksum=True,
     )

@@ -26,11 +26,11 @@ from elmo.tasks.metrics import Tally, tally_accuracy
 from elmo.tasks.tagging import tally_tags
 
 Encode = Callable[[Sequence[str]], Floats]  # words → their vectors (W, D)
-_TOKENS = 20_000  # a tagger's linear model learns from fewer, spread evenly
+_MAX_TOKENS = 20_000  # a tagger's linear model learns from fewer, spread evenly
 _STRENGTHS = (1.0, 10.0, 100.0, 0.1)  # of the linear models; dev chooses, of equals the first
 
 
-def baselines(kind: str, data: Mapping[str, ExampleSet], encode: Encode) -> dict[str, Tally]:
+def score_baselines(kind: str, data: Mapping[str, ExampleSet], encode: Encode) -> dict[str, Tally]:
     """Train the baselines that apply to a kind of task, score them on `data["test"]`; return their
     tallies by name.
 
@@ -52,15 +52,15 @@ def baselines(kind: str, data: Mapping[str, ExampleSet], encode: Encode) -> dict
     labels = sorted({example.label for example in train})
     tallies["features"] = tally_accuracy(gold, _feature_guesses(labels, train, test))
     if kind == "classification":
-        average = _averager([*train, *dev, *test], encode)
-        tallies["static"] = tally_accuracy(gold, _linear(average, train, dev)(test))
+        average = _make_averager([*train, *dev, *test], encode)
+        tallies["static"] = tally_accuracy(gold, _fit_linear(average, train, dev)(test))
     return tallies
 
 
 def _feature_guesses(labels: Sequence[str], train: Sequence[Any], test: Sequence[Any]) -> list[Any]:
-    features = LinearModels(FEATURES, len(labels))
-    features.fit(train, labels)
-    return features.predict(test, labels)
+    models = LinearModels(FEATURES, len(labels))
+    models.fit(train, labels)
+    return models.predict(test, labels)
 
 
 def _tagging_baselines(
@@ -71,11 +71,11 @@ def _tagging_baselines(
     labels = sorted({tag for example in train for tag in example.tags or ()})
     tallies = {"majority": tally_tags(test, guesses, labels)}
     tallies["features"] = tally_tags(test, _feature_guesses(labels, train, test), labels)
-    average = _averager([*train, *dev, *test], encode)
-    words = _words(train)
-    predict = _linear(average, words[:: len(words) // _TOKENS + 1], _words(dev))
-    flat = iter(predict(_words(test)))
-    guesses = [[next(flat) for _ in example.tokens] for example in test]
+    average = _make_averager([*train, *dev, *test], encode)
+    words = _label_words(train)
+    predict = _fit_linear(average, words[:: len(words) // _MAX_TOKENS + 1], _label_words(dev))
+    flat_guesses = iter(predict(_label_words(test)))
+    guesses = [[next(flat_guesses) for _ in example.tokens] for example in test]
     return tallies | {"static": tally_tags(test, guesses, labels)}
 
 
@@ -87,16 +87,16 @@ def most_frequent_tagger(
     `train` has the tokens and the tags of each sentence. A word that it lacks gets the most
     frequent tag of all words; of equally frequent tags, the alphabetically first is chosen.
     """
-    by_word: dict[str, Counter[str]] = defaultdict(Counter)
+    tag_counts_by_word: dict[str, Counter[str]] = defaultdict(Counter)
     for tokens, tags in train:
         for word, tag in zip(tokens, tags, strict=True):
-            by_word[word][tag] += 1
-    tag_by_word = {word: _most_common(tags) for word, tags in by_word.items()}
-    fallback = _most_common(sum(by_word.values(), Counter[str]()))
+            tag_counts_by_word[word][tag] += 1
+    tag_by_word = {word: _most_common(tags) for word, tags in tag_counts_by_word.items()}
+    fallback = _most_common(sum(tag_counts_by_word.values(), Counter[str]()))
     return lambda word: tag_by_word.get(word, fallback)
 
 
-def _words(examples: Iterable[Tagged]) -> list[Classified]:
+def _label_words(examples: Iterable[Tagged]) -> list[Classified]:
     """Return each token as a text of its own, labelled with its tag."""
     return [
         Classified(example.source, (word,), tag)
@@ -110,17 +110,17 @@ def _most_common(counts: Counter[str]) -> str:
     return min(counts, key=lambda value: (-counts[value], value))
 
 
-def _averager(
+def _make_averager(
     examples: Sequence[Classified | Tagged], encode: Encode
 ) -> Callable[[Sequence[Classified]], Floats]:
     """Return a function that gives texts the means of their words' context-free vectors, (N, D),
     zeros for a text without words; `examples` have all the words."""
     words = sorted({word for example in examples for word in example.tokens})
-    numbers = {word: number for number, word in enumerate(words)}
+    row_by_word = {word: number for number, word in enumerate(words)}
     vectors_WD = encode(words)
 
     def average(texts: Sequence[Classified]) -> Floats:
-        sums = [vectors_WD[[numbers[word] for word in text.tokens]].sum(0) for text in texts]
+        sums = [vectors_WD[[row_by_word[word] for word in text.tokens]].sum(0) for text in texts]
         return np.stack(
             [total / max(1, len(text.tokens)) for total, text in zip(sums, texts, strict=True)]
         )
@@ -128,8 +128,8 @@ def _averager(
     return average
 
 
-def _linear(
-    features: Callable[[Sequence[Classified]], Any],
+def _fit_linear(
+    to_features: Callable[[Sequence[Classified]], Any],
     train: Sequence[Classified],
     dev: Sequence[Classified],
 ) -> Callable[[Sequence[Classified]], list[str]]:
@@ -138,25 +138,25 @@ def _linear(
     if len(set(labels)) == 1:
         return lambda examples: labels[:1] * len(examples)
     logistic = _sklearn("linear_model").LogisticRegression
-    x = features(train)
-    scale = _sklearn("preprocessing").MaxAbsScaler().fit(x)
+    x = to_features(train)
+    scaler = _sklearn("preprocessing").MaxAbsScaler().fit(x)
     scored_dev = [example for example in dev if example.label is not None]
     # Small products, whose bits and time are better on one thread.
     with warnings.catch_warnings(), import_module("threadpoolctl").threadpool_limits(1, "blas"):
         warnings.simplefilter("ignore")  # of what is nearly converged
         models = [
-            logistic(C=strength, max_iter=200).fit(scale.transform(x), labels)
+            logistic(C=strength, max_iter=200).fit(scaler.transform(x), labels)
             for strength in (_STRENGTHS if scored_dev else (1.0,))
         ]
     gold = [example.label for example in scored_dev]
     dev_scores = [
-        model.score(scale.transform(features(scored_dev)), gold) if scored_dev else 0.0
+        model.score(scaler.transform(to_features(scored_dev)), gold) if scored_dev else 0.0
         for model in models
     ]
     best = models[int(np.argmax(dev_scores))]
 
     def predict(examples: Sequence[Classified]) -> list[str]:
-        return best.predict(scale.transform(features(examples))).tolist() if examples else []
+        return best.predict(scaler.transform(to_features(examples))).tolist() if examples else []
 
     return predict
 

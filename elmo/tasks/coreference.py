@@ -44,15 +44,15 @@ class CoreferenceModel(TaskModel):
         self.lexical_dropout = nn.Dropout(0.5 if settings.dropout else 0.0)
         self.dropout = nn.Dropout(settings.dropout)
         self.lstm = BidirectionalRNN(inputs.width, hidden)
-        state = 2 * hidden + inputs.output_width
+        state_width = 2 * hidden + inputs.output_width
         # The head is a sum of words without context; of [x; ELMo] where there is no x.
         self.head_width = inputs.words_width or inputs.width
-        self.head = nn.Linear(state, 1)
+        self.head = nn.Linear(state_width, 1)
         self.width = nn.Embedding(settings.span_tokens, FEATURE_DIM)
         self.distance = nn.Embedding(len(BUCKETS) + 1, FEATURE_DIM)
-        span = 2 * state + FEATURE_DIM + self.head_width
-        self.mention = _scorer(span, hidden, settings.dropout)
-        self.pair = _scorer(3 * span + FEATURE_DIM, hidden, settings.dropout)
+        span_width = 2 * state_width + FEATURE_DIM + self.head_width
+        self.mention = _make_scorer(span_width, hidden, settings.dropout)
+        self.pair = _make_scorer(3 * span_width + FEATURE_DIM, hidden, settings.dropout)
 
     def loss(self, examples: Sequence[Document], vectors: Vectors | None) -> Tensor:
         """Return −log of the probability that each span is linked to a correct earlier one
@@ -63,10 +63,10 @@ class CoreferenceModel(TaskModel):
         """
         losses = []
         for document in examples:
-            part = self._cut(document) if self.training else document
-            spans, scores_MA1, antecedents_MA = self._score_antecedents(part, vectors)
-            home = {span: k for k, cluster in enumerate(part.clusters or ()) for span in cluster}
-            clusters = [home.get(span, -1 - m) for m, span in enumerate(spans)]
+            passage = self._cut_passage(document) if self.training else document
+            spans, scores_MA1, antecedents_MA = self._score_antecedents(passage, vectors)
+            cluster_of = {s: k for k, cluster in enumerate(passage.clusters or ()) for s in cluster}
+            clusters = [cluster_of.get(span, -1 - m) for m, span in enumerate(spans)]
             number_M = torch.tensor(clusters, device=scores_MA1.device)
             is_right_MA = number_M[antecedents_MA.clamp(min=0)] == number_M.unsqueeze(1)
             is_right_MA = is_right_MA & (antecedents_MA >= 0)
@@ -90,9 +90,9 @@ class CoreferenceModel(TaskModel):
                 for m, choice in enumerate(choice_M)
                 if choice > 0
             ]
-            clusters = clusters_of(spans, links)
-            score_of = {spans[m]: score_M[m] for m, _ in links}
-            scores = [min(score_of.get(span, 1.0) for span in cluster) for cluster in clusters]
+            clusters = build_clusters(spans, links)
+            score_by_span = {spans[m]: score_M[m] for m, _ in links}
+            scores = [min(score_by_span.get(span, 1.0) for span in cluster) for cluster in clusters]
             answers.append((clusters, scores))
         return answers
 
@@ -136,7 +136,7 @@ class CoreferenceModel(TaskModel):
         words_BTW = text.words_BTW if self.inputs.words_width else text.x_BTW
         words_NW = self.lexical_dropout(words_BTW)[text.mask_BT]
         spans = candidate_spans(document, self.settings.span_tokens)
-        g_SD = self._represent(h_ND, words_NW, spans)
+        g_SD = self._represent_spans(h_ND, words_NW, spans)
         mention_S = self.mention(g_SD).squeeze(-1)
         best = self._prune(document, spans, mention_S)
         best_M = torch.tensor(best, device=g_SD.device)
@@ -149,7 +149,7 @@ class CoreferenceModel(TaskModel):
         none_M1 = scores_MA.new_zeros(len(best), 1)
         return [spans[k] for k in best], torch.cat([none_M1, scores_MA], 1), antecedents_MA
 
-    def _represent(self, h_ND: Tensor, words_NW: Tensor, spans: Sequence[Range]) -> Tensor:
+    def _represent_spans(self, h_ND: Tensor, words_NW: Tensor, spans: Sequence[Range]) -> Tensor:
         """Return the representation of each span, (S, D): [h_start; h_last; width; head]."""
         starts = torch.tensor([start for start, _ in spans], device=h_ND.device)
         stops = torch.tensor([stop for _, stop in spans], device=h_ND.device)
@@ -170,19 +170,19 @@ class CoreferenceModel(TaskModel):
         tokens = sum(map(len, document.tokens_of))
         limit = max(1, int(self.settings.spans_per_token * tokens))
         best: list[int] = []
-        furthest: dict[int, int] = {}  # start → the largest stop of a kept span
-        nearest: dict[int, int] = {}  # last token → the smallest start of a kept span
+        max_stops: dict[int, int] = {}  # start → the largest stop of a kept span
+        min_starts: dict[int, int] = {}  # last token → the smallest start of a kept span
         for k in mention_S.detach().argsort(descending=True, stable=True).tolist():
             if len(best) == limit:
                 break
             start, stop = spans[k]
-            crosses = any(furthest.get(t, 0) > stop for t in range(start + 1, stop)) or any(
-                nearest.get(t, start) < start for t in range(start, stop - 1)
+            crosses = any(max_stops.get(t, 0) > stop for t in range(start + 1, stop)) or any(
+                min_starts.get(t, start) < start for t in range(start, stop - 1)
             )
             if not crosses:
                 best.append(k)
-                furthest[start] = max(furthest.get(start, 0), stop)
-                nearest[stop - 1] = min(nearest.get(stop - 1, start), start)
+                max_stops[start] = max(max_stops.get(start, 0), stop)
+                min_starts[stop - 1] = min(min_starts.get(stop - 1, start), start)
         return sorted(best)
 
     def _score_pairs(self, g_MD: Tensor, mention_M: Tensor, antecedents_MA: Tensor) -> Tensor:
@@ -194,11 +194,11 @@ class CoreferenceModel(TaskModel):
             distance_MA, torch.tensor(BUCKETS, device=g_MD.device), right=True
         )
         features_MAF = self.dropout(self.distance(bucket_MA))
-        pair_MA = self._pair(g_MD, index_MA, features_MAF)
+        pair_MA = self._score_products(g_MD, index_MA, features_MAF)
         scores_MA = mention_M[:, None] + mention_M[index_MA] + pair_MA
         return scores_MA.masked_fill(is_none_MA, float("-inf"))
 
-    def _pair(self, g_MD: Tensor, index_MA: Tensor, features_MAF: Tensor) -> Tensor:
+    def _score_products(self, g_MD: Tensor, index_MA: Tensor, features_MAF: Tensor) -> Tensor:
         """Return the pair network's scores of [g_i; g_j; g_i ∘ g_j; features], (M, A).
 
         The first layer's share of g_i and of g_j is computed once per span, not once per pair.
@@ -214,7 +214,7 @@ class CoreferenceModel(TaskModel):
         hidden_MAH = hidden_MAH + (g_MD @ antecedent_HD.T)[index_MA] + features_MAF @ features_HF.T
         return upper_layers(hidden_MAH).squeeze(-1)
 
-    def _cut(self, document: Document) -> Document:
+    def _cut_passage(self, document: Document) -> Document:
         """Return a random run of `sentences` sentences of a document; a GAP snippet is returned
         whole."""
         longest, count = self.settings.sentences, len(document.tokens_of)
@@ -231,9 +231,9 @@ class CoreferenceModel(TaskModel):
         return Document(document.source, document.id, sentences, clusters)
 
 
-def candidate_spans(document: Document, longest: int) -> list[Range]:
+def candidate_spans(document: Document, max_tokens: int) -> list[Range]:
     """Return the spans that may be mentions, in the document's tokens: all spans of at most
-    `longest` tokens within a sentence.
+    `max_tokens` tokens within a sentence.
 
     In a text of the GAP corpus, they are only the pronoun and the names that it asks about.
     """
@@ -242,27 +242,27 @@ def candidate_spans(document: Document, longest: int) -> list[Range]:
     spans, offset = [], 0
     for sentence in document.tokens_of:
         for start in range(len(sentence)):
-            limit = min(start + longest, len(sentence))
+            limit = min(start + max_tokens, len(sentence))
             spans += [(offset + start, offset + stop) for stop in range(start + 1, limit + 1)]
         offset += len(sentence)
     return spans
 
 
-def clusters_of(spans: Sequence[Range], links: Sequence[tuple[int, int]]) -> Clusters:
+def build_clusters(spans: Sequence[Range], links: Sequence[tuple[int, int]]) -> Clusters:
     """Return the clusters that linked spans form, each with its spans in order.
 
     A link is a pair of indices into `spans`: a later span and its antecedent.
     """
-    home: dict[int, list[int]] = {}
+    cluster_of: dict[int, list[int]] = {}
     for span, antecedent in links:
-        cluster = home.setdefault(antecedent, [antecedent])
+        cluster = cluster_of.setdefault(antecedent, [antecedent])
         cluster.append(span)
-        home[span] = cluster
-    groups = {id(cluster): sorted(cluster) for cluster in home.values()}
+        cluster_of[span] = cluster
+    groups = {id(cluster): sorted(cluster) for cluster in cluster_of.values()}
     return sorted([spans[k] for k in group] for group in groups.values())
 
 
-def _scorer(width: int, hidden: int, dropout: float) -> nn.Sequential:
+def _make_scorer(width: int, hidden: int, dropout: float) -> nn.Sequential:
     """Build a feed-forward network with two ReLU layers and one output."""
     return nn.Sequential(
         nn.Linear(width, hidden),

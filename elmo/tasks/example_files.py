@@ -21,7 +21,7 @@ from elmo.tasks.formats.fields import Columns, ExampleSet, ReadRequest, TextSpli
 from elmo.tasks.kinds import KINDS, RecordOfText
 
 SKELETON_WORD = "[WORD]"  # in place of words that may not be passed on, as in OntoNotes
-SUFFIXES = {
+FORMAT_BY_SUFFIX = {
     ".conll": "conll",
     ".iob2": "conll",
     ".bio": "conll",
@@ -74,7 +74,7 @@ def read_examples(
         ]
         return _join_parts(path, parts)
     readers = KINDS[kind].readers
-    file_format = format or format_of(path)
+    file_format = format or detect_format(path)
     if file_format not in readers:
         raise ElmoError(
             f"{path}: {kind} is read from {', '.join(readers)}, not from {file_format}; write "
@@ -95,13 +95,13 @@ def read_examples(
         TextSplitter(tokenizer),
         labelled,
     )
-    labels = readers[file_format](request)
-    if not labels.examples:
-        count_texts = [f"{name.replace('_', ' ')} {n:,}" for name, n in labels.counts.items() if n]
-        counts = f"; counted: {', '.join(count_texts)}" if count_texts else ""
+    example_set = readers[file_format](request)
+    if not example_set.examples:
+        remarks = [f"{name.replace('_', ' ')} {n:,}" for name, n in example_set.counts.items() if n]
+        counts = f"; counted: {', '.join(remarks)}" if remarks else ""
         raise ElmoError(f"{path}: holds no examples of {kind}{counts}; name a file that does")
-    _check_tokens(path, labels)
-    return replace(labels, columns=dict(columns or {}))
+    _check_tokens(path, example_set)
+    return replace(example_set, columns=dict(columns or {}))
 
 
 def list_files(folder: Path) -> list[Path]:
@@ -133,16 +133,16 @@ def examples_of_items(
     for k, item in enumerate(items):
         if not all(map(is_text, _strings_in(item))):
             raise ElmoError(f"item:{k}: {NOT_TEXT}")
-    records = [_record(item, k, split, record_of_text) for k, item in enumerate(items)]
+    records = [_to_record(item, k, split, record_of_text) for k, item in enumerate(items)]
     request = ReadRequest(
         Path("item"), "jsonl", columns or {}, None, split, labelled=False, items=records
     )
-    labels = KINDS[kind].readers["jsonl"](request)
-    _check_tokens(request.path, labels)
-    return labels
+    example_set = KINDS[kind].readers["jsonl"](request)
+    _check_tokens(request.path, example_set)
+    return example_set
 
 
-def _record(
+def _to_record(
     item: Any, number: int, split: TextSplitter, record_of_text: RecordOfText
 ) -> dict[str, Any]:
     """Return an item as a record: a text in the form of its kind of task, a list as `tokens`."""
@@ -180,15 +180,15 @@ def _plain_value(value: Any) -> Any:
     return None if is_missing(value) else value
 
 
-def _check_tokens(path: Path, labels: ExampleSet) -> None:
+def _check_tokens(path: Path, example_set: ExampleSet) -> None:
     """Raise `ElmoError` for tokens without text, and for a corpus without its words."""
-    tokens = Counter(token for e in labels.examples for s in e.sentences for token in s)
+    tokens = Counter(token for e in example_set.examples for s in e.sentences for token in s)
     if 2 * tokens[SKELETON_WORD] > tokens.total():
         raise ElmoError(
             f"{path}: is a skeleton: its words are {SKELETON_WORD}; insert the words of "
             "its corpus with the script that comes with the file"
         )
-    for example in labels.examples:
+    for example in example_set.examples:
         for sentence in example.sentences:
             if "" in sentence:
                 place = f"{example.source}: token {sentence.index('') + 1} of its sentence"
@@ -211,9 +211,9 @@ def _join_parts(path: Path, parts: Sequence[ExampleSet]) -> ExampleSet:
     return ExampleSet(examples, dict(counts), parts[0].scheme, remark, parts[0].columns)
 
 
-def format_of(path: Path) -> str:
+def detect_format(path: Path) -> str:
     """Return the format that a file's ending names; raise `ElmoError` if it names none."""
     suffix = [s.lower() for s in path.suffixes if s.lower() not in COMPRESSIONS][-1:]
-    if not suffix or suffix[0] not in SUFFIXES:
+    if not suffix or suffix[0] not in FORMAT_BY_SUFFIX:
         raise ElmoError(f"{path}: the extension does not show the format; pass --format")
-    return SUFFIXES[suffix[0]]
+    return FORMAT_BY_SUFFIX[suffix[0]]

@@ -31,19 +31,19 @@ from elmo.tasks.vectors import Vectors
 
 Labelled = Tagged | Classified | Pair
 # Strengths of the priors of weights: of features, and of the vectors' numbers, whose variance is 1.
-# Of several, cross-validation chooses if there are `FOLDS` to `MOST_CROSS_VALIDATED` items; else
+# Of several, cross-validation chooses if there are `FOLDS` to `MAX_CROSS_VALIDATED` items; else
 # the first is used.
 TOKEN_PRIORS: tuple[Sequence[float], Sequence[float]] = (0.1,), (30.0,)
 TEXT_PRIORS: tuple[Sequence[float], Sequence[float]] = (
     (0.01, 0.1, 1.0, 10.0),
     (300.0, 3.0, 30.0, 100.0, 1000.0),
 )
-FOLDS, MOST_CROSS_VALIDATED = 5, 3000
+FOLDS, MAX_CROSS_VALIDATED = 5, 3000
 SHRINKAGE = 10.0  # of the models' shares towards 1
 CORRECTION = 0.75  # share of the labels' frequency that is subtracted where it counts again
-MOST_VECTOR_VALUES = 1 << 27  # of the vectors that are learned from: 0.5 GB
+MAX_VECTOR_VALUES = 1 << 27  # of the vectors that are learned from: 0.5 GB
 STEPS = 100  # of L-BFGS at most
-EXAMPLES_REMEMBERED = 1024  # whose features are not hashed anew: dev is scored with several shares
+CACHED_EXAMPLES = 1024  # whose features are not hashed anew: dev is scored with several shares
 LETTER, RUN = re.compile(r"[^\W\d_]"), re.compile(r"(.)\1+")
 
 
@@ -125,7 +125,7 @@ class LinearModels(nn.Module):
         labels' frequency that is counted again."""
         shares = self.shares
         correction_K = CORRECTION * (sum(shares) - 1) * self.frequency_K
-        summed_NK = weighted_sums(self._bags(examples), self.weights_UK, self.bias_K)
+        summed_NK = weighted_sums(self._make_bags(examples), self.weights_UK, self.bias_K)
         scores_NK = shares.features * summed_NK.log_softmax(1) - correction_K
         if shares.vectors and vectors is not None:
             x_ND = _vectors_of(examples, vectors).to(scores_NK)
@@ -159,7 +159,7 @@ class LinearModels(nn.Module):
         if not isinstance(train[0], Tagged):
             feature_priors, vector_priors = TEXT_PRIORS
             self.idf_U = ((1 + len(train)) / (1 + count_U)).log() + 1
-        bags = self._bags(train)
+        bags = self._make_bags(train)
         item_bags = _items_by_feature(bags, len(hash_U))
         features_fit = _fit(
             lambda weights_UK, bias_K: weighted_sums(bags, weights_UK, bias_K),
@@ -201,7 +201,7 @@ class LinearModels(nn.Module):
         self.register_buffer("static_weights_SK", weights_SK)
         self.register_buffer("static_bias_K", bias_K)
 
-    def _bags(self, examples: Sequence[Labelled]) -> FeatureBags:
+    def _make_bags(self, examples: Sequence[Labelled]) -> FeatureBags:
         """Return the features of the items that have weights; those of a text are weighted, to a
         length of 1."""
         hashes_M, counts_M, lengths_N = self._hash_features(examples)
@@ -292,7 +292,7 @@ def _fit(
         return held_out_NK
 
     with one_thread(), torch.no_grad():
-        if len(priors) == 1 or not FOLDS <= len(labels_N) <= MOST_CROSS_VALIDATED:
+        if len(priors) == 1 or not FOLDS <= len(labels_N) <= MAX_CROSS_VALIDATED:
             return LinearFit(*fit(priors[0], importance_N1), None)
         held_out = {prior: hold_out(prior) for prior in priors}
         logs = {k: logs_NK.gather(1, numbers_N1) * importance_N1 for k, logs_NK in held_out.items()}
@@ -326,8 +326,8 @@ def _choose_shares(
 
     with one_thread(), torch.enable_grad():
         optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
-    found_shares = iter(shares_P.detach().clamp_min(0).tolist())
-    return [1.0 if logs_NK is None else next(found_shares) for logs_NK in held_out]
+    shares_found = iter(shares_P.detach().clamp_min(0).tolist())
+    return [1.0 if logs_NK is None else next(shares_found) for logs_NK in held_out]
 
 
 def _fit_vectors(
@@ -341,12 +341,12 @@ def _fit_vectors(
 ) -> LinearFit:
     """Return logistic regression on the vectors of N items, with weights (D, K)."""
     width = _vectors_of(train[:1], vectors).shape[1]
-    sample = train[:: width * N // MOST_VECTOR_VALUES + 1]  # spread evenly
+    sample = train[:: width * N // MAX_VECTOR_VALUES + 1]  # spread evenly
     x_ND = _vectors_of(sample, vectors)
     mean_D = x_ND.mean(0)
     scale_D = x_ND.sub_(mean_D).square().mean(0).sqrt().clamp_min(1e-4)
     x_ND.div_(scale_D)
-    fitted = _fit(
+    linear_fit = _fit(
         lambda weights_DK, bias_K: x_ND @ weights_DK + bias_K,
         lambda gradient_NK: x_ND.T @ gradient_NK,
         width,
@@ -354,8 +354,8 @@ def _fit_vectors(
         priors=priors if len(sample) == len(train) else priors[:1],
         class_weights=class_weights,
     )
-    weights_DK = fitted.weights_RK / scale_D.unsqueeze(1)
-    return LinearFit(weights_DK, fitted.bias_K - mean_D @ weights_DK, fitted.held_out_NK)
+    weights_DK = linear_fit.weights_RK / scale_D.unsqueeze(1)
+    return LinearFit(weights_DK, linear_fit.bias_K - mean_D @ weights_DK, linear_fit.held_out_NK)
 
 
 def _items_by_feature(bags: FeatureBags, rows: int) -> FeatureBags:
@@ -378,13 +378,13 @@ def _vectors_of(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
     """Return the vectors of each item (N, D): a token's layers, or the means of a text's; those of
     the two sentences of a pair, and how far they differ."""
     sentences = list(dict.fromkeys(s for example in examples for s in example.sentences if s))
-    by_sentence = dict(zip(sentences, vectors(sentences), strict=True)) if sentences else {}
-    width = sum(layers.shape[0] * layers.shape[2] for layers in [*by_sentence.values()][:1])
+    layers_by_sentence = dict(zip(sentences, vectors(sentences), strict=True)) if sentences else {}
+    width = sum(layers.shape[0] * layers.shape[2] for layers in [*layers_by_sentence.values()][:1])
 
     def tokens_of(sentence: Tokens) -> Tensor:
         if not sentence:
             return torch.zeros(0, width)
-        layers_LTD = torch.from_numpy(by_sentence[sentence]).float()
+        layers_LTD = torch.from_numpy(layers_by_sentence[sentence]).float()
         return layers_LTD.transpose(0, 1).flatten(1)
 
     rows: list[Tensor] = []
@@ -398,7 +398,7 @@ def _vectors_of(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
     return torch.cat(rows)
 
 
-@lru_cache(maxsize=EXAMPLES_REMEMBERED)
+@lru_cache(maxsize=CACHED_EXAMPLES)
 def _hash_example(example: Labelled, hashes: int) -> tuple[list[int], list[int], list[int]]:
     """Return the hashes below `hashes` of the features of an example's items, how often each occurs
     in its item, and their number in each item."""
@@ -406,14 +406,14 @@ def _hash_example(example: Labelled, hashes: int) -> tuple[list[int], list[int],
         Counter(
             zlib.crc32(feature.encode("utf-8", "backslashreplace")) % hashes for feature in item
         )
-        for item in _features(example)
+        for item in _extract_features(example)
     ]
     hashes_M = [number for bag in bags for number in bag]
     counts_M = [count for bag in bags for count in bag.values()]
     return hashes_M, counts_M, [len(bag) for bag in bags]
 
 
-def _features(example: Labelled) -> Iterator[list[str]]:
+def _extract_features(example: Labelled) -> Iterator[list[str]]:
     """Yield the features of each item of an example: of a text, or of each token."""
     match example:
         case Tagged():

@@ -125,11 +125,11 @@ class TaskInputs(nn.Module):
         device = next(self.parameters()).device
         lengths = torch.tensor([len(sentence) for sentence in sentences])
         mask_BT = (torch.arange(int(lengths.max())) < lengths[:, None]).to(device)
-        words_BTW = self._words(sentences, mask_BT)
-        mixed = [self.dropout(elmo_BTD) for elmo_BTD in self._elmo(sentences, vectors, mask_BT)]
-        at_input = mixed[: int(self.settings.elmo_input)]
-        at_output = mixed[-1] if mixed and self.settings.elmo_output else None
-        return EncodedBatch(torch.cat([words_BTW, *at_input], -1), words_BTW, at_output, mask_BT)
+        words_BTW = self._encode_words(sentences, mask_BT)
+        mixes = [self.dropout(mix_BTD) for mix_BTD in self._mix_elmo(sentences, vectors, mask_BT)]
+        input_mixes = mixes[: int(self.settings.elmo_input)]
+        elmo_BTD = mixes[-1] if mixes and self.settings.elmo_output else None
+        return EncodedBatch(torch.cat([words_BTW, *input_mixes], -1), words_BTW, elmo_BTD, mask_BT)
 
     def l2(self) -> Tensor:
         """Return the L2 penalty λ·Σw² on the weights w that mix ELMo's layers, over all mixes; λ is
@@ -137,7 +137,7 @@ class TaskInputs(nn.Module):
         terms = [mix.l2() for mix in self.mixes]
         return self.settings.l2 * torch.stack(terms).sum() if terms else torch.zeros(())
 
-    def _words(self, sentences: Sequence[Tokens], mask_BT: Tensor) -> Tensor:
+    def _encode_words(self, sentences: Sequence[Tokens], mask_BT: Tensor) -> Tensor:
         parameter = next(self.parameters())
         types = list(dict.fromkeys(token for sentence in sentences for token in sentence))
         parts = [parameter.new_zeros(len(types), 0)]
@@ -147,10 +147,10 @@ class TaskInputs(nn.Module):
         if self.characters is not None:
             ids_NK = torch.from_numpy(CHARACTERS.encode(types)).long()
             parts.append(self.characters(ids_NK.to(parameter.device)))
-        rows = {token: k for k, token in enumerate(types)}
+        row_by_token = {token: k for k, token in enumerate(types)}
         index_BT = torch.zeros(mask_BT.shape, dtype=torch.long)
         for row, sentence in enumerate(sentences):
-            index_BT[row, : len(sentence)] = torch.tensor([rows[token] for token in sentence])
+            index_BT[row, : len(sentence)] = torch.tensor([row_by_token[t] for t in sentence])
         x_BTW = torch.cat(parts, -1)[index_BT.to(parameter.device)]
         return x_BTW * mask_BT.unsqueeze(-1)
 
@@ -159,7 +159,7 @@ class TaskInputs(nn.Module):
         lower = token.lower() if self.settings.words == "file" else token
         return self._ids.get(token) or self._ids.get(lower, 1)
 
-    def _elmo(
+    def _mix_elmo(
         self, sentences: Sequence[Tokens], vectors: Vectors | None, mask_BT: Tensor
     ) -> list[Tensor]:
         """Return one ELMo mix (B, T, D) for each position where ELMo is used."""
@@ -177,7 +177,7 @@ class TaskInputs(nn.Module):
         return [mix(layers_LBTD, mask_BT) * mask_BT.unsqueeze(-1) for mix in self.mixes]
 
 
-def word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
+def build_word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
     """Return the words of a task model: those of the training text, the token lists `train`, or of
     a file of vectors.
 
@@ -189,7 +189,7 @@ def word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
     counts = Counter(token for sentence in train for token in sentence)
     if settings.words == "file":
         task_words = {*counts, *(token.lower() for token in counts)}
-        return _with_marks(
+        return _add_special_words(
             *read_word_vectors(Path(settings.word_file), task_words, dim=settings.word_dim)
         )
     words = sorted(w for w, count in counts.items() if count >= settings.min_count)
@@ -233,7 +233,7 @@ def read_word_vectors(
     return list(words), np.stack(rows)
 
 
-def _with_marks(words: list[str], vectors: npt.NDArray[np.float32]) -> WordTable:
+def _add_special_words(words: list[str], vectors: npt.NDArray[np.float32]) -> WordTable:
     """Put PAD (zeros) and UNKNOWN (the mean of all vectors) first."""
     marks = np.stack([np.zeros_like(vectors[0]), vectors.mean(0)])
     return WordTable([PAD, UNKNOWN, *words], np.concatenate([marks, vectors]))

@@ -68,10 +68,10 @@ def paired_bootstrap(
         counts_UN = text_counts_UN
     units, width = len(counts_UN), counts_UN.shape[1] // len(all_tallies)
     scores_of_sums = _SCORES[all_tallies[0].metric]
-    random = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     gains = np.empty(DRAWS)
     for draw in range(DRAWS):
-        draws_U = np.bincount(random.integers(units, size=units), minlength=units)
+        draws_U = np.bincount(generator.integers(units, size=units), minlength=units)
         sums = (draws_U @ counts_UN).reshape(len(all_tallies), width).tolist()
         scores = [main_score(scores_of_sums(seed_sums)) for seed_sums in sums]
         gains[draw] = fmean(scores[: len(tallies)]) - fmean(scores[len(tallies) :])

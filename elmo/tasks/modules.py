@@ -26,10 +26,10 @@ class BidirectionalRNN(nn.Module):
         self, width: int, hidden: int, *, depth: int = 1, dropout: float = 0.0, gru: bool = False
     ) -> None:
         super().__init__()
-        kind = nn.GRU if gru else nn.LSTM
+        rnn_class = nn.GRU if gru else nn.LSTM
         widths = [width, *[2 * hidden] * (depth - 1)]
-        self.forwards = nn.ModuleList(kind(w, hidden, batch_first=True) for w in widths)
-        self.backwards = nn.ModuleList(kind(w, hidden, batch_first=True) for w in widths)
+        self.forwards = nn.ModuleList(rnn_class(w, hidden, batch_first=True) for w in widths)
+        self.backwards = nn.ModuleList(rnn_class(w, hidden, batch_first=True) for w in widths)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
@@ -87,21 +87,21 @@ def masked_mean(x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
     return total_BD / mask_BT.sum(1, keepdim=True)
 
 
-def viterbi(
-    scores_BTK: Tensor, mask_BT: Tensor, moves_KK: Tensor, start_K: Tensor, end_K: Tensor
+def viterbi_decode(
+    scores_BTK: Tensor, mask_BT: Tensor, transitions_KK: Tensor, start_K: Tensor, end_K: Tensor
 ) -> list[list[int]]:
     """Return the tag sequence with the highest score for each sentence, as numbers of tags.
 
     A score sums the tags' own scores (`scores_BTK`, for K tags), those of each pair of neighbouring
-    tags (`moves_KK`, from row to column), and those of the first tag (`start_K`) and the last
+    tags (`transitions_KK`, from row to column), and those of the first tag (`start_K`) and the last
     (`end_K`). `mask_BT` is true where there is a token.
     """
     scores_BTK, mask_BT = scores_BTK.cpu(), mask_BT.cpu()
-    moves_KK, start_K, end_K = moves_KK.cpu(), start_K.cpu(), end_K.cpu()
+    transitions_KK, start_K, end_K = transitions_KK.cpu(), start_K.cpu(), end_K.cpu()
     best_BK = start_K + scores_BTK[:, 0]
     pointers = []
     for t in range(1, scores_BTK.shape[1]):
-        total_BKK = best_BK.unsqueeze(2) + moves_KK
+        total_BKK = best_BK.unsqueeze(2) + transitions_KK
         best_score_BK, pointer_BK = total_BKK.max(1)
         is_token_B1 = mask_BT[:, t : t + 1]
         best_BK = torch.where(is_token_B1, best_score_BK + scores_BTK[:, t], best_BK)
@@ -117,27 +117,27 @@ def viterbi(
 
 
 def tag_probabilities(
-    scores_BTK: Tensor, mask_BT: Tensor, moves_KK: Tensor, start_K: Tensor, end_K: Tensor
+    scores_BTK: Tensor, mask_BT: Tensor, transitions_KK: Tensor, start_K: Tensor, end_K: Tensor
 ) -> Tensor:
     """Return the probability of each tag of each token, (B, T, K), over all tag sequences, whose
-    scores are those of `viterbi`."""
+    scores are those of `viterbi_decode`."""
     T = scores_BTK.shape[1]
     alpha_BK = start_K + scores_BTK[:, 0]
     alphas = [alpha_BK]
     for t in range(1, T):
-        sums_BK = (alpha_BK.unsqueeze(2) + moves_KK).logsumexp(1) + scores_BTK[:, t]
+        sums_BK = (alpha_BK.unsqueeze(2) + transitions_KK).logsumexp(1) + scores_BTK[:, t]
         alpha_BK = torch.where(mask_BT[:, t : t + 1], sums_BK, alpha_BK)
         alphas.append(alpha_BK)
     beta_BK = end_K.expand_as(alpha_BK)
     betas = [beta_BK]
     for t in range(T - 1, 0, -1):
-        sums_BK = (moves_KK + (scores_BTK[:, t] + beta_BK).unsqueeze(1)).logsumexp(2)
+        sums_BK = (transitions_KK + (scores_BTK[:, t] + beta_BK).unsqueeze(1)).logsumexp(2)
         beta_BK = torch.where(mask_BT[:, t : t + 1], sums_BK, beta_BK)
         betas.append(beta_BK)
     return (torch.stack(alphas, 1) + torch.stack(betas[::-1], 1)).softmax(-1)
 
 
-def path_scores(probabilities_TK: Tensor, path: Sequence[int]) -> list[float]:
+def path_probabilities(probabilities_TK: Tensor, path: Sequence[int]) -> list[float]:
     """Return the probability of each tag of a path, given those of all tags of each token."""
     numbers = torch.tensor(path, device=probabilities_TK.device).unsqueeze(1)
     return probabilities_TK[: len(path)].gather(1, numbers).squeeze(1).tolist()
@@ -152,7 +152,7 @@ def describe_spans(spans: Sequence[Span], scores: Sequence[float] | None) -> lis
     return entries
 
 
-def padded_labels(rows: Sequence[Sequence[int]], shape_BT: Tensor) -> Tensor:
+def pad_labels(rows: Sequence[Sequence[int]], shape_BT: Tensor) -> Tensor:
     """Return lists of label ids as one tensor (B, T), padded with 0.
 
     `shape_BT` is a tensor of the shape and device of the result.

@@ -20,11 +20,11 @@ from elmo.tasks.model import TaskModel
 from elmo.tasks.modules import (
     FORBIDDEN,
     describe_spans,
-    padded_labels,
-    path_scores,
+    pad_labels,
+    path_probabilities,
     reorder_tokens,
     reversed_indices,
-    viterbi,
+    viterbi_decode,
 )
 from elmo.tasks.schemes import lenient_spans
 from elmo.tasks.settings import TaskSettings
@@ -107,7 +107,7 @@ class RolesModel(TaskModel):
         """Return the cross-entropy, averaged over each sentence's tokens, then over sentences."""
         scores_BTK, mask_BT = self._scores(examples, vectors)
         rows = [[self.label_numbers[tag] for tag in example.tags or ()] for example in examples]
-        tags_BT = padded_labels(rows, mask_BT)
+        tags_BT = pad_labels(rows, mask_BT)
         losses_BT = nn.functional.cross_entropy(scores_BTK.mT, tags_BT, reduction="none")
         return ((losses_BT * mask_BT).sum(1) / mask_BT.sum(1)).mean()
 
@@ -125,10 +125,10 @@ class RolesModel(TaskModel):
             ]
         )
         ends_K = torch.zeros(len(self.labels))
-        paths = viterbi(scores_BTK.log_softmax(-1), mask_BT, transitions_KK, start_K, ends_K)
+        paths = viterbi_decode(scores_BTK.log_softmax(-1), mask_BT, transitions_KK, start_K, ends_K)
         rows = scores_BTK.softmax(-1).cpu()
         return [
-            ([self.labels[k] for k in path], path_scores(row, path))
+            ([self.labels[k] for k in path], path_probabilities(row, path))
             for path, row in zip(paths, rows, strict=True)
         ]
 
@@ -155,7 +155,7 @@ class RolesModel(TaskModel):
     ) -> tuple[Tensor, Tensor]:
         text = self.inputs([example.tokens for example in examples], vectors)
         rows = [[int(k == e.predicate) for k in range(len(e.tokens))] for e in examples]
-        h_BTD = torch.cat([text.x_BTW, self.indicator(padded_labels(rows, text.mask_BT))], -1)
+        h_BTD = torch.cat([text.x_BTW, self.indicator(pad_labels(rows, text.mask_BT))], -1)
         for layer in self.layers:
             h_BTD = layer(h_BTD, text.mask_BT)
         return self.tag(text.join_elmo(h_BTD)), text.mask_BT

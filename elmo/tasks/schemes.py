@@ -32,21 +32,21 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
 
     Without E- and S- tags, the scheme is IOB1 if no span begins with an unnecessary B-, else BIO.
     """
-    kinds: set[str] = set()
-    stray = needless = False
+    letters: set[str] = set()
+    has_stray_inside = has_needless_begin = False
     for tags in sentences:
         previous = "O"
         for tag in tags:
             if not _SPAN_TAG.fullmatch(tag):
                 return "plain"
-            kinds.add(tag[0].translate(_LETTERS))
-            touches = previous[1:] == tag[1:] and previous != "O"
-            stray = stray or (tag[0] == "I" and not touches)
-            needless = needless or (tag[0] == "B" and not touches)
+            letters.add(tag[0].translate(_LETTERS))
+            continues = previous[1:] == tag[1:] and previous != "O"
+            has_stray_inside = has_stray_inside or (tag[0] == "I" and not continues)
+            has_needless_begin = has_needless_begin or (tag[0] == "B" and not continues)
             previous = tag
-    if kinds & {"E", "S"}:
+    if letters & {"E", "S"}:
         return "bioes"
-    return "iob1" if stray and not needless else "bio"
+    return "iob1" if has_stray_inside and not has_needless_begin else "bio"
 
 
 def misfit_tags(tags: Set[str]) -> set[str]:
@@ -71,7 +71,7 @@ def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
     spans: list[Span] = []
     start, label, is_inside = 0, "", False
     for position, tag in enumerate(tags):
-        kind, name = _parts(tag, position, scheme)
+        kind, name = _split_tag(tag, position, scheme)
         continues = is_inside and name == label and kind in "IE"
         if kind in "IE" and not continues and not (scheme == "iob1" and kind == "I"):
             predecessor = tags[position - 1] if position else "the beginning of the sentence"
@@ -136,7 +136,7 @@ def may_follow(previous_tag: str | None, next_tag: str | None) -> bool:
     return next_tag is None or next_tag[0] in "OBS"
 
 
-def _parts(tag: str, position: int, scheme: str) -> tuple[str, str]:
+def _split_tag(tag: str, position: int, scheme: str) -> tuple[str, str]:
     if not _SPAN_TAG.fullmatch(tag):
         raise TagError(position, f"tag {tag!r} is neither O nor of the form B-LABEL")
     kind = tag[0].translate(_LETTERS)

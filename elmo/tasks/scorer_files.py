@@ -23,7 +23,7 @@ class ScorerFile(NamedTuple):
     examples."""
 
     kind: str
-    labelled: bool
+    needs_labels: bool
     lines: Callable[[Predictions, Path, Columns], Iterator[str]]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from elmo.errors import BadSettings, did_you_mean
+from elmo.errors import BadSettings, suggest_name
 from elmo.settings import describe_type, field_types
 
 SmallPositive = Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -83,9 +83,9 @@ def with_changes(defaults: TaskSettings, changes: dict[str, Any]) -> TaskSetting
     for name in changes:
         if name not in values:
             names = f"; there are {', '.join(values)}"
-            raise BadSettings(f"no setting {name!r}{did_you_mean(name, values) or names}")
+            raise BadSettings(f"no setting {name!r}{suggest_name(name, values) or names}")
     if isinstance(changes.get("layers"), str | int):
-        changes = {**changes, "layers": _numbers(str(changes["layers"]))}
+        changes = {**changes, "layers": _parse_layers(str(changes["layers"]))}
     try:
         settings = msgspec.convert({**values, **changes}, TaskSettings, strict=False)
     except msgspec.ValidationError as error:
@@ -112,7 +112,7 @@ def _check_settings(settings: TaskSettings) -> None:
         )
 
 
-def _numbers(text: str) -> list[int] | None:
+def _parse_layers(text: str) -> list[int] | None:
     if text == "all":
         return None
     try:

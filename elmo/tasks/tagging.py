@@ -21,10 +21,10 @@ from elmo.tasks.modules import (
     FORBIDDEN,
     BidirectionalRNN,
     describe_spans,
-    padded_labels,
-    path_scores,
+    pad_labels,
+    path_probabilities,
     tag_probabilities,
-    viterbi,
+    viterbi_decode,
 )
 from elmo.tasks.schemes import detect_scheme, lenient_spans, may_follow
 from elmo.tasks.settings import TaskSettings
@@ -54,7 +54,7 @@ class TaggingModel(TaskModel):
         """Return −log p(tags | sentence), summed over the batch."""
         text = self.inputs([example.tokens for example in examples], vectors)
         rows = [[self.label_numbers[tag] for tag in example.tags or ()] for example in examples]
-        tags_BT = padded_labels(rows, text.mask_BT)
+        tags_BT = pad_labels(rows, text.mask_BT)
         emissions_BTK = self._emissions(text)
         return -crf_log_likelihood(emissions_BTK, tags_BT, text.mask_BT, self.transitions_KK).sum()
 
@@ -69,19 +69,19 @@ class TaggingModel(TaskModel):
         """Return the tags of each sentence, as `predict` does, and if `scored` the probability of
         each tag: that of all paths that BIOES allows and that have this tag there."""
         text = self.inputs([example.tokens for example in examples], vectors)
-        moves_KK, start_K, end_K = self._bioes_penalties()
+        penalties_KK, start_K, end_K = self._bioes_penalties()
         emissions_BTK, transitions_KK = self._emissions(text).cpu(), self.transitions_KK.cpu()
         if self.linear is not None:
             shares = self.linear.shares
-            of_sentences = self.linear(examples, vectors).cpu().split(text.mask_BT.sum(1).tolist())
-            linear_BTK = pad_sequence(of_sentences, batch_first=True)
+            parts = self.linear(examples, vectors).cpu().split(text.mask_BT.sum(1).tolist())
+            linear_BTK = pad_sequence(parts, batch_first=True)
             emissions_BTK = (shares.network * emissions_BTK + linear_BTK) / sum(shares)
             transitions_KK = transitions_KK * shares.network / sum(shares)
-        crf = (emissions_BTK, text.mask_BT.cpu(), transitions_KK + moves_KK, start_K, end_K)
-        paths = viterbi(*crf)
+        crf = (emissions_BTK, text.mask_BT.cpu(), transitions_KK + penalties_KK, start_K, end_K)
+        paths = viterbi_decode(*crf)
         rows = tag_probabilities(*crf) if scored else [None] * len(paths)
         return [
-            ([self.labels[k] for k in path], [] if row is None else path_scores(row, path))
+            ([self.labels[k] for k in path], [] if row is None else path_probabilities(row, path))
             for path, row in zip(paths, rows, strict=True)
         ]
 

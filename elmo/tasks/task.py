@@ -23,7 +23,7 @@ from torch import Tensor
 
 from elmo.data.texts import list_items
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
-from elmo.errors import Damaged, ElmoError, Mismatch, NotFound, did_you_mean, first_line
+from elmo.errors import Damaged, ElmoError, Mismatch, NotFound, first_line, suggest_name
 from elmo.io.atomic import check_writable, write_json
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
@@ -43,7 +43,7 @@ from elmo.model.embedder import Embedder
 from elmo.model.folder import FILE_PATTERN, link_model
 from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import check_device
-from elmo.settings import MOST_LAYERS, ModelShape
+from elmo.settings import MAX_LAYERS, ModelShape
 from elmo.store import FeatureStore, model_digest
 from elmo.tasks import RESULTS_VERSION, TASK_FILE
 from elmo.tasks.example_files import examples_of_items
@@ -56,7 +56,7 @@ from elmo.tasks.examples import (
 )
 from elmo.tasks.features import LinearModels, Shares
 from elmo.tasks.formats.fields import ExampleSet, token_offsets
-from elmo.tasks.inputs import TaskInputs, WordTable, word_table
+from elmo.tasks.inputs import TaskInputs, WordTable, build_word_table
 from elmo.tasks.kinds import KINDS
 from elmo.tasks.metrics import Scores, Tally, main_score
 from elmo.tasks.model import TaskModel
@@ -92,7 +92,7 @@ class BiLMSource(msgspec.Struct, forbid_unknown_fields=True):
     from it."""
 
     digest: Sha256
-    layers: Annotated[int, Meta(ge=1, le=MOST_LAYERS + 1)]
+    layers: Annotated[int, Meta(ge=1, le=MAX_LAYERS + 1)]
     dim: Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
@@ -172,7 +172,7 @@ class Task:
         path = folder / seed_folder / "weights.safetensors"
         weights = load_weights(path, device=device)
         _check_shapes(record, words, weights, seed, path)
-        model = _network(record, words, folder / "model", device, seed)
+        model = _build_network(record, words, folder / "model", device, seed)
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
@@ -198,9 +198,9 @@ class Task:
     ) -> Iterator[tuple[Example, tuple[Any, Any]]]:
         """Yield each example with its prediction, as `predict` does, and the prediction's scores,
         which are None if not `scored`."""
-        waiting = iter(examples)
+        iterator = iter(examples)
         size = self.record.settings.batch_size
-        while chunk := list(islice(waiting, CHUNK)):
+        while chunk := list(islice(iterator, CHUNK)):
             check_examples(chunk)
             answers = predict_all(self.model, chunk, self.vectors, size, scored=scored)
             pairs = answers if scored else [(prediction, None) for prediction in answers]
@@ -218,14 +218,14 @@ class Task:
         if isinstance(items, str | Mapping):
             return self([items])[0]
         texts = list_items(items)
-        labelled = examples_of_items(
+        example_set = examples_of_items(
             self.record.kind,
             texts,
             tokenizer=self.record.tokenizer,
             columns=self.record.columns,
         )
         answers: list[list[Any]] = [[] for _ in texts]
-        for example, answer in self.answer(labelled.examples):
+        for example, answer in self.answer(example_set.examples):
             number = int(example.source.rpartition(":")[2])
             answers[number].append(self.describe(example, *answer))
         if KINDS[self.record.kind].gives_several:
@@ -251,15 +251,15 @@ class Task:
                 span |= {"text": text[char_start:char_stop], "characters": [char_start, char_stop]}
         return answer
 
-    def evaluate(self, labelled: ExampleSet) -> Scores:
+    def evaluate(self, example_set: ExampleSet) -> Scores:
         """Return the scores of the task's metric on labelled examples."""
-        return self.tally(labelled).scores()
+        return self.tally(example_set).scores()
 
-    def tally(self, labelled: ExampleSet) -> Tally:
+    def tally(self, example_set: ExampleSet) -> Tally:
         """Predict labelled examples; return the counts of the task's metric for each of them."""
-        check_same_tags(labelled, self.record.scheme)
-        guesses = [guess for _, guess in self.predict(labelled.examples)]
-        return self.model.tally(labelled.examples, guesses)
+        check_same_tags(example_set, self.record.scheme)
+        guesses = [guess for _, guess in self.predict(example_set.examples)]
+        return self.model.tally(example_set.examples, guesses)
 
 
 def train_task(
@@ -289,18 +289,18 @@ def train_task(
     later. A resumed run reports earlier epochs too. On a CPU, a seed uses one thread. If it saves
     time, seeds are trained in parallel, one process per torch thread, with the same result.
     """
-    _check(settings, model, train, dev)
+    _check_input(settings, model, train, dev)
     check_examples([*train.examples, *dev.examples])
     check_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN)
     check_writable(out)
     training_examples = _labelled_examples(train)
-    words = word_table(settings, distinct_sentences(train.examples))  # its file is read before work
+    words = build_word_table(settings, distinct_sentences(train.examples))  # reads its file first
     sentences = distinct_sentences([*train.examples, *dev.examples])
-    vectors, shape = _vectors(settings, sentences, model, store, work, device)
+    vectors, shape = _make_vectors(settings, sentences, model, store, work, device)
     record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
     source = vectors.store.digest if isinstance(vectors, StoredVectors) else ""
-    read_from = [source, torch.device(device).type]
-    folders = {seed: work / _fingerprint(record, words, seed, read_from) for seed in seeds}
+    origin = [source, torch.device(device).type]
+    folders = {seed: work / _fingerprint(record, words, seed, origin) for seed in seeds}
     training = SeedTraining(
         network=partial(_new_network, record, words, model, device),
         train=training_examples,
@@ -368,30 +368,30 @@ def _write_record(record: TaskRecord, folder: Path) -> None:
     write_json(folder / TASK_FILE, msgspec.to_builtins(record))
 
 
-def _check(settings: TaskSettings, model: Path | None, train: ExampleSet, dev: ExampleSet) -> None:
+def _check_input(
+    settings: TaskSettings, model: Path | None, train: ExampleSet, dev: ExampleSet
+) -> None:
     if (model is None) != (settings.elmo == "none"):
         raise ElmoError("pass either a model or the setting elmo: none")
     check_same_tags(dev, train.scheme)
     if model is not None and settings.layers is not None:
-        top = _shape_of(model).layers
+        top = ModelShape.from_dict(read_config(model).model, source=str(model)).layers
         for layer in settings.layers:
             if layer > top:
                 raise ElmoError(f"layers must be among 0 to {top}, found {layer}")
 
 
-def _shape_of(model: Path) -> ModelShape:
-    return ModelShape.from_dict(read_config(model).model, source=str(model))
-
-
-def check_same_tags(labelled: ExampleSet, scheme: str) -> None:
-    """Raise `ElmoError` if only one of two files has tags that mark spans: `labelled`, or the
+def check_same_tags(example_set: ExampleSet, scheme: str) -> None:
+    """Raise `ElmoError` if only one of two files has tags that mark spans: `example_set`, or the
     training file, whose tags have the scheme `scheme`."""
-    if (labelled.scheme == "plain") == (scheme == "plain"):
+    if (example_set.scheme == "plain") == (scheme == "plain"):
         return
-    source = labelled.examples[0].source.rpartition(":")[0] if labelled.examples else "examples"
+    source = (
+        example_set.examples[0].source.rpartition(":")[0] if example_set.examples else "examples"
+    )
     if scheme == "plain":
         raise ElmoError(
-            f"{source}: the tags mark spans ({labelled.scheme}), those of the training file do "
+            f"{source}: the tags mark spans ({example_set.scheme}), those of the training file do "
             "not; pass --scheme plain, or correct the training file"
         )
     raise ElmoError(
@@ -401,20 +401,20 @@ def check_same_tags(labelled: ExampleSet, scheme: str) -> None:
 
 
 def unknown_labels(
-    kind: str, known_labels: Sequence[str], labelled: ExampleSet, *, scheme: str
+    kind: str, known_labels: Sequence[str], example_set: ExampleSet, *, scheme: str
 ) -> list[str]:
-    """Return the sorted labels in `labelled` that a task of kind `kind` can't predict, since they
-    are not among its `known_labels`.
+    """Return the sorted labels in `example_set` that a task of kind `kind` can't predict, since
+    they are not among its `known_labels`.
 
     If `scheme` marks spans, labels are returned without B-, I-, E- or S-.
     """
-    marks = scheme != "plain"
+    marks_spans = scheme != "plain"
 
     def names(labels: Iterable[str]) -> set[str]:
-        return {label[2:] or label if marks else label for label in labels}
+        return {label[2:] or label if marks_spans else label for label in labels}
 
     return sorted(
-        names(KINDS[kind].model_class().labels_of(labelled.examples)) - names(known_labels)
+        names(KINDS[kind].model_class().labels_of(example_set.examples)) - names(known_labels)
     )
 
 
@@ -439,7 +439,7 @@ def _new_record(
         seeds=list(seeds),
         scores={},
         counts={"train": train.counts, "dev": dev.counts},
-        data={"train": _digest(train.examples), "dev": _digest(dev.examples)},
+        data={"train": _digest_examples(train.examples), "dev": _digest_examples(dev.examples)},
         files={},
         digest="",
         columns=train.columns,
@@ -452,7 +452,7 @@ def read_task(folder: Path) -> TaskRecord:
     file = folder / TASK_FILE
     if not folder.exists():
         names = [path.parent.name for path in sorted(folder.parent.glob(f"*/{TASK_FILE}"))]
-        hint = did_you_mean(folder.name, names) or "; name another"
+        hint = suggest_name(folder.name, names) or "; name another"
         raise NotFound(f"{folder}: no such task folder{hint}")
     content = read_json(file)
     remedy = "train the task again with this version"
@@ -491,7 +491,7 @@ def read_curve(folder: Path, seed: int) -> list[dict[str, float]]:
         raise ElmoError(f"{path}: not readable ({error}); train again") from None
 
 
-def _vectors(
+def _make_vectors(
     settings: TaskSettings,
     sentences: Sequence[Any],
     model: Path | None,
@@ -522,7 +522,7 @@ def _check_shapes(
     """Raise `Mismatch` if the network of `record` is not that of the `weights`, which were read
     from `path`; its memory is not taken to find out."""
     with torch.device("meta"):
-        network = _network(record, words, None, "meta", seed)
+        network = _build_network(record, words, None, "meta", seed)
     expected = {k: v.shape for k, v in network.state_dict().items()}
     shapes_of_file = {name: tensor.shape for name, tensor in weights.items()}
     for name in sorted(expected.keys() | shapes_of_file.keys()):
@@ -543,10 +543,10 @@ def _new_network(
     """Return the untrained network of a seed, without changing torch's global random state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _network(record, words, model, device)
+        return _build_network(record, words, model, device)
 
 
-def _network(
+def _build_network(
     record: TaskRecord, words: WordTable, model: Path | None, device: str, seed: int | None = None
 ) -> TaskModel:
     """Build the untrained network, with the linear models beside it that `record` has for a
@@ -600,9 +600,9 @@ def _best_scores(progress: TaskProgress) -> dict[str, float]:
     return {name: best[name] for name in best if name not in ("loss", "lr")}
 
 
-def _fingerprint(record: TaskRecord, words: WordTable, seed: int, read_from: Sequence[str]) -> str:
+def _fingerprint(record: TaskRecord, words: WordTable, seed: int, origin: Sequence[str]) -> str:
     """Return a digest of everything that a seed's result depends on, to name its checkpoints;
-    `read_from` names the store of vectors and the kind of device."""
+    `origin` names the store of vectors and the kind of device."""
     vectors = None if words.vectors is None else hashlib.sha256(words.vectors.tobytes()).hexdigest()
     parts = [
         RESULTS_VERSION,
@@ -613,12 +613,12 @@ def _fingerprint(record: TaskRecord, words: WordTable, seed: int, read_from: Seq
         record.data,
         [words.words, vectors],
         seed,
-        *read_from,
+        *origin,
     ]
     return digest(parts)[:16]
 
 
-def _digest(examples: Sequence[Example]) -> str:
+def _digest_examples(examples: Sequence[Example]) -> str:
     """Return the SHA-256 of examples, without their sources."""
     hasher = hashlib.sha256()
     for example in examples:

@@ -27,7 +27,7 @@ from elmo.io.records import Sha256, check_sha256, read_record
 from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import exact_float32
 from elmo.nn.threads import one_thread
-from elmo.settings import MOST_TOKENS
+from elmo.settings import MAX_TOKENS
 from elmo.tasks.examples import Example, Question, Tokens, attention_pairs, token_count
 from elmo.tasks.features import LinearModels, Shares
 from elmo.tasks.labels import LabelModel
@@ -37,7 +37,7 @@ from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 T = TypeVar("T")
-MOST_ATTENTION = 1 << 26  # pairs of tokens in a batch: about 2.5 GB where nothing is learned
+MAX_ATTENTION = 1 << 26  # pairs of tokens in a batch: about 2.5 GB where nothing is learned
 RECORD = "checkpoint.json"
 NETWORK = Shares(1.0, 0.0, 0.0)
 # The first holds unless another is better on dev beyond chance. Those of the linear models are
@@ -246,17 +246,17 @@ def check_examples(examples: Sequence[Example]) -> None:
         is_empty = not example.sentences or not all(example.sentences)
         if is_empty and not isinstance(example, Question):
             raise ElmoError(f"{example.source}: has a text without tokens; leave it out")
-        if attention_pairs(example) > MOST_ATTENTION:
-            limit = math.isqrt(MOST_ATTENTION)
+        if attention_pairs(example) > MAX_ATTENTION:
+            limit = math.isqrt(MAX_ATTENTION)
             raise ElmoError(
                 f"{example.source}: has {math.isqrt(attention_pairs(example)):,} tokens, more than "
                 f"{limit:,}; memory grows with their square: cut it into shorter texts"
             )
         longest = max(map(len, example.sentences), default=0)
-        if longest > MOST_TOKENS:
+        if longest > MAX_TOKENS:
             raise ElmoError(
                 f"{example.source}: has a sentence of {longest:,} tokens, more than "
-                f"{MOST_TOKENS:,}; cut it into sentences"
+                f"{MAX_TOKENS:,}; cut it into sentences"
             )
 
 
@@ -268,7 +268,7 @@ def _cut(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list[i
         widest = 0
         for row in rows[start : start + size]:
             widest = max(widest, attention_pairs(examples[row]))
-            if batch and (len(batch) + 1) * widest > MOST_ATTENTION:
+            if batch and (len(batch) + 1) * widest > MAX_ATTENTION:
                 cut.append(batch)
                 batch, widest = [], attention_pairs(examples[row])
             batch.append(row)

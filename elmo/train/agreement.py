@@ -30,8 +30,8 @@ class StopAndSave:
     def __init__(self, workers: WorkerGroup, *, minutes: float) -> None:
         self.workers, self.minutes = workers, minutes
         self.saved_at = time.monotonic()
-        self._ask_after = 0  # the step after which all workers next agree
-        self._latest = 0, time.monotonic()  # after which step they last did, and when
+        self._next_step = 0  # the step after which all workers next agree
+        self._last_vote = 0, time.monotonic()  # after which step they last did, and when
 
     def note_checkpoint(self) -> None:
         """Count the time to the next checkpoint from now."""
@@ -46,19 +46,19 @@ class StopAndSave:
         The workers wait for each other to agree: about every second, at least every ten steps and,
         with `at_once`, now.
         """
-        if self.workers.size > 1 and step < self._ask_after and not at_once:
+        if self.workers.size > 1 and step < self._next_step and not at_once:
             return False, False
-        clock = time.monotonic()
-        is_late = clock - self.saved_at >= 60 * self.minutes
-        steps_per_second = (step - self._latest[0]) / max(1e-9, clock - self._latest[1])
+        time_now = time.monotonic()
+        is_late = time_now - self.saved_at >= 60 * self.minutes
+        steps_per_second = (step - self._last_vote[0]) / max(1e-9, time_now - self._last_vote[1])
         values = [float(is_late), min(AGREE_STEPS, steps_per_second)]
         values = values if self.workers.rank == 0 else [0.0, 0.0]
         stops, saves, steps = self.workers.sum_over_workers([float(is_interrupted()), *values])
-        self._latest, self._ask_after = (step, clock), step + max(1, int(steps))
+        self._last_vote, self._next_step = (step, time_now), step + max(1, int(steps))
         return stops > 0, saves > 0
 
 
-def any_worker(workers: WorkerGroup, condition: bool) -> bool:
+def is_true_on_any_worker(workers: WorkerGroup, condition: bool) -> bool:
     """Tell whether a condition holds on any worker; all must call it together."""
     return workers.sum_over_workers([float(condition)])[0] > 0
 
@@ -73,9 +73,9 @@ def gather_rows(state: LSTMState, workers: WorkerGroup, *, rows: int) -> LSTMSta
         L, S, B, W = part_LSBW.shape
         padded_LSBW = part_LSBW.new_zeros(L, S, max(counts), W)
         padded_LSBW[:, :, :B] = part_LSBW
-        gathered = [torch.empty_like(padded_LSBW) for _ in counts]
-        dist.all_gather(gathered, padded_LSBW)
-        own_parts = [part[:, :, :n] for part, n in zip(gathered, counts, strict=True)]
+        padded_parts = [torch.empty_like(padded_LSBW) for _ in counts]
+        dist.all_gather(padded_parts, padded_LSBW)
+        own_parts = [part[:, :, :n] for part, n in zip(padded_parts, counts, strict=True)]
         parts.append(torch.cat(own_parts, 2))
     return LSTMState(*parts)
 

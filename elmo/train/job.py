@@ -17,13 +17,13 @@ from elmo.io.location import Location
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import PRECISIONS, CheckpointSettings, TrainingSettings
-from elmo.train.perplexity import MOST_HELDOUT_TOKENS, HeldOutText, OnWindow, PerplexityEvaluator
+from elmo.train.perplexity import MAX_HELDOUT_TOKENS, HeldOutText, OnWindow, PerplexityEvaluator
 from elmo.train.step import WorkerGroup
 
 # Where the settings don't say how often held-out text is measured: the share of the arithmetic of
 # training that it may take, and the bounds of how often. They decide which weights are kept: who
 # changes them raises the versions of the stages pretrain and finetune.
-MEASURED_SHARE, LEAST_MEASURED, MOST_MEASURED = 0.1, 3, 50
+MEASURED_SHARE, MIN_MEASURED, MAX_MEASURED = 0.1, 3, 50
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TrainingJob:
     folder: Location
     checkpointing: CheckpointSettings
     stop: Flag | Path | None = None
-    on_window: OnWindow = lambda read, tokens: None
+    on_window: OnWindow = lambda measured_tokens, tokens: None
 
     def __post_init__(self) -> None:
         """Raise `ElmoError` for what must be chosen beforehand, the same for all workers: the
@@ -53,7 +53,7 @@ class TrainingJob:
         if self.settings.precision not in PRECISIONS:
             raise ElmoError(
                 "training.precision auto: choose one of the two before training, as "
-                "elmo.train.machine_speed.faster_precision does"
+                "elmo.train.machine_speed.choose_faster_precision does"
             )
         if not self.settings.epochs:
             raise ElmoError(
@@ -61,7 +61,7 @@ class TrainingJob:
                 "TrainingSettings.with_chosen_epochs does"
             )
 
-    def measured_after(self, steps: int) -> range:
+    def measurement_steps(self, steps: int) -> range:
         """Return the steps after which the held-out perplexity is measured, except the last, in a
         training of about `steps` steps.
 
@@ -75,12 +75,12 @@ class TrainingJob:
         word_count = words if settings.softmax == "full" else min(settings.samples, words)
         lstm = shape.lstm_multiplications
         # In one direction; the backward pass has twice as many as the forward pass.
-        step = 3 * settings.rows * settings.window * (lstm + word_count * shape.projection)
+        step_cost = 3 * settings.rows * settings.window * (lstm + word_count * shape.projection)
         tokens = self.shards.tokens("heldout")
-        read = min(tokens, settings.evaluate_tokens or tokens, MOST_HELDOUT_TOKENS)
-        measurement = max(1, read) * (lstm + words * shape.projection)
-        times = int(MEASURED_SHARE * steps * step / measurement)
-        interval = math.ceil(steps / min(max(times, LEAST_MEASURED), MOST_MEASURED))
+        measured_tokens = min(tokens, settings.evaluate_tokens or tokens, MAX_HELDOUT_TOKENS)
+        measurement_cost = max(1, measured_tokens) * (lstm + words * shape.projection)
+        times = int(MEASURED_SHARE * steps * step_cost / measurement_cost)
+        interval = math.ceil(steps / min(max(times, MIN_MEASURED), MAX_MEASURED))
         return range(interval, steps - interval // 2, interval)
 
     def modules(self) -> dict[str, torch.nn.Module]:

@@ -13,11 +13,11 @@ import torch
 from elmo.data.stream import StreamPosition
 from elmo.errors import ElmoError
 from elmo.model.weights import is_finite
-from elmo.nn.cell import repays_compiling
+from elmo.nn.cell import is_worth_compiling
 from elmo.nn.device import exact_float32
 from elmo.nn.lstm import LSTMState
 from elmo.nn.softmax import Softmax
-from elmo.train.agreement import StopAndSave, any_worker, gather_rows, interruptible
+from elmo.train.agreement import StopAndSave, gather_rows, interruptible, is_true_on_any_worker
 from elmo.train.checkpoints import (
     Checkpoint,
     CheckpointFolder,
@@ -33,7 +33,7 @@ from elmo.train.step import WORD_MATRIX, StepFigures, Stepper, WorkerGroup
 
 REPORT_STEPS = 10
 Reporter = Callable[[str, dict[str, float]], None]
-Interrupted = Callable[[], bool]
+AskStop = Callable[[], bool]
 
 
 def fit(job: TrainingJob, *, workers: WorkerGroup, report: Reporter) -> TrainingProgress:
@@ -48,11 +48,11 @@ def fit(job: TrainingJob, *, workers: WorkerGroup, report: Reporter) -> Training
     """
     # Decided by the job alone, so that a resumed training rounds as before.
     tokens = job.shards.tokens("train") * job.settings.epochs
-    job.bilm.lstm.compiled = repays_compiling(tokens, job.bilm.config.cells)
+    job.bilm.lstm.compiled = is_worth_compiling(tokens, job.bilm.config.cells)
     training = _Training(job, workers, report if workers.rank == 0 else lambda *_: None)
     stop = job.stop if workers.rank == 0 else None  # one looks for all
     with exact_float32(workers.device), interruptible(stop) as is_interrupted:
-        progress, state = training.begin()
+        progress, state = training.start_or_resume()
         if not progress.finished:
             training.report("machine", {"step": progress.step})
             _take_steps(training, progress, state, is_interrupted)
@@ -67,13 +67,13 @@ def heldout_perplexity(job: TrainingJob, *, workers: WorkerGroup) -> Perplexity:
 
 
 def _take_steps(
-    training: "_Training", progress: TrainingProgress, state: LSTMState, is_interrupted: Interrupted
+    training: "_Training", progress: TrainingProgress, state: LSTMState, is_interrupted: AskStop
 ) -> None:
     """Take the remaining steps, and update `progress`."""
     settings, checkpoints = training.job.settings, training.checkpoints
     stop_and_save = StopAndSave(training.workers, minutes=training.job.checkpointing.minutes)
     position_after: Callable[[], StreamPosition] | None = None
-    windows = training.stepper.read(training.stream, progress.position, step=progress.step)
+    windows = training.stepper.read_steps(training.stream, progress.position, step=progress.step)
     try:
         if progress.due:
             progress.due = not training.measure(progress, is_interrupted)
@@ -88,7 +88,7 @@ def _take_steps(
             training.pending_figures = figures
             progress.step += 1
             progress.tokens += figures.predictions
-            is_measured = progress.step in training.measured_after
+            is_measured = progress.step in training.measurement_steps
             if is_measured:
                 training.show_last_step(progress)
                 progress.due = not training.measure(progress, is_interrupted)
@@ -106,12 +106,13 @@ def _take_steps(
         training.show_last_step(progress)
         if position_after is not None:
             progress.position = position_after()
-        is_measured = progress.step in training.measured_after
+        is_measured = progress.step in training.measurement_steps
         progress.finished = is_measured or training.measure(progress, is_interrupted)
         training.save(progress, state)
         checkpoints.wait()
     except (FloatingPointError, NotFinite):
-        training.flush_curves()
+        if training.workers.rank == 0:
+            training.curves.flush()
         checkpoints.wait()
         raise ElmoError(
             f"training diverged after step {progress.step}: a loss, gradient or weight is not "
@@ -135,9 +136,9 @@ class _Training:
                 self.parameters[name] = parameter.data
         settings = job.settings
         self.stream = job.stream("train", workers, epochs=settings.epochs, seed=settings.seed)
-        self.positions = self.stream.predictions_per_epoch * settings.epochs
-        self.steps = math.ceil(self.positions / (settings.rows * settings.window))
-        self.measured_after = job.measured_after(self.steps)
+        self.total_predictions = self.stream.predictions_per_epoch * settings.epochs
+        self.steps = math.ceil(self.total_predictions / (settings.rows * settings.window))
+        self.measurement_steps = job.measurement_steps(self.steps)
         is_sampled = settings.softmax == "sampled" and isinstance(job.softmax, Softmax)
         self.optimizer = Optimizer(
             settings.optimizer,
@@ -154,7 +155,7 @@ class _Training:
             None  # the figures of the last step, not read yet
         )
 
-    def begin(self) -> tuple[TrainingProgress, LSTMState]:
+    def start_or_resume(self) -> tuple[TrainingProgress, LSTMState]:
         """Start anew, or resume from the newest checkpoint, read by the first worker alone."""
         rows = self.job.settings.rows
         state = self.job.bilm.lstm.zero_state(rows)
@@ -189,7 +190,7 @@ class _Training:
             nats=sum(figures.nats_by_direction),
             predictions=figures.predictions,
             norm=figures.gradient_norm,
-            clipped=figures.clipped,
+            clipped=figures.was_clipped,
         )
         self.speed.add(figures.predictions)
         if progress.step % REPORT_STEPS:
@@ -204,17 +205,17 @@ class _Training:
             **means.curve_row(),
         }
         self._add_to_curve("train.tsv", row)
-        rate, remaining = self.speed.rate, max(0, self.positions - progress.tokens)
+        rate, remaining = self.speed.rate, max(0, self.total_predictions - progress.tokens)
         speed = {"tokens_per_second": rate, "seconds_left": remaining / rate}
         self.report("train", row | speed | _peak_memory(self.workers.device))
 
-    def measure(self, progress: TrainingProgress, is_interrupted: Interrupted) -> bool:
+    def measure(self, progress: TrainingProgress, is_interrupted: AskStop) -> bool:
         """Measure the held-out perplexity; return false if that was interrupted."""
         try:
             with self.optimizer.temporarily_caught_up(step=progress.step):
                 perplexity, is_whole = self.heldout.perplexity(
                     tokens=self.job.settings.evaluate_tokens,
-                    is_interrupted=lambda: any_worker(self.workers, is_interrupted()),
+                    is_interrupted=lambda: is_true_on_any_worker(self.workers, is_interrupted()),
                 )
         except KeyboardInterrupt:
             return False
@@ -235,18 +236,13 @@ class _Training:
         tensors = state_tensors(self.job.modules(), self.optimizer.slots)
         # Nothing that is not finite may become what training resumes from.
         is_broken = not all(is_finite(value) for value in tensors.values())
-        if any_worker(self.workers, is_broken):
+        if is_true_on_any_worker(self.workers, is_broken):
             raise FloatingPointError
         all_rows = gather_rows(state, self.workers, rows=self.job.settings.rows)
         if self.workers.rank == 0:
             self.curves.flush()  # before the checkpoint, which its rows belong to
             tensors |= {"carry.h": all_rows.h_LSBP, "carry.c": all_rows.c_LSBC}
             self.checkpoints.save(Checkpoint(tensors, progress), best_step=progress.best_step)
-
-    def flush_curves(self) -> None:
-        """Write the curves up to now."""
-        if self.workers.rank == 0:
-            self.curves.flush()
 
     def restore_best(self, progress: TrainingProgress) -> None:
         """Put the weights of the best measurement into the model and softmax."""
@@ -274,10 +270,10 @@ class _Speed:
         self.tokens, self.seconds, self.counted_until = 0, 0.0, time.monotonic()
 
     def add(self, tokens: int) -> None:
-        clock = time.monotonic()
+        time_now = time.monotonic()
         self.tokens += tokens
-        self.seconds += clock - self.counted_until
-        self.counted_until = clock
+        self.seconds += time_now - self.counted_until
+        self.counted_until = time_now
 
     def restart(self) -> None:
         self.counted_until = time.monotonic()

@@ -13,10 +13,10 @@ import torch
 
 from elmo.settings import PRECISIONS, Precision
 
-WORTH = 1.25  # a precision is called faster from this factor on
+MIN_SPEEDUP = 1.25  # a precision is called faster from this factor on
 _ROWS, _WIDTH, _REPEATS = 512, 1024, 25  # the best of many
 _PROBE_ROWS = 16  # of a first product, which shows whether the whole one takes too long
-_LONGEST = 0.5  # seconds a product may take to be timed whole, and all of one precision
+_MAX_SECONDS = 0.5  # seconds a product may take to be timed whole, and all of one precision
 
 
 class MatrixSpeeds(NamedTuple):
@@ -32,32 +32,32 @@ class MatrixSpeeds(NamedTuple):
 
 
 @cache
-def matrix_speeds(device: torch.device) -> MatrixSpeeds:
+def measure_matrix_speeds(device: torch.device) -> MatrixSpeeds:
     """Return the speed of a matrix product (512, 1024) × (1024, 1024) in each precision, measured
     once in this process."""
     return MatrixSpeeds(*(_measure(getattr(torch, name), device) for name in PRECISIONS))
 
 
-def faster_precision(speeds: MatrixSpeeds) -> Precision:
-    """Return the precision that `auto` means: bfloat16 if its matrix products are at least `WORTH`
-    (1.25) times as fast, else float32."""
-    return "bfloat16" if speeds.speedup("bfloat16", "float32") >= WORTH else "float32"
+def choose_faster_precision(speeds: MatrixSpeeds) -> Precision:
+    """Return the precision that `auto` means: bfloat16 if its matrix products are at least
+    `MIN_SPEEDUP` (1.25) times as fast, else float32."""
+    return "bfloat16" if speeds.speedup("bfloat16", "float32") >= MIN_SPEEDUP else "float32"
 
 
 def _measure(precision: torch.dtype, device: torch.device) -> float:
     a = torch.ones(_ROWS, _WIDTH, dtype=precision, device=device)
     b = torch.ones(_WIDTH, _WIDTH, dtype=precision, device=device)
     probe = a[:_PROBE_ROWS]
-    seconds = min(_seconds(probe, b, device) for _ in range(2)) / _PROBE_ROWS
-    if seconds * _ROWS < _LONGEST:
-        timed: list[float] = []
-        while len(timed) < _REPEATS and sum(timed) < _LONGEST:
-            timed.append(_seconds(a, b, device))
-        seconds = min(timed) / _ROWS
+    seconds = min(_time_product(probe, b, device) for _ in range(2)) / _PROBE_ROWS
+    if seconds * _ROWS < _MAX_SECONDS:
+        times: list[float] = []
+        while len(times) < _REPEATS and sum(times) < _MAX_SECONDS:
+            times.append(_time_product(a, b, device))
+        seconds = min(times) / _ROWS
     return 2 * _WIDTH * _WIDTH / seconds / 1e9
 
 
-def _seconds(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> float:
+def _time_product(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> float:
     if device.type == "cuda":
         start = time.perf_counter()
         torch.mm(a, b)

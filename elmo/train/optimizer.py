@@ -65,7 +65,7 @@ class Optimizer:
         self.slots: dict[str, Tensor] = {}
         initial_value = settings.accumulator if settings.name == "adagrad" else 0.0
         for name, parameter in parameters.items():
-            for kind in self._kinds():
+            for kind in self._moments():
                 self.slots[f"{name}.{kind}"] = torch.full_like(parameter, initial_value)
         self._missed: dict[str, _MissedSteps] = {}
         if settings.name == "adamw":
@@ -86,21 +86,21 @@ class Optimizer:
         `word_rows[name]` are these rows; call `catch_up` on them first.
         """
         moves_by_decay: dict[float, list[_RowUpdate]] = {}
-        scattered = []
+        row_updates = []
         for name, gradient in gradients.items():
-            tensors = [self.parameters[name], *(self.slots[f"{name}.{k}"] for k in self._kinds())]
+            tensors = [self.parameters[name], *(self.slots[f"{name}.{s}"] for s in self._moments())]
             decay = self.settings.weight_decay if has_weight_decay(name) else 0.0
             row_tensors = tensors
             if name in word_rows:
                 row_numbers = word_rows[name].on_device
                 row_tensors = [tensor[row_numbers] for tensor in tensors]
-                scattered.append((tensors, row_numbers, row_tensors))
+                row_updates.append((tensors, row_numbers, row_tensors))
                 if name in self._missed:
                     self.slots[f"{name}.taken"].numpy()[word_rows[name].numbers] = step + 1
             moves_by_decay.setdefault(decay, []).append(_RowUpdate(gradient, *row_tensors))
         for decay, moves in moves_by_decay.items():
             self._move(moves, step, decay)
-        for tensors, row_numbers, row_tensors in scattered:
+        for tensors, row_numbers, row_tensors in row_updates:
             for tensor, row_values in zip(tensors, row_tensors, strict=True):
                 tensor[row_numbers] = row_values
 
@@ -159,18 +159,18 @@ class Optimizer:
         if len(rows_R) == 0:
             return
         row_numbers = device_tensor(rows_R, parameter.device)
-        mean, square = (self.slots[f"{name}.{kind}"] for kind in self._kinds())
+        mean, square = (self.slots[f"{name}.{kind}"] for kind in self._moments())
         factors = np.stack(self._missed[name].effect(last_steps[rows_R], step)).astype(np.float32)
         factors_4R = device_tensor(factors, parameter.device).to(parameter.dtype)
-        kept, move, mean_left, square_left = factors_4R.view(4, -1, *[1] * (parameter.dim() - 1))
+        left, move, mean_left, square_left = factors_4R.view(4, -1, *[1] * (parameter.dim() - 1))
         mean_R, square_R = mean[row_numbers], square[row_numbers]
         scale = square_R.sqrt().add_(self.settings.epsilon).clamp_min_(torch.finfo().tiny)
-        parameter[row_numbers] = parameter[row_numbers] * kept - mean_R / scale * move
+        parameter[row_numbers] = parameter[row_numbers] * left - mean_R / scale * move
         if state:
             mean[row_numbers], square[row_numbers] = mean_R * mean_left, square_R * square_left
             last_steps[rows_R] = step
 
-    def _kinds(self) -> tuple[str, ...]:
+    def _moments(self) -> tuple[str, ...]:
         return ("sum",) if self.settings.name == "adagrad" else ("mean", "square")
 
     def _move(self, moves: list["_RowUpdate"], step: int, decay: float) -> None:
@@ -223,7 +223,7 @@ class _MissedSteps:
         self.settings, self.decay, self.steps = settings, decay, steps
         self.ratio = settings.beta1 / math.sqrt(settings.beta2) if settings.beta1 > 0 else 0.0
         self._restart()
-        self._fallen = [np.ones(1), np.ones(1)]  # β1 and β2 to the power of each number of steps
+        self._beta_powers = [np.ones(1), np.ones(1)]  # of β1 and β2
         self.reach = 1 + math.ceil(math.log(NEGLIGIBLE) / math.log(max(self.ratio, NEGLIGIBLE)))
         self._powers = np.ones(1)
 
@@ -246,10 +246,10 @@ class _MissedSteps:
             self._add()
         kept_R = np.exp(self._log_kept[step] - self._log_kept[last_step_R])
         missed_R = step - last_step_R
-        if step >= len(self._fallen[0]):
+        if step >= len(self._beta_powers[0]):
             steps = np.arange(2 * step + 16, dtype=np.float64)
-            self._fallen = [self.settings.beta1**steps, self.settings.beta2**steps]
-        mean_left_R, square_left_R = (fallen[missed_R] for fallen in self._fallen)
+            self._beta_powers = [self.settings.beta1**steps, self.settings.beta2**steps]
+        mean_left_R, square_left_R = (powers[missed_R] for powers in self._beta_powers)
         return kept_R, kept_R * self._moves[last_step_R], mean_left_R, square_left_R
 
     def _add(self) -> None:
@@ -271,8 +271,8 @@ class _MissedSteps:
         square_correction = 1 - settings.beta2 ** (step + 1)
         move = lr * math.sqrt(square_correction) / mean_correction
         earlier_steps = slice(begin, step + 1)
-        grown = np.exp(self._log_kept[earlier_steps] - self._log_kept[step + 1])
-        self._moves[earlier_steps] += move * self._powers[count:0:-1] * grown
+        growth = np.exp(self._log_kept[earlier_steps] - self._log_kept[step + 1])
+        self._moves[earlier_steps] += move * self._powers[count:0:-1] * growth
         self._steps = step + 1
 
 

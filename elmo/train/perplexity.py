@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END
-from elmo.data.stream import Window, WindowStream, byte_lengths, lay_out_both_ways, prefetch
+from elmo.data.stream import Window, WindowStream, byte_lengths, lay_out_both_directions, prefetch
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.model.folder import Model
@@ -32,16 +32,16 @@ from elmo.nn.device import (
 )
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import LSTMState
-from elmo.nn.softmax import Softmax, negative_log_likelihoods, restored_softmax
+from elmo.nn.softmax import Softmax, negative_log_likelihoods, restore_softmax
 
 TOKENS_AT_ONCE = 4096  # of sentences in memory, and of a long one
-LEAST_TIME_STEPS = 64  # of a long row that are read at once, however many rows there are
+MIN_TIME_STEPS = 64  # of a long row that are read at once, however many rows there are
 TYPES_AT_ONCE = 8192  # distinct tokens encoded at a time
 BLOCK_TOKENS = 1 << 18  # of sentences from which those of like length are read together
 Item = TypeVar("Item")
 OnWindow = Callable[[int, int], None]  # called with the tokens read so far, and those to read
-TOO_MANY_NATS = 700  # e to the power of more is no float
-MOST_HELDOUT_TOKENS = 200_000  # of the held-out text that are measured: an error of 0.6 %
+MAX_NATS = 700  # e to the power of more is no float
+MAX_HELDOUT_TOKENS = 200_000  # of the held-out text that are measured: an error of 0.6 %
 
 
 class NotFinite(ElmoError):
@@ -110,9 +110,9 @@ class PerplexityEvaluator:
         for window in windows:
             nats_STB, state = self.nats_of_window(window, state if carry else None, reset=reset)
             totals += self._sum_window(window, nats_STB)
-        summed = self.sum_over_workers(totals.tolist())
-        forward, backward, count, sentences, unk, size, *unigrams = summed
-        if not max(forward, backward) <= TOO_MANY_NATS * count:
+        sums = self.sum_over_workers(totals.tolist())
+        forward, backward, count, sentences, unk, size, *unigrams = sums
+        if not max(forward, backward) <= MAX_NATS * count:
             raise NotFinite(
                 "the perplexity is not a finite number: the model's weights are damaged, or its "
                 "training diverged"
@@ -147,15 +147,15 @@ class PerplexityEvaluator:
         x_NP = self._encode(window.characters_NK, device)
         starts_STB = device_tensor(window.reset_TB, device).expand(2, -1, -1)
         nats = []
-        time_steps = max(LEAST_TIME_STEPS, TOKENS_AT_ONCE // B)
+        time_steps = max(MIN_TIME_STEPS, TOKENS_AT_ONCE // B)
         for piece in (slice(start, start + time_steps) for start in range(0, T, time_steps)):
             x_STBP = x_NP[device_tensor(index_STB[:, piece], device)]
             reset_STB = starts_STB[:, piece] if reset else None
             ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB)
-            piece_STB = device_tensor(targets_STB[:, piece], device)
+            part_STB = device_tensor(targets_STB[:, piece], device)
             h_NP = ys[-1].reshape(-1, ys[-1].shape[-1])
-            nats_N = negative_log_likelihoods(self.softmax, h_NP, piece_STB.reshape(-1))
-            nats.append(nats_N.view(piece_STB.shape))
+            nats_N = negative_log_likelihoods(self.softmax, h_NP, part_STB.reshape(-1))
+            nats.append(nats_N.view(part_STB.shape))
         return torch.cat(nats, 1), state
 
     def _encode(self, characters_NK: np.ndarray, device: torch.device) -> Tensor:
@@ -199,13 +199,13 @@ class HeldOutText:
         self, *, tokens: int = 0, is_interrupted: Callable[[], bool] | None = None
     ) -> tuple[Perplexity, bool]:
         """Return the perplexity of about `tokens` tokens (0: the whole text), and whether they are
-        the most that is ever read: the whole text, or about `MOST_HELDOUT_TOKENS` tokens of a
+        the most that is ever read: the whole text, or about `MAX_HELDOUT_TOKENS` tokens of a
         longer one.
 
         Each row reads its part from the beginning, so the tokens are spread over the text.
         `is_interrupted` is called once per window; if it returns true, raise `KeyboardInterrupt`.
         """
-        limit = min(tokens or MOST_HELDOUT_TOKENS, MOST_HELDOUT_TOKENS)
+        limit = min(tokens or MAX_HELDOUT_TOKENS, MAX_HELDOUT_TOKENS)
         is_whole_text = True
 
         def windows() -> Iterator[Window]:
@@ -215,7 +215,7 @@ class HeldOutText:
                 for window, _ in items:
                     self.on_window(min(tokens_read, total), total)  # sentence ends are read besides
                     if limit <= tokens_read:
-                        is_whole_text = limit == MOST_HELDOUT_TOKENS
+                        is_whole_text = limit == MAX_HELDOUT_TOKENS
                         return
                     tokens_read += window.count // 2
                     if is_interrupted is not None and is_interrupted():
@@ -239,12 +239,14 @@ def perplexity(model: Model, sentences: Iterable[Sequence[str]]) -> Perplexity:
     Memory does not grow with their number.
     """
     windows = (
-        window for block in token_blocks(sentences, len) for _, window in _windows(model, block)
+        window
+        for block in token_blocks(sentences, len)
+        for _, window in _make_windows(model, block)
     )
     first_window = next(windows, None)
     if first_window is None:
         raise ElmoError("the text has no tokens, so it has no perplexity")
-    return evaluator_of(model).perplexity(chain([first_window], windows), reset=True, carry=False)
+    return make_evaluator(model).perplexity(chain([first_window], windows), reset=True, carry=False)
 
 
 def token_blocks(items: Iterable[Item], tokens: Callable[[Item], int]) -> Iterator[list[Item]]:
@@ -272,11 +274,11 @@ def sentence_scores(
 ) -> list[SentenceScore]:
     """Return the −log p of each sentence in both directions; that of an empty sentence is 0.
 
-    Pass `evaluator_of(model)` as `evaluator` if you call this for many blocks of text.
+    Pass `make_evaluator(model)` as `evaluator` if you call this for many blocks of text.
     """
     scores = [SentenceScore(0.0, 0.0)] * len(sentences)
-    evaluator = evaluator or evaluator_of(model)
-    for rows, window in _windows(model, sentences):
+    evaluator = evaluator or make_evaluator(model)
+    for rows, window in _make_windows(model, sentences):
         nats_STB, _ = evaluator.nats_of_window(window, None, reset=True)
         mask_TB = torch.from_numpy(window.mask_TB)
         forward, backward = (nats_STB.cpu().double() * mask_TB).sum(1)[:, : len(rows)].tolist()
@@ -287,19 +289,19 @@ def sentence_scores(
     return scores
 
 
-def evaluator_of(model: Model) -> PerplexityEvaluator:
+def make_evaluator(model: Model) -> PerplexityEvaluator:
     """Return an evaluator in float32 of a model that has a softmax, or raise `ElmoError`."""
     if model.softmax is None:
         raise ElmoError("the model has no softmax (2018 files have none); fine-tune it to get one")
     return PerplexityEvaluator(
         model.bilm,
-        restored_softmax(model.softmax).to(model.bilm.lstm.weight[0].device),
+        restore_softmax(model.softmax).to(model.bilm.lstm.weight[0].device),
         model.vocabulary,
         precision=torch.float32,
     )
 
 
-def _windows(
+def _make_windows(
     model: Model, sentences: Sequence[Sequence[str]]
 ) -> Iterator[tuple[list[int], Window]]:
     """Yield batches of sentences of similar length, each as one window whose rows start from
@@ -308,10 +310,10 @@ def _windows(
     while order:
         rows = order[: max(1, TOKENS_AT_ONCE // (len(sentences[order[0]]) + 1))]
         order = order[len(rows) :]
-        yield rows, _window(model, [sentences[row] for row in rows])
+        yield rows, _make_window(model, [sentences[row] for row in rows])
 
 
-def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
+def _make_window(model: Model, sentences: list[Sequence[str]]) -> Window:
     vocabulary = model.vocabulary
     types: dict[str, int] = {}
     time_steps, rows = max(map(len, sentences)) + 1, len(sentences)
@@ -327,7 +329,7 @@ def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
         keys = np.array([types.setdefault(token, len(types)) for token in sentence], np.int64)
         words = vocabulary.ids(sentence).astype(np.int64)
         length = np.array([len(sentence)])
-        block = lay_out_both_ways(keys, words, length, vocabulary)
+        block = lay_out_both_directions(keys, words, length, vocabulary)
         n = len(sentence) + 1
         index_STB[:, :n, row], targets_STB[:, :n, row] = block.keys_Sn, block.words_Sn
         index_STB[0, 0, row], index_STB[1, 0, row] = boundaries

@@ -29,7 +29,7 @@ from torch import Tensor
 from elmo.data.stream import StreamPosition, Window, WindowStream
 from elmo.errors import ElmoError
 from elmo.nn.bilm import BiLM, token_vectors
-from elmo.nn.cell import fused
+from elmo.nn.cell import fuse_on_gpu
 from elmo.nn.device import copy_to_host, device_tensor, prefers_large_operations
 from elmo.nn.dropout import dropout_scales
 from elmo.nn.encoder import CharacterEncoder
@@ -85,16 +85,16 @@ class WorkerGroup:
         raised on all too. All workers must call it together."""
         if self.size == 1:
             return function()
-        outcome: list[Any] = [None]
+        results: list[Any] = [None]
         if self.rank == 0:
             try:
-                outcome = [function()]
+                results = [function()]
             except ElmoError as error:
-                outcome = [error]
-        dist.broadcast_object_list(outcome, 0, device=self.device)
-        if isinstance(outcome[0], ElmoError):
-            raise outcome[0]
-        result: Result = outcome[0]
+                results = [error]
+        dist.broadcast_object_list(results, 0, device=self.device)
+        if isinstance(results[0], ElmoError):
+            raise results[0]
+        result: Result = results[0]
         return result
 
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
@@ -136,7 +136,7 @@ class StepFigures:
         return self._read[1], self._read[2]
 
     @property
-    def clipped(self) -> bool:
+    def was_clipped(self) -> bool:
         """Tell whether the gradients were clipped."""
         return 0 < self._clip < self.gradient_norm
 
@@ -188,10 +188,10 @@ class Stepper:
         self._compiled = bool(bilm.lstm.compiled)
         if isinstance(bilm.encoder, CharacterEncoder):
             bilm.encoder.compiled = self._compiled
-        self._readers: Any = None
+        self._reader_group: Any = None
         if workers.size > 1:
             backend = "gloo" if workers.device.type == "cuda" else None
-            self._readers = dist.new_group(backend=backend)
+            self._reader_group = dist.new_group(backend=backend)
         pads = prefers_large_operations(workers.device)
         self.preparer = StepPreparer(
             settings,
@@ -200,7 +200,7 @@ class Stepper:
             rows=workers.own_rows(settings.rows),
             device=workers.device,
             pad=getattr(bilm.encoder, "pad_to_few_shapes", None) if pads else None,
-            gather=self._gather if workers.size > 1 else None,
+            gather=self._gather_words if workers.size > 1 else None,
         )
 
     def prepare(self, window: Window, *, step: int) -> StepInput:
@@ -208,18 +208,18 @@ class Stepper:
         any thread may do so, ahead of the step."""
         return self.preparer.prepare(window, step=step)
 
-    def read(
+    def read_steps(
         self, stream: WindowStream, position: StreamPosition, *, step: int
     ) -> Generator[PreparedStep, None, None]:
         """Yield what each step needs, from a position of the text and step number `step` on, and
         how to compute the position after it; both are computed ahead of the step."""
-        beside_gpu = self.workers.device.type == "cuda" and self._compiled
+        is_on_gpu = self.workers.device.type == "cuda" and self._compiled
         return read_ahead(
             self.preparer,
             stream,
             position,
             step=step,
-            in_process=beside_gpu and self.workers.size == 1,
+            in_process=is_on_gpu and self.workers.size == 1,
         )
 
     def step(
@@ -243,7 +243,7 @@ class Stepper:
             device_tensor(step_input.index_STB, device),
             state,
             reset_STB,
-            self._drop(step_input.keys_LB),
+            self._make_dropout(step_input.keys_LB),
             precision=self.precision,
         )
         loss, nats_S, word_rows, leaves = self._loss(h_STBP, step_input, step)
@@ -320,7 +320,7 @@ class Stepper:
             loss, nats_N = full_softmax_loss(
                 h_NP, targets_N, self.softmax.weight, self.softmax.bias
             )
-            return loss, _by_direction(nats_N), {}, leaves
+            return loss, _sum_by_direction(nats_N), {}, leaves
         draws, used_rows = step_input.draws, step_input.used_rows
         assert used_rows is not None
         word_rows = WordRows(used_rows.numbers, device_tensor(used_rows.on_host, device))
@@ -337,7 +337,7 @@ class Stepper:
                 used_rows.rows[0],
                 compiled=self._compiled,
             )
-            nats_S = _by_direction(nats_N)
+            nats_S = _sum_by_direction(nats_N)
         else:
             compiled = self._compiled
             losses = [
@@ -348,16 +348,16 @@ class Stepper:
         leaves = dict(zip(WORD_MATRIX, (weight_UP, bias_U), strict=True))
         return loss, nats_S, dict.fromkeys(WORD_MATRIX, word_rows), leaves
 
-    def _gather(self, words: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    def _gather_words(self, words: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
         """Return the distinct words of each worker's part of the window, exchanged between CPUs."""
         rows = -(-self.settings.rows // self.workers.size)
         padded = torch.full((2 * self.settings.window * rows,), -1)
         padded[: len(words)] = torch.from_numpy(words)
         parts = [torch.full_like(padded, -1) for _ in self.workers.ranks]
-        dist.all_gather(parts, padded, group=self._readers)
+        dist.all_gather(parts, padded, group=self._reader_group)
         return [part.numpy()[part.numpy() >= 0] for part in parts]
 
-    def _drop(self, keys_LB: Tensor | None) -> Drop:
+    def _make_dropout(self, keys_LB: Tensor | None) -> Drop:
         """Return the dropout of this worker's rows, keyed by seed, step, layer and row."""
         if keys_LB is None:
             return lambda x_STBP, layer: x_STBP
@@ -365,7 +365,7 @@ class Stepper:
         shape = (2, settings.window, keys_LB.shape[1], self.bilm.config.projection)
         device, scales = self.workers.device, dropout_scales
         if self._compiled:
-            scales = fused(dropout_scales, device)
+            scales = fuse_on_gpu(dropout_scales, device)
         scales_LSTBP = scales(
             shape, device_tensor(keys_LB, device), settings.dropout, self.precision
         )
@@ -387,6 +387,6 @@ def clip_gradients_(gradients: list[Tensor], norm: Tensor, limit: float) -> None
         torch._foreach_mul_(gradients, limit / float(norm))
 
 
-def _by_direction(nats_N: Tensor) -> Tensor:
+def _sum_by_direction(nats_N: Tensor) -> Tensor:
     """Return the sums of both directions, detached, float64."""
     return nats_N.detach().view(2, -1).sum(1, dtype=torch.float64)

@@ -23,47 +23,47 @@ from ..terminal.progress import Progress, say
 from .free_cores import PAUSE, WaitReport, placeable_workers
 
 RETRIES = 3  # of an item whose worker died
-LOOK = 5.0  # seconds between looks at the size of the cluster
+SIZE_CHECK_SECONDS = 5.0  # between two checks of the size of the cluster
 
 
 def run_actors(
     ray: Any,
-    kind: Callable[..., Any],
+    worker_type: Callable[..., Any],
     arguments: Sequence[Any],
     work: Sequence[Any],
     cluster: Cluster,
     retries: "RetryCount",
     progress: Progress,
 ) -> Iterator[Any]:
-    """Yield what actors `kind(*arguments)` return for the items of `work`, in order of completion.
+    """Yield what actors `worker_type(*arguments)` return for the items of `work`, as they finish.
 
     `ray` is the module `ray`, connected; `retries` counts the workers that die, `progress` the
     results. Only actors that have started are given items, so one that can't be placed holds up
     nothing.
     """
-    waiting, looked_at = WaitReport(retries.label, cluster), float("-inf")
-    actors = _Actors(ray, _actor_class(ray, kind, arguments, cluster), retries)
+    wait_report, last_check = WaitReport(retries.label, cluster), float("-inf")
+    actors = _Actors(ray, _actor_class(ray, worker_type, arguments, cluster), retries)
     queue = deque(work)
     try:
         while queue or actors.busy:
-            if time.monotonic() - looked_at > LOOK:
-                looked_at, actor_limit = time.monotonic(), _actor_limit(ray, cluster)
+            if time.monotonic() - last_check > SIZE_CHECK_SECONDS:
+                last_check, actor_limit = time.monotonic(), _actor_limit(ray, cluster)
             while len(actors) < min(actor_limit, len(queue) + len(actors.busy)):
                 actors.start()
             while queue and actors.idle:
-                actors.give(queue.popleft())
+                actors.assign(queue.popleft())
             references = actors.wait_any()
             if not references and not actors.busy:
-                waiting.report_missing("a core" + " and a GPU" * cluster.gpu, ray)
+                wait_report.report_missing("a core" + " and a GPU" * cluster.gpu, ray)
             for reference in references:
-                waiting.reset()
+                wait_report.reset()
                 if reference in actors.starting:
                     actors.add_started(reference)
                     continue
                 item = actors.busy[reference][1]
                 try:
                     result = actors.result(reference)
-                except _loss_types(ray):  # counted
+                except _loss_errors(ray):  # counted
                     queue.appendleft(item)
                     continue
                 progress.advance()
@@ -78,8 +78,8 @@ def run_actors(
 class _Actors:
     """Actors that are starting, idle, or busy with an item."""
 
-    def __init__(self, ray: Any, remote: Any, retries: "RetryCount") -> None:
-        self.ray, self.remote, self.retries = ray, remote, retries
+    def __init__(self, ray: Any, actor_class: Any, retries: "RetryCount") -> None:
+        self.ray, self.actor_class, self.retries = ray, actor_class, retries
         self.starting: dict[Any, Any] = {}  # by what Ray gives back once they have started
         self.idle: list[Any] = []
         self.busy: dict[Any, tuple[Any, Any]] = {}  # the actor and its item, by its result
@@ -89,13 +89,13 @@ class _Actors:
 
     def start(self) -> None:
         """Start another actor."""
-        actor = self.remote.remote()
+        actor = self.actor_class.remote()
         self.starting[actor.start.remote()] = actor
 
-    def give(self, item: Any) -> None:
-        """Give an item to an idle actor."""
+    def assign(self, item: Any) -> None:
+        """Assign an item to an idle actor."""
         actor = self.idle.pop()
-        self.busy[actor.do.remote(item)] = (actor, item)
+        self.busy[actor.call.remote(item)] = (actor, item)
 
     def wait_any(self) -> list[Any]:
         """Return the references that are ready: of actors that started, or of finished items."""
@@ -109,7 +109,7 @@ class _Actors:
         try:
             get_result(self.ray, reference)
             self.idle.append(actor)
-        except _loss_types(self.ray) as error:
+        except _loss_errors(self.ray) as error:
             self.retries.count(None, error)
 
     def result(self, reference: Any) -> Any:
@@ -117,7 +117,7 @@ class _Actors:
         actor, item = self.busy.pop(reference)
         try:
             result = get_result(self.ray, reference)
-        except _loss_types(self.ray) as error:
+        except _loss_errors(self.ray) as error:
             self.ray.kill(actor)
             self.retries.count(item, error)
             raise
@@ -179,26 +179,26 @@ class RetryCount:
 
 
 def _actor_class(
-    ray: Any, kind: Callable[..., Any], arguments: Sequence[Any], cluster: Cluster
+    ray: Any, worker_type: Callable[..., Any], arguments: Sequence[Any], cluster: Cluster
 ) -> Any:
-    """The class of the pool's actors. Each makes its `kind` in `start`, so that an error of that is
-    raised as it is."""
+    """Return the class of the pool's actors. Each makes its worker in `start`, which raises the
+    worker's own errors."""
 
     class Actor:
-        """Makes its instance of `kind` when it is started, and hands it one item at a time."""
+        """Makes its worker when it is started, and hands it one item at a time."""
 
         def start(self) -> None:
             keep_freed_memory()
-            self.instance = kind(*arguments)
+            self.instance = worker_type(*arguments)
 
-        def do(self, item: Any) -> Any:
+        def call(self, item: Any) -> Any:
             return self.instance(item)
 
     options = {"num_cpus": 1, "num_gpus": int(cluster.gpu)}
     return ray.remote(**options, max_restarts=0, max_task_retries=0)(Actor)
 
 
-def _loss_types(ray: Any) -> tuple[type[Exception], ...]:
+def _loss_errors(ray: Any) -> tuple[type[Exception], ...]:
     """Return the exceptions by which Ray reports a lost worker, node or result."""
     names = "RayActorError WorkerCrashedError OutOfMemoryError NodeDiedError ObjectLostError"
     return tuple(getattr(ray.exceptions, name) for name in [*names.split(), "LocalRayletDiedError"])

@@ -32,9 +32,9 @@ def check_nodes(ray: Any, folders: Sequence[Location], *, timeout: float = ANSWE
     this machine, and no check is made.
     """
     packages = {name: package_version(name) for name in PACKAGES}
-    nodes = _other_nodes(ray)
-    with markers(folders) as marker_by_folder:
-        problems = _ask_all(ray, nodes, (packages, code_digest(), marker_by_folder), timeout)
+    nodes = _worker_nodes(ray)
+    with write_markers(folders) as marker_by_folder:
+        problems = _check_all(ray, nodes, (packages, code_digest(), marker_by_folder), timeout)
     nodes_by_cause: dict[str, list[str]] = {}
     for node, cause in problems:
         nodes_by_cause.setdefault(cause, []).append(node)
@@ -50,38 +50,38 @@ def check_nodes(ray: Any, folders: Sequence[Location], *, timeout: float = ANSWE
 
 def check_node(
     packages: Mapping[str, str],
-    code: str,
+    expected_digest: str,
     marker_by_folder: Mapping[str, tuple[str, str]],
     *,
     cache_seconds: float = CACHE_SECONDS,
 ) -> list[str]:
     """Return the problems of the node that this runs on, one sentence each.
 
-    It must have the package versions `packages`, the `code_digest` `code`, and the files that
-    `markers` yields; these may take up to `cache_seconds` to appear.
+    It must have the package versions `packages`, the code whose digest is `expected_digest`, and
+    the files that `write_markers` yields; these may take up to `cache_seconds` to appear.
     """
     problems = []
     for name, version in packages.items():
         if (installed := package_version(name)) != version:
             note = f"{installed}, and the driver has {version}" if installed else "is not installed"
             problems.append(f"{name} {note}; {_IMAGE_ADVICE}")
-    if code_digest() != code:
+    if code_digest() != expected_digest:
         problems.append(
             f"{PACKAGE.parent} has another version of the code; send it (elmo submit) or mount it"
         )
     deadline = time.monotonic() + cache_seconds
     for folder, (name, content) in marker_by_folder.items():
-        while not (is_there := _is_there(Path(folder, name), content)):
+        while not (has_marker := _has_content(Path(folder, name), content)):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.5)
-        if not is_there:
+        if not has_marker:
             state = "is not the driver's folder" if Path(folder).is_dir() else "is missing"
             problems.append(f"{folder} {state}; mount the shared storage there")
     return problems
 
 
-def _other_nodes(ray: Any) -> list[dict[str, Any]]:
+def _worker_nodes(ray: Any) -> list[dict[str, Any]]:
     """Return the living nodes that offer CPUs or GPUs, as head nodes often do not; none if this
     machine is the only node."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
@@ -90,7 +90,7 @@ def _other_nodes(ray: Any) -> list[dict[str, Any]]:
     return [node for node in nodes if node["Resources"].keys() & {"CPU", "GPU"}]
 
 
-def _ask_all(
+def _check_all(
     ray: Any, nodes: Sequence[dict[str, Any]], arguments: tuple[Any, ...], timeout: float
 ) -> list[tuple[str, str]]:
     """Return what is wrong with each node; the check runs on all at once.
@@ -98,12 +98,14 @@ def _ask_all(
     If the process of a check is lost, Ray repeats the check. A lost node is left out.
     """
     node_affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-    remote = ray.remote(num_cpus=0, max_retries=4)(check_node)
+    remote_check = ray.remote(num_cpus=0, max_retries=4)(check_node)
     name_by_reference = {}
     for node in nodes:
         strategy = node_affinity(node["NodeID"], soft=False)
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-        name_by_reference[remote.options(scheduling_strategy=strategy).remote(*arguments)] = name
+        name_by_reference[remote_check.options(scheduling_strategy=strategy).remote(*arguments)] = (
+            name
+        )
     if name_by_reference:
         ray.wait(list(name_by_reference), num_returns=len(name_by_reference), timeout=timeout)
     problems = []
@@ -122,7 +124,7 @@ def _ask_all(
 
 
 @contextmanager
-def markers(folders: Sequence[Location]) -> Iterator[dict[str, tuple[str, str]]]:
+def write_markers(folders: Sequence[Location]) -> Iterator[dict[str, tuple[str, str]]]:
     """Write small files by which a node proves that it sees the driver's local folders; yield name
     and content by folder. The files are deleted at the end of the block."""
     marker_by_folder: dict[str, tuple[str, str]] = {}
@@ -146,7 +148,7 @@ def _marker_folder(path: Path) -> Path:
     return path
 
 
-def _is_there(marker: Path, content: str) -> bool:
+def _has_content(marker: Path, content: str) -> bool:
     try:
         return marker.read_text() == content
     except OSError:

@@ -26,23 +26,23 @@ from .job import CACHE, JOBS, LOCK, STORED
 
 _DIGEST = re.compile(r"[0-9a-f]{32}(\.dir)?")
 _STAGE = re.compile(r"\w[\w@./-]*")
-_SMALL = 1_000_000  # bytes of a file that is sent with a job
+_SMALL_BYTES = 1_000_000  # bytes of a file that is sent with a job
 
 
-def stages_of(lock: bytes) -> dict[str, Any]:
+def parse_lock(lock: bytes) -> dict[str, Any]:
     """Return the stages of a `dvc.lock` by name, each with its outs; none where it is no such
     file."""
     try:
-        read = yaml.safe_load(lock)
+        content = yaml.safe_load(lock)
     except yaml.YAMLError:
         return {}
-    stages = read.get("stages") if isinstance(read, dict) else None
+    stages = content.get("stages") if isinstance(content, dict) else None
     if not isinstance(stages, dict):
         return {}
     return {str(name): entry for name, entry in stages.items() if isinstance(entry, dict)}
 
 
-def outputs_of(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+def list_outs(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the outs of a stage in a `dvc.lock`; none of one in a dvc.yaml, which has no
     digests."""
     outs = entry.get("outs")
@@ -54,21 +54,23 @@ def files_to_send() -> dict[str, Path]:
     project: of DVC's cache, pointers and small results; and small results that git keeps."""
     paths: dict[str, Path] = {}
     lock = Path(LOCK)
-    for entry in stages_of(lock.read_bytes() if lock.exists() else b"").values():
-        for out in outputs_of(entry):
+    for entry in parse_lock(lock.read_bytes() if lock.exists() else b"").values():
+        for out in list_outs(entry):
             digest, path = str(out.get("md5", "")), Path(str(out.get("path", "")))
             files = files_of_folder(digest) if digest.endswith(".dir") else {}
-            if files is None or (STORED not in files and out.get("size", 0) > _SMALL):
+            if files is None or (STORED not in files and out.get("size", 0) > _SMALL_BYTES):
                 continue
-            cached = {key: cache_path(key) for key in (digest, *files.values())}
-            paths |= {_cached(key): file for key, file in cached.items() if file.is_file()}
+            files_by_digest = {k: cache_path(k) for k in (digest, *files.values())}
+            paths |= {
+                _cache_key(key): file for key, file in files_by_digest.items() if file.is_file()
+            }
             if path.is_file() and _md5(path.read_bytes()) == digest:
                 storage.check_inside([str(path)])
                 paths[str(path)] = path
     return paths
 
 
-def bring_back(url: str, job: str, *, old_lock: bytes) -> list[str]:
+def copy_results(url: str, job: str, *, old_lock: bytes) -> list[str]:
     """Copy the results of a job at the `storage` URL into this project; return their paths.
 
     `old_lock` is the `dvc.lock` that was sent. Only stages that the job has run change here. Raises
@@ -80,20 +82,20 @@ def bring_back(url: str, job: str, *, old_lock: bytes) -> list[str]:
         data = source.read(LOCK)
     except FileNotFoundError:
         return []
-    stages, lock = stages_of(old_lock), Path(LOCK)
-    runs = {name: entry for name, entry in stages_of(data).items() if entry != stages.get(name)}
-    outs = [out for entry in runs.values() for out in outputs_of(entry)]
-    if not runs:
+    stages, lock = parse_lock(old_lock), Path(LOCK)
+    new_stages = {n: entry for n, entry in parse_lock(data).items() if entry != stages.get(n)}
+    outs = [out for entry in new_stages.values() for out in list_outs(entry)]
+    if not new_stages:
         return []
-    _check(runs, outs)
+    _check_names(new_stages, outs)
     in_parallel(lambda out: _fetch(source, out), outs)
     current = lock.read_bytes() if lock.exists() else b""
     if current != old_lock:  # another job, or a run here, has come between
-        merged = {"schema": "2.0", "stages": stages_of(current) | runs}
+        merged = {"schema": "2.0", "stages": parse_lock(current) | new_stages}
         data = yaml.safe_dump(merged, sort_keys=False, allow_unicode=True).encode()
     _write(lock, data)
     process = subprocess.run(
-        [sys.executable, "-m", "dvc", "checkout", *runs], capture_output=True, text=True
+        [sys.executable, "-m", "dvc", "checkout", *new_stages], capture_output=True, text=True
     )
     if process.returncode:
         _write(lock, current)
@@ -120,25 +122,25 @@ def cache_path(digest: str, project: Path | None = None) -> Path:
     """
     if _DIGEST.fullmatch(digest) is None:
         raise Damaged(f"{LOCK}: {digest[:100]!r} is not a DVC digest")
-    cache = project / CACHE if project else Path(_cache_of(Path.cwd()))
-    return cache / _cached(digest).removeprefix(CACHE)
+    cache = project / CACHE if project else Path(_find_cache(Path.cwd()))
+    return cache / _cache_key(digest).removeprefix(CACHE)
 
 
-def _cached(digest: str) -> str:
+def _cache_key(digest: str) -> str:
     """Return where a project has the file or folder with this digest, unless DVC is told
     otherwise."""
     return f"{CACHE}files/md5/{digest[:2]}/{digest[2:]}"
 
 
-def _check(runs: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> None:
+def _check_names(runs: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> None:
     """Refuse names that lead out of the project, by `..`, hidden folders or links."""
     if bad_names := [name for name in runs if not _STAGE.fullmatch(name)]:
         raise ElmoError(f"{LOCK} of the job: {bad_names[0][:100]!r} is not a stage name")
     paths = [str(out.get("path", "")) for out in outs]
     storage.check_inside(paths)
-    home = Path.cwd().resolve()
+    project_folder = Path.cwd().resolve()
     for path in paths:
-        if not Path(path).resolve().is_relative_to(home):
+        if not Path(path).resolve().is_relative_to(project_folder):
             raise ElmoError(f"{path}: a link points outside the project; nothing was written")
 
 
@@ -149,8 +151,8 @@ def _fetch(source: Location, out: Mapping[str, Any]) -> None:
     if digest.endswith(".dir"):
         files = _files_in(data, str(out["path"]))
         storage.check_inside(files)
-        for path, inner in files.items():
-            _fetch_file(source, inner, f"{out['path']}/{path}")
+        for path, file_digest in files.items():
+            _fetch_file(source, file_digest, f"{out['path']}/{path}")
 
 
 def _fetch_file(source: Location, digest: str, path: str) -> bytes:
@@ -159,7 +161,7 @@ def _fetch_file(source: Location, digest: str, path: str) -> bytes:
     if target.is_file():
         return target.read_bytes()
     try:
-        data = source.read(_cached(digest))
+        data = source.read(_cache_key(digest))
     except FileNotFoundError:
         try:
             data = source.read(path)
@@ -189,7 +191,7 @@ def _md5(data: bytes) -> str:
 
 
 @cache
-def _cache_of(project: Path) -> str:
+def _find_cache(project: Path) -> str:
     process = subprocess.run([sys.executable, "-m", "dvc", "cache", "dir"], capture_output=True)
     if process.returncode:
         reason = " ".join(process.stderr.decode(errors="replace").split())[-300:]

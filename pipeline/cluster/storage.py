@@ -24,16 +24,16 @@ from elmo.io.location import Location, in_parallel
 from elmo.io.outputs import check_folder
 from elmo.io.records import digest, json_bytes, read_record
 
-from ..settings import cluster as execution
+from ..settings import cluster as cluster_settings
 from .job import PROJECT, STORED
 
 UNFINISHED = "unfinished"  # the folder at the URL of work in progress, in a folder per project
-BEGUN = "begun"  # the folder in it with a note for each output in progress
+NOTES = "begun"  # the folder in it with a note for each output in progress
 PROJECT_ID = "project-id"  # the file in the project's work folder with the project's id
 _WORK = Path("work")
 _RUNS = Path(".dvc", "cache", "runs")  # what DVC remembers of earlier runs
-_INSIDE = "__elmo"  # `elmo.store.manifest.INNER_FOLDER`, whose import takes as long as pyarrow's
-_MANIFESTS = re.compile(rf"(config|manifest|{_INSIDE}/manifest)\.json")
+_INNER = "__elmo"  # `elmo.store.manifest.INNER_FOLDER`, whose import takes as long as pyarrow's
+_MANIFESTS = re.compile(rf"(config|manifest|{_INNER}/manifest)\.json")
 
 
 class Pointer(msgspec.Struct, forbid_unknown_fields=True):
@@ -61,7 +61,7 @@ class Output(msgspec.Struct, forbid_unknown_fields=True, tag="elmo-output", tag_
     sizes: dict[str, int]
 
 
-class Begun(msgspec.Struct, forbid_unknown_fields=True, tag="elmo-unfinished", tag_field="kind"):
+class Note(msgspec.Struct, forbid_unknown_fields=True, tag="elmo-unfinished", tag_field="kind"):
     """The content of a file in `unfinished/`: an output in progress.
 
     `folder` is the name of the folder of its files, `depends` a digest of what it depends on.
@@ -71,9 +71,9 @@ class Begun(msgspec.Struct, forbid_unknown_fields=True, tag="elmo-unfinished", t
     depends: str
 
 
-def root() -> str:
+def storage_url() -> str:
     """Return the `storage` URL without a slash at its end; empty where none is set."""
-    return execution.load(Path("cluster.yaml"))[0].storage.rstrip("/")
+    return cluster_settings.load(Path("cluster.yaml"))[0].storage.rstrip("/")
 
 
 def read_from(folder: Location, url: str | None = None) -> Location:
@@ -85,7 +85,7 @@ def read_from(folder: Location, url: str | None = None) -> Location:
     local = folder.local
     if local is None or local.is_absolute():
         return folder
-    url = root() if url is None else url
+    url = storage_url() if url is None else url
     if not folder.exists(STORED):
         if url and not local.exists():
             raise NotFound(
@@ -115,29 +115,29 @@ def resolve_work(work: Any, url: str) -> Any:
     return Location(f"{_work_url(url)}/{name}") if name else work
 
 
-def begin(output: Any, url: str, *, depends: str, resumes: bool) -> Any:
+def begin_output(output: Any, url: str, *, depends: str, resumes: bool) -> Any:
     """Return the folder at the URL in which to write an output; without one, `output`.
 
     `output` is its folder in the project, `depends` a digest of what it depends on.
     A stage that `resumes` gets the folder of its killed run, if that depended on the same. What
-    another killed run left is deleted. Raises `ElmoError` where `output` has files that `publish`
-    did not write.
+    another killed run left is deleted. Raises `ElmoError` where `output` has files that
+    `publish_output` did not write.
     """
     name = _name_at_url(output, url)
     if not name:
         return output
-    check_folder(output, **_replaceable(output.local))
-    note, place = Location(_work_url(url)) / BEGUN, Location(f"{url}/{name}")
-    record = _read_if_there(note, f"{name}.json", Begun)
-    if record is not None and not _is_published(place, record.folder):
+    check_folder(output, **_replaceable_files(output.local))
+    note, folder_at_url = Location(_work_url(url)) / NOTES, Location(f"{url}/{name}")
+    record = _read_or_none(note, f"{name}.json", Note)
+    if record is not None and not _is_published(folder_at_url, record.folder):
         if resumes and record.depends == depends:
-            files = place / record.folder
+            files = folder_at_url / record.folder
             files.delete_all(filter(_MANIFESTS.fullmatch, files.tree()))
             return files
-        (place / record.folder).remove()
+        (folder_at_url / record.folder).remove()
     folder = secrets.token_hex(8)
-    note.write_json(f"{name}.json", msgspec.to_builtins(Begun(folder, depends)))
-    return place / folder
+    note.write_json(f"{name}.json", msgspec.to_builtins(Note(folder, depends)))
+    return folder_at_url / folder
 
 
 def published_location(out: Location, url: str | None = None) -> Location:
@@ -146,7 +146,7 @@ def published_location(out: Location, url: str | None = None) -> Location:
     It is `out`, or the folder of an equal output that is there already. `url` is the `storage` URL;
     None takes the one that is set.
     """
-    url = root() if url is None else url
+    url = storage_url() if url is None else url
     if not url or not out.url.startswith(f"{url}/"):
         return out
     name = _name_of_output(out, url)
@@ -156,43 +156,43 @@ def published_location(out: Location, url: str | None = None) -> Location:
     return files_of(url, name, output)
 
 
-def publish(output: Any, data: Any, url: str) -> None:
+def publish_output(output: Any, data: Any, url: str) -> None:
     """Name a complete output at the URL by its digest, and write the pointer in the project.
 
-    `output` is its folder in the project, `data` the folder that `begin` returned; nothing is done
-    where they are equal. If an equal output is there and whole, that one is kept, and the new
+    `output` is its folder in the project, `data` the folder that `begin_output` returned; nothing
+    is done where they are equal. If an equal output is there and whole, it is kept, and the new
     one deleted.
     """
     if output == data:
         return
     manifests, name, folder = _manifests(data), _name_of_output(data, url), data.folder_name
     record = Output(folder, data.tree())
-    place, file = _place_of(url, name), f"{Path(name).name}.json"
-    while not place.create(file, json_bytes(msgspec.to_builtins(record), source=name)):
+    folder_at_url, file = _folder_at_url(url, name), f"{Path(name).name}.json"
+    while not folder_at_url.create(file, json_bytes(msgspec.to_builtins(record), source=name)):
         existing = read_output(url, name)
         if existing is not None and _is_whole(url, name, existing):
             record = existing
             break
-        place.delete(file)  # it has lost files
-    files = place / record.folder
+        folder_at_url.delete(file)  # it has lost files
+    files = folder_at_url / record.folder
     output.local.parent.mkdir(parents=True, exist_ok=True)
-    with new_folder(output, **_replaceable(output.local)) as new_path:
+    with new_folder(output, **_replaceable_files(output.local)) as new_path:
         files.get_all(manifests, new_path)
         pointer = msgspec.to_builtins(Pointer(name, manifests))
         (new_path / STORED).write_bytes(json_bytes(pointer, source=STORED))
     if files != data:
         data.remove()
-    (Location(_work_url(url)) / BEGUN).delete(f"{_name_at_url(output, url)}.json")
+    (Location(_work_url(url)) / NOTES).delete(f"{_name_at_url(output, url)}.json")
 
 
 def find_pointers(project: Path = Path()) -> dict[Path, Pointer]:
     """Return the folders of a project whose outputs lie at the URL, each with its `Pointer`."""
 
-    def fail(error: OSError) -> None:
+    def raise_error(error: OSError) -> None:
         raise error
 
     paths = []
-    for folder, subfolders, files in os.walk(project, onerror=fail):
+    for folder, subfolders, files in os.walk(project, onerror=raise_error):
         subfolders[:] = [name for name in subfolders if name not in (".dvc", ".git")]
         paths += [Path(folder)] if STORED in files else []
     return {folder: read_pointer(folder) for folder in sorted(paths)}
@@ -204,16 +204,16 @@ def delete_lost_pointers(url: str) -> list[str]:
     Returns the deleted folders. Raises `ElmoError`, and deletes nothing, where none of several
     outputs is there, since the URL may be another's, or where a folder has other files too.
     """
-    by_folder = find_pointers()
-    states = in_parallel(lambda item: _is_there(url, item.folder), by_folder.values())
-    folders = [folder for folder, is_whole in zip(by_folder, states, strict=True) if not is_whole]
-    if len(folders) == len(by_folder) > 1:
+    pointers = find_pointers()
+    states = in_parallel(lambda item: _is_output_whole(url, item.folder), pointers.values())
+    folders = [folder for folder, is_whole in zip(pointers, states, strict=True) if not is_whole]
+    if len(folders) == len(pointers) > 1:
         raise ElmoError(
             f"{url}: has none of this project's {len(folders)} outputs; correct storage or, if "
             f"they are lost, make them again: rm -r {' '.join(map(str, folders))} && elmo run"
         )
     for folder in folders:
-        check_folder(Location(folder), **_replaceable(folder))
+        check_folder(Location(folder), **_replaceable_files(folder))
     for folder in folders:
         shutil.rmtree(folder)
     _forget_runs({folder.as_posix() for folder in folders})
@@ -242,7 +242,7 @@ def read_pointer(local: Path) -> Pointer:
 
 def read_output(url: str, name: str) -> Output | None:
     """Return what `<name>.json` at the URL says of an output; None if it is missing."""
-    output = _read_if_there(Location(url), f"{name}.json", Output)
+    output = _read_or_none(Location(url), f"{name}.json", Output)
     if output is not None:
         check_inside(output.sizes)
     return output
@@ -257,7 +257,7 @@ def check_inside(names: Iterable[str]) -> None:
             raise ElmoError(f"{name[:200]!r}: is not the name of a result; nothing was written")
 
 
-def _is_there(url: str, name: str) -> bool:
+def _is_output_whole(url: str, name: str) -> bool:
     output = read_output(url, name)
     return output is not None and _is_whole(url, name, output)
 
@@ -268,25 +268,25 @@ def _is_whole(url: str, name: str, output: Output) -> bool:
     return all(sizes.get(file) == size for file, size in output.sizes.items())
 
 
-def _is_published(place: Location, folder: str) -> bool:
-    """Tell whether an output of those in `place` has its files in this folder."""
+def _is_published(folder_at_url: Location, folder: str) -> bool:
+    """Tell whether an output of those in `folder_at_url` has its files in this folder."""
 
     def read(name: str) -> Output | None:
         try:
-            return place.read_record(name, Output)
+            return folder_at_url.read_record(name, Output)
         except ElmoError:  # deleted meanwhile, or another's file
             return None
 
-    names = [name for name in place.names() if name.endswith(".json")]
+    names = [name for name in folder_at_url.names() if name.endswith(".json")]
     return any(item is not None and item.folder == folder for item in in_parallel(read, names))
 
 
 def files_of(url: str, name: str, output: Output) -> Location:
     """Return the folder at the URL of the files of the output `name`."""
-    return _place_of(url, name) / output.folder
+    return _folder_at_url(url, name) / output.folder
 
 
-def _place_of(url: str, name: str) -> Location:
+def _folder_at_url(url: str, name: str) -> Location:
     return Location(f"{url}/{name.rpartition('/')[0]}")
 
 
@@ -295,9 +295,9 @@ def _name_of_output(location: Location, url: str) -> str:
     manifests = _manifests(location)
     if not manifests:
         raise ElmoError(f"{location}: is empty; nothing was published")
-    sums = dict(zip(manifests, in_parallel(location.sha256, manifests), strict=True))
-    place = location.url.removeprefix(f"{url}/").rpartition("/")[0]
-    return f"{place}/{digest(sums)[:16]}"
+    digests = dict(zip(manifests, in_parallel(location.sha256, manifests), strict=True))
+    parent = location.url.removeprefix(f"{url}/").rpartition("/")[0]
+    return f"{parent}/{digest(digests)[:16]}"
 
 
 def _manifests(location: Location) -> list[str]:
@@ -335,14 +335,14 @@ def _name_at_url(folder: Any, url: str) -> str:
     return name
 
 
-def _read_if_there(location: Location, file: str, kind: Any) -> Any:
+def _read_or_none(location: Location, file: str, kind: Any) -> Any:
     try:
         return location.read_record(file, kind)
     except NotFound:
         return None
 
 
-def _replaceable(local: Path) -> dict[str, Any]:
+def _replaceable_files(local: Path) -> dict[str, Any]:
     """The arguments of `check_folder` for the files that were left in a pointer's folder."""
     if not (local / STORED).is_file():
         return {"required": (), "pattern": ""}

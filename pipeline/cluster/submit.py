@@ -27,9 +27,9 @@ import elmo
 from elmo.errors import ElmoError, NotFound, reason_of
 
 from .. import PACKAGE
-from ..settings import cluster as execution
+from ..settings import cluster as cluster_settings
 from ..terminal.urls import without_credentials
-from ..tracking.origin import COMMIT, commit_tags
+from ..tracking.origin import COMMIT_ENV, commit_tags
 from . import job as on_cluster
 from . import results, storage
 
@@ -49,14 +49,14 @@ ALLOWED = (
     "MLFLOW_S3_ENDPOINT_URL",
     "ELMO_*",
 )
-OWN = (  # variables of one machine or job
+NOT_SENT = (  # variables of one machine or job
     "ELMO_CACHE",
     "ELMO_CACHE_GB",
     on_cluster.JOB,
     on_cluster.PROJECT,
 )
 STOP_SECONDS = 600  # for a checkpoint to be saved; Ray's own default is 3
-_ANSWER = 30.0  # seconds in which the cluster must take a connection
+_CONNECT_SECONDS = 30.0  # seconds in which the cluster must take a connection
 
 
 def submit(
@@ -73,9 +73,9 @@ def submit(
 
     The job runs `elmo run STAGES`, or `command`, in `folder` on the cluster's shared storage or at
     a URL, with the code of this machine and `params` as params.yaml. `address` is as in `connect`,
-    `variables` as in `environment`; `say` gets a line about what was sent.
+    `variables` as in `choose_variables`; `say` gets a line about what was sent.
     """
-    settings = execution.load(Path("cluster.yaml"))[0]
+    settings = cluster_settings.load(Path("cluster.yaml"))[0]
     folder = folder or (None if command else settings.storage or None)
     if command is None and folder is None:
         raise ElmoError(
@@ -84,52 +84,52 @@ def submit(
         )
     if command is not None and stages:
         raise ElmoError("stages and --command cannot be combined; leave out one of them")
-    at_url = folder is not None and "://" in folder
-    if folder is not None and not (at_url or folder.startswith("/")):
+    is_url = folder is not None and "://" in folder
+    if folder is not None and not (is_url or folder.startswith("/")):
         raise ElmoError(
             f"--folder {folder}: must be an absolute path on the cluster, such as /shared/elmo, or "
             "a URL, such as s3://bucket/elmo"
         )
-    to_send = execution.variables(settings) | environment(variables)
+    variables_to_send = cluster_settings.to_environment(settings) | choose_variables(variables)
     if commit := commit_tags():
-        to_send.setdefault(COMMIT, json.dumps(commit))
-    if at_url and not to_send.get("MLFLOW_TRACKING_URI", "").startswith("http"):
+        variables_to_send.setdefault(COMMIT_ENV, json.dumps(commit))
+    if is_url and not variables_to_send.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         raise ElmoError(
             f"--folder {folder}: without a shared folder there is no shared mlflow.db; set "
             "MLFLOW_TRACKING_URI to an MLflow server"
         )
-    run = ["python", "-m", "elmo_pipeline", "run", *stages]
+    program = ["python", "-m", "elmo_pipeline", "run", *stages]
     if command is not None:
         try:
-            run = shlex.split(command)
+            program = shlex.split(command)
         except ValueError as error:
             raise ElmoError(f"--command {command}: {str(error).lower()}") from None
     job = f"elmo-{'-'.join(stages) or 'job'}-{secrets.token_hex(4)}".replace("@", "-")
     metadata = {on_cluster.JOB: job}
-    if folder is not None and at_url:
+    if folder is not None and is_url:
         metadata[on_cluster.PROJECT] = storage.project_id()
-        to_send["ELMO_STORAGE"], folder = folder, without_credentials(folder)
+        variables_to_send["ELMO_STORAGE"], folder = folder, without_credentials(folder)
     with tempfile.TemporaryDirectory() as parent:
         package = Path(parent) / "package"
         # With its job's id each package is another, to Ray too, which keeps equal ones as they are
         # on its nodes; there the variables of the last job are deleted.
-        pack(package, to_send | metadata, params=params, state=at_url)
+        pack(package, variables_to_send | metadata, params=params, state=is_url)
         client = connect(address)
         with catch_ray_errors(client.get_address()):
             client.submit_job(
-                entrypoint=shlex.join(["exec", "python", "elmo_job.py", folder or "-", *run]),
+                entrypoint=shlex.join(["exec", "python", "elmo_job.py", folder or "-", *program]),
                 submission_id=job,
                 runtime_env=_runtime_env(package),
                 metadata=metadata,
             )
     server = without_credentials(client.get_address())
-    say(f"submitted {job} to {server}; variables sent: {', '.join(to_send) or '-'}")
-    for line in commands_of(client, job):
+    say(f"submitted {job} to {server}; variables sent: {', '.join(variables_to_send) or '-'}")
+    for line in list_commands(client, job):
         say(f"  {line}")
     return client, job
 
 
-def environment(entries: Iterable[str]) -> dict[str, str]:
+def choose_variables(entries: Iterable[str]) -> dict[str, str]:
     """Return the variables to send: those of the allow-list that are set, and those of `entries`.
 
     `entries` holds NAME, whose value is this process's, or NAME=VALUE.
@@ -137,7 +137,7 @@ def environment(entries: Iterable[str]) -> dict[str, str]:
     variables = {
         name: value
         for name, value in os.environ.items()
-        if name not in OWN and any(fnmatch.fnmatchcase(name, pattern) for pattern in ALLOWED)
+        if name not in NOT_SENT and any(fnmatch.fnmatchcase(name, pattern) for pattern in ALLOWED)
     }
     for entry in entries:
         name, sign, value = entry.partition("=")
@@ -217,7 +217,7 @@ def connect(address: str | None) -> Any:
     with catch_ray_errors(address):
         parts = urlsplit(address)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-        socket.create_connection((parts.hostname or "", port), timeout=_ANSWER).close()
+        socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_SECONDS).close()
         return JobSubmissionClient(address)
 
 
@@ -229,28 +229,28 @@ def catch_ray_errors(address: str, *, advice: str = "; check --address") -> Iter
     """
     from ray.exceptions import AuthenticationError
 
-    place = without_credentials(address)
+    api = without_credentials(address)
     try:
         yield
     except AuthenticationError:
         raise ElmoError(
-            f"{place} refuses this token; put the cluster's token into RAY_AUTH_TOKEN, the file "
+            f"{api} refuses this token; put the cluster's token into RAY_AUTH_TOKEN, the file "
             "that RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token"
         ) from None
     except (KeyError, TypeError, json.JSONDecodeError):  # which requests raises as an OSError too
-        raise ElmoError(f"{place}: the server there is not a Ray Jobs API{advice}") from None
+        raise ElmoError(f"{api}: the server there is not a Ray Jobs API{advice}") from None
     except OSError as error:  # those of requests are
-        raise ElmoError(f"no Ray Jobs API answers at {place}: {reason_of(error)}{advice}") from None
+        raise ElmoError(f"no Ray Jobs API answers at {api}: {reason_of(error)}{advice}") from None
     except (RuntimeError, ValueError) as error:  # as Ray raises them
-        raise ElmoError(f"the Ray Jobs API at {place}: {_line(error)}{advice}") from None
+        raise ElmoError(f"the Ray Jobs API at {api}: {_shorten(error)}{advice}") from None
 
 
-def _line(error: Exception) -> str:
+def _shorten(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if len(text) < 400 else text[:400] + "…"
 
 
-def commands_of(client: Any, job: str) -> list[str]:
+def list_commands(client: Any, job: str) -> list[str]:
     """Return Ray's own commands for a job, ready to paste: its log, its end, the list of jobs."""
     ray = "RAY_AUTH_MODE=token ray" if os.environ.get("RAY_AUTH_MODE") == "token" else "ray"
     address = f"--address {without_credentials(client.get_address())}"
@@ -267,7 +267,7 @@ def follow_log(client: Any, job: str) -> int:
     `client` is what `connect` returns, `job` the job's id. Raises `ElmoError` if the connection is
     lost; the job does not depend on it.
     """
-    advice = f"; {job} may still be running: {commands_of(client, job)[0]}"
+    advice = f"; {job} may still be running: {list_commands(client, job)[0]}"
     with catch_ray_errors(client.get_address(), advice=advice):
         asyncio.run(_print_log(client, job))
         while not (info := client.get_job_info(job)).status.is_terminal():
@@ -276,7 +276,7 @@ def follow_log(client: Any, job: str) -> int:
     if status == "SUCCEEDED":
         return 0
     if info.driver_exit_code is None and info.message and status == "FAILED":
-        print(f"error: {_line(RuntimeError(info.message))}", file=sys.stderr)
+        print(f"error: {_shorten(RuntimeError(info.message))}", file=sys.stderr)
     code = info.driver_exit_code or 1
     print(f"{job}: {status}, exit code {code}", file=sys.stderr, flush=True)
     return int(code)

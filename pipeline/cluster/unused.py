@@ -99,10 +99,10 @@ def _outputs(url: str, tree: dict[str, int]) -> Iterator[tuple[str, storage.Outp
 
 def _find_outputs_in_progress(url: str, tree: dict[str, int]) -> Iterator[tuple[str, str]]:
     """Yield the place and folder of each output in progress."""
-    notes = re.compile(rf"{storage.UNFINISHED}/[^/]+/{storage.BEGUN}/(.+)\.json")
+    notes = re.compile(rf"{storage.UNFINISHED}/[^/]+/{storage.NOTES}/(.+)\.json")
     for name in tree:
         if match := notes.fullmatch(name):
-            yield match[1], Location(url).read_record(name, storage.Begun).folder
+            yield match[1], Location(url).read_record(name, storage.Note).folder
 
 
 def _projects() -> Iterator[Path]:
@@ -135,7 +135,7 @@ def _read_git_locks() -> set[bytes]:
 
 def _folders_of(lock: bytes) -> set[str]:
     """Return the digests of the folders among the outputs that a `dvc.lock` names."""
-    outs = [out for entry in results.stages_of(lock).values() for out in results.outputs_of(entry)]
+    outs = [out for entry in results.parse_lock(lock).values() for out in results.list_outs(entry)]
     return {str(out["md5"]) for out in outs if str(out.get("md5", "")).endswith(".dir")}
 
 

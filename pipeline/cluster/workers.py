@@ -33,18 +33,18 @@ from .in_process import results_here
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_QUIET = {  # Ray's own chatter off
+_QUIET_SETTINGS = {  # Ray's own chatter off
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-_ON_THIS_MACHINE = {  # for Ray Train; a cluster has Ray's own, for many workers far away
+_LOCAL_SETTINGS = {  # for Ray Train; a cluster has Ray's own, for many workers far away
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process of its own; nobody reclaims this node
 }
-_WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how threads wait for each other
+_THREAD_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how threads wait for each other
 SAME_STOP = 3.0  # seconds: Ray signals every process of a job, and `elmo run` passes its signal on
 NO_WORKERS = (
     "workers is 0; to train on a cluster, set workers in cluster.yaml to 1 or more, or "
@@ -59,27 +59,27 @@ def session() -> Iterator[Any]:
     It joins the cluster that `RAY_ADDRESS` names, or else starts Ray on this machine and shuts it
     down at the end. Inside another session it uses that one.
     """
-    _set_up()
+    _set_ray_defaults()
     import ray
 
     if ray.is_initialized():
         yield ray
         return
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if not has_cluster():
-        quiet |= {"address": "local", "include_dashboard": False}
-        quiet |= {"object_store_memory": 512 << 20}
+        options |= {"address": "local", "include_dashboard": False}
+        options |= {"object_store_memory": 512 << 20}
     root = str(PACKAGE.parent)
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-    terminated = signal.getsignal(signal.SIGTERM)
+    old_handler = signal.getsignal(signal.SIGTERM)
     env = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
     env_vars = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    env_vars |= {name: os.environ[name] for name in _WAITING if name in os.environ}
+    env_vars |= {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
     for name in env.get("env_vars", {}):  # a submitted job's own count; Ray refuses both
         env_vars.pop(name, None)
-    _start(ray, quiet | {"runtime_env": {"env_vars": env_vars}})
+    _start(ray, options | {"runtime_env": {"env_vars": env_vars}})
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, terminated)  # Ray has set its own
+        signal.signal(signal.SIGTERM, old_handler)  # Ray has set its own
     try:
         yield ray
     finally:
@@ -99,7 +99,7 @@ def checked_nodes(folders: Sequence[Location]) -> Iterator[None]:
         yield
 
 
-def tasks(
+def map_tasks(
     function: Callable[[Item], Result],
     items: Iterable[Item],
     *,
@@ -115,8 +115,8 @@ def tasks(
     """
     results: dict[int, Result] = {}
     next_number = 0
-    for number, result in actors(
-        _Numbered,
+    for number, result in map_actors(
+        _NumberedCall,
         [function],
         enumerate(items),
         cluster=replace(cluster, gpu=False),
@@ -142,8 +142,10 @@ def call_on_gpu(
     variables = {name: value for name, value in os.environ.items() if name.startswith(names)}
     with session() as ray:
         worker_cluster = replace(cluster, workers=1, gpu=True)
-        waiting = free_cores.WaitReport(label, cluster)
-        with free_cores.hold_cores(ray, worker_cluster, waiting, is_own=not has_cluster()) as group:
+        wait_log = free_cores.WaitReport(label, cluster)
+        with free_cores.hold_cores(
+            ray, worker_cluster, wait_log, is_own=not has_cluster()
+        ) as group:
             strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
             options = {"num_cpus": cluster.cpus, "num_gpus": 1, "scheduling_strategy": strategy}
             reference = ray.remote(**options)(_call_in).remote(
@@ -161,7 +163,7 @@ def _call_in(
     return function(*arguments)
 
 
-class _Numbered:
+class _NumberedCall:
     """An actor that calls a function, and gives back the number of the item with the result."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -172,8 +174,8 @@ class _Numbered:
         return number, self.function(item)
 
 
-def actors(
-    kind: Callable[..., Any],
+def map_actors(
+    make_actor: Callable[..., Any],
     arguments: Sequence[Any],
     items: Iterable[Item],
     *,
@@ -183,7 +185,7 @@ def actors(
     unit: str = "parts",
     threads: int = 1,
 ) -> Iterator[Any]:
-    """Call `actor(item)` for each item on Ray actors `kind(*arguments)`; yield the results.
+    """Call `actor(item)` for each item on Ray actors `make_actor(*arguments)`; yield the results.
 
     They come in order of completion. An actor that dies is replaced and its item retried. On one
     machine an actor in this process starts, and does all that would not take longer than starting
@@ -195,9 +197,9 @@ def actors(
     if not work:
         return
     with Progress(label, len(work), unit=unit) as progress:
-        if _begins_here(work, cluster):
+        if _should_begin_here(work, cluster):
             yield from results_here(
-                kind(*arguments),
+                make_actor(*arguments),
                 work,
                 progress,
                 threads=1 if cluster.actors == 1 else min(threads, len(work)),
@@ -207,7 +209,7 @@ def actors(
             return
         retries = pool.RetryCount(label, name)
         with session() as ray:
-            yield from pool.run_actors(ray, kind, arguments, work, cluster, retries, progress)
+            yield from pool.run_actors(ray, make_actor, arguments, work, cluster, retries, progress)
 
 
 def fit(
@@ -232,7 +234,7 @@ def fit(
         raise ElmoError(f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']} and {NO_WORKERS}")
     if cluster.workers == 0:
         return loop(config, 0, 1, choose_device(cluster))
-    _set_up()
+    _set_ray_defaults()
     from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -241,13 +243,13 @@ def fit(
     # `max_failures` would also restart after an exception of the loop, such as bad input. Ray
     # counts a failure to start after each minute of waiting (on this machine, half a minute).
     limits = FailureConfig(max_failures=0, controller_failure_limit=round(cluster.wait_minutes))
-    run = RunConfig(
+    run_config = RunConfig(
         name=name,
         storage_path=str(folder.local or temporary_folder() / "ray-train"),
         failure_config=limits,
         worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": str(cluster.cpus)}},
     )
-    scaling = ScalingConfig(
+    scaling_config = ScalingConfig(
         num_workers=cluster.workers,
         use_gpu=cluster.gpu,
         resources_per_worker={"CPU": cluster.cpus},
@@ -255,21 +257,21 @@ def fit(
 
     def train() -> Any:
         trainer = TorchTrainer(
-            _Entry(loop, config, gpu=cluster.gpu),
+            _WorkerLoop(loop, config, gpu=cluster.gpu),
             torch_config=TorchConfig(backend="nccl" if cluster.gpu else "gloo"),
-            scaling_config=scaling,
-            run_config=run,
+            scaling_config=scaling_config,
+            run_config=run_config,
         )
         return trainer.fit().return_value
 
     checkpoints, restarts_left = (folder / "checkpoints").folders(), cluster.restarts
     while True:
         with session() as ray:
-            waiting = free_cores.WaitReport(label, cluster)
-            with free_cores.hold_cores(ray, cluster, waiting, is_own=not has_cluster()):
+            wait_log = free_cores.WaitReport(label, cluster)
+            with free_cores.hold_cores(ray, cluster, wait_log, is_own=not has_cluster()):
                 pass  # Ray Train asks for its own; meanwhile, other work may take them
             try:
-                return _stoppable(train, stop)
+                return _call_stoppable(train, stop)
             except TrainingFailedError as error:
                 loss = _describe_loss(error)
                 if (newest := (folder / "checkpoints").folders()) != checkpoints:
@@ -323,13 +325,13 @@ def has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def _stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result:
+def _call_stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result:
     """Call `function` in a thread of its own; a first signal sets the flag `stop`, a SIGINT more
     than `SAME_STOP` seconds later interrupts."""
     stop.unlink(missing_ok=True)
     stopped_at = -SAME_STOP
 
-    def stopped(number: int, _: object) -> None:
+    def handle_signal(number: int, _: object) -> None:
         nonlocal stopped_at
         received_at = time.monotonic()
         if stop.exists():
@@ -348,12 +350,13 @@ def _stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result:
         except BaseException as error:
             future.set_exception(error)
 
-    actions = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals = (signal.SIGINT, signal.SIGTERM)
+    handlers = {number: signal.signal(number, handle_signal) for number in signals}
     try:
         threading.Thread(target=call, daemon=True).start()
         return future.result()
     finally:
-        for number, handler in actions.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
         stop.unlink(missing_ok=True)
 
@@ -387,7 +390,7 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
             say("Ray did not start in time; trying once more")
 
 
-class _Entry:
+class _WorkerLoop:
     """The function that a worker runs: the loop, told which worker it is.
 
     The config travels in it: Ray Train shows and keeps what it is given as `train_loop_config`, and
@@ -414,13 +417,13 @@ class _Entry:
         return self.loop(self.config, context.get_world_rank(), context.get_world_size(), device)
 
 
-def _begins_here(work: Sequence[Any], cluster: Cluster) -> bool:
+def _should_begin_here(work: Sequence[Any], cluster: Cluster) -> bool:
     """Tell whether work begins in this process: if no cluster is named, for one item, with `actors`
     1, or with `actors` 0 while Ray does not run here."""
     ray = sys.modules.get("ray")
-    running = ray is not None and ray.is_initialized()
+    is_running = ray is not None and ray.is_initialized()
     is_alone = len(work) < 2 or cluster.actors == 1
-    return not has_cluster() and (is_alone or (cluster.actors == 0 and not running))
+    return not has_cluster() and (is_alone or (cluster.actors == 0 and not is_running))
 
 
 def has_cluster() -> bool:
@@ -428,9 +431,9 @@ def has_cluster() -> bool:
     return bool(os.environ.get("RAY_ADDRESS"))
 
 
-def _set_up() -> None:
+def _set_ray_defaults() -> None:
     """Set Ray's settings, most of which it reads on import; keep those that the user set."""
-    settings = _QUIET if has_cluster() else _QUIET | _ON_THIS_MACHINE
+    settings = _QUIET_SETTINGS if has_cluster() else _QUIET_SETTINGS | _LOCAL_SETTINGS
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     if not has_cluster() and "RAY_AUTH_MODE" not in os.environ:

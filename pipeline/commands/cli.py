@@ -9,7 +9,7 @@ from types import FrameType
 
 import click
 
-from elmo.errors import ElmoError, did_you_mean
+from elmo.errors import ElmoError, suggest_name
 from elmo.nn.memory import keep_freed_memory
 
 from .. import IN_RUN
@@ -64,7 +64,7 @@ class SectionedGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            if not (suggestion := did_you_mean(args[0], self.list_commands(ctx))):
+            if not (suggestion := suggest_name(args[0], self.list_commands(ctx))):
                 raise
             raise click.UsageError(f"No such command {args[0]!r}{suggestion}", error.ctx) from None
 

@@ -9,8 +9,8 @@ from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
 
 from .options import (
-    FOLDER,
     HDF5,
+    INPUT_FOLDER,
     NEW_FILE,
     OPTIONS,
     OVERWRITE,
@@ -147,7 +147,7 @@ def package(
 
 
 @click.command()
-@click.argument("store", type=FOLDER)
+@click.argument("store", type=INPUT_FOLDER)
 @click.argument("out", type=NEW_FILE)
 @click.option(
     "--dtype",

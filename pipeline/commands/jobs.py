@@ -50,12 +50,15 @@ def submit(
         command=command,
         variables=variables,
         params=params_file,
-        say=_note,
+        say=_print,
     )
     code = _follow(client, job)
-    url = storage.root()
+    url = storage.storage_url()
     if code == 0 and command is None and url and folder in (None, url):
-        _bring_back(url, job, old_lock)
+        from ..cluster import results
+
+        paths = results.copy_results(url, job, old_lock=old_lock)
+        _print(f"{len(paths)} results of the job copied here; the data stays at {url}")
     sys.exit(code)
 
 
@@ -77,25 +80,17 @@ def unused(remove: bool, as_json: bool) -> None:
     from ..cluster import storage
     from ..cluster import unused as outputs
 
-    url = storage.root()
+    url = storage.storage_url()
     if not url:
         raise ElmoError("cluster.yaml: storage is empty, so all outputs are here; set it to a URL")
-    outcome = outputs.find_unused(url)
+    report = outputs.find_unused(url)
     if remove:
-        outputs.remove(url, outcome)
-    for name in outcome.outputs:
+        outputs.remove(url, report)
+    for name in report.outputs:
         click.echo(json.dumps({"output": f"{url}/{name}"}) if as_json else f"{url}/{name}")
-    _note(f"{len(outcome.outputs)} unused outputs {'removed' if remove else 'found'}")
-    if outcome.unknown:
-        _note(f"{outcome.unknown} outputs of commits are not in DVC's cache and may be among these")
-
-
-def _bring_back(url: str, job: str, old_lock: bytes) -> None:
-    """Copy the results of a job into this folder."""
-    from ..cluster import results
-
-    paths = results.bring_back(url, job, old_lock=old_lock)
-    _note(f"{len(paths)} results of the job copied here; the data stays at {url}")
+    _print(f"{len(report.outputs)} unused outputs {'removed' if remove else 'found'}")
+    if report.unknown:
+        _print(f"{report.unknown} outputs of commits are not in DVC's cache and may be among these")
 
 
 def _follow(client: Any, job: str) -> int:
@@ -105,9 +100,9 @@ def _follow(client: Any, job: str) -> int:
     try:
         return cluster_jobs.follow_log(client, job)
     except KeyboardInterrupt:
-        _note("\n".join([f"\n{job} continues:", *cluster_jobs.commands_of(client, job)]))
+        _print("\n".join([f"\n{job} continues:", *cluster_jobs.list_commands(client, job)]))
         sys.exit(130)
 
 
-def _note(line: str) -> None:
+def _print(line: str) -> None:
     click.echo(line, err=True)

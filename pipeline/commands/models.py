@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 import click
 
 from elmo.errors import ElmoError, not_utf8_error
-from elmo.settings import LONGEST_LINE, MOST_TOKENS
+from elmo.settings import MAX_LINE_BYTES, MAX_TOKENS
 
 from ..report.phrases import unknown_words_remark
 from ..terminal.progress import Progress
@@ -119,14 +119,16 @@ def embed(
         output, overwrite, kind=NPZ, inputs=[model, getattr(source, "name", "-")]
     ) as out:
         check_absent(out)
-        products = choose_precision(
+        compute_precision = choose_precision(
             precision, setting="--precision", device=device, say=partial(click.echo, err=True)
         )
-        embedder = Embedder.load(model, device=device, precision=products)
-        layer_numbers = _layers(layers, embedder)
+        embedder = Embedder.load(model, device=device, precision=compute_precision)
+        layer_numbers = _parse_layers(layers, embedder)
         tokenize = None if pretokenized else embedder.model.text_tokenizer()
         progress = Progress("embed", _kilobytes(getattr(source, "name", "-")), unit="kB")
-        lines = _lines(source, tokenize, column=column, tokens=MOST_TOKENS, progress=progress)
+        lines = _read_lines(
+            source, tokenize, column=column, max_tokens=MAX_TOKENS, progress=progress
+        )
         with progress:
             count = _write_vectors(
                 out, embedder, lines, batch_size, layers=layer_numbers, state=state, dtype=dtype
@@ -169,7 +171,7 @@ def _write_vectors(
     return count
 
 
-def _layers(layers: str, embedder: "Embedder") -> list[int]:
+def _parse_layers(layers: str, embedder: "Embedder") -> list[int]:
     if layers == "all":
         return list(range(embedder.layers))
     try:
@@ -207,17 +209,18 @@ def perplexity(
 
     loaded_model = load_model(model, device=device)
     tokenize = None if pretokenized else loaded_model.text_tokenizer()
-    lines = _lines(
-        source, tokenize, column=column, tokens=LONGEST_LINE
-    )  # scored piece by piece: no bound
+    # Scored piece by piece, so the tokens of a line have no bound of their own.
+    lines = _read_lines(source, tokenize, column=column, max_tokens=MAX_LINE_BYTES)
     if sentences:
-        evaluator = evaluation.evaluator_of(loaded_model)
+        evaluator = evaluation.make_evaluator(loaded_model)
         for block in evaluation.token_blocks(lines, lambda line: sum(map(len, line))):
-            of_block = [tokens for line in block for tokens in line]
-            scores = iter(evaluation.sentence_scores(loaded_model, of_block, evaluator=evaluator))
+            token_lists = [tokens for line in block for tokens in line]
+            scores = iter(
+                evaluation.sentence_scores(loaded_model, token_lists, evaluator=evaluator)
+            )
             for line in block:
-                of_line = [next(scores) for _ in line]
-                forward, backward = (sum(score[way] for score in of_line) for way in (0, 1))
+                line_scores = [next(scores) for _ in line]
+                forward, backward = (sum(score[k] for score in line_scores) for k in (0, 1))
                 if as_json:
                     record = {"forward": forward, "backward": backward, "tokens": [*chain(*line)]}
                     click.echo(json.dumps(record, ensure_ascii=False))
@@ -226,8 +229,8 @@ def perplexity(
         return
     result = evaluation.perplexity(loaded_model, chain.from_iterable(lines)).to_dict()
     if as_json:
-        finite = {name: value if value == value else None for name, value in result.items()}
-        click.echo(json.dumps(finite))
+        finite_result = {name: value if value == value else None for name, value in result.items()}
+        click.echo(json.dumps(finite_result))
         return
     remark = unknown_words_remark(result["unk_rate"]) or f", {result['unk_rate']:.2%} unknown"
     ends = f"{result['sentences']:,.0f} sentence end{'s' * (result['sentences'] != 1)}"
@@ -250,12 +253,12 @@ def _kilobytes(name: str) -> float | None:
     return os.path.getsize(name) / 1000 if os.path.isfile(name) else None
 
 
-def _lines(
+def _read_lines(
     source: BinaryIO,
     tokenize: "TextTokenizer | None",
     *,
     column: str,
-    tokens: int,
+    max_tokens: int,
     progress: Progress | None = None,
 ) -> Iterator[LineSentences]:
     """The sentences of each line or record, those of tokens between spaces without `tokenize`.
@@ -264,7 +267,7 @@ def _lines(
     """
     name = getattr(source, "name", "-")
     total = 0
-    for number, text in _texts(source, name, column):
+    for number, text in _read_texts(source, name, column):
         if progress is not None:
             progress.advance((len(text.encode()) + 1) / 1000)  # and the end of the line
         if tokenize is None:
@@ -272,10 +275,10 @@ def _lines(
             sentences = [[t for t in line.split(" ") if t] for line in lines]
         else:
             sentences = tokenize(text)
-        if (count := sum(map(len, sentences))) > tokens:
+        if (count := sum(map(len, sentences))) > max_tokens:
             raise ElmoError(
-                f"{name}:{number}: the line has {count:,} tokens, more than {tokens:,}; write one "
-                "sentence per line"
+                f"{name}:{number}: the line has {count:,} tokens, more than {max_tokens:,}; write "
+                "one sentence per line"
             )
         total += count
         yield sentences
@@ -283,7 +286,7 @@ def _lines(
         raise ElmoError(f"{name}: no sentences; the text is empty or blank")
 
 
-def _texts(source: BinaryIO, name: str, column: str) -> Iterator[tuple[int, str]]:
+def _read_texts(source: BinaryIO, name: str, column: str) -> Iterator[tuple[int, str]]:
     """Yield the lines or records of a file, or the lines of a pipe."""
     if os.path.isfile(name):
         from ..text.text_blocks import read_texts
@@ -297,11 +300,11 @@ def _texts(source: BinaryIO, name: str, column: str) -> Iterator[tuple[int, str]
     from ..text.other_formats import check_plain_text
 
     number = 0
-    while line := source.readline(LONGEST_LINE + 1):
+    while line := source.readline(MAX_LINE_BYTES + 1):
         number += 1
-        if len(line) > LONGEST_LINE:
+        if len(line) > MAX_LINE_BYTES:
             raise ElmoError(
-                f"{name}:{number}: the line has more than {LONGEST_LINE:,} bytes; write one "
+                f"{name}:{number}: the line has more than {MAX_LINE_BYTES:,} bytes; write one "
                 "sentence per line"
             )
         if number == 1:

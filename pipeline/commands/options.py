@@ -89,8 +89,8 @@ class _InputFolder(_Folder):
         return storage.read_from(super().convert(value, param, ctx))
 
 
-NAMED = _Folder()
-FOLDER = _InputFolder()
+OUTPUT_FOLDER = _Folder()
+INPUT_FOLDER = _InputFolder()
 
 
 class _Text(click.File):
@@ -136,12 +136,12 @@ def _check_device(context: click.Context, _: Any, device: str) -> str:
     from elmo.errors import ElmoError
 
     try:
-        kind = torch.device(device).type
+        device_type = torch.device(device).type
     except RuntimeError:
-        kind = ""
-    if kind not in ("cpu", "cuda"):
+        device_type = ""
+    if device_type not in ("cpu", "cuda"):
         raise ElmoError(f"--device must be cpu or cuda, found {device!r}")
-    if kind == "cuda" and not torch.cuda.is_available():
+    if device_type == "cuda" and not torch.cuda.is_available():
         raise ElmoError("--device cuda: this machine has no CUDA device; leave --device out")
     return device
 
@@ -199,12 +199,12 @@ def add_cluster_settings(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_settings(**values: Any) -> None:
-        from ..settings import cluster as execution
+        from ..settings import cluster as cluster_settings
         from ..terminal.progress import say
 
-        cluster, settings_in_force = execution.load(Path("cluster.yaml"))
-        if cluster != execution.Cluster():
-            say(settings_in_force)
+        cluster, settings_line = cluster_settings.load(Path("cluster.yaml"))
+        if cluster != cluster_settings.Cluster():
+            say(settings_line)
         if not os.environ.get("RAY_ADDRESS"):
             return command(cluster=cluster, **values)
         from elmo.io.location import Location

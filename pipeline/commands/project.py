@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..settings.cluster import Cluster
 
 
-class _SeveralFiles(click.Command):
+class _FilesCommand(click.Command):
     """A command whose options `--text` and `--domain` take all the words up to the next option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -31,7 +31,7 @@ class _SeveralFiles(click.Command):
         return super().parse_args(ctx, arguments)
 
 
-@click.command(cls=_SeveralFiles)
+@click.command(cls=_FilesCommand)
 @click.argument("folder", type=PATH)
 @click.option(
     "--text",
@@ -124,13 +124,13 @@ def inspect(
     inputs = find_inputs(files, "as FILES")
     try:
         check_texts(inputs, column, "as FILES")
-        text = inspect_text(inputs, params.tokenize, column=column, cluster=cluster)
+        report = inspect_text(inputs, params.tokenize, column=column, cluster=cluster)
     except ElmoError as error:
         raise ElmoError(str(error).replace("corpus.column", "--column")) from None
     if as_json:
-        click.echo(json.dumps(text, ensure_ascii=False))
+        click.echo(json.dumps(report, ensure_ascii=False))
         return
-    for line in _describe_text(text):
+    for line in _describe_text(report):
         print_done(line)
 
 

@@ -60,7 +60,7 @@ def _run_and_record(
     params = settings.load(params_file)
     if cluster is not None:
         values["cluster"] = cluster
-    url = (storage.root() if cluster is None else cluster.storage).rstrip("/")
+    url = (storage.storage_url() if cluster is None else cluster.storage).rstrip("/")
     if url and not stage.inputs:
         for lost_folder in storage.delete_lost_pointers(url):
             print_done(
@@ -79,27 +79,30 @@ def _run_and_record(
         params = with_chosen_precision(
             params, stage.name, cluster=cluster, work=values["work"], say=log_detail
         )
-    output = stage.outputs[0].name
-    named_output = values[output]
-    if output in folders:
+    output_name = stage.outputs[0].name
+    named_output = values[output_name]
+    if output_name in folders:
         inputs = {item.name: str(values[item.name]) for item in stage.inputs}
         depends = digest(
             [stage.name, stage.version, repr(getattr(params, stage.name, None)), inputs]
         )
-        values[output] = storage.begin(
+        values[output_name] = storage.begin_output(
             named_output, url, depends=depends, resumes=stage.resumes_in_output
         )
-    if stage.reuses_output and named_output != values[output] and named_output.exists(STORED):
+    if stage.reuses_output and named_output != values[output_name] and named_output.exists(STORED):
         with suppress(NotFound):  # it is lost, so there is nothing to take over
             values["previous_output"] = storage.read_from(named_output, url)
     figures = stage.run(params=params, **values)
     summary = stage.summary(figures, values)
-    storage.publish(named_output, values[output], url)
+    storage.publish_output(named_output, values[output_name], url)
     if is_auto:
         from ..settings.precision import forget_precision
 
         forget_precision(values["work"], stage.name)
-    rounded = {key: _round_number(value) for key, value in figures.items()}
+    rounded = {  # to six digits, since people read and compare these numbers
+        key: float(f"{value:.6g}") if isinstance(value, float) else value
+        for key, value in figures.items()
+    }
     if numbers is not None:
         write_json(numbers, rounded)
     if metrics is not None:
@@ -156,11 +159,6 @@ def _real_path(path: Any) -> str:
     """Return a path without links, or a URL, with a slash at its end."""
     local = Location.parse(path).local
     return f"{path if local is None else os.path.realpath(local)}".rstrip("/") + "/"
-
-
-def _round_number(value: Any) -> Any:
-    """Round to six digits, since people read and compare these numbers."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _format_duration(seconds: float) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import METRICS, NAMED, NUMBERS, PARAMS, PATH, add_cluster_settings
+from .options import METRICS, NUMBERS, OUTPUT_FOLDER, PARAMS, PATH, add_cluster_settings
 from .run_stage import run_stage
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def stage_command(stage: "Stage") -> click.Command:
 
 def _parameter(argument: "Argument") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a positional argument, or an option if the argument has a help text."""
-    kind: Any = {"folder": NAMED, "path": PATH, "word": str}[argument.kind]
+    kind: Any = {"folder": OUTPUT_FOLDER, "path": PATH, "word": str}[argument.kind]
     if argument.choices:
         kind = click.Choice(argument.choices)
     if not argument.help:

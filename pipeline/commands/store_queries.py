@@ -11,7 +11,7 @@ import click
 from elmo.errors import ElmoError
 
 from ..terminal.progress import say
-from .options import DEVICE, FOLDER, JSON, PATH, PRETOKENIZED, print_done
+from .options import DEVICE, INPUT_FOLDER, JSON, PATH, PRETOKENIZED, print_done
 
 if TYPE_CHECKING:
     from elmo.io.location import Location
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("store", type=FOLDER)
+@click.argument("store", type=INPUT_FOLDER)
 @click.argument("text")
 @click.option("--model", type=PATH, help="The store's model. Default: the model in its project.")
 @click.option("-k", "count", default=10, show_default=True, help="The number of neighbours.")
@@ -64,7 +64,7 @@ def neighbors(
 
 
 @click.command()
-@click.argument("store", type=FOLDER)
+@click.argument("store", type=INPUT_FOLDER)
 @JSON
 def verify(store: "Location", as_json: bool) -> None:
     """Check every checksum and count of STORE and report what is wrong.

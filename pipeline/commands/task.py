@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from elmo.tasks.settings import TaskSettings
 
 
-def _reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def _add_reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of how a labelled file is read."""
     for option in (
         click.option(
@@ -94,7 +94,7 @@ def task() -> None:
     help="The folder for unfinished work and vectors.",
 )
 @OVERWRITE
-@_reading_options
+@_add_reading_options
 def train(
     kind: str,
     train: Path,
@@ -132,18 +132,18 @@ def train(
 
     from ..stages import task_training
 
-    settings = _task_settings(kind, changes, without_elmo=without_elmo)
-    tokenization = _tokenization(tokenizer, model)
+    settings = _parse_settings(kind, changes, without_elmo=without_elmo)
+    tokenization = _choose_tokenization(tokenizer, model)
     options: dict[str, Any] = {"format": format_, "columns": _parse_columns(columns)}
     options |= {"scheme": scheme, "tokenizer": tokenization}
     data = [read_examples(kind, path, **options) for path in (train, dev)]
-    for path, labelled in zip((train, dev), data, strict=True):
-        print_done(f"{path}: {_format_counts(labelled.counts)}")
-        task_training.say_remark(labelled, path=path)
+    for path, example_set in zip((train, dev), data, strict=True):
+        print_done(f"{path}: {_format_counts(example_set.counts)}")
+        task_training.say_remark(example_set, path=path)
     check_same_tags(data[1], data[0].scheme)
     task_training.warn_unknown_labels(kind, data[1], path=dev, train=data[0])
     parts = task_training.learning_curve_parts(data[0]) if curve else []
-    train_on = partial(
+    train_examples = partial(
         train_task,
         kind,
         settings=settings,
@@ -154,15 +154,15 @@ def train(
         device=device,
         report=task_training.TrainProgress(),
     )
-    record = train_on(*data, out=out, store=store)
+    record = train_examples(*data, out=out, store=store)
     task_training.say_unfinished(out)
-    task_training.say_linear(out)
+    task_training.say_linear_gain(out)
     figures = mean_over_seeds(list(record.scores.values()))
-    print_done(f"task train: {out}: {task_training.scores_text(figures)} on dev")
+    print_done(f"task train: {out}: {task_training.format_scores(figures)} on dev")
     for part in parts:
         with TemporaryDirectory() as folder:
-            of_part = train_on(part, data[1], out=Path(folder) / "task").scores
-        scores = task_training.scores_text(mean_over_seeds(list(of_part.values())))
+            part_scores = train_examples(part, data[1], out=Path(folder) / "task").scores
+        scores = task_training.format_scores(mean_over_seeds(list(part_scores.values())))
         print_done(f"with {len(part.examples):,} of {len(data[0].examples):,} examples: {scores}")
 
 
@@ -174,7 +174,7 @@ def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) 
         raise ElmoError("--without-elmo reads no vectors; leave out --without-elmo or --store")
 
 
-def _task_settings(kind: str, changes: tuple[str, ...], *, without_elmo: bool) -> "TaskSettings":
+def _parse_settings(kind: str, changes: tuple[str, ...], *, without_elmo: bool) -> "TaskSettings":
     """The settings that `--set` names; the kind's own where it does not."""
     from elmo.tasks.kinds import task_settings
 
@@ -200,7 +200,7 @@ def _parse_value(text: str) -> Any:
     return value if isinstance(value, bool | int | float | list | None) else text
 
 
-def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
+def _choose_tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
     """Return what cuts text: what was asked for, else what the model's text was cut by."""
     from elmo.data.tokenizer import installed_tokenization
     from elmo.model.config import read_config
@@ -216,7 +216,7 @@ def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
 @click.argument("folder", type=PATH)
 @click.option("--data", type=PATH, required=True, help="The labelled file.")
 @JSON
-@_reading_options
+@_add_reading_options
 def evaluate(
     folder: Path,
     data: Path,
@@ -242,7 +242,7 @@ def evaluate(
     from ..stages import task_training
 
     record = read_task(folder)
-    labelled = read_examples(
+    example_set = read_examples(
         record.kind,
         data,
         format=format_,
@@ -250,26 +250,26 @@ def evaluate(
         scheme=scheme,
         tokenizer=record.tokenizer,
     )
-    if (labelled.scheme == "plain") == (record.scheme == "plain"):  # else it is refused
+    if (example_set.scheme == "plain") == (record.scheme == "plain"):  # else it is refused
         task_training.warn_unknown_labels(
-            record.kind, labelled, path=data, known_labels=record.labels
+            record.kind, example_set, path=data, known_labels=record.labels
         )
-    tallies, scores_by_label = report_seeds(folder, labelled, device=device)
+    tallies, scores_by_label = report_seeds(folder, example_set, device=device)
     scores = [tally.scores() for tally in tallies]
     figures = mean_over_seeds(scores)
     if as_json:
         scores_by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}
         figures_by_name: dict[str, Any] = {
             **figures,
-            "examples": len(labelled.examples),
+            "examples": len(example_set.examples),
             "seeds": scores_by_seed,
         }
-        click.echo(json.dumps(figures_by_name | {"counts": labelled.counts, **scores_by_label}))
+        click.echo(json.dumps(figures_by_name | {"counts": example_set.counts, **scores_by_label}))
     else:
         for line in _label_table(scores_by_label):
             click.echo(line)
-        print_done(f"{data}: {_format_counts(labelled.counts)}")
-        print_done(f"task evaluate: {task_training.scores_text(figures)}")
+        print_done(f"{data}: {_format_counts(example_set.counts)}")
+        print_done(f"task evaluate: {task_training.format_scores(figures)}")
 
 
 @task.command()
@@ -284,7 +284,7 @@ def evaluate(
     type=click.Choice(["conll", "props", "squad"]),
     help="Print the input of a scorer: conlleval (needs gold tags), srl-eval.pl or SQuAD's script.",
 )
-@_reading_options
+@_add_reading_options
 def predict(
     folder: Path,
     source: Path,
@@ -306,13 +306,13 @@ def predict(
     import json
 
     from elmo.io.text_files import open_decompressed
-    from elmo.tasks.example_files import format_of, read_examples
+    from elmo.tasks.example_files import detect_format, read_examples
     from elmo.tasks.scorer_files import SCORER_FILES
     from elmo.tasks.task import Task
 
     from ..text.other_formats import check_plain_text
 
-    if format_ is None and source.is_file() and format_of(source) == "text":
+    if format_ is None and source.is_file() and detect_format(source) == "text":
         with open_decompressed(source) as file:
             check_plain_text(source, file.read(1 << 16), "--columns text=NAME")
 
@@ -321,19 +321,19 @@ def predict(
     scorer = SCORER_FILES[as_] if as_ else None
     if scorer is not None and scorer.kind != kind:
         raise ElmoError(f"--as {as_}: only for {scorer.kind} ({folder}: {kind}); leave it out")
-    labelled = read_examples(
+    example_set = read_examples(
         kind,
         source,
         format=format_,
         columns=fields,
         scheme=scheme,
         tokenizer=task_.record.tokenizer,
-        labelled=scorer is not None and scorer.labelled,
+        labelled=scorer is not None and scorer.needs_labels,
     )
-    dropped_counts = {k: v for k, v in labelled.counts.items() if k.startswith("dropped") and v}
+    dropped_counts = {k: v for k, v in example_set.counts.items() if k.startswith("dropped") and v}
     if dropped_counts:
         click.echo(f"{source}: {_format_counts(dropped_counts)}", err=True)
-    answers = task_.answer(labelled.examples)
+    answers = task_.answer(example_set.examples)
     described_answers = ((example, task_.describe(example, *answer)) for example, answer in answers)
     if scorer is not None:
         for line in scorer.lines(described_answers, source, fields):

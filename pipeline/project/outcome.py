@@ -20,7 +20,7 @@ def outcome_lines() -> list[str]:
     Read `dvc.yaml` and `dvc.lock` of the current folder: stages are known by their names there, and
     the out that a stage's command names first is its product: `dvc freeze` sorts the list of outs.
     """
-    project, lock = _stages_of("dvc.yaml"), _stages_of("dvc.lock")
+    project, lock = _read_stages("dvc.yaml"), _read_stages("dvc.lock")
     model = params.load(Path("params.yaml")).pretrain.model if "pretrain" in lock else ""
     products: list[str] = []
     scores: list[str] = []
@@ -37,7 +37,7 @@ def outcome_lines() -> list[str]:
     ]
 
 
-def _stages_of(name: str) -> dict[str, Any]:
+def _read_stages(name: str) -> dict[str, Any]:
     """Return the stages in a file of DVC, by name; none if there is no such file."""
     import yaml
 
@@ -67,12 +67,12 @@ def _path(out: str | Mapping[str, Any]) -> str:
     return out if isinstance(out, str) else next(iter(out))
 
 
-def _score(stage: "Stage", outs: Sequence[str], started_from: str) -> str:
+def _score(stage: "Stage", outs: Sequence[str], source_model: str) -> str:
     """Return the score among the numbers of a stage, which are in the folder `numbers`."""
     files = [Path(out) for out in outs if Path(out).parent.name == "numbers"]
     if stage.score is None or not files or not files[0].is_file():
         return ""
-    return stage.score(read_record(files[0], stage.numbers), started_from)
+    return stage.score(read_record(files[0], stage.numbers), source_model)
 
 
 def _next_steps(products: Sequence[str]) -> list[str]:

@@ -96,7 +96,7 @@ def _in_project(path: Path) -> Path:
     return path
 
 
-def variables(cluster: Cluster) -> dict[str, str]:
+def to_environment(cluster: Cluster) -> dict[str, str]:
     """Return the environment variables that give another machine these settings; defaults are
     left out."""
     values = {field.name: getattr(cluster, field.name) for field in fields(Cluster)}

@@ -13,7 +13,7 @@ from msgspec import Meta
 from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import BadSettings, ElmoError
 from elmo.settings import (
-    MOST_CHARACTERS,
+    MAX_CHARACTERS,
     NetworkSettings,
     Positive,
     StoreSettings,
@@ -209,7 +209,7 @@ class VocabSettings:
     with several bytes per character."""
     min_character_count: Positive
     """How often a Unicode character must occur to have its own id. `bytes` ignores it."""
-    max_characters: Annotated[int, Meta(ge=3, le=MOST_CHARACTERS)]
+    max_characters: Annotated[int, Meta(ge=3, le=MAX_CHARACTERS)]
     """The maximum number of characters of a token that are read, including the two marks around it;
     2018: 50."""
 

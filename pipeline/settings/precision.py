@@ -35,11 +35,12 @@ def choose_precision(requested: Requested, *, setting: str, device: str, say: Sa
         return requested
     if device == "cuda" and not torch.cuda.is_available():
         return "bfloat16"
-    speeds = machine_speed.matrix_speeds(torch.device(device))
-    faster = machine_speed.faster_precision(speeds)
+    speeds = machine_speed.measure_matrix_speeds(torch.device(device))
+    faster = machine_speed.choose_faster_precision(speeds)
     factor = speeds.speedup("bfloat16", "float32")
+    times = f"{factor:.0f}" if factor >= 10 else f"{factor:.2g}"
     say(
-        f"{setting}: auto is {faster}: on this machine, matrix products are {_times(factor)} as "
+        f"{setting}: auto is {faster}: on this machine, matrix products are {times} × as "
         "fast in bfloat16 as in float32"
     )
     return faster
@@ -92,7 +93,3 @@ def forget_precision(work: Location, stage: str) -> None:
 
 def _record_name(stage: str) -> str:
     return f"precision-{stage}.json"
-
-
-def _times(factor: float) -> str:
-    return f"{factor:.0f} ×" if factor >= 10 else f"{factor:.2g} ×"

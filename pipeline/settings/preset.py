@@ -7,18 +7,18 @@ import io
 from pathlib import Path
 from typing import Any
 
-from elmo.errors import BadSettings, ElmoError, did_you_mean
+from elmo.errors import BadSettings, ElmoError, suggest_name
 from elmo.io.atomic import new_file
 
 from .. import PACKAGE
 from . import params, strict_yaml
 
-OURS = PACKAGE / "project" / "presets"
+PACKAGE_PRESETS = PACKAGE / "project" / "presets"
 
 
 def find_presets(project: Path | None = None) -> dict[str, Path]:
     """Return the files of this package's presets and of a project's own, by name."""
-    folders = [OURS] if project is None else [OURS, project / "presets"]
+    folders = [PACKAGE_PRESETS] if project is None else [PACKAGE_PRESETS, project / "presets"]
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
@@ -32,7 +32,7 @@ def apply_preset(name: str, params_file: Path) -> None:
     presets = find_presets(params_file.parent)
     if name not in presets:
         names = f"; there are {', '.join(sorted(presets))}"
-        raise BadSettings(f"no preset {name}{did_you_mean(name, presets) or names}")
+        raise BadSettings(f"no preset {name}{suggest_name(name, presets) or names}")
     source = presets[name]
     text = overlay_text(params_file, source)
     with new_file(params_file) as new_params:
@@ -85,11 +85,11 @@ def _yaml() -> Any:
 def _merge(base: Any, overlay: Any, key: str, params_file: Path, source: Path) -> None:
     """Copy the values of `overlay` that differ into `base`."""
     for name, value in overlay.items():
-        dotted = f"{key}.{name}" if key else str(name)
+        full_key = f"{key}.{name}" if key else str(name)
         if name not in base:
             line = overlay.lc.key(name)[0] + 1
-            raise BadSettings(f"{source}:{line}: {params_file} has no {dotted}")
+            raise BadSettings(f"{source}:{line}: {params_file} has no {full_key}")
         if isinstance(value, dict) and isinstance(base[name], dict):
-            _merge(base[name], value, dotted, params_file, source)
+            _merge(base[name], value, full_key, params_file, source)
         elif value != base[name]:
             base[name] = value

@@ -58,42 +58,42 @@ class _Reader:
         """Return a value as `kind`; `keys` leads to it from the root."""
         if is_dataclass(kind):
             return self.section(value, kind, keys)
-        plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-        if get_origin(plain) is dict:
+        bare_type = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+        if get_origin(bare_type) is dict:
             if not isinstance(value, dict):
                 self.refuse(keys, f"must be a section of names (or {{}}), found {_describe(value)}")
-            name_kind, inner = get_args(plain)
+            name_kind, item_type = get_args(bare_type)
             return {
                 self.check(str(name), name_kind, (*keys, name)): self.build(
-                    item, inner, (*keys, name)
+                    item, item_type, (*keys, name)
                 )
                 for name, item in value.items()
             }
-        if get_origin(plain) is tuple:
-            items = self.items(value, get_args(plain), keys)
-            return items if plain is kind else self.check(items, kind, keys)
+        if get_origin(bare_type) is tuple:
+            items = self.items(value, get_args(bare_type), keys)
+            return items if bare_type is kind else self.check(items, kind, keys)
         if isinstance(value, dict | list):
             self.refuse(keys, f"must be one value, found {_describe(value)}")
-        return self.check(_plain(value), kind, keys)
+        return self.check(_to_scalar(value), kind, keys)
 
     def section(self, value: Any, kind: Any, keys: Keys) -> Any:
         """Return a mapping as a dataclass."""
         if not isinstance(value, dict) and value is not None:
             self.refuse(keys, f"must be a section of settings, found {_describe(value)}")
-        field_of = {field.name: field for field in fields(kind)}
+        members = {field.name: field for field in fields(kind)}
         values = value or {}
         for name in values:
-            if name not in field_of:
-                self.refuse((*keys, name), f"is not a setting; choose from {', '.join(field_of)}")
-        for name, field in field_of.items():
+            if name not in members:
+                self.refuse((*keys, name), f"is not a setting; choose from {', '.join(members)}")
+        for name, field in members.items():
             if name not in values and (self.is_complete or field.default is MISSING):
                 self.refuse((*keys, name), "is missing; add it")
         types = field_types(kind)
-        built = {
+        field_values = {
             name: self.build(item, types[name], (*keys, name)) for name, item in values.items()
         }
         try:
-            return kind(**built)
+            return kind(**field_values)
         except ElmoError as error:
             self.refuse(keys, str(error), link=".")
 
@@ -120,11 +120,11 @@ class _Reader:
 
     def refuse(self, keys: Keys, message: str, *, link: str = " ") -> NoReturn:
         """Raise the error of a value, with its line."""
-        line, inner = 1, self.root
+        line, values = 1, self.root
         subject = f"{_dotted_name(keys)}{link}" if keys else ""
         for name in keys:
             with suppress(AttributeError, KeyError, TypeError):  # a key that is not there
-                line, inner = inner.lc.data[name][0] + 1, inner[name]
+                line, values = values.lc.data[name][0] + 1, values[name]
         raise BadSettings(f"{self.path}:{line}: {subject}{message}")
 
 
@@ -132,7 +132,7 @@ def _dotted_name(keys: Keys) -> str:
     return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys).removeprefix(".")
 
 
-def _plain(value: Any) -> Any:
+def _to_scalar(value: Any) -> Any:
     """Return a plain Python scalar; the reader's own types remember how they were written."""
     for kind in (float, str):
         if isinstance(value, kind):

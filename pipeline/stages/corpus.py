@@ -93,7 +93,9 @@ class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
     texts: dict[TextName, CorpusText]
 
 
-def _run(params: Params, packages: Path | None, versions: Path | None, **arguments: Any) -> Numbers:
+def _run_command(
+    params: Params, packages: Path | None, versions: Path | None, **arguments: Any
+) -> Numbers:
     figures = run(params=params.corpus, **arguments)
     if packages is not None:
         domain_package = params.corpus.domain_package if not params.corpus.domain else ""
@@ -123,7 +125,7 @@ STAGE = Stage(
         Argument("packages", "path", "Write the versions of the packages used.", required=False),
         Argument("versions", "path", "Write the version of each stage's results.", required=False),
     ),
-    run=_run,
+    run=_run_command,
     summary=lambda figures, arguments: summary(figures, arguments["out"]),
 )
 
@@ -178,10 +180,10 @@ def read_corpus_manifest(folder: Location) -> CorpusManifest:
     header.check_version(path, "schema", SCHEMA_VERSION, remake="run the corpus stage")
     manifest = folder.read_record("manifest.json", CorpusManifest)
     for name, text in manifest.texts.items():
-        for source in text.inputs:
-            parts = source.name.split("/")
-            if source.url is UNSET and (parts[0] != name or not set(parts).isdisjoint({"", ".."})):
-                raise ElmoError(f"{path}: no file {source.name!r} here; run: elmo run corpus")
+        for file in text.inputs:
+            parts = file.name.split("/")
+            if file.url is UNSET and (parts[0] != name or not set(parts).isdisjoint({"", ".."})):
+                raise ElmoError(f"{path}: no file {file.name!r} here; run: elmo run corpus")
     return manifest
 
 
@@ -243,16 +245,16 @@ def _render_or_link(
     """Write a text to `folder`, or link that of `out` if the same versions made it."""
     if not versions or out is None:
         return _write_text(folder, text, files)
-    rendered = versions | {"results": str(STAGE.version)}
+    all_versions = versions | {"results": str(STAGE.version)}
     try:
         previous = read_corpus_manifest(Location(out)).texts[text]
         is_whole = all(sha256(out / file.name) == file.sha256 for file in previous.inputs)
-        if is_whole and previous.rendered == rendered:
+        if is_whole and previous.rendered == all_versions:
             link_folder(out / text, folder / text)
             return previous
     except (ElmoError, OSError, KeyError):
         pass  # no corpus, or not a whole one: render it
-    return structs.replace(_write_text(folder, text, files), rendered=rendered)
+    return structs.replace(_write_text(folder, text, files), rendered=all_versions)
 
 
 def _write_text(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> CorpusText:
@@ -261,10 +263,10 @@ def _write_text(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -
     known_paragraphs: set[str] = set()
     inputs, documents, words = [], 0, 0
     (folder / text).mkdir()
-    for name, sources in files.items():
+    for name, raw_documents in files.items():
         path = folder / text / name
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            for document in _clean_documents(sources, known_paragraphs, dropped_counts):
+            for document in _clean_documents(raw_documents, known_paragraphs, dropped_counts):
                 file.write("\n" * (file.tell() > 0) + "".join(f"{line}\n" for line in document))
                 documents += 1
                 words += sum(len(line.split()) for line in document)
@@ -274,12 +276,12 @@ def _write_text(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -
 
 
 def _clean_documents(
-    sources: Iterable[str], known_paragraphs: set[str], dropped_counts: Counter[str]
+    raw_documents: Iterable[str], known_paragraphs: set[str], dropped_counts: Counter[str]
 ) -> Iterator[list[str]]:
-    """Yield the prose of each source without repeated paragraphs, if any is left."""
-    for source in sources:
+    """Yield the prose of each document without repeated paragraphs, if any is left."""
+    for raw_document in raw_documents:
         paragraphs = []
-        for paragraph in plain_paragraphs(source, dropped_counts):
+        for paragraph in plain_paragraphs(raw_document, dropped_counts):
             if paragraph in known_paragraphs:
                 dropped_counts["duplicate"] += 1
             else:
@@ -295,6 +297,6 @@ def _list_user_files(
     """Return the manifest's entry of the user's files: names and digests; nothing is copied."""
     inputs = find_inputs(patterns)
     check_texts(inputs, column, keep=keep)
-    sources = tuple(TextFile(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)
+    files = tuple(TextFile(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)
     counts = {"files": len(inputs), "bytes": sum(i.bytes for i in inputs)}
-    return CorpusText(column, sources, counts, {}, keep=keep or UNSET)
+    return CorpusText(column, files, counts, {}, keep=keep or UNSET)

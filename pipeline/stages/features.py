@@ -6,7 +6,6 @@ writes the parts, whose bytes do not depend on the actors, and reuses those of t
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError
@@ -77,7 +76,9 @@ def run(
     layout = store_build.make_layout(model, params)
     _check_room(out, layout, tokens=Shards(shards).tokens(), reusable_bytes=reusable_bytes)
     try:
-        with tracking.run("features", params, inputs=inputs, sources=sources, folder=folder) as log:
+        with tracking.start_run(
+            "features", params, inputs=inputs, sources=sources, folder=folder
+        ) as log:
             manifest = store_build.build(
                 out,
                 previous_store=previous_output,
@@ -88,29 +89,25 @@ def run(
             )
             _log_store(log, manifest, out)
     finally:
-        _discard_if_empty(folder)
+        if not folder.folders():  # else another run of the same inputs uses its parts
+            folder.remove()
     return store_metrics(manifest)
 
 
 def _check_room(out: Location, layout: "Layout", *, tokens: int, reusable_bytes: int) -> None:
     """Refuse a large store that can't fit on its disk, where `reusable_bytes` of it exist."""
     home = out.absolute().local
-    size = tokens * len(layout.contextual) * layout.width
+    size = tokens * len(layout.contextual_layers) * layout.width
     if home is None or size < LARGE:
         return
-    free, human = free_bytes(home), progress.human_size
+    existing_folder = next(path for path in (home, *home.parents) if path.is_dir())
+    free, human = shutil.disk_usage(existing_folder).free, progress.human_size
     if (size if layout.codec == "none" else size // 2) - reusable_bytes > free:
         raise ElmoError(
             f"{out}: {tokens:,} tokens need {human(size)}, but {human(free)} is free; set "
             f'features.layers to "top" ({human(tokens * layout.width)}), name less text in '
             "corpus.domain, or set storage in cluster.yaml to a URL"
         )
-
-
-def free_bytes(home: Path) -> int:
-    """Return the free bytes on the disk of a folder, which need not exist yet."""
-    existing_folder = next(path for path in (home, *home.parents) if path.is_dir())
-    return shutil.disk_usage(existing_folder).free
 
 
 def summary(figures: dict[str, float]) -> str:
@@ -140,12 +137,6 @@ def _log_store(log: tracking.Run, manifest: "StoreManifest", out: Location) -> N
     log.set_tag("store_place", published_location(out).absolute().url)
 
 
-def _discard_if_empty(work: Location) -> None:
-    """Remove the folder of a run unless it has parts, which another run of the same inputs uses."""
-    if not work.folders():
-        work.remove()
-
-
 def _run_on(cluster: Cluster) -> "JobRunner":
     import torch
 
@@ -156,18 +147,14 @@ def _run_on(cluster: Cluster) -> "JobRunner":
             progress.say(
                 f"features: {reused_parts} of {len(jobs)} parts reused from the previous store"
             )
-        return workers.actors(
+        return workers.map_actors(
             kind,
             arguments,
             jobs,
             cluster=cluster,
             label="features",
-            name=_name_job,
+            name=lambda job: f"{job.shard.file}, rows {job.start:,} to {job.stop - 1:,}",
             threads=1 if cluster.gpu else min(THREADS, torch.get_num_threads()),
         )
 
     return run
-
-
-def _name_job(job: "EmbedJob") -> str:
-    return f"{job.shard.file}, rows {job.start:,} to {job.stop - 1:,}"

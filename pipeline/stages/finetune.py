@@ -61,7 +61,7 @@ class FinetuneJob:
         """Load the model and add the domain's words; return the training job."""
         from elmo.data.shards import Shards
         from elmo.model.folder import load_model
-        from elmo.nn.softmax import new_softmax, restored_softmax
+        from elmo.nn.softmax import new_softmax, restore_softmax
         from elmo.train.job import TrainingJob
 
         from .training import PreparedJob
@@ -76,7 +76,7 @@ class FinetuneJob:
         if parent.softmax is None:
             softmax = new_softmax(words, projection, seed=training.seed)
         else:
-            softmax = restored_softmax(parent.softmax, words=words, seed=training.seed)
+            softmax = restore_softmax(parent.softmax, words=words, seed=training.seed)
             init_new_words(softmax, vocabulary, counts, known_words=len(parent.vocabulary))
         job = TrainingJob(
             bilm=parent.bilm,

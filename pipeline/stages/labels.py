@@ -26,7 +26,7 @@ from ..text.docstrings import marked_up_paragraphs, package_docstrings
 from .stage import Argument, Stage
 
 SHORTEST, LONGEST = 5, 40  # tokens of a sentence
-LONGEST_CODE = 6  # tokens of a marked stretch
+MAX_CODE_TOKENS = 6  # tokens of a marked stretch
 HELD_SHARES = {"test": 0.25, "dev": 0.1}  # of the docstrings; the rest are for training
 _MARKUP = re.compile(
     r":[\w:.+-]+:`~?(?P<role>[^`]*)`|``(?P<literal>[^`]*)``|`(?P<link>[^`<]*?)\s*<[^`>]*>`_*"
@@ -170,7 +170,7 @@ def _tags(
             for k, (token_start, token_stop) in enumerate(offsets)
             if token_start < stop and token_stop > start
         ]
-        if not tokens or len(tokens) > LONGEST_CODE:
+        if not tokens or len(tokens) > MAX_CODE_TOKENS:
             return None
         if offsets[tokens[0]][0] < start or offsets[tokens[-1]][1] > stop:
             return None

@@ -110,11 +110,11 @@ def run(
 
     if params.model:
         return _copy_named_model(shards, out, params, curves)
-    from . import training as train_job
+    from . import training
 
     inputs = {"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)}
     _check_filters(vocab, params.network)
-    result = train_job.train(
+    result = training.train(
         STAGE,
         params,
         PretrainJob(shards, vocab, params.network),
@@ -156,12 +156,12 @@ def _copy_named_model(
     from elmo.data.shards import Shards
     from elmo.model.folder import copy_model, load_model
     from elmo.train.curves import write_empty_curves
-    from elmo.train.perplexity import MOST_HELDOUT_TOKENS, perplexity
+    from elmo.train.perplexity import MAX_HELDOUT_TOKENS, perplexity
 
     opened_shards, model = Shards(shards), load_model(params.model)
     model.tokenizer.check_shards(opened_shards.tokenization, model=params.model, shards=shards)
     tokens = opened_shards.tokens("heldout")
-    stride = -(-tokens // MOST_HELDOUT_TOKENS) or 1
+    stride = -(-tokens // MAX_HELDOUT_TOKENS) or 1
     heldout = (
         shard.tokens(k)
         for shard in map(opened_shards.open, opened_shards.entries("heldout"))
@@ -181,14 +181,14 @@ def summary(figures: dict[str, float]) -> str:
     if "heldout_perplexity" not in figures:
         return f"{_UNCHANGED}; it has no softmax, so no perplexity"
     prefix = "" if "steps" in figures else f"{_UNCHANGED}; "
-    words = f"{prefix}held-out perplexity {figures['heldout_perplexity']:.1f}"
+    text = f"{prefix}held-out perplexity {figures['heldout_perplexity']:.1f}"
     remark = unknown_words_remark(figures.get("heldout_unk_rate"))
     if "times_below_unigram" not in figures:
-        return f"{words}{remark}"
+        return f"{text}{remark}"
     times_below = figures["times_below_unigram"]
     advice = "" if times_below >= 1 else "; train on more text or for more epochs"
     return (
-        f"{words}, {versus_unigram(times_below)} the unigram model's "
+        f"{text}, {versus_unigram(times_below)} the unigram model's "
         f"{figures['unigram_perplexity']:.1f}{remark}{advice}"
     )
 

@@ -22,8 +22,8 @@ from ..tracking import champion, registry
 from ..tracking.origin import COMMIT_TAG
 from .stage import Argument, Stage
 
-VARIABLE = "ELMO_REGISTER"  # set: an experiment of DVC registers its model as well
-_NOT_REGISTERED = f"nothing: this is an experiment; to register its model: {VARIABLE}=1 dvc exp run"
+REGISTER = "ELMO_REGISTER"  # set: an experiment of DVC registers its model as well
+_NOT_REGISTERED = f"nothing: this is an experiment; to register its model: {REGISTER}=1 dvc exp run"
 
 
 class Lineage(Struct):
@@ -103,13 +103,13 @@ def run(
     from elmo.store import FeatureStore, model_digest
 
     check_record(out, RegisterRecord)
-    content = model_digest(model)
+    content_digest = model_digest(model)
     lineage = model.read_record("training.json", Lineage)
-    features = FeatureStore(store, model=content)
+    features = FeatureStore(store, model=content_digest)
     shards = {"general": Shards(general), "domain": Shards(domain)}
     scores = _collect_perplexities(lineage)
     tags = {
-        "model_digest": content,
+        "model_digest": content_digest,
         "words": champion.shorten(model.sha256("words.txt")),
         f"store.{champion.shorten(features.digest)}": without_credentials(store.absolute().url),
         **{
@@ -118,20 +118,20 @@ def run(
         },
         **{name: f"{value:.6g}" for name, value in scores.items() if ".after." in name},
     }
-    version = champion.find_version(params.name, content)
-    if version is None and os.environ.get("DVC_EXP_NAME") and not os.environ.get(VARIABLE):
-        write_json(out, to_builtins(RegisterRecord(content, params.name, "", 0)))
+    version = champion.find_version(params.name, content_digest)
+    if version is None and os.environ.get("DVC_EXP_NAME") and not os.environ.get(REGISTER):
+        write_json(out, to_builtins(RegisterRecord(content_digest, params.name, "", 0)))
         return {"version": 0, "uri": "", "decision": _NOT_REGISTERED}
     if version is None:
         texts = {text: text_shards.digest for text, text_shards in shards.items()}
-        inputs = {"model": content, "store": features.digest, **texts}
+        inputs = {"model": content_digest, "store": features.digest, **texts}
         sources = {"model": model, "store": store, "general": general, "domain": domain}
-        with tracking.run("register", params, inputs=inputs, sources=sources) as log:
-            version, decision = _register_version(model, lineage, log, tags, scores, params)
+        with tracking.start_run("register", params, inputs=inputs, sources=sources) as mlflow_run:
+            version, decision = _register_version(model, lineage, mlflow_run, tags, scores, params)
     else:
         decision = champion.decide_champion(params.name, version, tags=tags, margin=params.margin)
     uri = f"models:/{params.name}/{version}"
-    write_json(out, to_builtins(RegisterRecord(content, params.name, uri, version)))
+    write_json(out, to_builtins(RegisterRecord(content_digest, params.name, uri, version)))
     return {"version": version, "uri": uri, "decision": decision}
 
 
@@ -155,16 +155,16 @@ def _collect_perplexities(lineage: Lineage) -> dict[str, float]:
 def _register_version(
     model: Location,
     lineage: Lineage,
-    log: tracking.Run,
+    mlflow_run: tracking.Run,
     tags: dict[str, str],
     scores: dict[str, float],
     params: RegisterSettings,
 ) -> tuple[int, str]:
     """Register a new model; return its version and the decision about the champion."""
-    log.log_metrics(scores)
+    mlflow_run.log_metrics(scores)
     with tracking.catch_mlflow_errors():
         has_training_run = bool(lineage.run_id) and tracking.run_exists(lineage.run_id)
-        run_id = lineage.run_id if has_training_run else log.run_id
+        run_id = lineage.run_id if has_training_run else mlflow_run.run_id
         run_tags = tracking.mlflow_client().get_run(run_id).data.tags
     if commit := run_tags.get(COMMIT_TAG):
         tags = tags | {"commit": commit}
@@ -173,14 +173,14 @@ def _register_version(
             local,
             tags=tags,
             run_id=run_id,
-            description=_describe(lineage, scores),
+            description=_describe_version(lineage, scores),
             name=params.name,
             margin=params.margin,
             trained_with=lineage.params,
             scores=scores,
         )
-    log.set_tag("model_version", str(version))
-    log.set_tag("model_digest", tags["model_digest"])
+    mlflow_run.set_tag("model_version", str(version))
+    mlflow_run.set_tag("model_digest", tags["model_digest"])
     return version, decision
 
 
@@ -190,7 +190,7 @@ def heldout_digest(shards: Any) -> str:
     return digest(digests) if digests else ""
 
 
-def _describe(lineage: Lineage, scores: dict[str, float]) -> str:
+def _describe_version(lineage: Lineage, scores: dict[str, float]) -> str:
     """Return the sentence that describes a version in MLflow."""
     names = {"domain": "domain text", "general": "general text"}
     perplexities = [

@@ -75,7 +75,7 @@ def run(
         )
         digests = {"model": results.registered["model_digest"], "store": results.store.digest}
         sources = {"model": model, "store": store}
-        with tracking.run("report", params, inputs=digests, sources=sources) as log:
+        with tracking.start_run("report", params, inputs=digests, sources=sources) as log:
             required = ("index.html", "curves.png")
             with new_folder(Location(out), required=required, pattern=r"\w+\.png") as folder:
                 picture = folder / "curves.png"

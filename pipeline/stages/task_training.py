@@ -30,7 +30,7 @@ def parse_pairs(option: str, parts: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
-def read_labelled(
+def read_labelled_files(
     kind: str,
     sources: Mapping[str, Path],
     *,
@@ -75,7 +75,7 @@ def say_unfinished(folder: Path, *, name: str = "") -> None:
         )
 
 
-def say_linear(folder: Path, *, name: str = "") -> None:
+def say_linear_gain(folder: Path, *, name: str = "") -> None:
     """Say what linear models change on dev in the trained task in `folder`, if it has tried them;
     the line begins with `name`, the folder by default."""
     from elmo.tasks.features import Shares
@@ -85,28 +85,28 @@ def say_linear(folder: Path, *, name: str = "") -> None:
     record = read_task(folder)
     if not record.linear:
         return
-    by_seed = (record.scores[seed] for seed in record.linear)
-    score = fmean(scores[min(scores, key=score_order)] for scores in by_seed)
+    score_rows = (record.scores[seed] for seed in record.linear)
+    score = fmean(scores[min(scores, key=score_order)] for scores in score_rows)
     network_score = fmean(shares.network_score for shares in record.linear.values())
-    ways = [
-        "+".join(way for way in Shares._fields if getattr(shares, way))
+    combinations = [
+        "+".join(model for model in Shares._fields if getattr(shares, model))
         for shares in record.linear.values()
     ]
     say(
         f"{name or folder}: {network_score:.4f} on dev by the network alone, {score:.4f} by "
-        f"{', '.join(dict.fromkeys(ways))}"
+        f"{', '.join(dict.fromkeys(combinations))}"
     )
 
 
-def say_remark(labelled: "ExampleSet", *, path: Path) -> None:
+def say_remark(example_set: "ExampleSet", *, path: Path) -> None:
     """Say what the reader of the file `path` found odd about it, if anything."""
-    if labelled.remark:
-        say(f"{path}: {labelled.remark}")
+    if example_set.remark:
+        say(f"{path}: {example_set.remark}")
 
 
 def warn_unknown_labels(
     kind: str,
-    labelled: "ExampleSet",
+    example_set: "ExampleSet",
     *,
     path: Path,
     known_labels: Sequence[str] = (),
@@ -114,26 +114,26 @@ def warn_unknown_labels(
 ) -> None:
     """Warn of labels of the file `path` that training has not seen and that can't be predicted.
 
-    `labelled` are the file's examples, for a task of this `kind`. Pass either `train`, the training
-    examples, or `known_labels`, those of a trained task.
+    `example_set` has the file's examples, for a task of this `kind`. Pass either `train`, the
+    training examples, or `known_labels`, those of a trained task.
     """
     from elmo.tasks.task import unknown_labels
 
-    scheme = labelled.scheme
+    scheme = example_set.scheme
     if train is not None:
         known_labels = unknown_labels(kind, (), train, scheme="plain")
-    if labels := unknown_labels(kind, known_labels, labelled, scheme=scheme):
+    if labels := unknown_labels(kind, known_labels, example_set, scheme=scheme):
         names = ", ".join(labels[:8]) + (", …" if len(labels) > 8 else "")
         count = len(labels)
         say(f"{path}: {count} of its labels are not in the training file: {names}")
 
 
-def learning_curve_parts(labelled: "ExampleSet") -> list["ExampleSet"]:
+def learning_curve_parts(example_set: "ExampleSet") -> list["ExampleSet"]:
     """Return half of the examples, drawn at random, and half of these."""
-    if (count := len(labelled.examples)) < 40:
+    if (count := len(example_set.examples)) < 40:
         raise ElmoError(f"--curve: needs at least 40 examples to train on, found {count}")
-    examples = random.Random(0).sample(labelled.examples, count // 2)
-    return [replace(labelled, examples=examples[:n]) for n in (count // 2, count // 4)]
+    examples = random.Random(0).sample(example_set.examples, count // 2)
+    return [replace(example_set, examples=examples[:n]) for n in (count // 2, count // 4)]
 
 
 def train_variant(
@@ -192,10 +192,10 @@ class TrainProgress:
         self._name, self._seed, self._best = name, 0, -1.0
         self._open_run, self._show = open_run, show
 
-    def __call__(self, kind: str, figures: dict[str, float]) -> None:
+    def __call__(self, event: str, figures: dict[str, float]) -> None:
         """Report a seed or an epoch."""
         log = self._open_run() if self._open_run is not None else None
-        if kind == "seed":
+        if event == "seed":
             self._seed, self._best = int(figures["seed"]), -1.0
             return
         if log is not None:
@@ -206,11 +206,11 @@ class TrainProgress:
         metric, score = next(iter(scores.items()))
         if self._show is not None:
             self._show(self._seed, int(figures["epoch"]), f"{metric} {score:.3f}")
-        mark = ", best so far" if score > self._best else ""
+        remark = ", best so far" if score > self._best else ""
         self._best = max(self._best, score)
-        epoch = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
+        prefix = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
         show_line = say if log is None else log_detail
-        show_line(f"{epoch}: loss {figures['loss']:.4g}, {scores_text(scores)}{mark}")
+        show_line(f"{prefix}: loss {figures['loss']:.4g}, {format_scores(scores)}{remark}")
 
 
 def name_by_seed(figures: Mapping[str, float], seed: int) -> dict[str, float]:
@@ -218,6 +218,6 @@ def name_by_seed(figures: Mapping[str, float], seed: int) -> dict[str, float]:
     return {f"{name}/seed-{seed}": value for name, value in figures.items()}
 
 
-def scores_text(figures: Mapping[str, float]) -> str:
+def format_scores(figures: Mapping[str, float]) -> str:
     """Return scores as text, such as `f1 0.7012, accuracy 0.9000`."""
     return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())

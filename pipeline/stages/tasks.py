@@ -32,12 +32,12 @@ from ..tracking.task_runs import prepare_task_run, source_digest
 from .stage import WORK, Argument, Numbers, Stage
 from .task_training import (
     TrainProgress,
+    format_scores,
     name_by_seed,
-    read_labelled,
-    say_linear,
+    read_labelled_files,
+    say_linear_gain,
     say_remark,
     say_unfinished,
-    scores_text,
     train_variant,
     warn_unknown_labels,
 )
@@ -104,11 +104,13 @@ def run(
     An interrupted run is resumed from `work`.
     """
     from elmo.model.config import read_config
+    from elmo.model.embedder import Embedder
+    from elmo.tasks.baselines import score_baselines
     from elmo.tasks.task import OTHER_FILE_PATTERN, check_same_tags
 
     from ..report import plots
 
-    arms = _arms(params)
+    arms = _choose_arms(params)
     pattern = rf"({'|'.join(ARMS)})/(task\.json|{OTHER_FILE_PATTERN})"
     options: dict[str, Any] = {"required": tuple(arms)[:1], "pattern": pattern}
     check_folder(Location(out), **options)
@@ -118,7 +120,7 @@ def run(
     sources = {split: Path(getattr(params, split)) for split in ("train", "dev", "test")}
     inputs = {split: source_digest(split, path) for split, path in sources.items()}
     inputs |= {"model": model_digest(model)}
-    data = read_labelled(
+    data = read_labelled_files(
         params.kind,
         sources,
         format=params.format,
@@ -132,7 +134,7 @@ def run(
         warn_unknown_labels(params.kind, data[split], path=sources[split], train=data["train"])
     work_folder = work.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
     epochs = params.seeds * sum(settings.epochs for settings in arms.values())
-    train_tracked = partial(
+    prepare_run = partial(
         prepare_task_run,
         name,
         params.kind,
@@ -143,7 +145,7 @@ def run(
     with work_folder_lock(work_folder), Progress(f"tasks {name}", epochs, unit="epochs") as bar:
         tallies = {}
         for arm, settings in arms.items():
-            with train_tracked(settings=settings) as open_run:
+            with prepare_run(settings=settings) as open_run:
                 tallies[arm] = _train(
                     work_folder / arm,
                     data,
@@ -155,7 +157,9 @@ def run(
                     open_run=open_run,
                 )
         bar.reach(epochs, "simple baselines")
-        tallies |= {name: [tally] for name, tally in _baselines(params.kind, data, model).items()}
+        encode = Embedder.load(model, device="cpu").encode_types
+        baselines = score_baselines(params.kind, data, encode)
+        tallies |= {name: [tally] for name, tally in baselines.items()}
         with new_folder(Location(out), **options) as folder:
             for arm in arms:
                 link_folder(work_folder / arm, folder / arm)
@@ -213,7 +217,7 @@ def _mean_curve(folder: Path) -> list[float]:
     return [statistics.fmean(values) for values in zip(*padded, strict=True)]
 
 
-def _arms(params: ProjectTask) -> dict[str, TaskSettings]:
+def _choose_arms(params: ProjectTask) -> dict[str, TaskSettings]:
     """Return what is trained: with ELMo where the settings leave it in, without where asked for."""
     settings = task_settings(params.kind, dict(params.settings))
     baseline = task_settings(params.kind, {**params.settings, "elmo": "none"})
@@ -236,10 +240,10 @@ def _train(
     """Train one arm, unless that is done, and count what each seed gets right on the test file."""
     from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
 
-    completed_before, arm = bar.completed, f"{ARMS[out.name]}, "
+    start_count, arm = bar.completed, f"{ARMS[out.name]}, "
 
     def show(seed: int, epoch: int, score: str) -> None:
-        bar.reach(completed_before + seed * settings.epochs + epoch, f"{arm}seed {seed}, {score}")
+        bar.reach(start_count + seed * settings.epochs + epoch, f"{arm}seed {seed}, {score}")
 
     train_variant(
         out,
@@ -254,24 +258,16 @@ def _train(
     )
     name = f"{bar.label.removeprefix('tasks ')}, {ARMS[out.name]}"
     say_unfinished(out, name=name)
-    say_linear(out, name=name)
-    bar.reach(completed_before + params.seeds * settings.epochs, f"{arm}on the test file")
+    say_linear_gain(out, name=name)
+    bar.reach(start_count + params.seeds * settings.epochs, f"{arm}on the test file")
     tallies = evaluate_seeds(out, data["test"], device=device, work=out.parent.parent)
     scores = [tally.scores() for tally in tallies]
     figures = mean_over_seeds(scores)
-    for seed, of_seed in enumerate(scores):
-        figures |= name_by_seed(of_seed, seed)
-        log_detail(f"{arm}seed {seed}: {scores_text(of_seed)} on test")
+    for seed, seed_scores in enumerate(scores):
+        figures |= name_by_seed(seed_scores, seed)
+        log_detail(f"{arm}seed {seed}: {format_scores(seed_scores)} on test")
     open_run().log_metrics({f"test.{name}": value for name, value in figures.items()})
     return tallies
-
-
-def _baselines(kind: str, data: Mapping[str, "ExampleSet"], model: Path) -> dict[str, "Tally"]:
-    """Return what simple baselines get right on the test file."""
-    from elmo.model.embedder import Embedder
-    from elmo.tasks.baselines import baselines
-
-    return baselines(kind, data, Embedder.load(model, device="cpu").encode_types)
 
 
 def _figures(

@@ -44,7 +44,7 @@ from ..text.copies import (
     find_passages,
     find_repeated_lines,
 )
-from ..text.held_out import LEAST_HELD_OUT, choose_held_out_rule
+from ..text.held_out import MIN_HELD_OUT, choose_held_out_rule
 from ..text.input_files import InputFile, check_inputs, raise_all
 from ..text.pieces import Piece, Ranges, number_pieces, piece_bytes, plan_pieces
 from ..text.shard_builder import (
@@ -52,9 +52,9 @@ from ..text.shard_builder import (
     PieceResult,
     decode_results,
     encode_result,
+    find_whole_results,
     read_finished,
     try_piece,
-    whole_results,
 )
 from ..text.work_folder import discard_pieces, work_folder
 from .corpus import TextName, read_corpus_manifest
@@ -192,7 +192,7 @@ def summary(figures: dict[str, float]) -> str:
     remarks = [
         f"{figures['tokens']:,} tokens in {sentences:,} sentences, {figures['shards']} shards"
     ]
-    if heldout_tokens < LEAST_HELD_OUT:
+    if heldout_tokens < MIN_HELD_OUT:
         remarks.append(f"only {heldout_tokens:,} tokens are held out, {_FEW_HELD_OUT}")
     for reason, phrase in _PHRASES.items():
         if size := figures.get(f"dropped_{reason}_bytes", 0):
@@ -304,7 +304,7 @@ def run_tasks(
     function: Callable[[Job], Result | ElmoError], jobs: Sequence[Job], cluster: Cluster, label: str
 ) -> list[Result]:
     """Run `function` on each job as a task, and return the results; raise all errors as one."""
-    results = [*workers.tasks(function, jobs, cluster=cluster, label=label)]
+    results = [*workers.map_tasks(function, jobs, cluster=cluster, label=label)]
     raise_all(result for result in results if isinstance(result, ElmoError))
     return [result for result in results if not isinstance(result, ElmoError)]
 
@@ -350,7 +350,7 @@ def _read_previous_results(
         return {}
     digests = {piece.digest for piece in pieces}
     results = (result for result in decode_results(folder.read(PIECES)) if result.piece in digests)
-    return {result.piece: result for result in whole_results(results, folder, folder.tree())}
+    return {result.piece: result for result in find_whole_results(results, folder, folder.tree())}
 
 
 def _tokenize_pieces(

@@ -130,7 +130,7 @@ def train(
         log_detail(f"{stage.name}.training.epochs: {training.epochs}, for {tokens:,} tokens")
     folder = work / stage.name / fingerprint(stage.name, stage.version, params, inputs)
     tracking.check_mlflow()
-    run = tracking.run(stage.name, params, inputs=inputs, sources=sources, folder=folder)
+    run = tracking.start_run(stage.name, params, inputs=inputs, sources=sources, folder=folder)
     with (
         work_folder_lock(folder.local) if folder.local else nullcontext(),
         _discard_if_nothing_saved(folder),

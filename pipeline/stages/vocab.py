@@ -30,7 +30,7 @@ from ..text.work_folder import work_folder
 from .stage import OUT, Argument, Stage
 
 _FILES = ("words.txt", "characters.json")  # that mark a folder as this stage's output
-_EXTRA = r"counts\.txt"
+_EXTRA_FILE = r"counts\.txt"
 _TYPES_AT_A_TIME = 4_000_000  # whose characters are counted at a time
 
 STAGE = Stage(
@@ -75,7 +75,7 @@ def run(
         raise ElmoError(
             f"vocab.max_words must be 0 (no limit) or 4 or more, found {params.max_words}"
         )
-    check_folder(out, required=_FILES, pattern=_EXTRA)
+    check_folder(out, required=_FILES, pattern=_EXTRA_FILE)
     if out.exists("characters.json"):
         with refuse_foreign_output(str(out)), local_folder(out) as old_folder:
             Characters.load(old_folder / "characters.json")
@@ -88,13 +88,13 @@ def run(
             )
         boundaries = pa.array([SENTENCE_BEGIN, SENTENCE_END])
         known_tokens = int(counts.sum()) + _count_covered(train, boundaries)
-        marks = [train.sentences, train.sentences, train.tokens - known_tokens]
+        mark_counts = [train.sentences, train.sentences, train.tokens - known_tokens]
         lines = pa.concat_arrays([pa.array([*MARKS]), words])
         characters = _choose_characters(train, params)
-        with new_folder(out, required=_FILES, pattern=_EXTRA) as folder:
+        with new_folder(out, required=_FILES, pattern=_EXTRA_FILE) as folder:
             _write_lines(folder / "words.txt", lines)
             _write_lines(
-                folder / "counts.txt", pa.array(np.append(marks, counts)).cast(pa.string())
+                folder / "counts.txt", pa.array(np.append(mark_counts, counts)).cast(pa.string())
             )
             characters.save(folder / "characters.json")
     covered_tokens = _count_covered(heldout, pa.concat_arrays([words, boundaries]))
@@ -129,7 +129,7 @@ def count_types(
     ]
     finished = set(work.names())
     unfinished_jobs = [job for job in jobs if job[3] not in finished]
-    for _ in workers.tasks(count_shard, unfinished_jobs, cluster=cluster, label="vocab"):
+    for _ in workers.map_tasks(count_shard, unfinished_jobs, cluster=cluster, label="vocab"):
         pass
     tables = in_parallel(lambda job: _read_counts(work, job[3]), jobs)
     train_shards = len(shards.entries("train"))
@@ -175,7 +175,7 @@ def _choose_words(
     """Return the words and their counts by falling count, then codepoint, without the marks."""
     is_word = train.counts >= params.min_count
     for mark in NOT_WORDS:
-        is_word &= _mask(pc.not_equal(train.types, mark))
+        is_word &= _to_numpy(pc.not_equal(train.types, mark))
     table = pa.table({"word": train.types, "count": train.counts}).filter(pa.array(is_word))
     # Bytes of UTF-8 sort as the codepoints do.
     table = table.sort_by([("count", "descending"), ("word", "ascending")])
@@ -186,10 +186,10 @@ def _choose_words(
 
 def _count_covered(counts: TypeCounts, words: pa.StringArray) -> int:
     """Return how many tokens are among these words."""
-    return int(counts.counts[_mask(pc.is_in(counts.types, value_set=words))].sum())
+    return int(counts.counts[_to_numpy(pc.is_in(counts.types, value_set=words))].sum())
 
 
-def _mask(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+def _to_numpy(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     return values.to_numpy(zero_copy_only=False)
 
 

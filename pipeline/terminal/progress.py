@@ -10,9 +10,9 @@ import time
 
 from tqdm import tqdm
 
-EVERY = 60.0  # seconds between lines where there is no terminal
-_open: list["Progress"] = []  # the last one is shown
-_drawing = threading.RLock()
+LINE_SECONDS = 60.0  # seconds between lines where there is no terminal
+_open_displays: list["Progress"] = []  # the last one is shown
+_draw_lock = threading.RLock()
 
 
 class Progress:
@@ -27,26 +27,26 @@ class Progress:
         self.label, self.total, self.unit = label, total, unit
         self.start_time = self.last_update = time.monotonic()
         self.initial, self.completed, self.note = completed, completed, ""
-        self.terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._over = threading.Event()
+        self.is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
         self._bar: tqdm[object] | None = None
 
     def __enter__(self) -> "Progress":
-        with _drawing:
-            for progress in _open:
+        with _draw_lock:
+            for progress in _open_displays:
                 progress._clear()
-            _open.append(self)
+            _open_displays.append(self)
         if not is_quiet():
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._has_ended.set()
         if self._thread.is_alive():
             self._thread.join()
-        with _drawing:
-            _open.remove(self)
+        with _draw_lock:
+            _open_displays.remove(self)
 
     def advance(self, amount: float = 1) -> None:
         """Add `amount` to the amount completed."""
@@ -56,7 +56,7 @@ class Progress:
         """Set the amount completed in total; `note` is shown after the figures."""
         self.completed, self.note, self.last_update = completed, note, time.monotonic()
 
-    def figures(self) -> str:
+    def describe(self) -> str:
         """Return as text what is done, the speed, the time so far and the time left."""
         seconds = max(1e-9, time.monotonic() - self.start_time)
         if not self.unit:
@@ -65,22 +65,22 @@ class Progress:
         total_text = f" of {self.total:,.0f}" if self.total is not None else ""
         parts = [f"{self.completed:,.0f}{total_text} {self.unit}"]
         if rate > 0:
-            often, time_unit = (rate, "s") if rate >= 1 else (60 * rate, "min")
-            parts.append(f"{often:,.{0 if often >= 10 else 1}f} {self.unit}/{time_unit}")
+            speed, time_unit = (rate, "s") if rate >= 1 else (60 * rate, "min")
+            parts.append(f"{speed:,.{0 if speed >= 10 else 1}f} {self.unit}/{time_unit}")
         parts.append(f"{_clock_time(seconds)} so far")
         if rate > 0 and self.total is not None:
-            left = (self.total - self.completed) / rate - (time.monotonic() - self.last_update)
-            if left > -1:  # what is overdue takes longer than is known
-                parts.append(f"{_clock_time(max(0.0, left))} left")
+            remaining = (self.total - self.completed) / rate - (time.monotonic() - self.last_update)
+            if remaining > -1:  # what is overdue takes longer than is known
+                parts.append(f"{_clock_time(max(0.0, remaining))} left")
         return ", ".join([*parts, self.note] if self.note else parts)
 
     def _tick(self) -> None:
-        while not self._over.wait(0.25 if self.terminal else EVERY):
-            with _drawing:
-                if _open[-1] is self and self.terminal:
+        while not self._has_ended.wait(0.25 if self.is_terminal else LINE_SECONDS):
+            with _draw_lock:
+                if _open_displays[-1] is self and self.is_terminal:
                     self._draw()
-                elif _open[-1] is self:
-                    say(f"{self.label}: {self.figures()}")
+                elif _open_displays[-1] is self:
+                    say(f"{self.label}: {self.describe()}")
         self._clear()
 
     def _draw(self) -> None:
@@ -89,16 +89,16 @@ class Progress:
             self._bar = tqdm(
                 total=self.total,
                 initial=self.initial,
-                desc=self.figures(),
+                desc=self.describe(),
                 bar_format=f"  {self.label}: {bar}{{desc}}",
                 leave=False,
-                ncols=_columns(),
+                ncols=_terminal_width(),
                 nrows=20,  # a terminal that does not know its size would show nothing
                 file=sys.stderr,
             )
-        self._bar.ncols = _columns()
+        self._bar.ncols = _terminal_width()
         self._bar.n = min(self.completed, self.total or self.completed)
-        self._bar.set_description_str(self.figures())
+        self._bar.set_description_str(self.describe())
 
     def _clear(self) -> None:
         if self._bar is not None:
@@ -108,8 +108,8 @@ class Progress:
 
 def show_activity(activity: str) -> None:
     """Show on the newest progress bar what is being done or waited for, until its next figures."""
-    if _open:
-        _open[-1].note = activity
+    if _open_displays:
+        _open_displays[-1].note = activity
 
 
 def log_detail(line: str) -> None:
@@ -130,7 +130,7 @@ def is_quiet() -> bool:
     return bool(os.environ.get("ELMO_QUIET"))
 
 
-def _columns() -> int:
+def _terminal_width() -> int:
     """Return the width of the terminal, 80 if unknown."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or 80

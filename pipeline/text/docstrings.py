@@ -46,12 +46,12 @@ def plain_paragraphs(text: str, dropped_counts: Counter[str]) -> list[str]:
 
 def marked_up_paragraphs(text: str, dropped_counts: Counter[str]) -> Iterator[str]:
     """Yield the same paragraphs as `plain_paragraphs`, with their reStructuredText markup."""
-    skip = -1
+    skipped_indent = -1
     for indent, lines in _blocks(text):
-        if skip >= 0 and indent > skip:
+        if skipped_indent >= 0 and indent > skipped_indent:
             dropped_counts["code"] += 1
             continue
-        skip = -1
+        skipped_indent = -1
         if len(lines) > 1 and _RULE.fullmatch(lines[1]):
             dropped_counts["heading"] += 1
             lines = lines[2:]
@@ -62,13 +62,13 @@ def marked_up_paragraphs(text: str, dropped_counts: Counter[str]) -> Iterator[st
             dropped_counts["doctest"] += 1
         elif _DIRECTIVE.match(first_line) and not _KEPT_DIRECTIVE.match(first_line):
             dropped_counts["directive"] += 1
-            skip = indent
+            skipped_indent = indent
         elif _RULE.fullmatch(first_line):
             dropped_counts["table"] += 1
         else:
             paragraph = _KEPT_DIRECTIVE.sub("", joined_lines, count=1)
             if _strip_markup(paragraph).endswith("::"):
-                skip, paragraph = indent, paragraph.rstrip()[:-1]
+                skipped_indent, paragraph = indent, paragraph.rstrip()[:-1]
             if _is_prose(_strip_markup(paragraph)):
                 yield paragraph
             else:

@@ -23,7 +23,7 @@ from ..terminal.failures import catch_read_errors
 from ..terminal.progress import Progress
 
 _FILE = "digests.txt"  # lines of a key and a SHA-256
-_MOST_CACHE_BYTES = 16 << 20  # bytes above which the cache is emptied
+_MAX_CACHE_BYTES = 16 << 20  # bytes above which the cache is emptied
 _LARGE_BYTES = 1 << 20  # bytes of a file on a disk above which its digest is cached
 _PROGRESS_BYTES = 256 << 20  # bytes to read above which progress is shown
 _DELAY = 2.0  # seconds after which a change of a file changes its time, on any disk
@@ -117,7 +117,7 @@ def digest_files(
 def _read_cached_digests(path: Path) -> dict[str, str]:
     """Return the cached digests by key; lines that a full disk truncated are skipped."""
     with suppress(OSError, UnicodeDecodeError):
-        if path.stat().st_size > _MOST_CACHE_BYTES:
+        if path.stat().st_size > _MAX_CACHE_BYTES:
             path.unlink()
         lines = [line.split(" ") for line in path.read_text(encoding="ascii").splitlines()]
         return {line[0]: line[1] for line in lines if [*map(len, line)] == [64, 64]}

@@ -65,7 +65,7 @@ def blocks(
     for _, fields in records:
         texts.append(join_texts(fields[index] for index in indexes).encode())
         if keep:
-            records_json.append(encode_kept(keep, (fields[place] for place in kept_indexes)))
+            records_json.append(encode_kept(keep, (fields[index] for index in kept_indexes)))
         length += len(texts[-1])
         if length >= size:
             lines.account(texts, accounting)
@@ -81,30 +81,30 @@ class _TableLines:
 
     def __init__(self, span: FileSpan, size: int) -> None:
         self._span, self._size = span, size
-        self._bytes = self._mark = 0
-        self._open = False  # whether the last line has no end
+        self._bytes = self._bom_bytes = 0
+        self._has_open_line = False  # whether the last line has no end
 
     def __iter__(self) -> Iterator[str]:
         for raw, offset in raw_blocks(self._span, self._size, "line"):
             check_utf8(self._span, raw, offset)
             if offset == 0 and raw.startswith(codecs.BOM_UTF8):
                 raw = raw[len(codecs.BOM_UTF8) :]
-                self._mark = len(codecs.BOM_UTF8)
+                self._bom_bytes = len(codecs.BOM_UTF8)
             whole_lines, _, unended_line = raw.rpartition(b"\n")
             lines = [line + b"\n" for line in whole_lines.split(b"\n")] if b"\n" in raw else []
             for line in [*lines, unended_line] if unended_line else lines:
                 self._bytes += len(line)
-                self._open = line is unended_line
+                self._has_open_line = line is unended_line
                 yield line.decode("utf-8")
 
     def account(self, texts: list[bytes], accounting: Accounting) -> None:
         """Count the bytes since the last call, which held these texts."""
-        added_newlines = int(self._open and bool(texts))
-        accounting.bytes += self._bytes + self._mark
-        accounting.mark += self._mark
+        added_newlines = int(self._has_open_line and bool(texts))
+        accounting.bytes += self._bytes + self._bom_bytes
+        accounting.mark += self._bom_bytes
         accounting.added_newlines += added_newlines
         accounting.fields += self._bytes + added_newlines - sum(map(len, texts)) - len(texts)
-        self._bytes = self._mark = 0
+        self._bytes = self._bom_bytes = 0
 
 
 def _column_index(input_: InputFile, names: list[str], column: str, setting: str = "column") -> int:

@@ -64,12 +64,12 @@ def blocks(
         line_offset = offset
         for line in lines:
             try:
-                text, of_record = _fields(line, column, keep)
+                text, record_json = _parse_line(line, column, keep)
             except ValueError as error:
                 place = f"{span.input.url}:{line_number(span, line_offset)}"
                 raise ElmoError(f"{place}: {error}") from None
             texts.append(text)
-            records_json += [of_record] if keep else []
+            records_json += [record_json] if keep else []
             line_offset += len(line) + 1
         accounting.bytes += len(raw)
         accounting.added_newlines += not raw.endswith(b"\n")
@@ -78,7 +78,7 @@ def blocks(
         first_record += len(texts)
 
 
-def _fields(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
+def _parse_line(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
     """The text of one JSON line, and what is kept of it; a blank line or null is an empty text, and
     keeps its number."""
     if not line.strip():
@@ -94,7 +94,7 @@ def _fields(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
     name, texts = column, list[str | None]()
     try:
         for name in split_column(column, record):
-            text = _value(record, name)
+            text = _find_field(record, name)
             if text is not None and not isinstance(text, str):
                 type_name = type(text).__name__
                 raise ValueError(f"field {name!r} must be a string, found {type_name}; {_REMEDY}")
@@ -107,7 +107,7 @@ def _fields(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
         )
         message = f"no field {name!r} in this record{fields}; set corpus.column"
         raise ValueError(message) from None
-    record_json = encode_kept(keep, (_value_or_none(record, name) for name in keep)) if keep else ""
+    record_json = encode_kept(keep, (_field_or_none(record, name) for name in keep)) if keep else ""
     try:
         return join_texts(texts).encode("utf-8"), record_json
     except UnicodeEncodeError:
@@ -115,16 +115,16 @@ def _fields(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
         raise ValueError(f"{problem}; {_REMEDY}") from None
 
 
-def _value_or_none(record: Any, column: str) -> Any:
+def _field_or_none(record: Any, column: str) -> Any:
     try:
-        return _value(record, column)
+        return _find_field(record, column)
     except (KeyError, TypeError):
         return None
 
 
-def _value(record: Any, column: str) -> Any:
+def _find_field(record: Any, column: str) -> Any:
     """The field of a record that is named so, or that lies in others: `data.text` in `data`."""
     if not isinstance(record, dict) or column in record or "." not in column:
         return record[column]
-    name, _, inner = column.partition(".")
-    return _value(record[name], inner)
+    name, _, inner_column = column.partition(".")
+    return _find_field(record[name], inner_column)

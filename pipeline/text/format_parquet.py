@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from elmo.errors import ElmoError
-from elmo.settings import LONGEST_LINE
+from elmo.settings import MAX_LINE_BYTES
 
 from ..terminal.failures import catch_read_errors
 from .accounting import Accounting
@@ -16,7 +16,7 @@ from .utf8_lines import abbreviate_names, is_utf8, too_long_message
 
 def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
     """Raise `ElmoError` for a file that is incomplete, is not Parquet, or lacks the column."""
-    with _open(input_) as file:
+    with _open_parquet(input_) as file:
         _text_columns(input_, file, column)
         for name in keep:
             _find_type(input_, file.schema_arrow, name, "keep")
@@ -28,11 +28,11 @@ def spans(input_: InputFile, index: int, size: int, documents: str) -> list[File
     `index` is the file's number in the corpus. A file of up to `size` bytes of text is one span,
     and so is any with `documents` "blank", where blank lines divide documents.
     """
-    with _open(input_) as file:
-        groups = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
-    if documents == "blank" or sum(groups) <= size:
-        return [FileSpan(input_, index, 0, -1, sum(groups))]
-    return [FileSpan(input_, index, i, i + 1, bytes_) for i, bytes_ in enumerate(groups)]
+    with _open_parquet(input_) as file:
+        sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+    if documents == "blank" or sum(sizes) <= size:
+        return [FileSpan(input_, index, 0, -1, sum(sizes))]
+    return [FileSpan(input_, index, i, i + 1, bytes_) for i, bytes_ in enumerate(sizes)]
 
 
 def blocks(
@@ -51,7 +51,7 @@ def blocks(
     import pyarrow.compute as pc
 
     first_row = 0
-    with _open(span.input) as file:
+    with _open_parquet(span.input) as file:
         groups = list(range(span.start, file.num_row_groups if span.end < 0 else span.end))
         names = _text_columns(span.input, file, column)
         rows = _rows_at_a_time(file, groups, size)
@@ -63,20 +63,20 @@ def blocks(
                     break
                 columns = [_values(batch, name).cast(pa.large_binary()) for name in names]
             longest = max(pc.max(pc.binary_length(values)).as_py() or 0 for values in columns)
-            if longest > LONGEST_LINE:
+            if longest > MAX_LINE_BYTES:
                 raise ElmoError(
                     f"{span.input.url}: {too_long_message('a value of its column', longest)}"
                 )
             parts = [
-                [*filter(None, of_row)]
-                for of_row in zip(*(c.to_pylist() for c in columns), strict=True)
+                [*filter(None, row_texts)]
+                for row_texts in zip(*(c.to_pylist() for c in columns), strict=True)
             ]
-            texts = [b"\n".join(of_row) for of_row in parts]
+            texts = [b"\n".join(row_texts) for row_texts in parts]
             for row, text in enumerate(texts):
                 if not is_utf8(text) or 0 in text:
                     place = f"{span.input.url}: row {first_row + row} of row group {span.start} on"
                     raise ElmoError(f"{place} is not UTF-8 or has a zero byte; correct this text")
-            added_newlines = sum(max(len(of_row), 1) for of_row in parts)
+            added_newlines = sum(max(len(row_texts), 1) for row_texts in parts)
             accounting.bytes += sum(map(len, texts)) + len(texts) - added_newlines
             accounting.added_newlines += added_newlines
             kept_columns = [_values(batch, name).to_pylist() for name in keep]
@@ -89,17 +89,17 @@ def _values(batch: Any, column: str) -> Any:
     """Return the values of a column of a batch, or of one within others, `data.text` in `data`."""
     import pyarrow.compute as pc
 
-    name, *inner_names = _path(batch.schema, column)
+    name, *inner_names = _split_path(batch.schema, column)
     values = batch.column(name)
     for inner_name in inner_names:
         values = pc.struct_field(values, inner_name)
     return values
 
 
-def _rows_at_a_time(file: Any, groups: list[int], size: int) -> int:
+def _rows_at_a_time(file: Any, numbers: list[int], size: int) -> int:
     """Return how many rows of a Parquet file have about `size` bytes."""
-    sizes = [file.metadata.row_group(i) for i in groups]
-    rows, bytes_ = sum(g.num_rows for g in sizes), sum(g.total_byte_size for g in sizes)
+    groups = [file.metadata.row_group(i) for i in numbers]
+    rows, bytes_ = sum(g.num_rows for g in groups), sum(g.total_byte_size for g in groups)
     return max(1, min(4096, max(size, 1 << 20) * rows // max(1, bytes_)))
 
 
@@ -127,7 +127,7 @@ def _find_type(input_: InputFile, schema: Any, column: str, setting: str = "colu
             f"{input_.url}: has {schema.names.count(column)} columns {column!r}; rename all but one"
         )
     type_ = pa.struct(list(schema))
-    for name in _path(schema, column):
+    for name in _split_path(schema, column):
         if not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:
             raise ElmoError(
                 f"{input_.url}: no column {column!r}, found {abbreviate_names(schema.names)}; "
@@ -137,12 +137,12 @@ def _find_type(input_: InputFile, schema: Any, column: str, setting: str = "colu
     return type_
 
 
-def _path(schema: Any, column: str) -> list[str]:
+def _split_path(schema: Any, column: str) -> list[str]:
     """The name of a column, or those of the columns that it lies in, `data.text` in `data`."""
     return [column] if column in schema.names else column.split(".")
 
 
-def _open(input_: InputFile) -> Any:
+def _open_parquet(input_: InputFile) -> Any:
     """A Parquet file of pyarrow, whose footer is whole."""
     import pyarrow.parquet as pq
 

@@ -24,8 +24,8 @@ from .spans import file_as_span, text_bytes
 from .text_hashes import Hashes
 from .utf8_lines import BLOCK
 
-LEAST_HELD_OUT = 2000  # tokens below which chance moves a perplexity by several per cent
-_MOST_MEASURED = 64_000_000  # bytes of a text whose documents are measured
+MIN_HELD_OUT = 2000  # tokens below which chance moves a perplexity by several per cent
+_MAX_MEASURED = 64_000_000  # bytes of a text whose documents are measured
 _LARGEST = 1 / 8  # share of a text that one document may have
 
 
@@ -100,9 +100,9 @@ def _has_large_document(inputs: Sequence[InputFile], column: str, size: int) -> 
         longest = max(longest, open_size, int(sizes[1:].max(initial=0)))
         open_size = int(sizes[-1]) if len(sizes) > 1 else open_size
         read += int(sizes.sum())
-        if read > _MOST_MEASURED or longest > _LARGEST * total:
+        if read > _MAX_MEASURED or longest > _LARGEST * total:
             break
-    return longest > _LARGEST * total or (read > _MOST_MEASURED and longest == read)
+    return longest > _LARGEST * total or (read > _MAX_MEASURED and longest == read)
 
 
 def _documents(

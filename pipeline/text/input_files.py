@@ -9,7 +9,7 @@ from typing import BinaryIO, TypeVar, cast
 
 from msgspec import Struct, structs
 
-from elmo.errors import ElmoError, NotFound, similar_path
+from elmo.errors import ElmoError, NotFound, suggest_path
 from elmo.io import records
 from elmo.io.location import in_parallel
 from elmo.io.records import (
@@ -239,7 +239,7 @@ def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | No
         if whole_folder:
             raise NotFound(f"{pattern}: is a folder without text files; name another {list_name}")
         is_path = "://" not in pattern and not glob.has_magic(pattern)
-        hint = similar_path(Path(pattern)) if is_path else ""
+        hint = suggest_path(Path(pattern)) if is_path else ""
         raise NotFound(f"{pattern}: no such file or folder of text{hint}; name one {list_name}")
     for_each(lambda file: _check_name(file[1], whole_folder), files)
     return sorted(files, key=lambda file: file[1])

@@ -72,19 +72,19 @@ def find_near_duplicates(
         if sides is not None:
             keys[sides] = ~keys[sides]
         order = np.argsort(keys, kind="stable")  # of equal keys in the order of the text
-        places = np.arange(len(order))
+        positions = np.arange(len(order))
         begins = np.append(True, np.diff(keys[order]) != 0)[: len(order)]
-        firsts = np.maximum.accumulate(np.where(begins, places, 0))
-        is_later, lasts = ~begins & (originals[order] < 0), places - 1
+        firsts = np.maximum.accumulate(np.where(begins, positions, 0))
+        is_later, lasts = ~begins & (originals[order] < 0), positions - 1
         if reference_count:
             is_reference = order < reference_count
-            lasts = np.maximum.accumulate(np.where(is_reference | begins, places, 0))
+            lasts = np.maximum.accumulate(np.where(is_reference | begins, positions, 0))
             is_later &= ~is_reference & is_reference[firsts]
-        later_places = np.flatnonzero(is_later)
-        for compared_places in (firsts[later_places], lasts[later_places]):
-            for start in range(0, len(later_places), _PAIRS_AT_A_TIME):
+        later_positions = np.flatnonzero(is_later)
+        for earlier_positions in (firsts[later_positions], lasts[later_positions]):
+            for start in range(0, len(later_positions), _PAIRS_AT_A_TIME):
                 part = slice(start, start + _PAIRS_AT_A_TIME)
-                documents, candidates = order[later_places[part]], order[compared_places[part]]
+                documents, candidates = order[later_positions[part]], order[earlier_positions[part]]
                 is_near = (sketches[documents] == sketches[candidates]).mean(1) >= similarity
                 originals[documents[is_near]] = candidates[is_near]
     return originals[reference_count:]

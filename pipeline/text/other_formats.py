@@ -8,8 +8,8 @@ _RECORDS = "rename it to end in .jsonl and name the text field with corpus.colum
 _TABLE = "rename it to end in .tsv or .csv and name the text column with corpus.column"
 MARKUP = "extract its text: trafilatura --input-dir IN --output-dir OUT (Wikipedia: wikiextractor)"
 _PANDOC = "convert it to text: pandoc --to plain"
-_LINES = 200  # that are looked at
-_MOST = 1 << 14  # bytes at the beginning of a text that are looked at
+_MAX_LINES = 200  # that are looked at
+_MAX_CHARACTERS = 1 << 14  # at the beginning of a text that are looked at
 
 # The first bytes of a file, its kind, and the remedy.
 _SIGNATURES = (
@@ -49,7 +49,7 @@ _TAG = r"</(?!s>)[a-z]|<(p|br|div|span|li|ul|tr|td|table|h\d)\b[^<>]*>|<\w+\s+[\
 _TIME = (
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d/\w{3}/\d{4}[: ]|\w{3} [ \d]\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d"
 )
-_MOST_LINES = (
+_LINE_PATTERNS = (
     (r"\s*\{.*\}\s*,?\s*$", 0.5, "JSON lines", _RECORDS),
     (rf".*?({_TAG})|\s*<!--", 0.5, "", MARKUP),
     (r"\s*(\\[a-z]+\*?[\{\[]|\\item\b|%)", 0.3, "TeX", _PANDOC),
@@ -66,23 +66,23 @@ def check_plain_text(name: object, head: bytes, option: str = "corpus.column") -
 
     `option` is what names the column of texts, for the remedy.
     """
-    if (recognized := recognize(head)) is not None:
+    if (recognized := recognize_format(head)) is not None:
         kind, remedy = recognized
         remedy = remedy.replace("corpus.column", option)
         raise ElmoError(f"{name}: is {kind}, not plain text; {remedy}")
 
 
-def recognize(head: bytes) -> tuple[str, str] | None:
+def recognize_format(head: bytes) -> tuple[str, str] | None:
     """Return the kind of a file, by its first bytes, and the remedy; None for plain text."""
     for signature, kind, remedy in _SIGNATURES:
         if re.match(signature, head):
             return kind, remedy
     text = head.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
     for beginning, kind, remedy in _BEGINNINGS:
-        if re.match(beginning, text[:_MOST], re.IGNORECASE | re.DOTALL):
+        if re.match(beginning, text[:_MAX_CHARACTERS], re.IGNORECASE | re.DOTALL):
             return kind or "HTML or XML", remedy
-    lines = [line for line in text.split("\n")[:_LINES] if line.strip()]
-    for line_pattern, share, kind, remedy in _MOST_LINES:
+    lines = [line for line in text.split("\n")[:_MAX_LINES] if line.strip()]
+    for line_pattern, share, kind, remedy in _LINE_PATTERNS:
         pattern = re.compile(line_pattern, re.IGNORECASE if not kind else 0)
         if sum(bool(pattern.match(line[:2000])) for line in lines) > share * max(len(lines), 2):
             return kind or "HTML or XML", remedy

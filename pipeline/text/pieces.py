@@ -27,9 +27,9 @@ from .reader import Keep, load_reader
 from .spans import FileSpan, text_bytes
 from .utf8_lines import BLOCK
 
-MOST_PIECES = 1 << 13  # that a corpus is divided into, about
-MOST_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
-_MOST_SEPARATE_FILES = 1 << 8  # files of which each has a piece of its own
+MAX_PIECES = 1 << 13  # that a corpus is divided into, about
+MAX_PIECE_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
+_MAX_SEPARATE_FILES = 1 << 8  # files of which each has a piece of its own
 
 Ranges = tuple[tuple[int, int], ...]  # of lines of a piece: the first, and the one after the last
 
@@ -115,12 +115,12 @@ class Piece:
 def number_pieces(pieces: Iterable[Piece]) -> list[Piece]:
     """Return the pieces, with `copy` set for those that have the text of an earlier piece."""
     count_by_digest: Counter[str] = Counter()
-    numbered = []
+    numbered_pieces = []
     for piece in pieces:
         copy = count_by_digest[piece.digest]
-        numbered.append(replace(piece, copy=copy) if copy else piece)
+        numbered_pieces.append(replace(piece, copy=copy) if copy else piece)
         count_by_digest[piece.digest] += 1
-    return numbered
+    return numbered_pieces
 
 
 def piece_bytes(inputs: Sequence[InputFile], *, shard_bytes: int) -> int:
@@ -128,10 +128,10 @@ def piece_bytes(inputs: Sequence[InputFile], *, shard_bytes: int) -> int:
 
     The number of pieces is bounded, so that manifests, which name every shard, stay small.
     """
-    text = sum(map(text_bytes, inputs))
-    while shard_bytes * MOST_PIECES < text and shard_bytes < MOST_BYTES:
+    text_size = sum(map(text_bytes, inputs))
+    while shard_bytes * MAX_PIECES < text_size and shard_bytes < MAX_PIECE_BYTES:
         shard_bytes *= 2
-    return min(shard_bytes, MOST_BYTES)
+    return min(shard_bytes, MAX_PIECE_BYTES)
 
 
 def plan_pieces(
@@ -145,7 +145,7 @@ def plan_pieces(
     divide documents, no document is divided. The pieces depend only on the arguments.
     """
     files = [input_ for input_ in inputs if input_.bytes]
-    one_in = 1 << (max(len(files) - 1, 0) // _MOST_SEPARATE_FILES).bit_length()
+    one_in = 1 << (max(len(files) - 1, 0) // _MAX_SEPARATE_FILES).bit_length()
     pieces: list[tuple[FileSpan, ...]] = []
     open_piece: list[FileSpan] = []
 

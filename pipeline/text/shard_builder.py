@@ -66,10 +66,10 @@ def read_finished(pieces: Sequence[Piece]) -> list[PieceResult]:
     folder, size_by_file = pieces[0].folder, pieces[0].folder.tree()
     finished = [piece.result_name for piece in pieces if piece.result_name in size_by_file]
     results = in_parallel(lambda name: folder.read_record(name, PieceResult), finished)
-    return whole_results(results, folder, size_by_file)
+    return find_whole_results(results, folder, size_by_file)
 
 
-def whole_results(
+def find_whole_results(
     results: Iterable[PieceResult], folder: Location, size_by_file: Mapping[str, int]
 ) -> list[PieceResult]:
     """Return the results whose shards are in a folder, unaltered.
@@ -128,12 +128,12 @@ def tokenize_piece(piece: Piece) -> PieceResult:
         text, lines, rows = block.text, block.lines, block.rows
         if not kept.all():
             accounting.lines += int((~kept).sum())
-            stays = np.repeat(kept, lines[1] - lines[0] + 1)
-            text = np.frombuffer(text, np.uint8)[stays].tobytes()
+            is_kept_byte = np.repeat(kept, lines[1] - lines[0] + 1)
+            text = np.frombuffer(text, np.uint8)[is_kept_byte].tobytes()
             lines = find_lines(text) if text else lines
             rows = TextRows.find(text, lines) if text else rows
         if text:
-            records = _records(block).filter(pa.array(kept)) if piece.keep else None
+            records = _kept_columns(block).filter(pa.array(kept)) if piece.keep else None
             is_heldout = heldout[block.numbers[kept]]
             builder.add(text, lines, rows, ids[kept], is_heldout, split, records)
         if split is not None and block.records is None:
@@ -186,7 +186,7 @@ class _Part:
     records: pa.StringArray | None
 
 
-def _records(block: DocumentBlock) -> pa.StringArray:
+def _kept_columns(block: DocumentBlock) -> pa.StringArray:
     """Return the kept columns of each line's record; empty texts in a file without records."""
     return block.records.of_lines() if block.records else pa.array([""] * len(block.numbers))
 
@@ -221,10 +221,10 @@ class _Builder:
         self.bytes += len(text)
         line_of, lost_bytes = np.arange(len(documents)), 0
         if split is not None:
-            text, line_of = _sentences(text, split)
+            text, line_of = _split_sentences(text, split)
             rows = TextRows.find(text, find_lines(text))
         if not self.tokenizer.kind.splits_at_spaces:
-            rows, lost_bytes = _whole_rows(text, rows, self.tokenizer)
+            rows, lost_bytes = _tokenize_rows(text, rows, self.tokenizer)
         sizes = lines[1] - lines[0]
         self._parts.append(_Part(rows, line_of, sizes, documents, heldout, lost_bytes, records))
 
@@ -249,9 +249,10 @@ class _Builder:
                 ]
             )
         if self.piece.params.sentences == "split":
-            full = lengths > 0
-            records = records if records is None else records.filter(pa.array(full))
-            lengths, heldout, documents = lengths[full], heldout[full], documents[full]
+            has_tokens = lengths > 0
+            records = records if records is None else records.filter(pa.array(has_tokens))
+            lengths, heldout = lengths[has_tokens], heldout[has_tokens]
+            documents = documents[has_tokens]
         first_sentence = self.accounting.sentences
         numbers = np.arange(first_sentence, first_sentence + len(lengths))
         self.accounting.sentences += len(lengths)
@@ -264,7 +265,7 @@ class _Builder:
                     numbers[is_in_split],
                     documents[is_in_split],
                     offsets,
-                    _encode(tokens, types),
+                    _encode_tokens(tokens, types),
                     records if records is None else records.filter(pa.array(is_in_split)),
                 )
         self.bytes, self._parts = 0, []
@@ -294,8 +295,10 @@ class _Builder:
         """Return the distinct tokens, and for each part its token ids and tokens per row."""
         distinct = pa.concat_arrays([part.rows.distinct for part in self._parts])
         distinct = distinct.dictionary_encode()
-        types, pieces, begins, counts, lost_bytes = _pieces(distinct.dictionary, self.tokenizer)
-        sizes = _sizes(types)
+        types, token_ids, begins, counts, lost_bytes = _tokenize(
+            distinct.dictionary, self.tokenizer
+        )
+        sizes = pc.binary_length(types).to_numpy()
         ids_and_lengths = []
         first_stretch = 0
         for part in self._parts:
@@ -304,7 +307,7 @@ class _Builder:
             ]
             first_stretch += len(numbers)
             stretches = numbers[part.rows.ids]
-            ids, lengths = _expand(stretches, part.rows.counts, pieces, begins, counts)
+            ids, lengths = _expand(stretches, part.rows.counts, token_ids, begins, counts)
             _account(
                 self.accounting,
                 part,
@@ -319,18 +322,18 @@ class _Builder:
 def _expand(
     stretches: npt.NDArray[np.int32],
     stretches_of: Int64s,
-    pieces: npt.NDArray[np.int32],
+    token_ids: npt.NDArray[np.int32],
     begins: Int64s,
     counts: Int64s,
 ) -> tuple[npt.NDArray[np.int32], Int64s]:
     """Return the tokens of stretches end to end, and the number of tokens in each row."""
     if (counts == 1).all():
-        return pieces[begins][stretches], stretches_of
-    of_stretch = counts[stretches]
-    token_ends = np.append(0, np.cumsum(of_stretch))
-    spots = np.repeat(begins[stretches] - token_ends[:-1], of_stretch)
-    spots += np.arange(len(spots))
-    return pieces[spots], np.diff(token_ends[np.append(0, np.cumsum(stretches_of))])
+        return token_ids[begins][stretches], stretches_of
+    token_counts = counts[stretches]
+    token_ends = np.append(0, np.cumsum(token_counts))
+    positions = np.repeat(begins[stretches] - token_ends[:-1], token_counts)
+    positions += np.arange(len(positions))
+    return token_ids[positions], np.diff(token_ends[np.append(0, np.cumsum(stretches_of))])
 
 
 def _account(
@@ -348,7 +351,7 @@ def _account(
     total.tokens += len(sizes)
 
 
-def _whole_rows(text: bytes, rows: TextRows, tokenizer: Tokenizer) -> tuple[TextRows, int]:
+def _tokenize_rows(text: bytes, rows: TextRows, tokenizer: Tokenizer) -> tuple[TextRows, int]:
     """Return rows of tokens instead of stretches, and the number of bytes in no token."""
     texts = text.decode("utf-8").split("\n")[:-1]
     token_lists = tokenizer.split(texts)
@@ -361,7 +364,7 @@ def _whole_rows(text: bytes, rows: TextRows, tokenizer: Tokenizer) -> tuple[Text
     return TextRows(encoded.dictionary, encoded.indices.to_numpy(), counts, rows.hashes), lost_bytes
 
 
-def _pieces(
+def _tokenize(
     stretches: pa.StringArray, tokenizer: Tokenizer
 ) -> tuple[pa.StringArray, npt.NDArray[np.int32], Int64s, Int64s, Int64s]:
     """Split each distinct stretch; return the distinct tokens, the tokens as ids into these, and
@@ -386,29 +389,24 @@ def _pieces(
     return encoded.dictionary, encoded.indices.to_numpy(), begins, counts, lost_bytes
 
 
-def _sizes(strings: pa.StringArray) -> npt.NDArray[np.int32]:
-    """Return how many bytes each string has."""
-    return pc.binary_length(strings).to_numpy()
-
-
-def _encode(ids: npt.NDArray[np.int32], types: pa.StringArray) -> pa.DictionaryArray:
+def _encode_tokens(ids: npt.NDArray[np.int32], types: pa.StringArray) -> pa.DictionaryArray:
     """Return tokens over the types that occur, in the order of their first occurrence."""
-    first_place = np.full(len(types), len(ids), np.int32)
-    first_place[ids[::-1]] = np.arange(len(ids) - 1, -1, -1, dtype=np.int32)
-    order = np.argsort(first_place, kind="stable")[: int((first_place < len(ids)).sum())]
+    first_position = np.full(len(types), len(ids), np.int32)
+    first_position[ids[::-1]] = np.arange(len(ids) - 1, -1, -1, dtype=np.int32)
+    order = np.argsort(first_position, kind="stable")[: int((first_position < len(ids)).sum())]
     renumber = np.zeros(len(types), np.int32)
     renumber[order] = np.arange(len(order))
     return pa.DictionaryArray.from_arrays(pa.array(renumber[ids]), types.take(pa.array(order)))
 
 
-def _sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[bytes, Int64s]:
+def _split_sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[bytes, Int64s]:
     """Return the text with one sentence per line, and the line that each sentence comes from."""
     sentences: list[str] = []
     counts = []
     for line in text.decode("utf-8").split("\n")[:-1]:
-        cut = split(line)
-        sentences.extend(cut)
-        counts.append(len(cut))
+        line_sentences = split(line)
+        sentences.extend(line_sentences)
+        counts.append(len(line_sentences))
     sentences.append("")
     return "\n".join(sentences).encode("utf-8"), np.repeat(np.arange(len(counts)), counts)
 

@@ -55,11 +55,11 @@ def _mix(x: Hashes) -> Hashes:
 
 
 def _powers(base: int, count: int) -> Hashes:
-    return _table(base, 1 << max(count - 1, 1).bit_length())[:count]
+    return _power_table(base, 1 << max(count - 1, 1).bit_length())[:count]
 
 
 @lru_cache(maxsize=4)
-def _table(base: int, count: int) -> Hashes:
+def _power_table(base: int, count: int) -> Hashes:
     factors = np.full(count, base, np.uint64)
     factors[0] = 1
     return np.cumprod(factors)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from elmo.errors import ElmoError, not_utf8_error
-from elmo.settings import LONGEST_LINE
+from elmo.settings import MAX_LINE_BYTES
 
 from .input_files import InputFile, open_input, read_bytes
 from .spans import BLANK_LINES, FileSpan
@@ -26,14 +26,14 @@ def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[byte
         pending = b""
         while True:
             # Double what is read, or a long line would be copied once for each of its blocks.
-            wanted_bytes = max(size, min(len(pending), LONGEST_LINE))
+            wanted_bytes = max(size, min(len(pending), MAX_LINE_BYTES))
             wanted_bytes = wanted_bytes if bytes_left < 0 else min(wanted_bytes, bytes_left)
             block = read_bytes(span.input, file, wanted_bytes) if wanted_bytes else b""
             bytes_left -= len(block) if bytes_left > 0 else 0
             if not block:
                 break
             pending += block
-            if len(pending) > LONGEST_LINE:
+            if len(pending) > MAX_LINE_BYTES:
                 _check_lines(span, pending, offset)
             cut = block_end(pending, size, documents)
             if cut:
@@ -46,7 +46,7 @@ def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[byte
 def _check_lines(span: FileSpan, text: bytes, offset: int) -> None:
     start = 0
     for line in text.split(b"\n"):
-        if len(line) > LONGEST_LINE:
+        if len(line) > MAX_LINE_BYTES:
             number = line_number(span, offset + start)
             raise ElmoError(
                 f"{span.input.url}:{number}: {too_long_message('this line', len(line))}"
@@ -57,7 +57,7 @@ def _check_lines(span: FileSpan, text: bytes, offset: int) -> None:
 def too_long_message(subject: str, size: int) -> str:
     """Return the error message for a line, named by `subject`, whose `size` is over the limit."""
     return (
-        f"{subject} has {size / 1e6:,.0f} MB or more (limit: {LONGEST_LINE >> 20} MiB); split it "
+        f"{subject} has {size / 1e6:,.0f} MB or more (limit: {MAX_LINE_BYTES >> 20} MiB); split it "
         "into lines"
     )
 

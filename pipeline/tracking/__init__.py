@@ -11,14 +11,14 @@ from .client import (
     configured_database,
     database_file,
     mlflow_client,
-    shown_uri,
-    silenced,
+    public_uri,
+    silence_logger,
 )
 from .runs import (
     Run,
     flat_params,
-    run,
     run_exists,
+    start_run,
 )
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "flat_params",
     "run_exists",
     "mlflow_client",
-    "run",
-    "shown_uri",
-    "silenced",
+    "start_run",
+    "public_uri",
+    "silence_logger",
 ]

@@ -14,7 +14,7 @@ from .. import tracking
 
 CANDIDATE, CHAMPION = "candidate", "champion"  # aliases
 TEXTS = ("domain", "general")  # the first that a version was measured on is the one compared
-SHOWN = 12  # characters of a digest in a tag that people read
+SHORT_DIGEST = 12  # characters of a digest in a tag that people read
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def find_version(name: str, model_digest: str) -> int | None:
     If there are several, the lowest one is returned. One whose files are not on this machine any
     more, since the project was moved, does not count.
     """
-    rows = [row for row in versions(name) if row.tags.get("model_digest") == model_digest]
+    rows = [row for row in list_versions(name) if row.tags.get("model_digest") == model_digest]
     return min((row.version for row in rows if _has_files(name, row.version)), default=None)
 
 
@@ -49,7 +49,7 @@ def _has_files(name: str, number: int) -> bool:
     return not address.startswith("file:") or Path(unquote(urlsplit(address).path)).exists()
 
 
-def versions(name: str) -> list[ModelVersion]:
+def list_versions(name: str) -> list[ModelVersion]:
     """Return the versions of a registered model, newest first."""
     tracking.check_mlflow()
     with tracking.catch_mlflow_errors():
@@ -74,7 +74,7 @@ def versions(name: str) -> list[ModelVersion]:
 
 def shorten(digest: str) -> str:
     """Return as much of a digest as a tag shows."""
-    return digest[:SHOWN]
+    return digest[:SHORT_DIGEST]
 
 
 def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str, str]) -> str:
@@ -84,14 +84,14 @@ def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str,
     version. `champion` goes to the first one, and to a version whose held-out
     perplexity is lower than the champion's by the share `margin`.
     """
-    rows = {row.version: row for row in versions(name)}
-    champion_tags = rows[number].tags
+    rows = {row.version: row for row in list_versions(name)}
+    new_tags = rows[number].tags
     with tracking.catch_mlflow_errors():
         client = tracking.mlflow_client()
         for key, value in tags.items():
-            if champion_tags.get(key) != value:  # each is a write of its own
+            if new_tags.get(key) != value:  # each is a write of its own
                 client.set_model_version_tag(name, str(number), key, value)
-    champion_tags.update(tags)
+    new_tags.update(tags)
     newest = max((v for v, row in rows.items() if CANDIDATE in row.aliases), default=0)
     if number > newest:  # an older commit that is reproduced moves nothing back
         _set_alias(name, CANDIDATE, number)
@@ -103,7 +103,7 @@ def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str,
         return f"{CHAMPION} is version {number}, the first"
     if champion.version == number:
         return f"{CHAMPION} is version {number}"
-    if champion.tags.get("model_digest") == champion_tags["model_digest"]:
+    if champion.tags.get("model_digest") == new_tags["model_digest"]:
         _set_alias(name, CHAMPION, number)
         return f"{CHAMPION} moved from version {champion.version} to {number}: it is the same model"
     better, reason = is_better(champion, rows[number], margin=margin)
@@ -133,10 +133,10 @@ def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> 
             return False, f"its perplexity was measured {description}"
     key = f"perplexity.after.{text}"
     champion_score, score = (float(row.tags.get(key, "nan")) for row in (champion, rival))
-    figures = f"{text} perplexity {score:.6g}, the champion's {champion_score:.6g}"
+    comparison = f"{text} perplexity {score:.6g}, the champion's {champion_score:.6g}"
     if score <= champion_score * (1 - margin) and score < champion_score:
-        return True, figures
-    return False, f"{figures}: not lower by {margin:.2%}"
+        return True, comparison
+    return False, f"{comparison}: not lower by {margin:.2%}"
 
 
 def _set_alias(name: str, alias: str, number: int) -> None:

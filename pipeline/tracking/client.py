@@ -16,14 +16,14 @@ from ..terminal.urls import without_credentials
 from .database import check_database, database_of, make_database
 
 EXPERIMENT = "elmo"
-HOME = "elmo.home"  # the tag of an experiment that says in which folder its `mlruns` is
+HOME_TAG = "elmo.home"  # the tag of an experiment that says in which folder its `mlruns` is
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
 }
-_KIND = {"mlflow.experimentKind": "custom_model_development"}  # its page shows runs, not traces
+_TAGS = {"mlflow.experimentKind": "custom_model_development"}  # its page shows runs, not traces
 _CLIENTS: dict[str, Any] = {}
 _UNREACHABLE = re.compile(
     "Connection refused|Connection aborted|Connection reset|timed out|No route to host|"
@@ -41,7 +41,7 @@ def mlflow_client() -> Any:
     for name in ("urllib3.connectionpool", "mlflow.utils.databricks_utils"):  # their errors follow
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # as do its tracebacks
-    with silenced("alembic"), silenced("mlflow"):
+    with silence_logger("alembic"), silence_logger("mlflow"):
         import mlflow
 
         if "MLFLOW_TRACKING_URI" not in os.environ:
@@ -90,7 +90,7 @@ def check_mlflow() -> None:
 def _prepare_database(uri: str) -> None:
     if (file := database_of(uri)) is not None:
         check_database(file)
-        with silenced("mlflow"):  # importing it has set its logger's level
+        with silence_logger("mlflow"):  # importing it has set its logger's level
             make_database(file)
 
 
@@ -114,10 +114,10 @@ def explain_mlflow_error(error: BaseException) -> str:
     """Return a message for the user, in one line, about an exception of MLflow."""
     if match := _UNREACHABLE.search(str(error)):
         return (
-            f"MLflow at {shown_uri()} can't be reached ({match[0].lower()}); start it, or set "
+            f"MLflow at {public_uri()} can't be reached ({match[0].lower()}); start it, or set "
             "MLFLOW_TRACKING_URI"
         )
-    return f"MLflow at {shown_uri()}: {shorten_error(error)}"
+    return f"MLflow at {public_uri()}: {shorten_error(error)}"
 
 
 def shorten_error(error: BaseException) -> str:
@@ -136,7 +136,7 @@ def uri_with_login() -> str:
     return str(mlflow.get_tracking_uri())
 
 
-def shown_uri() -> str:
+def public_uri() -> str:
     """Return the tracking URI without its login, for messages."""
     return without_credentials(uri_with_login())
 
@@ -169,14 +169,14 @@ def experiment_id(client: Any, stage: str = "") -> str:
             )
         return str(experiment.experiment_id)
     file = database_of(uri_with_login())
-    root = file.absolute().parent / "mlruns" if file else None
+    artifact_root = file.absolute().parent / "mlruns" if file else None
     from mlflow.exceptions import MlflowException
 
     try:
-        if root is None:
-            return str(client.create_experiment(name, tags=_KIND))
-        tags = _KIND | {HOME: str(root.parent)}
-        return str(client.create_experiment(name, root.as_uri(), tags))
+        if artifact_root is None:
+            return str(client.create_experiment(name, tags=_TAGS))
+        tags = _TAGS | {HOME_TAG: str(artifact_root.parent)}
+        return str(client.create_experiment(name, artifact_root.as_uri(), tags))
     except MlflowException:  # another process was first
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
@@ -195,7 +195,7 @@ def home_before_move(experiment: Any) -> str:
 
     MLflow keeps an absolute address of an experiment's files: new ones would go to that folder.
     """
-    home, file = experiment.tags.get(HOME, ""), database_of(uri_with_login())
+    home, file = experiment.tags.get(HOME_TAG, ""), database_of(uri_with_login())
     if not home or file is None or home == str(file.absolute().parent):
         return ""
     with contextlib.suppress(OSError):  # a folder may have two paths
@@ -205,7 +205,7 @@ def home_before_move(experiment: Any) -> str:
 
 
 @contextmanager
-def silenced(name: str, *, level: int = logging.ERROR) -> Iterator[None]:
+def silence_logger(name: str, *, level: int = logging.ERROR) -> Iterator[None]:
     """Hide a library's messages below a level in the block; `name` is that of its logger."""
     logger = logging.getLogger(name)
     previous_level = logger.level

@@ -35,7 +35,7 @@ def example_input(*, text: bool) -> list[Any]:
     return EXAMPLE if text else EXAMPLE[1:]
 
 
-def signature() -> ModelSignature:
+def make_signature() -> ModelSignature:
     """Return the model's MLflow signature: columns `text` and `tokens` in, a table of vectors out.
 
     MLflow has no type for "text or token lists": the columns are optional, and the input is checked
@@ -120,7 +120,7 @@ class ServedEmbedder(PythonModel):
 
     def _sentences(self, item: Any) -> list[list[str]]:
         if isinstance(item, dict):
-            item = _cell(item)
+            item = _item_of_row(item)
         if isinstance(item, str):
             return self.embedder.tokenize(item)
         is_list = isinstance(item, list | tuple | np.ndarray)
@@ -129,7 +129,7 @@ class ServedEmbedder(PythonModel):
         return [list(item)]
 
 
-def _cell(row: dict[str, Any]) -> Any:
+def _item_of_row(row: dict[str, Any]) -> Any:
     """Return the one sentence of a table's row; its other columns are not read."""
     from elmo.data.texts import is_missing
 
@@ -157,8 +157,8 @@ def _mix_layers(vectors: np.ndarray, layers: str, gamma: float) -> np.ndarray:
         ) from None
     if len(weights) != len(vectors):
         raise ElmoError(f"layers has {len(weights)} weights, the model {len(vectors)} layers")
-    share = np.exp(weights - weights.max())
-    return gamma * np.tensordot(share / share.sum(), vectors, 1)
+    exp_weights = np.exp(weights - weights.max())
+    return gamma * np.tensordot(exp_weights / exp_weights.sum(), vectors, 1)
 
 
 if not __package__:  # MLflow runs this file alone, as the code of a model

@@ -7,6 +7,7 @@ twice.
 """
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,11 +30,11 @@ from .client import (
     explain_mlflow_error,
     home_before_move,
     mlflow_client,
-    shown_uri,
+    public_uri,
 )
 
 FLUSH = 60.0  # seconds a finished stage waits for MLflow to take its last figures
-_LONGEST_PAUSE = 60.0  # seconds between two attempts to reach MLflow, at most
+_MAX_PAUSE_SECONDS = 60.0  # seconds between two attempts to reach MLflow, at most
 _RUN_FILE = "mlflow.json"  # in the folder of work in progress: which run it is
 _BATCH = 1000  # MLflow takes no more metrics at a time
 _ABSENT = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"}  # error codes
@@ -126,7 +127,7 @@ class Run:
                 say(f"{explain_mlflow_error(error)}; missing figures are sent when it answers")
             self._is_away = True
             end = time.monotonic()  # an outage takes a tenth of the time at most
-            self._next_attempt = end + min(max(1.0, 10 * (end - start)), _LONGEST_PAUSE)
+            self._next_attempt = end + min(max(1.0, 10 * (end - start)), _MAX_PAUSE_SECONDS)
             return False
         if self._is_away:
             say("MLflow answers again")
@@ -151,7 +152,7 @@ class Run:
 
 
 @contextmanager
-def run(
+def start_run(
     stage: str,
     params: Any,
     *,
@@ -191,7 +192,7 @@ def _end(log: Run, status: str, *, wait: float) -> None:
     log.end(status)
     if log.close(wait):
         say(
-            f"{shown_uri()} is missing figures of run {log.run_id}; the stage's outputs have "
+            f"{public_uri()} is missing figures of run {log.run_id}; the stage's outputs have "
             "all of them"
         )
 
@@ -222,8 +223,9 @@ def _create_run(
     for name, value in inputs.items():
         location = locations.get(name, name)
         kind = "local" if location.startswith("file:") else location.partition(":")[0]
-        source = _json({"uri": location})
-        entry = Entry(name, value[:36], kind, source, profile=_json({"digest": value}))
+        source = json.dumps({"uri": location}, ensure_ascii=False)
+        profile = json.dumps({"digest": value})
+        entry = Entry(name, value[:36], kind, source, profile=profile)
         datasets.append(DatasetInput(entry, [InputTag("mlflow.data.context", name)]))
     with contextlib.suppress(MlflowException):  # another run has added the same one just now
         client.log_inputs(run_id, datasets)
@@ -252,13 +254,6 @@ def _address(source: Path | Location) -> str:
     if "://" in str(source):
         return without_credentials(str(source))
     return Path(str(source)).absolute().as_uri()
-
-
-def _json(value: Any) -> str:
-    """JSON on one line."""
-    import json
-
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def flat_params(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -18,7 +18,7 @@ from elmo.errors import ElmoError
 
 from .. import PACKAGE, tracking
 
-LIBRARY = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec", "scipy")
+LIBRARIES = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec", "scipy")
 
 
 def log_model(
@@ -48,7 +48,7 @@ def log_model(
     hidden_stderr = contextlib.redirect_stderr(io.StringIO())  # it shows bars and where to look
     with (
         warnings.catch_warnings(),
-        tracking.silenced("mlflow"),
+        tracking.silence_logger("mlflow"),
         hidden_stderr,
         _logging_to_experiment(run.info.experiment_id),
     ):
@@ -61,7 +61,7 @@ def log_model(
             tags={"model_digest": digest},
             python_model=str(Path(pyfunc.__file__)),
             artifacts={"model": str(folder.absolute())},
-            signature=pyfunc.signature(),
+            signature=pyfunc.make_signature(),
             input_example=(example, pyfunc.PARAMS),
             pip_requirements=requirements(tokenizer),
             code_paths=[str(PACKAGE.parent / "elmo")],
@@ -115,6 +115,6 @@ def requirements(tokenizer: Tokenization) -> list[str]:
 
     The tokenizer's packages have the versions that the model records.
     """
-    installed = {name: version(name).split("+")[0] for name in (*LIBRARY, "mlflow")}
-    cutting = tokenizer.libraries | tokenizer.splitter
-    return [f"{name}=={number}" for name, number in (installed | cutting).items()]
+    versions = {name: version(name).split("+")[0] for name in (*LIBRARIES, "mlflow")}
+    tokenizer_versions = tokenizer.libraries | tokenizer.splitter
+    return [f"{name}=={number}" for name, number in (versions | tokenizer_versions).items()]

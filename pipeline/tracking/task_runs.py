@@ -56,7 +56,7 @@ def prepare_task_run(
         @cache
         def open_run() -> tracking.Run:
             folder.mkdir(parents=True, exist_ok=True)
-            run = tracking.run(
+            run = tracking.start_run(
                 "tasks", params, inputs=inputs, sources=dict(sources), folder=Location(folder)
             )
             return stack.enter_context(run)

@@ -26,5 +26,5 @@ def test_an_emulated_precision_is_not_timed(
     bfloat16: float, timed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speeds = machine_speed.MatrixSpeeds(float32_gflops=90, bfloat16_gflops=bfloat16)
-    monkeypatch.setattr(machine_speed, "matrix_speeds", lambda _device: speeds)
+    monkeypatch.setattr(machine_speed, "measure_matrix_speeds", lambda _device: speeds)
     assert machine.precisions() == timed

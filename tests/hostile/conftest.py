@@ -105,7 +105,7 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def here(kind: Any, arguments: Any, items: Iterable[Any], **_: object) -> Iterator[Any]:
         return map(kind(*arguments), items)
 
-    monkeypatch.setattr("pipeline.cluster.workers.actors", here)
+    monkeypatch.setattr("pipeline.cluster.workers.map_actors", here)
     monkeypatch.setattr(
-        "pipeline.cluster.workers.tasks", lambda function, items, **_: map(function, items)
+        "pipeline.cluster.workers.map_tasks", lambda function, items, **_: map(function, items)
     )

@@ -47,7 +47,7 @@ def _command(folder: str, arguments: list[str], said: str, environment: dict[str
     from pipeline.cluster import workers
     from pipeline.commands import cli
 
-    workers.actors, workers.tasks = _actors, _tasks  # type: ignore[assignment]
+    workers.map_actors, workers.map_tasks = _actors, _tasks  # type: ignore[assignment]
     cli.run_cli()
 
 

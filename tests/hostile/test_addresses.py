@@ -8,7 +8,7 @@ import pytest
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location
-from pipeline.commands.options import FOLDER, NAMED, PATH, TEXT
+from pipeline.commands.options import INPUT_FOLDER, OUTPUT_FOLDER, PATH, TEXT
 from pipeline.text.input_files import find_inputs
 from research.commands import findings
 from tests.pipeline.command_line import COMMANDS
@@ -72,7 +72,7 @@ def test_a_url_for_a_path(command: click.Command, parameter: click.Parameter) ->
     assert "hunter2" not in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("command", "parameter"), cases(PATH, TEXT, FOLDER, NAMED))
+@pytest.mark.parametrize(("command", "parameter"), cases(PATH, TEXT, INPUT_FOLDER, OUTPUT_FOLDER))
 def test_a_name_that_no_file_has(command: click.Command, parameter: click.Parameter) -> None:
     for value, said in NAMES.items():
         with pytest.raises(ElmoError, match=said) as caught:

@@ -39,7 +39,7 @@ def test_a_work_folder_has_one_owner(
 ) -> None:
     """Whoever comes second is told who is there, and nothing of the first is touched."""
     monkeypatch.setattr(
-        "pipeline.cluster.workers.tasks", lambda function, items, **_: map(function, items)
+        "pipeline.cluster.workers.map_tasks", lambda function, items, **_: map(function, items)
     )
     from tests.pipeline.command_line import elmo
 

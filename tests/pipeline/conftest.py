@@ -37,6 +37,6 @@ def in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Run tasks here, but where a test asks for Ray."""
     if "ray" not in request.keywords:
         monkeypatch.setattr(
-            "pipeline.cluster.workers.tasks", lambda function, items, **_: map(function, items)
+            "pipeline.cluster.workers.map_tasks", lambda function, items, **_: map(function, items)
         )
         monkeypatch.setattr("pipeline.cluster.workers.session", nullcontext)

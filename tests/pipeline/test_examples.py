@@ -91,7 +91,7 @@ def records(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Path:
     good, bad = "It is a good film. I liked it.", "Not for me."
     (folder / "reviews.csv").write_text(f"id,text\na7,{good}\nb2,\nc9,{bad}\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
+        patch.setattr(workers, "map_tasks", lambda function, items, **_: map(function, items))
         tokenize.tokenize(
             find_inputs([str(folder / "reviews.csv")]),
             Location(folder / "shards"),

@@ -18,7 +18,7 @@ class Double:
 
 
 def test_a_pool_starts_from_nothing_when_a_node_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers._set_up()
+    workers._set_ray_defaults()
     import ray
     from ray.cluster_utils import Cluster as Nodes
 
@@ -34,7 +34,9 @@ def test_a_pool_starts_from_nothing_when_a_node_comes(monkeypatch: pytest.Monkey
         cluster = Cluster(wait_minutes=5)
 
         def work() -> None:
-            found.extend(workers.actors(Double, [], range(4), cluster=cluster, label="features"))
+            found.extend(
+                workers.map_actors(Double, [], range(4), cluster=cluster, label="features")
+            )
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()

@@ -61,7 +61,7 @@ def test_ray_is_started_for_what_is_worth_it(
     clock = Clock(seconds)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=actors)
-    found = workers.tasks(clock.work, range(4), cluster=cluster, label="work")
+    found = workers.map_tasks(clock.work, range(4), cluster=cluster, label="work")
     assert list(found) == [0, 1, 4, 9]
     assert with_ray == left
 
@@ -71,7 +71,7 @@ def test_a_named_cluster_does_all_of_it(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "ray.example:6379")
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=0)
-    assert list(workers.tasks(Clock([]).work, [3], cluster=cluster, label="work")) == [9]
+    assert list(workers.map_tasks(Clock([]).work, [3], cluster=cluster, label="work")) == [9]
     assert with_ray == [[3]]
 
 
@@ -98,13 +98,13 @@ HERE = Cluster(workers=0, cpus=1, gpu=False, actors=0)
 
 
 def test_several_threads_of_this_process_work_side_by_side(with_ray: list[list[int]]) -> None:
-    found = workers.actors(Pair, [], range(4), cluster=HERE, label="work", threads=2)
+    found = workers.map_actors(Pair, [], range(4), cluster=HERE, label="work", threads=2)
     assert sorted(found) == [0, 1, 4, 9]
     assert with_ray == []
 
 
 def test_an_error_in_one_thread_ends_the_work_of_the_others(with_ray: list[list[int]]) -> None:
-    found = workers.actors(Pair, [], [9, -1, 2, 3], cluster=HERE, label="work", threads=2)
+    found = workers.map_actors(Pair, [], [9, -1, 2, 3], cluster=HERE, label="work", threads=2)
     with pytest.raises(ElmoError, match="bad"):
         list(found)
 
@@ -120,6 +120,6 @@ def test_threads_hand_over_what_is_worth_ray(
         return iter([item * item for item in work])
 
     monkeypatch.setattr(pool, "run_actors", run)
-    found = workers.actors(Pair, [], range(8), cluster=HERE, label="work", threads=2)
+    found = workers.map_actors(Pair, [], range(8), cluster=HERE, label="work", threads=2)
     assert sorted(found) == [item * item for item in range(8)]
     assert len(left) == 1 and 0 < len(left[0]) < 8

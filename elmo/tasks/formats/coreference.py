@@ -52,7 +52,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
     sentences: list[Tokens] = []
     clusters: dict[str, list[Range]] = {}
 
-    def finish() -> None:
+    def add_document() -> None:
         if sentences:
             documents.append(
                 _document(
@@ -66,7 +66,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
 
     for block in column_sentences(request.path, documents=True):
         if isinstance(block, DocumentBegin):
-            finish()
+            add_document()
             name, first_line, sentences, clusters = block.name, block.number, [], {}
             continue
         if not name:
@@ -74,13 +74,13 @@ def from_conll(request: ReadRequest) -> ExampleSet:
         offset = sum(map(len, sentences))
         sentences.append(tuple(column_at(fields, word, request.path, n) for n, fields in block))
         if request.labelled:
-            _mentions(block, cluster, offset, clusters, request.path)
-    finish()
+            _add_mentions(block, cluster, offset, clusters, request.path)
+    add_document()
     counts["documents"] = len(documents)
     return ExampleSet(documents, dict(counts))
 
 
-def _mentions(
+def _add_mentions(
     block: Sequence[tuple[int, list[str]]],
     column: str,
     offset: int,

@@ -53,7 +53,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
             tags = [column_at(f, tag, request.path, n).strip(" ") for n, f in block]
         tokens = tuple(column_at(f, word, request.path, n) for n, f in block)
         rows.append(_Row(tokens, tags, [number for number, _ in block]))
-    return _examples(request, rows, counts)
+    return _make_examples(request, rows, counts)
 
 
 def from_conllu(request: ReadRequest) -> ExampleSet:
@@ -85,7 +85,7 @@ def from_conllu(request: ReadRequest) -> ExampleSet:
             continue
         tokens = tuple(conllu_field(f, word, request.path, n) for n, f in words)
         rows.append(_Row(tokens, tags, [number for number, _ in words]))
-    return _examples(request, rows, counts)
+    return _make_examples(request, rows, counts)
 
 
 def from_jsonl(request: ReadRequest) -> ExampleSet:
@@ -98,16 +98,16 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
         if tags is not None and len(tags) != len(tokens):
             raise line_error(request.path, number, f"has {len(tokens)} tokens but {len(tags)} tags")
         rows.append(_Row(tokens, tags, [number] * len(tokens), text_of(request, record)))
-    return _examples(request, rows, Counter())
+    return _make_examples(request, rows, Counter())
 
 
 def from_text(request: ReadRequest) -> ExampleSet:
     """Read plain text to be tagged, one sentence per line."""
     rows = [_Row(request.split(text), None, [n], text) for n, text in text_lines(request)]
-    return _examples(request, rows, Counter())
+    return _make_examples(request, rows, Counter())
 
 
-def _check_plain(request: ReadRequest, rows: Sequence[_Row]) -> None:
+def _check_plain_scheme(request: ReadRequest, rows: Sequence[_Row]) -> None:
     """Raise `ElmoError` for tags that look like those of a scheme and fit none."""
     misfits = schemes.misfit_tags({tag for row in rows for tag in row.tags or ()})
     for row in rows:
@@ -121,12 +121,12 @@ def _check_plain(request: ReadRequest, rows: Sequence[_Row]) -> None:
                 )
 
 
-def _examples(request: ReadRequest, rows: Sequence[_Row], counts: Counter[str]) -> ExampleSet:
+def _make_examples(request: ReadRequest, rows: Sequence[_Row], counts: Counter[str]) -> ExampleSet:
     """Return sentences with their tags as BIOES, or unchanged if the tags mark no spans."""
     scheme = request.scheme or schemes.detect_scheme(row.tags for row in rows if row.tags)
     remark = ""
     if scheme == "plain" and request.scheme is None:
-        _check_plain(request, rows)
+        _check_plain_scheme(request, rows)
         if any("O" in row.tags for row in rows if row.tags):
             remark = (
                 "the tags mark no spans, so each token counts; if O means outside of a span, write "

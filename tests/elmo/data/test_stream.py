@@ -155,7 +155,7 @@ def test_blocks_are_shuffled_within_a_shard(tmp_path: Path) -> None:
 def test_shards_come_together_in_other_groups_in_each_epoch(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmo.data.stream.SHARDS_MIXED", 1)
+    monkeypatch.setattr("elmo.data.stream.SHARDS_PER_GROUP", 1)
     read = stream(shards, rows=1, epochs=4)
     orders = [
         tuple(int(read._group(epoch * len(read.entries) + k).blocks_M2[0, 0]) for k in range(5))
@@ -217,9 +217,11 @@ def test_a_worker_reads_the_blocks_of_its_own_rows_alone(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[tuple[int, int]] = []
-    read = WindowStream._read
+    read = WindowStream._read_block
     monkeypatch.setattr(
-        WindowStream, "_read", lambda self, *which: [reads.append(which), read(self, *which)][1]
+        WindowStream,
+        "_read_block",
+        lambda self, *which: [reads.append(which), read(self, *which)][1],
     )
     parts = []
     for mine in ([0], [1, 2], [3, 4]):

@@ -131,7 +131,7 @@ def test_what_is_kept_of_shapes_that_come_once_is_bounded(
 
 
 def test_graphs_are_bounded_in_bytes(pretended: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "MAX_BYTES", 3 * 8 * 100)
+    monkeypatch.setattr(graphs, "MAX_GRAPH_BYTES", 3 * 8 * 100)
     for rows in (100, 99, 98, 1000):  # each has an input and an output of 4 bytes a row
         for _ in range(graphs.WARM_UP_CALLS + 2):
             found, _ = graphs.call_with_cuda_graph(twice, (torch.ones(rows), None), (2.0,))
@@ -147,7 +147,7 @@ def test_shapes_that_take_turns_and_do_not_fit_together_are_captured_once(
     pretended: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the layers of a step: each captured in another's stead would cost more than no graph."""
-    monkeypatch.setattr(graphs, "MAX_BYTES", 3 * 8 * 100)
+    monkeypatch.setattr(graphs, "MAX_GRAPH_BYTES", 3 * 8 * 100)
     made = count_captures(monkeypatch)
     for _ in range(20):
         for rows in (100, 99, 98, 97, 400):  # of the last the input fits, not with its output

@@ -6,9 +6,9 @@ import shutil
 import pytest
 import torch
 
-from elmo.nn.cell import fused
+from elmo.nn.cell import fuse_on_gpu
 from elmo.nn.dropout import dropout_keys, dropout_scales
-from elmo.nn.encoder import _Largest, _spread
+from elmo.nn.encoder import _MaxPool, _spread_gradient
 from elmo.nn.softmax import _softmax
 
 CPU = torch.device("cpu")
@@ -19,7 +19,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 def test_a_cpu_gets_the_function_itself() -> None:
-    assert fused(_spread, CPU) is _spread
+    assert fuse_on_gpu(_spread_gradient, CPU) is _spread_gradient
 
 
 @pytest.mark.slow
@@ -41,14 +41,14 @@ def test_the_fused_softmax_is_the_plain_one(is_sampled: bool) -> None:
 @pytest.mark.slow
 @needs_compiler
 def test_the_fused_gradient_of_maxima_is_that_of_amax(monkeypatch: pytest.MonkeyPatch) -> None:
-    function = compiled(_spread)
-    monkeypatch.setattr("elmo.nn.encoder.fused", lambda plain, device: function)
+    function = compiled(_spread_gradient)
+    monkeypatch.setattr("elmo.nn.encoder.fuse_on_gpu", lambda plain, device: function)
     for N, K in ((256, 44), (512, 36)):
         y_NKF = torch.randn(N, K, 8).bfloat16().round().requires_grad_()  # many are as large
         dlargest_NF = torch.randn(N, 8).bfloat16()
         y_NKF.amax(1).backward(dlargest_NF)
         expected, y_NKF.grad = y_NKF.grad, None
-        _Largest.apply(y_NKF, True).backward(dlargest_NF)
+        _MaxPool.apply(y_NKF, True).backward(dlargest_NF)
         assert torch.equal(y_NKF.grad, expected)
 
 

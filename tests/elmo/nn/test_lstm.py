@@ -19,12 +19,12 @@ T, B, P, C = 7, 3, 4, 6
 @pytest.fixture(params=["eager", "compiled"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("ELMO_COMPILE", "0" if request.param == "eager" else "1")
-    monkeypatch.setattr(cell, "COMPILE_WORK", 0)
-    cell.cell_functions_for.cache_clear()
-    if cell.cell_functions_for(torch.device("cpu"), C).kind != request.param:
+    monkeypatch.setattr(cell, "MIN_COMPILE_WORK", 0)
+    cell.choose_cell_functions.cache_clear()
+    if cell.choose_cell_functions(torch.device("cpu"), C).kind != request.param:
         pytest.skip("no C++ compiler for torch.compile")
     yield request.param
-    cell.cell_functions_for.cache_clear()
+    cell.choose_cell_functions.cache_clear()
 
 
 def stack(*, cells: int = C, clip: float | None = 0.3, skip: bool = True) -> LSTMStack:
@@ -188,16 +188,16 @@ def test_without_a_compiler_a_gpu_gets_the_eager_cell(
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(cell, "find_spec", lambda name: None if name == lacking else object())
     monkeypatch.setattr(cell.shutil, "which", lambda name: None if lacking == "gcc" else name)
-    cell.cell_functions_for.cache_clear()
+    cell.choose_cell_functions.cache_clear()
     with caplog.at_level("INFO"):
-        assert cell.cell_functions_for(torch.device("cuda", 0), C) is cell.EAGER
+        assert cell.choose_cell_functions(torch.device("cuda", 0), C) is cell.EAGER
     assert reason in caplog.text
     monkeypatch.setattr(cell, "_obstacle_to_compiling", lambda device: "")
-    cell.cell_functions_for.cache_clear()
+    cell.choose_cell_functions.cache_clear()
     assert (
-        cell.cell_functions_for(torch.device("cuda", 0), C).kind == "compiled"
+        cell.choose_cell_functions(torch.device("cuda", 0), C).kind == "compiled"
     )  # not yet compiled
-    cell.cell_functions_for.cache_clear()
+    cell.choose_cell_functions.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_each_width_of_a_process_is_compiled(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("ELMO_COMPILE", "1")
     monkeypatch.setattr(cell, "_obstacle_to_compiling", lambda device: "")
     monkeypatch.setattr(torch, "compile", strict)
-    cell.cell_functions_for.cache_clear()
+    cell.choose_cell_functions.cache_clear()
     try:
         for cells in range(5, 11):
             made = stack(cells=cells)
@@ -228,7 +228,7 @@ def test_each_width_of_a_process_is_compiled(monkeypatch: pytest.MonkeyPatch) ->
                 with torch.no_grad():
                     made(x_STBI, state)
     finally:
-        cell.cell_functions_for.cache_clear()
+        cell.choose_cell_functions.cache_clear()
 
 
 @torch.inference_mode()
@@ -326,8 +326,8 @@ def test_weights_of_any_size_are_laid_out_where_mkl_lacks_avx512(
 def test_one_row_is_multiplied_as_is_fastest(dtype: torch.dtype, plain: bool) -> None:
     weights = [LayerWeights(*(torch.zeros(2, 3, dtype=dtype) for _ in range(3)), None)]
     laid_out = packed.PackedWeights(weights[0], [], [], None)
-    assert packed.for_one_row([laid_out])[0] is (weights[0] if plain else laid_out)
-    assert packed.for_one_row(weights) == weights
+    assert packed.choose_for_one_row([laid_out])[0] is (weights[0] if plain else laid_out)
+    assert packed.choose_for_one_row(weights) == weights
 
 
 @pytest.mark.parametrize("units", [True, False])

@@ -17,7 +17,7 @@ from elmo.nn.softmax import (
     full_softmax_loss,
     negative_log_likelihoods,
     new_softmax,
-    restored_softmax,
+    restore_softmax,
     sample_candidates,
 )
 from tests.elmo.watching import Watching
@@ -231,7 +231,7 @@ def test_bfloat16_outputs_give_nearly_the_same_loss_and_gradients(samples: int |
 
 def test_new_words_leave_the_rows_of_old_ones() -> None:
     old = new_softmax(V, P, seed=1)
-    new = restored_softmax(dict(old.state_dict()), words=V + 5, seed=2)
+    new = restore_softmax(dict(old.state_dict()), words=V + 5, seed=2)
     assert new.weight.shape == (V + 5, P) and new.bias.shape == (V + 5,)
     assert torch.equal(new.weight[:V], old.weight)
     assert bool((new.weight[V:] != 0).any())

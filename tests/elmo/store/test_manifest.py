@@ -72,7 +72,7 @@ def test_a_large_corpus_has_larger_parts(
     write_shards(tmp_path / "shards", [["a", f"w{k}"] for k in range(200)])
     monkeypatch.setattr("elmo.store.build.PART_TOKENS", 10)
     for most, parts in ((1000, 40), (16, 10)):
-        monkeypatch.setattr("elmo.store.build.MOST_PARTS", most)
+        monkeypatch.setattr("elmo.store.build.MAX_PARTS", most)
         given = {"shards": tmp_path / "shards", "model": tiny_model_folder}
         manifest = build(tmp_path / f"store-{most}", settings=StoreSettings(), **given)
         assert len(manifest.parts) == parts

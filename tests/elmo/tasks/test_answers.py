@@ -17,7 +17,7 @@ from elmo.tasks.example_files import read_examples
 from elmo.tasks.examples import Classified, Predicate, Tagged
 from elmo.tasks.kinds import KINDS, task_settings
 from elmo.tasks.label_scores import label_scores
-from elmo.tasks.modules import tag_probabilities, viterbi
+from elmo.tasks.modules import tag_probabilities, viterbi_decode
 from elmo.tasks.questions import best_spans
 from elmo.tasks.task import Task
 from tests.elmo.tasks.test_derivations import random_network
@@ -31,7 +31,7 @@ def test_the_probabilities_of_tags_and_the_best_ones_are_those_of_all_paths() ->
     scores, moves, start, end = (torch.randn(*s) for s in ((3, 4, K), (K, K), (K,), (K,)))
     mask = torch.arange(4) < torch.tensor(lengths)[:, None]
     found = tag_probabilities(scores, mask, moves, start, end)
-    best = viterbi(scores, mask, moves, start, end)
+    best = viterbi_decode(scores, mask, moves, start, end)
     for row, length in enumerate(lengths):
         expected, weights = torch.zeros(length, K), dict[tuple[int, ...], float]()
         for path in itertools.product(range(K), repeat=length):

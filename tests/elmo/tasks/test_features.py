@@ -166,7 +166,7 @@ def test_few_or_large_texts_are_not_cross_validated(monkeypatch: pytest.MonkeyPa
         model = LinearModels(ROWS, len(labels))
         model.fit(few, labels, _layers_of)
         assert model.usual_shares == [1.0, 1.0, 1.0] and model(train, _layers_of).isfinite().all()
-    monkeypatch.setattr(features, "MOST_VECTOR_VALUES", 12 * len(train) // 2)
+    monkeypatch.setattr(features, "MAX_VECTOR_VALUES", 12 * len(train) // 2)
     model.fit(train, labels, _layers_of)
     assert model.usual_shares[0] != 1.0 and model.usual_shares[1] == 1.0
 
@@ -178,9 +178,9 @@ def test_vectors_of_many_tokens_are_learned_from_sentences_spread_evenly(
     labels = sorted({tag for e in train for tag in e.tags})
     first, second = (LinearModels(64, len(labels), shares=Shares(0, 0, 1)) for _ in range(2))
     tokens = sum(len(e.tokens) for e in train)
-    monkeypatch.setattr(features, "MOST_VECTOR_VALUES", tokens * 6)  # of twelve
+    monkeypatch.setattr(features, "MAX_VECTOR_VALUES", tokens * 6)  # of twelve
     first.fit(train, labels, _layers_of)
-    monkeypatch.setattr(features, "MOST_VECTOR_VALUES", tokens * 12)
+    monkeypatch.setattr(features, "MAX_VECTOR_VALUES", tokens * 12)
     second.fit(train[::3], labels, _layers_of)
     assert torch.equal(first(train, _layers_of), second(train, _layers_of))
 

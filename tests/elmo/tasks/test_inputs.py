@@ -12,8 +12,8 @@ from elmo.tasks.inputs import (
     UNKNOWN,
     TaskInputs,
     WordTable,
+    build_word_table,
     read_word_vectors,
-    word_table,
 )
 from elmo.tasks.kinds import task_settings
 from tests.elmo.tasks.toys import DIM, LAYERS, word_vectors
@@ -50,7 +50,7 @@ def test_x_and_elmo_stand_side_by_side_and_padding_is_zero() -> None:
 
 def test_words_are_those_seen_often_enough_in_training() -> None:
     settings = task_settings("tagging", {"min_count": 2})
-    table = word_table(settings, SENTENCES)
+    table = build_word_table(settings, SENTENCES)
     assert table.words == [PAD, UNKNOWN, "cat"] and table.vectors is None
 
 
@@ -63,7 +63,7 @@ def test_vectors_of_a_text_file_are_kept_as_they_are(tmp_path: Path, header: str
     assert words == ["cat", ". . .", "the"]
     np.testing.assert_array_equal(vectors, [[1, 2], [3, 4], [-1, 0]])
     settings = task_settings("tagging", {"words": "file", "word_file": str(path), "word_dim": 2})
-    table = word_table(settings, SENTENCES)
+    table = build_word_table(settings, SENTENCES)
     inputs = TaskInputs(settings, table, layers=LAYERS, dim=DIM)
     assert inputs.embedding is not None and not inputs.embedding.weight.requires_grad
     np.testing.assert_allclose(inputs.embedding.weight[1], [1, 2])  # the mean of all
@@ -120,7 +120,7 @@ def test_a_word_that_a_file_lacks_has_the_vector_of_its_lower_case(tmp_path: Pat
     settings = task_settings(
         "tagging", {"words": "file", "word_file": str(path), "word_dim": 2, "characters": 0}
     )
-    inputs = TaskInputs(settings, word_table(settings, SENTENCES), layers=LAYERS, dim=DIM)
+    inputs = TaskInputs(settings, build_word_table(settings, SENTENCES), layers=LAYERS, dim=DIM)
     words_TD = inputs([("The", "CAT", "Nasa", "NASA")], word_vectors).words_BTW[0]
     unknown = [3.0, 4.0]  # the mean of all
     assert words_TD.tolist() == [[3, 4], [1, 2], [5, 6], unknown]
@@ -133,4 +133,4 @@ def test_a_rare_word_of_training_has_the_vector_of_its_lower_case(
     path = tmp_path / "vectors.txt"
     path.write_text("cat 1 2\nrare 5 6\nthe 3 4\n")
     settings = task_settings("tagging", {"words": "file", "word_file": str(path), "word_dim": 2})
-    assert word_table(settings, [("The",)]).words == [PAD, UNKNOWN, "cat", "the"]
+    assert build_word_table(settings, [("The",)]).words == [PAD, UNKNOWN, "cat", "the"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from elmo.tasks.coreference import candidate_spans, clusters_of
+from elmo.tasks.coreference import build_clusters, candidate_spans
 from elmo.tasks.examples import Document, Link
 from elmo.tasks.kinds import KINDS, task_settings
 from elmo.tasks.modules import (
@@ -14,7 +14,7 @@ from elmo.tasks.modules import (
     BidirectionalRNN,
     SharedDropout,
     masked_softmax,
-    viterbi,
+    viterbi_decode,
 )
 from elmo.tasks.roles import HighwayLSTM
 from tests.elmo.tasks.test_task import network
@@ -29,8 +29,8 @@ def test_the_decoder_obeys_what_is_forbidden() -> None:
     emissions = torch.tensor([[[0.0, 9.0], [9.0, 0.0], [0.0, 9.0]]])
     moves = torch.tensor([[0.0, FORBIDDEN], [0.0, 0.0]])
     start, end = torch.tensor([0.0, FORBIDDEN]), torch.zeros(2)
-    assert viterbi(emissions, masks(3), torch.zeros(2, 2), end, end) == [[1, 0, 1]]
-    assert viterbi(emissions, masks(3), moves, start, end) == [[0, 0, 0]]
+    assert viterbi_decode(emissions, masks(3), torch.zeros(2, 2), end, end) == [[1, 0, 1]]
+    assert viterbi_decode(emissions, masks(3), moves, start, end) == [[0, 0, 0]]
 
 
 def test_a_masked_softmax_of_nothing_is_nothing() -> None:
@@ -96,11 +96,11 @@ def test_kept_spans_do_not_cross_and_are_the_best() -> None:
 
 def test_links_make_clusters() -> None:
     spans = [(k, k + 1) for k in range(6)]
-    assert clusters_of(spans, [(1, 0), (3, 2), (4, 1)]) == [
+    assert build_clusters(spans, [(1, 0), (3, 2), (4, 1)]) == [
         [(0, 1), (1, 2), (4, 5)],
         [(2, 3), (3, 4)],
     ]
-    assert clusters_of(spans, []) == []
+    assert build_clusters(spans, []) == []
 
 
 def test_a_document_trained_on_in_pieces_learns_from_spans_inside() -> None:
@@ -110,7 +110,10 @@ def test_a_document_trained_on_in_pieces_learns_from_spans_inside() -> None:
     example = Document("x", "x", texts, (mentions,), ())
     model: Any = network("coreference", settings, [example])
     torch.manual_seed(0)
-    pieces = {piece.tokens_of: piece.clusters for piece in (model._cut(example) for _ in range(40))}
+    pieces = {
+        piece.tokens_of: piece.clusters
+        for piece in (model._cut_passage(example) for _ in range(40))
+    }
     assert pieces == {
         texts[:2]: (((1, 2), (3, 4)),),
         texts[1:3]: (((1, 2), (2, 4)),),

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.location import Location
-from elmo.nn.cell import cell_functions_for
+from elmo.nn.cell import choose_cell_functions
 from elmo.train.checkpoints import Checkpoint, CheckpointFolder, TrainingProgress
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.perplexity import PerplexityEvaluator
@@ -42,11 +42,11 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(autouse=True, scope="module")
 def eager() -> Iterator[None]:
     """The cell that is there without a compiler: the one to be exact, and quick to start."""
-    cell_functions_for.cache_clear()
+    choose_cell_functions.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ELMO_COMPILE", "0")
         yield
-    cell_functions_for.cache_clear()
+    choose_cell_functions.cache_clear()
 
 
 class Heard:

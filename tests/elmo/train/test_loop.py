@@ -29,7 +29,7 @@ from elmo.settings import CheckpointSettings, TrainingSettings
 from elmo.train import agreement, loop
 from elmo.train import perplexity as evaluation
 from elmo.train.checkpoints import CheckpointFolder
-from elmo.train.job import MOST_MEASURED, TrainingJob
+from elmo.train.job import MAX_MEASURED, TrainingJob
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.perplexity import perplexity, sentence_scores
 from elmo.train.step import Stepper, WorkerGroup, encode_and_read
@@ -110,7 +110,7 @@ def test_of_a_long_held_out_text_a_part_is_measured_and_shown_while_it_is(
 ) -> None:
     made = job(tmp_path / "run", replace(SETTINGS, epochs=1))
     whole = heldout_perplexity(made, workers=WorkerGroup())
-    monkeypatch.setattr("elmo.train.perplexity.MOST_HELDOUT_TOKENS", 40)
+    monkeypatch.setattr("elmo.train.perplexity.MAX_HELDOUT_TOKENS", 40)
     told: list[tuple[int, int]] = []
     made = replace(made, on_window=lambda *figures: told.append(figures))
     found = heldout_perplexity(made, workers=WorkerGroup())
@@ -275,17 +275,17 @@ def test_measurements_take_a_share_of_the_training(tmp_path: Path) -> None:
     trained = 3 * auto.rows * auto.window * (lstm + 8 * width)
     measured = held * (lstm + words * width)
     for steps in (100, 400):
-        times = len(made.measured_after(steps)) + 1
+        times = len(made.measurement_steps(steps)) + 1
         assert times * measured <= 0.1 * steps * trained < (times + 2) * measured
-    assert list(made.measured_after(9)) == [3, 6] and list(made.measured_after(7)) == [3]
-    assert len(made.measured_after(10**6)) + 1 == MOST_MEASURED
+    assert list(made.measurement_steps(9)) == [3, 6] and list(made.measurement_steps(7)) == [3]
+    assert len(made.measurement_steps(10**6)) + 1 == MAX_MEASURED
     few = replace(made, settings=replace(auto, evaluate_tokens=held // 4))
-    assert len(few.measured_after(400)) > len(made.measured_after(400))
-    assert list(replace(made, settings=SETTINGS).measured_after(1)[:2]) == [10, 20]
+    assert len(few.measurement_steps(400)) > len(made.measurement_steps(400))
+    assert list(replace(made, settings=SETTINGS).measurement_steps(1)[:2]) == [10, 20]
     fit(made, workers=WorkerGroup(), report=ignore)
     rows = (tmp_path / "run" / "heldout.tsv").read_text().splitlines()[1:]
     *before, last = [int(row.split()[0]) for row in rows]
-    planned = made.measured_after(math.ceil(predictions(made) / (auto.rows * auto.window)))
+    planned = made.measurement_steps(math.ceil(predictions(made) / (auto.rows * auto.window)))
     assert before == list(planned) and last > before[-1]
 
 
@@ -479,13 +479,13 @@ def test_the_cell_is_compiled_where_the_training_repays_it(
         asked.append(cells)
         return cell.EAGER
 
-    monkeypatch.setattr("elmo.nn.lstm.cell_functions_for", cell_for)
+    monkeypatch.setattr("elmo.nn.lstm.choose_cell_functions", cell_for)
     short, long = job(tmp_path / "short", SETTINGS), job(tmp_path / "long", SETTINGS)
     work = short.shards.tokens("train") * SETTINGS.epochs * NETWORK.cells
-    monkeypatch.setattr(cell, "COMPILE_WORK", work + 1)
+    monkeypatch.setattr(cell, "MIN_COMPILE_WORK", work + 1)
     fit(short, workers=WorkerGroup(), report=ignore)
     heldout_perplexity(short, workers=WorkerGroup())
     assert not asked
-    monkeypatch.setattr(cell, "COMPILE_WORK", work)
+    monkeypatch.setattr(cell, "MIN_COMPILE_WORK", work)
     progress = fit(long, workers=WorkerGroup(), report=ignore)
     assert len(asked) > progress.step  # steps, and evaluations

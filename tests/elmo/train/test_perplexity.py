@@ -16,7 +16,7 @@ from tests.pipeline.command_line import elmo
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmo.nn.lstm.cell_functions_for", lambda device, cells: cell.EAGER)
+    monkeypatch.setattr("elmo.nn.lstm.choose_cell_functions", lambda device, cells: cell.EAGER)
 
 
 def line(model: Model, tokens: int) -> list[str]:
@@ -30,7 +30,7 @@ def test_a_long_line_in_pieces_has_the_same_scores(
     lines = [line(tiny_model, 700), ["a"], line(tiny_model, 5), line(tiny_model, 300)]
     whole, whole_scores = perplexity(tiny_model, lines), sentence_scores(tiny_model, lines)
     monkeypatch.setattr(module, "TOKENS_AT_ONCE", 100)
-    monkeypatch.setattr(module, "LEAST_TIME_STEPS", 64)
+    monkeypatch.setattr(module, "MIN_TIME_STEPS", 64)
     pieces = perplexity(tiny_model, lines)
     assert vars(pieces) == pytest.approx(vars(whole), rel=1e-6, nan_ok=True)
     count = sum(map(len, lines)) + len(lines)
@@ -62,7 +62,7 @@ def test_memory_does_not_grow_with_a_line(
 def test_the_command_scores_a_line_that_embed_refuses(
     tiny_model: Model, tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.commands.models.MOST_TOKENS", 100)
+    monkeypatch.setattr("pipeline.commands.models.MAX_TOKENS", 100)
     text = " ".join(line(tiny_model, 200)).encode()
     arguments = [tiny_model_folder, "--input", "-", "--pretokenized"]
     code, out, error = elmo("perplexity", *arguments, stdin=text)

@@ -138,5 +138,5 @@ def test_workers_exchange_words_that_are_all_different(monkeypatch: pytest.Monke
     optimizer = Optimizer(SETTINGS.optimizer, {}, steps=3)
     stepper = Stepper(bilm, softmax, optimizer, SETTINGS, WorkerGroup(rank=0, size=2))
     words = np.arange(2 * WINDOW * 2)
-    for part in stepper._gather(words):
+    for part in stepper._gather_words(words):
         np.testing.assert_array_equal(part, words)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module", autouse=True)
 def sixteen_cores_and_two_gpus() -> Iterator[Any]:
-    workers._set_up()
+    workers._set_ray_defaults()
     import ray
 
     ray.init(
@@ -71,14 +71,14 @@ def die(item: int) -> int:
 
 def test_two_gpus_make_two_actors_whatever_the_cores(tmp_path: Path) -> None:
     here, given = Cluster(gpu=True), [str(tmp_path), 2]
-    found = list(workers.actors(Process, given, range(8), cluster=here, label="features"))
+    found = list(workers.map_actors(Process, given, range(8), cluster=here, label="features"))
     assert sorted(found) == list(range(8))
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_more_actors_asked_for_than_can_be_placed_hold_up_nothing(tmp_path: Path) -> None:
     here, given = Cluster(gpu=True, actors=6), [str(tmp_path), 2]
-    found = list(workers.actors(Process, given, range(8), cluster=here, label="features"))
+    found = list(workers.map_actors(Process, given, range(8), cluster=here, label="features"))
     assert sorted(found) == list(range(8))
 
 
@@ -105,7 +105,7 @@ def test_what_others_hold_is_no_room_and_the_wait_for_it_ends(
         with pytest.raises(
             ElmoError, match=r"count: waited 12 s for a core.* 0 and 2 of them free"
         ):
-            list(workers.tasks(die, range(4), cluster=here, label="count"))
+            list(workers.map_tasks(die, range(4), cluster=here, label="count"))
     finally:
         ray.util.remove_placement_group(others)
     assert re.search("train: .*2 × 1 cores.* 16 cores and 2 GPUs, 0 ", capsys.readouterr().err)
@@ -116,14 +116,14 @@ def test_a_wait_ends_too_when_others_take_the_cores_before_ray_train_does(
 ) -> None:
     """As another training may, whose wait ends at the same time."""
     ray, others = sixteen_cores_and_two_gpus, []
-    stoppable = workers._stoppable
+    stoppable = workers._call_stoppable
 
     def take_all(*given: Any) -> Any:
         others.append(ray.util.placement_group([{"CPU": 16}]))
         assert others[0].wait(60)
         return stoppable(*given)
 
-    monkeypatch.setattr(workers, "_stoppable", take_all)
+    monkeypatch.setattr(workers, "_call_stoppable", take_all)
     here = Cluster(workers=2, cpus=1, wait_minutes=0.2)
     with pytest.raises(ElmoError, match="train: its workers did not start"):
         fit(tmp_path, here)
@@ -134,12 +134,12 @@ def test_an_item_that_ends_every_worker_is_named(capsys: pytest.CaptureFixture[s
     items = ["a.arrow", "bad.arrow", "c.arrow"]
     here = Cluster(actors=2)
     with pytest.raises(ElmoError, match=r"features: bad\.arrow crashed its worker 4 times"):
-        list(workers.actors(Poisoned, [], items, cluster=here, label="features", name=str))
+        list(workers.map_actors(Poisoned, [], items, cluster=here, label="features", name=str))
     assert "features: bad.arrow: its worker died " in capsys.readouterr().err
     with pytest.raises(ElmoError, match=r"count: 2 crashed its worker 4 times"):
-        list(workers.tasks(die, range(4), cluster=here, label="count"))
+        list(workers.map_tasks(die, range(4), cluster=here, label="count"))
 
 
 def test_an_actor_that_cant_be_made_says_why() -> None:
     with pytest.raises(ElmoError, match="^model: no such model folder$"):
-        list(workers.actors(Unmakeable, [], range(4), cluster=Cluster(), label="features"))
+        list(workers.map_actors(Unmakeable, [], range(4), cluster=Cluster(), label="features"))

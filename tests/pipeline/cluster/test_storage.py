@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     lines = [" ".join(WORDS[(k * m) % len(WORDS)] for m in range(1, 9)) for k in range(40)]
     Path("text.txt").write_text("\n\n".join(lines) + "\n")
     for name in ("tasks", "actors"):  # Ray is no part of this
-        monkeypatch.setattr(f"pipeline.cluster.workers.{name}", globals()[name])
+        monkeypatch.setattr(f"pipeline.cluster.workers.map_{name}", globals()[name])
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
     params["corpus"] |= {"general": ["text.txt"], "domain": ["text.txt"]}
     params["tokenize"] |= {"sentences": "line", "heldout": 0.2}
@@ -412,7 +412,7 @@ def test_two_jobs_at_once_at_one_url_are_both_right(
             project, f"../{project.name}-{name}", ignore=shutil.ignore_patterns("bucket")
         )
         monkeypatch.chdir(f"../{project.name}-{name}")
-        results.bring_back(bucket, name, old_lock=b"")
+        results.copy_results(bucket, name, old_lock=b"")
         done = jobs.dvc("repro", "vocab")
         assert done.returncode == 0, done.stderr
         assert set(re.findall("Running stage '([^']*)'", done.stdout)) == {"corpus"}
@@ -434,7 +434,7 @@ def test_what_a_job_left_is_brought_back(project: Path, bucket: str) -> None:
     """Then neither DVC here nor the next job repeats a stage; an output made here stays."""
     jobs = Jobs(project, bucket)
     assert " sentences, " in jobs.run("first")
-    assert len(results.bring_back(bucket, "first", old_lock=b"")) > 5
+    assert len(results.copy_results(bucket, "first", old_lock=b"")) > 5
     assert Path("metrics/vocab.json").exists() and Path("data/vocab/.stored").exists()
     done = jobs.dvc("repro", "vocab")
     assert set(re.findall("Running stage '([^']*)'", done.stdout)) == {"corpus"}, done.stdout
@@ -442,13 +442,13 @@ def test_what_a_job_left_is_brought_back(project: Path, bucket: str) -> None:
     assert " sentences, " not in jobs.run("second")
     records = [name for name in Location(bucket).tree() if re.search(r"/\w{16}\.json", name)]
     assert len(records) == 3  # corpus, general text and vocabulary, as before
-    results.bring_back(bucket, "second", old_lock=before)
+    results.copy_results(bucket, "second", old_lock=before)
     assert "Running stage 'vocab'" not in jobs.dvc("repro", "vocab").stdout
     shutil.rmtree("data/vocab")
     Path("data/vocab").mkdir()
     Path("data/vocab/words.txt").write_text("made here")
     with pytest.raises(ElmoError, match="cannot be copied here: .*data/vocab"):
-        results.bring_back(bucket, "first", old_lock=b"")
+        results.copy_results(bucket, "first", old_lock=b"")
     assert Path("data/vocab/words.txt").read_text() == "made here"
     assert Path("dvc.lock").read_bytes() == before
 
@@ -475,19 +475,19 @@ def test_nothing_that_a_bucket_holds_is_written_outside_the_results(
     for name in hostile:
         own.write("dvc.lock", lock({"path": name, "md5": evil}))
         with pytest.raises(ElmoError):
-            results.bring_back(bucket, "bad", old_lock=b"")
+            results.copy_results(bucket, "bad", old_lock=b"")
         listing = json.dumps([{"relpath": name, "md5": evil}]).encode()
         folder = hashlib.md5(listing).hexdigest() + ".dir"
         own.write(f".dvc/cache/files/md5/{folder[:2]}/{folder[2:]}", listing)
         own.write("dvc.lock", lock({"path": "data/vocab", "md5": folder}))
         if name != "out/evil.txt":  # a name within the output
             with pytest.raises(ElmoError):
-                results.bring_back(bucket, "bad", old_lock=b"")
+                results.copy_results(bucket, "bad", old_lock=b"")
     for wrong in ("../../../../evil", "0" * 32, "--force"):
         own.write(f".dvc/cache/files/md5/00/{'0' * 30}", b"evil")
         own.write("dvc.lock", lock({"path": "data/vocab", "md5": wrong}))
         with pytest.raises(ElmoError):
-            results.bring_back(bucket, "bad", old_lock=b"")
+            results.copy_results(bucket, "bad", old_lock=b"")
     after = {path for path in project.parent.rglob("*") if "bucket" not in path.parts}
     assert not [path for path in after - before if path.is_file() and "cache" not in path.parts]
     assert not Path("dvc.lock").exists() and not Path(".git/config").exists()

@@ -35,11 +35,11 @@ def test_only_what_is_allowed_or_asked_for_travels(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("GITHUB_TOKEN", "stays")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert submit.environment([]) == {"AWS_SECRET_ACCESS_KEY": SECRET}
-    found = submit.environment(["OMP_NUM_THREADS", "X=a=b"])
+    assert submit.choose_variables([]) == {"AWS_SECRET_ACCESS_KEY": SECRET}
+    found = submit.choose_variables(["OMP_NUM_THREADS", "X=a=b"])
     assert found == {"AWS_SECRET_ACCESS_KEY": SECRET, "OMP_NUM_THREADS": "3", "X": "a=b"}
     with pytest.raises(ElmoError, match="--env NO_SUCH: not set"):
-        submit.environment(["NO_SUCH"])
+        submit.choose_variables(["NO_SUCH"])
 
 
 def test_the_package_is_the_code_and_the_projects_files(tmp_path: Path) -> None:

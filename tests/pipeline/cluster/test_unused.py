@@ -53,11 +53,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def make_shards(text: str, *, cwd: Path = Path()) -> str:
     """Publish an output that holds `text`, as the stage does; return its name."""
     with contextlib.chdir(cwd):
-        url, named = storage.root(), Location("data/shards/general")
-        folder = storage.begin(named, url, depends=text, resumes=False)
+        url, named = storage.storage_url(), Location("data/shards/general")
+        folder = storage.begin_output(named, url, depends=text, resumes=False)
         folder.write("part", text.encode())
         folder.write("manifest.json", json.dumps(text).encode())
-        storage.publish(named, folder, url)
+        storage.publish_output(named, folder, url)
         shell("dvc", "commit", "-q", "-f")
         return storage.read_pointer(Path("data/shards/general")).folder
 
@@ -136,7 +136,7 @@ def test_what_does_not_carry_the_mark_of_an_output_stays(project: Path, tmp_path
     for file in output.sizes:
         (photos / file).write_text("mine")
     (place / output.folder).symlink_to(photos)
-    begun = storage.begin(Location("data/shards/general"), url, depends="x", resumes=False)
+    begun = storage.begin_output(Location("data/shards/general"), url, depends="x", resumes=False)
     begun.write("manifest.json", b"{}")
     record = storage.Output(begun.folder_name, begun.tree())
     (place / "0123456789abcdef.json").write_bytes(
@@ -156,7 +156,7 @@ def test_a_killed_output_goes_on_with_the_same_inputs_alone(project: Path, tmp_p
     url, named = f"local://{tmp_path}/bucket", Location("data/shards/general")
 
     def begin(depends: str, *, writes: str = "") -> Location:
-        folder: Location = storage.begin(named, url, depends=depends, resumes=True)
+        folder: Location = storage.begin_output(named, url, depends=depends, resumes=True)
         for name in ("part", "manifest.json") if writes else ():
             folder.write(name, json.dumps(writes).encode())
         return folder
@@ -168,12 +168,12 @@ def test_a_killed_output_goes_on_with_the_same_inputs_alone(project: Path, tmp_p
     assert other != killed and not killed.tree()
     notes = Location(f"{url}/unfinished").tree()
     note = Location(f"{url}/unfinished").read(*notes)
-    storage.publish(named, other, url)
+    storage.publish_output(named, other, url)
     assert not Location(f"{url}/unfinished").tree()
     Location(f"{url}/unfinished").write(*notes, note)  # killed before that
     equal = begin("b", writes="2")
     assert equal != other and other.tree()
-    storage.publish(named, equal, url)
+    storage.publish_output(named, equal, url)
     assert other.tree() and not equal.tree(), "one of two equal outputs is kept"
 
 

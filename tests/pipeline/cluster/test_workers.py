@@ -52,24 +52,24 @@ def one_session() -> Iterator[None]:
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
-    found = cluster.tasks(square, range(9), cluster=HERE, label="square")
+    found = cluster.map_tasks(square, range(9), cluster=HERE, label="square")
     assert list(found) == [x * x for x in range(9)]
 
 
 def test_an_error_is_raised_as_it_was() -> None:
     with pytest.raises(ElmoError, match=r"file\.txt:7: bad"):
-        list(cluster.tasks(refuse, range(5), cluster=HERE, label="refuse"))
+        list(cluster.map_tasks(refuse, range(5), cluster=HERE, label="refuse"))
 
 
 def test_an_actor_that_dies_is_replaced_and_its_item_done_again(tmp_path: Path) -> None:
-    found = cluster.actors(Doubler, [tmp_path], range(6), cluster=HERE, label="double")
+    found = cluster.map_actors(Doubler, [tmp_path], range(6), cluster=HERE, label="double")
     assert sorted(found) == [0, 2, 4, 6, 8, 10]
     assert (tmp_path / "died").exists()
 
 
 def test_nothing_to_do_is_no_work() -> None:
-    assert list(cluster.tasks(square, [], cluster=HERE, label="none")) == []
-    assert list(cluster.actors(Doubler, [Path()], [], cluster=HERE, label="none")) == []
+    assert list(cluster.map_tasks(square, [], cluster=HERE, label="none")) == []
+    assert list(cluster.map_actors(Doubler, [Path()], [], cluster=HERE, label="none")) == []
 
 
 def test_a_cluster_that_would_not_train_is_not_passed_over(
@@ -92,7 +92,7 @@ def test_without_gpu_the_device_is_the_processor_even_where_cuda_is(
     monkeypatch.setattr(ray.train.torch, "get_device", lambda: "cuda:0")
     for gpu, device in ((False, "cpu"), (True, "cuda:0")):
         loop = lambda config, rank, size, device: (config, device)  # noqa: E731
-        entry = cluster._Entry(loop, {"a": 1}, gpu=gpu)
+        entry = cluster._WorkerLoop(loop, {"a": 1}, gpu=gpu)
         assert entry() == ({"a": 1}, device)
 
 
@@ -164,4 +164,4 @@ def test_two_signals_of_one_stop_let_the_training_save(tmp_path: Path) -> None:
             time.sleep(0.01)
         return "saved"
 
-    assert cluster._stoppable(train, stop) == "saved"
+    assert cluster._call_stoppable(train, stop) == "saved"

@@ -75,7 +75,7 @@ def test_the_same_tokens_everywhere(
     # The tokenize stage, which made what the model was trained on.
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
-    monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
+    monkeypatch.setattr(workers, "map_tasks", lambda function, items, **_: map(function, items))
     params = TokenizeSettings(name, sentences, "line", 0.0, 0.0, 0, 0, 0, 1.0, (), 1 << 20)
     tokenize.tokenize(
         find_inputs([str(text)]),

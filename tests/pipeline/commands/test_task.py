@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from elmo.errors import ElmoError, NotFound
 from pipeline.commands.cli import cli
-from pipeline.commands.task import _task_settings
+from pipeline.commands.task import _parse_settings
 from tests.elmo.conftest import save_tiny_model
 
 SENTENCES = [
@@ -136,7 +136,7 @@ def test_a_learning_curve_learns_from_a_quarter_and_from_half(folder: Path) -> N
 )
 def test_set_reads_values_as_yaml_does(text: str, value: Any) -> None:
     words = ("words=file",) if "word_file" in text else ()
-    settings = _task_settings("classification", (*words, text), without_elmo=False)
+    settings = _parse_settings("classification", (*words, text), without_elmo=False)
     assert getattr(settings, text.partition("=")[0]) == value
 
 

@@ -31,7 +31,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, speeds: MatrixSpeeds) -> None:
-    monkeypatch.setattr(machine_speed, "matrix_speeds", lambda device: speeds)
+    monkeypatch.setattr(machine_speed, "measure_matrix_speeds", lambda device: speeds)
 
 
 def commands(tmp_path: Path, requested: str) -> dict[str, tuple[list[object], str]]:

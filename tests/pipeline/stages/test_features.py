@@ -187,7 +187,7 @@ def test_counts_are_the_metrics_and_the_model_is_named(
     tmp_path: Path, given: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "pipeline.cluster.workers.actors",
+        "pipeline.cluster.workers.map_actors",
         lambda kind, arguments, items, **_: map(kind(*arguments), items),
     )
     found = features.run(

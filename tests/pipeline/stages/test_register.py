@@ -79,7 +79,7 @@ def run(inputs: Path, *, domain: str = "shards", store: str = "") -> dict[str, A
 
 
 def aliases() -> dict[int, list[str]]:
-    return {row.version: row.aliases for row in champion.versions("tiny")}
+    return {row.version: row.aliases for row in champion.list_versions("tiny")}
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_the_same_content_is_registered_once(inputs: Path, monkeypatch: pytest.M
         assert run(inputs)["version"] == 1
     assert not sent, "what the registry has is not sent again"
     assert (inputs / "registered.json").read_bytes() == first
-    (version,) = champion.versions("tiny")
+    (version,) = champion.list_versions("tiny")
     digest = load_model(inputs / "model").digest
     assert (
         version.tags["model_digest"]
@@ -196,11 +196,11 @@ def test_another_heldout_text_or_no_figure_never_moves_champion(inputs: Path) ->
 
 @pytest.mark.slow
 def test_a_version_belongs_to_the_run_that_trained_it(inputs: Path) -> None:
-    with tracking.run("finetune", PARAMS, inputs={}) as log:
+    with tracking.start_run("finetune", PARAMS, inputs={}) as log:
         log.log_metrics({"after.domain.average": 100.0})
     alter(inputs, by=0.0, perplexity=100.0, run_id=log.run_id)
     run(inputs)
-    (version,) = champion.versions("tiny")
+    (version,) = champion.list_versions("tiny")
     assert version.run_id == log.run_id
     trained = mlflow.MlflowClient().get_run(log.run_id).data.tags["mlflow.source.git.commit"]
     assert version.tags["commit"] == trained
@@ -210,7 +210,7 @@ def test_a_version_belongs_to_the_run_that_trained_it(inputs: Path) -> None:
     assert shown == {f"perplexity.after.{text}": 100.0 for text in ("domain", "general")}
     alter(inputs, by=0.1, perplexity=90.0, run_id="0" * 32)
     run(inputs)
-    source = mlflow.MlflowClient().get_run(champion.versions("tiny")[0].run_id)
+    source = mlflow.MlflowClient().get_run(champion.list_versions("tiny")[0].run_id)
     assert source.data.tags["stage"] == "register", "the training run is in another registry"
     assert source.data.metrics["perplexity.after.domain"] == 90.0
 
@@ -226,7 +226,7 @@ def test_a_model_that_can_not_serve_its_example_is_refused(
     monkeypatch.setattr(pyfunc, "__file__", str(broken))
     with pytest.raises(ElmoError, match="model: MLflow can't serve this model"):
         run(inputs)
-    assert champion.versions("tiny") == []
+    assert champion.list_versions("tiny") == []
     (logged,) = mlflow.MlflowClient().search_logged_models(["1"])
     assert logged.status == "FAILED"
     assert not (inputs / "registered.json").exists()
@@ -259,7 +259,7 @@ def test_a_job_of_a_cluster_knows_the_commit_that_was_sent(
         )
     monkeypatch.chdir(tmp_path)
     assert origin.commit_tags() == {}
-    monkeypatch.setenv(origin.COMMIT, sent[origin.COMMIT])
+    monkeypatch.setenv(origin.COMMIT_ENV, sent[origin.COMMIT_ENV])
     assert origin.commit_tags() == here != {}
 
 
@@ -277,8 +277,8 @@ def test_the_first_of_two_versions_wins(inputs: Path, monkeypatch: pytest.Monkey
     run(inputs)
     monkeypatch.setattr(registry, "find_version", late)
     looks.append("the look of the stage itself")
-    with tracking.run("register", PARAMS, inputs={}) as log:
-        (before,) = champion.versions("tiny")
+    with tracking.start_run("register", PARAMS, inputs={}) as log:
+        (before,) = champion.list_versions("tiny")
         tags = before.tags
         version, _ = registry.register(
             inputs / "model",
@@ -328,7 +328,7 @@ def test_a_login_of_the_stores_address_is_in_no_tag(inputs: Path) -> None:
     places = {"shards": inputs / "shards", "model": inputs / "model", "work": inputs / "work"}
     build(address, settings=settings, **places)
     run(inputs, store=address)
-    (version,) = champion.versions("tiny")
+    (version,) = champion.list_versions("tiny")
     assert "memory://bucket/store" in version.tags.values()
     assert "hunter2" not in str(version.tags)
 
@@ -336,7 +336,7 @@ def test_a_login_of_the_stores_address_is_in_no_tag(inputs: Path) -> None:
 def test_what_serving_needs_is_what_the_library_needs() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (needed,) = re.findall(r"^dependencies = \[(.*)\]$", project, re.MULTILINE)
-    assert sorted(served_model.LIBRARY) == sorted(re.findall(r'"([\w-]+)', needed))
+    assert sorted(served_model.LIBRARIES) == sorted(re.findall(r'"([\w-]+)', needed))
     cut = Tokenization("unicode", {"tokenizers": "0.20.1"}, "", "split", {"syntok": "1.4.4"})
     named = dict(line.split("==") for line in served_model.requirements(cut))
     assert named.keys() >= {"mlflow", "msgspec"}

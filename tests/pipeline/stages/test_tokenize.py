@@ -61,7 +61,7 @@ def cut_pieces(monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
             pieces.extend([item] * (function is shard_builder.try_piece))
             yield function(item)
 
-    monkeypatch.setattr(workers, "tasks", run_tasks)
+    monkeypatch.setattr(workers, "map_tasks", run_tasks)
     return pieces
 
 
@@ -323,9 +323,9 @@ def test_a_large_corpus_has_larger_shards(
         packed = tmp_path / "text.txt.gz"
         packed.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
         path = packed
-    monkeypatch.setattr("pipeline.text.pieces.MOST_PIECES", 1 << 13)
+    monkeypatch.setattr("pipeline.text.pieces.MAX_PIECES", 1 << 13)
     small = make(tmp_path / "small", path)
-    monkeypatch.setattr("pipeline.text.pieces.MOST_PIECES", 8)
+    monkeypatch.setattr("pipeline.text.pieces.MAX_PIECES", 8)
     large = make(tmp_path / "large", path)
     assert len(small.entries()) > 20 and len(large.entries()) <= 9
     assert in_order(large) == in_order(small) == [line.split() for line in lines]
@@ -842,7 +842,7 @@ def test_a_line_or_record_over_the_limit_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     for module in (utf8_lines, format_parquet):
-        monkeypatch.setattr(module, "LONGEST_LINE", 3000)
+        monkeypatch.setattr(module, "MAX_LINE_BYTES", 3000)
     path = tmp_path / name
     texts = ["short", "x " * 1450, "y " * 1600]
     if name.endswith("parquet"):
@@ -855,7 +855,7 @@ def test_a_line_or_record_over_the_limit_is_named(
     with pytest.raises(ElmoError, match=rf"{re.escape(name)}{line}: .* MiB.*; split it into lines"):
         make(tmp_path / "out", path)
     for module in (utf8_lines, format_parquet):
-        monkeypatch.setattr(module, "LONGEST_LINE", 4000)
+        monkeypatch.setattr(module, "MAX_LINE_BYTES", 4000)
     assert len(in_order(make(tmp_path / "out", path))) == 3
 
 
@@ -905,7 +905,7 @@ def test_what_is_held_out_is_known_before_the_text_is_cut(
     make(tmp_path / "out", path, documents="auto", heldout=0.05)
     assert [piece.number for piece in cut_pieces] == list(range(len(cut_pieces)))
     assert len(cut_pieces) > 30
-    monkeypatch.setattr(held_out, "_MOST_MEASURED", 4096)
+    monkeypatch.setattr(held_out, "_MAX_MEASURED", 4096)
     every = input_files.read_bytes
     blocks = "pipeline.text.utf8_lines.read_bytes"
     monkeypatch.setattr(blocks, lambda *given: read.append(given[-1]) or every(*given))
@@ -1104,7 +1104,7 @@ def tasks(function, items, **_):
         yield function(item)
 
 out, name, at = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-workers.tasks, workers.session = tasks, nullcontext
+workers.map_tasks, workers.session = tasks, nullcontext
 where = shard_builder if name == "describe_shard" else Location
 setattr(where, name, killing(getattr(where, name), at))
 params = TokenizeSettings("unicode", "line", "line", 0.2, 0.0, 0, 0, 0, 1.0, (), int(sys.argv[5]))
@@ -1174,7 +1174,7 @@ def test_tasks_done_twice_or_in_another_order_give_the_same_bytes(
 ) -> None:
     path, text = long_text(tmp_path)
     once = make(tmp_path / "once", path, heldout=0.2)
-    monkeypatch.setattr(workers, "tasks", run_tasks)
+    monkeypatch.setattr(workers, "map_tasks", run_tasks)
     again = make(tmp_path / "again", path, heldout=0.2)
     assert contents(again.location.local) == contents(once.location.local)
     assert in_order(once) == [line.split() for line in text]

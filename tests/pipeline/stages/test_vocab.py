@@ -125,7 +125,7 @@ def test_workers_count_what_one_process_counts(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = count(shards, tmp_path / "one")
-    monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
+    monkeypatch.setattr(workers, "map_tasks", lambda function, items, **_: map(function, items))
     assert count(shards, tmp_path / "two") == one
     assert (tmp_path / "one/words.txt").read_bytes() == (tmp_path / "two/words.txt").read_bytes()
 
@@ -152,7 +152,7 @@ def test_interrupted_and_run_again_counts_no_shard_twice(
             yield function(item)
 
     count(shards, tmp_path / "whole")
-    monkeypatch.setattr(workers, "tasks", interrupt_third)
+    monkeypatch.setattr(workers, "map_tasks", interrupt_third)
     with pytest.raises(KeyboardInterrupt):
         count(shards, tmp_path / "cut")
     count(shards, tmp_path / "cut")

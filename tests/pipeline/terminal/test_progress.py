@@ -23,7 +23,7 @@ FIGURES = r"[\d,]+ of [\d,]+ kB, [\d,.]+ kB/(s|min), \d+:\d\d so far, \d+:\d\d l
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line comes every few milliseconds instead of every minute."""
-    monkeypatch.setattr(progress, "EVERY", 0.01)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.01)
 
 
 def until(condition: threading.Event) -> None:
@@ -46,24 +46,26 @@ class Log(io.StringIO):
 
 def test_figures() -> None:
     shown = progress.Progress("features", 20, unit="shards", completed=5)
-    assert re.fullmatch(r"5 of 20 shards, 0:00 so far", shown.figures())
+    assert re.fullmatch(r"5 of 20 shards, 0:00 so far", shown.describe())
     shown.start_time -= 60
     shown.reach(11, "a note")
     figures = "11 of 20 shards, 6.0 shards/min, 1:00 so far, 1:30 left, a note"
-    assert shown.figures() == figures
+    assert shown.describe() == figures
     shown.start_time -= 3 * 3600
-    assert "3:01:00 so far" in shown.figures()
+    assert "3:01:00 so far" in shown.describe()
     of_a_pipe = progress.Progress("embed", None, unit="kB")
     of_a_pipe.start_time -= 10
     of_a_pipe.reach(1500)
-    assert of_a_pipe.figures() == "1,500 kB, 150 kB/s, 0:10 so far"
+    assert of_a_pipe.describe() == "1,500 kB, 150 kB/s, 0:10 so far"
 
 
 @pytest.mark.usefixtures("soon")
 def test_a_log_gets_lines_while_one_shard_is_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log("  tokenize: 0 of 1 shards, 0:00 so far\n")
     monkeypatch.setattr(sys, "stderr", log)
-    work = workers.tasks(lambda item: until(log.there), [1], cluster=Cluster(), label="tokenize")
+    work = workers.map_tasks(
+        lambda item: until(log.there), [1], cluster=Cluster(), label="tokenize"
+    )
     assert list(work) == [None]
     assert "\r" not in log.getvalue() and "|" not in log.getvalue()
 

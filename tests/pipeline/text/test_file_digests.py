@@ -103,7 +103,7 @@ def test_a_task_sees_that_its_file_changed_while_it_was_read(
         write(text, TEXT.replace("cat", "dog"))
         return [function(item) for item in items]
 
-    monkeypatch.setattr(workers, "tasks", late)
+    monkeypatch.setattr(workers, "map_tasks", late)
     with pytest.raises(ElmoError, match=r"a\.txt: has changed since the corpus stage"):
         tokenized(found, tmp_path)
     assert not (tmp_path / "out").exists()

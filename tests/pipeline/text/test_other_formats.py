@@ -6,7 +6,7 @@ import pytest
 
 from elmo.errors import ElmoError
 from pipeline.text.input_files import find_inputs
-from pipeline.text.other_formats import recognize
+from pipeline.text.other_formats import recognize_format
 from pipeline.text.text_blocks import check_texts
 
 RECORD = '{"id": "0", "title": "Mill", "text": "The mill is old. It was built in 1700."}\n'
@@ -95,7 +95,7 @@ def test_a_file_of_another_format_is_refused_by_what_is_in_it(tmp_path: Path, wh
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_plain_text_is_none_of_them(text: str) -> None:
-    assert recognize(text.encode()) is None
+    assert recognize_format(text.encode()) is None
 
 
 @pytest.mark.parametrize(

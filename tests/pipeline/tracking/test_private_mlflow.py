@@ -40,7 +40,7 @@ def test_the_signature_lets_a_model_check_its_own_input(tmp_path: Path) -> None:
     given = ["He has", ["a", "gift"]]
     answers = []
     for private in (True, False):
-        signature = pyfunc.signature()
+        signature = pyfunc.make_signature()
         signature._is_signature_from_type_hint = private
         folder = tmp_path / str(private)
         mlflow.pyfunc.save_model(

@@ -115,7 +115,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> mlflow.pyfunc.PyFuncMode
         folder / "model",
         python_model=str(Path(pyfunc.__file__)),
         artifacts={"model": str(folder / "elmo")},
-        signature=pyfunc.signature(),
+        signature=pyfunc.make_signature(),
     )
     return mlflow.pyfunc.load_model(str(folder / "model"))
 

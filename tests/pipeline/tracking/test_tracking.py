@@ -17,7 +17,7 @@ import pytest
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.folder import load_model
-from elmo.model.pretrained import pretrained_folder
+from elmo.model.pretrained import find_pretrained_folder
 from pipeline import tracking
 from pipeline.terminal.urls import with_login, without_credentials
 from pipeline.tracking import registry
@@ -71,7 +71,7 @@ def test_a_run_says_who_from_where_and_what_it_read(
     for stage, changed in (("pretrain", False), ("finetune", True)):
         if changed:
             (project / "code.py").write_text("2\n")
-        with tracking.run(stage, Params(), inputs=inputs, sources=sources) as log:
+        with tracking.start_run(stage, Params(), inputs=inputs, sources=sources) as log:
             pass
         run = mlflow.MlflowClient().get_run(log.run_id)
         tags = run.data.tags
@@ -96,11 +96,11 @@ def test_a_run_of_a_folder_goes_on_and_names_its_failure(database: Path, tmp_pat
     folder = tmp_path / "runs" / "pretrain" / "abc"
     folder.mkdir(parents=True)
     with pytest.raises(ZeroDivisionError):
-        with tracking.run("pretrain", Params(), inputs={}, folder=Location(folder)) as first:
+        with tracking.start_run("pretrain", Params(), inputs={}, folder=Location(folder)) as first:
             first.log_metrics({"loss": 3.0}, step=1)
             raise ZeroDivisionError
     assert mlflow.MlflowClient().get_run(first.run_id).info.status == "FAILED"
-    with tracking.run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
+    with tracking.start_run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
         assert mlflow.MlflowClient().get_run(log.run_id).info.status == "RUNNING"
         log.log_metrics({"loss": 2.0, "gone": float("nan")}, step=2)
         log.set_tag("store", "abc")
@@ -125,7 +125,7 @@ def test_a_projects_path_holds_the_database_or_is_refused(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("DVC_ROOT", str(folder))
     if fits:
-        with tracking.run("test", Params(), inputs={}) as log:
+        with tracking.start_run("test", Params(), inputs={}) as log:
             log.log_artifact(Path(__file__))
         assert sorted(os.listdir(folder)) == ["mlflow.db", "mlruns"]
         assert len(list(folder.rglob("test_tracking.py"))) == 1
@@ -147,7 +147,7 @@ def test_figures_of_an_outage_are_sent_when_the_server_is_back_and_none_twice(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
     try:
         server.start()
-        with tracking.run("pretrain", Params(), inputs={}) as log:
+        with tracking.start_run("pretrain", Params(), inputs={}) as log:
             log.log_steps((step, {"loss": float(step)}) for step in range(1500))
             server.kill()
             began = time.monotonic()
@@ -163,7 +163,7 @@ def test_figures_of_an_outage_are_sent_when_the_server_is_back_and_none_twice(
         assert said.count("can't be reached") == said.count("answers again") == 1
 
         monkeypatch.setattr(tracking.runs, "FLUSH", 0.5)
-        with tracking.run("pretrain", Params(), inputs={}) as log:
+        with tracking.start_run("pretrain", Params(), inputs={}) as log:
             server.kill()
             log.log_metrics({"loss": 200.0}, step=200)
         assert "is missing figures of run" in capsys.readouterr().err, "the stage itself ends well"
@@ -196,7 +196,7 @@ def test_runs_that_name_the_same_new_dataset_at_once_all_begin(database: Path) -
 
     def begin(_: int) -> str:
         together.wait(60)
-        with tracking.run("register", Params(), inputs={"model": "a" * 64}) as run:
+        with tracking.start_run("register", Params(), inputs={"model": "a" * 64}) as run:
             return run.run_id
 
     for _ in range(3):
@@ -221,11 +221,11 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def models_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the champion of a project is read from, as a job that knows the database does."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
-    return pretrained_folder("models:/tiny@champion")
+    return find_pretrained_folder("models:/tiny@champion")
 
 
 def register(folder: Path, *, rows: int = 5) -> tuple[int, str]:
-    with tracking.run("test", Params(rows=rows), inputs={}) as log:
+    with tracking.start_run("test", Params(rows=rows), inputs={}) as log:
         return registry.register(
             folder / "model",
             name="tiny",
@@ -263,7 +263,7 @@ def test_a_copied_project_leaves_the_original_alone(
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     monkeypatch.chdir(copy)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{copy / 'mlflow.db'}")
-    with tracking.run("test", Params(rows=5), inputs={}, sources={}) as log:
+    with tracking.start_run("test", Params(rows=5), inputs={}, sources={}) as log:
         tracking.mlflow_client().log_text(log.run_id, "x", "text.txt")
     (written,) = copy.rglob("text.txt")
     assert not tracking.run_exists(earlier.info.run_id), "it would go on in the original"
@@ -277,7 +277,7 @@ def test_an_experiment_that_keeps_its_files_elsewhere_by_choice_goes_on(
 ) -> None:
     tracking.check_mlflow()
     elsewhere = tmp_path / "elsewhere" / "mlruns"
-    tags = {tracking.client.HOME: str(elsewhere.parent)} if tagged else {}
+    tags = {tracking.client.HOME_TAG: str(elsewhere.parent)} if tagged else {}
     client = tracking.mlflow_client()
     made = client.create_experiment("elmo", elsewhere.as_uri(), tags)
     assert (tracking.client.experiment_id(client) == made) is not tagged
