@@ -33,6 +33,7 @@ class Nodes:
         self.count = count
         self.home = Path(tempfile.mkdtemp(prefix="nodes", dir="/tmp"))
         (self.home / "tmp").mkdir()
+        self.head_options = [f"--temp-dir={self.home / 'tmp'}"]
         self.running: dict[int, subprocess.Popen[bytes]] = {}
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY", "MLFLOW", "ELMO"))}
         path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
@@ -74,7 +75,7 @@ class Nodes:
             role = [
                 "--head",
                 "--port=6379",
-                f"--temp-dir={self.home / 'tmp'}",
+                *self.head_options,
                 f"--dashboard-host={HEAD}",
                 "--dashboard-port=8265",
             ]
@@ -96,7 +97,7 @@ class Nodes:
         for _ in range(20):
             with log.open("wb") as output:
                 self.running[k] = subprocess.Popen(
-                    ["ip", "netns", "exec", self._name(k), *inside, *own, *ray],
+                    ["ip", "netns", "exec", self._name(k), *inside, *own, *self.wrap(k, ray)],
                     env=self.environment | {"HIDE": " ".join(map(str, hide))},
                     stdout=output,
                     stderr=output,
@@ -109,12 +110,16 @@ class Nodes:
                     return
         raise AssertionError(log.read_text()[-2000:])
 
+    def wrap(self, k: int, command: Sequence[str]) -> list[str]:
+        """The command line that runs `command` where node `k` has its programs: on this machine."""
+        return list(command)
+
     def on(self, k: int, *command: str, **variables: str) -> list[str]:
         """The command line that runs `command` on node `k`."""
         child = self._child(self.running[k].pid)
         given = [f"{name}={value}" for name, value in variables.items()]
-        inside = ["nsenter", "-t", str(child), "-m", "-p", "-n", "-u", "--"]
-        return [*inside, "env", *given, *command]
+        inside = self.wrap(k, ["env", *given, *command])
+        return ["nsenter", "-t", str(child), "-m", "-p", "-n", "-u", "--", *inside]
 
     def _child(self, pid: int) -> int:
         """The first process inside: the one that `unshare` started."""
