@@ -397,6 +397,26 @@ def test_a_resumed_run_ends_with_the_same_bytes(
     assert epochs == [None, 1, 2, 3] * 2
 
 
+def test_a_seed_is_resumed_with_the_same_inputs_alone(tmp_path: Path) -> None:
+    record = read_task(trained("tagging", tmp_path, None, changes={"elmo": "none"}, count=8))
+    words, numbers = ["a", "b"], np.ones((2, 2), np.float32)
+    changes: list[dict[str, Any]] = [
+        {"kind": "pairs"},
+        {"labels": ["x"]},
+        {"settings": settings_of("tagging", lr=0.7)},
+        {"bilm": tasks.BiLMSource("0" * 64, 1, 1)},
+        {"data": record.data | {"dev": "0" * 64}},
+        {},
+    ]
+    given: list[tuple[Any, ...]] = [
+        *((msgspec.structs.replace(record, **c), WordTable(words, numbers)) for c in changes),
+        *((record, WordTable(*table)) for table in ((words, None), (words[:1], numbers))),
+    ]
+    given = [(*one, 0, ["store", "cpu"]) for one in given]
+    given += [(*given[5][:2], seed, source) for seed, source in ((1, given[5][3]), (0, ["store"]))]
+    assert len({tasks._fingerprint(*one) for one in given}) == 10
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("elmo", ["frozen", "none"])
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from elmo.train import perplexity as evaluation
 from elmo.train.checkpoints import CheckpointFolder
 from elmo.train.job import MAX_MEASURED, TrainingJob
 from elmo.train.loop import fit, heldout_perplexity
-from elmo.train.perplexity import perplexity, sentence_scores
+from elmo.train.perplexity import Perplexity, perplexity, sentence_scores
 from elmo.train.step import Stepper, WorkerGroup, encode_and_read
 from tests.elmo.run_job import ADAGRAD, NETWORK, OPTIMIZER, TRAINING
 
@@ -361,6 +361,32 @@ def test_patience_stops_early(tmp_path: Path) -> None:
     settings = replace(SETTINGS, epochs=50, evaluate_every=2, patience=2, optimizer=still)
     progress = fit(job(tmp_path / "run", settings), workers=WorkerGroup(), report=ignore)
     assert progress.step == 6
+
+
+def test_the_best_weights_have_the_lowest_mean_of_both_directions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, seen = job(tmp_path / "run"), list[dict[str, torch.Tensor]]()
+    figures = ((5, 9), (6, 7), (4, 11), *[(9, 9)] * 9)
+
+    def measured(self: Any, **_: Any) -> tuple[Perplexity, bool]:
+        one, two = figures[len(seen)]
+        seen.append({name: value.clone() for name, value in weights(made).items()})
+        return Perplexity(one, two, (one + two) / 2, 9, 1, 0.0, 1.0, 9.0), True
+
+    monkeypatch.setattr(evaluation.HeldOutText, "perplexity", measured)
+    assert fit(made, workers=WorkerGroup(), report=ignore).best_step == 20
+    for name, value in weights(made).items():  # with the moves that rows had missed by then
+        assert torch.equal(value, seen[1][name]), name
+
+
+def test_the_clock_of_the_first_worker_alone_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[float]] = []
+    total = lambda self, values: asked.append(values) or [0.0, 0.0, 0.0]  # noqa: E731
+    monkeypatch.setattr(WorkerGroup, "sum_over_workers", total)
+    for rank in (0, 1):
+        agreement.StopAndSave(WorkerGroup(rank, 2), minutes=0).agree(5, bool, at_once=True)
+    assert asked == [[0, 1, agreement.AGREE_STEPS], [0, 0, 0]]
 
 
 def test_gradients_of_a_token_s_occurrences_add_up_in_float32() -> None:

@@ -93,8 +93,9 @@ def torchs_adamw(settings: OptimizerSettings, start: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("beta1", "beta2"), [(0.9, 0.99), (0.9, 0.999), (0.0, 0.99)])
 def test_adamw_on_sparse_rows_is_torchs_adamw_on_the_whole_matrix(
-    beta1: float, beta2: float
+    beta1: float, beta2: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("elmo.train.optimizer.WORD_ROWS_AT_ONCE", 16)
     settings = replace(ADAMW, beta1=beta1, beta2=beta2, warmup_steps=10, decay="cosine")
     start = torch.randn(V, 4, generator=torch.Generator().manual_seed(1))
     expected = torchs_adamw(settings, start)
