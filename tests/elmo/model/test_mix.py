@@ -29,7 +29,10 @@ def test_ids_are_shifted_by_one_and_masked_with_zeros() -> None:
 
 
 @pytest.mark.parametrize("trainable", [False, True])
-def test_it_gives_the_embedders_vectors(tiny_model: Model, trainable: bool) -> None:
+def test_it_gives_the_embedders_vectors(
+    tiny_model: Model, trainable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.model.mix.TOKENS_AT_ONCE", 9)  # three time steps of three sentences
     expected = Embedder(tiny_model).embed(SENTENCES)
     elmo = Elmo(tiny_model, 2, dropout=0.0, trainable=trainable)
     with torch.no_grad():
@@ -95,11 +98,12 @@ def test_frozen_or_trainable(tiny_model: Model) -> None:
         assert all(grads) if trainable else not any(grads)
 
 
-def test_l2_is_the_sum_of_squares() -> None:
-    mix = ScalarMix(3)
+def test_l2_is_the_sum_of_squares(tiny_model: Model) -> None:
+    elmo = Elmo(tiny_model, 2)
     with torch.no_grad():
-        mix.weights.copy_(torch.tensor([1.0, 2.0, -2.0]))
-    assert mix.l2().item() == 9.0
+        for mix in elmo.mixes:
+            mix.weights.copy_(torch.tensor([1.0, 2.0, -2.0]))
+    assert elmo.mixes[0].l2().item() == 9.0 and elmo.l2().item() == 18.0
 
 
 def test_saved_pickled_and_restored(tiny_model: Model) -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ from elmo.io.locks import work_folder_lock
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import ShardEmbedder, build, run_serially
-from elmo.store.manifest import MANIFEST
+from elmo.store.manifest import MANIFEST, SourceShard
 from elmo.store.verify import verify
+from elmo.store.writer import Origin
 from tests.files import contents
 
 SETTINGS = StoreSettings(row_group_tokens=16)
@@ -153,18 +155,15 @@ def test_only_what_is_new_is_embedded(
 
 
 def test_other_settings_or_another_model_take_nothing(given: Path, store: Path) -> None:
-    shards = given / "old-shards"
-    whole = tokens_of(sum(FILES.values(), []))
-    for settings in (StoreSettings(row_group_tokens=16, layers="top"), StoreSettings()):
-        count = Count()
-        build(store, shards=shards, model=given / "model", settings=settings, run=count)
-        assert count.tokens == whole
     from tests.elmo.conftest import save_tiny_model
 
     save_tiny_model(store.parent / "model", seed=5)
-    count = Count()
-    build(store, shards=shards, model=store.parent / "model", settings=StoreSettings(), run=count)
-    assert count.tokens == whole
+    options: Any = {"shards": given / "old-shards", "previous_store": given / "old"}
+    for change in ({"layers": "top"}, {"precision": "bfloat16"}, {"row_group_tokens": 17}, {}):
+        count, model = Count(), (given if change else store.parent) / "model"
+        settings = replace(SETTINGS, **change)  # type: ignore[arg-type]
+        build(store, model=model, settings=settings, run=count, **options)
+        assert count.tokens == tokens_of(sum(FILES.values(), []))
 
 
 @pytest.mark.parametrize("kind", ["part-*", "__elmo/types-*"])
@@ -357,6 +356,13 @@ def test_stores_that_do_not_belong_together_are_refused(given: Path, tmp_path: P
         FeatureStore([given / "old", tmp_path / "top"])
     with pytest.raises(ElmoError, match="found an empty list"):
         FeatureStore([])
+
+
+def test_a_part_is_named_by_its_vectors_and_its_ids() -> None:
+    origin = Origin("train", SourceShard("a", "0" * 64), 0, 0, 0, {"model": "a"}, {})
+    offsets = ("sentence_offset", "document_offset", "position")
+    changes: list[dict[str, Any]] = [{}, {"inputs": {}}, *({name: 1} for name in offsets)]
+    assert len({replace(origin, **change).part_file for change in changes}) == 5
 
 
 def test_parts_are_in_the_order_of_their_names(given: Path) -> None:

@@ -91,6 +91,7 @@ def test_a_shard_of_many_tokens_becomes_several_parts(
 ) -> None:
     """Each with its own distinct tokens; one that is lost is made again, the others stay."""
     monkeypatch.setattr("elmo.store.build.PART_TOKENS", 30)
+    monkeypatch.setattr("elmo.store.writer.MAX_ROWS", 3)
     out = tmp_path / "store"
     store, whole = make(out, shards, tiny_model_folder, dtype="float32"), FeatureStore(made)
     parts, before = store.manifests[0].parts, whole.manifests[0].parts
@@ -107,6 +108,10 @@ def test_a_shard_of_many_tokens_becomes_several_parts(
     part(out, 3).unlink()
     make(out, shards, tiny_model_folder, dtype="float32")
     assert contents(out) == kept
+    monkeypatch.setattr("elmo.store.build.PART_TOKENS", 60)  # some begin where one has begun
+    for folder in (out, tmp_path / "fresh"):
+        make(folder, shards, tiny_model_folder, dtype="float32")
+    assert contents(out) == contents(tmp_path / "fresh")
 
 
 def test_float16_rounds_each_value_once(made: Path, expected: list[np.ndarray]) -> None:

@@ -83,6 +83,15 @@ def test_each_answer_has_a_score(kind: str) -> None:
     assert len(set(found)) > 3
 
 
+def test_a_cluster_is_as_sure_as_its_weakest_link() -> None:
+    model, given = random_network("coreference", 0)
+    spans = [(0, 1), (1, 2), (2, 3)]
+    scores = torch.tensor([[1.0, 0.0], [0.1, 0.9], [0.4, 0.6]]).log()
+    model._score_antecedents = lambda *_: (spans, scores, torch.tensor([[-1], [0], [1]]))
+    ((clusters, (score,)),) = model.answer(given[:1], word_vectors)
+    assert clusters == [spans] and score == pytest.approx(0.6)
+
+
 def test_scores_by_label_are_those_of_scikit_learn() -> None:
     metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
     draw = np.random.default_rng(0)

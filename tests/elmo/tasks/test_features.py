@@ -3,6 +3,8 @@
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,8 +26,9 @@ from elmo.tasks.features import (
 )
 from elmo.tasks.formats.fields import ExampleSet
 from elmo.tasks.kinds import KINDS_WITH_FEATURES, task_settings
+from elmo.tasks.metrics import tally_accuracy
 from elmo.tasks.task import Task, record_digest
-from elmo.tasks.train import predict_all
+from elmo.tasks.train import add_linear, predict_all
 from elmo.tasks.vectors import SoftmaxVectors
 from tests.elmo.conftest import save
 from tests.elmo.tasks.test_task import labelled, taught
@@ -225,6 +228,21 @@ def test_what_the_network_does_not_learn_the_features_do(kind: str, tmp_path: Pa
     assert predict_all(task.model, dev.examples, None, 7) == one_by_one
     second = taught(kind, learned, dev, tmp_path / "b", changes=changes)
     assert contents(second) == contents(first)
+
+
+@pytest.mark.parametrize(("right", "is_better"), [(range(20, 75), False), (range(5, 100), True)])
+def test_another_share_is_chosen_where_dev_gains_by_it_beyond_chance(
+    monkeypatch: pytest.MonkeyPatch, right: range, is_better: bool
+) -> None:
+    """Of a hundred texts the first choice answers fifty."""
+    linear, alone = LinearModels(8, 2), Shares(0.0, 1.0, 0.0)
+    guess = lambda *_: [k in (right if linear.shares == alone else range(50)) for k in range(100)]  # noqa: E731
+    monkeypatch.setattr("elmo.tasks.train.predict_all", guess)
+    model: Any = SimpleNamespace(tally=lambda _, guesses: tally_accuracy([True] * 100, guesses))
+    settings = task_settings("classification", {})
+    scores, shares, _ = add_linear(model, linear, [], vectors=None, settings=settings)
+    assert shares == linear.shares == (alone if is_better else Shares(0.5, 1.0, 0.0))
+    assert scores["accuracy"] == (0.95 if is_better else 0.5)
 
 
 def test_features_that_dev_does_not_want_are_left_out(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_words_are_those_seen_often_enough_in_training() -> None:
     settings = task_settings("tagging", {"min_count": 2})
     table = build_word_table(settings, SENTENCES)
     assert table.words == [PAD, UNKNOWN, "cat"] and table.vectors is None
+    assert TaskInputs(settings, table, layers=LAYERS, dim=DIM)._word_id("Cat") == 1
 
 
 @pytest.mark.parametrize("header", ["", "3 2\n"])

@@ -77,6 +77,8 @@ def test_continued_arguments_are_one_and_the_predicate_is_none() -> None:
         ("R-ARG1", ((4, 5),)),
         ("ARG2", ((5, 6),)),
     }
+    twice = [Span(0, 1, "A0"), Span(1, 2, "A0"), Span(2, 3, "C-A0")]
+    assert predicate_arguments(twice) == {("A0", ((0, 1),)), ("A0", ((1, 2), (2, 3)))}
     half = tally_role_f1([marked], [marked[:2]]).scores()
     assert half == {"f1": 0.0, "precision": 0.0, "recall": 0.0}
     scores = tally_role_f1([marked, [Span(0, 1, "V")]], [[*marked[:5]], [Span(0, 1, "V")]]).scores()

@@ -20,9 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 from elmo.data.manifest import Dropped
 from elmo.data.shards import Shards
+from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from pipeline.cluster import workers
@@ -31,7 +33,9 @@ from pipeline.settings.params import CorpusSettings, TokenizeSettings
 from pipeline.settings.params import load as load_params
 from pipeline.stages import corpus, tokenize
 from pipeline.text import format_parquet, shard_builder, utf8_lines
+from pipeline.text.copies import Passages, PiecePassages, find_leaks
 from pipeline.text.input_files import find_inputs
+from pipeline.text.near_duplicates import SLOTS, find_near_duplicates
 from pipeline.text.pieces import Piece
 from pipeline.text.text_blocks import check_texts
 from tests.files import contents
@@ -658,6 +662,46 @@ def test_nothing_is_learned_from_that_the_other_text_holds_out(
         assert bool(similarity) != bool(kept & theirs[other])
 
 
+@pytest.mark.parametrize("references", [0, 40])
+@pytest.mark.parametrize("has_sides", [False, True])
+def test_a_near_duplicate_repeats_an_earlier_document(references: int, has_sides: bool) -> None:
+    """Of twenty families, whose members share about nine slots in ten."""
+    random, most = np.random.default_rng(0), 1 << 16
+    family, sides = random.integers(20, size=120), random.random(120) < 0.5
+    sketches = random.integers(most, size=(20, SLOTS), dtype=np.uint16)[family]
+    sketches[random.random(sketches.shape) < 0.05] = 0
+    options: dict[str, Any] = {"reference_count": references, "sides": sides if has_sides else None}
+    found = find_near_duplicates(sketches, similarity=0.75, **options)
+    for document, original in enumerate(found.tolist(), references):
+        alike = family[: references or document] == family[document]
+        if has_sides:
+            alike &= sides[: references or document] == sides[document]
+        assert (original in np.flatnonzero(alike)) if alike.any() else original == -1
+
+
+def test_documents_that_share_little_hide_no_near_duplicate() -> None:
+    """Each of them has a part of the slots that two equal ones share."""
+    sketches = np.random.default_rng(0).integers(1 << 16, size=(12, SLOTS), dtype=np.uint16)
+    for number in range(11):
+        part = slice(12 * number, 12 * number + 12)
+        sketches[number, part] = sketches[11, part]
+    found = find_near_duplicates(np.append(sketches, sketches[11:], 0), similarity=1.0)
+    assert found.tolist() == [-1] * 12 + [11]
+
+
+def test_what_the_other_text_leaves_out_is_no_leak() -> None:
+    def piece(*heldout: bool) -> PiecePassages:
+        lines = np.array([[k, k + 1] for k in range(0, 2 * len(heldout), 2)])
+        exact = Passages(np.full(len(heldout), 7, np.uint64), lines, np.array(heldout))
+        nothing = np.zeros(0, np.uint64)
+        return PiecePassages(
+            exact, exact.choose(np.zeros(len(heldout), bool)), nothing, nothing, {}
+        )
+
+    for other, leaks in ((piece(False, True), []), (piece(True, False), [[0, 1]])):
+        assert find_leaks([piece(False)], [other])[0].tolist() == leaks
+
+
 @pytest.mark.parametrize("documents_", ["blank", "line", "file", "auto"])
 @pytest.mark.parametrize("sentences", ["line", "split"])
 def test_what_came_before_is_left_out_and_counted(
@@ -691,6 +735,11 @@ def test_what_came_before_is_left_out_and_counted(
             texts = [*wrapped[:5], wrapped[6]]
             assert all(lines.count(line) == 1 for text in texts for line in text.split("\n"))
     assert found[1024] == found[1 << 20]
+
+
+def test_from_256_bytes_on_a_line_that_is_there_before_is_a_copy(tmp_path: Path) -> None:
+    lines = ["x" * size for size in (255, 256, 255, 256)]
+    assert in_order(make(tmp_path / "out", text_file(tmp_path, lines))) == [[x] for x in lines[:3]]
 
 
 def test_the_dictionary_of_a_shard_holds_exactly_its_own_tokens(tmp_path: Path) -> None:
@@ -944,6 +993,31 @@ def test_a_file_that_is_added_is_cut_alone(tmp_path: Path, cut_pieces: list[Piec
         (tmp_path / "out" / name).write_bytes(before[name][:-8] + bytes(8))
     make(tmp_path / "out", folder, **how)
     assert contents(tmp_path / "out") == after
+
+
+def test_shards_are_taken_over_where_all_that_they_depend_on_is_the_same(
+    tmp_path: Path, cut_pieces: list[Piece]
+) -> None:
+    make(tmp_path / "out", text_file(tmp_path, LINES))
+    piece, (span,) = cut_pieces[0], cut_pieces[0].spans
+    files = [structs.replace(span.input, url="a.csv"), structs.replace(span.input, url="a.txt.gz")]
+    files.append(structs.replace(span.input, sha256="0" * 64))
+    spans = [replace(span, start=1), replace(span, end=3), *(replace(span, input=f) for f in files)]
+    changes: list[dict[str, Any]] = [
+        {},
+        {"column": "x"},
+        {"version": 0},
+        {"copy": 1},
+        {"keep": ("x",)},
+        {"repeated_lines": (1,)},
+        {"left_out": (("copy", ((0, 1),)),)},
+        {"tokenizer": Tokenization("x")},
+        {"params": params(shard_bytes=4096)},
+        {"rule": replace(piece.rule, documents="file")},
+        {"rule": replace(piece.rule, threshold=9)},
+        *({"spans": (one,)} for one in spans),
+    ]
+    assert len({replace(piece, **change).digest for change in changes}) == len(changes)
 
 
 def test_shards_at_a_url_are_taken_over_from_the_folder_before(
