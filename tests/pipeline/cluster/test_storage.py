@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,6 +154,13 @@ def test_a_lost_part_is_made_again_and_what_a_rerun_has_made_stays(
     run(*tokenize)  # an equal one that is whole is kept
     assert storage.read_from(Location("data/shards/general")) == second
     assert storage.delete_lost_pointers(bucket) == []
+    runs = [Path(".dvc/cache/runs/ab") / name / "lock" for name in ("general", "domain")]
+    for path in runs:  # of DVC, which would bring the pointer back
+        path.parent.mkdir(parents=True)
+        path.write_text(f"outs:\n- path: data/shards/{path.parent.name}\n  md5: x\n")
+    second.write(shard, b"cut off")
+    assert storage.delete_lost_pointers(bucket) == ["data/shards/general"]
+    assert [path.exists() for path in runs] == [False, True]
 
 
 @pytest.mark.parametrize("name", ["general", "domain"])
@@ -305,6 +313,24 @@ def test_a_job_writes_its_project_in_a_folder_of_its_own(
     assert Location(bucket).folders() == ["jobs"]
 
 
+def test_what_has_changed_in_a_jobs_project_is_saved_again(bucket: str, tmp_path: Path) -> None:
+    target = Location(f"{bucket}/jobs/one")
+
+    def work() -> Iterator[bool]:
+        for name in ("a", "b"):
+            (tmp_path / "home" / name).write_text("1")
+        yield False
+        (tmp_path / "home" / "a").write_text("two")
+        (tmp_path / "home" / "b").unlink()
+        yield True
+
+    (tmp_path / "home").mkdir()
+    looks = work()
+    stop: Any = SimpleNamespace(wait=lambda _: next(looks))
+    job._upload(tmp_path / "home", target, set(), stop, [""])
+    assert {name: target.read(name) for name in target.tree()} == {"a": b"two"}
+
+
 def test_a_project_that_can_not_be_saved_is_an_error_and_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -442,7 +468,7 @@ def test_what_a_job_left_is_brought_back(project: Path, bucket: str) -> None:
     assert " sentences, " not in jobs.run("second")
     records = [name for name in Location(bucket).tree() if re.search(r"/\w{16}\.json", name)]
     assert len(records) == 3  # corpus, general text and vocabulary, as before
-    results.copy_results(bucket, "second", old_lock=before)
+    assert results.copy_results(bucket, "second", old_lock=before) == []
     assert "Running stage 'vocab'" not in jobs.dvc("repro", "vocab").stdout
     shutil.rmtree("data/vocab")
     Path("data/vocab").mkdir()
@@ -491,6 +517,8 @@ def test_nothing_that_a_bucket_holds_is_written_outside_the_results(
     after = {path for path in project.parent.rglob("*") if "bucket" not in path.parts}
     assert not [path for path in after - before if path.is_file() and "cache" not in path.parts]
     assert not Path("dvc.lock").exists() and not Path(".git/config").exists()
+    keys = ["bad/.dvc/cache/runs/ab/../../../../d"]
+    job._inherit(SimpleNamespace(tree=lambda: keys, get=None), Path())  # nothing is asked for
 
 
 def test_no_login_is_sent_or_shown(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -210,6 +211,15 @@ def test_nothing_is_removed_where_not_all_can_be_read(
     monkeypatch.chdir(tmp_path / "shallow")
     refused("git fetch --unshallow --all")
     monkeypatch.chdir(project)
+    shell("git", "config", "remote.origin.promisor", "true")
+    refused("this clone is partial")
+    shell("git", "config", "--unset", "remote.origin.promisor")
+    removed: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Location, "delete_all", lambda _, names: removed.extend(names))
+        unused("--remove")
+    records = [name for name in removed if re.fullmatch(r".*/[0-9a-f]{16}\.json", name)]
+    assert records == removed[: len(records)], "a kill leaves no record of what is not there"
     unused("--remove")
     assert Location(url).tree() != before
     Path("cluster.yaml").unlink()

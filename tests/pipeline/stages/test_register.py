@@ -139,6 +139,9 @@ def test_champion_moves_only_when_perplexity_is_lower_by_the_margin(
         lambda self, query, **named: search(self, query, max_results=1, **named),
     )
     assert [*aliases()] == [3, 2, 1], "MLflow answers in pages"
+    mlflow.MlflowClient().delete_registered_model_alias("tiny", "champion")
+    alter(inputs, by=0.3, perplexity=1.0)
+    assert run(inputs)["decision"] == "no version is champion; set the alias in MLflow"
 
 
 @pytest.mark.slow

@@ -88,18 +88,23 @@ def test_a_run_says_who_from_where_and_what_it_read(
         assert json.loads(datasets["parent"].source)["uri"] == "s3://bucket/model"
         assert json.loads(datasets["corpus"].profile) == {"digest": "c" * 64}
         assert run.data.params["source"] == "https://example.org/text"
-    assert names[0] != names[1]
+    with tracking.start_run("pretrain", Params(), inputs={}) as log:
+        names.append(mlflow.MlflowClient().get_run(log.run_id).info.run_name)
+    assert len(set(names)) == 3
     assert b"hunter2" not in database.read_bytes()
 
 
 def test_a_run_of_a_folder_goes_on_and_names_its_failure(database: Path, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "pretrain" / "abc"
     folder.mkdir(parents=True)
-    with pytest.raises(ZeroDivisionError):
-        with tracking.start_run("pretrain", Params(), inputs={}, folder=Location(folder)) as first:
-            first.log_metrics({"loss": 3.0}, step=1)
-            raise ZeroDivisionError
-    assert mlflow.MlflowClient().get_run(first.run_id).info.status == "FAILED"
+    for error, status in ((KeyboardInterrupt, "KILLED"), (ZeroDivisionError, "FAILED")):
+        with pytest.raises(error):
+            with tracking.start_run(
+                "pretrain", Params(), inputs={}, folder=Location(folder)
+            ) as first:
+                first.log_metrics({"loss": 3.0}, step=1)
+                raise error
+        assert mlflow.MlflowClient().get_run(first.run_id).info.status == status
     with tracking.start_run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
         assert mlflow.MlflowClient().get_run(log.run_id).info.status == "RUNNING"
         log.log_metrics({"loss": 2.0, "gone": float("nan")}, step=2)
@@ -114,6 +119,9 @@ def test_a_run_of_a_folder_goes_on_and_names_its_failure(database: Path, tmp_pat
         "environment.json",
         "page.html",
     ]
+    mlflow.MlflowClient().delete_run(first.run_id)
+    with tracking.start_run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
+        assert log.run_id != first.run_id
 
 
 @pytest.mark.parametrize(("name", "fits"), [("My Drive #1", True), ("a%20b", False), ("a?", False)])
