@@ -201,11 +201,13 @@ def test_whole_parts_are_kept_and_broken_ones_made_again(
     tmp_path: Path, made: Path, shards: Path, tiny_model_folder: Path
 ) -> None:
     wrote: list[int] = []
+    types: list[Path] = []
 
-    def stop_after_two(kind, arguments, jobs):
+    def stop_after_three(kind, arguments, jobs):
         made = kind(*arguments)
-        for job in jobs[:2]:
+        for job in jobs[:3]:
             yield made(job)
+        types.append(arguments[2].local / jobs[2].origin.types_path)
         raise KeyboardInterrupt
 
     def count(kind, arguments, jobs):
@@ -217,10 +219,13 @@ def test_whole_parts_are_kept_and_broken_ones_made_again(
     settings = StoreSettings(row_group_tokens=64)
     given = {"shards": shards, "model": tiny_model_folder, "settings": settings}
     with pytest.raises(KeyboardInterrupt):
-        build(tmp_path / "store", work=tmp_path / "runs", run=stop_after_two, **given)
+        build(tmp_path / "store", work=tmp_path / "runs", run=stop_after_three, **given)
     assert not (tmp_path / "store").exists()
     broken = sorted((tmp_path / "runs").glob("*/part-*.parquet"))[1]
     broken.write_bytes(broken.read_bytes()[:-9])
+    flipped = bytearray(types[0].read_bytes())
+    flipped[len(flipped) // 2] ^= 1
+    types[0].write_bytes(flipped)
     build(tmp_path / "store", work=tmp_path / "runs", run=count, **given)
     assert wrote == [1, 2, 3]
     assert contents(tmp_path / "store") == contents(made)

@@ -965,6 +965,19 @@ def test_what_is_held_out_is_known_before_the_text_is_cut(
     assert sum(read) < 20_000 < path.stat().st_size
 
 
+def test_of_a_text_that_shares_files_the_settings_alone_say_what_a_document_is(
+    tmp_path: Path,
+) -> None:
+    from pipeline.text.held_out import choose_held_out_rule
+
+    small, large = (f"text {k}\n" for k in range(60)), (f"line {k}" for k in range(2000))
+    inputs = find_inputs([str(text_file(tmp_path, [*small, *large]))])
+    how = params(documents="auto", heldout=0.1)
+    for is_independent, rule in ((True, "line"), (False, "auto")):
+        chosen = choose_held_out_rule(inputs, how, column="text", is_independent=is_independent)
+        assert chosen.documents == rule
+
+
 def test_a_file_that_is_added_is_cut_alone(tmp_path: Path, cut_pieces: list[Piece]) -> None:
     """The shards of the others stay, their names and bytes; only what they add to ids changes."""
     pick, folder = random.Random(1), tmp_path / "texts"
