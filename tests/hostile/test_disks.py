@@ -37,8 +37,7 @@ def fill(folder: Path, left: int) -> None:
 
 @pytest.mark.parametrize(("command", "left"), paired(OUTPUTS, [0, 1, 2]))
 def test_a_full_disk(case: Path, disk: Path, command: str, left: int) -> None:
-    if command == "tokenize":
-        assert elmo(*COMMANDS["corpus"], cwd=case)[0] == 0
+    prepare(case, command)
     outputs = {"corpus", "shards", "words", "trained", "tuned", "vectors", *OUTPUTS[command]}
     outputs -= {"metrics.json"} | ({"corpus"} if command == "tokenize" else set())
     words = [f"disk/{word}" if word in outputs else word for word in COMMANDS[command]]
@@ -59,7 +58,7 @@ def test_a_full_disk(case: Path, disk: Path, command: str, left: int) -> None:
 
 
 @pytest.mark.parametrize("output", ["work", "o"])
-@pytest.mark.parametrize(("command", "left"), paired([*WORKING, *WORKING], [0, 1, 2, 4]))
+@pytest.mark.parametrize(("command", "left"), paired(WORKING, [0, 1, 2, 4]))
 def test_work_in_progress_on_a_full_disk(
     task_case: Path, disk: Path, command: str, left: int, output: str
 ) -> None:

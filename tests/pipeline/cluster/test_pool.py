@@ -82,6 +82,26 @@ def test_more_actors_asked_for_than_can_be_placed_hold_up_nothing(tmp_path: Path
     assert sorted(found) == list(range(8))
 
 
+def describe(what: str) -> tuple[str, bool, str, str]:
+    """Return what a task sees of where it runs."""
+    if not what:
+        raise ElmoError("a.tsv:7: bad")
+    return what, os.environ["CUDA_VISIBLE_DEVICES"] in ("0", "1"), os.getcwd(), os.environ["ELMO_X"]
+
+
+def test_a_task_is_trained_where_there_is_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the project's folder, with the settings; an error there is raised here as it was."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ELMO_X", "y")
+    here = Cluster(cpus=1, gpu=True)
+    found = workers.call_on_gpu(describe, "tags", cluster=here, label="tasks")
+    assert found == ("tags", True, str(tmp_path), "y")
+    with pytest.raises(ElmoError, match=r"^a\.tsv:7: bad$"):
+        workers.call_on_gpu(describe, "", cluster=here, label="tasks")
+
+
 def test_training_that_has_no_room_here_is_refused_at_once(tmp_path: Path) -> None:
     here = Cluster(workers=3, cpus=1, gpu=True)
     with pytest.raises(ElmoError) as caught:

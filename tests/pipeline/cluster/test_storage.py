@@ -135,23 +135,33 @@ def test_every_stage_writes_at_a_url_what_it_writes_on_a_disk(
     assert not (project / "data" / "shards" / "domain").exists()
 
 
+CORPUS = ("corpus", "data/corpus", "--work", "work")
+GENERAL = ("tokenize", "data/corpus", "general", "data/shards/general", "--work", "work")
+VOCAB = ("vocab", "data/shards/general", "data/vocab", "--work", "work")
+
+
+@pytest.fixture
+def tokenized(project: Path, bucket: str) -> Path:
+    """A project whose corpus and general shards are at the URL; the current folder."""
+    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
+    run(*CORPUS)
+    run(*GENERAL)
+    return project
+
+
 def test_a_lost_part_is_made_again_and_what_a_rerun_has_made_stays(
-    project: Path, bucket: str
+    tokenized: Path, bucket: str
 ) -> None:
     """A shard is deleted; the rerun makes an output with the same manifest."""
-    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
-    run("corpus", "data/corpus", "--work", "work")
-    tokenize = ("tokenize", "data/corpus", "general", "data/shards/general", "--work", "work")
-    run(*tokenize)
     first = storage.read_from(Location("data/shards/general"))
     pointer = Path("data/shards/general/.stored").read_bytes()
     shard = next(name for name in first.names() if name.endswith(".arrow"))
     first.delete(shard)
-    run(*tokenize)
+    run(*GENERAL)
     second = storage.read_from(Location("data/shards/general"))
     assert second != first and second.exists(shard)
     assert Path("data/shards/general/.stored").read_bytes() == pointer  # nothing reruns after it
-    run(*tokenize)  # an equal one that is whole is kept
+    run(*GENERAL)  # an equal one that is whole is kept
     assert storage.read_from(Location("data/shards/general")) == second
     assert storage.delete_lost_pointers(bucket) == []
     runs = [Path(".dvc/cache/runs/ab") / name / "lock" for name in ("general", "domain")]
@@ -166,39 +176,35 @@ def test_a_lost_part_is_made_again_and_what_a_rerun_has_made_stays(
 @pytest.mark.parametrize("name", ["general", "domain"])
 def test_the_pointers_stay_where_the_url_is_a_slip(project: Path, bucket: str, name: str) -> None:
     Path("cluster.yaml").write_text(f"storage: {bucket}\n")
-    run("corpus", "data/corpus", "--work", "work")
+    run(*CORPUS)
     run("tokenize", "data/corpus", name, f"data/shards/{name}", "--work", "work")
     Path("cluster.yaml").write_text(f"storage: {bucket}/slip\n")
     with pytest.raises(ElmoError, match=r"slip: has none of this project's 2 outputs.*rm -r"):
-        run("corpus", "data/corpus", "--work", "work")
+        run(*CORPUS)
     assert len(list(Path("data").rglob(".stored"))) == 2
 
 
 def test_work_in_progress_is_found_from_a_machine_of_another_name(
-    project: Path, bucket: str, tmp_path: Path
+    tokenized: Path, bucket: str, tmp_path: Path
 ) -> None:
     """A training that is killed, then its project copied to a machine called otherwise."""
-    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
-    own = ("--work", "work")
-    run("corpus", "data/corpus", *own)
-    run("tokenize", "data/corpus", "general", "data/shards/general", *own)
-    run("vocab", "data/shards/general", "data/vocab", *own)
+    run(*VOCAB)
     params = yaml.safe_load(Path("params.yaml").read_text())
     params["pretrain"]["training"] |= {"epochs": 400, "evaluate_every": 50}
     Path("params.yaml").write_text(yaml.safe_dump(params))
     pretrain = ["pretrain", "data/shards/general", "data/vocab", "models/pretrain"]
-    pretrain += ["--curves", "curves/pretrain", *own]
+    pretrain += ["--curves", "curves/pretrain", "--work", "work"]
     quick = os.environ | {"PYTHONPATH": str(ROOT), "ELMO_CHECKPOINT_MINUTES": "0.02"}
     command = [sys.executable, "-m", "pipeline", *pretrain]
     running = subprocess.Popen(command, env=quick, stderr=subprocess.PIPE, text=True)
-    checkpoints = re.compile("unfinished/[0-9a-f]{16}/work/pretrain/[0-9a-f]+/checkpoints/.*/state")
-    while not any(map(checkpoints.search, Location(bucket).tree())):
+    whole = re.compile(r"unfinished/[0-9a-f]{16}/work/pretrain/\w+/checkpoints/.*/state\.json")
+    while not any(map(whole.search, Location(bucket).tree())):
         assert running.poll() is None, running.communicate()[1]
         time.sleep(0.2)
     running.kill()
     running.communicate()
     there = tmp_path.parent / f"{tmp_path.name}-there"
-    shutil.copytree(project, there, ignore=shutil.ignore_patterns("bucket"))
+    shutil.copytree(tokenized, there, ignore=shutil.ignore_patterns("bucket"))
     renamed = ["unshare", "-u", "bash", "-c", 'hostname elsewhere; exec "$@"', "-", *command]
     if subprocess.run(renamed[:5] + ["-", "true"], capture_output=True).returncode:
         pytest.skip("this machine can't be called otherwise")
@@ -213,64 +219,53 @@ def test_work_in_progress_is_found_from_a_machine_of_another_name(
     assert len((Location(bucket) / "unfinished").folders()) == 1
 
 
-def test_what_an_earlier_commit_names_is_still_there(
-    project: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_earlier_commit_names_is_still_there(tokenized: Path, bucket: str) -> None:
     """Two revisions of the shards, and a reader of the first while the second is made."""
-    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
-    own = ("--work", "work")
-    tokenize = ("tokenize", "data/corpus", "general", "data/shards/general", *own)
-    run("corpus", "data/corpus", *own)
-    run(*tokenize)
     first = storage.read_from(Location("data/shards/general"))
     reader = Shards(first)
     shutil.copytree("data/shards/general", "first")
     set_heldout(0.4)
-    run(*tokenize)
+    run(*GENERAL)
     second = storage.read_from(Location("data/shards/general"))
     assert first != second
     assert Shards(second).digest != reader.digest == Shards(first).digest
     assert all(reader.open(entry).tokens(0) for entry in reader.entries("train"))  # goes on reading
     shutil.rmtree("data/shards/general")
     shutil.copytree("first", "data/shards/general")  # as `dvc checkout` of the first commit
-    run("vocab", "data/shards/general", "data/vocab", *own)
+    run(*VOCAB)
     train = [reader.open(entry) for entry in reader.entries("train")]
     sentences = sum(bool(shard.tokens(k)) for shard in train for k in range(len(shard)))
     counts = storage.read_from(Location("data/vocab")).read("counts.txt").split()
     assert int(counts[0]) == sentences  # of the first revision's training text
     set_heldout(0.2)
-    run(*tokenize)
+    run(*GENERAL)
     again = storage.read_from(Location("data/shards/general"))
     assert again == first  # an equal output has one name
     assert len((Location(bucket) / "data" / "shards" / "general").folders()) == 2
 
 
 def test_a_pointer_to_nothing_is_said_and_made_again(
-    project: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+    tokenized: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
-    own = ("--work", "work")
-    run("corpus", "data/corpus", *own)
-    run("tokenize", "data/corpus", "general", "data/shards/general", *own)
     storage.read_from(Location("data/shards/general")).remove()
     with pytest.raises(ElmoError, match=r"data/shards/general/[0-9a-f]{16}/manifest.json: no such"):
-        run("vocab", "data/shards/general", "data/vocab", *own)
-    run("corpus", "data/corpus", *own)  # what `dvc repro` begins with
+        run(*VOCAB)
+    run(*CORPUS)  # what `dvc repro` begins with
     assert "data/shards/general: is missing at" in capsys.readouterr().out
     assert not Path("data/shards/general").exists()
     with pytest.raises(ElmoError, match="data/shards/general: .* run the stage"):
-        run("vocab", "data/shards/general", "data/vocab", *own)
+        run(*VOCAB)
     Path("cluster.yaml").unlink()
     with pytest.raises(ElmoError, match="data/corpus: .* set storage in cluster.yaml"):
-        run("tokenize", "data/corpus", "general", "data/shards/general", *own)
+        run(*GENERAL)
 
 
 def test_at_a_url_nothing_is_replaced(project: Path, bucket: str) -> None:
-    run("corpus", "data/corpus", "--work", "work")
-    tokenize = ("tokenize", "data/corpus", "general", f"{bucket}/mine", "--work", "work")
-    run(*tokenize)
+    run(*CORPUS)
+    mine = ("tokenize", "data/corpus", "general", f"{bucket}/mine", "--work", "work")
+    run(*mine)
     with pytest.raises(ElmoError, match="mine: already exists"):
-        run(*tokenize)
+        run(*mine)
 
 
 @pytest.fixture
@@ -563,11 +558,11 @@ def test_a_folder_of_ones_own_is_not_taken_for_an_outputs_manifests(
     Path("data/corpus").mkdir(parents=True)
     Path("data/corpus/mine.txt").write_text("mine")
     with pytest.raises(ElmoError, match=r"data/corpus: .*found mine.txt"):
-        run("corpus", "data/corpus", "--work", "work")
+        run(*CORPUS)
     Path("data/corpus/mine.txt").unlink()
-    run("corpus", "data/corpus", "--work", "work")
-    run("corpus", "data/corpus", "--work", "work")  # over its own
+    run(*CORPUS)
+    run(*CORPUS)  # over its own
     Path("data/corpus/mine.txt").write_text("mine")
     with pytest.raises(ElmoError, match=r"data/corpus: contains mine.txt, which"):
-        run("corpus", "data/corpus", "--work", "work")
+        run(*CORPUS)
     assert Path("data/corpus/mine.txt").read_text() == "mine"

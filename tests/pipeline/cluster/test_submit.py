@@ -16,14 +16,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-import yaml
 
 from elmo.errors import ElmoError
 from pipeline.cluster import submit
-from tests.cluster.projects import project as tiny_project
+from tests.cluster.projects import project
+from tests.pipeline.command_line import ROOT, elmo
 from tests.ports import free_port
 
-ROOT = Path(__file__).resolve().parents[3]
 TOKEN = "a-token-of-this-test-that-is-long-enough-0123456789"
 SECRET = "secret-key-of-this-test"
 
@@ -71,12 +70,14 @@ def test_the_package_is_the_code_and_the_projects_files(tmp_path: Path) -> None:
         (["pretrain", "--folder", "/x", "--address", "head:8265"], "--address http://HEAD:8265"),
     ],
 )
-@pytest.mark.slow
-def test_a_wrong_submission_is_one_line(options: list[str], said: str) -> None:
-    done = elmo({}, "submit", *options)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: ") and said in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_wrong_submission_is_one_line(
+    options: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("RAY")]:
+        monkeypatch.delenv(name)
+    code, _, error = elmo("submit", *options)
+    assert code == 1 and error.startswith("error: ") and said in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize("answer", [b"{}", b"[]", b"<html></html>"])
@@ -164,8 +165,14 @@ class Cluster:
         self, *command: str, cwd: Path = ROOT, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run an elmo command that talks to the cluster through the door."""
-        own = self.environment | variables
-        return elmo(own, *command, "--address", self.door.address, cwd=cwd)
+        return subprocess.run(
+            [sys.executable, "-m", "pipeline", *command, "--address", self.door.address],
+            env=self.environment | variables,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
 
     def ray(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run `ray job COMMAND` through the door."""
@@ -245,20 +252,6 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
         sink.shutdown(socket.SHUT_WR)
     except OSError:
         pass
-
-
-def elmo(
-    environment: dict[str, str], *command: str, cwd: Path = ROOT
-) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("RAY")}
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline", *command],
-        env=environment or kept,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -360,75 +353,16 @@ def shell(cluster: Cluster, line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, shell=True, env=own, capture_output=True, text=True, timeout=200)
 
 
-PROJECT = """
-stages:
-  corpus:
-    cmd: python -m elmo_pipeline corpus data/corpus --work work --metrics metrics/corpus.json
-    params: [corpus]
-    outs: [data/corpus]
-    metrics:
-      - metrics/corpus.json: {cache: false}
-  tokenize:
-    cmd: python -m elmo_pipeline tokenize data/corpus general data/shards --work work
-    params: [tokenize]
-    deps: [data/corpus]
-    outs: [data/shards]
-"""
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A project of two stages on six short texts."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "dvc.yaml").write_text(PROJECT)
-    params = yaml.safe_load((ROOT / "params.yaml").read_text())
-    for k in range(6):
-        (folder / f"{k}.txt").write_text(f"text number {k} .\n\n" * 30)
-    params["corpus"]["general"] = [str(folder / f"{k}.txt") for k in range(6)]
-    lines = (f"text {k} of the domain .\n\n" for k in range(80))
-    (folder / "domain.txt").write_text("".join(lines))
-    params["corpus"]["domain"] = [str(folder / "domain.txt")]
-    params["tokenize"] |= {"shard_bytes": 1024}
-    (folder / "params.yaml").write_text(yaml.safe_dump(params))
-    return folder
-
-
-@pytest.mark.ray
-def test_dvc_repro_with_the_code_that_was_sent(
-    cluster: Cluster, project: Path, tmp_path: Path
-) -> None:
-    """DVC stays in charge: outs and dvc.lock lie in the shared folder, a second job does nothing.
-
-    A variable that the pipeline sets itself, OMP_NUM_THREADS, may be sent too.
-    """
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    submitted = ["submit", "tokenize", "--folder", str(shared), "--env", "OMP_NUM_THREADS=1"]
-    done = cluster.call(*submitted, cwd=project)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    assert "tokenize general: " in done.stdout
-    assert (shared / "data" / "shards" / "manifest.json").exists()
-    assert "tokenize:" in (shared / "dvc.lock").read_text()
-    assert not (shared / "elmo_pipeline").exists()
-    again = cluster.call(*submitted, cwd=project)
-    assert again.returncode == 0
-    for stage in ("corpus", "tokenize"):
-        assert f"Stage '{stage}' didn't change, skipping\n" in again.stdout
-    (project / "params.yaml").write_text("corpus: {}\n")
-    wrong = cluster.call(*submitted, cwd=project)
-    assert wrong.returncode != 0 and "error: params.yaml" in wrong.stdout
-
-
 @pytest.mark.ray
 def test_the_page_sends_work_follows_it_and_stops_it(cluster: Cluster, tmp_path: Path) -> None:
-    """Its words as they stand, but for the names of the machine, the folder and the job."""
+    """Its words as they stand, but for the names of the machine, the folder and the job. DVC stays
+    in charge: a second job does nothing, and wrong settings are an error of its own."""
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
     section = page.split("## Submit, follow and stop jobs")[1].split("\n## ")[0]
     block = section.split("```")[1].strip().splitlines()
     rows = re.findall(r"^\| `(ray job (?!submit)[^`]*)` \|", section, re.MULTILINE)
     assert [line.split()[0] for line in block] == ["pip", "elmo"] and len(rows) == 3
-    here = tiny_project(tmp_path / "here")
+    here = project(tmp_path / "here")
     (tmp_path / "shared").mkdir()
     own = cluster.environment | {"ELMO_WORKERS": "1", "ELMO_CPUS": "1"}
     named = {"http://HEAD:8265": cluster.door.address, "/shared/elmo": str(tmp_path / "shared")}
@@ -442,12 +376,24 @@ def test_the_page_sends_work_follows_it_and_stops_it(cluster: Cluster, tmp_path:
 
     done = follow(block[1])
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    assert (tmp_path / "shared" / "models" / "pretrain" / "config.json").exists()
+    shared = tmp_path / "shared"
+    assert (shared / "models" / "pretrain" / "config.json").exists()
+    assert "pretrain:" in (shared / "dvc.lock").read_text()
+    assert not (shared / "elmo_pipeline").exists()
     job = job_of(done.stderr)
     own |= {"RAY_API_SERVER_ADDRESS": cluster.door.address}
     for line, said in zip(rows, (job, "pretrain: ", job), strict=True):
         shown = follow(line.replace("ID", job))
         assert said in shown.stdout + shown.stderr, line
+    submitted = ["submit", "pretrain", "--folder", str(shared), "--env", "OMP_NUM_THREADS=1"]
+    one = {"ELMO_WORKERS": "1", "ELMO_CPUS": "1"}
+    again = cluster.call(*submitted, cwd=here, **one)
+    assert again.returncode == 0, again.stdout[-3000:] + again.stderr
+    for stage in ("tokenize@general", "vocab", "pretrain"):
+        assert f"Stage '{stage}' didn't change, skipping\n" in again.stdout
+    (here / "params.yaml").write_text("corpus: {}\n")
+    wrong = cluster.call(*submitted, cwd=here, **one)
+    assert wrong.returncode != 0 and "error: params.yaml" in wrong.stdout
 
 
 @pytest.mark.ray

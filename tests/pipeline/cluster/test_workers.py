@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +13,7 @@ from elmo.errors import ElmoError
 from pipeline.cluster import workers as cluster
 from pipeline.settings.cluster import Cluster
 from tests.pipeline.cluster.fitting import fit
-from tests.pipeline.cluster.heads import Head
 
-ROOT = Path(__file__).resolve().parents[3]
 HERE = Cluster(workers=0, cpus=1, gpu=False, actors=2)
 pytestmark = pytest.mark.ray
 
@@ -113,43 +109,6 @@ def test_ray_train_is_not_given_the_config_to_show(
     config = {"uri": "https://user:hunter2@tracking"}
     assert fit(tmp_path, Cluster(workers=1, cpus=1), config=config) == 7
     assert given and "hunter2" not in repr(given)
-
-
-def test_a_task_is_trained_on_the_node_that_has_a_gpu(tmp_path: Path) -> None:
-    """In the project's folder, with the settings; an error there is raised here as it was."""
-    code = """
-import os
-from elmo.errors import ElmoError
-from pipeline.cluster import workers
-from pipeline.settings.cluster import Cluster
-
-
-def train(what):
-    if not what:
-        raise ElmoError("a.tsv:7: bad")
-    return what, os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"], os.getcwd(), os.environ["ELMO_X"]
-
-
-cluster = Cluster(cpus=1, gpu=True)
-what, process, gpu, folder, x = workers.call_on_gpu(train, "tags", cluster=cluster, label="tasks")
-print(what, process != os.getpid(), gpu, folder == os.getcwd(), x)
-try:
-    workers.call_on_gpu(train, "", cluster=cluster, label="tasks")
-except ElmoError as error:
-    print(error)
-"""
-    environment = os.environ | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
-    with Head(environment, cpus=1, gpus=1) as head:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment | {"RAY_ADDRESS": head.address, "ELMO_X": "y"},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.splitlines() == ["tags True 0 True y", "a.tsv:7: bad"]
 
 
 def test_two_signals_of_one_stop_let_the_training_save(tmp_path: Path) -> None:

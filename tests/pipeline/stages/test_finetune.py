@@ -90,13 +90,26 @@ def run(
     )
 
 
+@pytest.fixture(scope="module")
+def tuned(inputs: Path) -> tuple[Path, dict[str, float]]:
+    """The folder of a run, and its metrics."""
+    return inputs / "tuned", run(inputs, inputs / "tuned")
+
+
+@pytest.fixture(scope="module")
+def without_new_words(inputs: Path) -> dict[str, float]:
+    """The metrics of a run that adds no words."""
+    return run(inputs, inputs / "same", replace(PARAMS, new_words=0))
+
+
 @pytest.mark.slow
-def test_the_tokenizer_travels_and_text_of_another_is_refused(inputs: Path, tmp_path: Path) -> None:
-    run(inputs, tmp_path)
-    models = [load_model(folder / "model") for folder in (inputs, tmp_path)]
+def test_the_tokenizer_travels_and_text_of_another_is_refused(
+    inputs: Path, tuned: tuple[Path, dict[str, float]], tmp_path: Path
+) -> None:
+    models = [load_model(folder / "model") for folder in (inputs, tuned[0])]
     assert [model.tokenizer for model in models] == [WHITESPACE, WHITESPACE]
     other = tmp_path / "other"
-    (other / "general").parent.mkdir()
+    other.mkdir()
     write_shards(other / "domain", task_sentences(30), heldout_every=6, tokenizer=Tokenization("x"))
     (other / "general").symlink_to(inputs / "general")
     with pytest.raises(ElmoError, match="domain: was tokenized by x, but the model .* whitespace"):
@@ -104,26 +117,11 @@ def test_the_tokenizer_travels_and_text_of_another_is_refused(inputs: Path, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def changed(inputs: Path, out: Path) -> set[str]:
-    """The names of the tensors of the model that training moved."""
-    old, new = (load_model(folder / "model") for folder in (inputs, out))
-    assert old.softmax is not None and new.softmax is not None
-    moved = {
-        name
-        for name, value in new.bilm.state_dict().items()
-        if not torch.equal(value, old.bilm.state_dict()[name])
-    }
-    rows = len(old.vocabulary)
-    return moved | {
-        f"softmax.{name}"
-        for name, value in new.softmax.items()
-        if not torch.equal(value[:rows], old.softmax[name])
-    }
-
-
 @pytest.mark.slow
-def test_it_learns_the_task_and_says_what_that_cost(inputs: Path, tmp_path: Path) -> None:
-    metrics = run(inputs, tmp_path)
+def test_it_learns_the_task_and_says_what_that_cost(
+    inputs: Path, tuned: tuple[Path, dict[str, float]], without_new_words: dict[str, float]
+) -> None:
+    folder, metrics = tuned
     assert metrics["domain_gain"] > 0.2
     assert metrics["domain_perplexity_after"] == pytest.approx(
         (1 - metrics["domain_gain"]) * metrics["domain_perplexity_before"]
@@ -132,17 +130,14 @@ def test_it_learns_the_task_and_says_what_that_cost(inputs: Path, tmp_path: Path
         "domain": [s for k, s in enumerate(task_sentences(100)) if k % 6 == 5],
         "general": [s for k, s in enumerate(sentences(140)) if k % 7 == 6],
     }
-    tuned, parent = load_model(tmp_path / "model"), load_model(inputs / "model")
+    child, parent = load_model(folder / "model"), load_model(inputs / "model")
     for name, text in heldout.items():
-        after = perplexity(tuned, text).average
+        after = perplexity(child, text).average
         assert metrics[f"{name}_perplexity_after"] == pytest.approx(after, rel=1e-4)
-    same_words = replace(PARAMS, new_words=0)
-    before = run(inputs, tmp_path / "same", same_words)
-    for name, text in heldout.items():
-        found = perplexity(parent, text).average
-        assert before[f"{name}_perplexity_before"] == pytest.approx(found, rel=1e-4)
-    assert tuned.training["inputs"]["parent"] == parent.digest
-    assert set(tuned.training["perplexity"]) == {"before", "after"}
+        before = perplexity(parent, text).average
+        assert without_new_words[f"{name}_perplexity_before"] == pytest.approx(before, rel=1e-4)
+    assert child.training["inputs"]["parent"] == parent.digest
+    assert set(child.training["perplexity"]) == {"before", "after"}
 
 
 def test_tuning_that_made_the_model_worse_is_said_to() -> None:
@@ -154,13 +149,15 @@ def test_tuning_that_made_the_model_worse_is_said_to() -> None:
 
 
 @pytest.mark.slow
-def test_words_of_the_task_come_after_the_old_ones(inputs: Path, tmp_path: Path) -> None:
-    metrics = run(inputs, tmp_path)
-    found = load_model(tmp_path / "model").vocabulary
+def test_words_of_the_task_come_after_the_old_ones(
+    tuned: tuple[Path, dict[str, float]], without_new_words: dict[str, float]
+) -> None:
+    folder, metrics = tuned
+    found = load_model(folder / "model").vocabulary
     assert found.words == [*WORDS, "new", "newer"]
     assert found.counts is not None and found.counts[: len(WORDS)] == COUNTS
     assert metrics["words_added"] == 2
-    none = run(inputs, tmp_path / "none", replace(PARAMS, new_words=0))
+    none = without_new_words
     assert none["words_added"] == 0 and none["domain_unk_rate"] > metrics["domain_unk_rate"] == 0
 
 

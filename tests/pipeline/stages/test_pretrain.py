@@ -26,12 +26,11 @@ from elmo.io.location import Location
 from elmo.model.folder import load_model
 from elmo.settings import NetworkSettings
 from elmo.train.checkpoints import CheckpointFolder
-from elmo.train.perplexity import HeldOutText, perplexity
+from elmo.train.perplexity import perplexity
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.fingerprint import fingerprint
 from pipeline.settings.params import PretrainSettings
 from pipeline.stages import live, pretrain
-from pipeline.stages import training as trainer
 from tests.elmo.conftest import save_tiny_model
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
 from tests.pipeline.mlflow_process import MlflowServer
@@ -168,7 +167,7 @@ def test_mlflow_has_the_whole_curve_once_though_its_server_was_down(
 
     def hear(live: Any, kind: str, figures: dict[str, float]) -> None:
         tell(live, kind, figures)
-        if kind == "train":
+        if kind == "train" and figures["step"] in (20, 40, 50, 70):
             time.sleep(1)  # the driver has read it
             if figures["step"] in (20, 50):
                 server.kill()
@@ -223,37 +222,6 @@ def test_what_a_killed_start_left_stops_nothing_and_is_swept(inputs: Path, tmp_p
     assert run(inputs, tmp_path)["steps"] > 10
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"model", "curves", "runs"}
-
-
-@pytest.mark.parametrize("limit", [0, 30])
-@pytest.mark.slow
-def test_the_held_out_text_is_read_no_more_often_than_needed(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
-) -> None:
-    asked: list[int] = []
-    take = HeldOutText.perplexity
-
-    def counted(self: HeldOutText, *, tokens: int = 0, **named: Any) -> Any:
-        asked.append(tokens)
-        return take(self, tokens=tokens, **named)
-
-    written: list[Location] = []
-    save = trainer.save_model
-
-    def saved(folder: Location, **named: Any) -> str:
-        written.append(folder)
-        return save(folder, **named)
-
-    monkeypatch.setattr(HeldOutText, "perplexity", counted)
-    monkeypatch.setattr(trainer, "save_model", saved)
-    params = replace(PARAMS, training=replace(TRAINING, evaluate_tokens=limit))
-    metrics = run(inputs, tmp_path, params)
-    rows = len((tmp_path / "curves" / "heldout.tsv").read_text().splitlines()) - 1
-    assert asked == [limit] * rows + [0] * (limit > 0)  # with a limit, once over all at the end
-    assert metrics["heldout_tokens"] == sum(
-        len(s) for k, s in enumerate(sentences(140)) if k % 7 == 6
-    )
-    assert written == [Location(tmp_path / "model")]
 
 
 @pytest.mark.ray

@@ -120,16 +120,6 @@ def test_the_division_into_shards_does_not_show(tmp_path: Path) -> None:
         assert (tmp_path / "out1" / name).read_bytes() == (tmp_path / "out100" / name).read_bytes()
 
 
-@pytest.mark.ray
-def test_workers_count_what_one_process_counts(
-    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = count(shards, tmp_path / "one")
-    monkeypatch.setattr(workers, "map_tasks", lambda function, items, **_: map(function, items))
-    assert count(shards, tmp_path / "two") == one
-    assert (tmp_path / "one/words.txt").read_bytes() == (tmp_path / "two/words.txt").read_bytes()
-
-
 def test_the_token_that_2018_readers_skip_becomes_no_word(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "shards", [["!!!MAXTERMID", "a", "!!!MAXTERMID"], ["b"]])
     metrics = count(shards, tmp_path / "out")
