@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from msgspec import structs
 from torch.utils.data import DataLoader
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
-from elmo.store.build import build
+from elmo.store.build import build, find_published
 from elmo.store.datasets import collate, sentence_arrays
 from elmo.store.dump import export_token_table
 from elmo.store.verify import verify
@@ -109,7 +110,13 @@ def test_any_fsspec_url_is_read(made: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.put(str(made), "/features", recursive=True)
     same(FeatureStore("memory://features", checked=True), FeatureStore(made))
-    name = FeatureStore(made).manifests[0].parts[1].file
+    manifest = FeatureStore(made).manifests[0]
+    other = structs.replace(manifest, parts=())
+    for found, names in ((manifest, []), (other, [part.file for part in manifest.parts])):
+        with pytest.raises(ElmoError, match="another store exists"):
+            location = Location("memory://features")
+            find_published(location, {*names}, lambda found=found, **_: found, replace=False)
+    name = manifest.parts[1].file
     memory.rm(f"/features/{name}")
     with pytest.raises(ElmoError, match=f"memory://features/{name}: is missing"):
         FeatureStore("memory://features").ids()

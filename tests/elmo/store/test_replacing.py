@@ -161,7 +161,7 @@ def test_other_settings_or_another_model_take_nothing(given: Path, store: Path) 
     options: Any = {"shards": given / "old-shards", "previous_store": given / "old"}
     for change in ({"layers": "top"}, {"precision": "bfloat16"}, {"row_group_tokens": 17}, {}):
         count, model = Count(), (given if change else store.parent) / "model"
-        settings = replace(SETTINGS, **change)  # type: ignore[arg-type]
+        settings = replace(SETTINGS, **change)
         build(store, model=model, settings=settings, run=count, **options)
         assert count.tokens == tokens_of(sum(FILES.values(), []))
 

@@ -49,7 +49,8 @@ from elmo.tasks.train import (
     predict_all,
     report_nothing,
 )
-from elmo.tasks.vectors import Vectors
+from elmo.tasks.vectors import Vectors, build_sentence_store
+from tests.elmo.conftest import save_tiny_model
 from tests.elmo.tasks.toys import DIM, LAYERS, examples, word_vectors
 from tests.files import contents
 
@@ -469,6 +470,14 @@ def test_layers_and_the_learned_mix(tmp_path: Path, tiny_model_folder: Path) -> 
     assert Task.load(folder).record.bilm == tasks.BiLMSource(
         tasks.model_digest(tiny_model_folder), 2, 8
     )
+
+
+def test_each_model_has_a_store_of_the_sentences(tmp_path: Path, tiny_model_folder: Path) -> None:
+    save_tiny_model(tmp_path / "model", seed=5)
+    models = (tiny_model_folder, tmp_path / "model")
+    for number, model in enumerate(models, 1):
+        build_sentence_store([("a",)], model=model, work=tmp_path / "work", layers=None)
+        assert len(list((tmp_path / "work").iterdir())) == number
 
 
 def test_a_store_is_used_where_it_holds_the_sentences(

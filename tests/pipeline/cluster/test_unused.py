@@ -174,6 +174,11 @@ def test_a_killed_output_goes_on_with_the_same_inputs_alone(project: Path, tmp_p
     Location(f"{url}/unfinished").write(*notes, note)  # killed before that
     equal = begin("b", writes="2")
     assert equal != other and other.tree()
+    assert storage.published_location(equal, url) == other
+    part = other.read("part")
+    other.delete("part")
+    assert storage.published_location(equal, url) == equal, "the other one is not whole"
+    other.write("part", part)
     storage.publish_output(named, equal, url)
     assert other.tree() and not equal.tree(), "one of two equal outputs is kept"
 
