@@ -32,7 +32,7 @@ _MARK = re.compile(r"(<!-- rows -->\n).*(<!-- end -->)", re.DOTALL)
 
 def main() -> None:
     """Run the benchmarks whose options are given, save their figures and draw the page."""
-    options = _options()
+    options = _parse_options()
     values = {name.replace("_", "-"): value for name, value in vars(options).items() if value}
     if options.peers:
         values |= peers.interpreters(options.peers)
@@ -42,7 +42,7 @@ def main() -> None:
                 if name in peers.PEERS:
                     peers.make(name, Path(values[name]))
             keep(benchmark, _measure(benchmark, values))
-    text = draw(PAGE.read_text(encoding="utf-8"), _result_files())
+    text = redraw_table(PAGE.read_text(encoding="utf-8"), _result_files())
     PAGE.write_text(text, encoding="utf-8")
     print(f"benchmarks: {PAGE.relative_to(ROOT)}")
 
@@ -99,7 +99,7 @@ def _result_files() -> dict[str, dict[str, Any]]:
     }
 
 
-def draw(page: str, results: Mapping[str, Mapping[str, Any]]) -> str:
+def redraw_table(page: str, results: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the page with its table redrawn; rows without figures are left out."""
     lines = ["| what | against | | measured on | command |", "|---|---|---|---|---|"]
     for benchmark in BENCHMARKS:
@@ -134,7 +134,7 @@ def _commit() -> str:
     return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m benchmarks", description=(__doc__ or "").split("\n")[0]
     )

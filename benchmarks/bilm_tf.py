@@ -38,7 +38,7 @@ WARM_UP = 3  # steps
 
 def main() -> None:
     """Run both sides in turn and print the figures."""
-    options = _options()
+    options = _parse_options()
     if options.folder:
         print(json.dumps({"training": _train, "embedding": _embed}[options.what](options)))
         return
@@ -165,7 +165,7 @@ def _figures(rate: float) -> dict[str, Any]:
     return {"rate": rate, "memory": memory, "tensorflow": version}
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("text", type=Path)
     parser.add_argument("what", choices=["training", "embedding"])

@@ -51,7 +51,7 @@ def main() -> None:
             filters = FILTERS | {"near_duplicates": options.similarity} if is_filtered else {}
             project = _run(Path(folder) / name, records, filters, train=bool(options.unseen))
             if is_filtered:
-                results |= score(records, _kept_ids(project))
+                results |= score_filters(records, _kept_ids(project))
             if options.unseen:
                 results[f"perplexity, {name}"] = _perplexities(project, options.unseen)
     show(results)
@@ -82,7 +82,7 @@ def make_dirty(clean: list[dict[str, Any]], changed_share: float) -> list[dict[s
     return records
 
 
-def score(records: list[dict[str, Any]], kept: set[int]) -> dict[str, float]:
+def score_filters(records: list[dict[str, Any]], kept: set[int]) -> dict[str, float]:
     """Return precision and recall of what was left out: of copies and of the other filters."""
     filtered = {record["id"] for record in records if record["kind"] in ("symbols", "script")}
     pairs = [

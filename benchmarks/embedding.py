@@ -36,7 +36,7 @@ SIZES = ("small", "original")
 
 def main() -> None:
     """Run both sides in turn and print the figures."""
-    options = _options()
+    options = _parse_options()
     if options.side:
         print(json.dumps({"ours": _elmo, "peer": _peer, "peak": _peak}[options.side](options)))
         return
@@ -227,7 +227,7 @@ def sentences_of(options: argparse.Namespace) -> list[list[str]]:
     return [line.split()[:60] for line in lines if line.strip()][: options.sentences]
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("text", type=Path)
     parser.add_argument("--size", choices=SIZES, default="small")

@@ -42,7 +42,7 @@ class Side:
 
 def main() -> None:
     """Write both sides, read them in turn, print the figures."""
-    options = _options()
+    options = _parse_options()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         make_weights(folder, options.size)
@@ -113,7 +113,7 @@ def _figures(path: Path, tokens: int, runs: list[tuple[float, float]]) -> dict[s
     }
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("text", type=Path)
     parser.add_argument("--size", choices=SIZES, default="original")

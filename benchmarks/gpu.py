@@ -59,7 +59,7 @@ EMBEDDED = ("small", "original", "tiny")
 
 def main() -> None:
     """Measure each work in a process of its own and print the figures."""
-    options = _options()
+    options = _parse_options()
     if options.side:
         side = argparse.Namespace(**vars(options) | options.side)
         print(json.dumps(WORKS[side.work](side)))
@@ -129,18 +129,18 @@ def _run(
     return figures
 
 
-def _peak(options: argparse.Namespace) -> dict[str, Any]:
+def _measure_peak(options: argparse.Namespace) -> dict[str, Any]:
     """Of a product of 8192 × 8192 × 8192, or of 256 × 256 × 256 on a CPU."""
     size = 8192 if DEVICE.type == "cuda" else 256
     precision = getattr(torch, options.precision)
     a, b = (torch.randn(size, size, device=DEVICE, dtype=precision) for _ in "ab")
     with exact_float32(DEVICE):
-        seconds = sorted(_seconds(lambda: torch.mm(a, b)) for _ in range(9))
+        seconds = sorted(_measure_seconds(lambda: torch.mm(a, b)) for _ in range(9))
     return {"tflops": round(2 * size**3 / seconds[4] / 1e12, 1)}
 
 
-def _training(options: argparse.Namespace) -> dict[str, Any]:
-    stepper = _stepper(options)
+def _measure_training(options: argparse.Namespace) -> dict[str, Any]:
+    stepper = _make_stepper(options)
     seconds, of_host = _time_steps(options, stepper)
     rate = options.rows * WINDOW / seconds
     captured = [g for device in cuda_graphs._devices.values() for g in device.captured.values()]
@@ -163,14 +163,14 @@ def _compare_two_trainings(options: argparse.Namespace) -> dict[str, Any]:
     """Tell whether two trainings end in the same bytes."""
     ends = []
     for _ in range(2):
-        stepper = _stepper(options)
+        stepper = _make_stepper(options)
         _time_steps(options, stepper)
         ends.append([*stepper.bilm.parameters(), *stepper.softmax.parameters()])
     pairs = zip(*ends, strict=True)
     return {"equal": all(torch.equal(a, b) for a, b in pairs)}
 
 
-def _stepper(options: argparse.Namespace) -> Stepper:
+def _make_stepper(options: argparse.Namespace) -> Stepper:
     recipe = recipe_2018(options.precision, rows=options.rows, window=WINDOW)
     return stepper_of(NETWORKS[options.network], recipe, options.words, WorkerGroup(device=DEVICE))
 
@@ -215,7 +215,7 @@ def _count_operations(options: argparse.Namespace, stepper: Stepper) -> int:
         return count(lambda window, k: stepper.step(window, state, step=k), window, 0)[0]
 
 
-def _embedding(options: argparse.Namespace) -> dict[str, Any]:
+def _measure_embedding(options: argparse.Namespace) -> dict[str, Any]:
     folder = Path(options.folder, options.network)
     if not folder.exists():
         folder.mkdir()
@@ -226,14 +226,14 @@ def _embedding(options: argparse.Namespace) -> dict[str, Any]:
     sentence = sentences[len(sentences) // 2][:20]
     for _ in range(2):
         embedder.embed(sentences)
-    seconds = _seconds(lambda: embedder.embed(sentences))
+    seconds = _measure_seconds(lambda: embedder.embed(sentences))
     embedder.embed([sentence])
-    sentence_seconds = min(_seconds(lambda: embedder.embed([sentence])) for _ in range(20))
+    sentence_seconds = min(_measure_seconds(lambda: embedder.embed([sentence])) for _ in range(20))
     if options.profile:
         _profile(options, lambda: embedder.embed(sentences[:2000]))
     shards, settings = Path(options.folder, "shards"), StoreSettings(precision=options.precision)
     place: dict[str, Any] = {"shards": shards, "model": folder / "model", "device": DEVICE.type}
-    store_seconds = _seconds(
+    store_seconds = _measure_seconds(
         lambda: build(folder / f"store-{options.precision}", settings=settings, **place)
     )
     return {
@@ -245,7 +245,7 @@ def _embedding(options: argparse.Namespace) -> dict[str, Any]:
 
 def _profile(options: argparse.Namespace, work: Callable[[], object]) -> None:
     with torch.profiler.profile() as profiler:
-        tables = [f"{_seconds(work):.3f} s"]
+        tables = [f"{_measure_seconds(work):.3f} s"]
     averages = profiler.key_averages()
     for key in ("self_cuda_time_total", "self_cpu_time_total"):
         tables.append(averages.table(sort_by=key, row_limit=45, max_name_column_width=90))
@@ -260,7 +260,7 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _measure_seconds(work: Callable[[], object]) -> float:
     _wait()
     began = time.perf_counter()
     work()
@@ -269,14 +269,14 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 WORKS = {
-    "peak": _peak,
-    "training": _training,
+    "peak": _measure_peak,
+    "training": _measure_training,
     "twice": _compare_two_trainings,
-    "embedding": _embedding,
+    "embedding": _measure_embedding,
 }
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("text", type=Path)
     parser.add_argument("--words", type=int, default=793_471)

@@ -62,11 +62,11 @@ def matrix_peak(precision: str, *, size: int = 4096, repeat: int = 10) -> float:
         layout = torch.ops.mkldnn._reorder_linear_weight(a.clone(), size)
         ways.append(lambda: torch.ops.mkldnn._linear_pointwise(a, layout, None, "none", [], ""))
     with torch.inference_mode():
-        best = min(_seconds(way) for way in ways for _ in range(repeat))
+        best = min(_measure_seconds(way) for way in ways for _ in range(repeat))
     return round(2 * size**3 / best / 1e9)
 
 
-def _seconds(product: Callable[[], object]) -> float:
+def _measure_seconds(product: Callable[[], object]) -> float:
     began = time.perf_counter()
     product()
     return time.perf_counter() - began

@@ -38,7 +38,7 @@ SETTINGS_BY_WAY = {
 
 def main() -> None:
     """Embed in each way, measure errors, train the taggers, and print the results."""
-    options = _options()
+    options = _parse_options()
     train = _take_examples(read_examples("tagging", options.train), options.sentences)
     dev = _take_examples(read_examples("tagging", options.dev), options.sentences // 4)
     sentences = distinct_sentences([*train.examples, *dev.examples])
@@ -104,7 +104,7 @@ def _take_examples(example_set: ExampleSet, count: int) -> ExampleSet:
     return replace(example_set, examples=example_set.examples[:count])
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("train", type=Path)

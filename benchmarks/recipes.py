@@ -52,7 +52,7 @@ RECIPES = {"default": "small.yaml", "2018": "original-2018.yaml", "params": ""}
 
 def main() -> None:
     """Train, and print the results."""
-    options = _options()
+    options = _parse_options()
     torch.set_num_threads(options.threads)
     if options.compare:
         print("\n".join(compare_changes(options)))
@@ -162,7 +162,7 @@ def _show(kind: str, figures: dict[str, float]) -> None:
         print(json.dumps({"kind": kind, **rounded}), flush=True)
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     for name in ("train", "heldout", "out"):
         parser.add_argument(name, type=Path)

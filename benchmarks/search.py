@@ -34,7 +34,7 @@ from elmo.model.embedder import Embedder
 
 def main() -> None:
     """Measure the search and print the results."""
-    options = _options()
+    options = _parse_options()
     embedder = Embedder.load(options.model, device="cpu")
     fasttext = WordVectors(options.fasttext) if options.fasttext else None
     questions, texts = _read_squad(options.squad, options.paragraphs)
@@ -140,7 +140,7 @@ def _read_squad(squad: Path, paragraphs: int) -> tuple[list[str], list[str]]:
     return [item["qas"][0]["question"] for item in passages], [item["context"] for item in passages]
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

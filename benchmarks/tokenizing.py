@@ -30,7 +30,7 @@ from pipeline.text.input_files import find_inputs, open_input
 
 def main() -> None:
     """Measure both sides in turn and print the medians and their ratio."""
-    options = _options()
+    options = _parse_options()
     try:
         import datasets
     except ImportError:
@@ -129,7 +129,7 @@ def _measure_seconds(function: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("text", nargs="+", help="files, folders, globs or URLs of text")
     parser.add_argument("--tokenizer", default="unicode", choices=["whitespace", "unicode"])

@@ -39,7 +39,7 @@ SIDES = ("ours", "autograd-distinct", "nn.LSTM")
 
 def main() -> None:
     """Run the sides in turn and print the figures."""
-    options = _options()
+    options = _parse_options()
     if options.side:
         print(json.dumps(_side(options)))
         return
@@ -132,7 +132,7 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
     torch.set_num_threads(options.threads)
     name, precision = options.side.split()
     if name == "peak":
-        return _peak()
+        return _measure_peak()
     from benchmarks import training_sides
 
     if options.size > 1:
@@ -140,7 +140,7 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
         torch.distributed.init_process_group(
             "gloo", init_method=meeting, rank=options.rank, world_size=options.size
         )
-    windows, step = training_sides.prepare(
+    windows, step = training_sides.prepare_steps(
         "ours" if name == "count" else name,
         precision,
         options.text,
@@ -169,7 +169,7 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
     }
 
 
-def _peak() -> dict[str, float]:
+def _measure_peak() -> dict[str, float]:
     return {f"{precision}_gflops": matrix_peak(precision) for precision in precisions()}
 
 
@@ -181,7 +181,7 @@ def prepare_text(text: Path, folder: Path) -> None:
     prepare(folder / "shards", train=folder / "text", heldout=folder / "text")
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("text", type=Path)
     parser.add_argument("what", choices=["steps", "workers"])

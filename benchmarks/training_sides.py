@@ -62,7 +62,7 @@ SAMPLES = 8192
 Step = Callable[[Window, int], Any]
 
 
-def prepare(
+def prepare_steps(
     side: str,
     precision: str,
     folder: Path,
@@ -171,7 +171,7 @@ def count(step: Step, window: Window, number: int) -> tuple[int, int, int]:
 
 
 def _our_step(bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: WorkerGroup) -> Step:
-    stepper = _stepper(bilm, softmax, recipe, workers)
+    stepper = _make_stepper(bilm, softmax, recipe, workers)
     state = bilm.lstm.zero_state(len(workers.own_rows(recipe.rows)))
 
     def step(window: Window, number: int) -> None:
@@ -189,10 +189,10 @@ def stepper_of(
     bilm.lstm.compiled = True
     bilm.reset_parameters(1)
     softmax.reset_parameters(2)
-    return _stepper(bilm.to(workers.device), softmax.to(workers.device), recipe, workers)
+    return _make_stepper(bilm.to(workers.device), softmax.to(workers.device), recipe, workers)
 
 
-def _stepper(
+def _make_stepper(
     bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: WorkerGroup
 ) -> Stepper:
     tensors = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}

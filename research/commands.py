@@ -109,7 +109,7 @@ def compare(task: "ComparedTask", ways: Any, work: Path, out: Path) -> None:
     Example: python -m research compare tagging --ways layers --train train.conll --dev dev.conll \\
         --test test.conll --model models/finetune --seeds 5 --out results/layers-ner.json
     """
-    from research.compare import compare as measure
+    from research.compare import compare_ways as measure
 
     _write(out, lambda: measure(task, ways, work=work))
 
@@ -131,7 +131,7 @@ def models(task: "ComparedTask", other_models: tuple[Path, ...], work: Path, out
     Example: python -m research models tagging --train train.conll --dev dev.conll \\
         --test test.conll --model models/pretrain --other models/finetune --out models-ner.json
     """
-    from research.compare import models as measure
+    from research.compare import compare_models as measure
 
     _write(out, lambda: measure(task, other_models, work=work))
 
@@ -148,7 +148,7 @@ def labels(task: "ComparedTask", shares: str, work: Path, out: Path) -> None:
     Example: python -m research labels tagging --train train.conll --dev dev.conll \\
         --test test.conll --model models/finetune --out results/labels-ner.json
     """
-    from research.compare import labels as measure
+    from research.compare import compare_label_shares as measure
 
     try:
         parts = [float(part) / 100 for part in shares.split(",")]

@@ -71,7 +71,7 @@ class ComparedTask:
     device: str = "cpu"
 
 
-def compare(task: ComparedTask, comparison: Comparison, *, work: Path) -> Finding:
+def compare_ways(task: ComparedTask, comparison: Comparison, *, work: Path) -> Finding:
     """Train a task in each way of a comparison, with all seeds, and score it on the test file.
 
     Returns the scores as a `Finding`.
@@ -83,10 +83,10 @@ def compare(task: ComparedTask, comparison: Comparison, *, work: Path) -> Findin
         for name, changes in WAYS[comparison].items()
     }
     _compare_with(ways.get("without ELMo"), list(ways.values()))
-    return _finding(task, comparison, data, list(ways.values()))
+    return _make_finding(task, comparison, data, list(ways.values()))
 
 
-def models(task: ComparedTask, other_models: Sequence[Path], *, work: Path) -> Finding:
+def compare_models(task: ComparedTask, other_models: Sequence[Path], *, work: Path) -> Finding:
     """Train a task without ELMo and with each of several models; score all on the test file.
 
     All read the sentences as `task.model` tokenizes them; a model with another tokenizer is
@@ -104,12 +104,12 @@ def models(task: ComparedTask, other_models: Sequence[Path], *, work: Path) -> F
         name = f"with ELMo, {path.as_posix()}"
         ways.append(_train(name, read, data, _settings(read, {}), work=work))
     _compare_with(ways[0], ways)
-    finding = _finding(task, "models", data, ways)
+    finding = _make_finding(task, "models", data, ways)
     finding.data |= {f"other {path.as_posix()}": model_digest(path) for path in other_models}
     return finding
 
 
-def labels(task: ComparedTask, shares: Sequence[float], *, work: Path) -> Finding:
+def compare_label_shares(task: ComparedTask, shares: Sequence[float], *, work: Path) -> Finding:
     """Train a task on growing shares of the training examples, with ELMo and without.
 
     A share contains every smaller one, and all seeds read the same examples.
@@ -129,7 +129,7 @@ def labels(task: ComparedTask, shares: Sequence[float], *, work: Path) -> Findin
             way.row.extra |= {"share": share, "train_examples": count}
             ways.append(way)
         _compare_with(ways[-2], ways[-2:])
-    return _finding(task, "labels", data, ways)
+    return _make_finding(task, "labels", data, ways)
 
 
 def epochs_to_reach(curves: Sequence[Sequence[float]], goals: Sequence[float]) -> float | None:
@@ -268,7 +268,7 @@ def _train(
         if key != metric and not key.endswith("_sd")
     }
     # A seed's, where they were trained one after another: OMP_NUM_THREADS=1.
-    row.extra["minutes"] = _seconds(folder / "seconds.json") / 60 / task.seeds
+    row.extra["minutes"] = _read_seconds(folder / "seconds.json") / 60 / task.seeds
     say(f"{name}: {metric} {row.mean:.4f}")
     updates = math.ceil(len(data["train"].examples) / settings.batch_size)
     return _Way(row, metric, comparison.best_by_epoch(trained), updates, tallies)
@@ -279,7 +279,7 @@ class _Stopwatch:
 
     def __init__(self, path: Path) -> None:
         self._path, self._began = path, time.perf_counter()
-        self._earlier_seconds = _seconds(path) if path.exists() else 0.0
+        self._earlier_seconds = _read_seconds(path) if path.exists() else 0.0
 
     def note(self) -> None:
         """Write the sum."""
@@ -287,7 +287,7 @@ class _Stopwatch:
         write_json(self._path, {"seconds": self._earlier_seconds + spent})
 
 
-def _seconds(path: Path) -> float:
+def _read_seconds(path: Path) -> float:
     return read_record(path, dict[str, float])["seconds"]
 
 
@@ -306,7 +306,7 @@ def _weights(folder: Path) -> dict[str, float]:
     }
 
 
-def _finding(
+def _make_finding(
     task: ComparedTask,
     kind: FindingKind,
     data: Mapping[str, "ExampleSet"],

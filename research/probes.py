@@ -79,7 +79,7 @@ def word_senses(
     extra = {"fallback": scores.fallback, "ambiguous": scores.ambiguous}
     rows[0].extra |= extra
     examples = {"train": len(train_part), "test": len(test_part), "answers": scores.occurrences}
-    return _finding("senses", model, sources, examples, rows, {})
+    return _make_finding("senses", model, sources, examples, rows, {})
 
 
 def tags(
@@ -112,7 +112,7 @@ def tags(
     rows += _layer_rows(scores.right, lengths)
     examples = {"train": len(train_part), "test": len(test_part), "answers": scores.tokens}
     sources = {"train": train, "test": test} | {f"static {k}": v for k, v in (static or {}).items()}
-    return _finding("probe", model, sources, examples, rows, {"l2": l2})
+    return _make_finding("probe", model, sources, examples, rows, {"l2": l2})
 
 
 Vectors = Callable[[Sequence[str]], npt.NDArray[np.float32]]  # tokens to their vectors (T, D)
@@ -190,7 +190,7 @@ def _read_tagged(path: Path, **reading_options: Any) -> list[tuple[Sequence[str]
     ]
 
 
-def _finding(
+def _make_finding(
     kind: Any,
     model: Path,
     sources: dict[str, Path],

@@ -38,7 +38,7 @@ _BYTE_ORDER_MARKS = (  # UTF-32 first: its mark begins with the UTF-16 mark
     (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
-_MAX_FILE_BYTES = 1 << 30  # bytes that `read_bytes` accepts
+_MAX_FILE_BYTES = 1 << 30  # bytes that `read_whole_text` accepts
 
 
 class _StreamReader(RawIOBase):
@@ -145,7 +145,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, text.removeprefix("\ufeff") if number == 1 else text
 
 
-def read_bytes(path: Path) -> bytes:
+def read_whole_text(path: Path) -> bytes:
     """Return the bytes of a file, decompressed by its ending, without a byte order mark.
 
     `ElmoError` is raised if the file is missing, damaged, or has more than 1 GiB.

@@ -121,7 +121,7 @@ def neighbors(
     if not 0 <= position < len(tokens):
         raise ElmoError(f"position must be from 0 to {len(tokens) - 1}, found {position}")
     store.check_model(embedder.model.digest)
-    names = choose_layers(store, layer)
+    names = select_compared_layers(store, layer)
     layer_numbers = [layer_number(name) for name in names]
     query_D = embedder.embed([list(tokens)])[0][layer_numbers, position].mean(0)
     query_D /= max(float(np.linalg.norm(query_D)), 1e-12)
@@ -157,7 +157,7 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
     One token of each of up to 300 sentences is read; the result is NaN if fewer than two have
     tokens. `layer` is a layer's number or name (default: the mean of the stored layers).
     """
-    names = choose_layers(store, layer)
+    names = select_compared_layers(store, layer)
     vectors = []
     for k in range(0, len(store), len(store) // _SAMPLED_SENTENCES + 1):
         vectors_LTD = store.vectors(k, layers=names)
@@ -242,7 +242,7 @@ def _find_types(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:
     return np.flatnonzero(is_equal.to_numpy(zero_copy_only=False))
 
 
-def choose_layers(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:
+def select_compared_layers(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:
     """Return the names of the stored layers whose mean is compared: `layer` alone, a number or
     name, or all if it is None or `average`."""
     if layer in (None, "average"):

@@ -52,10 +52,10 @@ KINDS: Mapping[str, TaskKind] = {
     "tagging": TaskKind(
         model="elmo.tasks.tagging:TaggingModel",
         readers={
-            "conll": tagging.from_conll,
-            "conllu": tagging.from_conllu,
-            "jsonl": tagging.from_jsonl,
-            "text": tagging.from_text,
+            "conll": tagging.read_conll,
+            "conllu": tagging.read_conllu,
+            "jsonl": tagging.read_jsonl,
+            "text": tagging.read_text,
         },
         fields=("word", "tag", "text", "tokens", "tags"),
         defaults=TaskSettings(
@@ -92,7 +92,7 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "questions": TaskKind(
         model="elmo.tasks.questions:QuestionsModel",
-        readers={"json": questions.from_squad, "jsonl": questions.from_jsonl},
+        readers={"json": questions.read_squad, "jsonl": questions.read_jsonl},
         fields=("id", "context", "question", "answers"),
         defaults=TaskSettings(
             optimizer="adadelta",
@@ -108,7 +108,7 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "roles": TaskKind(
         model="elmo.tasks.roles:RolesModel",
-        readers={"conll": roles.from_conll, "jsonl": roles.from_jsonl},
+        readers={"conll": roles.read_conll, "jsonl": roles.read_jsonl},
         fields=("word", "predicate", "arguments", "tokens", "tags", "predicates"),
         defaults=TaskSettings(
             optimizer="adadelta",
@@ -125,10 +125,10 @@ KINDS: Mapping[str, TaskKind] = {
     "coreference": TaskKind(
         model="elmo.tasks.coreference:CoreferenceModel",
         readers={
-            "conll": coreference.from_conll,
-            "tsv": coreference.from_gap,
-            "jsonl": coreference.from_jsonl,
-            "text": coreference.from_text,
+            "conll": coreference.read_conll,
+            "tsv": coreference.read_gap,
+            "jsonl": coreference.read_jsonl,
+            "text": coreference.read_text,
         },
         fields=("word", "cluster", "sentences", "clusters", "id"),
         defaults=TaskSettings(l2=0.0, elmo_dropout=0.0, dropout=0.2, batch_size=1),

@@ -89,9 +89,9 @@ def _print_neighbors(
     hits: "list[Neighbor]", store: "FeatureStore", layer: int | str | None, as_json: bool
 ) -> None:
     """Print tokens of a store, each in its sentence, and the cosine of two random ones."""
-    from elmo.store.neighbors import choose_layers, random_cosine
+    from elmo.store.neighbors import random_cosine, select_compared_layers
 
-    names = choose_layers(store, layer)
+    names = select_compared_layers(store, layer)
     random = random_cosine(store, layer)
     if as_json:
         common = {"layers": names, "random_cosine": random if random == random else None}

@@ -70,9 +70,9 @@ def _path(out: str | Mapping[str, Any]) -> str:
 def _score(stage: "Stage", outs: Sequence[str], source_model: str) -> str:
     """Return the score among the numbers of a stage, which are in the folder `numbers`."""
     files = [Path(out) for out in outs if Path(out).parent.name == "numbers"]
-    if stage.score is None or not files or not files[0].is_file():
+    if stage.describe_score is None or not files or not files[0].is_file():
         return ""
-    return stage.score(read_record(files[0], stage.numbers), source_model)
+    return stage.describe_score(read_record(files[0], stage.numbers), source_model)
 
 
 def _next_steps(products: Sequence[str]) -> list[str]:

@@ -37,7 +37,7 @@ STAGE = Stage(
         "gain_share_higher_better": "domain_gain",
     },
     product="model {out}",
-    score=lambda figures, started_from: score(figures, started_from),
+    describe_score=lambda figures, started_from: describe_score(figures, started_from),
     cluster=True,
     settles_precision=lambda arguments: _has_text_to_train_on(
         arguments["model"], arguments["domain"]
@@ -211,7 +211,7 @@ def _worse_remark(figures: dict[str, float]) -> str:
     )
 
 
-def score(figures: dict[str, float], started_from: str = "") -> str:
+def describe_score(figures: dict[str, float], started_from: str = "") -> str:
     """Return the domain perplexity before and after, in a few words for the end of `elmo run`.
 
     `figures` are those of `run`, `started_from` names a model that was trained elsewhere. Empty if

@@ -31,7 +31,7 @@ STAGE = Stage(
     outputs=(OUT, CURVES),
     run=lambda params, **arguments: run(params=params.pretrain, **arguments),
     summary=lambda figures, _: summary(figures),
-    score=lambda figures, started_from: score(figures, started_from),
+    describe_score=lambda figures, started_from: describe_score(figures, started_from),
     metrics={
         "perplexity_lower_better": "heldout_perplexity",
         "times_below_unigram_higher_better": "times_below_unigram",
@@ -193,7 +193,7 @@ def summary(figures: dict[str, float]) -> str:
     )
 
 
-def score(figures: dict[str, float], started_from: str = "") -> str:
+def describe_score(figures: dict[str, float], started_from: str = "") -> str:
     """Return the held-out perplexity in a few words for the end of `elmo run`.
 
     Empty for a model without a softmax, and for one that was trained elsewhere, whose name is

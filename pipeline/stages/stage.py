@@ -48,7 +48,7 @@ class Stage:
     """The name of a number, by its column in `dvc metrics show`: the few that people compare."""
     product: str = ""
     """What the end of a run lists as made; `{out}` stands for the output."""
-    score: Callable[[Numbers, str], str] | None = None
+    describe_score: Callable[[Numbers, str], str] | None = None
     """Returns how good the result is, in a few words, for the end of a run; it is given the name of
     the model that the project starts from too, empty where it pretrains one."""
     work: Argument | None = WORK

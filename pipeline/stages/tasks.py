@@ -78,7 +78,7 @@ STAGE = Stage(
     summary=lambda figures, _: summary(figures),
     metrics={f"{metric}_higher_better": metric for metric in MAIN_SCORES}
     | {"gain_over_without_elmo_higher_better": "gain"},
-    score=lambda figures, _: score_text(figures),
+    describe_score=lambda figures, _: score_text(figures),
     work=replace(WORK, kind="path"),
     cluster=True,
 )

@@ -177,7 +177,7 @@ def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
         return decompress(file, compression)
 
 
-def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:
+def read_chunk(input_: InputFile, file: BinaryIO, size: int) -> bytes:
     """Read up to `size` bytes from `file`, an open input; raise `ElmoError` if it is damaged."""
     compression = input_.compression
     failure = f"truncated or not {compression}" if compression else "cannot be read"
@@ -188,7 +188,7 @@ def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:
 def read_head(input_: InputFile) -> bytes:
     """Return the first 64 KiB of a file, decompressed."""
     with open_input(input_.url, compression=input_.compression) as file:
-        return read_bytes(input_, file, 1 << 16)
+        return read_chunk(input_, file, 1 << 16)
 
 
 def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | None]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from elmo.io.location import in_parallel
 
 from .formats import FORMATS
-from .input_files import InputFile, open_input, read_bytes
+from .input_files import InputFile, open_input, read_chunk
 
 COMPRESSION_RATIO = 4  # bytes of text in a byte of a compressed file, about
 _NEAR = 1 << 20  # bytes in which the next document or line usually begins
@@ -68,7 +68,7 @@ def _next_start(input_: InputFile, offset: int, documents: str, *, limit: int = 
     begin = offset - 1
     with open_input(input_.url) as file:
         file.seek(begin)
-        while block := read_bytes(input_, file, 1 << 16):
+        while block := read_chunk(input_, file, 1 << 16):
             text += block
             if documents == "blank":
                 match = BLANK_LINES.search(text)

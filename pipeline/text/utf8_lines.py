@@ -7,7 +7,7 @@ import numpy as np
 from elmo.errors import ElmoError, not_utf8_error
 from elmo.settings import MAX_LINE_BYTES
 
-from .input_files import InputFile, open_input, read_bytes
+from .input_files import InputFile, open_input, read_chunk
 from .spans import BLANK_LINES, FileSpan
 
 BLOCK = 4 << 20
@@ -28,7 +28,7 @@ def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[byte
             # Double what is read, or a long line would be copied once for each of its blocks.
             wanted_bytes = max(size, min(len(pending), MAX_LINE_BYTES))
             wanted_bytes = wanted_bytes if bytes_left < 0 else min(wanted_bytes, bytes_left)
-            block = read_bytes(span.input, file, wanted_bytes) if wanted_bytes else b""
+            block = read_chunk(span.input, file, wanted_bytes) if wanted_bytes else b""
             bytes_left -= len(block) if bytes_left > 0 else 0
             if not block:
                 break
@@ -132,7 +132,7 @@ def line_number(span: FileSpan, offset: int) -> int:
     """Return the number, from 1, of the line with byte `offset` of the uncompressed file."""
     line = 1
     with open_input(span.input.url, compression=span.input.compression) as file:
-        while offset > 0 and (block := read_bytes(span.input, file, min(offset, BLOCK))):
+        while offset > 0 and (block := read_chunk(span.input, file, min(offset, BLOCK))):
             line += block.count(b"\n")
             offset -= len(block)
     return line

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from benchmarks.dirty_text import HEADER, make_dirty, score
+from benchmarks.dirty_text import HEADER, make_dirty, score_filters
 
 
 def test_what_is_put_in_is_what_is_counted() -> None:
@@ -23,7 +23,7 @@ def test_what_is_put_in_is_what_is_counted() -> None:
     copies = {record["id"] for record in dirty if record["of"] >= 0}
     filtered = {record["id"] for record in dirty if record["kind"] in ("symbols", "script")}
     perfect = {"copies, precision": 1, "copy, recall": 1, "near, recall": 1, "filters, recall": 1}
-    assert score(dirty, ids - copies - filtered) == perfect
-    assert score(dirty, ids) == dict.fromkeys(perfect, 0)
+    assert score_filters(dirty, ids - copies - filtered) == perfect
+    assert score_filters(dirty, ids) == dict.fromkeys(perfect, 0)
     innocent = next(iter(ids - copies - filtered - {record["of"] for record in dirty}))
-    assert score(dirty, ids - copies - filtered - {innocent})["copies, precision"] == 0.9524
+    assert score_filters(dirty, ids - copies - filtered - {innocent})["copies, precision"] == 0.9524

@@ -13,7 +13,7 @@ from benchmarks.rows import BENCHMARKS, Benchmark, Row
 
 def test_the_page_shows_the_figures_that_are_kept() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
-    assert page.draw(text, page._result_files()) == text, "run: python -m benchmarks"
+    assert page.redraw_table(text, page._result_files()) == text, "run: python -m benchmarks"
 
 
 def test_every_row_has_a_command_and_its_figures_are_kept() -> None:
@@ -35,7 +35,7 @@ def test_a_benchmark_is_run_and_replaces_its_rows_alone(
     old = {"machine": {"processor": "Old"}, "date": "2026-01-01", "commit": "abc"}
     (tmp_path / "other.json").write_text(json.dumps(old))
     page.keep(small, page._measure(small, {"text": "t"}))
-    drawn = page.draw("# B\n<!-- rows -->\nwas\n<!-- end -->\n", page._result_files())
+    drawn = page.redraw_table("# B\n<!-- rows -->\nwas\n<!-- end -->\n", page._result_files())
     assert " found | " in drawn and "`benchmarks.machine text`" in drawn
     assert "| Old found | Old (AVX2 alone), 2 cores, 2026-01-01, abc |" in drawn
     assert "was" not in drawn

@@ -38,7 +38,7 @@ def document_record(text: str, split: TextSplitter) -> dict[str, Any]:
     return {"sentences": [list(split(sentence)) for sentence in split.sentences(text)]}
 
 
-def from_conll(request: ReadRequest) -> ExampleSet:
+def read_conll(request: ReadRequest) -> ExampleSet:
     """Read documents in CoNLL-2012 columns (also LitBank): words in column 4, clusters in the last,
     unless the request says otherwise.
 
@@ -108,7 +108,7 @@ def _add_mentions(
             raise line_error(path, block[starts[0]][0], f"({label} is not closed in its sentence")
 
 
-def from_jsonl(request: ReadRequest) -> ExampleSet:
+def read_jsonl(request: ReadRequest) -> ExampleSet:
     """Read documents from JSON lines {"sentences": [[tokens]], "clusters": [[[start, stop], …]]}.
 
     Spans count the tokens of the whole document.
@@ -137,7 +137,7 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
     return ExampleSet(documents, dict(counts))
 
 
-def from_text(request: ReadRequest) -> ExampleSet:
+def read_text(request: ReadRequest) -> ExampleSet:
     """Read documents to predict from plain text: one sentence per line, and a blank line between
     documents."""
     documents: list[Example] = []
@@ -152,7 +152,7 @@ def from_text(request: ReadRequest) -> ExampleSet:
     return ExampleSet(documents, {"documents": len(documents)})
 
 
-def from_gap(request: ReadRequest) -> ExampleSet:
+def read_gap(request: ReadRequest) -> ExampleSet:
     """Read the TSV of GAP, a corpus of ambiguous pronouns.
 
     Each row has a text, a pronoun and two names by character offset, and which name corefers.

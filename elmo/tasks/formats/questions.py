@@ -6,7 +6,7 @@ import msgspec
 
 from elmo.errors import ElmoError
 from elmo.io.records import parse_record
-from elmo.io.text_files import read_bytes
+from elmo.io.text_files import read_whole_text
 from elmo.tasks.examples import (
     Example,
     Question,
@@ -48,10 +48,10 @@ class _Squad(msgspec.Struct):
     version: str = ""
 
 
-def from_squad(request: ReadRequest) -> ExampleSet:
+def read_squad(request: ReadRequest) -> ExampleSet:
     """Read the questions of a SQuAD 1.1 JSON file, each with its paragraph and, if the request
     needs labels, its reference answers."""
-    squad = parse_record(read_bytes(request.path), _Squad, source=str(request.path))
+    squad = parse_record(read_whole_text(request.path), _Squad, source=str(request.path))
     examples: list[Example] = []
     counts: Counter[str] = Counter()
     for a, article in enumerate(squad.data):
@@ -66,7 +66,7 @@ def from_squad(request: ReadRequest) -> ExampleSet:
     return ExampleSet(examples, dict(counts))
 
 
-def from_jsonl(request: ReadRequest) -> ExampleSet:
+def read_jsonl(request: ReadRequest) -> ExampleSet:
     """Read questions from JSON lines {"context": …, "question": …, "answers": [{"text": …,
     "answer_start": …}]}, where `answer_start` is a character offset in the context."""
     examples: list[Example] = []

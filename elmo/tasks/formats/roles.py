@@ -27,7 +27,7 @@ from elmo.tasks.formats.fields import (
 _BRACKETS = re.compile(r"((?:\([^()*\s]+)*)\*(\)*)")
 
 
-def from_conll(request: ReadRequest) -> ExampleSet:
+def read_conll(request: ReadRequest) -> ExampleSet:
     """Read semantic roles from columns: for each predicate of a sentence, a column that brackets
     its arguments, such as (A0* … *).
 
@@ -88,7 +88,7 @@ def read_rolesets(path: Path, columns: Columns) -> Iterator[list[str]]:
         yield [column_at(fields, column, path, number) for number, fields in block]
 
 
-def from_jsonl(request: ReadRequest) -> ExampleSet:
+def read_jsonl(request: ReadRequest) -> ExampleSet:
     """Read semantic roles from JSON lines {"tokens": [...], "predicate": 3, "tags": [BIO...]},
     where the predicate is a token's index from 0.
 

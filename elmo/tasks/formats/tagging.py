@@ -35,7 +35,7 @@ class _Row(NamedTuple):
     text: str | None = None
 
 
-def from_conll(request: ReadRequest) -> ExampleSet:
+def read_conll(request: ReadRequest) -> ExampleSet:
     """Read columns separated by tabs or spaces: a token per line, a blank line after each sentence.
     The word is in the first column and the tag in the last, unless the request says otherwise."""
     counts: Counter[str] = Counter()
@@ -56,7 +56,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
     return _make_examples(request, rows, counts)
 
 
-def from_conllu(request: ReadRequest) -> ExampleSet:
+def read_conllu(request: ReadRequest) -> ExampleSet:
     """Read tagged sentences from CoNLL-U, by default with the tags of UPOS; ranges (1-2) and empty
     nodes (1.1) are skipped."""
     counts: Counter[str] = Counter()
@@ -88,7 +88,7 @@ def from_conllu(request: ReadRequest) -> ExampleSet:
     return _make_examples(request, rows, counts)
 
 
-def from_jsonl(request: ReadRequest) -> ExampleSet:
+def read_jsonl(request: ReadRequest) -> ExampleSet:
     """Read tagged sentences from JSON lines {"tokens": [...], "tags": [...]}, or {"text": …}
     without tags."""
     rows = []
@@ -101,7 +101,7 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
     return _make_examples(request, rows, Counter())
 
 
-def from_text(request: ReadRequest) -> ExampleSet:
+def read_text(request: ReadRequest) -> ExampleSet:
     """Read plain text to be tagged, one sentence per line."""
     rows = [_Row(request.split(text), None, [n], text) for n, text in text_lines(request)]
     return _make_examples(request, rows, Counter())

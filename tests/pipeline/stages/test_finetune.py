@@ -219,8 +219,8 @@ def test_one_text_alone_tunes_nothing(inputs: Path, tmp_path: Path) -> None:
     assert figures["domain_perplexity_after"] == heldout["average"]
     assert not {name for name in figures if "gain" in name or "before" in name or "loss" in name}
     assert finetune.summary(figures).startswith("skipped: ")
-    assert finetune.score(figures) == ""
-    assert " given, " in finetune.score(figures, "given")
+    assert finetune.describe_score(figures) == ""
+    assert " given, " in finetune.describe_score(figures, "given")
     assert not (tmp_path / "runs").exists()
     for name in ("train.tsv", "heldout.tsv"):
         assert len((tmp_path / "curves" / name).read_text().splitlines()) == 1

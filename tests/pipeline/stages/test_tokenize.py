@@ -955,8 +955,8 @@ def test_what_is_held_out_is_known_before_the_text_is_cut(
     assert [piece.number for piece in cut_pieces] == list(range(len(cut_pieces)))
     assert len(cut_pieces) > 30
     monkeypatch.setattr(held_out, "_MAX_MEASURED", 4096)
-    every = input_files.read_bytes
-    blocks = "pipeline.text.utf8_lines.read_bytes"
+    every = input_files.read_chunk
+    blocks = "pipeline.text.utf8_lines.read_chunk"
     monkeypatch.setattr(blocks, lambda *given: read.append(given[-1]) or every(*given))
     inputs = find_inputs([str(path)])
     held_out.choose_held_out_rule(

@@ -13,7 +13,7 @@ from pipeline.text.input_files import (
     InputFile,
     find_inputs,
     open_input,
-    read_bytes,
+    read_chunk,
 )
 
 
@@ -153,4 +153,4 @@ def test_a_damaged_file_is_named_while_it_is_read(tmp_path: Path) -> None:
     input_ = InputFile("a", str(path), 1, "0" * 64)
     with open_input(str(path), compression="zstd") as file:
         with pytest.raises(ElmoError, match=r"a\.txt\.zst: truncated or not zstd"):
-            read_bytes(input_, file, 10)
+            read_chunk(input_, file, 10)
