@@ -43,8 +43,8 @@ SECTIONS: dict[str, list[click.Command]] = {
 }
 
 
-_LONGEST = 200  # characters of a command's first sentence, which is wrapped and not cut
-_PRINTING = ("echo", "run_cli")  # functions that write to standard output
+_MAX_HELP = 200  # characters of a command's first sentence, which is wrapped and not cut
+_PRINT_FUNCTIONS = ("echo", "run_cli")  # functions that write to standard output
 
 
 class SectionedGroup(click.Group):
@@ -82,7 +82,7 @@ class SectionedGroup(click.Group):
         for title, commands in {"Stages, in order": stage_commands, **SECTIONS}.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(str(item.name), item.get_short_help_str(_LONGEST)) for item in commands]
+                    [(str(item.name), item.get_short_help_str(_MAX_HELP)) for item in commands]
                 )
 
 
@@ -117,14 +117,14 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     """
     try:
         keep_freed_memory()
-        signal.signal(signal.SIGTERM, _stop)
+        signal.signal(signal.SIGTERM, _interrupt)
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            signal.signal(signal.SIGINT, _stop)
+            signal.signal(signal.SIGINT, _interrupt)
         _name_home()
         with commands.make_context(name, sys.argv[1:]) as context:
             commands.invoke(context)
         sys.stdout.flush()
-        if signal.getsignal(signal.SIGALRM) == _stop:  # it is about to
+        if signal.getsignal(signal.SIGALRM) == _interrupt:  # it is about to
             signal.setitimer(signal.ITIMER_REAL, 0)
             raise KeyboardInterrupt
     except click.exceptions.Exit as done:
@@ -135,8 +135,8 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     except click.ClickException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", name)
         message = _printable_line(" ".join(error.format_message().split()))
-        stop = "" if message.endswith((".", "?", "?)")) else "."
-        sys.exit(f"error: {message}{stop} See {command} --help")
+        full_stop = "" if message.endswith((".", "?", "?)")) else "."
+        sys.exit(f"error: {message}{full_stop} See {command} --help")
     except KeyboardInterrupt:
         sys.exit(1 if IN_RUN in os.environ else "error: interrupted; run the same command again")
     except Exception as error:
@@ -160,7 +160,7 @@ def _exit_with_message(error: Exception) -> None:
     from ..terminal.failures import user_message
 
     message = str(error) if isinstance(error, ElmoError) else user_message(error)
-    if isinstance(error, OSError) and extract_tb(error.__traceback__)[-1].name in _PRINTING:
+    if isinstance(error, OSError) and extract_tb(error.__traceback__)[-1].name in _PRINT_FUNCTIONS:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or exiting flushes again
         if isinstance(error, BrokenPipeError):
             sys.exit(1)
@@ -178,7 +178,7 @@ def _printable_line(message: str) -> str:
     return printable(without_credentials(message))
 
 
-def _stop(_: int, frame: FrameType | None) -> None:
+def _interrupt(_: int, frame: FrameType | None) -> None:
     """Interrupt; ignore a later SIGTERM, which `elmo run` passes on for the same stop.
 
     An import ends first: Arrow, which imports pandas from C++, would swallow the interrupt.
@@ -186,7 +186,7 @@ def _stop(_: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
-            signal.signal(signal.SIGALRM, _stop)
+            signal.signal(signal.SIGALRM, _interrupt)
             signal.setitimer(signal.ITIMER_REAL, 0.01)
             return
         frame = frame.f_back

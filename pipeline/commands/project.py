@@ -134,21 +134,21 @@ def inspect(
         print_done(line)
 
 
-def _describe_text(text: dict[str, Any]) -> Iterator[str]:
+def _describe_text(report: dict[str, Any]) -> Iterator[str]:
     """Yield the lines that `inspect` prints of what `inspect_text` returns."""
     from ..terminal.progress import human_size
 
     def listing(counts: dict[str, int]) -> str:
         return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
-    sizes = [f"{share} up to {human_size(n)}" for share, n in text["document_bytes"].items()]
-    *parts, (word_count, distinct) = text["words"]
+    sizes = [f"{share} up to {human_size(n)}" for share, n in report["document_bytes"].items()]
+    *parts, (word_count, distinct) = report["words"]
     growth = ", ".join(f"{distinct:,} in the first {count:,}" for count, distinct in parts)
-    heldout, quality = text["heldout"], text["quality"]
-    yield f"inspect: {human_size(text['bytes'])}; files: {listing(text['formats'])}"
+    heldout, quality = report["heldout"], report["quality"]
+    yield f"inspect: {human_size(report['bytes'])}; files: {listing(report['formats'])}"
     for name, description in {
-        "documents": f"{text['documents']:,}; of these, {', '.join(sizes)}",
-        "by script": listing(text["scripts"]) or "no letters",
+        "documents": f"{report['documents']:,}; of these, {', '.join(sizes)}",
+        "by script": listing(report["scripts"]) or "no letters",
         "words": f"{distinct:,} distinct in {word_count:,} ({growth})",
         "held out": f"{heldout['documents']:,} documents of 256 bytes or more; near copies of "
         f"{heldout['in_training']:,} are in the training text",
@@ -159,7 +159,7 @@ def _describe_text(text: dict[str, Any]) -> Iterator[str]:
     }.items():
         yield f"  {name:<14} {description}"
     yield f"  {'left out as':<14} {'lines':>9}  {'bytes':>9}  by"
-    for finding in text["findings"]:
+    for finding in report["findings"]:
         rule = "always" if finding["is_on"] else "never, only counted"
         if finding["setting"]:
             rule = f"tokenize.{finding['setting']}: {json.dumps(finding['value'])}"

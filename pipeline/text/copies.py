@@ -24,7 +24,7 @@ from .text_hashes import Hashes, hash_runs
 
 ExcludedLines = dict[str, Int64s]  # ranges of a piece's lines, by the reason why they are left out
 
-LEAST = 256  # bytes of a document or line from which it can be a copy
+MIN_COPY_BYTES = 256  # bytes of a document or line from which it can be a copy
 
 
 class Passages(NamedTuple):
@@ -44,7 +44,7 @@ class Passages(NamedTuple):
 
 
 class PiecePassages(NamedTuple):
-    """The documents and lines of a piece that have `LEAST` bytes: `exact` by their hashes.
+    """The documents and lines of a piece that have `MIN_COPY_BYTES` bytes: `exact` by their hashes.
 
     With `tokenize.near_duplicates`, `near_documents` has the documents by their sketches. With
     `tokenize.repeated_lines`, `line_hashes` has the hashes of all lines and `line_counts` the
@@ -100,17 +100,17 @@ def collect_passages(
         for of_line in (np.arange(len(sizes)), numbers):
             begins = np.flatnonzero(np.diff(of_line, prepend=-1))
             counts = np.add.reduceat(has_text, begins, dtype=np.int64)
-            large = np.add.reduceat(sizes * has_text, begins) >= LEAST
+            is_large = np.add.reduceat(sizes * has_text, begins) >= MIN_COPY_BYTES
             ranges = np.stack([begins, np.append(begins[1:], len(sizes))], 1)
             sides = heldout[numbers[begins]]
             if of_line is numbers:
                 if piece.params.near_duplicates:
-                    long, sketches = sketch_documents(block.text, lines, ranges[large])
-                    near_ranges = first_line + ranges[large][long]
-                    near_documents.append(Passages(sketches, near_ranges, sides[large][long]))
-                large &= counts > 1  # a document of one line is that line
+                    is_long, sketches = sketch_documents(block.text, lines, ranges[is_large])
+                    near_ranges = first_line + ranges[is_large][is_long]
+                    near_documents.append(Passages(sketches, near_ranges, sides[is_large][is_long]))
+                is_large &= counts > 1  # a document of one line is that line
             hashes = hash_runs(rows.hashes[has_text], counts)
-            exact.append(Passages(hashes, first_line + ranges, sides).choose(large))
+            exact.append(Passages(hashes, first_line + ranges, sides).choose(is_large))
         first_line += len(sizes)
     pairs = np.unique(np.concatenate(lines_by_document), axis=0)
     line_hashes, line_counts = np.unique(pairs[:, 0], return_counts=True)
@@ -123,16 +123,16 @@ def find_repeated_lines(
 ) -> list[tuple[int, ...]]:
     """Return for each piece the hashes of its lines that are in `document_count` documents."""
     hashes, counts = count_lines(pieces)
-    repeated = hashes[counts >= document_count]
-    return [tuple(np.intersect1d(piece.line_hashes, repeated).tolist()) for piece in pieces]
+    repeated_hashes = hashes[counts >= document_count]
+    return [tuple(np.intersect1d(piece.line_hashes, repeated_hashes).tolist()) for piece in pieces]
 
 
 def count_lines(pieces: Sequence[PiecePassages]) -> tuple[Hashes, Int64s]:
     """Return the hashes of all lines, and the number of documents that contain each."""
-    hashes, places = np.unique(
+    hashes, indices = np.unique(
         np.concatenate([piece.line_hashes for piece in pieces]), return_inverse=True
     )
-    counts = np.bincount(places, np.concatenate([piece.line_counts for piece in pieces]))
+    counts = np.bincount(indices, np.concatenate([piece.line_counts for piece in pieces]))
     return hashes, counts.astype(np.int64)
 
 
@@ -168,8 +168,8 @@ def find_originals(pieces: Sequence[Passages], *, similarity: float = 0.0) -> In
     keys = np.concatenate([piece.keys for piece in pieces])
     if similarity:
         return find_near_duplicates(keys, similarity=similarity)
-    _, firsts, places = np.unique(keys, return_index=True, return_inverse=True)
-    return np.where(firsts[places] < np.arange(len(keys)), firsts[places], -1)
+    _, firsts, indices = np.unique(keys, return_index=True, return_inverse=True)
+    return np.where(firsts[indices] < np.arange(len(keys)), firsts[indices], -1)
 
 
 def find_leaks(
@@ -190,14 +190,14 @@ def find_leaks(
     passages, other_passages = (
         _join([piece.exact for piece in text]) for text in (pieces, other_pieces)
     )
-    leaks = np.zeros(len(passages.keys), bool)
+    is_leak = np.zeros(len(passages.keys), bool)
     for side in (False, True):
         on_side, other_keys = (
             passages.heldout == side,
             other_passages.keys[other_passages.heldout != side],
         )
-        leaks[on_side] = np.isin(passages.keys[on_side], other_keys)
-    ranges = split_ranges(leaks, [piece.exact.lines for piece in pieces])
+        is_leak[on_side] = np.isin(passages.keys[on_side], other_keys)
+    ranges = split_ranges(is_leak, [piece.exact.lines for piece in pieces])
     if similarity and (count := sum(len(piece.near_documents.keys) for piece in other_pieces)):
         originals = find_near_duplicates(
             np.concatenate([piece.near_documents.keys for piece in (*other_pieces, *pieces)]),
@@ -222,8 +222,8 @@ def _exclude(piece: PiecePassages, left_out: ExcludedLines) -> PiecePassages:
         return piece
 
     def are_kept(passages: Passages) -> npt.NDArray[np.bool_]:
-        place = np.searchsorted(ranges[:, 0], passages.lines[:, 0], "right") - 1
-        return (place < 0) | (passages.lines[:, 1] > ranges[place, 1])
+        index = np.searchsorted(ranges[:, 0], passages.lines[:, 0], "right") - 1
+        return (index < 0) | (passages.lines[:, 1] > ranges[index, 1])
 
     return piece._replace(
         exact=piece.exact.choose(are_kept(piece.exact)),

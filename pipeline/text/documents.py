@@ -19,7 +19,7 @@ from .text_blocks import read_blocks
 from .text_hashes import Hashes, hash_runs
 from .text_rows import TextRows, find_lines
 
-_HASHED = 1 << 16  # bytes at the beginning of a document that its hash covers
+_HASHED_BYTES = 1 << 16  # bytes at the beginning of a document that its hash covers
 
 
 class DocumentBlock(NamedTuple):
@@ -88,7 +88,7 @@ def _hash_documents(
     """Return the hash of each document from those of its first lines."""
     if begins.all():
         return line_hashes
-    limits = np.append(0, starts[begins] + _HASHED)[numbers]
+    limits = np.append(0, starts[begins] + _HASHED_BYTES)[numbers]
     is_hashed = (line_hashes != 0) & (starts < limits)
     counts = np.bincount(numbers[is_hashed], minlength=numbers[-1] + 1)[1:]
     return hash_runs(line_hashes[is_hashed], counts)

@@ -37,11 +37,11 @@ def read_conll(request: ReadRequest) -> ExampleSet:
     """
     counts: Counter[str] = Counter()
     examples: list[Example] = []
-    ontonotes = marks_documents(request.path)
-    word = request.column("word", "4" if ontonotes else "2")
-    roleset = request.column("predicate", "8" if ontonotes else "6")
+    is_ontonotes = marks_documents(request.path)
+    word = request.column("word", "4" if is_ontonotes else "2")
+    roleset = request.column("predicate", "8" if is_ontonotes else "6")
     first_column = (
-        column_number(request.column("arguments", "12" if ontonotes else "7"), "arguments") - 1
+        column_number(request.column("arguments", "12" if is_ontonotes else "7"), "arguments") - 1
     )
     for block in column_sentences(request.path):
         width = len(block[0][1])
@@ -52,7 +52,7 @@ def read_conll(request: ReadRequest) -> ExampleSet:
         rows = [
             k for k, (n, f) in enumerate(block) if column_at(f, roleset, request.path, n) != "-"
         ]
-        columns = range(first_column, width - ontonotes)
+        columns = range(first_column, width - is_ontonotes)
         if not request.labelled and len(rows) != len(columns):
             columns = range(0)  # the file has no arguments, or not all
         elif len(rows) != len(columns):
@@ -64,15 +64,15 @@ def read_conll(request: ReadRequest) -> ExampleSet:
         counts["sentences"] += 1
         counts["predicates"] += len(rows)
         for predicate, column in zip_longest(rows, columns):
-            spans, nested = (
-                ([], False) if column is None else _brackets(block, column, request.path)
+            spans, is_nested = (
+                ([], False) if column is None else _parse_brackets(block, column, request.path)
             )
             counts["arguments"] += len(spans)
             verb = next((start for start, _, label in spans if label == "V"), predicate)
             source = f"{request.path}:{block[verb][0]}"
             if not request.labelled:
                 examples.append(Predicate(source, tokens, verb, None))
-            elif nested:
+            elif is_nested:
                 counts["predicates_with_nested_arguments"] += 1
                 examples.append(Predicate(source, tokens, verb, None, tuple(spans)))
             else:
@@ -123,19 +123,19 @@ def read_jsonl(request: ReadRequest) -> ExampleSet:
     return ExampleSet(examples, {"predicates": len(examples)}, "bio")
 
 
-def _brackets(
+def _parse_brackets(
     block: Sequence[tuple[int, list[str]]], column: int, path: Path
 ) -> tuple[list[Span], bool]:
     """Return the spans of a column such as (ARG0*, *, *), and whether any lies inside another."""
     spans: list[Span] = []
     open_spans: list[tuple[int, str]] = []
-    nested = False
+    is_nested = False
     for position, (number, fields) in enumerate(block):
         match = _BRACKETS.fullmatch(fields[column])
         if match is None:
             raise line_error(path, number, f"{fields[column]!r} is not a bracket such as (ARG0*")
         for label in match[1].split("(")[1:]:
-            nested = nested or bool(open_spans)
+            is_nested = is_nested or bool(open_spans)
             open_spans.append((position, label))
         for _ in match[2]:
             if not open_spans:
@@ -148,4 +148,4 @@ def _brackets(
         raise line_error(
             path, block[-1][0], f"column {column + 1} leaves ({open_spans[0][1]}* open"
         )
-    return sorted(spans), nested
+    return sorted(spans), is_nested
