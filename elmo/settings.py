@@ -27,7 +27,7 @@ NonNegative = Annotated[float, Meta(ge=0, le=1e6)]
 AboveZero = Annotated[float, Meta(gt=0, le=1e6)]
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-Requested = Literal["auto", "float32", "bfloat16"]
+PrecisionChoice = Literal["auto", "float32", "bfloat16"]
 Dtype = Literal["float16", "float32"]
 Codec = Literal["none", "zstd"]
 # With `epochs: 0`, a training takes at least so many steps, but reads the text at most so often.
@@ -70,7 +70,7 @@ def field_types(kind: Any) -> dict[str, Any]:
 def describe_type(kind: Any) -> str:
     """Return in words which values a type allows, such as "a whole number of at least 1", for an
     error message."""
-    plain = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    words_by_type = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(
             "null" if item is type(None) else describe_type(item) for item in get_args(kind)
@@ -80,7 +80,7 @@ def describe_type(kind: Any) -> str:
     if get_origin(kind) is tuple:
         return "a list"
     if get_origin(kind) is not Annotated:
-        return plain.get(kind, f"a {getattr(kind, '__name__', kind)}")
+        return words_by_type.get(kind, f"a {getattr(kind, '__name__', kind)}")
     base, *metas = get_args(kind)
     meta = next(item for item in metas if isinstance(item, Meta))
     if meta.description is not None:
@@ -198,8 +198,8 @@ class OptimizerSettings:
         if self.decay == "constant":
             return self.lr
         progress = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
-        left = 1 - progress if self.decay == "linear" else (1 + math.cos(math.pi * progress)) / 2
-        return self.lr * (self.final_lr + (1 - self.final_lr) * left)
+        share = 1 - progress if self.decay == "linear" else (1 + math.cos(math.pi * progress)) / 2
+        return self.lr * (self.final_lr + (1 - self.final_lr) * share)
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class TrainingSettings:
     reset: Literal["sentence", "never"]
     """`sentence` sets the LSTM state to zero at the start of each sentence; `never` keeps it, as in
     2018."""
-    precision: Requested
+    precision: PrecisionChoice
     """The precision of matrix products. bfloat16 is several times as fast on hardware that supports
     it, and many times slower elsewhere. `auto` times both before training, so results differ
     between machines."""
@@ -299,7 +299,7 @@ class StoreSettings:
     """The compression of the stored vectors."""
     row_group_tokens: Annotated[int, Meta(ge=1, le=10**7)] = 2048
     """About how many tokens a row group holds, the smallest unit of reading."""
-    precision: Requested = "float32"
+    precision: PrecisionChoice = "float32"
     """The precision in which vectors are computed. `auto` times float32 and bfloat16 on this
     machine."""
 
@@ -307,7 +307,7 @@ class StoreSettings:
         check_fields(self)
 
 
-_OF_CHARACTERS = ("char_dim", "filters", "highways", "activation")
+_CHARACTER_FIELDS = ("char_dim", "filters", "highways", "activation")
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ class ModelShape(NetworkSettings):
     input_words: Positive | None
 
     def __post_init__(self) -> None:
-        unused_fields = () if self.input_words is None else _OF_CHARACTERS
+        unused_fields = () if self.input_words is None else _CHARACTER_FIELDS
         for name, kind in field_types(ModelShape).items():
             if name not in unused_fields:
                 check_value(name, getattr(self, name), kind)

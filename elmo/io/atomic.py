@@ -14,7 +14,7 @@ from elmo.io.locks import take_lock
 from elmo.io.outputs import check_file, refuse_foreign_output
 from elmo.io.records import json_bytes, read_record
 
-_TRIES = 100  # of a folder that other writers may remove before it is locked
+_MAX_TRIES = 100  # of a folder that other writers may remove before it is locked
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def check_absent(out: Path) -> None:
         _refuse(out)
 
 
-def check_unfinished(out: Path, *, mark: str) -> None:
+def check_folder_absent(out: Path, *, mark: str) -> None:
     """Raise `ElmoError`, as `check_absent` does, if an output folder is whole: it has the file
     `mark`."""
     if (out / mark).exists():
@@ -111,7 +111,7 @@ def _locked_folder(out: Path) -> Iterator[Path]:
     """
     sweep_hidden_folders(out)
     new_parents = [path for path in out.absolute().parents if not path.exists()]
-    folder, lock, tries_left = hidden_name(out), -1, _TRIES
+    folder, lock, tries_left = hidden_path(out), -1, _MAX_TRIES
     try:
         while True:
             try:
@@ -139,9 +139,9 @@ def _locked_folder(out: Path) -> Iterator[Path]:
 
 def sweep_hidden_folders(out: Path) -> None:
     """Delete the hidden folders that killed writers of `out` left: their locks are free."""
-    hidden = re.compile(_temporary_name(out))
+    pattern = re.compile(_hidden_pattern(out))
     for path in out.parent.iterdir() if out.parent.is_dir() else ():
-        if hidden.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+        if pattern.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             with suppress(OSError):
                 lock = os.open(path, os.O_RDONLY)
                 try:
@@ -178,21 +178,21 @@ def write_json(path: Path, value: Any) -> None:
 
 def _name_output(error: BaseException, out: Path) -> None:
     """Make an error name the output file instead of the hidden folder in which it was written."""
-    hidden = re.compile(rf"{_temporary_name(out)}(/[^:]*)?")
-    if isinstance(error, ElmoError) and hidden.search(str(error)):
-        raise type(error)(hidden.sub(out.name, str(error))) from error
+    pattern = re.compile(rf"{_hidden_pattern(out)}(/[^:]*)?")
+    if isinstance(error, ElmoError) and pattern.search(str(error)):
+        raise type(error)(pattern.sub(out.name, str(error))) from error
     if isinstance(error, OSError):
         names_one_path = error.filename is not None and error.filename2 is None
-        if not (names_one_path and hidden.search(str(error.filename)) is None):
+        if not (names_one_path and pattern.search(str(error.filename)) is None):
             raise ElmoError(f"{out}: {reason_of(error)}") from error
 
 
-def _temporary_name(out: Path) -> str:
+def _hidden_pattern(out: Path) -> str:
     """Return a regular expression of the names of hidden folders beside `out`."""
     return rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}"
 
 
-def hidden_name(out: Path) -> Path:
+def hidden_path(out: Path) -> Path:
     """Return an unused hidden name beside `out`, of the form that `sweep` deletes; create its
     parent."""
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from elmo.errors import ElmoError
-from elmo.io.atomic import hidden_folder, hidden_name
+from elmo.io.atomic import hidden_folder, hidden_path
 from elmo.io.location import Location, in_parallel, temporary_folder
 from elmo.io.outputs import check_folder
 
@@ -41,7 +41,7 @@ def new_folder(
         if not out.local.exists():
             os.rename(new_path, out.local)
         elif not _exchange(new_path, out.local):
-            old_path = hidden_name(out.local)
+            old_path = hidden_path(out.local)
             os.rename(out.local, old_path)
             os.rename(new_path, out.local)
             shutil.rmtree(old_path, ignore_errors=True)

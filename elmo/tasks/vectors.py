@@ -44,15 +44,15 @@ class StoredVectors:
         """Index the store by its sentences; `sentences` are their tokens in order, if already
         known."""
         self.store = store
-        numbers = (tuple(store.tokens(k)) for k in range(len(store)))
-        self._numbers = {s: k for k, s in enumerate(numbers if sentences is None else sentences)}
+        stored = (tuple(store.tokens(k)) for k in range(len(store)))
+        self._index = {s: k for k, s in enumerate(stored if sentences is None else sentences)}
         self._sentences = sentences
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[Floats]:
         """Return the vectors of each sentence, float32 (L, T, D)."""
         layers = []
         for sentence in sentences:
-            k = self._numbers.get(sentence)
+            k = self._index.get(sentence)
             if k is None or (
                 self._sentences is not None and list(sentence) != self.store.tokens(k)
             ):
@@ -66,7 +66,7 @@ class StoredVectors:
     def check_contains(self, sentences: Sequence[Tokens]) -> None:
         """Raise `ElmoError` if the store lacks one of the sentences."""
         for sentence in sentences:
-            if sentence not in self._numbers:
+            if sentence not in self._index:
                 self([sentence])
 
 

@@ -56,11 +56,11 @@ def import_(
     Example: elmo import options.json weights.hdf5 models/original --vocabulary words.txt
     """
     from elmo.interop.files_of_2018 import import_2018
-    from elmo.io.atomic import check_unfinished
+    from elmo.io.atomic import check_folder_absent
     from elmo.model.config import CONFIG
 
     if not overwrite:
-        check_unfinished(model, mark=CONFIG)
+        check_folder_absent(model, mark=CONFIG)
     digest = import_2018(
         options,
         weights,
@@ -124,11 +124,11 @@ def package(
     Example: elmo package models/pretrain pretrained/english --name english --language en
              pip install ./pretrained/english; elmo embed english --input text.txt --output out.npz
     """
-    from elmo.io.atomic import check_unfinished
+    from elmo.io.atomic import check_folder_absent
     from elmo.model.pretrained import PROJECT_FILE, write_package
 
     if not overwrite:
-        check_unfinished(out, mark=PROJECT_FILE)
+        check_folder_absent(out, mark=PROJECT_FILE)
     try:
         text = about.read().decode("utf-8") if about else ""
     except UnicodeDecodeError:

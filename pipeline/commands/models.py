@@ -34,7 +34,7 @@ from .options import (
 if TYPE_CHECKING:
     from elmo.data.tokenizer import TextTokenizer
     from elmo.model.embedder import Embedder
-    from elmo.settings import Requested
+    from elmo.settings import PrecisionChoice
 
 LineSentences = list[list[str]]  # the sentences of a line, each a list of tokens
 
@@ -96,7 +96,7 @@ def embed(
     state: str,
     layers: str,
     dtype: str,
-    precision: "Requested",
+    precision: "PrecisionChoice",
     overwrite: bool,
     device: str,
     column: str,

@@ -120,12 +120,12 @@ def train(
     Example: elmo task train tagging --train train.conll --dev dev.conll \\
         --model models/finetune --out models/ner
     """
-    from elmo.io.atomic import check_unfinished
+    from elmo.io.atomic import check_folder_absent
 
     _check_paths(model, without_elmo=without_elmo, store=store)
     check_outside(work, filter(None, (out, model, train, dev, store)))
     if not overwrite:
-        check_unfinished(out, mark=TASK_FILE)
+        check_folder_absent(out, mark=TASK_FILE)
     from elmo.tasks.comparison import mean_over_seeds
     from elmo.tasks.example_files import read_examples
     from elmo.tasks.task import check_same_tags, train_task

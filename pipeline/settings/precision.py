@@ -8,7 +8,7 @@ import msgspec
 import torch
 
 from elmo.io.location import Location
-from elmo.settings import Precision, Requested
+from elmo.settings import Precision, PrecisionChoice
 from elmo.train import machine_speed
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ class AutoPrecision(msgspec.Struct, forbid_unknown_fields=True):
     device: str
 
 
-def choose_precision(requested: Requested, *, setting: str, device: str, say: Say) -> Precision:
-    """Return the precision to compute in on `device`: `requested`, or for `auto` the faster one.
+def choose_precision(choice: PrecisionChoice, *, setting: str, device: str, say: Say) -> Precision:
+    """Return the precision to compute in on `device`: `choice`, or for `auto` the faster one.
 
     `setting` names the setting, for messages; `say` gets a line about what `auto` is. A GPU that
     this machine lacks is assumed to be fast in bfloat16.
     """
-    if requested != "auto":
-        return requested
+    if choice != "auto":
+        return choice
     if device == "cuda" and not torch.cuda.is_available():
         return "bfloat16"
     speeds = machine_speed.measure_matrix_speeds(torch.device(device))

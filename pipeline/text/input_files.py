@@ -32,8 +32,8 @@ _NOT_TEXT = {
     **dict.fromkeys((".html", ".htm", ".xhtml", ".xml"), MARKUP),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".lz4", ".7z", ".rar"), _PACKED),
 }
-_NAMED = 20  # files, at most, that one message names
-_ENTRY = 200  # bytes of a file in a manifest, about, without its name and URL
+_MAX_NAMED = 20  # files, at most, that one message names
+_ENTRY_BYTES = 200  # bytes of a file in a manifest, about, without its name and URL
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -83,7 +83,7 @@ def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> l
                     "file once"
                 )
             files[identity] = name, url, state
-    manifest_bytes = sum(_ENTRY + len(name) + len(url) for name, url, _ in files.values())
+    manifest_bytes = sum(_ENTRY_BYTES + len(name) + len(url) for name, url, _ in files.values())
     limit = records.JSON_LIMIT // 2  # the rest of a manifest is for shards or parts
     if manifest_bytes > limit:
         raise ElmoError(
@@ -92,10 +92,10 @@ def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> l
         )
     states = for_each(lambda file: file[2] or state_of(file[1]), files.values())
     urls = [url for _, url, _ in files.values()]
-    sums = digest_files(list(zip(urls, states, strict=True)), _measure_file)
+    sizes_and_digests = digest_files(list(zip(urls, states, strict=True)), _measure_file)
     inputs = [
         InputFile(name, url, size, sha256)
-        for (name, url, _), (size, sha256) in zip(files.values(), sums, strict=True)
+        for (name, url, _), (size, sha256) in zip(files.values(), sizes_and_digests, strict=True)
     ]
     if not any(input_.bytes for input_ in inputs):
         raise ElmoError(f"{patterns[0]}: is empty; name files with text {list_name}")
@@ -122,9 +122,9 @@ def raise_all(errors: Iterable[ElmoError]) -> None:
     if len(all_errors) == 1:
         raise all_errors[0]
     if all_errors:
-        messages = [str(error) for error in all_errors[:_NAMED]]
-        if len(all_errors) > _NAMED:
-            messages.append(f"and {len(all_errors) - _NAMED:,} more")
+        messages = [str(error) for error in all_errors[:_MAX_NAMED]]
+        if len(all_errors) > _MAX_NAMED:
+            messages.append(f"and {len(all_errors) - _MAX_NAMED:,} more")
         raise ElmoError(f"{len(all_errors):,} files cannot be read: {'; '.join(messages)}")
 
 
@@ -135,10 +135,10 @@ def check_inputs(inputs: Sequence[InputFile]) -> list[InputFile]:
     file.
     """
     states = in_parallel(lambda input_: state_of(input_.url), inputs)
-    sums = digest_files(
+    sizes_and_digests = digest_files(
         [(input_.url, state) for input_, state in zip(inputs, states, strict=True)], _measure_file
     )
-    for input_, size_and_digest in zip(inputs, sums, strict=True):
+    for input_, size_and_digest in zip(inputs, sizes_and_digests, strict=True):
         if size_and_digest != (input_.bytes, input_.sha256):
             raise _changed_file_error(input_)
     return [
@@ -200,18 +200,18 @@ def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | No
         raise ElmoError(
             f"corpus: an empty name {list_name}; write a file name, or . for this folder"
         )
-    whole_folder = False
+    is_folder = False
     files: list[tuple[str, str, FileState | None]]
     if "://" in pattern:
         import fsspec
 
         with catch_read_errors(pattern):
             fs, path = fsspec.core.url_to_fs(pattern)
-            whole_folder = fs.isdir(path)
-            info_by_path = (fs.find if whole_folder else fs.glob)(path, detail=True)
+            is_folder = fs.isdir(path)
+            info_by_path = (fs.find if is_folder else fs.glob)(path, detail=True)
             files = [
                 (
-                    _relative_name(path, p, whole_folder).partition("?")[0],
+                    _relative_name(path, p, is_folder).partition("?")[0],
                     fs.unstrip_protocol(p),
                     state_at_url(info),
                 )
@@ -219,8 +219,8 @@ def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | No
             ]
     else:
         base = Path(pattern)
-        whole_folder = base.is_dir()
-        if whole_folder:
+        is_folder = base.is_dir()
+        if is_folder:
             paths = [
                 Path(directory, name)
                 for directory in _folders(base)
@@ -236,23 +236,23 @@ def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | No
         if file[1] == pattern or not any(p.startswith(".") for p in Path(file[0]).parts)
     ]
     if not files:
-        if whole_folder:
+        if is_folder:
             raise NotFound(f"{pattern}: is a folder without text files; name another {list_name}")
         is_path = "://" not in pattern and not glob.has_magic(pattern)
         hint = suggest_path(Path(pattern)) if is_path else ""
         raise NotFound(f"{pattern}: no such file or folder of text{hint}; name one {list_name}")
-    for_each(lambda file: _check_name(file[1], whole_folder), files)
+    for_each(lambda file: _check_name(file[1], is_folder), files)
     return sorted(files, key=lambda file: file[1])
 
 
 def _folders(base: Path) -> Iterator[str]:
     """Yield a folder and its subfolders, also linked ones, each once and without hidden ones."""
 
-    def failed(error: OSError) -> None:
+    def raise_error(error: OSError) -> None:
         raise error
 
     visited = set()
-    for directory, folders, _ in os.walk(base, followlinks=True, onerror=failed):
+    for directory, folders, _ in os.walk(base, followlinks=True, onerror=raise_error):
         if (real_path := os.path.realpath(directory)) in visited:
             folders.clear()
             continue
@@ -261,8 +261,8 @@ def _folders(base: Path) -> Iterator[str]:
         yield directory
 
 
-def _relative_name(folder: str, path: str, whole_folder: bool) -> str:
-    if whole_folder:
+def _relative_name(folder: str, path: str, is_folder: bool) -> str:
+    if is_folder:
         return path[len(folder.rstrip("/")) + 1 :] or path.rsplit("/", 1)[-1]
     return path.rsplit("/", 1)[-1]
 
@@ -285,14 +285,14 @@ def _check_name(url: str, in_folder: bool) -> None:
 
 def _measure_file(url: str, advance: Callable[[int], None]) -> tuple[int, str]:
     """Return the size and the SHA-256 of a file."""
-    total, size = hashlib.sha256(), 0
+    hasher, size = hashlib.sha256(), 0
     with open_input(url) as file:
         while True:
             with catch_read_errors(url):
                 block = file.read(1 << 20)
             if not block:
-                return size, total.hexdigest()
-            total.update(block)
+                return size, hasher.hexdigest()
+            hasher.update(block)
             size += len(block)
             advance(len(block))
 

@@ -17,8 +17,8 @@ from .characters import SCRIPTS, SYMBOL, find_scripts
 from .text_hashes import Hashes
 
 _SAMPLE = 2048  # sentences of a piece, at most, that are compared with those of the others
-_LONGEST = 10  # tokens that are listed
-_LIMIT = 48  # bytes above which a token is long
+_LISTED_TOKENS = 10  # tokens that are listed
+_LONG_BYTES = 48  # bytes above which a token is long
 
 
 class QualityCounts(Struct, forbid_unknown_fields=True):
@@ -60,15 +60,15 @@ class QualityCounts(Struct, forbid_unknown_fields=True):
         sentence, `hashes` its hash (0: blank).
         """
         sizes = pc.binary_length(types).to_numpy()
-        self.long_tokens += int((sizes > _LIMIT)[ids].sum())
+        self.long_tokens += int((sizes > _LONG_BYTES)[ids].sum())
         self.decomposed += int(_are_decomposed(types)[ids].sum())
-        shortest = np.sort(sizes)[-_LONGEST:][0] if len(types) else 0
+        shortest = np.sort(sizes)[-_LISTED_TOKENS:][0] if len(types) else 0
         long = np.flatnonzero(sizes >= shortest).tolist()
         self.longest = _longest([*self.longest, *((int(sizes[i]), types[i].as_py()) for i in long)])
         sample = np.append(np.frombuffer(self.hashes, "<u8"), hashes[hashes != 0])
         while len(sample) > _SAMPLE:
             self.interval *= 2
-            sample = _sampled(sample, self.interval)
+            sample = _sample_hashes(sample, self.interval)
         self.hashes = sample.astype("<u8").tobytes()
         begins = (np.cumsum(lengths) - lengths)[lengths > 0]
         if not len(begins):
@@ -80,10 +80,10 @@ class QualityCounts(Struct, forbid_unknown_fields=True):
             counts[:, script] = np.add.reduceat((scripts == script)[ids], begins, dtype=np.int32)
         counts[:, commonest] = lengths[lengths > 0] - counts.sum(1)
         not_text = counts[:, SYMBOL] * 2 > counts.sum(1)
-        main = np.bincount(counts[~not_text, :SYMBOL].argmax(1), minlength=SYMBOL)
+        main_counts = np.bincount(counts[~not_text, :SYMBOL].argmax(1), minlength=SYMBOL)
         self.sentences += len(counts)
         self.not_text += int(not_text.sum())
-        for script, count in zip(SCRIPTS, main.tolist(), strict=True):
+        for script, count in zip(SCRIPTS, main_counts.tolist(), strict=True):
             if count:
                 self.scripts[script] = self.scripts.get(script, 0) + count
 
@@ -93,11 +93,11 @@ def summarize(reports: Sequence[QualityCounts]) -> TextQuality:
     scripts = sum((Counter(report.scripts) for report in reports), Counter[str]())
     interval = max((report.interval for report in reports), default=1)
     hashes = np.frombuffer(b"".join(report.hashes for report in reports), "<u8")
-    hashes = _sampled(hashes, interval)
-    repeated = len(hashes) - len(np.unique(hashes))
+    hashes = _sample_hashes(hashes, interval)
+    repeat_count = len(hashes) - len(np.unique(hashes))
     longest = _longest([pair for report in reports for pair in report.longest])
     return {
-        "duplicate_share": round(repeated / len(hashes), 6) if len(hashes) else 0.0,
+        "duplicate_share": round(repeat_count / len(hashes), 6) if len(hashes) else 0.0,
         "duplicates_sampled": len(hashes),
         "long_tokens": sum(report.long_tokens for report in reports),
         "decomposed_tokens": sum(report.decomposed for report in reports),
@@ -109,12 +109,12 @@ def summarize(reports: Sequence[QualityCounts]) -> TextQuality:
     }
 
 
-def _sampled(hashes: Hashes, interval: int) -> Hashes:
+def _sample_hashes(hashes: Hashes, interval: int) -> Hashes:
     return hashes[hashes % np.uint64(interval) == 0]
 
 
 def _longest(tokens: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    return sorted(set(tokens), key=lambda pair: (-pair[0], pair[1]))[:_LONGEST]
+    return sorted(set(tokens), key=lambda pair: (-pair[0], pair[1]))[:_LISTED_TOKENS]
 
 
 def _are_decomposed(types: pa.StringArray) -> npt.NDArray[np.bool_]:
