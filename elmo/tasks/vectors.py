@@ -44,8 +44,8 @@ class StoredVectors:
         """Index the store by its sentences; `sentences` are their tokens in order, if already
         known."""
         self.store = store
-        stored = (tuple(store.tokens(k)) for k in range(len(store)))
-        self._index = {s: k for k, s in enumerate(stored if sentences is None else sentences)}
+        token_lists = (tuple(store.tokens(k)) for k in range(len(store)))
+        self._index = {s: k for k, s in enumerate(token_lists if sentences is None else sentences)}
         self._sentences = sentences
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[Floats]:
