@@ -219,6 +219,9 @@ def test_distinct_tokens_come_in_few_shapes() -> None:
         np.testing.assert_array_equal(padded[:count], types[:, : padded.shape[1]])
         assert (types[:, padded.shape[1] :] == Characters().size - 1).all()
     assert len(shapes) <= 3
+    for length in range(1, 20):  # the widest filter reads padding alone
+        types = Characters().encode(["w" * length]).astype(np.int32)
+        assert (encoder.pad_to_few_shapes(types)[0, -7:] == Characters().size - 1).all()  # type: ignore[union-attr]
 
 
 def model() -> Model:
