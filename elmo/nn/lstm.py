@@ -288,7 +288,7 @@ def _read_rows(
     clips: tuple[float | None, float | None],
     cell: CellFunctions,
     sizes: Sequence[int] | None,
-    values: _SavedForBackward | None,
+    saved_values: _SavedForBackward | None,
 ) -> tuple[Tensor, Tensor, Tensor, Any]:
     """Read T time steps with one layer.
 
@@ -305,14 +305,18 @@ def _read_rows(
         keep_SB1 = None if keep_STB1 is None else keep_STB1[:, t]
         if keep_SB1 is not None:
             h_SnP = h_SnP * keep_SB1
-        if values is None:
+        if saved_values is None:
             if keep_SB1 is not None:
                 c_SnC = c_SnC * keep_SB1
             h_SnP, c_SnC = weights.step(gates, t, h_SnP, c_SnC, cell_clip, cell)
         else:
             assert isinstance(weights, LayerWeights)
             gates_SBG = add_products_(gates[:, t], h_SnP, weights.recurrent_SPG)
-            previous_c_SBC, c_SnC, h_SnP = c_SnC, values.cells_TSBC[t], values.hidden_STBC[:, t]
+            previous_c_SBC, c_SnC, h_SnP = (
+                c_SnC,
+                saved_values.cells_TSBC[t],
+                saved_values.hidden_STBC[:, t],
+            )
             cell.forward_into(gates_SBG, previous_c_SBC, keep_SB1, cell_clip, c_SnC, h_SnP)
             if weights.project_SCP is not None:
                 h_SnP = product(h_SnP, weights.project_SCP)
@@ -344,10 +348,10 @@ class _Layer(torch.autograd.Function):
         cell: CellFunctions,
     ) -> tuple[Tensor, Tensor, Tensor]:
         read, params = (x_STBI, h_SBP, c_SBC, keep_STB1), (weight_SKG, bias_SG, project_SCP)
-        (y_STBP, h_last, c_last, *values), ctx.lease = call_lending_outputs(
+        (y_STBP, h_last, c_last, *saved_values), ctx.lease = call_lending_outputs(
             _forward, read, (clips, cell), fixed=params, lent=3
         )
-        ctx.save_for_backward(*read, y_STBP, *values, *params)
+        ctx.save_for_backward(*read, y_STBP, *saved_values, *params)
         ctx.constants, ctx.is_lent = (clips, cell), ctx.lease is not None
         ctx.mark_non_differentiable(h_last, c_last)
         return y_STBP, h_last, c_last
@@ -356,18 +360,18 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, dy_STBP: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         saved_tensors = ctx.saved_tensors
         read, y_STBP, params = saved_tensors[:4], saved_tensors[4], saved_tensors[8:]
-        values: Any = saved_tensors[5:8]
+        saved_values: Any = saved_tensors[5:8]
         outer: Any = (dy_STBP, *read, y_STBP)
         weights: Any = (params[0], params[2])  # all but the bias
         if ctx.lease is not None:
             gradients = call_with_cuda_graph(
-                _backward, outer, ctx.constants, fixed=(*values, *weights)
+                _backward, outer, ctx.constants, fixed=(*saved_values, *weights)
             )
             ctx.lease = None  # or a loss that is still held would keep the graph from its next use
         else:
             if ctx.is_lent:  # read before: another call may have overwritten what was kept
-                values = _forward(*read, *params, *ctx.constants)[3:]
-            gradients = _backward(*outer, *values, *weights, *ctx.constants)
+                saved_values = _forward(*read, *params, *ctx.constants)[3:]
+            gradients = _backward(*outer, *saved_values, *weights, *ctx.constants)
         return *gradients, *(None,) * 5
 
 
@@ -401,12 +405,12 @@ def _forward(
     """Return outputs, last output, last cell state, then gates, cells and hidden for
     `_backward`."""
     S, T, B, _ = x_STBI.shape
-    values = _SavedForBackward(
+    saved_values = _SavedForBackward(
         c_SBC.new_empty(T, S, B, c_SBC.shape[-1]), x_STBI.new_empty(S, T, B, c_SBC.shape[-1])
     )
     weights = _prepare_weights(weight_SKG, bias_SG, project_SCP, x_STBI.dtype, h_SBP.shape[-1])
-    outputs = _read_rows(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, values)
-    return *outputs, *values
+    outputs = _read_rows(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, saved_values)
+    return *outputs, *saved_values
 
 
 def _backward(

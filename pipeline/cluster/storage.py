@@ -209,8 +209,8 @@ def delete_lost_pointers(url: str) -> list[str]:
     folders = [folder for folder, is_whole in zip(pointers, states, strict=True) if not is_whole]
     if len(folders) == len(pointers) > 1:
         raise ElmoError(
-            f"{url}: has none of this project's {len(folders)} outputs; correct storage or, if "
-            f"they are lost, make them again: rm -r {' '.join(map(str, folders))} && elmo run"
+            f"{url}: has none of this project's {len(folders)} outputs; correct the setting "
+            f"storage, or make lost ones again: rm -r {' '.join(map(str, folders))} && elmo run"
         )
     for folder in folders:
         check_folder(Location(folder), **_replaceable_files(folder))
