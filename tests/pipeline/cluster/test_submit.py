@@ -391,7 +391,8 @@ def test_the_page_sends_work_follows_it_and_stops_it(cluster: Cluster, tmp_path:
     assert again.returncode == 0, again.stdout[-3000:] + again.stderr
     for stage in ("tokenize@general", "vocab", "pretrain"):
         assert f"Stage '{stage}' didn't change, skipping\n" in again.stdout
-    (here / "params.yaml").write_text("corpus: {}\n")
+    params = (here / "params.yaml").read_text()
+    (here / "params.yaml").write_text(params.replace("heldout:", "held_out:"))
     wrong = cluster.call(*submitted, cwd=here, **one)
     assert wrong.returncode != 0 and "error: params.yaml" in wrong.stdout
 
