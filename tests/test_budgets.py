@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_024,
+    "elmo": 19_029,
     "pipeline": 14_318,
     "research": 2_310,
     "benchmarks": 3_499,
-    "tests": 26_389,
+    "tests": 26_392,
 }
 
 

@@ -78,7 +78,8 @@ def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
             raise TagError(position, f"tag {tag} follows {predecessor}, which {scheme} forbids")
         if is_inside and not continues:
             if scheme == "bioes":
-                raise TagError(position, f"tag {tag} follows a span that no E- tag ends")
+                before = tags[position - 1]
+                raise TagError(position, f"tag {tag} follows {before}, whose span no E- tag ends")
             spans.append(Span(start, position, label))
         if kind != "O" and not continues:
             start, label = position, name

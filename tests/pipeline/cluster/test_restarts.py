@@ -16,6 +16,8 @@ from pipeline.cluster import workers as cluster
 from pipeline.settings.cluster import Cluster
 from tests.pipeline.cluster.fitting import fit
 
+TWO_WORKERS = Cluster(workers=2, cpus=1, restarts=1, wait_minutes=1)
+
 
 @pytest.fixture(scope="module")
 def one_session() -> Iterator[None]:
@@ -41,7 +43,7 @@ def test_the_work_goes_on_after_a_worker_is_lost(
     tmp_path: Path, one_session: None, seconds: float
 ) -> None:
     config = {"folder": str(tmp_path), "seconds": seconds}
-    assert fit(tmp_path, Cluster(workers=2, cpus=1), loop, config) == 2
+    assert fit(tmp_path, TWO_WORKERS, loop, config) == 2
 
 
 def faulty(config: dict[str, Any], rank: int, size: int, device: str) -> None:
@@ -56,7 +58,7 @@ def faulty(config: dict[str, Any], rank: int, size: int, device: str) -> None:
 @pytest.mark.ray
 def test_an_exception_of_the_loop_is_raised_at_once(tmp_path: Path, one_session: None) -> None:
     with pytest.raises(KeyError, match="a fault"):
-        fit(tmp_path, Cluster(workers=2, cpus=1, restarts=1), faulty, {"folder": str(tmp_path)})
+        fit(tmp_path, TWO_WORKERS, faulty, {"folder": str(tmp_path)})
     assert (tmp_path / "starts").read_text() == "x"
 
 
@@ -70,4 +72,4 @@ def test_workers_that_die_each_time_end_in_one_line(tmp_path: Path, one_session:
         r"^train: (worker \d lost|its workers did not start).* after restart 1 .* again to resume$"
     )
     with pytest.raises(ElmoError, match=line):
-        fit(tmp_path, Cluster(workers=2, cpus=1, restarts=1), at_once)
+        fit(tmp_path, TWO_WORKERS, at_once)
