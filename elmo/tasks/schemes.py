@@ -78,8 +78,9 @@ def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
             raise TagError(position, f"tag {tag} follows {predecessor}, which {scheme} forbids")
         if is_inside and not continues:
             if scheme == "bioes":
-                before = tags[position - 1]
-                raise TagError(position, f"tag {tag} follows {before}, whose span no E- tag ends")
+                raise TagError(
+                    position, f"tag {tag} follows {tags[position - 1]}, whose span no E- tag ends"
+                )
             spans.append(Span(start, position, label))
         if kind != "O" and not continues:
             start, label = position, name
