@@ -13,6 +13,8 @@ INSTALL := sh .ci/install "$(PYTHON)" $(VENV) "$(TORCH)"
 STAMP := $(VENV)/.installed$(if $(EXTRAS),-$(subst $(comma),-,$(EXTRAS)))
 export PATH := $(abspath $(VENV)/bin):$(PATH)
 export DVC_NO_ANALYTICS := 1
+# Without compiled files each process of Python takes seconds more to import torch and Ray.
+unexport PYTHONDONTWRITEBYTECODE
 # One process more than a machine of two cores has: one often waits for Ray, a server or a killed process.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 

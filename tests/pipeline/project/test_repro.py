@@ -68,8 +68,8 @@ def stages(): pass
 
 @stages.command()
 def long():
-    Path("running").touch()
     try:
+        Path("running").touch()
         time.sleep(600)
     finally:
         time.sleep(0.5)
@@ -82,8 +82,8 @@ OTHER = """
 import time
 from pathlib import Path
 
-Path("running").touch()
 try:
+    Path("running").touch()
     time.sleep(600)
 finally:
     time.sleep(0.5)
