@@ -293,7 +293,7 @@ def _read_seconds(path: Path) -> float:
 
 def _weights(folder: Path) -> dict[str, float]:
     """The learned weight of each layer where ELMo first enters, the mean of the seeds."""
-    from elmo.tasks.task import read_task
+    from elmo.tasks.record import read_task
 
     record = read_task(folder)
     if record.bilm is None:

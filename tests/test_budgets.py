@@ -11,8 +11,8 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_030,
-    "pipeline": 14_318,
+    "elmo": 19_053,
+    "pipeline": 14_319,
     "research": 2_310,
     "benchmarks": 3_499,
     "tests": 26_392,

@@ -15,7 +15,8 @@ from elmo.tasks.metrics import (
     paired_bootstrap,
     score_order,
 )
-from elmo.tasks.task import CHUNK, Task, check_same_tags, read_curve, read_task
+from elmo.tasks.record import read_curve, read_task
+from elmo.tasks.task import CHUNK, Task, check_same_tags
 from elmo.tasks.vectors import Vectors, build_sentence_store
 
 NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores

@@ -1,9 +1,5 @@
 """A trained task, kept in a folder: training, loading, evaluation and prediction.
 
-The folder holds `task.json` (kind, settings, labels, model, scores, SHA-256 of the other files, its
-own digest), `words.json`, the model it was trained with (as hard links if the file system allows
-it), and per seed `seed-N/` with `weights.safetensors`, `curve.jsonl` and `mix.json`.
-
 Shapes: as in `elmo.tasks.features`, U rows of weights, D numbers of an item's vectors, K labels.
 """
 
@@ -14,36 +10,30 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import torch
-from msgspec import Meta
 from torch import Tensor
 
 from elmo.data.texts import list_items
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
-from elmo.errors import Damaged, ElmoError, Mismatch, NotFound, first_line, suggest_name
+from elmo.errors import ElmoError, Mismatch, first_line
 from elmo.io.atomic import check_writable, write_json
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
 from elmo.io.outputs import check_folder
 from elmo.io.records import (
-    Count,
-    Header,
-    Sha256,
     check_sha256,
     digest,
-    read_json,
     read_record,
-    sha256,
 )
 from elmo.model.config import read_config
 from elmo.model.embedder import Embedder
-from elmo.model.folder import FILE_PATTERN, link_model
+from elmo.model.folder import link_model
 from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import check_device
-from elmo.settings import MAX_LAYERS, ModelShape
+from elmo.settings import ModelShape
 from elmo.store import FeatureStore, model_digest
 from elmo.tasks import RESULTS_VERSION, TASK_FILE
 from elmo.tasks.example_files import examples_of_items
@@ -60,6 +50,16 @@ from elmo.tasks.inputs import TaskInputs, WordTable, build_word_table
 from elmo.tasks.kinds import KINDS
 from elmo.tasks.metrics import Scores, Tally, main_score
 from elmo.tasks.model import TaskModel
+from elmo.tasks.record import (
+    FORMAT,
+    OTHER_FILE_PATTERN,
+    BiLMSource,
+    LinearShares,
+    TaskRecord,
+    best_seed,
+    read_task,
+    write_task,
+)
 from elmo.tasks.seeds import SeedTraining, train_seeds
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.train import (
@@ -79,62 +79,7 @@ from elmo.tasks.vectors import (
     softmax_vectors,
 )
 
-FORMAT = 3  # of task.json
-# The names of files in a task folder other than task.json.
-OTHER_FILE_PATTERN = (
-    rf"words\.json|model/({FILE_PATTERN})|seed-\d+/(weights\.safetensors|curve\.jsonl|mix\.json)"
-)
 CHUNK = 512  # examples predicted at a time
-
-
-class BiLMSource(msgspec.Struct, forbid_unknown_fields=True):
-    """The biLM that a task reads: the model's digest, and the number and width of the layers taken
-    from it."""
-
-    digest: Sha256
-    layers: Annotated[int, Meta(ge=1, le=MAX_LAYERS + 1)]
-    dim: Annotated[int, Meta(ge=1, le=1 << 20)]
-
-
-class LinearShares(msgspec.Struct, forbid_unknown_fields=True):
-    """The shares of a seed's network and of the linear models of features, of vectors and of static
-    vectors, which have `rows` of weights, `width` and `static_width` numbers, in its answers.
-    `network_score` is the main score on dev without them."""
-
-    network: Annotated[float, Meta(ge=0)]
-    features: Annotated[float, Meta(ge=0)]
-    vectors: Annotated[float, Meta(ge=0)]
-    rows: Count
-    width: Count
-    network_score: float
-    static: Annotated[float, Meta(ge=0)] = 0.0
-    static_width: Count = 0
-
-
-class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """The content of `task.json`; `digest` is the digest of all other fields.
-
-    `labels` and the tags' `scheme` are those of the training file; `bilm` is None without ELMo.
-    `scores` are those on dev, by seed; `counts` and the digests `data` are of the train and dev
-    examples; `files` has the SHA-256 of the other files. `columns` are those that the training file
-    was read with, by field. `linear` has the linear models' shares in the answers of each seed.
-    """
-
-    format: int
-    kind: str
-    settings: TaskSettings
-    labels: list[str]
-    scheme: str
-    tokenizer: Tokenization
-    bilm: BiLMSource | None
-    seeds: list[Count]
-    scores: dict[str, dict[str, float]]
-    counts: dict[str, dict[str, Count]]
-    data: dict[str, Sha256]
-    files: dict[str, Sha256]
-    digest: Sha256
-    columns: dict[str, str] = {}
-    linear: dict[str, LinearShares] = {}
 
 
 class Task:
@@ -331,7 +276,7 @@ def train_task(
                 record.linear[str(seed)] = _describe_linear(linear, shares, network_scores)
                 record.scores[str(seed)] |= scores
             _write_seed(new_task / f"seed-{seed}", network, progress)
-        _write_record(record, new_task)
+        write_task(record, new_task)
         for seed in seeds:
             Task.load(new_task, seed=seed, vectors=vectors)  # what would not load is not written
     for folder in folders.values():
@@ -358,14 +303,6 @@ def _describe_linear(linear: LinearModels, shares: Shares, network_scores: Score
         static=shares.static,
         static_width=linear.static_width,
     )
-
-
-def _write_record(record: TaskRecord, folder: Path) -> None:
-    """Write the record of a task's folder, with the digests of what was written there."""
-    paths = [folder / "words.json", *sorted(folder.glob("seed-*/*"))]
-    record.files = {path.relative_to(folder).as_posix(): sha256(path) for path in paths}
-    record.digest = record_digest(msgspec.to_builtins(record))
-    write_json(folder / TASK_FILE, msgspec.to_builtins(record))
 
 
 def _check_input(
@@ -444,51 +381,6 @@ def _new_record(
         digest="",
         columns=train.columns,
     )
-
-
-def read_task(folder: Path) -> TaskRecord:
-    """Read `task.json` of a task folder; raise `ElmoError` if it is missing, outdated or was
-    edited."""
-    file = folder / TASK_FILE
-    if not folder.exists():
-        names = [path.parent.name for path in sorted(folder.parent.glob(f"*/{TASK_FILE}"))]
-        hint = suggest_name(folder.name, names) or "; name another"
-        raise NotFound(f"{folder}: no such task folder{hint}")
-    content = read_json(file)
-    remedy = "train the task again with this version"
-    msgspec.convert(content, Header).check_version(file, "format", FORMAT, remake=remedy)
-    record = read_record(file, TaskRecord)
-    if record_digest(content) != record.digest:
-        raise Damaged(
-            f"{file}: was altered (its digest is {record_digest(content)[:12]}…, it says "
-            f"{record.digest[:12]}…); restore it or train the task again"
-        )
-    return record
-
-
-def best_seed(record: TaskRecord) -> int:
-    """Return the seed with the best score on dev; of equal ones, the first."""
-
-    def score(seed: int) -> float:
-        scores = record.scores.get(str(seed), {})
-        return scores.get("f1", scores.get("accuracy", 0.0))
-
-    return max(record.seeds, key=score)
-
-
-def record_digest(record: dict[str, Any]) -> str:
-    """Return the digest of the content of a `task.json`, which its field `digest` must equal."""
-    return digest({key: value for key, value in record.items() if key != "digest"})
-
-
-def read_curve(folder: Path, seed: int) -> list[dict[str, float]]:
-    """Read the training curve of a seed: `epoch`, `loss`, `lr` and the dev scores of each epoch."""
-    path = folder / f"seed-{seed}" / "curve.jsonl"
-    try:
-        lines = path.read_bytes().splitlines()
-        return [msgspec.json.decode(line, type=dict[str, float]) for line in lines]
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-        raise ElmoError(f"{path}: not readable ({error}); train again") from None
 
 
 def _make_vectors(

@@ -237,7 +237,7 @@ def evaluate(
 
     from elmo.tasks.comparison import mean_over_seeds, report_seeds
     from elmo.tasks.example_files import read_examples
-    from elmo.tasks.task import read_task
+    from elmo.tasks.record import read_task
 
     from ..stages import task_training
 

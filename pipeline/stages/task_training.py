@@ -64,7 +64,7 @@ def say_unfinished(folder: Path, *, name: str = "") -> None:
     """Say which seeds of the trained task in `folder` had their best epoch at the end; the lines
     begin with `name`, the folder by default."""
     from elmo.tasks.comparison import seeds_still_improving
-    from elmo.tasks.task import read_task
+    from elmo.tasks.record import read_task
 
     if seeds := seeds_still_improving(folder):
         seed_names = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
@@ -80,7 +80,7 @@ def say_linear_gain(folder: Path, *, name: str = "") -> None:
     the line begins with `name`, the folder by default."""
     from elmo.tasks.features import Shares
     from elmo.tasks.metrics import score_order
-    from elmo.tasks.task import read_task
+    from elmo.tasks.record import read_task
 
     record = read_task(folder)
     if not record.linear:

@@ -106,7 +106,8 @@ def run(
     from elmo.model.config import read_config
     from elmo.model.embedder import Embedder
     from elmo.tasks.baselines import score_baselines
-    from elmo.tasks.task import OTHER_FILE_PATTERN, check_same_tags
+    from elmo.tasks.record import OTHER_FILE_PATTERN
+    from elmo.tasks.task import check_same_tags
 
     from ..report import plots
 

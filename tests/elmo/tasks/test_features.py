@@ -27,7 +27,8 @@ from elmo.tasks.features import (
 from elmo.tasks.formats.fields import ExampleSet
 from elmo.tasks.kinds import KINDS_WITH_FEATURES, task_settings
 from elmo.tasks.metrics import tally_accuracy
-from elmo.tasks.task import Task, record_digest
+from elmo.tasks.record import record_digest
+from elmo.tasks.task import Task
 from elmo.tasks.train import add_linear, predict_all
 from elmo.tasks.vectors import SoftmaxVectors
 from tests.elmo.conftest import save

@@ -40,8 +40,9 @@ from elmo.tasks.inputs import TaskInputs, WordTable
 from elmo.tasks.kinds import task_settings
 from elmo.tasks.metrics import main_score
 from elmo.tasks.model import TaskModel
+from elmo.tasks.record import BiLMSource, best_seed, read_curve, read_task, record_digest
 from elmo.tasks.settings import TaskSettings
-from elmo.tasks.task import Task, best_seed, read_task, record_digest, train_task
+from elmo.tasks.task import Task, train_task
 from elmo.tasks.train import (
     TaskProgress,
     _record_score,
@@ -217,7 +218,7 @@ def test_the_curve_has_the_rate_that_each_epoch_used(
     changes = {"elmo": "none", "halve_after": 1, "lr": 0.02, "epochs": 8, "batch_size": 40}
     folder = trained("pairs", tmp_path, None, changes=changes)
     assert len(set(rates)) > 1
-    assert [figures["lr"] for figures in tasks.read_curve(folder, 0)] == rates
+    assert [figures["lr"] for figures in read_curve(folder, 0)] == rates
 
 
 def test_the_best_seed_on_dev_is_loaded(tmp_path: Path) -> None:
@@ -405,7 +406,7 @@ def test_a_seed_is_resumed_with_the_same_inputs_alone(tmp_path: Path) -> None:
         {"kind": "pairs"},
         {"labels": ["x"]},
         {"settings": settings_of("tagging", lr=0.7)},
-        {"bilm": tasks.BiLMSource("0" * 64, 1, 1)},
+        {"bilm": BiLMSource("0" * 64, 1, 1)},
         {"data": record.data | {"dev": "0" * 64}},
         {},
     ]
@@ -467,9 +468,7 @@ def test_layers_and_the_learned_mix(tmp_path: Path, tiny_model_folder: Path) -> 
     folder = trained("tagging", tmp_path, tiny_model_folder, changes={"layers": (0, 2)})
     weights = read_json(folder / "seed-0" / "mix.json")["weights"]
     assert len(weights) == 2 and sum(weights) == pytest.approx(1)
-    assert Task.load(folder).record.bilm == tasks.BiLMSource(
-        tasks.model_digest(tiny_model_folder), 2, 8
-    )
+    assert Task.load(folder).record.bilm == BiLMSource(tasks.model_digest(tiny_model_folder), 2, 8)
 
 
 def test_each_model_has_a_store_of_the_sentences(tmp_path: Path, tiny_model_folder: Path) -> None:
@@ -650,7 +649,7 @@ def test_a_question_without_words_does_not_end_training(
     changes = {"elmo": "frozen", "epochs": 2}
     data = labelled("questions", 12), dev
     out = taught("questions", *data, tmp_path, tiny_model_folder, changes=changes)
-    assert len(tasks.read_curve(out, 0)) == 2
+    assert len(read_curve(out, 0)) == 2
     assert Task.load(out).evaluate(dev)["exact_match"] <= 5 / 6
 
 

@@ -1,0 +1,130 @@
+"""The record of a trained task, `task.json`, and the training curve of each of its seeds.
+
+The folder of a task holds `task.json` (kind, settings, labels, model, scores, SHA-256 of the other
+files, its own digest), `words.json`, the model it was trained with (as hard links if the file
+system allows it), and per seed `seed-N/` with `weights.safetensors`, `curve.jsonl` and `mix.json`.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from elmo.data.tokenizer import Tokenization
+from elmo.errors import Damaged, ElmoError, NotFound, suggest_name
+from elmo.io.atomic import write_json
+from elmo.io.records import Count, Header, Sha256, digest, read_json, read_record, sha256
+from elmo.model.folder import FILE_PATTERN
+from elmo.settings import MAX_LAYERS
+from elmo.tasks import TASK_FILE
+from elmo.tasks.settings import TaskSettings
+
+FORMAT = 3  # of task.json
+# The names of files in a task folder other than task.json.
+OTHER_FILE_PATTERN = (
+    rf"words\.json|model/({FILE_PATTERN})|seed-\d+/(weights\.safetensors|curve\.jsonl|mix\.json)"
+)
+
+
+class BiLMSource(msgspec.Struct, forbid_unknown_fields=True):
+    """The biLM that a task reads: the model's digest, and the number and width of the layers taken
+    from it."""
+
+    digest: Sha256
+    layers: Annotated[int, Meta(ge=1, le=MAX_LAYERS + 1)]
+    dim: Annotated[int, Meta(ge=1, le=1 << 20)]
+
+
+class LinearShares(msgspec.Struct, forbid_unknown_fields=True):
+    """The shares of a seed's network and of the linear models of features, of vectors and of static
+    vectors, which have `rows` of weights, `width` and `static_width` numbers, in its answers.
+    `network_score` is the main score on dev without them."""
+
+    network: Annotated[float, Meta(ge=0)]
+    features: Annotated[float, Meta(ge=0)]
+    vectors: Annotated[float, Meta(ge=0)]
+    rows: Count
+    width: Count
+    network_score: float
+    static: Annotated[float, Meta(ge=0)] = 0.0
+    static_width: Count = 0
+
+
+class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of `task.json`; `digest` is the digest of all other fields.
+
+    `labels` and the tags' `scheme` are those of the training file; `bilm` is None without ELMo.
+    `scores` are those on dev, by seed; `counts` and the digests `data` are of the train and dev
+    examples; `files` has the SHA-256 of the other files. `columns` are those that the training file
+    was read with, by field. `linear` has the linear models' shares in the answers of each seed.
+    """
+
+    format: int
+    kind: str
+    settings: TaskSettings
+    labels: list[str]
+    scheme: str
+    tokenizer: Tokenization
+    bilm: BiLMSource | None
+    seeds: list[Count]
+    scores: dict[str, dict[str, float]]
+    counts: dict[str, dict[str, Count]]
+    data: dict[str, Sha256]
+    files: dict[str, Sha256]
+    digest: Sha256
+    columns: dict[str, str] = {}
+    linear: dict[str, LinearShares] = {}
+
+
+def write_task(record: TaskRecord, folder: Path) -> None:
+    """Write the record of a task's folder, with the digests of what was written there."""
+    paths = [folder / "words.json", *sorted(folder.glob("seed-*/*"))]
+    record.files = {path.relative_to(folder).as_posix(): sha256(path) for path in paths}
+    record.digest = record_digest(msgspec.to_builtins(record))
+    write_json(folder / TASK_FILE, msgspec.to_builtins(record))
+
+
+def read_task(folder: Path) -> TaskRecord:
+    """Read `task.json` of a task folder; raise `ElmoError` if it is missing, outdated or was
+    edited."""
+    file = folder / TASK_FILE
+    if not folder.exists():
+        names = [path.parent.name for path in sorted(folder.parent.glob(f"*/{TASK_FILE}"))]
+        hint = suggest_name(folder.name, names) or "; name another"
+        raise NotFound(f"{folder}: no such task folder{hint}")
+    content = read_json(file)
+    remedy = "train the task again with this version"
+    msgspec.convert(content, Header).check_version(file, "format", FORMAT, remake=remedy)
+    record = read_record(file, TaskRecord)
+    if record_digest(content) != record.digest:
+        raise Damaged(
+            f"{file}: was altered (its digest is {record_digest(content)[:12]}…, it says "
+            f"{record.digest[:12]}…); restore it or train the task again"
+        )
+    return record
+
+
+def best_seed(record: TaskRecord) -> int:
+    """Return the seed with the best score on dev; of equal ones, the first."""
+
+    def score(seed: int) -> float:
+        scores = record.scores.get(str(seed), {})
+        return scores.get("f1", scores.get("accuracy", 0.0))
+
+    return max(record.seeds, key=score)
+
+
+def record_digest(record: dict[str, Any]) -> str:
+    """Return the digest of the content of a `task.json`, which its field `digest` must equal."""
+    return digest({key: value for key, value in record.items() if key != "digest"})
+
+
+def read_curve(folder: Path, seed: int) -> list[dict[str, float]]:
+    """Read the training curve of a seed: `epoch`, `loss`, `lr` and the dev scores of each epoch."""
+    path = folder / f"seed-{seed}" / "curve.jsonl"
+    try:
+        lines = path.read_bytes().splitlines()
+        return [msgspec.json.decode(line, type=dict[str, float]) for line in lines]
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise ElmoError(f"{path}: not readable ({error}); train again") from None
