@@ -338,6 +338,8 @@ def test_several_stores_are_read_as_one(given: Path, tmp_path: Path) -> None:
     assert [n for block in joined.blocks() for n in block.sentence_ids] == list(range(len(whole)))
     documents = [joined.part(n).document_ids for n in joined.numbers()]
     assert all(one[-1] < two[0] for one, two in zip(documents, documents[1:], strict=False))
+    longer = FeatureStore([given / "old", paths[0]])  # the last of its 36 sentences is document 37
+    assert longer.sentences(38).tolist() == [36]
     assert (joined.counts.tokens, joined.counts.parts) == (whole.counts.tokens, 3)
     assert len({FeatureStore(path).digest for path in paths} | {joined.digest}) == 4
     assert FeatureStore(paths[:1]).digest == FeatureStore(paths[0]).digest

@@ -14,11 +14,13 @@ import pytest
 
 from elmo.data.shards import write_shards
 from elmo.errors import ElmoError, Mismatch
+from elmo.io.location import Location
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, writer
 from elmo.store.build import build, run_serially
 from elmo.store.layout import choose_layers
+from elmo.store.manifest import MANIFEST
 from elmo.store.verify import problems, verify
 from tests.files import contents
 
@@ -221,31 +223,35 @@ def test_whole_parts_are_kept_and_broken_ones_made_again(
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path / "store", work=tmp_path / "runs", run=stop_after_three, **given)
     assert not (tmp_path / "store").exists()
-    broken = sorted((tmp_path / "runs").glob("*/part-*.parquet"))[1]
+    foreign, broken, *_ = sorted((tmp_path / "runs").glob("*/part-*.parquet"))
+    shutil.copyfile(broken, foreign)
     broken.write_bytes(broken.read_bytes()[:-9])
     flipped = bytearray(types[0].read_bytes())
     flipped[len(flipped) // 9] ^= 1  # a value: most of a small file is its footer
     types[0].write_bytes(flipped)
     build(tmp_path / "store", work=tmp_path / "runs", run=count, **given)
-    assert wrote == [1, 2, 3]
+    assert wrote == [0, 1, 2, 3]
     assert contents(tmp_path / "store") == contents(made)
 
 
+@pytest.mark.parametrize("is_local", [True, False])
 def test_a_store_that_lacks_bytes_is_not_written(
-    tmp_path: Path, shards: Path, tiny_model_folder: Path
+    tmp_path: Path, shards: Path, tiny_model_folder: Path, is_local: bool
 ) -> None:
+    out = Location(tmp_path / "store" if is_local else "memory://lacking/store")
+
     def damage_one(kind: Any, arguments: Any, jobs: Any) -> list[Any]:
         made = list(run_serially(kind, arguments, jobs))
-        path = arguments[2].local / made[1].path
-        path.write_bytes(path.read_bytes()[:-9])
+        folder: Location = arguments[2]
+        folder.write(made[1].path, folder.read(made[1].path)[:-9])
         return made
 
     given = {"shards": shards, "model": tiny_model_folder, "settings": StoreSettings()}
-    with pytest.raises(ElmoError, match="store: truncated or altered"):
-        build(tmp_path / "store", work=tmp_path / "runs", run=damage_one, **given)
-    assert not (tmp_path / "store").exists()
-    build(tmp_path / "store", work=tmp_path / "runs", **given)
-    verify(tmp_path / "store")
+    with pytest.raises(ElmoError, match="store.*: truncated or altered"):
+        build(out, work=tmp_path / "runs", run=damage_one, **given)
+    assert not out.exists(MANIFEST)
+    build(out, work=tmp_path / "runs", **given)
+    verify(out)
 
 
 def test_another_model_than_the_stores_is_refused(made: Path, tiny_model_folder: Path) -> None:
@@ -254,6 +260,16 @@ def test_another_model_than_the_stores_is_refused(made: Path, tiny_model_folder:
         FeatureStore(made, model="f" * 64)
     with pytest.raises(ElmoError, match="nowhere: no such model folder"):
         FeatureStore(made, model="nowhere")
+
+
+def test_a_value_that_says_it_has_another_length_is_not_read(tmp_path: Path, made: Path) -> None:
+    folder = copy(made, tmp_path)
+    store = FeatureStore(made)
+    value = store[7][2].astype(np.float16).tobytes()
+    (path,) = (p for p in folder.glob("part-*") if value in p.read_bytes())
+    flip(path, path.read_bytes().index(value) - 4)
+    with pytest.raises(ElmoError, match=f"{path.name}: .*altered"):
+        FeatureStore(folder)[7]
 
 
 @pytest.mark.slow

@@ -92,6 +92,14 @@ def test_a_cluster_is_as_sure_as_its_weakest_link() -> None:
     assert clusters == [spans] and score == pytest.approx(0.6)
 
 
+def test_arguments_begin_before_they_go_on() -> None:
+    for number in range(12):
+        model, given = random_network("roles", number)
+        for tags, _ in model.answer(given, word_vectors):
+            for before, tag in itertools.pairwise(["O", *tags]):
+                assert tag[0] != "I" or before[1:] == tag[1:]
+
+
 def test_scores_by_label_are_those_of_scikit_learn() -> None:
     metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
     draw = np.random.default_rng(0)

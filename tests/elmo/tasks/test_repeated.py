@@ -10,7 +10,7 @@ from elmo.model.embedder import Embedder
 from elmo.tasks.comparison import evaluate_seeds
 from elmo.tasks.examples import Tagged
 from elmo.tasks.task import Task
-from elmo.tasks.vectors import EmbeddedVectors
+from elmo.tasks.vectors import EmbeddedVectors, build_sentence_store
 from tests.elmo.tasks.test_task import labelled, trained
 
 
@@ -33,6 +33,17 @@ def test_a_repeated_sentence_is_embedded_once(tiny_model_folder: Path) -> None:
     again = vectors(sentences[::-1])[::-1]
     assert counting.tokens == 4
     for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_embedded_has_the_numbers_of_a_store(
+    tmp_path: Path, tiny_model_folder: Path
+) -> None:
+    sentences = [("he", "has"), ("a", "gift")]
+    store = build_sentence_store(sentences, model=tiny_model_folder, work=tmp_path, layers=None)
+    embedded = EmbeddedVectors(Embedder.load(tiny_model_folder), layers=None)(sentences)
+    for one, other in zip(embedded, store(sentences), strict=True):
+        assert one.dtype == np.float16
         np.testing.assert_array_equal(one, other)
 
 

@@ -20,6 +20,7 @@ from elmo.io.location import Location
 from elmo.io.records import read_json
 from elmo.model.folder import copy_model
 from elmo.settings import StoreSettings
+from elmo.store import FeatureStore
 from elmo.store.build import build
 from elmo.tasks import kinds, train
 from elmo.tasks import task as tasks
@@ -50,8 +51,8 @@ from elmo.tasks.train import (
     predict_all,
     report_nothing,
 )
-from elmo.tasks.vectors import Vectors, build_sentence_store
-from tests.elmo.conftest import save_tiny_model
+from elmo.tasks.vectors import StoredVectors, Vectors, build_sentence_store
+from tests.elmo.conftest import make_store, save_tiny_model
 from tests.elmo.tasks.toys import DIM, LAYERS, examples, word_vectors
 from tests.files import contents
 
@@ -477,6 +478,15 @@ def test_each_model_has_a_store_of_the_sentences(tmp_path: Path, tiny_model_fold
     for number, model in enumerate(models, 1):
         build_sentence_store([("a",)], model=model, work=tmp_path / "work", layers=None)
         assert len(list((tmp_path / "work").iterdir())) == number
+
+
+def test_a_store_of_other_sentences_than_were_said_is_not_read(
+    tmp_path: Path, tiny_model_folder: Path
+) -> None:
+    store = FeatureStore(make_store(tmp_path, [["a"], ["gift"]], tiny_model_folder))
+    assert len(StoredVectors(store, sentences=[("a",), ("gift",)])([("gift",)])) == 1
+    with pytest.raises(ElmoError, match="does not hold 'has'"):
+        StoredVectors(store, sentences=[("a",), ("has",)])([("has",)])
 
 
 def test_a_store_is_used_where_it_holds_the_sentences(

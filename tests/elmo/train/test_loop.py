@@ -54,7 +54,7 @@ def job(
     bilm.reset_parameters(settings.seed)
     softmax = Softmax(len(WORDS), NETWORK.projection)
     softmax.reset_parameters(settings.seed)
-    counts = [100, 100, 1, *[50] * 10, *[1] * 10]
+    counts = [100, 100, 0, *[50] * 10, *[1] * 10]  # none is unknown where all words have a number
     return TrainingJob(
         bilm,
         softmax,

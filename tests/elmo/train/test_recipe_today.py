@@ -7,6 +7,7 @@ last window that is half empty, words that a step does not use. Masks of dropout
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from elmo.nn.dropout import dropout_keys, dropout_scales
 from elmo.nn.softmax import Softmax, sample_candidates
 from elmo.train.optimizer import Optimizer, has_weight_decay
 from elmo.train.step import Stepper, WorkerGroup
-from elmo.train.step_input import _seed
+from elmo.train.step_input import StepPreparer, _seed
 from tests.elmo.run_job import OPTIMIZER, TRAINING
 from tests.elmo.train.test_recipe_2018 import (
     CONFIG,
@@ -126,6 +127,19 @@ def test_three_steps_with_adamw_and_dropout(tmp_path: Path) -> None:
             for name, value in theirs.items():
                 expected = value.detach().numpy()
                 np.testing.assert_allclose(ours[name], expected, atol=1e-4, err_msg=name)
+
+
+def test_a_worker_drops_what_one_worker_alone_drops_of_its_rows(tmp_path: Path) -> None:
+    window = windows(tmp_path, [[WORDS[3]] * 4] * 6, block_sentences=1)[0]
+    places: dict[str, Any] = {"device": torch.device("cpu"), "pad": None, "gather": None}
+
+    def keys(rows: list[int]) -> Tensor:
+        preparer = StepPreparer(SETTINGS, words=len(WORDS), layers=3, rows=rows, **places)
+        found = preparer.prepare(window, step=1).keys_LB
+        assert found is not None
+        return found
+
+    assert torch.equal(keys([1, 2]), keys([0, 1, 2])[:, 1:])
 
 
 def test_workers_exchange_words_that_are_all_different(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from fsspec.config import conf, set_conf_env
@@ -512,6 +513,12 @@ def test_nothing_that_a_bucket_holds_is_written_outside_the_results(
     after = {path for path in project.parent.rglob("*") if "bucket" not in path.parts}
     assert not [path for path in after - before if path.is_file() and "cache" not in path.parts]
     assert not Path("dvc.lock").exists() and not Path(".git/config").exists()
+    for name in hostile[:4]:
+        Location(bucket).write(
+            "out/a.json", msgspec.json.encode(storage.Output("0" * 16, {name: 4}))
+        )
+        with pytest.raises(ElmoError, match="is not the name of a result"):
+            storage.read_output(bucket, "out/a")
     keys = ["bad/.dvc/cache/runs/ab/../../../../d"]
     job._inherit(SimpleNamespace(tree=lambda: keys, get=None), Path())  # nothing is asked for
 

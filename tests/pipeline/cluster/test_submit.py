@@ -112,7 +112,7 @@ def test_a_job_waits_for_what_saves_after_its_parent_died(tmp_path: Path) -> Non
     while not (tmp_path / "ready").exists():
         time.sleep(0.05)
     os.killpg(whole.pid, signal.SIGINT)
-    assert whole.wait(60) != 0
+    assert whole.wait(60) == 128 + signal.SIGINT
     assert (tmp_path / "saved").exists()
 
 

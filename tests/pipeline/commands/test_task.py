@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from elmo.errors import ElmoError, NotFound
 from pipeline.commands.cli import cli
 from pipeline.commands.task import _parse_settings
+from pipeline.tracking.task_runs import source_digest
 from tests.elmo.conftest import save_tiny_model
 
 SENTENCES = [
@@ -98,6 +99,13 @@ def test_what_cannot_be_predicted_is_counted(folder: Path) -> None:
     assert {line["label"] for line in lines} <= {"0", "1"}
     with pytest.raises(ElmoError, match="--as squad: .*questions .*class"):
         run("predict", "stars", "--input", "new.tsv", "--as", "squad")
+
+
+def test_a_folder_of_labelled_files_is_another_where_one_is_renamed(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("x O\n")
+    before = source_digest("train", tmp_path)
+    (tmp_path / "a.conll").rename(tmp_path / "b.conll")
+    assert source_digest("train", tmp_path) != before
 
 
 def test_the_baseline_needs_no_model(folder: Path) -> None:

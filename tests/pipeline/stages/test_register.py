@@ -44,7 +44,7 @@ def inputs(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 
 def score(value: float) -> dict[str, Any]:
     text = {"average": value, "forward": value, "backward": value, "tokens": 4}
-    return {"after": {"domain": text, "general": text}}
+    return {"before": {"general": text}, "after": {"domain": text, "general": text}}
 
 
 def alter(inputs: Path, *, by: float, perplexity: float | None = None, run_id: str = "") -> None:
@@ -210,12 +210,24 @@ def test_a_version_belongs_to_the_run_that_trained_it(inputs: Path) -> None:
     (logged,) = mlflow.MlflowClient().search_logged_models(["1"])
     assert logged.params["training.rows"] == "4"
     shown = {one.key: one.value for one in logged.metrics if one.key.startswith("perplexity")}
-    assert shown == {f"perplexity.after.{text}": 100.0 for text in ("domain", "general")}
+    compared = {f"perplexity.after.{text}": 100.0 for text in ("domain", "general")}
+    assert shown == compared | {"perplexity.before.general": 100.0}
+    assert {tag for tag in version.tags if tag.startswith("perplexity")} == {*compared}
     alter(inputs, by=0.1, perplexity=90.0, run_id="0" * 32)
     run(inputs)
     source = mlflow.MlflowClient().get_run(champion.list_versions("tiny")[0].run_id)
     assert source.data.tags["stage"] == "register", "the training run is in another registry"
     assert source.data.metrics["perplexity.after.domain"] == 90.0
+
+
+def test_versions_are_compared_by_the_text_that_is_held_out_alone(tmp_path: Path) -> None:
+    """Of two sentences the second is held out, or none is."""
+    digests = []
+    for number, words in enumerate(("ab", "cb", "ac", "ab")):
+        sentences, every = [[word] for word in words], 2 * (number < 3)
+        shards = write_shards(tmp_path / str(number), sentences, heldout_every=every)
+        digests.append(register.heldout_digest(shards))
+    assert digests[0] == digests[1] != digests[2] != "" and digests[3] == ""
 
 
 def test_a_model_that_can_not_serve_its_example_is_refused(
