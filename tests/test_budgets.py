@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_319,
     "research": 2_310,
     "benchmarks": 3_499,
-    "tests": 26_480,
+    "tests": 26_542,
 }
 
 

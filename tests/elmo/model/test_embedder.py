@@ -175,6 +175,10 @@ def test_encode_pools_the_tokens_of_raw_text(tiny_model: Model) -> None:
     np.testing.assert_allclose(whole[0], np.concatenate(parts, 1)[2], atol=1e-6)
     lengths = np.linalg.norm(embedder.encode(TEXTS, normalize=True), axis=1)
     np.testing.assert_allclose(lengths, [1, 0, 1], atol=1e-6)
+    of_tokens = np.concatenate(embedder.encode(TEXTS, "none", normalize=True))
+    np.testing.assert_allclose(np.linalg.norm(of_tokens, axis=1), np.ones(7), atol=1e-6)
+    (nothing,) = embedder.embed_stream([[]], layers=[2])
+    assert nothing.shape == (1, 0, embedder.dim)
     assert embedder.encode([]).shape == (0, embedder.dim)
 
 

@@ -90,8 +90,36 @@ def test_kept_spans_do_not_cross_and_are_the_best() -> None:
     for score, span in ((5, (0, 2)), (4, (1, 3)), (3, (1, 2)), (2, (0, 3))):
         scores[spans.index(span)] = score
     assert [spans[k] for k in model._prune(text, spans, scores)] == [(0, 2)]  # 0.4 of 4 tokens
+    assert model._prune(document("a"), [(0, 1)], torch.zeros(1)) == [0]  # one, of however few
     model.settings = task_settings("coreference", {"spans_per_token": 0.75, "span_tokens": 3})
     assert [spans[k] for k in model._prune(text, spans, scores)] == [(0, 2), (0, 3), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "crossing"), [((1, 4), (1, 2), (0, 3)), ((0, 3), (2, 3), (1, 4))]
+)
+def test_a_shorter_span_within_a_kept_one_lets_none_cross_it(
+    first: tuple[int, int], second: tuple[int, int], crossing: tuple[int, int]
+) -> None:
+    changes = {"words": "none", "characters": 0, "span_tokens": 3, "spans_per_token": 0.75}
+    model: Any = network("coreference", task_settings("coreference", changes), [])
+    text = document("a b c d")
+    spans = candidate_spans(text, 3)
+    scores = torch.zeros(len(spans))
+    for score, span in enumerate((crossing, second, first), 1):
+        scores[spans.index(span)] = score
+    kept = [spans[k] for k in model._prune(text, spans, scores)]
+    assert first in kept and second in kept and crossing not in kept
+
+
+def test_distances_of_antecedents_have_the_papers_buckets() -> None:
+    settings = task_settings("coreference", {"words": "none", "characters": 0, "hidden": 50})
+    model: Any = network("coreference", settings, []).eval()
+    width = (model.pair[0].in_features - model.distance.embedding_dim) // 3
+    nothing = torch.zeros(80, width), torch.zeros(80), torch.zeros(80, 1, dtype=torch.long)
+    scores = model._score_pairs(*nothing)[:, 0].tolist()  # of each with the first
+    begins = [k for k in range(1, 80) if scores[k] != scores[k - 1]]
+    assert begins == [1, 2, 3, 4, 5, 8, 16, 32, 64]
 
 
 def test_links_make_clusters() -> None:

@@ -22,7 +22,7 @@ from elmo.model.folder import copy_model
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.tasks import kinds, train
+from elmo.tasks import comparison, kinds, train
 from elmo.tasks import task as tasks
 from elmo.tasks.comparison import evaluate_seeds, seeds_still_improving
 from elmo.tasks.examples import (
@@ -716,3 +716,14 @@ def test_a_training_that_was_still_improving_is_known(tmp_path: Path, epochs: in
     changes = {"epochs": epochs, "lr": 0.0}
     out = taught("classification", *[labelled("classification", 9)] * 2, tmp_path, changes=changes)
     assert seeds_still_improving(out) == ([0] if epochs == 1 else [])
+
+
+def test_the_best_score_so_far_falls_in_no_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = trained("pairs", tmp_path, None, changes={"elmo": "none", "epochs": 1}, count=8)
+    curve = [
+        {"epoch": k, "loss": 0.9, "accuracy": score} for k, score in enumerate((0.3, 0.5, 0.4))
+    ]
+    monkeypatch.setattr(comparison, "read_curve", lambda *_: curve)
+    assert comparison.best_by_epoch(out) == [[0.3, 0.5, 0.5]]

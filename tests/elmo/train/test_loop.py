@@ -389,6 +389,17 @@ def test_the_clock_of_the_first_worker_alone_counts(monkeypatch: pytest.MonkeyPa
     assert asked == [[0, 1, agreement.AGREE_STEPS], [0, 0, 0]]
 
 
+def test_a_checkpoint_is_due_minutes_after_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    agreed, due = agreement.StopAndSave(WorkerGroup(), minutes=2), []
+    for step, clock[0] in enumerate((119.0, 120.0, 239.0, 240.0)):
+        due.append(agreed.agree(step, bool, at_once=False)[1])
+        if due[-1]:
+            agreed.note_checkpoint()
+    assert due == [False, True, False, True]
+
+
 def test_gradients_of_a_token_s_occurrences_add_up_in_float32() -> None:
     """A token that fills a third of a window: in bfloat16 its sum would be far off."""
     torch.manual_seed(0)

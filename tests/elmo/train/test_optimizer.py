@@ -38,13 +38,14 @@ def take(optimizer: Optimizer, gradient: Tensor, step: int, rows: Tensor | None 
     optimizer.update({"w": gradient}, step=step, word_rows=used)
 
 
-@pytest.mark.parametrize("settings", [ADAGRAD, ADAMW], ids=["adagrad", "adamw"])
+@pytest.mark.parametrize("settings", [ADAGRAD, replace(ADAGRAD, epsilon=0.5), ADAMW])
 def test_dense_updates_are_torchs_own(settings: OptimizerSettings) -> None:
     ours, theirs = matrix(0), matrix(0).requires_grad_()
     optimizer = make(settings, ours)
     reference: torch.optim.Optimizer
     if settings.name == "adagrad":
-        reference = torch.optim.Adagrad([theirs], lr=0.2, initial_accumulator_value=1.0, eps=0.0)
+        options: Any = {"initial_accumulator_value": 1.0, "eps": settings.epsilon}
+        reference = torch.optim.Adagrad([theirs], lr=0.2, **options)
     else:
         reference = torch.optim.AdamW([theirs], lr=0.01, betas=(0.9, 0.99), weight_decay=0.1)
     for step in range(5):

@@ -185,6 +185,13 @@ def test_the_pointers_stay_where_the_url_is_a_slip(project: Path, bucket: str, n
     assert len(list(Path("data").rglob(".stored"))) == 2
 
 
+def test_the_only_output_is_made_again_where_it_is_lost(project: Path, bucket: str) -> None:
+    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
+    run(*CORPUS)
+    storage.read_from(Location("data/corpus")).remove()
+    assert storage.delete_lost_pointers(bucket) == ["data/corpus"]
+
+
 def test_work_in_progress_is_found_from_a_machine_of_another_name(
     tokenized: Path, bucket: str, tmp_path: Path
 ) -> None:
