@@ -1,13 +1,13 @@
-"""Measure every claim of speed on this machine, one after another, and update docs/benchmarks.md.
+"""Run every benchmark on this machine, one after another, and update docs/benchmarks.md.
 
-    python -m benchmarks --text TEXT --raw TEXT --model FOLDER …      measures, then draws the page
-    python -m benchmarks                                             draws the page alone
-    python -m benchmarks --only embedding_small --text TEXT
+    python -m benchmarks --text TEXT --raw TEXT --model FOLDER …     run benchmarks, update the page
+    python -m benchmarks                                             only update the page
+    python -m benchmarks --only embedding_small --text TEXT          run one benchmark
 
 `--text` has one sentence per line, with tokens separated by spaces; `--raw` is any text. Other
 implementations run in separate environments, which `--peers FOLDER` creates once. A benchmark whose
 options are missing keeps its earlier figures; the page shows the processor, date and commit of each
-row. Do not use the machine for anything else in the meantime.
+row. While benchmarks run, use the machine for nothing else.
 """
 
 import argparse
@@ -31,37 +31,38 @@ _MARK = re.compile(r"(<!-- rows -->\n).*(<!-- end -->)", re.DOTALL)
 
 
 def main() -> None:
-    """Run the benchmarks whose options are given, save their figures and draw the page."""
+    """Run the benchmarks whose options are given, save their figures and update the page."""
     options = _parse_options()
     values = {name.replace("_", "-"): value for name, value in vars(options).items() if value}
     if options.peers:
-        values |= peers.interpreters(options.peers)
+        values |= peers.find_interpreters(options.peers)
     for benchmark in BENCHMARKS:
-        if _is_run(benchmark, values, selected=options.only):
-            for name in benchmark.needs:
+        if _should_run(benchmark, values, options.only):
+            for name in benchmark.required_options:
                 if name in peers.PEERS:
-                    peers.make(name, Path(values[name]))
-            keep(benchmark, _measure(benchmark, values))
-    text = redraw_table(PAGE.read_text(encoding="utf-8"), _result_files())
+                    peers.make_environment(name, Path(values[name]))
+            save_figures(benchmark, _measure(benchmark, values))
+    text = redraw_table(PAGE.read_text(encoding="utf-8"), _read_results())
     PAGE.write_text(text, encoding="utf-8")
     print(f"benchmarks: {PAGE.relative_to(ROOT)}")
 
 
-def _is_run(benchmark: Benchmark, values: Mapping[str, Any], *, selected: Sequence[str]) -> bool:
-    if selected:
-        if benchmark.name in selected and (lacking_needs := set(benchmark.needs) - values.keys()):
-            need = sorted(lacking_needs)[0]
-            option = f"--{'peers' if need in peers.PEERS else need}"
-            sys.exit(f"error: {benchmark.name} needs {need if option[2:] in values else option}")
-        return benchmark.name in selected
+def _should_run(benchmark: Benchmark, values: Mapping[str, Any], only_names: Sequence[str]) -> bool:
+    missing_options = sorted(set(benchmark.required_options) - values.keys())
+    if only_names:
+        if benchmark.name in only_names and missing_options:
+            option = f"--{'peers' if missing_options[0] in peers.PEERS else missing_options[0]}"
+            need = missing_options[0] if option[2:] in values else option
+            sys.exit(f"error: {benchmark.name} needs {need}")
+        return benchmark.name in only_names
     if benchmark.on_gpu and not _has_gpu():
         return False
     has_input = any(name in values for name in ("text", "raw", "model"))
-    return has_input and values.keys() >= set(benchmark.needs)
+    return has_input and not missing_options
 
 
 def _has_gpu() -> bool:
-    import torch  # slow to load, and the page alone is drawn without it
+    import torch  # slow to import; updating the page alone does not need it
 
     return torch.cuda.is_available()
 
@@ -69,28 +70,28 @@ def _has_gpu() -> bool:
 def _measure(benchmark: Benchmark, values: Mapping[str, Any]) -> dict[str, Any]:
     """Run the command; return its figures with the date, the commit and the command line."""
     words = [str(values[w[1:-1]]) if w.startswith("{") else w for w in benchmark.command]
-    print(f"{benchmark.name}: about {benchmark.minutes} min", file=sys.stderr)
-    began = time.monotonic()
+    print(f"{benchmark.name}: takes about {benchmark.minutes} min", file=sys.stderr)
+    start_time = time.monotonic()
     command = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]]
     process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if process.returncode:
-        sys.exit(f"error: {benchmark.name} ended with {process.returncode}; see its output above")
+        sys.exit(f"error: {benchmark.name} failed ({process.returncode}); see its output above")
     figures: dict[str, Any] = json.loads(process.stdout[process.stdout.index("{") :])
     return figures | {
         "command": " ".join(["python", "-m", f"benchmarks.{words[0]}", *benchmark.command[1:]]),
         "date": datetime.date.today().isoformat(),
-        "commit": _commit(),
-        "minutes": round((time.monotonic() - began) / 60, 1),
+        "commit": _current_commit(),
+        "minutes": round((time.monotonic() - start_time) / 60, 1),
     }
 
 
-def keep(benchmark: Benchmark, figures: Mapping[str, Any]) -> None:
-    """Write the figures to the file from which the page is drawn."""
+def save_figures(benchmark: Benchmark, figures: Mapping[str, Any]) -> None:
+    """Write the figures to the benchmark's JSON file, which the page is made from."""
     text = json.dumps(figures, indent=1) + "\n"
     (RESULTS / f"{benchmark.name}.json").write_text(text, encoding="utf-8")
 
 
-def _result_files() -> dict[str, dict[str, Any]]:
+def _read_results() -> dict[str, dict[str, Any]]:
     files = {item.name: RESULTS / f"{item.name}.json" for item in BENCHMARKS}
     return {
         name: json.loads(file.read_text(encoding="utf-8"))
@@ -100,26 +101,26 @@ def _result_files() -> dict[str, dict[str, Any]]:
 
 
 def redraw_table(page: str, results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page with its table redrawn; rows without figures are left out."""
-    lines = ["| what | against | | measured on | command |", "|---|---|---|---|---|"]
+    """Return the page with a new table; a row that has no figures is left out."""
+    lines = ["| measured | compared with | result | machine | command |", "|---|---|---|---|---|"]
     for benchmark in BENCHMARKS:
         if benchmark.name not in results:
             continue
         figures = results[benchmark.name]
         command = " ".join(benchmark.command).replace("{", "").replace("}", "")
-        machine = _describe_machine(figures, on_gpu=benchmark.on_gpu)
-        ends = f"{machine} | `benchmarks.{command}`"
+        machine = _format_machine(figures, on_gpu=benchmark.on_gpu)
+        last_cells = f"{machine} | `benchmarks.{command}`"
         for row in benchmark.rows:
             if cell := row.cell(figures):
-                lines.append(f"| {row.claim} | {row.against} | {cell} | {ends} |")
-                ends = "″ | ″"
+                lines.append(f"| {row.claim} | {row.baseline} | {cell} | {last_cells} |")
+                last_cells = "″ | ″"
     if not _MARK.search(page):
-        sys.exit("error: the page has no <!-- rows --> and <!-- end -->; put them around the table")
+        sys.exit(f"error: {PAGE}: put <!-- rows --> and <!-- end --> around the table")
     table = "\n".join(lines) + "\n"
     return _MARK.sub(lambda match: match[1] + table + match[2], page)
 
 
-def _describe_machine(figures: Mapping[str, Any], *, on_gpu: bool) -> str:
+def _format_machine(figures: Mapping[str, Any], *, on_gpu: bool) -> str:
     machine = figures.get("machine", {})
     units = [u for u in machine.get("units", []) if u not in ("AVX2", "AVX-512")] or ["AVX2 alone"]
     processor = re.sub(r"\(\w+\)| Processor", "", machine.get("processor", "x86-64")).strip()
@@ -129,7 +130,7 @@ def _describe_machine(figures: Mapping[str, Any], *, on_gpu: bool) -> str:
     return f"{text}, {figures['date']}, {figures['commit']}"
 
 
-def _commit() -> str:
+def _current_commit() -> str:
     git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
 
@@ -138,21 +139,21 @@ def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m benchmarks", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--text", type=_file, help="text, one tokenized sentence per line")
-    parser.add_argument("--raw", type=_file, help="any text")
-    parser.add_argument("--model", type=_file, help="model folder")
-    parser.add_argument("--tags-train", type=_file, help="tagged sentences to train on, CoNLL-U")
-    parser.add_argument("--tags-dev", type=_file, help="tagged sentences, dev split")
-    parser.add_argument("--questions", type=_file, help="questions in SQuAD's JSON format")
-    parser.add_argument("--fasttext", type=_file, help="word vectors, word2vec text format")
-    parser.add_argument("--peers", type=Path, help="folder for the others' environments")
+    parser.add_argument("--text", type=_check_path, help="text, one tokenized sentence per line")
+    parser.add_argument("--raw", type=_check_path, help="any text")
+    parser.add_argument("--model", type=_check_path, help="model folder")
+    parser.add_argument("--tags-train", type=_check_path, help="tagged sentences, CoNLL-U")
+    parser.add_argument("--tags-dev", type=_check_path, help="tagged sentences of the dev split")
+    parser.add_argument("--questions", type=_check_path, help="questions in SQuAD's JSON format")
+    parser.add_argument("--fasttext", type=_check_path, help="word vectors, word2vec text format")
+    parser.add_argument("--peers", type=Path, help="folder for environments of other libraries")
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="NAME", choices=[item.name for item in BENCHMARKS]
     )
     return parser.parse_args()
 
 
-def _file(path: str) -> Path:
+def _check_path(path: str) -> Path:
     if not Path(path).exists():
         raise argparse.ArgumentTypeError(f"{path}: no such file or folder")
     return Path(path).absolute()

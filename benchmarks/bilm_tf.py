@@ -3,21 +3,21 @@
     python -m benchmarks.bilm_tf TEXT training|embedding --peer PYTHON … [--repeat 3] [--threads 2]
 
 TEXT has one sentence per line, with tokens separated by spaces. PYTHON is the interpreter of an
-environment with bilm 0.1.post5 and TensorFlow 1.15, or 2.15 with the interface of version 1. Pass
-several to measure each. All sides use the same text, vocabulary and number of threads. They take
-turns, and each pass is a separate process.
+environment with bilm 0.1.post5 and TensorFlow 1.15 or 2.15, which also has the API of version 1.
+Pass several to measure each. All sides use the same text, vocabulary and number of threads. They
+run in turn, and each pass is a separate process.
 
-`training`  the unchanged `bilm.training.train` with the recipe of 2018 (128 × 20 tokens, 8192
-            candidates, Adagrad, dropout 0.1), compared with our step
-`embedding` its Batcher and BidirectionalLanguageModel with 64 sentences per batch, compared with
-            our embedder; `elmo.interop.files_of_2018` exports the random weights
+`training`  compares the unchanged `bilm.training.train` with our training step, both with the
+            recipe of 2018 (128 × 20 tokens, 8192 candidates, Adagrad, dropout 0.1)
+`embedding` compares bilm's Batcher and BidirectionalLanguageModel, 64 sentences per batch, with our
+            embedder, both with the same random weights (`elmo.interop.files_of_2018` exports them)
 
 bilm-tf computes in float32. Our side also runs in bfloat16 if the CPU supports it. Prints JSON:
-median tokens per second (in training, a token counts once for both directions), the ratio of each
-pair of passes, and peak memory.
+median tokens per second (in training, a token counts once for both directions), the median ratio of
+the speeds of each pair of passes, and peak memory.
 """
 
-from __future__ import annotations  # the peer's Python is 3.7, and lacks torch and elmo
+from __future__ import annotations  # bilm's Python is 3.7, without torch and elmo
 
 import argparse
 import json
@@ -40,10 +40,11 @@ def main() -> None:
     """Run both sides in turn and print the figures."""
     options = _parse_options()
     if options.folder:
-        print(json.dumps({"training": _train, "embedding": _embed}[options.what](options)))
+        is_training = options.workload == "training"
+        print(json.dumps((_measure_training if is_training else _measure_embedding)(options)))
         return
     from benchmarks import embedding, lm_text, training
-    from benchmarks.machine import precisions, show
+    from benchmarks.machine import precisions, print_figures
 
     sides = [f"ours {precision}" for precision in precisions()]
     runs: dict[str, list[Any]] = {side: [] for side in (*options.peer, *sides)}
@@ -52,29 +53,29 @@ def main() -> None:
         embedding.make_weights(folder, options.size)
         training.prepare_text(options.text, folder)
         text = folder / "text"
-        _, vocabulary = lm_text.prepare(folder / "shards", train=text, heldout=text)
+        _, vocabulary = lm_text.prepare_shards(folder / "shards", train=text, heldout=text)
         (folder / "words").write_text("\n".join(vocabulary.words) + "\n", encoding="utf-8")
-        steps = argparse.Namespace(**vars(options) | {"what": "steps"})
+        step_options = argparse.Namespace(**vars(options) | {"comparison": "steps"})
         for _ in range(options.repeat):
             for side, side_runs in runs.items():
                 if side in options.peer:
                     side_runs.append(_run_peer(side, options, name))
-                elif options.what == "training":
-                    side_runs.append(training.run(steps, name, side)[0])
+                elif options.workload == "training":
+                    side_runs.append(training.run_side(step_options, name, side)[0])
                 else:
-                    side_runs.append(embedding.run(options, name, *side.split()))
+                    side_runs.append(embedding.run_side(options, name, *side.split()))
     figures: dict[str, Any] = {}
     for python in options.peer:
         peer = f"bilm-tf on TensorFlow {runs[python][0]['tensorflow']}"
-        figures[peer] = training.figures_of(runs[python])
+        figures[peer] = training.summarize_runs(runs[python])
         for side in sides:
-            figures[side] = training.figures_of(runs[side])
-            figures[f"{side} / {peer}"] = training.ratio(runs[side], runs[python])
-    show(figures)
+            figures[side] = training.summarize_runs(runs[side])
+            figures[f"{side} / {peer}"] = training.median_ratio(runs[side], runs[python])
+    print_figures(figures)
 
 
 def _run_peer(python: str, options: argparse.Namespace, folder: str) -> dict[str, Any]:
-    command = [python, __file__, str(options.text), options.what, "--folder", folder]
+    command = [python, __file__, str(options.text), options.workload, "--folder", folder]
     for name in ("rows", "steps", "sentences"):
         command += [f"--{name}", str(getattr(options, name))]
     threads = {
@@ -88,17 +89,17 @@ def _run_peer(python: str, options: argparse.Namespace, folder: str) -> dict[str
     return json.loads(process.stdout.strip().splitlines()[-1])
 
 
-def _train(options: argparse.Namespace) -> dict[str, Any]:
-    """Run bilm's own training until the text ends; a step lasts from one batch to the next."""
-    _tensorflow()
+def _measure_training(options: argparse.Namespace) -> dict[str, Any]:
+    """Run bilm's own training; a step lasts from one batch to the next."""
+    _import_tensorflow()
     from bilm.data import BidirectionalLMDataset
     from bilm.training import load_vocab, train
 
     vocabulary = load_vocab(str(options.folder / "words"), 50)
     text = BidirectionalLMDataset(str(options.folder / "text"), vocabulary, shuffle_on_load=True)
-    recipe = json.loads((options.folder / "options.json").read_text(encoding="utf-8"))
-    recipe["char_cnn"]["n_characters"] = 261  # without the padding that embedding adds
-    recipe.update(
+    bilm_options = json.loads((options.folder / "options.json").read_text(encoding="utf-8"))
+    bilm_options["char_cnn"]["n_characters"] = 261  # without the padding symbol of embedding
+    bilm_options.update(
         bidirectional=True,
         dropout=0.1,
         all_clip_norm_val=10.0,
@@ -111,20 +112,20 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
     )
     seconds = []
 
-    class Timed:
+    class TimedDataset:
         def iter_batches(self, rows: int, window: int) -> object:
             for batch in islice(text.iter_batches(rows, window), WARM_UP + options.steps):
-                began = time.perf_counter()
+                start_time = time.perf_counter()
                 yield batch
-                seconds.append(time.perf_counter() - began)
+                seconds.append(time.perf_counter() - start_time)
 
     with tempfile.TemporaryDirectory() as folder:
-        train(recipe, Timed(), n_gpus=1, tf_save_dir=folder, tf_log_dir=folder)
-    return _figures(options.rows * 20 / median(seconds[WARM_UP:]))
+        train(bilm_options, TimedDataset(), n_gpus=1, tf_save_dir=folder, tf_log_dir=folder)
+    return _describe_run(options.rows * 20 / median(seconds[WARM_UP:]))
 
 
-def _embed(options: argparse.Namespace) -> dict[str, Any]:
-    tf = _tensorflow()
+def _measure_embedding(options: argparse.Namespace) -> dict[str, Any]:
+    tf = _import_tensorflow()
     from bilm import Batcher, BidirectionalLanguageModel
 
     lines = options.text.read_text(encoding="utf-8").splitlines()
@@ -142,13 +143,13 @@ def _embed(options: argparse.Namespace) -> dict[str, Any]:
                 session.run(layers, {ids: batch})
 
         embed(sentences[: 2 * BATCH])
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         embed(sentences)
-        return _figures(sum(map(len, sentences)) / (time.perf_counter() - began))
+        return _describe_run(sum(map(len, sentences)) / (time.perf_counter() - start_time))
 
 
-def _tensorflow() -> Any:
-    """Import TensorFlow 1, or its interface in TensorFlow 2, under the name that bilm imports."""
+def _import_tensorflow() -> Any:
+    """Import TensorFlow 1, or its API in TensorFlow 2, as `tensorflow`, which bilm imports."""
     import tensorflow as tf
 
     if tf.__version__.startswith("2."):
@@ -157,7 +158,7 @@ def _tensorflow() -> Any:
     return sys.modules["tensorflow"]
 
 
-def _figures(rate: float) -> dict[str, Any]:
+def _describe_run(rate: float) -> dict[str, Any]:
     import tensorflow
 
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -168,7 +169,7 @@ def _figures(rate: float) -> dict[str, Any]:
 def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("text", type=Path)
-    parser.add_argument("what", choices=["training", "embedding"])
+    parser.add_argument("workload", choices=["training", "embedding"])
     parser.add_argument("--peer", nargs="+", help="interpreters of environments with bilm")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)

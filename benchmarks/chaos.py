@@ -1,18 +1,17 @@
-"""Run the pipeline on several Ray nodes of this machine while its parts are killed one by one.
+"""Run the pipeline on several Ray nodes of this machine and kill its parts, one at a time.
 
     python -m benchmarks.chaos [--minutes 15] [--every 15] [--each 4] [--nodes 3] [--seed 1]
                                [--text-kb 1500] [--s3]
 
-Runs `dvc repro features` repeatedly, each time in an empty project, on a Ray cluster with an MLflow
-server. With `--s3` it runs the whole graph, with data and models only on moto's S3 server. While
-the cluster works, one part is killed (SIGKILL) every few seconds, chosen at random from the seed:
-an actor that tokenizes, counts or embeds, a training worker, another Ray task, a node, a node's
-raylet alone, Ray's head, the tracking server, or the stage itself. In one stage of a pass at most
-`--each` parts are killed, so that the pass reaches the next stage. Parts of the cluster are
-restarted after a few seconds. If the command has ended, it is run again, as a user would do. At the
-end of each pass, its files and losses are compared with those of an undisturbed run. Prints each
-kill (the stage, and what was killed), and as JSON the kills by kind, the training steps that were
-repeated, and how the commands ended.
+Runs `dvc repro features` repeatedly (each run is a pass), each time in an empty project, on a Ray
+cluster with an MLflow server. With `--s3`, a pass runs the whole graph and keeps data and models
+only on moto's S3 server. While the cluster works, one part is killed (SIGKILL) about every
+`--every` seconds. It is drawn at random, with `--seed`, among: an actor that tokenizes, counts or
+embeds; a training worker; another Ray task; a node; the raylet of a node; Ray's head; the tracking
+server; the stage itself. At most `--each` parts are killed per stage, so that each stage can
+finish. Killed parts of the cluster restart after a few seconds, and a command that ended is run
+again. At the end of each pass, its files and losses are compared with those of an undisturbed run.
+Prints each kill, then JSON: kills by kind, repeated training steps, and the error of each command.
 """
 
 import argparse
@@ -35,23 +34,23 @@ import fsspec
 import psutil
 import yaml
 
-from benchmarks.machine import show
+from benchmarks.machine import print_figures
 from elmo.io.location import Location
 from elmo.io.records import read_record, sha256
 from pipeline.cluster.job import STORED
 from pipeline.cluster.storage import Pointer, files_of, read_output
 
 ROOT = Path(__file__).resolve().parents[1]
-RESTART_SECONDS = 5.0  # until a lost part of the cluster, or an ended command, starts again
-SETTLED = 25.0  # seconds for which what has been started is left in peace
-POLL_SECONDS = 0.2  # seconds between two looks at what is finished
-TITLES = {"ray::Actor.": "actor", "ray::RayTrainWorker": "trainer", "ray::": "task"}
-IDLE = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::TrainController")
-# How likely each kind is chosen, relative to the others that are there.
-WEIGHTS = {"task": 9, "actor": 9, "trainer": 9, "node": 3, "raylet": 2, "stage": 2}
-WEIGHTS |= {"head": 1, "server": 1}
+RESTART_SECONDS = 5.0  # from the end of a part or command to its restart
+SETTLING_SECONDS = 25.0  # a part that started more recently is not killed
+POLL_SECONDS = 0.2
+KIND_BY_TITLE = {"ray::Actor.": "actor", "ray::RayTrainWorker": "trainer", "ray::": "task"}
+IDLE_TITLES = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::TrainController")
+# The relative probability that a part of each kind is killed.
+KILL_WEIGHTS = {"task": 9, "actor": 9, "trainer": 9, "node": 3, "raylet": 2, "stage": 2}
+KILL_WEIGHTS |= {"head": 1, "server": 1}
 BUCKET = "s3://chaos"
-RESULT = re.compile(r"weights\.safetensors|.*\.arrow|.*-[0-9]{5}-.*")
+RESULT_NAME = re.compile(r"weights\.safetensors|.*\.arrow|.*-[0-9]{5}-.*")
 WORDS = "a cat sat on the mat while an old dog slept near my open door and rain fell".split()
 
 
@@ -65,71 +64,72 @@ def accepts_connections(address: str) -> bool:
 
 @dataclass
 class Trial:
-    """The record of all passes: the stage and kind of each kill, the training steps repeated, and
-    the error line of each command that ended early."""
+    """The record of all passes: the stage and kind of each kill, the number of repeated training
+    steps, and the error line of each command that failed."""
 
     kills: list[tuple[str, str]] = field(default_factory=list)
     passes: int = 0
     unequal_passes: int = 0
-    steps_again: int = 0
-    ended: list[str] = field(default_factory=list)
-    began: float = field(default_factory=time.monotonic)
+    repeated_steps: int = 0
+    error_lines: list[str] = field(default_factory=list)
+    start_time: float = field(default_factory=time.monotonic)
 
     def seconds(self) -> float:
-        """Return the seconds since the trial began."""
-        return time.monotonic() - self.began
+        """Return the seconds since the start of the trial."""
+        return time.monotonic() - self.start_time
 
 
 def main() -> None:
-    """Run passes until the time is over, then print the table."""
+    """Run passes until `--minutes` are over, then print the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=15.0)
-    parser.add_argument("--every", type=float, default=15.0, help="seconds between two kills")
-    parser.add_argument("--each", type=int, default=4, help="most kills in one stage of a pass")
+    parser.add_argument("--every", type=float, default=15.0, help="mean seconds between two kills")
+    parser.add_argument("--each", type=int, default=4, help="maximum kills per stage in a pass")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--text-kb", type=int, default=1500)
     parser.add_argument("--s3", action="store_true", help="keep data and models only on S3")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started ends as well
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the cluster is stopped too
     with tempfile.TemporaryDirectory(prefix="chaos") as name:
         home = Path(name)
         _write_text(home / "text.txt", options.text_kb)
-        calm = _project(home, "calm")
-        began = time.monotonic()
+        project = _make_project(home, "calm")
+        start_time = time.monotonic()
         targets = () if options.s3 else ("features",)
-        if code := Command(calm, {"ELMO_WORKERS": "1", "ELMO_CPUS": "1"}, targets).process.wait():
-            sys.exit(f"undisturbed, it ended with {code}: {(calm / 'log').read_text()[-2000:]}")
-        expected = results(calm)
-        print(
-            f"undisturbed: {len(expected)} results in {time.monotonic() - began:.0f} s", flush=True
-        )
+        command = Command(project, {"ELMO_WORKERS": "1", "ELMO_CPUS": "1"}, targets)
+        if code := command.process.wait():
+            log = command.log.read_text()[-2000:]
+            sys.exit(f"error: the undisturbed run failed ({code}): {log}")
+        expected = count_results(project)
+        seconds = time.monotonic() - start_time
+        print(f"undisturbed: {len(expected)} results in {seconds:.0f} s", flush=True)
         with Cluster(home, options.nodes, s3=options.s3) as cluster:
-            trial = disturb(home, cluster, expected, options)
-    show(
+            trial = run_passes(home, cluster, expected, options)
+    print_figures(
         {
             "minutes": options.minutes,
             "seed": options.seed,
             "passes": trial.passes,
             "passes_with_other_results": trial.unequal_passes,
             "kills": Counter(kind for _, kind in trial.kills),
-            "steps_again": trial.steps_again,
-            "commands_that_ended": trial.ended,
+            "steps_again": trial.repeated_steps,
+            "commands_that_ended": trial.error_lines,
         }
     )
     sys.exit(1 if trial.unequal_passes else 0)
 
 
 def _write_text(path: Path, kilobytes: int) -> None:
-    draw = random.Random(1)
+    rng = random.Random(1)
     with path.open("w") as file:
         while file.tell() < 1000 * kilobytes:
-            file.write(" ".join(draw.choices(WORDS, k=draw.randint(4, 30))) + "\n")
-            file.write("\n" * (draw.random() < 0.1))
+            file.write(" ".join(rng.choices(WORDS, k=rng.randint(4, 30))) + "\n")
+            file.write("\n" * (rng.random() < 0.1))
 
 
-def _project(home: Path, name: str) -> Path:
-    """Make an empty project with this graph, the text, and a tiny network."""
+def _make_project(home: Path, name: str) -> Path:
+    """Make a project with this repository's `dvc.yaml`, the text and a tiny network."""
     folder = home / name
     folder.mkdir()
     (folder / "dvc.yaml").write_text((ROOT / "dvc.yaml").read_text())
@@ -143,27 +143,27 @@ def _project(home: Path, name: str) -> Path:
     params["labels"] |= {"package": "click", "train": 40, "dev": 20, "test": 20}
     params["tasks"] = {}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
-    command = [_program("dvc"), "init", "--no-scm", "--quiet"]
+    command = [_program_path("dvc"), "init", "--no-scm", "--quiet"]
     subprocess.run(command, cwd=folder, env=_environment(), check=True)
     return folder
 
 
-def results(project: Path) -> Counter[str]:
-    """Return the name and SHA-256 of each shard, weights file and part, and the perplexity of each
-    recorded step, with how often each occurs."""
+def count_results(project: Path) -> Counter[str]:
+    """Count the results of a project: name and SHA-256 of each shard, weights file and part of a
+    store, and the line with the perplexity of each recorded step."""
     paths = [
         project / "models" / stage / "weights.safetensors" for stage in ("pretrain", "finetune")
     ]
     paths += (project / "data" / "shards").rglob("*.arrow")
     paths += (project / "data" / "features").rglob("*-?????-*")
     files = {f"{path.relative_to(project)} {sha256(path)}" for path in paths if path.exists()}
-    for mark in project.rglob(STORED):  # what is at a URL
-        url, name = f"{BUCKET}/{project.name}", read_record(mark, Pointer).folder
+    for file in project.rglob(STORED):  # a pointer to an output at a URL
+        url, name = f"{BUCKET}/{project.name}", read_record(file, Pointer).folder
         record = read_output(url, name)
         assert record is not None, f"{url}/{name}"
         out = files_of(url, name, record)
-        names = [name for name in out.tree() if RESULT.fullmatch(name.rpartition("/")[2])]
-        files |= {f"{mark.parent.relative_to(project)}/{name} {out.sha256(name)}" for name in names}
+        names = [name for name in out.tree() if RESULT_NAME.fullmatch(name.rpartition("/")[2])]
+        files |= {f"{file.parent.relative_to(project)}/{name} {out.sha256(name)}" for name in names}
     curves = (project / "curves").glob("*/train.tsv")
     perplexity_lines = [
         f"{path.parent.name} " + " ".join(line.split("\t")[:3])
@@ -173,54 +173,54 @@ def results(project: Path) -> Counter[str]:
     return Counter([*files, *perplexity_lines])
 
 
-def disturb(
+def run_passes(
     home: Path, cluster: "Cluster", expected: Counter[str], options: argparse.Namespace
 ) -> Trial:
-    """Run passes with kills until the time is over; the last pass finishes without more kills."""
-    draw, trial = random.Random(options.seed), Trial()
+    """Run passes with kills until the time is over; then the last pass finishes undisturbed."""
+    rng, trial = random.Random(options.seed), Trial()
     while trial.seconds() < 60 * options.minutes:
-        project = _project(home, f"pass{trial.passes}")
-        _pass(project, cluster, trial, draw, options)
+        project = _make_project(home, f"pass{trial.passes}")
+        _run_pass(project, cluster, trial, rng, options)
         trial.passes += 1
-        is_equal = results(project) == expected
+        is_equal = count_results(project) == expected
         trial.unequal_passes += not is_equal
-        print(f"  pass {trial.passes}: {'equal' if is_equal else 'NOT equal'}", flush=True)
+        print(f"  pass {trial.passes}: {'same' if is_equal else 'OTHER'} results", flush=True)
     return trial
 
 
-def _pass(
+def _run_pass(
     project: Path,
     cluster: "Cluster",
     trial: Trial,
-    draw: random.Random,
+    rng: random.Random,
     options: argparse.Namespace,
 ) -> None:
     """Run all stages in a project, with kills until the time is over."""
     targets = () if options.s3 else ("features",)
-    variables = cluster.variables | cluster.storage_of(project)
+    variables = cluster.variables | cluster.storage_variables(project)
     command = Command(project, variables, targets)
-    next_kill = trial.seconds() + options.every * draw.uniform(0.5, 1.5)
-    struck: Counter[str] = Counter()
+    next_kill = trial.seconds() + options.every * rng.uniform(0.5, 1.5)
+    kills_by_stage: Counter[str] = Counter()
     url = variables.get("ELMO_STORAGE", "")
     step = _last_step(project, url)
     try:
         while (code := command.process.poll()) != 0:
             time.sleep(5 * POLL_SECONDS if url else POLL_SECONDS)
-            cluster.tend()
+            cluster.restart_parts()
             previous_step, step = step, _last_step(project, url)
             if 0 < step < previous_step and trial.kills:
-                trial.steps_again += previous_step - step
+                trial.repeated_steps += previous_step - step
             if code is not None:
-                trial.ended.append(command.error())
-                print(f"  {trial.seconds():6.0f} s: it ended: {trial.ended[-1]}", flush=True)
+                trial.error_lines.append(command.error_line())
+                print(f"  {trial.seconds():6.0f} s, failed: {trial.error_lines[-1]}", flush=True)
                 time.sleep(RESTART_SECONDS)
                 command = Command(project, variables, targets)
             elif next_kill < trial.seconds() < 60 * options.minutes:
-                stage = command.label()
-                free = stage and struck[stage] < options.each
-                if free and (kind := strike(draw, cluster, command)):
-                    next_kill = trial.seconds() + options.every * draw.uniform(0.5, 1.5)
-                    struck[stage] += 1
+                stage = command.stage_name()
+                may_kill = stage and kills_by_stage[stage] < options.each
+                if may_kill and (kind := kill_one_part(rng, cluster, command)):
+                    next_kill = trial.seconds() + options.every * rng.uniform(0.5, 1.5)
+                    kills_by_stage[stage] += 1
                     trial.kills.append((stage, kind))
                     print(f"  {trial.seconds():6.0f} s, {stage}: {kind}", flush=True)
     finally:
@@ -228,45 +228,45 @@ def _pass(
         command.process.wait()
 
 
-def strike(draw: random.Random, cluster: "Cluster", command: "Command") -> str:
-    """Kill one part at random, if work is in progress; return its kind, or "" if none is."""
-    working = {process: kind for node in cluster.nodes for process, kind in _working(node)}
-    kinds_present = {*working.values(), *cluster.kinds(), *command.kinds()}
-    if not {"actor", "trainer"} & kinds_present:
+def kill_one_part(rng: random.Random, cluster: "Cluster", command: "Command") -> str:
+    """Kill a random part and return its kind; return "" if no actor or trainer is at work."""
+    busy_kinds = {p: kind for node in cluster.nodes for p, kind in _busy_processes(node)}
+    present_kinds = {*busy_kinds.values(), *cluster.killable_kinds(), *command.killable_kinds()}
+    if not {"actor", "trainer"} & present_kinds:
         return ""
-    kinds = [kind for kind in WEIGHTS if kind in kinds_present]
-    kind = draw.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
+    kinds = [kind for kind in KILL_WEIGHTS if kind in present_kinds]
+    kind = rng.choices(kinds, [KILL_WEIGHTS[kind] for kind in kinds])[0]
     if kind == "stage":
-        _kill(command.stage())
-    elif kind in working.values():
-        _kill(draw.choice([process for process in working if working[process] == kind]))
+        _kill(command.stage_process())
+    elif kind in busy_kinds.values():
+        _kill(rng.choice([p for p in busy_kinds if busy_kinds[p] == kind]))
     else:
-        cluster.lose(kind, draw)
+        cluster.kill_part(kind, rng)
     return kind
 
 
 class Command:
-    """`dvc repro TARGETS`, and the lines it prints."""
+    """A running `dvc repro TARGETS`, and its log."""
 
     def __init__(self, project: Path, variables: dict[str, str], targets: Sequence[str]) -> None:
         self.log = project / "log"
         with self.log.open("a") as log:
-            self._began = log.tell()
+            self._log_start = log.tell()
             self.process = subprocess.Popen(
-                [_program("dvc"), "repro", *targets],
+                [_program_path("dvc"), "repro", *targets],
                 cwd=project,
                 env=_environment() | {"ELMO_CHECKPOINT_MINUTES": "0.1"} | variables,
                 stdout=log,
                 stderr=log,
             )
-        self.started = time.monotonic()
+        self.start_time = time.monotonic()
 
-    def kinds(self) -> set[str]:
-        """Return {"stage"} if the stage has run long enough to have begun its work."""
-        return {"stage"} if time.monotonic() - self.started > SETTLED else set()
+    def killable_kinds(self) -> set[str]:
+        """Return {"stage"} if the command has run long enough for a stage to be at work."""
+        return {"stage"} if time.monotonic() - self.start_time > SETTLING_SECONDS else set()
 
-    def stage(self) -> psutil.Process:
-        """Return the process of the running stage, or DVC's between two stages."""
+    def stage_process(self) -> psutil.Process:
+        """Return the process of the running stage or, between two stages, of DVC."""
         dvc_process = psutil.Process(self.process.pid)
         for child in dvc_process.children(recursive=True):
             with contextlib.suppress(psutil.Error):
@@ -274,22 +274,22 @@ class Command:
                     return child
         return dvc_process
 
-    def label(self) -> str:
-        """Return the name of the running stage and of its text; empty between two stages."""
+    def stage_name(self) -> str:
+        """Return the running stage and its text, such as `tokenize domain`; "" between stages."""
         with contextlib.suppress(psutil.Error, ValueError):
-            words = self.stage().cmdline()
+            words = self.stage_process().cmdline()
             stage, *options = words[words.index("elmo_pipeline") + 1 :]
             return " ".join([stage, *(x for x in options[1:2] if x in ("general", "domain"))])
         return ""
 
-    def error(self) -> str:
-        """Return the line that says why the command ended."""
-        lines = self.log.read_bytes()[self._began :].decode(errors="replace").splitlines()
+    def error_line(self) -> str:
+        """Return the line of the log that says why the command failed."""
+        lines = self.log.read_bytes()[self._log_start :].decode(errors="replace").splitlines()
         return next((line for line in lines if line.lower().startswith("error")), lines[-1])
 
 
 class Cluster:
-    """Ray's head, which runs no tasks, nodes of one core each, and MLflow's server."""
+    """A Ray head that runs no tasks, Ray nodes with one core each, and an MLflow server."""
 
     def __init__(self, home: Path, count: int, *, s3: bool) -> None:
         self.s3, self.log = s3, home / "s3.log"
@@ -297,16 +297,16 @@ class Cluster:
         address, port = f"--address={self.ray}", self.ray.rpartition(":")[2]
         head = ["--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false"]
         node = [address, "--num-cpus=1"]
-        ray = [_program("ray"), "start", "--block", "--disable-usage-stats"]
+        ray = [_program_path("ray"), "start", "--block", "--disable-usage-stats"]
         ray += ["--object-store-memory=100000000"]
         self.commands = {"head": [*ray, *head]}
         self.commands |= {f"node {k}": [*ray, *node] for k in range(count)}
-        server = [_program("mlflow"), "server", "--port", tracking.rpartition(":")[2]]
+        server = [_program_path("mlflow"), "server", "--port", tracking.rpartition(":")[2]]
         server += ["--backend-store-uri", f"sqlite:///{home}/mlflow.db", "--workers", "1"]
         self.commands["server"] = [*server, "--artifacts-destination", str(home / "artifacts")]
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.due_times = dict.fromkeys(self.commands, 0.0)
-        self.started: dict[str, float] = {}
+        self.start_times: dict[str, float] = {}
         self.variables = {
             "RAY_ADDRESS": self.ray,
             "MLFLOW_TRACKING_URI": f"http://{tracking}",
@@ -317,11 +317,11 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         if self.s3:
             self._start_s3()
-        self.tend()
+        self.restart_parts()
         return self
 
     def _start_s3(self) -> None:
-        """Start the object store. It is never killed, because it keeps everything in memory."""
+        """Start the object store, which is never killed because its data is only in memory."""
         port = _free_port()
         credentials = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "k"}
         credentials |= {"AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -334,54 +334,53 @@ class Cluster:
             time.sleep(POLL_SECONDS)
         fsspec.filesystem("s3").mkdir(BUCKET)
 
-    def storage_of(self, project: Path) -> dict[str, str]:
-        """Return the environment variable with the project's URL."""
+    def storage_variables(self, project: Path) -> dict[str, str]:
+        """Return the environment variable with the URL of the project's storage."""
         return {"ELMO_STORAGE": f"{BUCKET}/{project.name}"} if self.s3 else {}
 
     def __exit__(self, *_: object) -> None:
         if self.s3:
             self.store.kill()
             self.store.wait()
-        for process in self.running.values():
+        for process in self.processes.values():
             _kill_tree(process.pid)
             process.wait()
 
     @property
     def nodes(self) -> list[int]:
         """Return the process ids of the running nodes."""
-        return [self.running[name].pid for name in self.running if name.startswith("node")]
+        return [self.processes[name].pid for name in self.processes if name.startswith("node")]
 
-    def kinds(self) -> set[str]:
+    def killable_kinds(self) -> set[str]:
         """Return the kinds of parts that have run long enough to be killed."""
-        settled = [name for name in self.running if time.monotonic() - self.started[name] > SETTLED]
-        kinds = {name.partition(" ")[0] for name in settled}
+        latest = time.monotonic() - SETTLING_SECONDS
+        kinds = {k.partition(" ")[0] for k in self.processes if self.start_times[k] < latest}
         return kinds | {"raylet"} if "node" in kinds else kinds
 
-    def tend(self) -> None:
-        """Restart the parts that are due; a part that ended by itself is due a while later."""
-        for name, process in list(self.running.items()):
+    def restart_parts(self) -> None:
+        """Start the parts that are due, and schedule the restart of those that ended."""
+        for name, process in list(self.processes.items()):
             if process.poll() is not None:
                 _kill_tree(process.pid)
-                self._down(name)
+                self._schedule_restart(name)
         for name in [k for k, due_time in self.due_times.items() if due_time < time.monotonic()]:
             if name.startswith("node") and not accepts_connections(self.ray):
-                continue  # it would end: there is no head
+                continue  # without a head, a node ends at once
             del self.due_times[name]
-            self.started[name] = time.monotonic()
-            quiet = subprocess.DEVNULL
-            self.running[name] = subprocess.Popen(
+            self.start_times[name] = time.monotonic()
+            self.processes[name] = subprocess.Popen(
                 self.commands[name],
                 env=_environment(),
-                stdout=quiet,
-                stderr=quiet,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
 
-    def lose(self, kind: str, draw: random.Random) -> None:
-        """Kill one part of a kind and everything in it."""
+    def kill_part(self, kind: str, rng: random.Random) -> None:
+        """Kill one part of a kind: all its processes or, for `raylet`, only one raylet."""
         prefix = "node" if kind == "raylet" else kind
-        name = draw.choice([name for name in sorted(self.running) if name.startswith(prefix)])
-        pid = self.running[name].pid
+        name = rng.choice([name for name in sorted(self.processes) if name.startswith(prefix)])
+        pid = self.processes[name].pid
         if kind == "raylet":
             for process in psutil.Process(pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error):
@@ -389,25 +388,25 @@ class Cluster:
                         process.kill()
             return
         _kill_tree(pid)
-        self.running[name].wait()
-        self._down(name)
+        self.processes[name].wait()
+        self._schedule_restart(name)
 
-    def _down(self, name: str) -> None:
-        del self.running[name]
+    def _schedule_restart(self, name: str) -> None:
+        del self.processes[name]
         self.due_times[name] = time.monotonic() + RESTART_SECONDS
 
 
-def _working(pid: int) -> list[tuple[psutil.Process, str]]:
+def _busy_processes(pid: int) -> list[tuple[psutil.Process, str]]:
     """Return the busy Ray processes below `pid`, with their kinds."""
-    working = []
+    processes = []
     with contextlib.suppress(psutil.Error):
         for process in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 title = " ".join(process.cmdline())
-                if title.startswith("ray::") and not title.startswith(IDLE):
-                    kind = next(kind for start, kind in TITLES.items() if title.startswith(start))
-                    working.append((process, kind))
-    return working
+                if title.startswith("ray::") and not title.startswith(IDLE_TITLES):
+                    kind = next(k for start, k in KIND_BY_TITLE.items() if title.startswith(start))
+                    processes.append((process, kind))
+    return processes
 
 
 def _kill(process: psutil.Process) -> None:
@@ -423,21 +422,20 @@ def _kill_tree(pid: int) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
     return port
 
 
 def _last_step(project: Path, url: str) -> int:
-    """Return the last training step that the training in progress has recorded; 0 if there is no
-    training."""
-    names = [Path(path, file) for path, _, files in os.walk(project) for file in files]
-    files = [str(path.relative_to(project)) for path in names]
-    files += Location(url).tree() if url else []
-    curves = [name for name in files if re.fullmatch(r".*work/\w+/\w+/train\.tsv", name)]
+    """Return the last step that the training in progress has recorded; 0 if nothing is trained."""
+    paths = [Path(folder, file) for folder, _, files in os.walk(project) for file in files]
+    names = [str(path.relative_to(project)) for path in paths]
+    names += Location(url).tree() if url else []
+    curves = [name for name in names if re.fullmatch(r".*work/\w+/\w+/train\.tsv", name)]
     step = 0
-    for name in curves:  # of the one training under way
+    for name in curves:  # only a training in progress has one
         with contextlib.suppress(OSError, ValueError, IndexError):
             is_local = (project / name).exists()
             text = (project / name).read_text() if is_local else Location(url).read(name).decode()
@@ -445,16 +443,16 @@ def _last_step(project: Path, url: str) -> int:
     return step
 
 
-def _program(name: str) -> str:
+def _program_path(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
 def _environment() -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY", "ELMO", "MLFLOW"))}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("RAY", "ELMO", "MLFLOW"))}
     one_thread = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "ELMO_COMPILE": "0"}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{inherited.get('PATH', '')}"
     settings = {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT), "PATH": path}
-    return kept | one_thread | settings | {"DVC_NO_ANALYTICS": "1", "RAY_worker_niceness": "0"}
+    return inherited | one_thread | settings | {"DVC_NO_ANALYTICS": "1", "RAY_worker_niceness": "0"}
 
 
 if __name__ == "__main__":

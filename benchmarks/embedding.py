@@ -2,13 +2,13 @@
 
     python -m benchmarks.embedding TEXT --size small|original --peer PYTHON [--sentences 2000]
 
-TEXT has one sentence per line, with tokens separated by spaces. The weights are random, in the
-shape of 2018; `elmo.interop.files_of_2018` exports them. PYTHON is the interpreter of an
+TEXT has one sentence per line, with tokens separated by spaces. The networks are those of 2018 with
+random weights, which `elmo.interop.files_of_2018` exports. PYTHON is the interpreter of an
 environment with allennlp 2.10.1. Both sides embed the same sentences with the same number of
-threads, in turn, `--repeat` times: ours in batches of its default size, AllenNLP in batches of 64,
+threads, in turn, `--repeat` times: ours in batches of the default size, AllenNLP in batches of 64,
 as in its published figures. Each pass is a separate process. Our side also runs in bfloat16 if the
-CPU supports it. Prints JSON: median tokens per second, the ratio of each pair of passes, peak
-memory, and the peak of matrix products with the share of it that our side reaches.
+CPU supports it. Prints JSON: median tokens per second, the median ratio of the speeds of each pair
+of passes, peak memory, the matrix peak in GFLOP/s, and the share of it that our side reaches.
 """
 
 import argparse
@@ -23,9 +23,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.machine import precisions, show
+from benchmarks.machine import precisions, print_figures
 
-UNUSED = frozenset(
+UNUSED_PACKAGES = frozenset(
     "transformers spacy cached_path lmdb fairscale wandb nltk dill base58 jsonnet _jsonnet "
     "more_itertools tensorboardX termcolor sentencepiece sacremoses sklearn torchvision traitlets "
     "rich tqdm requests boto3 botocore huggingface_hub google filelock checklist psutil "
@@ -38,45 +38,45 @@ def main() -> None:
     """Run both sides in turn and print the figures."""
     options = _parse_options()
     if options.side:
-        print(json.dumps({"ours": _elmo, "peer": _peer, "peak": _peak}[options.side](options)))
+        print(json.dumps(MEASURE_BY_SIDE[options.side](options)))
         return
     with tempfile.TemporaryDirectory() as folder:
         make_weights(Path(folder), options.size)
-        kinds = precisions()
-        ways = [f"ours {precision}" for precision in kinds] + ["peer float32"] * bool(options.peer)
-        runs: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
-        peaks = {p: run(options, folder, "peak", p)["gflops"] for p in kinds}
+        our_precisions = precisions()
+        sides = [f"ours {p}" for p in our_precisions] + ["peer float32"] * bool(options.peer)
+        runs: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+        peaks = {p: run_side(options, folder, "peak", p)["gflops"] for p in our_precisions}
         for _ in range(options.repeat):
-            for way in ways:
-                side, precision = way.split()
-                runs[way].append(run(options, folder, side, precision))
-    show(_figures(options, runs, peaks))
+            for side, side_runs in runs.items():
+                side_runs.append(run_side(options, folder, *side.split()))
+    print_figures(_summarize_runs(options, runs, peaks))
 
 
-def _figures(
+def _summarize_runs(
     options: argparse.Namespace, runs: dict[str, list[dict[str, float]]], peaks: dict[str, float]
 ) -> dict[str, object]:
-    # The peer's environment lacks what these need.
-    from benchmarks.training_sides import NETWORKS, embedding_flop
+    from benchmarks.training_sides import NETWORKS, embedding_flop  # not for a peer's environment
 
     flop = embedding_flop(NETWORKS[options.size])
     figures: dict[str, object] = {"size": options.size, "matrix_peak_gflops": peaks}
-    for way, side_runs in runs.items():
-        figures[way] = {
+    for side, side_runs in runs.items():
+        figures[side] = {
             "tokens_per_second": round(median(run["rate"] for run in side_runs)),
             "peak_memory_mb": round(max(run["memory"] for run in side_runs)),
             "runs": [round(run["rate"]) for run in side_runs],
         }
-        if peak := way.startswith("ours") and peaks.get(way.split()[1]):
+        if peak := side.startswith("ours") and peaks.get(side.split()[1]):
             rate = median(run["rate"] for run in side_runs)
-            figures[f"{way} / matrix peak"] = round(rate * flop / 1e9 / peak, 2)
-        if way.startswith("ours") and options.peer:
+            figures[f"{side} / matrix peak"] = round(rate * flop / 1e9 / peak, 2)
+        if side.startswith("ours") and options.peer:
             pairs = zip(side_runs, runs["peer float32"], strict=True)
-            figures[f"{way} / peer"] = round(median(a["rate"] / b["rate"] for a, b in pairs), 2)
+            figures[f"{side} / peer"] = round(median(a["rate"] / b["rate"] for a, b in pairs), 2)
     return figures
 
 
-def run(options: argparse.Namespace, folder: str, side: str, precision: str) -> dict[str, float]:
+def run_side(
+    options: argparse.Namespace, folder: str, side: str, precision: str
+) -> dict[str, float]:
     python = options.peer if side == "peer" else sys.executable
     command = [python, __file__, str(options.text), "--side", side, "--weights", folder]
     command += ["--precision", precision]
@@ -91,23 +91,23 @@ def run(options: argparse.Namespace, folder: str, side: str, precision: str) -> 
     return figures
 
 
-def _elmo(options: argparse.Namespace) -> dict[str, float]:
+def _measure_ours(options: argparse.Namespace) -> dict[str, float]:
     import torch
 
     from elmo.model.embedder import Embedder
 
     torch.set_num_threads(options.threads)
-    sentences = sentences_of(options)
+    sentences = read_sentences(options)
     embedder = Embedder.load(options.weights / "model", precision=options.precision)
     embedder.bilm.lstm.compiled = True
-    return _timed(lambda batch: embedder.embed(batch), sentences)
+    return _time_embedding(lambda batch: embedder.embed(batch), sentences)
 
 
-def _peer(options: argparse.Namespace) -> dict[str, float]:
-    """Time AllenNLP's own modules, with the state reset after each batch."""
+def _measure_peer(options: argparse.Namespace) -> dict[str, float]:
+    """Time AllenNLP's own modules; the LSTM state is reset before each batch."""
     import torch
 
-    model, batch_to_ids = allennlp(options.weights)
+    model, batch_to_ids = load_allennlp(options.weights)
     torch.set_num_threads(options.threads)
 
     def embed(sentences: list[list[str]]) -> None:
@@ -116,13 +116,13 @@ def _peer(options: argparse.Namespace) -> dict[str, float]:
                 model._elmo_lstm._states = None
                 model(batch_to_ids(sentences[start : start + 64]))
 
-    return _timed(embed, sentences_of(options))
+    return _time_embedding(embed, read_sentences(options))
 
 
-def allennlp(weights: Path) -> Any:
-    """Its model of `options.json` and `weights.hdf5`, and its `batch_to_ids`.
+def load_allennlp(weights: Path) -> Any:
+    """Return AllenNLP's biLM with the weights in the folder `weights`, and its `batch_to_ids`.
 
-    What the package imports and ELMo never uses is left out.
+    Packages that AllenNLP imports but ELMo does not use are replaced by empty modules.
     """
     import importlib.abc
     import importlib.machinery
@@ -131,7 +131,7 @@ def allennlp(weights: Path) -> Any:
 
     warnings.filterwarnings("ignore")
 
-    class Nothing(types.ModuleType):
+    class EmptyModule(types.ModuleType):
         __path__: list[str] = []
         __version__ = "0"
 
@@ -140,52 +140,52 @@ def allennlp(weights: Path) -> Any:
                 raise AttributeError(name)
             if name == "cached_path":
                 return lambda path, *_, **__: str(path)
-            return _Anything(name, (), {})
+            return _Placeholder(name, (), {})
 
-    class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    class EmptyModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-            if name.split(".")[0] not in UNUSED:
+            if name.split(".")[0] not in UNUSED_PACKAGES:
                 return None
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
-        def create_module(self, spec: importlib.machinery.ModuleSpec) -> Nothing:
-            return Nothing(spec.name)
+        def create_module(self, spec: importlib.machinery.ModuleSpec) -> EmptyModule:
+            return EmptyModule(spec.name)
 
         def exec_module(self, module: object) -> None:
             pass
 
-    sys.meta_path.insert(0, Absent())
+    sys.meta_path.insert(0, EmptyModuleFinder())
     from allennlp.modules.elmo import _ElmoBiLm, batch_to_ids
 
     model = _ElmoBiLm(str(weights / "options.json"), str(weights / "weights.hdf5"))
     return model, batch_to_ids
 
 
-class _Anything(type):
+class _Placeholder(type):
     def __getattr__(cls, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Anything(name, (), {})
+        return _Placeholder(name, (), {})
 
     def __call__(cls, *arguments: object, **_: object) -> object:
         return arguments[0] if len(arguments) == 1 and callable(arguments[0]) else cls
 
-    def __or__(cls, other: object) -> Any:
+    def __or__(cls, operand: object) -> Any:
         return cls
 
     __ror__ = __or__
 
 
-def _timed(embed: object, sentences: list[list[str]]) -> dict[str, float]:
+def _time_embedding(embed: object, sentences: list[list[str]]) -> dict[str, float]:
     embed(sentences[:128])  # type: ignore[operator]
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     embed(sentences)  # type: ignore[operator]
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start_time
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"rate": sum(map(len, sentences)) / seconds, "memory": memory}
 
 
-def _peak(options: argparse.Namespace) -> dict[str, float]:
+def _measure_peak(options: argparse.Namespace) -> dict[str, float]:
     import torch
 
     from benchmarks.machine import matrix_peak
@@ -194,8 +194,11 @@ def _peak(options: argparse.Namespace) -> dict[str, float]:
     return {"gflops": matrix_peak(options.precision)}
 
 
+MEASURE_BY_SIDE = {"ours": _measure_ours, "peer": _measure_peer, "peak": _measure_peak}
+
+
 def make_weights(folder: Path, size: str, *, gain: float = 1.0) -> None:
-    """Write random weights as a model folder and as the files of 2018; a `gain` causes clipping."""
+    """Write a random model as a folder and as files of 2018; a large `gain` causes clipping."""
     from benchmarks.training_sides import NETWORKS
     from elmo.data.characters import Characters
     from elmo.data.tokenizer import Tokenization
@@ -222,7 +225,7 @@ def make_weights(folder: Path, size: str, *, gain: float = 1.0) -> None:
     export_2018(folder / "model", folder / "options.json", folder / "weights.hdf5")
 
 
-def sentences_of(options: argparse.Namespace) -> list[list[str]]:
+def read_sentences(options: argparse.Namespace) -> list[list[str]]:
     lines = options.text.read_text(encoding="utf-8").splitlines()
     return [line.split()[:60] for line in lines if line.strip()][: options.sentences]
 
@@ -235,7 +238,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--side", choices=["ours", "peer", "peak"], help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=MEASURE_BY_SIDE, help=argparse.SUPPRESS)
     parser.add_argument("--weights", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--precision", default="float32", help=argparse.SUPPRESS)
     return parser.parse_args()

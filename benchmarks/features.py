@@ -1,12 +1,12 @@
-"""Compare a store with HDF5 as in 2018, one dataset per sentence.
+"""Compare a store with the HDF5 format of 2018, which has one dataset per sentence.
 
     python -m benchmarks.features TEXT [--size original] [--tokens 100000] [--repeat 5]
 
-TEXT has one sentence per line, with tokens separated by spaces. The model has the shape of 2018 and
+TEXT has one sentence per line, with tokens separated by spaces. The network is that of 2018 with
 random weights, because sizes and reading times do not depend on them. Each side is written once and
-read `--repeat` times in turn. Prints JSON: bytes per token, the median seconds to read everything
-into float32 arrays, and the median microseconds to read one random sentence, all with every layer.
-Needs `pip install h5py`.
+read `--repeat` times, in turn. Prints JSON, for vectors of all layers: bytes per token, the median
+seconds to read everything, and the median microseconds to read one random sentence. Requires
+`pip install h5py`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.embedding import SIZES, make_weights
 from benchmarks.lm_text import read_lines, take_tokens
-from benchmarks.machine import show
+from benchmarks.machine import print_figures
 from elmo.data.shards import write_shards
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
@@ -32,16 +32,16 @@ from elmo.store.build import build
 
 @dataclass(frozen=True)
 class Side:
-    """A file format: its path, and the functions that open, scan (count tokens) and sample it."""
+    """A file format: its path, and functions that open it, count all tokens and read a sentence."""
 
     path: Path
     open: Callable[[Path], Any]
     scan: Callable[[Any], int]
-    read: Callable[[Any, int], Any]
+    read_sentence: Callable[[Any, int], Any]
 
 
 def main() -> None:
-    """Write both sides, read them in turn, print the figures."""
+    """Write both sides, read them in turn and print the figures."""
     options = _parse_options()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
@@ -60,10 +60,10 @@ def main() -> None:
             for number in range(len(sentences)):
                 file.create_dataset(str(number), data=store[number].astype("<f4"))
         tokens = sum(map(len, sentences))
-        show({"tokens": tokens} | _measure(folder, tokens, len(sentences), options))
+        print_figures({"tokens": tokens} | _measure_sides(folder, tokens, len(sentences), options))
 
 
-def _measure(
+def _measure_sides(
     folder: Path, tokens: int, count: int, options: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
     sides = {
@@ -85,14 +85,14 @@ def _measure(
     for _ in range(options.repeat):
         for name, side in sides.items():
             reader = side.open(side.path)
-            began = time.perf_counter()
+            start_time = time.perf_counter()
             assert side.scan(reader) == tokens
-            scanned = time.perf_counter()
+            scan_end = time.perf_counter()
             for k in ids:
-                side.read(reader, k)
-            ended = time.perf_counter()
-            runs[name].append((scanned - began, (ended - scanned) / len(ids) * 1e6))
-    figures = {name: _figures(side.path, tokens, runs[name]) for name, side in sides.items()}
+                side.read_sentence(reader, k)
+            end_time = time.perf_counter()
+            runs[name].append((scan_end - start_time, (end_time - scan_end) / len(ids) * 1e6))
+    figures = {name: _summarize_runs(side.path, tokens, runs[name]) for name, side in sides.items()}
     our_figures, hdf5_figures = figures.values()
     ratios = {
         "scan": round(hdf5_figures["scan_s"] / our_figures["scan_s"], 2),
@@ -102,14 +102,14 @@ def _measure(
     return {"sides": figures, "against hdf5 float32": {"store float16": ratios}}
 
 
-def _figures(path: Path, tokens: int, runs: list[tuple[float, float]]) -> dict[str, float]:
+def _summarize_runs(path: Path, tokens: int, runs: list[tuple[float, float]]) -> dict[str, float]:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files)
     return {
         "bytes": size,
         "bytes_per_token": round(size / tokens, 1),
-        "scan_s": round(median(scan for scan, _ in runs), 4),
-        "random_us": round(median(read for _, read in runs), 1),
+        "scan_s": round(median(seconds for seconds, _ in runs), 4),
+        "random_us": round(median(microseconds for _, microseconds in runs), 1),
     }
 
 
@@ -120,7 +120,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--sentences", type=int, default=500, help="random sentences to read")
-    parser.add_argument("--folder", type=Path, help="output folder; default: a temporary one")
+    parser.add_argument("--folder", type=Path, help="where to make a temporary folder")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Make shards and a vocabulary from text files with one tokenized sentence per line."""
+"""Write shards and make a vocabulary from text files with one tokenized sentence per line."""
 
 from collections import Counter
 from pathlib import Path
@@ -15,12 +15,14 @@ from elmo.io.location import Location
 SHARD_SENTENCES = 10_000
 
 
-def prepare(out: Path, *, train: Path, heldout: Path, tokens: int = 0) -> tuple[Shards, Vocabulary]:
-    """Write the shards of two files to `out` once, with the first `tokens` of `train` (0: all);
-    return them and a vocabulary of every token of `train`."""
+def prepare_shards(
+    out: Path, *, train: Path, heldout: Path, tokens: int = 0
+) -> tuple[Shards, Vocabulary]:
+    """Write the shards of two files to `out`, unless it exists, with only the first `tokens` of
+    `train` (0: all); return the shards and a vocabulary of all tokens of `train`."""
     text = read_lines(train)
     if not out.exists():
-        _write(out, {"train": take_tokens(text, tokens), "heldout": read_lines(heldout)})
+        _write_splits(out, {"train": take_tokens(text, tokens), "heldout": read_lines(heldout)})
     shards = Shards(out)
     counts = Counter(token for line in text for token in line)
     lines = len(text)
@@ -45,7 +47,7 @@ def take_tokens(lines: list[list[str]], tokens: int) -> list[list[str]]:
     return lines[: int(np.searchsorted(ends, tokens, side="right"))]
 
 
-def _write(out: Path, texts: dict[Split, list[list[str]]]) -> None:
+def _write_splits(out: Path, texts: dict[Split, list[list[str]]]) -> None:
     splits: dict[Split, int] = {}
     entries, totals, first_id = [], Counter[str](), 0
     with new_folder(Location(out), required=("manifest.json",)) as folder:

@@ -1,4 +1,4 @@
-"""Describe this machine; every benchmark prints the description beside its figures.
+"""Describe this machine; every benchmark prints the description with its figures.
 
 python -m benchmarks.machine
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 CPU_INFO = Path("/proc/cpuinfo")
-UNITS = {  # by what Linux calls them
+INSTRUCTION_SETS = {  # by their names in /proc/cpuinfo
     "avx2": "AVX2",
     "avx512f": "AVX-512",
     "avx512_vnni": "AVX-512 VNNI",
@@ -26,17 +26,17 @@ UNITS = {  # by what Linux calls them
 }
 
 
-def machine() -> dict[str, Any]:
-    """Return the processor and its relevant instruction sets, the cores, the GPU, and torch."""
+def describe_machine() -> dict[str, Any]:
+    """Return the processor, its instruction sets for matrices, cores, GPU and torch version."""
     text = CPU_INFO.read_text(encoding="utf-8") if CPU_INFO.exists() else ""
     lines = [line.partition(":") for line in text.splitlines()]
     values = {key.strip(): value.strip() for key, _, value in lines}
     flags = (values.get("flags") or values.get("Features") or "").split()
-    limits = {name: os.environ[name] for name in _LIMITS if name in os.environ}
+    limits = {name: os.environ[name] for name in LIMITING_VARIABLES if name in os.environ}
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "processor": values.get("model name") or platform.processor() or platform.machine(),
-        "units": [name for flag, name in UNITS.items() if flag in flags],
+        "units": [name for flag, name in INSTRUCTION_SETS.items() if flag in flags],
         "cores": len(os.sched_getaffinity(0)),
         "gpu": gpu,
         "torch": torch.__version__,
@@ -44,41 +44,41 @@ def machine() -> dict[str, Any]:
 
 
 def precisions() -> list[str]:
-    """Return the precisions to measure: bfloat16 only if it is not emulated, which takes hours."""
-    from elmo.train import machine_speed  # a peer's environment lacks what elmo needs
+    """Return the precisions to measure: not bfloat16 if the CPU emulates it, which takes hours."""
+    from elmo.train import machine_speed  # not importable in a peer's environment
 
-    factor = machine_speed.measure_matrix_speeds(torch.device("cpu")).speedup("float32", "bfloat16")
-    return ["float32"] + ["bfloat16"] * (factor < 3)
+    speeds = machine_speed.measure_matrix_speeds(torch.device("cpu"))
+    return ["float32"] + ["bfloat16"] * (speeds.speedup("float32", "bfloat16") < 3)
 
 
 def matrix_peak(precision: str, *, size: int = 4096, repeat: int = 10) -> float:
-    """Return the GFLOP/s of the fastest product of two square matrices: torch's or oneDNN's.
+    """Return the GFLOP/s of a product of two square matrices: the faster of torch and oneDNN.
 
-    In float32 torch uses MKL, which on some processors is much slower than oneDNN.
+    In float32, torch uses MKL, which on some processors is much slower than oneDNN.
     """
     a = torch.randn(size, size).to(getattr(torch, precision))
-    ways: list[Callable[[], object]] = [lambda: a @ a]
+    products: list[Callable[[], object]] = [lambda: a @ a]
     if precision == "float32" and torch.backends.mkldnn.is_available():
         layout = torch.ops.mkldnn._reorder_linear_weight(a.clone(), size)
-        ways.append(lambda: torch.ops.mkldnn._linear_pointwise(a, layout, None, "none", [], ""))
+        products.append(lambda: torch.ops.mkldnn._linear_pointwise(a, layout, None, "none", [], ""))
     with torch.inference_mode():
-        best = min(_measure_seconds(way) for way in ways for _ in range(repeat))
-    return round(2 * size**3 / best / 1e9)
+        seconds = min(_measure_seconds(product) for product in products for _ in range(repeat))
+    return round(2 * size**3 / seconds / 1e9)
 
 
 def _measure_seconds(product: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     product()
-    return time.perf_counter() - began
+    return time.perf_counter() - start_time
 
 
-_LIMITS = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS")
+LIMITING_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS")
 
 
-def show(figures: dict[str, Any]) -> None:
-    """Print a benchmark's figures as JSON, with the machine they belong to."""
-    print(json.dumps(figures | {"machine": machine()}, indent=1))
+def print_figures(figures: dict[str, Any]) -> None:
+    """Print a benchmark's figures as JSON, with the machine they were measured on."""
+    print(json.dumps(figures | {"machine": describe_machine()}, indent=1))
 
 
 if __name__ == "__main__":
-    show({})
+    print_figures({})

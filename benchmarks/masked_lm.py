@@ -1,12 +1,12 @@
-"""Train a small masked language model on the text of a corpus, in an environment with transformers.
+"""Train a small masked language model on a text, in an environment with transformers.
 
     PYTHON benchmarks/masked_lm.py train TEXT MODEL MINUTES [LR]
     PYTHON benchmarks/masked_lm.py tune MODEL EXAMPLES.json ANSWERS.json
 
-`train` reads TEXT, one sentence of tokens with spaces between them per line, for MINUTES of CPU
-time: pieces by byte-pair encoding, a ModernBERT of 5 layers of 256. Each batch has 16 sequences of
-64 pieces, of which 30 % are masked. `tune` trains all of MODEL to tag
-`{"sentences": […], "tags": […]}` and answers for the sentences of `test`.
+`train` trains for MINUTES of CPU time on TEXT, which has one sentence per line, with tokens
+separated by spaces. The model is a ModernBERT with 5 layers of width 256; its tokens are pieces of
+a byte-pair encoding. Each batch has 16 sequences of 64 pieces, of which 30 % are masked. `tune`
+fine-tunes MODEL as a tagger on `sentences` and `tags` of EXAMPLES, then tags its `test` sentences.
 """
 
 import json
@@ -26,14 +26,14 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-PIECES, LENGTH, ROWS, MASKED = 8_000, 64, 16, 0.3
-LR, WARM_UP = 1e-3, 0.06  # shares are of the time
+PIECES, LENGTH, ROWS, MASKED_SHARE = 8_000, 64, 16, 0.3
+LR, WARM_UP_SHARE = 1e-3, 0.06  # share of the time
 TUNING_LR, TUNING_ROWS, TUNING_EPOCHS = 3e-4, 16, 20
 SPECIAL = {"pad_token": "<pad>", "mask_token": "<mask>", "cls_token": "<s>", "sep_token": "</s>"}
 
 
 def train(text: Path, folder: Path, minutes: float, lr: float = LR) -> None:
-    """Train on `text` until `minutes` of CPU time are over, then write the model to `folder`."""
+    """Train on `text` for `minutes` of CPU time and write the model to `folder`."""
     torch.manual_seed(1)
     lines = text.read_text(encoding="utf-8").splitlines()
     pieces = ByteLevelBPETokenizer(add_prefix_space=True)
@@ -65,36 +65,36 @@ def train(text: Path, folder: Path, minutes: float, lr: float = LR) -> None:
         )
     ).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr, betas=(0.9, 0.98), weight_decay=0.01)
-    start, step, read, mean = time.process_time(), 0, 0, 0.0
+    start_time, step, row_count, mean_loss = time.process_time(), 0, 0, 0.0
     order = torch.randperm(len(rows))
-    while (share := (time.process_time() - start) / (60 * minutes)) < 1:
-        batch = rows[order[torch.arange(read, read + ROWS) % len(rows)]]
-        read += ROWS
-        hidden = torch.rand(batch.shape) < MASKED
-        labels = batch.masked_fill(~hidden, -100)
-        kind = torch.rand(batch.shape)  # of the hidden: 80 % masks, 10 % others, 10 % as they are
-        inputs = batch.masked_fill(hidden & (kind < 0.8), tokenizer.mask_token_id)
+    while (share := (time.process_time() - start_time) / (60 * minutes)) < 1:
+        batch = rows[order[torch.arange(row_count, row_count + ROWS) % len(rows)]]
+        row_count += ROWS
+        is_target = torch.rand(batch.shape) < MASKED_SHARE
+        labels = batch.masked_fill(~is_target, -100)
+        draws = torch.rand(batch.shape)  # a target becomes: 80 % mask, 10 % random, 10 % itself
+        inputs = batch.masked_fill(is_target & (draws < 0.8), tokenizer.mask_token_id)
         random_pieces = torch.randint(len(SPECIAL) + 1, len(tokenizer), batch.shape)
-        inputs = torch.where(hidden & (kind >= 0.9), random_pieces, inputs)
+        inputs = torch.where(is_target & (draws >= 0.9), random_pieces, inputs)
         for group in optimizer.param_groups:
-            group["lr"] = lr * min(share / WARM_UP, (1 - share) / (1 - WARM_UP))
+            group["lr"] = lr * min(share / WARM_UP_SHARE, (1 - share) / (1 - WARM_UP_SHARE))
         with torch.autocast("cpu", torch.bfloat16):
             loss = model(input_ids=inputs, labels=labels).loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        mean += 0.02 * (loss.item() - mean) if step else loss.item()
+        mean_loss += 0.02 * (loss.item() - mean_loss) if step else loss.item()
         step += 1
         if step % 100 == 0:
-            epochs = read / len(rows)
-            print(f"{share:.0%} of the time, {epochs:.2f} epochs, loss {mean:.3f}", flush=True)
+            epochs = row_count / len(rows)
+            print(f"{share:.0%} of the time, {epochs:.2f} epochs, loss {mean_loss:.3f}", flush=True)
     model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def tune(folder: Path, examples: Path, answers: Path) -> None:
-    """Train the model in `folder` and a linear layer to tag; write the tags of the test."""
+    """Train the model in `folder` with a linear layer as a tagger; write the tags of `test`."""
     torch.manual_seed(1)
     request = json.loads(examples.read_text(encoding="utf-8"))
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -134,14 +134,14 @@ def tune(folder: Path, examples: Path, answers: Path) -> None:
 
 
 def _first_pieces(model: Any, tokenizer: Any, sentences: list[list[str]]) -> Any:
-    """Return the last layer at the first piece of each token, (tokens, 256)."""
+    """Return the vector of each token: the last layer at its first piece, (tokens, 256)."""
     batch = tokenizer(sentences, is_split_into_words=True, padding=True, return_tensors="pt")
     hidden = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])[0]
-    places = []
+    positions = []
     for row, tokens in enumerate(sentences):
-        words = batch.word_ids(row)
-        places += [(row, words.index(k)) for k in range(len(tokens))]
-    rows, columns = map(list, zip(*places, strict=True))
+        token_by_piece = batch.word_ids(row)
+        positions += [(row, token_by_piece.index(k)) for k in range(len(tokens))]
+    rows, columns = map(list, zip(*positions, strict=True))
     return hidden[rows, columns]
 
 

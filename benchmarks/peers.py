@@ -1,4 +1,4 @@
-"""The environments of the other implementations that benchmarks compare with."""
+"""Python environments of the other implementations (peers) that benchmarks compare with."""
 
 import shutil
 import subprocess
@@ -9,8 +9,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Peer:
-    """The Python that makes its environment, what pip installs there first, and its own package,
-    which is installed without what it asks for."""
+    """How to install a peer: the Python of its environment, the packages it requires, and its own
+    package, which pip installs without dependencies."""
 
     python: str
     requirements: tuple[str, ...]
@@ -37,21 +37,21 @@ PEERS = {
 }
 
 
-def interpreters(folder: Path) -> dict[str, str]:
+def find_interpreters(folder: Path) -> dict[str, str]:
     """Return, by name, the interpreter of each peer whose environment exists in `folder` or can be
-    made there; print a line for each of the others."""
+    made there; print a line for each peer that cannot be installed."""
     paths = {}
     for name, peer in PEERS.items():
         python = folder.absolute() / name / "bin" / "python"
-        if python.exists() or _runs(peer.python):
+        if python.exists() or _can_run(peer.python):
             paths[name] = str(python)
         else:
-            print(f"{name}: needs {peer.python}; its rows keep their figures", file=sys.stderr)
+            print(f"{name}: not measured; install {peer.python}", file=sys.stderr)
     return paths
 
 
-def make(name: str, python: Path) -> None:
-    """Make the environment of a peer if it is missing; exit with one line if pip fails."""
+def make_environment(name: str, python: Path) -> None:
+    """Make the environment of a peer if it is missing; exit with an error if pip fails."""
     if python.exists():
         return
     folder, peer = python.parents[1], PEERS[name]
@@ -63,11 +63,11 @@ def make(name: str, python: Path) -> None:
         subprocess.run([*pip, "--no-deps", peer.package], check=True)
     except subprocess.CalledProcessError as error:
         shutil.rmtree(folder, ignore_errors=True)
-        sys.exit(f"error: {name} was not installed: {error}; see pip's output above")
+        sys.exit(f"error: {name}: not installed ({error}); see the output of pip above")
 
 
-def _runs(python: str) -> bool:
-    """Tell whether this Python runs: a shim on the path may exist without its Python."""
+def _can_run(python: str) -> bool:
+    """Tell whether this Python runs: a shim may be on PATH although its Python is missing."""
     try:
         return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
     except FileNotFoundError:

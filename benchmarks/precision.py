@@ -1,11 +1,11 @@
-"""Measure what bfloat16 and float16 cost: errors by layer, and the accuracy of a tagger.
+"""Measure the errors of bfloat16 and float16, by layer and in the accuracy of a tagger.
 
     python -m benchmarks.precision MODEL TRAIN.conllu DEV.conllu [--sentences 2000] [--epochs 8]
 
-Makes a store of the sentences in each precision of computing and of storing, and trains the same
-tagger on each: a biLSTM-CRF on a learned mix, without word embeddings, with the same seeds. Errors
-are relative to float32. Precisions that the CPU does not support are skipped. Files may be gzipped.
-Prints JSON.
+Builds a store of the sentences for each combination of compute and storage precision, and trains
+the same tagger on each: a biLSTM-CRF on a learned mix, without word embeddings, with the same
+seeds. Errors are relative to float32. Precisions that the CPU does not support are skipped. Files
+may be gzipped. Prints JSON.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import precisions, show
+from benchmarks.machine import precisions, print_figures
 from elmo.data.shards import write_shards
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
@@ -37,7 +37,7 @@ SETTINGS_BY_WAY = {
 
 
 def main() -> None:
-    """Embed in each way, measure errors, train the taggers, and print the results."""
+    """Build the stores, measure their errors, train the taggers and print the figures."""
     options = _parse_options()
     train = _take_examples(read_examples("tagging", options.train), options.sentences)
     dev = _take_examples(read_examples("tagging", options.dev), options.sentences // 4)
@@ -45,7 +45,7 @@ def main() -> None:
     tagger_settings = task_settings(
         "tagging", {"words": "none", "characters": 0, "epochs": options.epochs}
     )
-    report = {}
+    figures = {}
     settings_by_way = {
         way: settings
         for way, settings in SETTINGS_BY_WAY.items()
@@ -78,20 +78,20 @@ def main() -> None:
                 store=out,
             )
             scores = [seed_scores["accuracy"] for seed_scores in task.scores.values()]
-            report[way] = {
+            figures[way] = {
                 "probe accuracy": round(mean(scores), 4),
                 "layers": _measure_errors(exact_store, store),
             }
     tokens = sum(len(sentence) for sentence in sentences)
-    show({"sentences": len(sentences), "tokens": tokens, "ways": report})
+    print_figures({"sentences": len(sentences), "tokens": tokens, "ways": figures})
 
 
-def _measure_errors(exact: FeatureStore, approximate: FeatureStore) -> dict[str, Any]:
-    """Return for each layer the relative L2 error."""
+def _measure_errors(exact_store: FeatureStore, store: FeatureStore) -> dict[str, Any]:
+    """Return the relative L2 error of each layer of `store`."""
     figures = {}
-    for layer in exact.layers:
+    for layer in exact_store.layers:
         error_sum = square_sum = 0.0
-        blocks = zip(exact.blocks(layers=[layer]), approximate.blocks(layers=[layer]), strict=True)
+        blocks = zip(exact_store.blocks(layers=[layer]), store.blocks(layers=[layer]), strict=True)
         for pair in blocks:
             a, b = (block.vectors[0].astype(np.float64) for block in pair)
             error_sum += float(((a - b) ** 2).sum())

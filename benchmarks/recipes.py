@@ -1,4 +1,4 @@
-"""Measure held-out perplexity for different training settings.
+"""Train with different settings and measure held-out perplexity.
 
     python -m benchmarks.recipes TRAIN HELDOUT OUT --recipe default --tokens 975000 [--epochs 1]
         [--set dropout=0.3 --set optimizer.lr=0.002] [--precision bfloat16] [--threads 2]
@@ -8,16 +8,16 @@
 TRAIN and HELDOUT have one sentence per line, with tokens separated by spaces. `--recipe` is
 `default` (presets/small.yaml), `2018` (presets/original-2018.yaml with the small network) or
 `params` (params.yaml); `--set` changes single settings. The model is trained on the first
-`--tokens` of TRAIN (0: all). Every token of TRAIN is in the vocabulary.
+`--tokens` of TRAIN (0: all). The vocabulary has all tokens of TRAIN.
 
-Writes the curves to OUT/heldout.tsv and OUT/train.tsv, the model to OUT/model, and a record to
-OUT/record.json, which is printed too: the recipe, steps, tokens read in each direction, seconds
-(of this start, evaluations included), and held-out perplexity under the full softmax.
-An interrupted training resumes.
+Writes the learning curves to OUT/heldout.tsv and OUT/train.tsv, the model to OUT/model, and the
+record to OUT/record.json, which is also printed: the recipe, steps, tokens read in each direction,
+seconds (since the last start, with evaluations), and held-out perplexity under the full softmax.
+To resume an interrupted training, run the same command again.
 
-`--compare` tries each change (or several, joined by commas) with each number of tokens and with
-seeds 1, 2, …, keeps each training in a folder of OUT, and prints a table of held-out perplexity and
-CPU seconds. The vocabulary is then made from the first `--tokens` alone.
+`--compare` trains with each change (or several, joined by commas), each number of tokens and each
+of the seeds 1, 2, …, in separate folders of OUT, and prints a table of held-out perplexity and CPU
+seconds. Its vocabulary is made only from the first `--tokens`.
 """
 
 import argparse
@@ -31,8 +31,8 @@ from typing import Any
 import torch
 import yaml
 
-from benchmarks.lm_text import prepare, read_lines, take_tokens
-from benchmarks.machine import machine, show
+from benchmarks.lm_text import prepare_shards, read_lines, take_tokens
+from benchmarks.machine import describe_machine, print_figures
 from elmo.data.characters import Characters
 from elmo.io.atomic import write_json
 from elmo.io.location import Location
@@ -51,18 +51,18 @@ RECIPES = {"default": "small.yaml", "2018": "original-2018.yaml", "params": ""}
 
 
 def main() -> None:
-    """Train, and print the results."""
+    """Train and print the record or the table."""
     options = _parse_options()
     torch.set_num_threads(options.threads)
     if options.compare:
         print("\n".join(compare_changes(options)))
     else:
         (tokens,) = options.tokens
-        show(train_recipe(options, options.train, options.out, tokens, options.set))
+        print_figures(train_recipe(options, options.train, options.out, tokens, options.set))
 
 
 def compare_changes(options: argparse.Namespace) -> list[str]:
-    """Train with each change; return the lines of a table, with the range over the seeds."""
+    """Train with each change; return a table of mean perplexities, with their range over seeds."""
     rows = [["tokens", *options.compare], ["---"] * (1 + len(options.compare))]
     lines = read_lines(options.train)
     for tokens in options.tokens:
@@ -78,8 +78,8 @@ def compare_changes(options: argparse.Namespace) -> list[str]:
                 if not (out / "record.json").exists():
                     train_recipe(options, train, out, 0, [*options.set, *changes, f"seed={seed}"])
                 records.append(json.loads((out / "record.json").read_bytes()))
-            figures = [record["heldout"]["average"] for record in records]
-            cell = f"{fmean(figures):.1f} ({min(figures):.1f} to {max(figures):.1f})"
+            scores = [record["heldout"]["average"] for record in records]
+            cell = f"{fmean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
             rows[-1].append(f"{cell}, {fmean(r['cpu_seconds'] for r in records):.0f} s")
     return [f"| {' | '.join(row)} |" for row in rows]
 
@@ -87,13 +87,12 @@ def compare_changes(options: argparse.Namespace) -> list[str]:
 def train_recipe(
     options: argparse.Namespace, train: Path, out: Path, tokens: int, changes: list[str]
 ) -> dict[str, Any]:
-    """Train on the first `tokens` of `train` (0: all); write the record of it to `out`, return
-    it."""
-    shards, vocabulary = prepare(
+    """Train on the first `tokens` of `train` (0: all); write the record to `out` and return it."""
+    shards, vocabulary = prepare_shards(
         out / "shards", train=train, heldout=options.heldout, tokens=tokens
     )
-    recipe = _recipe(options, changes).with_chosen_epochs(shards.tokens("train"))
-    sizes = _preset(RECIPES["params" if options.recipe == "params" else "default"])["network"]
+    recipe = _read_recipe(options, changes).with_chosen_epochs(shards.tokens("train"))
+    sizes = _read_preset(RECIPES["params" if options.recipe == "params" else "default"])["network"]
     network = ModelShape.from_dict(sizes | {"input_words": None}, source=ROOT / "params.yaml")
     characters = Characters()
     bilm = BiLM(network, characters=characters.size)
@@ -104,9 +103,9 @@ def train_recipe(
         bilm, softmax, vocabulary, characters, shards, recipe, Location(out), CHECKPOINTS
     )
     workers = WorkerGroup()
-    began, cpu_began = time.monotonic(), time.process_time()
-    progress = fit(job, workers=workers, report=_show)
-    seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_began
+    start_time, cpu_start = time.monotonic(), time.process_time()
+    progress = fit(job, workers=workers, report=_report_progress)
+    seconds, cpu_seconds = time.monotonic() - start_time, time.process_time() - cpu_start
     heldout = heldout_perplexity(job, workers=workers)
     weights = {name: value.detach() for name, value in softmax.state_dict().items()}
     save_model(
@@ -122,12 +121,12 @@ def train_recipe(
     record |= {"steps": progress.step, "tokens": progress.tokens}
     record |= {"seconds": round(seconds), "cpu_seconds": round(cpu_seconds, 1)}
     record |= {"heldout": heldout.to_dict()}
-    write_json(out / "record.json", record | {"machine": machine()})
+    write_json(out / "record.json", record | {"machine": describe_machine()})
     return record
 
 
-def _preset(name: str) -> dict[str, Any]:
-    """Return the section pretrain of params.yaml, with the values of the preset, if any."""
+def _read_preset(name: str) -> dict[str, Any]:
+    """Return the section `pretrain` of params.yaml, changed by the preset `name`, if any."""
     text = (ROOT / "params.yaml").read_text()
     if name:
         text = overlay_text(ROOT / "params.yaml", ROOT / "presets" / name)
@@ -135,28 +134,28 @@ def _preset(name: str) -> dict[str, Any]:
     return section
 
 
-def _recipe(options: argparse.Namespace, changes: list[str]) -> TrainingSettings:
-    values: dict[str, Any] = _preset(RECIPES[options.recipe])["training"]
+def _read_recipe(options: argparse.Namespace, changes: list[str]) -> TrainingSettings:
+    values: dict[str, Any] = _read_preset(RECIPES[options.recipe])["training"]
     values |= {"precision": options.precision, "epochs": options.epochs}
     values |= {"evaluate_every": options.evaluate_every, "evaluate_tokens": 0}
     optimizer = OptimizerSettings(**values["optimizer"])
-    return changed_settings(TrainingSettings(**values | {"optimizer": optimizer}), changes)
+    return apply_changes(TrainingSettings(**values | {"optimizer": optimizer}), changes)
 
 
-def changed_settings(settings: TrainingSettings, changes: list[str]) -> TrainingSettings:
-    """Return the settings with changes like `dropout=0.3` and `optimizer.lr=0.002`."""
+def apply_changes(settings: TrainingSettings, changes: list[str]) -> TrainingSettings:
+    """Return the settings with changes such as `dropout=0.3` and `optimizer.lr=0.002`."""
     values = asdict(settings)
     for change in changes:
         name, value = change.split("=")
-        inner = values
-        *path, name_of_setting = name.split(".")
+        section = values
+        *path, setting = name.split(".")
         for part in path:
-            inner = inner[part]
-        inner[name_of_setting] = yaml.safe_load(value)
+            section = section[part]
+        section[setting] = yaml.safe_load(value)
     return TrainingSettings(**values | {"optimizer": OptimizerSettings(**values["optimizer"])})
 
 
-def _show(kind: str, figures: dict[str, float]) -> None:
+def _report_progress(kind: str, figures: dict[str, float]) -> None:
     if kind == "heldout" or (kind == "train" and figures["step"] % 100 == 0):
         rounded = {name: round(value, 4) for name, value in figures.items()}
         print(json.dumps({"kind": kind, **rounded}), flush=True)

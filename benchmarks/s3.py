@@ -1,9 +1,9 @@
-"""Run moto's S3 server in memory, on request as slow as a distant one, or as limited as an old one.
+"""Run moto's S3 server in memory; it can imitate a slow store, or one without conditional writes.
 
     python -m benchmarks.s3 127.0.0.1 5555 [--milliseconds 30] [--without-conditions]
 
 `--milliseconds` delays each answer; requests still run at the same time. `--without-conditions`
-drops the header `If-None-Match`, so a name can be written more than once.
+ignores the header `If-None-Match`, so two writers can overwrite each other's objects.
 """
 
 import argparse
@@ -15,16 +15,17 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from moto.server import MotoRequestHandler
 from werkzeug.serving import run_simple
 
-Start = Callable[..., Any]
+StartResponse = Callable[..., Any]
+Application = Callable[[Any, StartResponse], Iterable[bytes]]
 
 
-def served(milliseconds: float, *, conditions: bool) -> Callable[[Any, Start], Iterable[bytes]]:
-    """Return the application."""
+def make_application(milliseconds: float, *, has_conditions: bool) -> Application:
+    """Return the server's WSGI application."""
     moto = DomainDispatcherApplication(create_backend_app)
 
-    def application(environ: Any, start_response: Start) -> Iterable[bytes]:
+    def application(environ: Any, start_response: StartResponse) -> Iterable[bytes]:
         time.sleep(milliseconds / 1000)
-        if not conditions:
+        if not has_conditions:
             environ.pop("HTTP_IF_NONE_MATCH", None)
         answer: Iterable[bytes] = moto(environ, start_response)
         return answer
@@ -33,18 +34,17 @@ def served(milliseconds: float, *, conditions: bool) -> Callable[[Any, Start], I
 
 
 def main() -> None:
-    """Serve until killed."""
+    """Serve until the process is killed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("host")
     parser.add_argument("port", type=int)
     parser.add_argument("--milliseconds", type=float, default=0.0)
     parser.add_argument("--without-conditions", action="store_true")
     options = parser.parse_args()
-    application = served(options.milliseconds, conditions=not options.without_conditions)
     run_simple(
         options.host,
         options.port,
-        application,
+        make_application(options.milliseconds, has_conditions=not options.without_conditions),
         threaded=True,
         request_handler=MotoRequestHandler,
     )

@@ -1,15 +1,15 @@
-"""Compare word counts, static vectors, ELMo and a sentence-transformer on one search.
+"""Compare word counts, static vectors, ELMo and a sentence-transformer in a search for paragraphs.
 
     python -m benchmarks.search SQUAD.json [--fasttext VECTORS] [--peer PYTHON]
 
-The search is to find, among many paragraphs, the one that a question was asked about. It ranks them
-by their cosine with the question: of TF-IDF vectors, of mean word vectors with or without context,
-or of the sentence-transformer's vector of the text. `static` is the model's layer 0; `weighted` is
-its mean weighted by inverse document frequency; `counts_weighted` adds 0.3 times its cosine to that
-of TF-IDF.
+The task is to find, among many paragraphs, the one that a question was asked about. Paragraphs are
+ranked by the cosine of their vector and that of the question: TF-IDF, the mean of word vectors with
+or without context, or the sentence-transformer's vector of a text. `static` is the model's layer 0;
+`weighted` is layer 0 with means weighted by inverse document frequency; `counts_weighted` is the
+cosine of TF-IDF plus 0.3 times that of `weighted`.
 
 PYTHON is the interpreter of an environment with all-MiniLM-L6-v2 (see `minilm`). VECTORS is a
-word2vec text file; a word that it does not have gets a vector of zeros. The published figures use
+word2vec text file; words that are missing there get zeros. The published figures use
 fastText trained on the model's training text with gensim: FastText(sentences, vector_size=100,
 min_count=3, sg=1, epochs=2, workers=1, seed=1). Prints JSON.
 """
@@ -28,25 +28,25 @@ import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 
-from benchmarks.machine import show
+from benchmarks.machine import print_figures
 from elmo.model.embedder import Embedder
 
 
 def main() -> None:
-    """Measure the search and print the results."""
+    """Score the search with each kind of vector and print the figures."""
     options = _parse_options()
     embedder = Embedder.load(options.model, device="cpu")
     fasttext = WordVectors(options.fasttext) if options.fasttext else None
     questions, texts = _read_squad(options.squad, options.paragraphs)
     minilm = None
-    if options.peer:  # one token, since it computes vectors of tokens too
+    if options.peer:  # [["token"]]: it needs tokens to embed, although none are used here
         minilm = SentenceTransformer(options.peer, [*questions, *texts], [["token"]])
     scores = score_search(questions, texts, embedder, fasttext, minilm)
-    show({"model": options.model, "search": scores})
+    print_figures({"model": options.model, "search": scores})
 
 
 class WordVectors:
-    """Vectors of words, read from word2vec text."""
+    """Word vectors from a word2vec text file."""
 
     def __init__(self, path: Path) -> None:
         with path.open(encoding="utf-8") as file:
@@ -54,7 +54,7 @@ class WordVectors:
             self._rows = dict(line.split(" ", 1) for line in file)
 
     def embed(self, words: Iterable[str]) -> Any:
-        """Return the vectors (words, dim); the vector of a missing word is zeros."""
+        """Return the vectors (words, dim), zeros for a missing word."""
         rows = [self._rows.get(word) for word in words]
         return np.stack(
             [np.fromstring(row, sep=" ") if row else np.zeros(self.dim) for row in rows]
@@ -62,7 +62,7 @@ class WordVectors:
 
 
 class SentenceTransformer:
-    """Vectors of texts and of tokens, computed by `minilm.py` under another interpreter."""
+    """Vectors of texts and of tokens, computed by `minilm.py` with another interpreter."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ def score_search(
     fasttext: WordVectors | None,
     minilm: SentenceTransformer | None,
 ) -> dict[str, float]:
-    """Return the share of questions whose own paragraph is nearest, by kind of vector."""
+    """Return, by kind of vector, the share of questions whose own paragraph is nearest."""
     tfidf = TfidfVectorizer(sublinear_tf=True).fit(texts)
     idf = dict(zip(tfidf.get_feature_names_out(), tfidf.idf_, strict=True))
 
@@ -131,7 +131,7 @@ def _tokenize(embedder: Embedder, text: str) -> list[str]:
 
 
 def _read_squad(squad: Path, paragraphs: int) -> tuple[list[str], list[str]]:
-    """Return the first questions and the texts of `paragraphs` paragraphs, evenly spread."""
+    """Choose `paragraphs` evenly spread paragraphs; return their first questions and texts."""
     opener = gzip.open if squad.suffix == ".gz" else open
     with opener(squad, "rt", encoding="utf-8") as file:
         articles = json.load(file)["data"]

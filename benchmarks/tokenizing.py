@@ -1,10 +1,10 @@
-"""Compare tokenizing to shards with the same tokenizer in `map` of Hugging Face datasets.
+"""Compare tokenizing to shards with `map` of Hugging Face datasets, with the same tokenizer.
 
     python -m benchmarks.tokenizing TEXT... [--tokenizer unicode] [--processes 2] [--repeat 3]
 
 Both sides read the same text and write Arrow files, with the same number of processes. Our time
-includes digests, splits, byte counts and the quality report, but not the start of Ray; that of
-datasets is the time of `map` alone, without loading. Prints JSON; needs `pip install datasets`.
+includes digests, splits, byte counts and the quality report, but not the start of Ray. The time of
+datasets is that of `map` alone, without loading. Prints JSON. Requires `pip install datasets`.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.machine import show
+from benchmarks.machine import print_figures
 from elmo.data.shards import Shards
 from elmo.data.tokenizer import load_tokenizer
 from elmo.io.location import Location
@@ -34,25 +34,25 @@ def main() -> None:
     try:
         import datasets
     except ImportError:
-        sys.exit("error: this benchmark compares with datasets: pip install datasets")
+        sys.exit("error: datasets is missing; run: pip install datasets")
     datasets.disable_progress_bars()
     with tempfile.TemporaryDirectory() as folder, workers.session():
         text = _write_one_file(options.text, Path(folder), options.megabytes)
         our_runs, peer_runs = [], []
         for repetition in range(options.repeat):
             out = Path(folder) / f"{repetition}"
-            our_runs.append(_run_elmo(text, out / "ours", options))
-            peer_runs.append(_run_datasets(datasets, text, out / "theirs", options))
-    show(_report(our_runs, peer_runs, options))
+            our_runs.append(_measure_ours(text, out / "ours", options))
+            peer_runs.append(_measure_datasets(datasets, text, out / "theirs", options))
+    print_figures(_summarize_runs(our_runs, peer_runs, options))
 
 
-def _run_elmo(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
+def _measure_ours(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
     params = TokenizeSettings(
         options.tokenizer, "line", "line", 0.01, 0.0, 0, 0, 0, 1.0, (), options.shard_bytes
     )
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=options.processes)
 
-    def run() -> None:
+    def run_tokenize() -> None:
         inputs = find_inputs([str(text)])
         tokenize(
             inputs,
@@ -63,15 +63,15 @@ def _run_elmo(text: Path, out: Path, options: argparse.Namespace) -> dict[str, f
             cluster=cluster,
         )
 
-    return {"whole": _measure_seconds(run), "tokens": Shards(out).tokens()}
+    return {"seconds": _measure_seconds(run_tokenize), "tokens": Shards(out).tokens()}
 
 
-def _run_datasets(
+def _measure_datasets(
     datasets: Any, text: Path, out: Path, options: argparse.Namespace
 ) -> dict[str, float]:
     tokenizers: list[Any] = []
 
-    def split(batch: dict[str, list[str]]) -> dict[str, list[list[str]]]:
+    def tokenize_batch(batch: dict[str, list[str]]) -> dict[str, list[list[str]]]:
         if not tokenizers:
             tokenizers.append(load_tokenizer(options.tokenizer))
         return {"tokens": tokenizers[0].split(batch["text"])}
@@ -79,29 +79,29 @@ def _run_datasets(
     results: dict[str, Any] = {}
     lines = datasets.load_dataset("text", data_files=str(text), cache_dir=str(out), split="train")
 
-    def map_() -> None:
+    def run_map() -> None:
         results["tokens"] = lines.map(
-            split,
+            tokenize_batch,
             batched=True,
             num_proc=options.processes,
             remove_columns=["text"],
             load_from_cache_file=False,
         )
 
-    map_seconds = _measure_seconds(map_)
-    column = results["tokens"].data.column("tokens")
-    tokens = sum(len(chunk.flatten()) for chunk in column.chunks)
-    return {"map": map_seconds, "tokens": tokens}
+    map_seconds = _measure_seconds(run_map)
+    tokens_column = results["tokens"].data.column("tokens")
+    tokens = sum(len(chunk.flatten()) for chunk in tokens_column.chunks)
+    return {"seconds": map_seconds, "tokens": tokens}
 
 
-def _report(
+def _summarize_runs(
     our_runs: list[dict[str, float]], peer_runs: list[dict[str, float]], options: Any
 ) -> dict[str, Any]:
     if our_runs[0]["tokens"] != peer_runs[0]["tokens"]:
-        sys.exit(f"error: {our_runs[0]['tokens']} tokens here, {peer_runs[0]['tokens']} there")
+        sys.exit(f"error: {our_runs[0]['tokens']} and {peer_runs[0]['tokens']} tokens, must agree")
     tokens = our_runs[0]["tokens"]
-    shards_seconds = median(run["whole"] for run in our_runs)
-    map_seconds = median(run["map"] for run in peer_runs)
+    shards_seconds = median(run["seconds"] for run in our_runs)
+    map_seconds = median(run["seconds"] for run in peer_runs)
     return {
         "tokens": tokens,
         "tokenizer": options.tokenizer,
@@ -113,7 +113,7 @@ def _report(
 
 
 def _write_one_file(texts: list[str], folder: Path, megabytes: int) -> Path:
-    """Write the first `megabytes` of text, decompressed, to one file that both sides can read."""
+    """Write the first `megabytes` of the decompressed text to one file, which both sides read."""
     out = folder / "text.txt"
     with out.open("wb") as file:
         for text in find_inputs(texts):
@@ -124,9 +124,9 @@ def _write_one_file(texts: list[str], folder: Path, megabytes: int) -> Path:
 
 
 def _measure_seconds(function: Callable[[], None]) -> float:
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     function()
-    return time.perf_counter() - start
+    return time.perf_counter() - start_time
 
 
 def _parse_options() -> argparse.Namespace:
@@ -135,7 +135,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--tokenizer", default="unicode", choices=["whitespace", "unicode"])
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--megabytes", type=int, default=1000, help="use at most this much text")
+    parser.add_argument("--megabytes", type=int, default=1000, help="read at most this much text")
     parser.add_argument("--shard-bytes", type=int, default=16 << 20)
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""The implementations that benchmarks.training compares: ours, plain autograd, torch.nn.LSTM.
+"""The training steps that benchmarks.training compares: ours, plain autograd, torch.nn.LSTM.
 
 Shapes: S directions, T steps, B rows, N tokens, K characters, P projection.
 """
@@ -16,13 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.lm_text import prepare as prepare_text
+from benchmarks.lm_text import prepare_shards
 from elmo.data.characters import Characters
 from elmo.data.stream import Window, WindowStream
 from elmo.nn.bilm import BiLM, token_vectors
 from elmo.nn.softmax import Softmax, new_softmax, sample_candidates
-from elmo.settings import ModelShape, TrainingSettings
-from elmo.settings import OptimizerSettings as Recipe
+from elmo.settings import ModelShape, OptimizerSettings, TrainingSettings
 from elmo.train.optimizer import Optimizer
 from elmo.train.step import WORD_MATRIX, Stepper, WorkerGroup
 
@@ -45,7 +44,7 @@ NETWORKS = {
     "default": replace(SMALL, filters=(*SMALL.filters[:4], (5, 128)), cells=512),
     "tiny": replace(SMALL, filters=SMALL.filters[:2], cells=16, projection=8),  # for dry runs
 }
-ADAGRAD = Recipe(
+ADAGRAD = OptimizerSettings(
     name="adagrad",
     lr=0.2,
     warmup_steps=0,
@@ -74,9 +73,9 @@ def prepare_steps(
     rank: int,
     size: int,
 ) -> tuple[list[Window], Step]:
-    """The first windows of the text, and a function that takes a step."""
+    """Return the first windows of the text, and a function that runs a training step."""
     workers = WorkerGroup(rank, size)
-    stream = stream_of(folder / "shards", folder / "text", workers, rows=rows, window=window)
+    stream = open_stream(folder / "shards", folder / "text", workers, rows=rows, window=window)
     windows = [window for window, _ in islice(stream.windows(stream.first_position()), count)]
     vocabulary = stream.vocabulary
     recipe = recipe_2018(precision, rows=rows, window=window)
@@ -86,16 +85,16 @@ def prepare_steps(
     softmax = new_softmax(len(vocabulary), config.projection, seed=2)
     if side == "ours":
         return windows, _our_step(bilm, softmax, recipe, workers)
-    body = _Fused(bilm) if side == "nn.LSTM" else _Plain(bilm)
-    return windows, _plain(body, softmax, recipe)
+    body = _FusedLayers(bilm) if side == "nn.LSTM" else _LoopLayers(bilm)
+    return windows, _plain_step(body, softmax, recipe)
 
 
-def stream_of(
+def open_stream(
     shards: Path, text: Path, workers: WorkerGroup, *, rows: int, window: int
 ) -> WindowStream:
-    """The text as windows, read three times; its shards are written once."""
+    """Return three epochs of the text as a stream of windows; write its shards if missing."""
     return WindowStream(
-        *prepare_text(shards, train=text, heldout=text),
+        *prepare_shards(shards, train=text, heldout=text),
         Characters().encode,
         split="train",
         rows=rows,
@@ -108,7 +107,7 @@ def stream_of(
 
 
 def recipe_2018(precision: Any, *, rows: int, window: int) -> TrainingSettings:
-    """The recipe of 2018, without evaluations."""
+    """Return the training settings of 2018, without evaluations."""
     return TrainingSettings(
         seed=1,
         epochs=1,
@@ -130,7 +129,7 @@ def recipe_2018(precision: Any, *, rows: int, window: int) -> TrainingSettings:
 
 
 def embedding_flop(shape: ModelShape, *, types: float = 0.2, characters: int = 50) -> float:
-    """Floating-point operations of a token's vectors; `types` is the share of distinct tokens."""
+    """Return the FLOP of embedding one token; `types` is the share of distinct tokens."""
     convolutions = sum(
         count * width * shape.char_dim * (characters - width + 1) for width, count in shape.filters
     )
@@ -140,8 +139,8 @@ def embedding_flop(shape: ModelShape, *, types: float = 0.2, characters: int = 5
     return 2 * (2 * shape.layers * cell + types * encoder)
 
 
-class _Operations(TorchDispatchMode):
-    """Counts operations that are no views, and the bytes of the tensors they read and write."""
+class _OperationCounter(TorchDispatchMode):
+    """Counts the operations that return no view, and the bytes that they read and write."""
 
     operations = traffic = 0
 
@@ -154,20 +153,21 @@ class _Operations(TorchDispatchMode):
         return result
 
 
-def count(step: Step, window: Window, number: int) -> tuple[int, int, int]:
-    """Floating-point operations of the matrix products of one step, backward pass included; all
-    operations; the bytes that these read and write."""
+def count_operations(step: Step, window: Window, number: int) -> tuple[int, int, int]:
+    """Return the floating-point operations of the matrix products of one step (with its backward
+    pass), the number of all operations, and the bytes that these read and write."""
 
-    def in_place(_: Any, a: Any, b: Any, **__: Any) -> int:
+    def baddbmm(_: Any, a: Any, b: Any, **__: Any) -> int:
         return 2 * a[0] * a[1] * a[2] * b[2]
 
     def linear(x: Any, weight: Any, *_: Any, **__: Any) -> int:
         return 2 * x[0] * x[1] * weight[0]
 
-    formulas = {torch.ops.aten.baddbmm_: in_place, torch.ops.mkldnn._linear_pointwise: linear}
-    with FlopCounterMode(display=False, custom_mapping=formulas) as counter, _Operations() as work:
+    formulas = {torch.ops.aten.baddbmm_: baddbmm, torch.ops.mkldnn._linear_pointwise: linear}
+    flop_counter = FlopCounterMode(display=False, custom_mapping=formulas)
+    with flop_counter, _OperationCounter() as counter:
         step(window, number)
-    return counter.get_total_flops(), work.operations, work.traffic
+    return flop_counter.get_total_flops(), counter.operations, counter.traffic
 
 
 def _our_step(bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: WorkerGroup) -> Step:
@@ -181,10 +181,10 @@ def _our_step(bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: W
     return step
 
 
-def stepper_of(
+def new_stepper(
     config: ModelShape, recipe: TrainingSettings, words: int, workers: WorkerGroup
 ) -> Stepper:
-    """New weights on the workers' device, compiled as in a long training."""
+    """Return a stepper with new weights on the workers' device, compiled as in a long training."""
     bilm, softmax = BiLM(config, characters=Characters().size), Softmax(words, config.projection)
     bilm.lstm.compiled = True
     bilm.reset_parameters(1)
@@ -201,9 +201,9 @@ def _make_stepper(
     return Stepper(bilm, softmax, optimizer, recipe, workers)
 
 
-def _plain(body: nn.Module, softmax: Softmax, recipe: TrainingSettings) -> Step:
-    """Autograd over everything, torch's own Adagrad over all of the word matrix, both in float32;
-    products in bfloat16 are those that torch's autocast makes so."""
+def _plain_step(body: nn.Module, softmax: Softmax, recipe: TrainingSettings) -> Step:
+    """Return a step with autograd and torch's Adagrad over the whole word matrix, both in float32;
+    in bfloat16, with autocast."""
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=recipe.precision == "bfloat16")
     parameters = [*body.parameters(), *softmax.parameters()]
     optimizer = torch.optim.Adagrad(parameters, lr=0.2, initial_accumulator_value=1.0, eps=0.0)
@@ -215,7 +215,7 @@ def _plain(body: nn.Module, softmax: Softmax, recipe: TrainingSettings) -> Step:
         with autocast:
             h_STBP, carry = body(window, carry)
             h_NP = nn.functional.dropout(h_STBP, 0.1).flatten(0, 2)
-            loss = _sampled(h_NP, window, softmax, number)
+            loss = _sampled_loss(h_NP, window, softmax, number)
         (loss * recipe.loss_scale).backward()
         nn.utils.clip_grad_norm_(parameters, 10.0)
         optimizer.step()
@@ -223,7 +223,7 @@ def _plain(body: nn.Module, softmax: Softmax, recipe: TrainingSettings) -> Step:
     return step
 
 
-def _sampled(h_NP: Tensor, window: Window, softmax: Softmax, number: int) -> Tensor:
+def _sampled_loss(h_NP: Tensor, window: Window, softmax: Softmax, number: int) -> Tensor:
     draw = sample_candidates(SAMPLES, len(softmax.weight), np.random.default_rng(number))
     targets = window.targets_STB.reshape(-1)
     targets_N, words = torch.from_numpy(targets), torch.from_numpy(draw.words)
@@ -232,42 +232,42 @@ def _sampled(h_NP: Tensor, window: Window, softmax: Softmax, number: int) -> Ten
     logits_NM = h_NP @ softmax.weight[words].T + softmax.bias[words]
     logits_NM = logits_NM - torch.from_numpy(draw.log_expected_counts(draw.words))
     logits_NM = logits_NM.masked_fill(targets_N[:, None] == words, -torch.inf)
-    logits_of_all = torch.cat([true_N[:, None], logits_NM], 1)
-    return (logits_of_all.logsumexp(1) - true_N).sum() / len(targets_N)
+    all_logits = torch.cat([true_N[:, None], logits_NM], 1)
+    return (all_logits.logsumexp(1) - true_N).sum() / len(targets_N)
 
 
 class _Layers(nn.Module):
-    """The same weights, layer 0 and the residuals; subclasses read a layer in one direction."""
+    """The weights, layer 0 and residuals of our biLM; subclasses run a layer in one direction."""
 
     def __init__(self, bilm: BiLM) -> None:
         super().__init__()
         self.bilm = bilm
 
     def forward(self, window: Window, carry: Any) -> tuple[Tensor, Any]:
-        x_STBP = _encoded(self.bilm, window)
+        x_STBP = _layer_0(self.bilm, window)
         states = []
         for layer in range(self.bilm.config.layers):
             x_STBP = nn.functional.dropout(x_STBP, 0.1)
-            directions = []
-            for way in (0, 1):
-                state = None if carry is None else carry[2 * layer + way]
-                y_TBP, state = self.read(x_STBP[way], layer, way, state)
-                directions.append(y_TBP)
+            outputs = []
+            for direction in (0, 1):
+                state = None if carry is None else carry[2 * layer + direction]
+                y_TBP, state = self.scan(x_STBP[direction], layer, direction, state)
+                outputs.append(y_TBP)
                 states.append(tuple(part.detach() for part in state))
-            x_STBP = torch.stack(directions) + (x_STBP if layer else 0)
+            x_STBP = torch.stack(outputs) + (x_STBP if layer else 0)
         return x_STBP, states
 
-    def read(self, x_TBP: Tensor, layer: int, way: int, state: Any) -> tuple[Tensor, Any]:
+    def scan(self, x_TBP: Tensor, layer: int, direction: int, state: Any) -> tuple[Tensor, Any]:
         raise NotImplementedError
 
 
-class _Plain(_Layers):
-    """A loop over time, no gradient of our own."""
+class _LoopLayers(_Layers):
+    """LSTMs as a loop over time steps, with plain autograd."""
 
-    def read(self, x_TBP: Tensor, layer: int, way: int, state: Any) -> tuple[Tensor, Any]:
+    def scan(self, x_TBP: Tensor, layer: int, direction: int, state: Any) -> tuple[Tensor, Any]:
         lstm = self.bilm.lstm
-        weight, bias = lstm.weight[layer][way], lstm.bias[layer][way]
-        project = lstm.project[layer][way]
+        weight, bias = lstm.weight[layer][direction], lstm.bias[layer][direction]
+        project = lstm.project[layer][direction]
         rows = x_TBP.shape[1]
         config = self.bilm.config
         h, c = state or (x_TBP.new_zeros(rows, config.projection), torch.zeros(rows, config.cells))
@@ -281,8 +281,8 @@ class _Plain(_Layers):
         return torch.stack(outputs), (h, c)
 
 
-class _Fused(_Layers):
-    """torch.nn.LSTM with proj_size: a fused loop that can't clip."""
+class _FusedLayers(_Layers):
+    """torch.nn.LSTM with proj_size: a fused loop that cannot clip."""
 
     def __init__(self, bilm: BiLM) -> None:
         super().__init__(bilm)
@@ -292,16 +292,14 @@ class _Fused(_Layers):
         )
         bilm.lstm.requires_grad_(False)
 
-    def read(self, x_TBP: Tensor, layer: int, way: int, state: Any) -> tuple[Tensor, Any]:
-        y_TBP, state = self.layers[2 * layer + way](x_TBP, state)
+    def scan(self, x_TBP: Tensor, layer: int, direction: int, state: Any) -> tuple[Tensor, Any]:
+        y_TBP, state = self.layers[2 * layer + direction](x_TBP, state)
         return y_TBP, state
 
 
-def _encoded(bilm: BiLM, window: Window) -> Tensor:
-    """Layer 0 of a window, computed once for each distinct token."""
-    is_half = torch.is_autocast_enabled("cpu")
+def _layer_0(bilm: BiLM, window: Window) -> Tensor:
+    """Return layer 0 of a window, computed once for each distinct token."""
+    precision = torch.bfloat16 if torch.is_autocast_enabled("cpu") else None
     with torch.autocast("cpu", enabled=False):
-        x_NP = bilm.encode(
-            torch.from_numpy(window.characters_NK), precision=torch.bfloat16 if is_half else None
-        )
+        x_NP = bilm.encode(torch.from_numpy(window.characters_NK), precision=precision)
     return token_vectors(torch.from_numpy(window.index_STB), x_NP)

@@ -1,1 +1,1 @@
-"""The paper's experiments, measured on models of this project."""
+"""The paper's experiments, repeated with models of this project."""

@@ -1,4 +1,4 @@
-"""`python -m research`, in a checkout: the paper's measurements on your own model and data."""
+"""`python -m research`, in a checkout: the paper's experiments on your own model and data."""
 
 from pipeline.commands.cli import run_cli
 from research.commands import findings

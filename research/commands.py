@@ -1,4 +1,4 @@
-"""The commands `python -m research …`, which repeat the paper's measurements on your model."""
+"""The commands `python -m research …`, which repeat the paper's experiments on your model."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from research.compare import ComparedTask
     from research.finding import Finding
 
-OUT = click.option("--out", type=PATH, required=True, help="Result NAME.json, with plot NAME.png.")
-MODEL = click.option("--model", type=PATH, required=True, help="The model folder.")
+OUT = click.option("--out", type=PATH, required=True, help="Output NAME.json; also plots NAME.png.")
+MODEL = click.option("--model", type=PATH, required=True, help="Model folder.")
 WORK = click.option(
     "--work",
     type=PATH,
@@ -33,29 +33,29 @@ STATIC = click.option(
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def findings() -> None:
-    """Repeat the paper's measurements on your model; research/README.md has tables and commands."""
+    """Repeat the paper's experiments on your model. Results: research/README.md."""
 
 
-def _task_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that describe a task; the command gets them as `task`."""
+def _add_task_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a task to the command, which gets them as one argument, `task`."""
 
     @wraps(command)
-    def with_task(**arguments: Any) -> None:
+    def run_with_task(**arguments: Any) -> None:
         from pipeline.stages import task_training
         from research.compare import ComparedTask
 
         names = ("kind", "model", "seeds", "columns", "scheme", "device")
-        texts: dict[str, Any] = {name: arguments.pop(name) or "" for name in names}
+        values: dict[str, Any] = {name: arguments.pop(name) or "" for name in names}
         sources = {split: arguments.pop(split) for split in ("train", "dev", "test")}
         check_outside(
             arguments["work"],
-            [*sources.values(), texts["model"], *arguments.get("other_models", ())],
+            [*sources.values(), values["model"], *arguments.get("other_models", ())],
         )
         task = ComparedTask(
             sources=sources,
             settings=task_training.parse_pairs("--set", arguments.pop("changes")),
             format=arguments.pop("format_") or "",
-            **texts,
+            **values,
         )
         command(task=task, **arguments)
 
@@ -74,7 +74,7 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.IntRange(1, 100),
             default=3,
             show_default=True,
-            help="Number of seeds; they count from 0.",
+            help="Number of seeds, starting at 0.",
         ),
         click.option(
             "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a task setting."
@@ -82,15 +82,15 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--format", "format_", help="Format of the files; default: from their extensions."
         ),
-        click.option("--columns", help="Columns of the fields, such as word=2,tag=4."),
+        click.option("--columns", help="Column of each field, such as word=2,tag=4."),
         click.option("--scheme", help="Tag scheme: bio, iob1, bioes or plain."),
         WORK,
         OUT,
         DEVICE,
     ]
     for option in reversed(options):
-        with_task = option(with_task)
-    return with_task
+        run_with_task = option(run_with_task)
+    return run_with_task
 
 
 @findings.command()
@@ -99,19 +99,19 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Choice(["elmo", "layers", "positions", "context"]),
     default="elmo",
     show_default=True,
-    help="Compare with and without ELMo, layers, positions of ELMo in the network, or context.",
+    help="What to vary: ELMo or none, its layers, its position in the network, or its context.",
 )
-@_task_options
+@_add_task_options
 def compare(task: "ComparedTask", ways: Any, work: Path, out: Path) -> None:
-    """Train a task of KIND in ways that differ in one thing (Tables 1, 2 and 3, Figure 2).
+    """Train a task of KIND in several ways that differ in one thing (Tables 1 to 3, Figure 2).
 
     \b
     Example: python -m research compare tagging --ways layers --train train.conll --dev dev.conll \\
         --test test.conll --model models/finetune --seeds 5 --out results/layers-ner.json
     """
-    from research.compare import compare_ways as measure
+    from research.compare import compare_ways
 
-    _write(out, lambda: measure(task, ways, work=work))
+    _save_finding(out, lambda: compare_ways(task, ways, work=work))
 
 
 @findings.command()
@@ -123,40 +123,40 @@ def compare(task: "ComparedTask", ways: Any, work: Path, out: Path) -> None:
     required=True,
     help="Another model folder; repeat for several.",
 )
-@_task_options
+@_add_task_options
 def models(task: "ComparedTask", other_models: tuple[Path, ...], work: Path, out: Path) -> None:
-    """Train a task of KIND without ELMo and with each of several models, to choose a model.
+    """Train a task of KIND without ELMo and with each model, to choose the best model.
 
     \b
     Example: python -m research models tagging --train train.conll --dev dev.conll \\
         --test test.conll --model models/pretrain --other models/finetune --out models-ner.json
     """
-    from research.compare import compare_models as measure
+    from research.compare import compare_models
 
-    _write(out, lambda: measure(task, other_models, work=work))
+    _save_finding(out, lambda: compare_models(task, other_models, work=work))
 
 
 @findings.command()
 @click.option(
     "--shares", default="1,3,10,30,100", show_default=True, help="Percentages of the examples."
 )
-@_task_options
+@_add_task_options
 def labels(task: "ComparedTask", shares: str, work: Path, out: Path) -> None:
-    """Train a task of KIND on growing shares of its labels, with and without ELMo (Figure 1).
+    """Train a task of KIND on increasing shares of the labels, with and without ELMo (Figure 1).
 
     \b
     Example: python -m research labels tagging --train train.conll --dev dev.conll \\
         --test test.conll --model models/finetune --out results/labels-ner.json
     """
-    from research.compare import compare_label_shares as measure
+    from research.compare import compare_label_shares
 
     try:
-        parts = [float(part) / 100 for part in shares.split(",")]
+        label_shares = [float(part) / 100 for part in shares.split(",")]
     except ValueError:
-        parts = [0.0]
-    if not all(0 < part <= 1 for part in parts):
-        raise ElmoError(f"--shares must be percents such as 1,10,100; found {shares!r}")
-    _write(out, lambda: measure(task, parts, work=work))
+        label_shares = [0.0]
+    if not all(0 < share <= 1 for share in label_shares):
+        raise ElmoError(f"--shares must be percentages such as 1,10,100; found {shares!r}")
+    _save_finding(out, lambda: compare_label_shares(task, label_shares, work=work))
 
 
 @findings.command()
@@ -169,11 +169,11 @@ def labels(task: "ComparedTask", shares: str, work: Path, out: Path) -> None:
     type=PATH,
     multiple=True,
     required=True,
-    help="Model folder; repeat for several seeds of pretraining, which the draws use in turn.",
+    help="Model folder; repeat for models of several seeds, which the draws use in turn.",
 )
 @click.option("--counts", default="100,300,1000", show_default=True, help="Numbers of examples.")
-@click.option("--draws", default="3", show_default=True, help="Draws per count: 3, or 5,5,1.")
-@click.option("--columns", help="Columns of the fields, such as word=2,tag=4.")
+@click.option("--draws", default="3", show_default=True, help="Draws per count, as 3 or 5,5,1.")
+@click.option("--columns", help="Column of each field, such as word=2,tag=4.")
 @STATIC
 @click.option("--peer", help="Python of an environment with all-MiniLM-L6-v2, to compare with.")
 @click.option(
@@ -184,50 +184,50 @@ def labels(task: "ComparedTask", shares: str, work: Path, out: Path) -> None:
 @WORK
 @OUT
 def few(
-    kind: str, models: tuple[Path, ...], columns: str | None, out: Path, **drawing: Any
+    kind: str, models: tuple[Path, ...], columns: str | None, out: Path, **options: Any
 ) -> None:
-    """Compare `elmo task train` on a few labels with models that you could build yourself.
+    """Compare `elmo task train` with other simple models that learn from a few labels.
 
     \b
     Example: python -m research few tagging --train train.conll --test test.conll \\
         --model models/finetune --counts 100,300,1000 --draws 5,5,1 --out results/few-ner.json
     """
     from pipeline.stages import task_training
-    from research.few import few_labels
+    from research.few import compare_few_labels
 
-    sources = {split: drawing.pop(split) for split in ("train", "test")}
-    check_outside(drawing["work"], [*sources.values(), *models])
+    sources = {split: options.pop(split) for split in ("train", "test")}
+    check_outside(options["work"], [*sources.values(), *models])
     counts, draws = (
-        [int(part) for part in drawing[name].split(",") if part.isdecimal()]
+        [int(part) for part in options[name].split(",") if part.isdecimal()]
         for name in ("counts", "draws")
     )
     if not counts or min(counts) < 10:
         raise ElmoError(
-            f"--counts must be 10 or more, such as 100,300; found {drawing['counts']!r}"
+            f"--counts must be 10 or more, such as 100,300; found {options['counts']!r}"
         )
     draws = draws * len(counts) if len(draws) == 1 else draws
     if len(draws) != len(counts) or min(draws) < 1:
         raise ElmoError(
-            f"--draws must be a number of 1 or more, or one for each of --counts; found "
-            f"{drawing['draws']!r}"
+            f"--draws must be 1 or more, as one number or one for each of --counts; found "
+            f"{options['draws']!r}"
         )
-    if drawing["masked"] and not drawing["peer"]:
-        raise ElmoError("--masked needs --peer, the Python that reads the model")
-    drawing |= {"counts": counts, "draws": draws, "static": _static(drawing["static"])}
-    drawing["columns"] = task_training.parse_pairs(
+    if options["masked"] and not options["peer"]:
+        raise ElmoError("--masked requires --peer, the Python that reads the model; pass it too")
+    options |= {"counts": counts, "draws": draws, "static": _parse_static(options["static"])}
+    options["columns"] = task_training.parse_pairs(
         "--columns", columns.split(",") if columns else []
     )
-    _write(out, lambda: few_labels(kind, sources, models, **drawing))
+    _save_finding(out, lambda: compare_few_labels(kind, sources, models, **options))
 
 
 @findings.command()
 @MODEL
 @click.option("--train", type=PATH, required=True, help="Sense-tagged text: SemCor or XML.")
-@click.option("--train-gold", type=PATH, help="Gold keys of an XML file, one id per line.")
+@click.option("--train-gold", type=PATH, help="Sense keys of an XML file, one id per line.")
 @click.option(
     "--test", type=PATH, help="Sense-tagged text to test on; default: a fifth of TRAIN's documents."
 )
-@click.option("--test-gold", type=PATH, help="Gold keys of an XML file.")
+@click.option("--test-gold", type=PATH, help="Sense keys of an XML test file.")
 @click.option("--first-senses", type=PATH, help="WordNet's index.sense, for lemmas not in TRAIN.")
 @STATIC
 @OUT
@@ -243,16 +243,16 @@ def senses(
     out: Path,
     device: str,
 ) -> None:
-    """Score word senses by nearest neighbour in each layer, without training (Table 5).
+    """Disambiguate word senses by nearest neighbour in each layer, without training (Table 5).
 
-    Files have SemCor's columns, or are XML of the unified evaluation framework with gold keys.
+    Files are in columns, as SemCor, or in XML of the unified evaluation framework.
     """
-    from research.probes import word_senses
+    from research.probes import probe_senses
 
-    files = _static(static)
-    _write(
+    files = _parse_static(static)
+    _save_finding(
         out,
-        lambda: word_senses(
+        lambda: probe_senses(
             model,
             train,
             train_gold=train_gold,
@@ -268,10 +268,10 @@ def senses(
 @findings.command()
 @MODEL
 @click.option("--train", type=PATH, required=True, help="Tagged text to train the probes on.")
-@click.option("--test", type=PATH, required=True, help="Tagged text to score them on.")
+@click.option("--test", type=PATH, required=True, help="Tagged text to score the probes on.")
 @click.option("--l2", default=1e-5, show_default=True, help="Strength of L2 regularization.")
 @click.option("--format", "format_", help="Format of the files; default: from their extensions.")
-@click.option("--columns", help="Columns of the fields, such as word=2,tag=4 or tag=XPOS.")
+@click.option("--columns", help="Column of each field, such as word=2,tag=4 or tag=XPOS.")
 @STATIC
 @OUT
 @DEVICE
@@ -286,15 +286,15 @@ def probe(
     out: Path,
     device: str,
 ) -> None:
-    """Train a linear probe of tags, such as parts of speech, on each layer (Table 6)."""
+    """Train a linear classifier of tags (a probe) on each layer (Table 6)."""
     from pipeline.stages import task_training
-    from research.probes import tags
+    from research.probes import probe_tags
 
     check_value("--l2", l2, NonNegative)
     fields = task_training.parse_pairs("--columns", columns.split(",") if columns else [])
-    reading = {"format": format_, "columns": fields, "scheme": "plain"}
-    files = _static(static)
-    _write(out, lambda: tags(model, train, test, l2=l2, device=device, static=files, **reading))
+    options: dict[str, Any] = {"format": format_, "columns": fields, "scheme": "plain"}
+    options |= {"device": device, "static": _parse_static(static)}
+    _save_finding(out, lambda: probe_tags(model, train, test, l2=l2, **options))
 
 
 @findings.command()
@@ -318,15 +318,15 @@ def neighbors(
     out: Path,
     device: str,
 ) -> None:
-    """For each line of QUERIES, list neighbours in context and by static vectors (Table 4).
+    """List neighbours in context and by static vectors for each line of QUERIES (Table 4).
 
     Each line is a sentence with one token in brackets: He has a [gift] for music.
     """
-    from research.neighbors import in_context
+    from research.neighbors import find_neighbors
 
-    _write(
+    _save_finding(
         out,
-        lambda: in_context(
+        lambda: find_neighbors(
             model,
             store,
             queries,
@@ -341,9 +341,9 @@ def neighbors(
 
 @findings.command()
 @click.argument("folder", type=PATH)
-@click.option("--out", type=PATH, required=True, help="Page whose marked tables are redrawn.")
+@click.option("--out", type=PATH, required=True, help="Page whose tables are updated.")
 def page(folder: Path, out: Path) -> None:
-    """Redraw the tables of a page from the JSON files in FOLDER.
+    """Update the tables of a page from the JSON files in FOLDER.
 
     \b
     Example: python -m research page research/results --out research/README.md
@@ -351,33 +351,33 @@ def page(folder: Path, out: Path) -> None:
     from research.page import redraw_tables
 
     count, missing_count = redraw_tables(folder, out)
-    click.echo(f"findings page: {out}: {count} tables drawn, {missing_count} not measured yet")
+    click.echo(f"{out}: {count} tables updated, {missing_count} not measured yet")
 
 
-def _write(out: Path, measure: Callable[[], "Finding"]) -> None:
-    """Measure, write the result and its plot, and print the rows."""
+def _save_finding(out: Path, measure: Callable[[], "Finding"]) -> None:
+    """Measure, write the finding and its plot, and print its rows."""
     from pipeline.report import plots
-    from research import finding as files
-    from research.page import few_lines
-    from research.picture import draw
+    from research.finding import check_replaceable, write_finding
+    from research.page import few_table_lines
+    from research.picture import draw_plot
 
     if out.suffix != ".json":
         raise ElmoError(f"--out {out}: must end in .json")
-    files.check_out(out)
+    check_replaceable(out)
     plots.check_replaceable_plot(out.with_suffix(".png"))
     finding = measure()
     out.parent.mkdir(parents=True, exist_ok=True)
-    draw(out.with_suffix(".png"), finding)
-    files.write(out, finding)
-    for line in few_lines(finding) if finding.kind == "few" else ():
+    draw_plot(out.with_suffix(".png"), finding)
+    write_finding(out, finding)
+    for line in few_table_lines(finding) if finding.kind == "few" else ():
         click.echo(line)
     for row in finding.rows if finding.kind != "few" else ():
         interval = "" if row.low is None else f" ({row.low:.4f} to {row.high:.4f})"
         click.echo(f"{row.name}: {finding.metric} {row.mean:.4f}{interval}")
-    click.echo(f"findings: {out} and {out.with_suffix('.png')}")
+    click.echo(f"written: {out} and {out.with_suffix('.png')}")
 
 
-def _static(options: tuple[str, ...]) -> dict[str, Path]:
+def _parse_static(options: tuple[str, ...]) -> dict[str, Path]:
     from pipeline.stages import task_training
 
     return {

@@ -1,4 +1,4 @@
-"""One task trained in several ways, all else equal: the paper's Tables 1 to 3, Figures 1 and 2."""
+"""Train a task in several ways, all else equal (Tables 1 to 3, Figures 1 and 2 of the paper)."""
 
 import math
 import statistics
@@ -24,24 +24,18 @@ from elmo.tasks.settings import TaskSettings
 from pipeline.stages import task_training
 from pipeline.terminal.progress import say
 from pipeline.tracking.task_runs import source_digest
-from research.finding import (
-    Finding,
-    FindingKind,
-    Row,
-    command_line,
-    mean_row,
-)
+from research.finding import Finding, FindingKind, Row, command_line, mean_row
 
 if TYPE_CHECKING:
     from elmo.tasks.formats.fields import ExampleSet
 
 Comparison = Literal["elmo", "layers", "positions", "context"]
-WITHOUT: dict[str, Any] = {"elmo": "none"}
-# What each comparison trains: a name and what it changes in the settings.
+WITHOUT_ELMO: dict[str, Any] = {"elmo": "none"}
+# The ways that each comparison trains: a name, and the changed settings.
 WAYS: dict[Comparison, dict[str, dict[str, Any]]] = {
-    "elmo": {"without ELMo": WITHOUT, "with ELMo": {}},
+    "elmo": {"without ELMo": WITHOUT_ELMO, "with ELMo": {}},
     "layers": {
-        "without ELMo": WITHOUT,
+        "without ELMo": WITHOUT_ELMO,
         "last layer": {"layers": "last"},
         "average": {"mix": "average"},
         "learned mix, λ = 1": {"l2": 1.0},
@@ -52,13 +46,17 @@ WAYS: dict[Comparison, dict[str, dict[str, Any]]] = {
         "input and output": {"elmo_input": True, "elmo_output": True},
         "output": {"elmo_input": False, "elmo_output": True},
     },
-    "context": {"without ELMo": WITHOUT, "layer 0, no context": {"layers": "0"}, "all layers": {}},
+    "context": {
+        "without ELMo": WITHOUT_ELMO,
+        "layer 0, no context": {"layers": "0"},
+        "all layers": {},
+    },
 }
 
 
 @dataclass(frozen=True)
 class ComparedTask:
-    """The settings of a comparison: kind of task, files, model, seeds for each way of training."""
+    """The task of a comparison: its kind, files, model, settings and number of seeds per way."""
 
     kind: str
     sources: Mapping[str, Path]
@@ -72,50 +70,47 @@ class ComparedTask:
 
 
 def compare_ways(task: ComparedTask, comparison: Comparison, *, work: Path) -> Finding:
-    """Train a task in each way of a comparison, with all seeds, and score it on the test file.
-
-    Returns the scores as a `Finding`.
-    """
-    _check(task, WAYS[comparison])
-    data = _read(task)
+    """Train a task in each way of a comparison, with all seeds; return the test scores."""
+    _check_settings(task, WAYS[comparison])
+    data = _read_data(task)
     ways = {
-        name: _train(name, task, data, _settings(task, changes), work=work)
+        name: _train_way(name, task, data, _make_settings(task, changes), work=work)
         for name, changes in WAYS[comparison].items()
     }
-    _compare_with(ways.get("without ELMo"), list(ways.values()))
+    _add_gains(ways.get("without ELMo"), list(ways.values()))
     return _make_finding(task, comparison, data, list(ways.values()))
 
 
 def compare_models(task: ComparedTask, other_models: Sequence[Path], *, work: Path) -> Finding:
-    """Train a task without ELMo and with each of several models; score all on the test file.
+    """Train a task without ELMo and with each of several models; return the test scores.
 
-    All read the sentences as `task.model` tokenizes them; a model with another tokenizer is
-    refused.
+    All read the sentences as `task.model` tokenizes them, so all must have the same tokenizer.
     """
-    _check(task, WAYS["elmo"])
+    _check_settings(task, WAYS["elmo"])
     folders = [task.model, *other_models]
     if repeated := {path for path in folders if folders.count(path) > 1}:
         raise ElmoError(f"--other {min(repeated)}: named twice; pass each model once")
     _check_tokenizers(folders)
-    data = _read(task)
-    ways = [_train("without ELMo", task, data, _settings(task, WITHOUT), work=work)]
+    data = _read_data(task)
+    ways = [_train_way("without ELMo", task, data, _make_settings(task, WITHOUT_ELMO), work=work)]
     for path in folders:
-        read = replace(task, model=path)
+        model_task = replace(task, model=path)
         name = f"with ELMo, {path.as_posix()}"
-        ways.append(_train(name, read, data, _settings(read, {}), work=work))
-    _compare_with(ways[0], ways)
+        settings = _make_settings(model_task, {})
+        ways.append(_train_way(name, model_task, data, settings, work=work))
+    _add_gains(ways[0], ways)
     finding = _make_finding(task, "models", data, ways)
     finding.data |= {f"other {path.as_posix()}": model_digest(path) for path in other_models}
     return finding
 
 
 def compare_label_shares(task: ComparedTask, shares: Sequence[float], *, work: Path) -> Finding:
-    """Train a task on growing shares of the training examples, with ELMo and without.
+    """Train a task on increasing shares of the training examples, with and without ELMo.
 
-    A share contains every smaller one, and all seeds read the same examples.
+    A share contains every smaller share. All seeds read the same examples.
     """
-    _check(task, WAYS["elmo"])
-    data = _read(task)
+    _check_settings(task, WAYS["elmo"])
+    data = _read_data(task)
     examples = data["train"].examples
     order = np.random.default_rng(0).permutation(len(examples))
     ways = []
@@ -124,18 +119,18 @@ def compare_label_shares(task: ComparedTask, shares: Sequence[float], *, work: P
         subset = [examples[k] for k in sorted(order[:count])]
         part = {**data, "train": replace(data["train"], examples=subset)}
         for name, changes in WAYS["elmo"].items():
-            settings = _settings(task, changes)
-            way = _train(f"{name}, {share:.3g}", task, part, settings, work=work)
+            settings = _make_settings(task, changes)
+            way = _train_way(f"{name}, {share:.3g}", task, part, settings, work=work)
             way.row.extra |= {"share": share, "train_examples": count}
             ways.append(way)
-        _compare_with(ways[-2], ways[-2:])
+        _add_gains(ways[-2], ways[-2:])
     return _make_finding(task, "labels", data, ways)
 
 
 def epochs_to_reach(curves: Sequence[Sequence[float]], goals: Sequence[float]) -> float | None:
-    """Return the mean epoch in which each run first reaches its goal.
+    """Return the mean epoch in which the runs first reach their goals.
 
-    `curves` are scores by epoch. The result is None where a run never does.
+    `curves` has the scores of each run by epoch. Returns None if a run never reaches its goal.
     """
     epochs = [
         next((k for k, score in enumerate(curve, 1) if score >= goal), None)
@@ -147,18 +142,18 @@ def epochs_to_reach(curves: Sequence[Sequence[float]], goals: Sequence[float]) -
 
 @dataclass(frozen=True)
 class _Way:
-    """One way that was trained: its row, the best score on dev by epoch, updates in an epoch."""
+    """A way that was trained: its row, the best dev score so far by epoch, updates per epoch."""
 
     row: Row
     metric: str
     curves: list[list[float]]
-    updates: int
+    updates_per_epoch: int
     tallies: list[Tally]
 
 
-def _compare_with(baseline: _Way | None, ways: Sequence[_Way]) -> None:
-    """Note what each way gains over the baseline on the test file, and after how many updates it
-    first has the baseline's best score on dev; both are means over seeds."""
+def _add_gains(baseline: _Way | None, ways: Sequence[_Way]) -> None:
+    """Add to each row the gain over the baseline on the test file, and the updates needed to reach
+    the baseline's best dev score; both are means over seeds."""
     if baseline is None:
         return
     goals = [curve[-1] for curve in baseline.curves]
@@ -168,15 +163,15 @@ def _compare_with(baseline: _Way | None, ways: Sequence[_Way]) -> None:
             way.row.extra |= {name: value for name, value in gain.items() if value is not None}
         epochs = epochs_to_reach(way.curves, goals)
         if epochs is not None:
-            way.row.extra["updates_to_baseline"] = epochs * way.updates
+            way.row.extra["updates_to_baseline"] = epochs * way.updates_per_epoch
 
 
-def _check(task: ComparedTask, ways: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse a setting that is what the ways differ in: their names would be false."""
-    differing = {name for changes in ways.values() for name in changes} - {"elmo"}
+def _check_settings(task: ComparedTask, ways: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a setting that the comparison varies: the names of the ways would be wrong."""
+    compared_names = {name for changes in ways.values() for name in changes} - {"elmo"}
     for name, value in task.settings.items():
-        if name in differing or (name, value) == ("elmo", "none"):
-            raise ElmoError(f"--set {name}={value}: {name} is what is compared; leave it out")
+        if name in compared_names or (name, value) == ("elmo", "none"):
+            raise ElmoError(f"--set {name}={value}: the comparison varies {name}; leave it out")
 
 
 def _check_tokenizers(folders: Sequence[Path]) -> None:
@@ -185,20 +180,20 @@ def _check_tokenizers(folders: Sequence[Path]) -> None:
         if not tokenizer.has_same_tokens(expected):
             raise ElmoError(
                 f"{path}: its text was cut by {tokenizer}, that of {folders[0]} by {expected}; "
-                "compare models of one tokenizer"
+                "compare models with the same tokenizer"
             )
 
 
-def _settings(task: ComparedTask, changes: Mapping[str, Any]) -> TaskSettings:
+def _make_settings(task: ComparedTask, changes: Mapping[str, Any]) -> TaskSettings:
     from elmo.model.folder import load_model
 
-    values = {"features": 0, **task.settings, **changes}  # the paper's models have none
+    values = {"features": 0, **task.settings, **changes}  # the paper's models have no features
     if values.get("layers") == "last":
         values["layers"] = str(load_model(task.model).bilm.config.layers)
     return task_settings(task.kind, values)
 
 
-def _read(task: ComparedTask) -> dict[str, "ExampleSet"]:
+def _read_data(task: ComparedTask) -> dict[str, "ExampleSet"]:
     return task_training.read_labelled_files(
         task.kind,
         task.sources,
@@ -209,7 +204,7 @@ def _read(task: ComparedTask) -> dict[str, "ExampleSet"]:
     )
 
 
-def _train(
+def _train_way(
     name: str,
     task: ComparedTask,
     data: Mapping[str, "ExampleSet"],
@@ -217,8 +212,8 @@ def _train(
     *,
     work: Path,
 ) -> _Way:
-    """Train and score one way; what was finished before an interruption is kept in `work`."""
-    made_from = [
+    """Train one way and score it on the test file; resume from `work` after an interruption."""
+    identity = [
         task.kind,
         msgspec.to_builtins(settings),
         {split: source_digest(split, path) for split, path in task.sources.items()},
@@ -230,8 +225,8 @@ def _train(
         else model_digest(task.model),
         RESULTS_VERSION,
     ]
-    folder = work.absolute() / f"way-{digest(made_from)[:16]}"
-    trained, tallies_file = folder / "trained", folder / "tallies.json"
+    folder = work.absolute() / f"way-{digest(identity)[:16]}"
+    task_folder, tallies_file = folder / "trained", folder / "tallies.json"
     with work_folder_lock(folder):
         if not tallies_file.exists():
             stopwatch = _Stopwatch(folder / "seconds.json")
@@ -239,10 +234,10 @@ def _train(
 
             def report(kind: str, figures: dict[str, float]) -> None:
                 progress(kind, figures)
-                stopwatch.note()  # after each epoch: the work may be killed
+                stopwatch.save()  # after each epoch, since the process may be killed
 
             task_training.train_variant(
-                trained,
+                task_folder,
                 data,
                 task.kind,
                 settings,
@@ -252,57 +247,57 @@ def _train(
                 device=task.device,
                 report=report,
             )
-            tested = comparison.evaluate_seeds(
-                trained, data["test"], device=task.device, work=work.absolute()
+            tallies = comparison.evaluate_seeds(
+                task_folder, data["test"], device=task.device, work=work.absolute()
             )
-            stopwatch.note()
-            write_json(tallies_file, msgspec.to_builtins(tested))
+            stopwatch.save()
+            write_json(tallies_file, msgspec.to_builtins(tallies))
     tallies = read_record(tallies_file, list[Tally])
     scores = [tally.scores() for tally in tallies]
     means = comparison.mean_over_seeds(scores)
     metric = next(iter(means))
-    row = mean_row(name, [score[metric] for score in scores], _weights(trained))
+    row = mean_row(name, [score[metric] for score in scores], _layer_weights(task_folder))
     row.extra |= {
         f"test_{key}": value
         for key, value in means.items()
         if key != metric and not key.endswith("_sd")
     }
-    # A seed's, where they were trained one after another: OMP_NUM_THREADS=1.
+    # The time of one seed, if the seeds were trained one after another (OMP_NUM_THREADS=1).
     row.extra["minutes"] = _read_seconds(folder / "seconds.json") / 60 / task.seeds
     say(f"{name}: {metric} {row.mean:.4f}")
-    updates = math.ceil(len(data["train"].examples) / settings.batch_size)
-    return _Way(row, metric, comparison.best_by_epoch(trained), updates, tallies)
+    updates_per_epoch = math.ceil(len(data["train"].examples) / settings.batch_size)
+    return _Way(row, metric, comparison.best_by_epoch(task_folder), updates_per_epoch, tallies)
 
 
 class _Stopwatch:
-    """Adds the seconds since it was made to those in a file, each time it is asked to."""
+    """Measures the seconds that the runs of an interrupted job take in total, in a file."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._began = path, time.perf_counter()
+        self._path, self._start_time = path, time.perf_counter()
         self._earlier_seconds = _read_seconds(path) if path.exists() else 0.0
 
-    def note(self) -> None:
-        """Write the sum."""
-        spent = time.perf_counter() - self._began
-        write_json(self._path, {"seconds": self._earlier_seconds + spent})
+    def save(self) -> None:
+        """Write the seconds of this run and the earlier ones to the file."""
+        seconds = time.perf_counter() - self._start_time
+        write_json(self._path, {"seconds": self._earlier_seconds + seconds})
 
 
 def _read_seconds(path: Path) -> float:
     return read_record(path, dict[str, float])["seconds"]
 
 
-def _weights(folder: Path) -> dict[str, float]:
-    """The learned weight of each layer where ELMo first enters, the mean of the seeds."""
+def _layer_weights(folder: Path) -> dict[str, float]:
+    """Return the learned weight of each layer where ELMo first enters, averaged over seeds."""
     from elmo.tasks.record import read_task
 
     record = read_task(folder)
     if record.bilm is None:
         return {}
     mixes = [read_json(folder / f"seed-{seed}" / "mix.json")["weights"] for seed in record.seeds]
-    numbers = record.settings.layers or range(record.bilm.layers)
+    layers = record.settings.layers or range(record.bilm.layers)
     return {
-        f"weight_layer_{number}": statistics.fmean(weights)
-        for number, weights in zip(numbers, zip(*mixes, strict=True), strict=True)
+        f"weight_layer_{layer}": statistics.fmean(weights)
+        for layer, weights in zip(layers, zip(*mixes, strict=True), strict=True)
     }
 
 
@@ -323,7 +318,7 @@ def _make_finding(
         model=model_digest(task.model),
         data={split: source_digest(split, path) for split, path in task.sources.items()},
         examples={
-            **{split: len(labelled.examples) for split, labelled in data.items()},
+            **{split: len(example_set.examples) for split, example_set in data.items()},
             "epoch_tokens": sum(map(token_count, data["train"].examples)),
         },
         seeds=list(range(task.seeds)),

@@ -1,12 +1,12 @@
-"""Make the training text of the model `english` from the corpora of its model card.
+"""Make the training text of the model `english` from the corpora that its model card lists.
 
     python -m research.english_text DATA OUT
 
-DATA has the folders of `CORPORA`. OUT gets a text file for each of them, and `heldout.txt`: a novel
-and five Wikipedia articles. With `tokenize.heldout` 0.01 exactly these are held out in every
-version of `english`. The other files have no blank line, so each is one document, and none of their
-hashes is in the lowest hundredth, which is held out. Paragraphs that repeat an earlier one are left
-out, and so are those that share eight consecutive words with `heldout.txt`.
+DATA has the folders of `CORPORA`. Writes to OUT a text file for each folder, and `heldout.txt`: a
+novel and five Wikipedia articles. With `tokenize.heldout` 0.01, exactly these documents are held
+out, in every version of `english`. Each other file has no blank line, so it is one document, and
+its hash is not in the lowest hundredth, which is held out. Paragraphs that repeat an earlier one
+or share eight consecutive words with `heldout.txt` are left out.
 """
 
 import argparse
@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# Each folder with the share of its documents that is taken, as one of so many: dialogues and
-# speeches repeat themselves.
+# Each folder, and n if every n-th of its documents is used. Dialogues and speeches are repetitive,
+# so fewer of them are used.
 CORPORA = {
     "lm-standard-ebooks": 1,
     "lm-litbank-novels": 1,
@@ -40,17 +40,17 @@ HELD_OUT_ARTICLES = (  # of lm-squad-wiki
     "= Sexual orientation =",
     "= Valencia =",
 )
-SHARED = 8  # words in a row
+RUN_WORDS = 8  # a paragraph that shares a run of so many words with the held-out text is left out
 _WORD = re.compile(r"\w+")
-_JOINED = re.compile(r" @([-,.])@ ")
-_BEFORE = re.compile(r" ([,.;:!?%)\]]|'s|'t|n't|'re|'ve|'ll|'d|'m)")
-_AFTER = re.compile(r"([(\[$£]) ")
+_JOINER = re.compile(r" @([-,.])@ ")
+_SPACE_BEFORE = re.compile(r" ([,.;:!?%)\]]|'s|'t|n't|'re|'ve|'ll|'d|'m)")
+_SPACE_AFTER = re.compile(r"([(\[$£]) ")
 
 Document = list[str]  # its paragraphs
 
 
 def main() -> None:
-    """Write the text, and print how much of each corpus is in it."""
+    """Write the text, and print the words and paragraphs of each corpus."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
@@ -59,27 +59,27 @@ def main() -> None:
     heldout = held_out_documents(options.data)
     text = "\n\n".join("\n".join(document) for document in heldout)
     (options.out / "heldout.txt").write_text(f"{text}\n", encoding="utf-8")
-    excluded = {run for document in heldout for line in document for run in word_runs(line)}
-    hashes: set[int] = set()  # hashes of paragraphs
+    heldout_runs = {run for document in heldout for line in document for run in word_runs(line)}
+    paragraph_hashes: set[int] = set()
     for corpus, step in CORPORA.items():
         paragraphs: list[str] = []
-        repeated = overlapping = 0
+        repeated_count = overlap_count = 0
         for document in list(training_documents(options.data / corpus))[::step]:
             for paragraph in document:
                 key = hash(paragraph)
-                if key in hashes:
-                    repeated += 1
-                elif not excluded.isdisjoint(word_runs(paragraph)):
-                    overlapping += 1
+                if key in paragraph_hashes:
+                    repeated_count += 1
+                elif not heldout_runs.isdisjoint(word_runs(paragraph)):
+                    overlap_count += 1
                 else:
-                    hashes.add(key)
+                    paragraph_hashes.add(key)
                     paragraphs.append(paragraph)
         lines = "".join(f"{line}\n" for line in paragraphs)
         (options.out / f"{corpus}.txt").write_text(lines, encoding="utf-8")
         words = sum(len(line.split()) for line in paragraphs)
         print(
-            f"{corpus}: {words:,} words in {len(paragraphs):,} paragraphs; left out: {repeated:,} "
-            f"repeated, {overlapping:,} that overlap with the held-out text",
+            f"{corpus}: {words:,} words in {len(paragraphs):,} paragraphs; left out: "
+            f"{repeated_count:,} repeated, {overlap_count:,} that overlap with the held-out text",
             flush=True,
         )
 
@@ -92,7 +92,7 @@ def held_out_documents(data: Path) -> list[Document]:
 
 
 def training_documents(folder: Path) -> Iterator[Document]:
-    """Yield the documents of a corpus that are learned from."""
+    """Yield the documents of a corpus that are not held out."""
     if folder.name == "lm-wikitext2":
         lines = (folder / "train.txt").read_text(encoding="utf-8").splitlines()
         yield list(detokenize(lines))
@@ -105,7 +105,7 @@ def training_documents(folder: Path) -> Iterator[Document]:
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """Yield the documents of a file of one paragraph a line, divided by blank lines."""
+    """Yield the documents of a file with one paragraph per line and blank lines in between."""
     document: Document = []
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for line in file:
@@ -119,16 +119,16 @@ def read_documents(path: Path) -> Iterator[Document]:
 
 
 def detokenize(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines without WikiText's tokenization; lines with unknown words are left out."""
+    """Undo WikiText's tokenization of each line; leave out lines with unknown words."""
     for line in map(str.strip, lines):
         if line and "<unk>" not in line:
-            yield _AFTER.sub(r"\1", _BEFORE.sub(r"\1", _JOINED.sub(r"\1", line)))
+            yield _SPACE_AFTER.sub(r"\1", _SPACE_BEFORE.sub(r"\1", _JOINER.sub(r"\1", line)))
 
 
 def word_runs(paragraph: str) -> Iterator[tuple[str, ...]]:
-    """Yield each `SHARED` words in a row of a paragraph, in lower case and without punctuation."""
+    """Yield each run of `RUN_WORDS` words of a paragraph, in lower case, without punctuation."""
     words = _WORD.findall(paragraph.lower())
-    return zip(*(words[k:] for k in range(SHARED)), strict=False)
+    return zip(*(words[k:] for k in range(RUN_WORDS)), strict=False)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""The worth of a few labels: to models that a team could put together, and to `elmo task train`.
+"""Compare what simple models and `elmo task train` learn from a few labels.
 
-Each draw is of so many labelled examples. A model by hand is logistic regression of scikit-learn on
-all of them: of ordinary features, static vectors, ELMo's and those of a general sentence model; of
-all but the last together. `elmo task train` learns from four fifths, the rest being its dev file.
+A draw is a random sample of labelled examples. The models "by hand" are scikit-learn's logistic
+regression, trained on the whole draw: on ordinary features, static vectors, ELMo, a general
+sentence model, or all of these except the last. `elmo task train` learns from four fifths of the
+draw; the rest is its dev file.
 
-Shapes: N items (texts or, for tagging, tokens), D numbers of an item's vectors, T tokens.
+Shapes: N items (texts or, for tagging, tokens), D width of an item's vector, T tokens.
 """
 
 import json
@@ -45,18 +46,17 @@ from pipeline.tracking.task_runs import source_digest
 from research.finding import Finding, command_line, mean_row
 from research.probes import static_vectors
 
-# Strength of features, of vectors, and the scale of vectors beside features, by kind: values that
-# do well on several sets, since some tens of examples cannot choose them.
+# By kind: C of logistic regression on features and on vectors, and the scale of vectors beside
+# features. They do well on several data sets; a few examples are too few to choose them.
 STRENGTHS = {"tagging": (100.0, 0.1, 0.3), "classification": (10.0, 0.01, 0.03)}
 
-
-TASK = "elmo task train"
-ALL = "all, by hand"
-TUNED = "masked LM, fine-tuned"
+TASK_TRAIN = "elmo task train"
+ALL_BY_HAND = "all, by hand"
+FINE_TUNED = "masked LM, fine-tuned"
 Result = dict[str, float]  # the score on the test file, CPU seconds
 
 
-def few_labels(
+def compare_few_labels(
     kind: str,
     sources: Mapping[str, Path],
     models: Sequence[Path],
@@ -69,13 +69,13 @@ def few_labels(
     masked: Path | None,
     work: Path,
 ) -> Finding:
-    """Learn in each way from so many `draws` of each of `counts` of examples of `sources["train"]`;
-    score on `sources["test"]`.
+    """For each of `counts`, draw so many examples of `sources["train"]`, `draws` times; learn from
+    each draw in each way and score on `sources["test"]`.
 
-    Draw k uses the k-th of `models`, and then the first again. `static` maps names to files of word
-    vectors; `peer` is the Python of an environment that has all-MiniLM-L6-v2, or None; `masked` is
-    a folder that `masked_lm.py` wrote there, or None. What was finished before an interruption is
-    kept in `work`, so more draws and ways can be added.
+    The draws use `models` in turn. `static` maps names to files of word vectors. `peer` is the
+    Python of an environment with all-MiniLM-L6-v2, or None; `masked` is a folder that
+    `masked_lm.py` wrote with it, or None. Finished results are kept in `work`, so that an
+    interrupted comparison resumes, and draws and ways can be added.
     """
     tokenizer = read_config(models[0]).tokenizer
     data = {
@@ -86,59 +86,58 @@ def few_labels(
     if max(counts) > (count := len(data["train"].examples)):
         raise ElmoError(f"{sources['train']}: has {count:,} labelled examples; lower --counts")
     digests = {split: source_digest(split, path) for split, path in sources.items()}
-    of_files = {name: sha256(path) for name, path in static.items()}
-    of_models = [model_digest(model) for model in models]
-    made_from = [kind, digests, dict(columns), *of_models, STRENGTHS]
-    folder = work.absolute() / f"few-{digest(made_from)[:16]}"
+    static_digests = {name: sha256(path) for name, path in static.items()}
+    model_digests = [model_digest(model) for model in models]
+    identity = [kind, digests, dict(columns), *model_digests, STRENGTHS]
+    folder = work.absolute() / f"few-{digest(identity)[:16]}"
     rows = []
     with work_folder_lock(folder):
         sentences = distinct_sentences([*data["train"].examples, *data["test"].examples])
-        common = {name: _windows(path, sentences, kind) for name, path in static.items()}
+        common_vectors = {k: _window_vectors(v, sentences, kind) for k, v in static.items()}
         if peer:
-            common |= {"MiniLM": _sentence_model(peer, kind)}
-            common |= {"masked LM": _sentence_model(peer, kind, masked)} if masked else {}
-        of_draws = [_softmax_rows(model, kind) | common for model in models]
-        by_hand = [f"{name}, by hand" for name in ("features", *of_draws[0], "ELMo")]
-        tasks: dict[str, Any] = {TASK: RESULTS_VERSION}
-        tasks |= {f"{TASK}, {name}": [RESULTS_VERSION, file] for name, file in of_files.items()}
-        parts: dict[str, Any] = {ALL: of_files} | tasks
-        parts |= {f"{name}, by hand": file for name, file in of_files.items()}
+            common_vectors |= {"MiniLM": _peer_vectors(peer, kind)}
+            common_vectors |= {"masked LM": _peer_vectors(peer, kind, masked)} if masked else {}
+        vectors_by_model = [_read_softmax_rows(model, kind) | common_vectors for model in models]
+        hand_ways = [f"{name}, by hand" for name in ("features", *vectors_by_model[0], "ELMo")]
+        tasks: dict[str, Any] = {TASK_TRAIN: RESULTS_VERSION}
+        tasks |= {f"{TASK_TRAIN}, {k}": [RESULTS_VERSION, v] for k, v in static_digests.items()}
+        versions: dict[str, Any] = {ALL_BY_HAND: static_digests} | tasks
+        versions |= {f"{k}, by hand": v for k, v in static_digests.items()}
         tune = None
         if peer and masked:
-            parts["masked LM, by hand"] = parts[TUNED] = sha256(masked / "model.safetensors")
-            tune = partial(_tune_masked, peer, masked) if kind == "tagging" else None
-        files = {
-            way: f"{digest([way, parts.get(way)])[:16]}.json"
-            for way in ("most frequent label", *by_hand, *([TUNED] if tune else []), ALL, *tasks)
-        }
+            masked_ways = ("masked LM, by hand", FINE_TUNED)
+            versions |= dict.fromkeys(masked_ways, sha256(masked / "model.safetensors"))
+            tune = partial(_fine_tune_masked, peer, masked) if kind == "tagging" else None
+        ways = ["most frequent label", *hand_ways, *[FINE_TUNED] * bool(tune), ALL_BY_HAND, *tasks]
+        files = {way: f"{digest([way, versions.get(way)])[:16]}.json" for way in ways}
         for count, draw_count in zip(counts, draws, strict=True):
             results = []
             for draw in range(draw_count):
                 paths = {way: folder / f"{count}-{draw}" / file for way, file in files.items()}
                 if pending_ways := [way for way, path in paths.items() if not path.exists()]:
                     examples = random.Random(draw).sample(data["train"].examples, count)
-                    turn = draw % len(models)
-                    args = (models[turn], folder, of_draws[turn], static, tune, pending_ways)
-                    for way, result in _learn(kind, data, examples, *args):
+                    k = draw % len(models)
+                    args = (models[k], folder, vectors_by_model[k], static, tune, pending_ways)
+                    for way, result in _score_ways(kind, data, examples, *args):
                         paths[way].parent.mkdir(exist_ok=True)
                         write_json(paths[way], result)
                 results.append({way: read_record(path, Result) for way, path in paths.items()})
                 say(f"{count} examples, draw {draw}: {results[-1]}")
             for way in results[0]:
                 scores = [result[way]["score"] for result in results]
-                figures = {"examples": count, "lowest": min(scores), "highest": max(scores)}
-                figures["seconds"] = fmean(result[way]["seconds"] for result in results)
-                rows.append(mean_row(f"{way}, {count}", scores, figures))
+                extra = {"examples": count, "lowest": min(scores), "highest": max(scores)}
+                extra["seconds"] = fmean(result[way]["seconds"] for result in results)
+                rows.append(mean_row(f"{way}, {count}", scores, extra))
     return Finding(
         format=1,
         kind="few",
         task=kind,
         metric="accuracy" if data["train"].scheme == "plain" else "f1",
         command=command_line(),
-        model=of_models[0],
+        model=model_digests[0],
         data=digests
-        | {f"static {name}": digest for name, digest in of_files.items()}
-        | {f"model {k}": digest for k, digest in enumerate(of_models[1:], 2)},
+        | {f"static {name}": digest for name, digest in static_digests.items()}
+        | {f"model {k}": digest for k, digest in enumerate(model_digests[1:], 2)},
         examples={"test": len(data["test"].examples)},
         seeds=list(range(max(draws))),
         settings={},
@@ -146,7 +145,7 @@ def few_labels(
     )
 
 
-def _learn(
+def _score_ways(
     kind: str,
     data: Mapping[str, Any],
     examples: Sequence[Any],
@@ -157,64 +156,65 @@ def _learn(
     tune: Callable[..., list[Any]] | None,
     pending_ways: Sequence[str],
 ) -> Iterator[tuple[str, Result]]:
-    """Yield each of `pending_ways` with the result of what it learns from the `examples` of a draw;
-    `vector_sources` are the vectors beside ELMo's, `static` files of them."""
+    """Train in each of `pending_ways` on the `examples` of a draw; yield the way and its result.
+    `vector_sources` are vectors other than those of ELMo, `static` files of word vectors."""
     from scipy import sparse
 
     test, train = data["test"].examples, data["train"]
     strength, dense_strength, scale = STRENGTHS[kind]
     store = partial(build_sentence_store, model=model, layers=None)
-    of_test = store(distinct_sentences(test), work=folder)
-    work = folder / "draw"  # what a draw needs alone, made anew so that its time is counted
+    test_vectors = store(distinct_sentences(test), work=folder)
+    work = folder / "draw"  # emptied for each draw, so that its whole CPU time is counted
     shutil.rmtree(work, ignore_errors=True)
-    start = _cpu_seconds()
-    of_examples = store(distinct_sentences(examples), work=work)
-    embedding = _cpu_seconds() - start
+    start_seconds = _cpu_seconds()
+    example_vectors = store(distinct_sentences(examples), work=work)
+    embedding_seconds = _cpu_seconds() - start_seconds
     sides = (examples, test)
-    readers: dict[str, Callable[[], list[Any]]] = {"features": partial(_features, kind, *sides)}
-    readers |= {
-        name: partial(_scaled_vectors, kind, sides, (vectors, vectors))
-        for name, vectors in vector_sources.items()
+    builders: dict[str, Callable[[], list[Any]]] = {
+        "features": partial(_feature_matrices, kind, *sides)
     }
-    readers["ELMo"] = partial(_scaled_vectors, kind, sides, (of_examples, of_test))
+    for name, vectors in vector_sources.items():
+        builders[name] = partial(_scaled_vectors, kind, sides, (vectors, vectors))
+    builders["ELMo"] = partial(_scaled_vectors, kind, sides, (example_vectors, test_vectors))
 
-    def by_hand(names: Sequence[str]) -> list[Any]:
-        blocks = [readers[name]() for name in names]
+    def predict_by_hand(names: Sequence[str]) -> list[Any]:
+        blocks = [builders[name]() for name in names]
         if len(names) == 1:
-            return _fit(blocks[0], *sides, strength if "features" in names else dense_strength)
+            return _predict(blocks[0], *sides, strength if "features" in names else dense_strength)
         scaled = [blocks[0], *([scale * side for side in block] for block in blocks[1:])]
         x = [sparse.hstack(part, format="csr") for part in zip(*scaled, strict=True)]
-        return _fit(x, *sides, strength)
+        return _predict(x, *sides, strength)
 
-    def with_task(**words: Any) -> list[Any]:
+    def predict_with_task(**words: Any) -> list[Any]:
         cut = len(examples) * 4 // 5
         parts = [replace(train, examples=list(part)) for part in (examples[:cut], examples[cut:])]
         out, settings = work / f"task-{len(words)}", task_settings(kind, words)
         train_task(kind, *parts, out=out, settings=settings, model=model, work=work)
-        task = Task.load(out, vectors=of_test)
+        task = Task.load(out, vectors=test_vectors)
         return [guess for _, guess in task.predict(test)]
 
+    combined_names = [name for name in builders if name not in ("MiniLM", "masked LM")]
     ways: dict[str, Callable[[], list[Any]]] = {
-        "most frequent label": partial(_most_frequent, kind, *sides),
-        **{f"{name}, by hand": partial(by_hand, [name]) for name in readers},
-        ALL: partial(by_hand, [name for name in readers if name not in ("MiniLM", "masked LM")]),
-        TASK: with_task,
+        "most frequent label": partial(_predict_most_frequent, kind, *sides),
+        **{f"{name}, by hand": partial(predict_by_hand, [name]) for name in builders},
+        ALL_BY_HAND: partial(predict_by_hand, combined_names),
+        TASK_TRAIN: predict_with_task,
     }
     for name, path in static.items():
-        words = {"words": "file", "word_file": str(path), "word_dim": _width(path)}
-        ways[f"{TASK}, {name}"] = partial(with_task, **words)
+        words = {"words": "file", "word_file": str(path), "word_dim": _vector_width(path)}
+        ways[f"{TASK_TRAIN}, {name}"] = partial(predict_with_task, **words)
     if tune:
-        ways[TUNED] = partial(tune, examples, test)
+        ways[FINE_TUNED] = partial(tune, examples, test)
     labels = sorted({label for example in examples for label in _labels(example)})
     gold = [label for example in test for label in _labels(example)]
-    for name, vectors in vector_sources.items():  # those of the test file are no work of a draw
+    for name, vectors in vector_sources.items():  # caches those of the test file untimed
         if f"{name}, by hand" in pending_ways:
             vectors([example.tokens for example in test])
     for way in pending_ways:
-        start = _cpu_seconds()
+        start_seconds = _cpu_seconds()
         guesses = ways[way]()
-        seconds = _cpu_seconds() - start
-        seconds += embedding if way.startswith(("ELMo", "elmo", "all")) else 0.0
+        seconds = _cpu_seconds() - start_seconds
+        seconds += embedding_seconds if way.startswith(("ELMo", "elmo", "all")) else 0.0
         is_tagging = kind == "tagging"
         tally = tally_tags(test, guesses, labels) if is_tagging else tally_accuracy(gold, guesses)
         yield way, {"score": main_score(tally.scores()), "seconds": round(seconds, 2)}
@@ -222,17 +222,17 @@ def _learn(
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU seconds of this process and of those that it started and that ended."""
+    """Return the CPU seconds of this process and its finished child processes."""
     return sum(os.times()[:4])
 
 
-def _windows(path: Path, sentences: Sequence[Tokens], kind: str) -> Vectors:
-    """Return the vectors of a file for `sentences`: of a token, for tagging with those of two
-    neighbours on either side."""
-    of_tokens, window = static_vectors(path, sentences), 2 if kind == "tagging" else 0
+def _window_vectors(path: Path, sentences: Sequence[Tokens], kind: str) -> Vectors:
+    """Return a function for the static vectors of tokens of `sentences`; for tagging, each token
+    also has those of two neighbours on either side."""
+    lookup, window = static_vectors(path, sentences), 2 if kind == "tagging" else 0
 
     def vectors(batch: Sequence[Tokens]) -> list[Any]:
-        padded = [np.pad(of_tokens(tokens), ((window, window), (0, 0))) for tokens in batch]
+        padded = [np.pad(lookup(tokens), ((window, window), (0, 0))) for tokens in batch]
         return [
             np.hstack([x[k : len(x) - 2 * window + k] for k in range(2 * window + 1)])[None]
             for x in padded
@@ -241,23 +241,23 @@ def _windows(path: Path, sentences: Sequence[Tokens], kind: str) -> Vectors:
     return vectors
 
 
-def _width(path: Path) -> int:
-    """Return the numbers per word of a word2vec or GloVe file."""
+def _vector_width(path: Path) -> int:
+    """Return the width of the vectors in a word2vec or GloVe file."""
     with path.open(encoding="utf-8") as file:
         fields = file.readline().split()
     return int(fields[1]) if len(fields) == 2 else len(fields) - 1
 
 
-def _softmax_rows(model: Path, kind: str) -> dict[str, Vectors]:
+def _read_softmax_rows(model: Path, kind: str) -> dict[str, Vectors]:
     with local_folder(model_location(model)) as folder:
         softmax = softmax_vectors(folder, window=2 if kind == "tagging" else 0)
     return {"softmax rows": softmax} if softmax else {}
 
 
-def _tune_masked(
+def _fine_tune_masked(
     python: str, folder: Path, examples: Sequence[Any], test: Sequence[Any]
 ) -> list[Any]:
-    """Return the tags of `test` by a masked language model, all of which learns from `examples`."""
+    """Fine-tune a masked language model on `examples`; return its tags of `test`."""
     fields: dict[str, Any] = {
         name: [list(x.tokens) for x in side]
         for name, side in (("sentences", examples), ("test", test))
@@ -272,12 +272,12 @@ def _tune_masked(
         return list(json.loads(answers.read_text()))
 
 
-def _sentence_model(python: str, kind: str, folder: Path | None = None) -> Vectors:
-    """Return the vectors of a sentence-transformer, or of a masked language model in `folder`: all
-    layers of a token, or one of a text."""
+def _peer_vectors(python: str, kind: str, folder: Path | None = None) -> Vectors:
+    """Return a function for the vectors of a sentence-transformer, or of the masked language model
+    in `folder`: all layers of each token, or one vector per text."""
     from benchmarks.search import SentenceTransformer
 
-    @lru_cache(maxsize=2)  # the test file's and those of a draw
+    @lru_cache(maxsize=2)  # the test file and the draw
     def embed(sentences: tuple[Tokens, ...]) -> list[Any]:
         texts = [" ".join(tokens) for tokens in sentences]
         if kind != "tagging":
@@ -290,9 +290,9 @@ def _sentence_model(python: str, kind: str, folder: Path | None = None) -> Vecto
     return lambda sentences: embed(tuple(sentences))
 
 
-def _features(kind: str, examples: Sequence[Any], test: Sequence[Any]) -> list[Any]:
-    """Return the ordinary features of the items of both, (N, features): those that `examples`
-    have; a text's are weighted by TF-IDF."""
+def _feature_matrices(kind: str, examples: Sequence[Any], test: Sequence[Any]) -> list[Any]:
+    """Return the features of the items of both sides, (N, features). Only features that occur in
+    `examples` count; those of texts are weighted by TF-IDF."""
     from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
     sides: list[list[Any]] = [[example.tokens for example in side] for side in (examples, test)]
@@ -306,8 +306,8 @@ def _features(kind: str, examples: Sequence[Any], test: Sequence[Any]) -> list[A
 def _scaled_vectors(
     kind: str, sides: Sequence[Sequence[Any]], sources: Sequence[Vectors]
 ) -> list[Any]:
-    """Return all layers of each item of both sides, (N, D), scaled to a variance of 1; a text's are
-    the means of its tokens'."""
+    """Return all layers of each item of both sides, (N, D), scaled to a variance of 1. The vector
+    of a text is the mean of its tokens."""
     from sklearn.preprocessing import StandardScaler
 
     tables = []
@@ -320,22 +320,22 @@ def _scaled_vectors(
     return [scaler.transform(table) for table in tables]
 
 
-def _fit(
+def _predict(
     x: Sequence[Any], examples: Sequence[Any], test: Sequence[Any], strength: float
 ) -> list[Any]:
-    """Return the answers of logistic regression for each of `test`, `x` being what it reads."""
+    """Fit logistic regression on `examples` and return its labels of `test`; `x` are the inputs."""
     from sklearn.linear_model import LogisticRegression
 
     labels = [label for example in examples for label in _labels(example)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what is nearly converged
+        warnings.simplefilter("ignore")  # not quite converged
         logistic = LogisticRegression(C=strength, max_iter=100).fit(x[0], labels)
     answers = iter(logistic.predict(x[1]).tolist())
-    shaped = [[next(answers) for _ in _labels(example)] for example in test]
-    return shaped if hasattr(test[0], "tags") else [answer for (answer,) in shaped]
+    predictions = [[next(answers) for _ in _labels(example)] for example in test]
+    return predictions if hasattr(test[0], "tags") else [label for (label,) in predictions]
 
 
-def _most_frequent(kind: str, examples: Sequence[Any], test: Sequence[Any]) -> list[Any]:
+def _predict_most_frequent(kind: str, examples: Sequence[Any], test: Sequence[Any]) -> list[Any]:
     if kind == "tagging":
         tag_of = most_frequent_tagger((example.tokens, example.tags) for example in examples)
         return [[tag_of(word) for word in example.tokens] for example in test]

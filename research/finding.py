@@ -1,4 +1,4 @@
-"""Findings as JSON files: figures with intervals, and what is needed to measure them again."""
+"""Findings: JSON files of scores with intervals, and with what is needed to measure them again."""
 
 import shlex
 import statistics
@@ -34,9 +34,9 @@ FindingKind = Literal[
 class Row(msgspec.Struct, forbid_unknown_fields=True):
     """One row of a table.
 
-    `low` and `high` are the 95 % interval of `mean`: over seeds (Student's t) or, if nothing is
-    random, over sentences (bootstrap). They are None for one seed. `scores` are by seed. `extra`
-    are other figures, such as the learned weight of each layer; in the file they are called `more`.
+    `low` and `high` are the 95 % interval of `mean`: over seeds (Student's t) or, if no score
+    depends on a seed, over sentences (bootstrap). For one seed they are None. `scores` are by seed.
+    `extra` (`more` in the file) has other figures, such as the learned weight of each layer.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Finding(msgspec.Struct, forbid_unknown_fields=True):
-    """The JSON file of an experiment's results. `data` has the digests of the files, by option."""
+    """The JSON file of an experiment. `data` has the digests of the input files, by option."""
 
     format: Literal[1]
     kind: FindingKind
@@ -64,43 +64,43 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True):
     neighbors: dict[str, dict[str, list[str]]] = {}
 
 
-def write(out: Path, finding: Finding) -> None:
-    """Write a finding to the file `out`.json."""
+def write_finding(out: Path, finding: Finding) -> None:
+    """Write a finding to the JSON file `out`."""
     write_json(out, msgspec.to_builtins(finding))
 
 
-def read(path: Path) -> Finding:
-    """Read a finding's JSON file; raise `ElmoError` where it is not one."""
+def read_finding(path: Path) -> Finding:
+    """Read a finding from its JSON file; raise `ElmoError` if the file is not one."""
     return read_record(path, Finding)
 
 
 def command_line() -> str:
-    """Return the command of this process as text to type again, without passwords in URLs."""
+    """Return the command line of this process, without passwords in URLs."""
     return urls.without_credentials_in(shlex.join(["python", "-m", "research", *sys.argv[1:]]))
 
 
 def mean_row(name: str, scores: Sequence[float], extra: Mapping[str, float]) -> Row:
-    """Return a row with the mean of several seeds' scores and Student's interval."""
+    """Return a row with the mean of the scores of all seeds and its interval (Student's t)."""
     low, high = interval_over_seeds(scores) or (None, None)
-    by_seed = {str(seed): score for seed, score in enumerate(scores)}
-    return Row(name, statistics.fmean(scores), low, high, by_seed, dict(extra))
+    score_by_seed = {str(seed): score for seed, score in enumerate(scores)}
+    return Row(name, statistics.fmean(scores), low, high, score_by_seed, dict(extra))
 
 
-def over_sentences(name: str, right: npt.NDArray[Any], lengths: Sequence[int]) -> Row:
-    """Return a row with the share of right answers and a bootstrap interval over sentences.
+def bootstrap_row(name: str, answers: npt.NDArray[Any], lengths: Sequence[int]) -> Row:
+    """Return a row with the mean of `answers` and its bootstrap interval over sentences.
 
-    `right` has a value for each answer: whether it is right, or the difference (-1, 0 or 1) of two
-    ways' answers. `lengths` are the numbers of answers in each sentence.
+    `answers` has a value for each answer: whether it is right, or the difference (-1, 0 or 1)
+    between two layers. `lengths` are the numbers of answers in each sentence.
     """
     starts = np.cumsum([0, *lengths[:-1]])
-    sums, sizes = np.add.reduceat(right.astype(np.int64), starts), np.asarray(lengths)
-    random = np.random.default_rng(0)
-    draws = (random.integers(len(sizes), size=len(sizes)) for _ in range(DRAWS))
+    sums, sizes = np.add.reduceat(answers.astype(np.int64), starts), np.asarray(lengths)
+    rng = np.random.default_rng(0)
+    draws = (rng.integers(len(sizes), size=len(sizes)) for _ in range(DRAWS))
     means = [sums[rows].sum() / sizes[rows].sum() for rows in draws]
     low, high = np.quantile(means, (0.025, 0.975))
-    return Row(name, float(right.mean()), float(low), float(high))
+    return Row(name, float(answers.mean()), float(low), float(high))
 
 
-def check_out(out: Path) -> None:
-    """Raise `ElmoError`, before any work, where an output is a file that we did not write."""
+def check_replaceable(out: Path) -> None:
+    """Raise `ElmoError` if `out` exists and is not a finding, so that it is not overwritten."""
     check_record(out, Finding)

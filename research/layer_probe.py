@@ -1,10 +1,10 @@
-"""A probe of how well each layer predicts a tag: a linear softmax on frozen vectors (Table 6).
+"""Measure how well each layer predicts tags, with a linear softmax on frozen vectors (Table 6).
 
-The probe is multinomial logistic regression, fitted by L-BFGS from zero, so it depends on no seed.
-Two controls are reported with the layers: the most frequent tag of each word (of all words, for one
-that the training text lacks), and layer 0, which does not depend on context.
+This probe is multinomial logistic regression, fitted by L-BFGS from zero, so it depends on no seed.
+There are two baselines: the most frequent tag of each word (for a word that is not in the training
+text, of all words), and layer 0, which does not depend on context.
 
-Shapes: N tokens, n of them in a product, T tokens of a sentence, L layers, D width of a vector, C
+Shapes: N tokens, n tokens of a chunk, T tokens of a sentence, L layers, D width of a vector, C
 tags.
 """
 
@@ -22,7 +22,7 @@ from elmo.model.embedder import Embedder
 from elmo.tasks.baselines import most_frequent_tagger
 
 BATCH = 512
-CHUNK = 65536  # tokens in a product: bounds memory
+CHUNK = 65536  # tokens in one matrix product, which bounds memory
 TaggedTokens = tuple[Sequence[str], Sequence[str]]  # the tokens of a sentence and their tags
 
 
@@ -30,15 +30,15 @@ TaggedTokens = tuple[Sequence[str], Sequence[str]]  # the tokens of a sentence a
 class ProbeScores:
     """The accuracy, on the test text, of a linear classifier of tags (a probe) on each layer.
 
-    `most_frequent` is the accuracy of each word's most frequent tag, a baseline. `right` says which
-    tokens each layer got right (layers, tokens), for confidence intervals.
+    `most_frequent` is the accuracy of each word's most frequent tag, a baseline. `is_right`
+    (layers, tokens) says which tokens each layer tags correctly, for confidence intervals.
     """
 
     layers: list[float]
     most_frequent: float
     tokens: int
     tags: int
-    right: npt.NDArray[np.bool_]
+    is_right: npt.NDArray[np.bool_]
 
 
 def probe_layers(
@@ -53,20 +53,19 @@ def probe_layers(
     `test`.
 
     The loss is the mean cross-entropy plus `l2` times the squared norm of the weights; L-BFGS takes
-    at most `iterations` steps. The vectors of one layer at a time are in memory: 4 × D bytes per
-    token, D being their width.
+    at most `iterations` steps. Memory holds the vectors of one layer at a time: 4 × D bytes per
+    token, where D is their width.
     """
-    right = [
-        probe_vectors(partial(_vectors, embedder, layer), train, test, l2=l2, iterations=iterations)
-        for layer in range(embedder.layers)
-    ]
-    right_LN = np.stack(right)
+    sources = [partial(_layer_vectors, embedder, layer) for layer in range(embedder.layers)]
+    is_right_LN = np.stack(
+        [probe_vectors(source, train, test, l2=l2, iterations=iterations) for source in sources]
+    )
     return ProbeScores(
-        layers=right_LN.mean(1).tolist(),
-        most_frequent=_most_frequent(train, test),
-        tokens=right_LN.shape[1],
+        layers=is_right_LN.mean(1).tolist(),
+        most_frequent=_score_most_frequent(train, test),
+        tokens=is_right_LN.shape[1],
         tags=len({tag for _, tags in train for tag in tags}),
-        right=right_LN,
+        is_right=is_right_LN,
     )
 
 
@@ -81,32 +80,32 @@ def probe_vectors(
     """Train a linear classifier of tags (a probe) on the vectors of `train`; return which tokens of
     `test` it tags correctly, as a boolean array (N,).
 
-    `vectors` returns the vectors of all tokens of its sentences, end to end (N, D). `l2` and
-    `iterations` are as in `probe_layers`.
+    `vectors` returns the vectors of all tokens of some sentences, end to end (N, D). `l2` and
+    `iterations` are those of `probe_layers`.
     """
     if not any(len(tokens) for tokens, _ in train) or not any(len(tokens) for tokens, _ in test):
-        raise ElmoError("a probe needs tagged tokens to learn from and others to be tested on")
+        raise ElmoError("a probe needs tagged tokens for training and for testing; add sentences")
     if sum(len(tokens) for tokens, _ in train) < 2:
-        raise ElmoError("a probe learns from two tagged tokens or more, found one; add sentences")
-    names = sorted({tag for _, tags in train for tag in tags})
-    numbers = {name: k for k, name in enumerate(names)}
-    train_N = torch.tensor([numbers[tag] for _, tags in train for tag in tags])
-    # A tag that the training text lacks can't be right.
-    test_N = torch.tensor([numbers.get(tag, -1) for _, tags in test for tag in tags])
+        raise ElmoError("a probe needs two tagged tokens for training, found one; add sentences")
+    tag_names = sorted({tag for _, tags in train for tag in tags})
+    id_by_tag = {name: k for k, name in enumerate(tag_names)}
+    train_N = torch.tensor([id_by_tag[tag] for _, tags in train for tag in tags])
+    # A tag that is not in the training text is never predicted.
+    test_N = torch.tensor([id_by_tag.get(tag, -1) for _, tags in test for tag in tags])
     train_ND = vectors(train)
     mean_D = train_ND.mean(0)
     std_D = train_ND.std(0, correction=int(len(train_ND) > 1)).clamp_min(1e-6)
     train_ND.sub_(mean_D).div_(std_D)
-    weight_CD, bias_C = _fit(train_ND, train_N, len(names), l2, iterations)
+    weight_CD, bias_C = _fit_softmax(train_ND, train_N, len(tag_names), l2, iterations)
     del train_ND
     test_ND = vectors(test).sub_(mean_D).div_(std_D)
     best_N = torch.addmm(bias_C, test_ND, weight_CD.T).argmax(1)
-    right_N: npt.NDArray[np.bool_] = (best_N == test_N).numpy()
-    return right_N
+    is_right_N: npt.NDArray[np.bool_] = (best_N == test_N).numpy()
+    return is_right_N
 
 
-def _vectors(embedder: Embedder, layer: int, sentences: Sequence[TaggedTokens]) -> Tensor:
-    """Return one layer of every token, (N, D)."""
+def _layer_vectors(embedder: Embedder, layer: int, sentences: Sequence[TaggedTokens]) -> Tensor:
+    """Return one layer of all tokens, (N, D)."""
     vectors_ND = np.empty((sum(len(tokens) for tokens, _ in sentences), embedder.dim), np.float32)
     start = 0
     for k in range(0, len(sentences), BATCH):
@@ -118,7 +117,7 @@ def _vectors(embedder: Embedder, layer: int, sentences: Sequence[TaggedTokens]) 
     return torch.from_numpy(vectors_ND)
 
 
-def _fit(
+def _fit_softmax(
     x_ND: Tensor, tags_N: Tensor, tags: int, l2: float, iterations: int
 ) -> tuple[Tensor, Tensor]:
     """Return the weights (C, D) and bias (C) of the linear softmax that minimises the loss."""
@@ -144,12 +143,12 @@ def _fit(
     return weight_CD.detach(), bias_C.detach()
 
 
-def _most_frequent(train: Iterable[TaggedTokens], test: Iterable[TaggedTokens]) -> float:
+def _score_most_frequent(train: Iterable[TaggedTokens], test: Iterable[TaggedTokens]) -> float:
     """Return the accuracy of predicting the most frequent tag of each word."""
     tag_of = most_frequent_tagger(train)
-    right = [
+    is_right = [
         tag_of(token) == tag
         for tokens, tags in test
         for token, tag in zip(tokens, tags, strict=True)
     ]
-    return sum(right) / len(right)
+    return sum(is_right) / len(is_right)

@@ -1,4 +1,4 @@
-"""Nearest neighbours in context next to those of static vectors: Table 4 of the paper."""
+"""Nearest neighbours in context, and of static vectors (Table 4 of the paper)."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from pipeline.tracking.task_runs import source_digest
 from research.finding import Finding, Row, command_line
 
 
-def in_context(
+def find_neighbors(
     model: Path,
     store: Path,
     queries: Path,
@@ -26,31 +26,31 @@ def in_context(
     same_word: bool,
     device: str,
 ) -> Finding:
-    """Find the nearest tokens of the store for each line of `queries`, a sentence with a [token].
+    """Find the nearest tokens in the store for each line of `queries`, a sentence with a [token].
 
-    Next to them stand the words nearest to the token's static vector in the file `vectors`
-    (word2vec or GloVe text). The figure is the share of neighbours in context that are the same
-    word; with `same_word`, where all are, it is the cosine of the nearest.
+    Also finds the words whose static vectors in the file `vectors` (word2vec or GloVe text) are
+    nearest. The score is the share of neighbours in context that are the same word; with
+    `same_word`, where all are, it is the cosine of the nearest neighbour.
     """
     embedder, features = Embedder.load(model, device=device), FeatureStore(store, model=model)
     lines = [line for _, line in numbered_lines(queries) if line.strip()]
     if not lines:
-        raise ElmoError(f"{queries}: holds no sentences; write one a line, a token in brackets")
-    parsed = [parse_query(line, tokenize=embedder.tokenize) for line in lines]
-    words, static = _static(vectors, {tokens[position] for tokens, position in parsed})
+        raise ElmoError(f"{queries}: is empty; write sentences such as: He has a [gift] for music")
+    parsed_lines = [parse_query(line, tokenize=embedder.tokenize) for line in lines]
+    words, word_vectors = _read_vectors(vectors, {tokens[k] for tokens, k in parsed_lines})
     rows, neighbor_lists = [], {}
-    for line, (tokens, position) in zip(lines, parsed, strict=True):
+    for line, (tokens, position) in zip(lines, parsed_lines, strict=True):
         nearest = neighbors(
             features, embedder, tokens, position, k=count, layer=layer, same_word=same_word
         )
         word = tokens[position]
-        is_same = [item.tokens[item.position].lower() == word.lower() for item in nearest]
-        share = float(np.mean(is_same)) if is_same else 0.0
-        figure = nearest[0].cosine if same_word and nearest else share
-        rows.append(Row(line, figure))
+        is_same_word = [item.tokens[item.position].lower() == word.lower() for item in nearest]
+        share = float(np.mean(is_same_word)) if is_same_word else 0.0
+        score = nearest[0].cosine if same_word and nearest else share
+        rows.append(Row(line, score))
         neighbor_lists[line] = {
             "in context": [item.context() for item in nearest],
-            "static": _nearest(words, static, word, count),
+            "static": _nearest_words(words, word_vectors, word, count),
         }
     sources = {"queries": queries, "vectors": vectors}
     settings: dict[str, Any] = {"count": count, "layer": layer, "same_word": same_word}
@@ -71,14 +71,14 @@ def in_context(
     )
 
 
-def _static(vectors: Path, words: set[str]) -> tuple[list[str], Any]:
+def _read_vectors(vectors: Path, words: set[str]) -> tuple[list[str], Any]:
     header = next((line for _, line in numbered_lines(vectors)), "").split()
     dim = int(header[1]) if len(header) == 2 and header[1].isdecimal() else len(header) - 1
     return read_word_vectors(vectors, words, dim=max(1, dim))
 
 
-def _nearest(words: list[str], vectors: Any, word: str, count: int) -> list[str]:
-    """The words nearest by cosine; none where the word has no vector."""
+def _nearest_words(words: list[str], vectors: Any, word: str, count: int) -> list[str]:
+    """Return the words nearest by cosine; none if `word` has no vector."""
     if word not in words:
         return []
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

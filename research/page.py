@@ -1,7 +1,7 @@
-"""The tables of README.md, regenerated from the JSON files of findings.
+"""Update the tables of README.md from the JSON files of findings.
 
-In the page, what stands between `<!-- finding NAME -->` and `<!-- end -->` is generated from
-NAME.json, with the picture NAME.png where there is one; the rest is written by hand and stays.
+The text between `<!-- finding NAME -->` and `<!-- end -->` is generated from NAME.json, with the
+plot NAME.png if it exists. The other text of the page is written by hand and is not changed.
 """
 
 import math
@@ -13,17 +13,17 @@ from elmo.errors import ElmoError
 from elmo.io.atomic import new_file
 from elmo.io.records import check_readable
 from elmo.tasks.kinds import task_settings
-from research.finding import Finding, Row, read
+from research.finding import Finding, Row, read_finding
 
 _MARK = re.compile(r"(<!-- finding ([A-Za-z0-9_-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 NOT_MEASURED = "not measured yet\n"
 
 
 def redraw_tables(folder: Path, page: Path) -> tuple[int, int]:
-    """Regenerate the tables of `page` from the files in `folder`.
+    """Update the tables of `page` from the files in `folder`.
 
-    Returns how many tables have a file and how many lack one. A file that no mark of the page names
-    is an error, so that none is forgotten.
+    Returns how many tables have a file and how many have none. A file that no mark of the page
+    names is an error, so that none is forgotten.
     """
     check_readable(page)
     try:
@@ -31,46 +31,46 @@ def redraw_tables(folder: Path, page: Path) -> tuple[int, int]:
     except (OSError, UnicodeDecodeError) as error:
         raise ElmoError(f"{page}: not readable as UTF-8 text ({error})") from None
     if not folder.is_dir():
-        raise ElmoError(f"{folder}: no such folder; pass the one with the findings' JSON files")
-    _check_closed(text, page)
+        raise ElmoError(f"{folder}: no such folder; pass the folder with the JSON files")
+    _check_marks_closed(text, page)
     names = [match[2] for match in _MARK.finditer(text)]
     if not names:
-        raise ElmoError(f"{page}: has no mark such as <!-- finding NAME --> … <!-- end -->")
+        raise ElmoError(f"{page}: has no tables; add <!-- finding NAME --> and <!-- end -->")
     files = {path.stem: path for path in sorted(folder.glob("*.json"))}
     if not files:
-        raise ElmoError(f"{folder}: holds no findings; name the folder of their JSON files")
+        raise ElmoError(f"{folder}: holds no findings; pass the folder with their JSON files")
     for name, path in files.items():
         if name not in names:
             raise ElmoError(f"{path}: {page} has no mark <!-- finding {name} -->; add one")
-    findings = {name: read(path) for name, path in files.items()}
+    findings = {name: read_finding(path) for name, path in files.items()}
 
     def draw_match(match: re.Match[str]) -> str:
         finding = findings.get(match[2])
         if finding is None:
             return match[1] + NOT_MEASURED + match[4]
-        return match[1] + table(finding) + _picture(files[match[2]], page) + match[4]
+        return match[1] + format_finding(finding) + _plot_link(files[match[2]], page) + match[4]
 
     with new_file(page) as new_page:
         new_page.write_text(_MARK.sub(draw_match, text), encoding="utf-8")
     return len(findings), len(set(names) - findings.keys())
 
 
-def _check_closed(text: str, page: Path) -> None:
-    """Refuse a page on which a mark is not closed before the next: what is between would go."""
+def _check_marks_closed(text: str, page: Path) -> None:
+    """Refuse a page where a mark is not closed before the next one: text would be lost."""
     start: int | None = None
     for number, line in enumerate(text.split("\n"), 1):
-        begins, ends = line.startswith("<!-- finding "), line.startswith("<!-- end -->")
-        if (begins and start is not None) or (ends and start is None):
-            place, fault = (start, "is not closed") if begins else (number, "closes nothing")
-            raise ElmoError(f"{page}:{place}: the mark {fault}; write <!-- end --> after its table")
-        start = number if begins else None if ends else start
+        is_start, is_end = line.startswith("<!-- finding "), line.startswith("<!-- end -->")
+        if (is_start and start is not None) or (is_end and start is None):
+            place, fault = (start, "is not closed") if is_start else (number, "closes nothing")
+            raise ElmoError(f"{page}:{place}: the mark {fault}; write <!-- end --> after a table")
+        start = number if is_start else None if is_end else start
     if start is not None:
         raise ElmoError(f"{page}:{start}: the mark is not closed; write <!-- end --> after it")
 
 
-def table(finding: Finding) -> str:
-    """Return a finding as Markdown: its table, then the seeds, the model and the command."""
-    lines = few_lines(finding) if finding.kind == "few" else _table_lines(finding)
+def format_finding(finding: Finding) -> str:
+    """Return a finding as Markdown: the table, then the seeds, the model and the command."""
+    lines = few_table_lines(finding) if finding.kind == "few" else _table_lines(finding)
     for query, ways in finding.neighbors.items():
         lines += ["", f"{query}:", ""]
         lines += [f"- {kind}: {'; '.join(neighbors) or 'none'}" for kind, neighbors in ways.items()]
@@ -78,33 +78,33 @@ def table(finding: Finding) -> str:
     unit = "draws" if finding.kind == "few" else "seeds"
     seeds = f"{unit} {', '.join(map(str, finding.seeds))}; " if finding.seeds else ""
     lines += ["", f"{counts}; {seeds}model {finding.model[:12]}.", "", f"`{finding.command}`", ""]
-    if unfinished := _name_unfinished(finding):
+    if unfinished := _unfinished_names(finding):
         reason = "the best epoch was the last, or so near it that training did not stop early"
         lines += [f"Unfinished ({reason}): {'; '.join(unfinished)}.", ""]
     return "\n".join(lines)
 
 
-def few_lines(finding: Finding) -> list[str]:
-    """Return the lines of a table of few labels, in %: a line for each number of examples, with the
-    range of several draws, and one for its CPU seconds; a column for each way."""
+def few_table_lines(finding: Finding) -> list[str]:
+    """Return the lines of a table of few labels, with a column for each way; for each number of
+    examples, one line of scores in %, with their range over draws, and one of CPU seconds."""
     by_count: dict[str, dict[str, Row]] = {}
     for row in finding.rows:
         way, _, count = row.name.rpartition(", ")
         by_count.setdefault(count, {})[way.removesuffix(", by hand")] = row
-    heads = [f"{finding.metric}, %", *next(iter(by_count.values()))]
-    lines = [_line(heads), _line(["---"] * len(heads))]
+    titles = [f"{finding.metric}, %", *next(iter(by_count.values()))]
+    lines = [_format_line(titles), _format_line(["---"] * len(titles))]
     for count, by_way in by_count.items():
         rows = by_way.values()
-        best, draws = max(row.mean for row in rows), {len(row.scores) for row in rows}
+        best, draws = max(row.mean for row in rows), max(len(row.scores) for row in rows)
         cells = [f"{100 * row.mean:.1f}" for row in rows]
         for k, row in enumerate(rows):
             cells[k] = f"**{cells[k]}**" if row.mean == best else cells[k]
             if len(row.scores) > 1:
                 low, high = 100 * row.extra["lowest"], 100 * row.extra["highest"]
                 cells[k] += f" ({low:.1f} to {high:.1f})"
-        lines.append(_line([f"{count} labels, {max(draws)} draw{'s' * (max(draws) > 1)}", *cells]))
+        lines.append(_format_line([f"{count} labels, {draws} draw{'s' * (draws > 1)}", *cells]))
         seconds = [f"{row.extra['seconds']:,.0f}" for row in rows]
-        lines.append(_line(["CPU seconds a draw", *seconds]))
+        lines.append(_format_line(["CPU seconds per draw", *seconds]))
     return lines
 
 
@@ -113,23 +113,23 @@ def _table_lines(finding: Finding) -> list[str]:
     weights = sorted(key for key in keys if key.startswith("weight_"))
     columns = {key: key.removeprefix("weight_").replace("_", " ") for key in weights}
     columns |= {
-        "gain": "mean gain of a seed",
-        "gain_test_low": "its interval over test units",
-        "above": "above the layer below",
-        "updates_to_baseline": "updates to the baseline's best",
-        "minutes": "minutes a seed",
+        "gain": "mean gain per seed",
+        "gain_test_low": "interval of the gain over test units",
+        "above": "gain over the layer below",
+        "updates_to_baseline": "updates to reach the baseline's best dev score",
+        "minutes": "minutes per seed",
     }
-    heads = {key: title for key, title in columns.items() if key in keys}
-    lines = [_line(["", finding.metric, "95 % interval", *heads.values()])]
-    lines.append(_line(["---"] * (3 + len(heads))))
+    titles = {key: title for key, title in columns.items() if key in keys}
+    lines = [_format_line(["", finding.metric, "95 % interval", *titles.values()])]
+    lines.append(_format_line(["---"] * (3 + len(titles))))
     for row in finding.rows:
-        cells = [_cell(row, key) for key in heads]
-        lines.append(_line([row.name, f"{row.mean:.3f}", _interval(row), *cells]))
+        cells = [_format_cell(row, key) for key in titles]
+        lines.append(_format_line([row.name, f"{row.mean:.3f}", _format_interval(row), *cells]))
     return lines
 
 
-def _name_unfinished(finding: Finding) -> list[str]:
-    """Return the names of the baselines whose best epoch came too late for early stopping."""
+def _unfinished_names(finding: Finding) -> list[str]:
+    """Return the names of the baselines whose best epoch was too late for early stopping."""
     rows = [row for row in finding.rows if row.name.startswith("without ELMo")]
     rows = [row for row in rows if "updates_to_baseline" in row.extra]
     if not rows:
@@ -144,16 +144,16 @@ def _name_unfinished(finding: Finding) -> list[str]:
     return names
 
 
-def _picture(path: Path, page: Path) -> str:
-    """The picture beside a finding's file, as seen from the page; nothing where there is none."""
-    picture = path.with_suffix(".png")
-    if not picture.exists():
+def _plot_link(path: Path, page: Path) -> str:
+    """Return a Markdown link from the page to the plot of a finding, or "" if there is no plot."""
+    plot = path.with_suffix(".png")
+    if not plot.exists():
         return ""
-    return f"\n![{path.stem}]({Path(os.path.relpath(picture, page.parent)).as_posix()})\n"
+    return f"\n![{path.stem}]({Path(os.path.relpath(plot, page.parent)).as_posix()})\n"
 
 
-def _cell(row: Row, key: str) -> str:
-    """One of a row's other figures, empty where it has none."""
+def _format_cell(row: Row, key: str) -> str:
+    """Format one of the extra figures of a row, "" if it is missing."""
     value = row.extra.get(key)
     if value is None:
         return ""
@@ -165,11 +165,11 @@ def _cell(row: Row, key: str) -> str:
     return f"{value:,.0f}" if key == "updates_to_baseline" else f"{value:.2f}"
 
 
-def _interval(row: Row) -> str:
+def _format_interval(row: Row) -> str:
     if row.low is None or row.high is None:
         return ""
     return f"{row.low:.3f} to {row.high:.3f}"
 
 
-def _line(cells: list[str]) -> str:
+def _format_line(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,4 +1,4 @@
-"""The picture of a finding, drawn from its JSON file alone."""
+"""The plot of a finding, drawn only from its JSON file."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,28 +10,28 @@ from elmo.io.atomic import new_file
 from pipeline.report.plots import BLUE, GREY, ORANGE, save
 from research.finding import Finding, Row
 
-Point = tuple[float, float, float | None, float | None]  # examples or percent, mean, interval
+Point = tuple[float, float, float | None, float | None]  # examples or percentage, mean, interval
 COLORS = (GREY, BLUE, ORANGE, "#2f855a", "#6b46c1", "#c53030", "#0f766e", "#111111")
 
 
-def draw(path: Path, finding: Finding) -> None:
-    """Draw a PNG: scores by examples for `labels` and `few`, else a bar for each row."""
+def draw_plot(path: Path, finding: Finding) -> None:
+    """Draw a PNG: for `labels` and `few`, scores by number of examples; else a bar for each row."""
     with new_file(path) as new_path:
         if finding.kind in ("labels", "few"):
             unit = "training examples" + (", percent" if finding.kind == "labels" else "")
-            _draw_lines(new_path, _by_way(finding.rows), unit=unit, score=finding.metric)
+            _draw_lines(new_path, _points_by_way(finding.rows), unit=unit, score=finding.metric)
         else:
             bars = {row.name: (row.mean, row.low, row.high) for row in finding.rows}
             _draw_intervals(new_path, bars, score=finding.metric)
 
 
-def _by_way(rows: list[Row]) -> dict[str, list[Point]]:
-    """Return the examples, or the percentage of them, mean and interval of each way, in order."""
+def _points_by_way(rows: list[Row]) -> dict[str, list[Point]]:
+    """Return the points of each way, in order: examples (or percentage), mean and interval."""
     lines: dict[str, list[Point]] = {}
     for row in rows:
         count = row.extra["examples"] if "examples" in row.extra else 100 * row.extra["share"]
         low, high = row.extra.get("lowest", row.low), row.extra.get("highest", row.high)
-        point = count, row.mean, low, high  # of few draws the range: Student's interval is wide
+        point = count, row.mean, low, high  # `few` has the range: too few draws for an interval
         lines.setdefault(row.name.rpartition(", ")[0], []).append(point)
     return lines
 
@@ -39,7 +39,7 @@ def _by_way(rows: list[Row]) -> dict[str, list[Point]]:
 def _draw_intervals(
     path: Path, bars: Mapping[str, tuple[float, float | None, float | None]], *, score: str
 ) -> None:
-    """Draw a bar for each name, with the interval of its value where it has one."""
+    """Draw a bar for each name, with the interval of its value, if any."""
     figure, axis = plt.subplots(figsize=(9, 0.8 + 0.42 * len(bars)))
     rows = np.arange(len(bars))
     axis.barh(rows, [mean for mean, _, _ in bars.values()], 0.6, color=BLUE)
@@ -56,7 +56,7 @@ def _draw_intervals(
 
 
 def _draw_lines(path: Path, lines: Mapping[str, Sequence[Point]], *, unit: str, score: str) -> None:
-    """Draw a score by the training examples, one line for each way of training."""
+    """Draw the score by the number of training examples, one line for each way of training."""
     figure, axis = plt.subplots(figsize=(8, 3.6))
     for (name, points), color in zip(lines.items(), COLORS, strict=False):
         examples = [count for count, _, _, _ in points]

@@ -1,9 +1,9 @@
-"""Word sense disambiguation by nearest neighbour in each layer (Table 5). Nothing is trained.
+"""Word sense disambiguation by nearest neighbour in each layer (Table 5), without training.
 
-The vector of a sense is the mean of its occurrences in sense-tagged text. An occurrence in other
-text gets the sense of the same lemma and part of speech whose vector has the highest cosine with
-its own; a lemma that the tagged text lacks gets its first sense. The vector of a multi-token word
-(`primary election`) is the mean of its tokens. Every occurrence is answered, so F1 is accuracy.
+The vector of a sense is the mean of its occurrences in sense-tagged text. In other text, a word
+gets the sense of the same lemma and part of speech whose vector has the highest cosine with the
+word's vector; a lemma that is not in the tagged text gets its first sense. The vector of a word of
+several tokens (`primary election`) is their mean. Every word gets a sense, so F1 is accuracy.
 
 Shapes: N occurrences, S senses of a word, T tokens of a sentence, L layers, D width of a vector.
 """
@@ -23,29 +23,30 @@ from elmo.io.text_files import numbered_lines
 
 BATCH = 512
 Word = tuple[str, str]  # lemma, part of speech: n v a r
-# The vectors of every token of some sentences, (L, T, D) for each: `Embedder.embed`, or another.
+Keys = tuple[str, ...]  # WordNet sense keys
+# Returns the vectors of all tokens of each sentence, (L, T, D), as `Embedder.embed` does.
 Embed = Callable[[list[list[str]]], Sequence[npt.NDArray[np.float32]]]
-_PARTS = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
-_TAGS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
+_POS_BY_DIGIT = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
+_POS_BY_TAG = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
 
 
 @dataclass(frozen=True)
 class SenseOccurrence:
     """An occurrence of a word: tokens `start` to `stop - 1`, and its correct WordNet sense keys.
 
-    `is_first` says whether the word's first sense is correct, or is None if the file does not tell.
+    `is_first` says whether the word's first sense is correct; None if the file does not say.
     """
 
     start: int
     stop: int
     word: Word
-    keys: tuple[str, ...]
+    keys: Keys
     is_first: bool | None = None
 
 
 @dataclass(frozen=True)
 class SenseSentence:
-    """A sentence with its sense-tagged words; `document` names the text it comes from."""
+    """A sentence with its sense-tagged words; `document` is the name of its text."""
 
     document: str
     tokens: tuple[str, ...]
@@ -56,7 +57,7 @@ def read_semcor(path: Path) -> list[SenseSentence]:
     """Read SemCor in columns: number, form, tag, lemma, sense keys and sense numbers.
 
     Several keys or numbers are separated by `;`. A line `# sent_id = SECTION.DOCUMENT.SENTENCE`
-    comes before each sentence. `_` alone is an empty value; within a form it joins several tokens.
+    precedes each sentence. A value `_` is empty; within a form, `_` joins several tokens.
     """
     sentences = []
     document, tokens, occurrences = "", list[str](), list[SenseOccurrence]()
@@ -80,10 +81,10 @@ def read_semcor(path: Path) -> list[SenseSentence]:
             start = len(tokens)
             tokens += [token for token in form.split("_") if token] or [form]
             if keys != "_":
-                right = tuple(keys.split(";"))
-                word = lemma.lower(), part_of_speech(right[0], path, number)
+                sense_keys = tuple(keys.split(";"))
+                word = lemma.lower(), part_of_speech(sense_keys[0], path, number)
                 is_first = "1" in senses.split(";")
-                occurrences.append(SenseOccurrence(start, len(tokens), word, right, is_first))
+                occurrences.append(SenseOccurrence(start, len(tokens), word, sense_keys, is_first))
     if tokens:
         sentences.append(SenseSentence(document, tuple(tokens), tuple(occurrences)))
     if not any(sentence.occurrences for sentence in sentences):
@@ -92,24 +93,24 @@ def read_semcor(path: Path) -> list[SenseSentence]:
 
 
 def read_wsd_evaluation(path: Path, gold: Path) -> list[SenseSentence]:
-    """Read sense-tagged sentences as in the unified evaluation of word sense disambiguation
-    (Raganato et al. 2017): an XML file of the text.
+    """Read the XML format of the unified evaluation framework for word sense disambiguation
+    (Raganato et al. 2017).
 
-    The file `gold` has on each line an instance's id and its sense keys.
+    Each line of the file `gold` has the id of an instance and its correct sense keys.
     """
-    keys = {}
+    keys_by_id = {}
     for number, line in numbered_lines(gold):
         if line:
-            name, *right = line.split()
-            if not right:
-                raise ElmoError(f"{gold}:{number}: has no sense key after {name}")
-            keys[name] = tuple(right)
+            instance_id, *keys = line.split()
+            if not keys:
+                raise ElmoError(f"{gold}:{number}: has no sense key after {instance_id}; add one")
+            keys_by_id[instance_id] = tuple(keys)
     sentences = []
     check_readable(path)
     try:
         for text in ElementTree.parse(path).getroot().iter("text"):
             for element in text.iter("sentence"):
-                sentences.append(_sentence(element, text.get("id", ""), keys, path))
+                sentences.append(_parse_sentence(element, text.get("id", ""), keys_by_id, path))
     except ElementTree.ParseError as error:
         raise ElmoError(f"{path}:{error.position[0]}: not valid XML ({error})") from None
     if not any(sentence.occurrences for sentence in sentences):
@@ -117,41 +118,40 @@ def read_wsd_evaluation(path: Path, gold: Path) -> list[SenseSentence]:
     return sentences
 
 
-def _sentence(
-    element: ElementTree.Element, document: str, keys: Mapping[str, tuple[str, ...]], path: Path
+def _parse_sentence(
+    element: ElementTree.Element, document: str, keys_by_id: Mapping[str, Keys], path: Path
 ) -> SenseSentence:
     tokens: list[str] = []
     occurrences = []
     for word in element:
         start = len(tokens)
         tokens += (word.text or "").replace("_", " ").split()
-        if word.tag == "instance" and word.get("id") in keys:
+        if word.tag == "instance" and word.get("id") in keys_by_id:
             lemma, tag = word.get("lemma"), word.get("pos", "")
-            if lemma is None or tag not in _TAGS:
+            if lemma is None or tag not in _POS_BY_TAG:
                 raise ElmoError(
                     f"{path}: instance {word.get('id')} must have a lemma and pos "
-                    f"{', '.join(_TAGS)}, found {lemma!r} and {tag!r}"
+                    f"{', '.join(_POS_BY_TAG)}, found {lemma!r} and {tag!r}"
                 )
-            right = keys[str(word.get("id"))]
-            key = lemma.lower(), _TAGS[tag]
-            occurrences.append(SenseOccurrence(start, len(tokens), key, right))
+            keys = keys_by_id[str(word.get("id"))]
+            key = lemma.lower(), _POS_BY_TAG[tag]
+            occurrences.append(SenseOccurrence(start, len(tokens), key, keys))
     return SenseSentence(document, tuple(tokens), tuple(occurrences))
 
 
 def part_of_speech(key: str, path: Path, number: int) -> str:
-    """Return n, v, a or r, the part of speech that the digit after `%` in a WordNet key encodes.
+    """Return the part of speech (n, v, a or r) that the digit after `%` in a sense key encodes.
 
-    `ElmoError` names the line (`path`, `number`) if `key` is no sense key.
+    If `key` is not a WordNet sense key, the `ElmoError` names the line (`path`, `number`).
     """
     _, percent, digits = key.partition("%")
-    if not percent or digits[:1] not in _PARTS:
-        raise ElmoError(f"{path}:{number}: {key!r} is no WordNet sense key, such as play%1:04:05::")
-    return _PARTS[digits[0]]
+    if not percent or digits[:1] not in _POS_BY_DIGIT:
+        raise ElmoError(f"{path}:{number}: {key!r} must be a sense key such as play%1:04:05::")
+    return _POS_BY_DIGIT[digits[0]]
 
 
 def read_first_senses(path: Path) -> dict[Word, str]:
-    """Read the first sense of each word from WordNet's `index.sense` (key, offset, number,
-    count)."""
+    """Read the first sense of each word from WordNet's `index.sense`."""
     senses: dict[Word, str] = {}
     for number, line in numbered_lines(path):
         fields = line.split()
@@ -164,48 +164,47 @@ def read_first_senses(path: Path) -> dict[Word, str]:
 
 
 @dataclass
-class _Vectors:
-    """The summed vectors of each sense, by word."""
+class _SenseVectors:
+    """The sums of the vectors of each sense, by word."""
 
     sums: dict[Word, dict[str, npt.NDArray[np.float64]]] = field(default_factory=dict)
 
     def add(self, occurrence: SenseOccurrence, vector_LD: npt.NDArray[np.float32]) -> None:
-        """Add an occurrence's vectors, scaled to unit length in each layer, to each of its
-        senses."""
-        unit_LD = _unit(vector_LD)
+        """Add the vectors of an occurrence, scaled to length 1 in each layer, to its senses."""
+        unit_LD = _normalize(vector_LD)
         senses = self.sums.setdefault(occurrence.word, {})
         for key in occurrence.keys:
             senses[key] = senses.get(key, 0) + unit_LD
 
-    def nearest(self, word: Word, vector_LD: npt.NDArray[np.float32]) -> list[str] | None:
-        """Return the nearest sense in each layer, or None if the word was never seen.
+    def find_nearest(self, word: Word, vector_LD: npt.NDArray[np.float32]) -> list[str] | None:
+        """Return the nearest sense in each layer, or None if the word was never added.
 
-        Senses may be equally near, as in layer 0, where all occurrences of a word have one vector.
-        The alphabetically first is then chosen, so that the last bits of a cosine, which differ
-        between machines, do not matter.
+        If several senses are equally near, as in layer 0, where all occurrences of a word have the
+        same vector, the alphabetically first is chosen. Cosines are rounded because their last
+        bits differ between machines.
         """
         senses = self.sums.get(word)
         if senses is None:
             return None
         names = sorted(senses)
         sums_SLD = np.stack([senses[name] for name in names])
-        cosine_SL = np.einsum("sld,ld->sl", _unit(sums_SLD), _unit(vector_LD))
+        cosine_SL = np.einsum("sld,ld->sl", _normalize(sums_SLD), _normalize(vector_LD))
         return [names[best] for best in cosine_SL.round(9).argmax(0)]
 
 
-def _unit(x: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+def _normalize(x: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     x64 = x.astype(np.float64)
     return x64 / np.maximum(np.linalg.norm(x64, axis=-1, keepdims=True), 1e-12)
 
 
 @dataclass(frozen=True)
 class SenseScores:
-    """The accuracy of each layer in choosing word senses, with two baselines: always the first
-    sense, and the most frequent one in the training text.
+    """The accuracy of each layer in choosing word senses, and of two baselines: the first sense of
+    a word, and its most frequent sense in the training text.
 
-    `fallback` is the share of occurrences whose word the training text lacks, so that the first
-    sense is taken, `ambiguous` the share whose word has several senses there. `right` says which
-    occurrences each layer got right (layers, occurrences), for confidence intervals.
+    `fallback` is the share of occurrences whose word is not in the training text, so that its first
+    sense is chosen; `ambiguous` is the share whose word has several senses there. `is_right`
+    (layers, occurrences) says where each layer is right, for confidence intervals.
     """
 
     layers: list[float]
@@ -215,7 +214,7 @@ class SenseScores:
     fallback: float
     ambiguous: float
     occurrences: int
-    right: npt.NDArray[np.bool_]
+    is_right: npt.NDArray[np.bool_]
 
 
 def score_word_senses(
@@ -225,55 +224,57 @@ def score_word_senses(
     *,
     first_senses: Mapping[Word, str] | None = None,
 ) -> SenseScores:
-    """Give each sense-tagged word of `test` the sense whose mean vector in `train` is nearest, in
-    each layer separately; return the accuracies.
+    """In each layer, give each sense-tagged word of `test` the sense whose mean vector in `train`
+    is nearest; return the accuracies.
 
-    A word that `train` lacks gets its first sense, from `first_senses` or else the test file; if
-    neither tells it, the answer counts as wrong.
+    A word that is not in `train` gets its first sense, from `first_senses` or else the test file;
+    if neither has it, the answer counts as wrong.
     """
-    vectors, counts = _Vectors(), defaultdict[Word, defaultdict[str, int]](lambda: defaultdict(int))
-    for occurrence, vector_LD in _occurrences(embed, train):
+    vectors = _SenseVectors()
+    counts = defaultdict[Word, defaultdict[str, int]](lambda: defaultdict(int))
+    for occurrence, vector_LD in _embed_occurrences(embed, train):
         vectors.add(occurrence, vector_LD)
         for key in occurrence.keys:
             counts[occurrence.word][key] += 1
-    right: list[list[bool]] = []
-    first_right, frequent, unseen, ambiguous = [], [], [], []
-    for occurrence, vector_LD in _occurrences(embed, test):
-        first_right.append(_first_is_right(occurrence, first_senses))
-        guess = vectors.nearest(occurrence.word, vector_LD)
-        unseen.append(guess is None)
+    is_right: list[list[bool]] = []
+    is_first_right, is_frequent_right, is_unseen, is_ambiguous = [], [], [], []
+    for occurrence, vector_LD in _embed_occurrences(embed, test):
+        is_first_right.append(_is_first_right(occurrence, first_senses))
+        nearest = vectors.find_nearest(occurrence.word, vector_LD)
+        is_unseen.append(nearest is None)
         senses: Mapping[str, int] = counts.get(occurrence.word, {})
-        ambiguous.append(len(senses) > 1)
-        if guess is None:
-            right.append([first_right[-1]] * len(vector_LD))
-            frequent.append(first_right[-1])
+        is_ambiguous.append(len(senses) > 1)
+        if nearest is None:
+            is_right.append([is_first_right[-1]] * len(vector_LD))
+            is_frequent_right.append(is_first_right[-1])
         else:
-            right.append([key in occurrence.keys for key in guess])
+            is_right.append([key in occurrence.keys for key in nearest])
             frequent_sense = max(sorted(senses), key=lambda key: senses[key])
-            frequent.append(frequent_sense in occurrence.keys)
-    if not right:
+            is_frequent_right.append(frequent_sense in occurrence.keys)
+    if not is_right:
         raise ElmoError("the test text has no sense-tagged words")
-    right_NL, several_N = np.array(right), np.array(ambiguous)
-    among = right_NL[several_N].mean(0) if several_N.any() else np.full(right_NL.shape[1], np.nan)
+    is_right_NL, is_ambiguous_N = np.array(is_right), np.array(is_ambiguous)
+    nan_L = np.full(is_right_NL.shape[1], np.nan)
+    accuracy_L = is_right_NL[is_ambiguous_N].mean(0) if is_ambiguous_N.any() else nan_L
     return SenseScores(
-        layers=right_NL.mean(0).tolist(),
-        first_sense=float(np.mean(first_right)),
-        most_frequent=float(np.mean(frequent)),
-        ambiguous_layers=among.tolist(),
-        fallback=float(np.mean(unseen)),
-        ambiguous=float(np.mean(ambiguous)),
-        occurrences=len(right),
-        right=right_NL.T,
+        layers=is_right_NL.mean(0).tolist(),
+        first_sense=float(np.mean(is_first_right)),
+        most_frequent=float(np.mean(is_frequent_right)),
+        ambiguous_layers=accuracy_L.tolist(),
+        fallback=float(np.mean(is_unseen)),
+        ambiguous=float(np.mean(is_ambiguous)),
+        occurrences=len(is_right),
+        is_right=is_right_NL.T,
     )
 
 
-def _first_is_right(occurrence: SenseOccurrence, first_senses: Mapping[Word, str] | None) -> bool:
+def _is_first_right(occurrence: SenseOccurrence, first_senses: Mapping[Word, str] | None) -> bool:
     if first_senses is not None and occurrence.word in first_senses:
         return first_senses[occurrence.word] in occurrence.keys
     return bool(occurrence.is_first)
 
 
-def _occurrences(
+def _embed_occurrences(
     embed: Embed, sentences: Iterable[SenseSentence]
 ) -> Iterator[tuple[SenseOccurrence, npt.NDArray[np.float32]]]:
     """Yield each sense-tagged word with its vectors in all layers (L, D)."""
@@ -282,12 +283,12 @@ def _occurrences(
         if sentence.occurrences:
             batch.append(sentence)
         if len(batch) == BATCH:
-            yield from _embedded(embed, batch)
+            yield from _embed_batch(embed, batch)
             batch = []
-    yield from _embedded(embed, batch)
+    yield from _embed_batch(embed, batch)
 
 
-def _embedded(
+def _embed_batch(
     embed: Embed, batch: Sequence[SenseSentence]
 ) -> Iterator[tuple[SenseOccurrence, npt.NDArray[np.float32]]]:
     vectors = embed([list(sentence.tokens) for sentence in batch])

@@ -13,7 +13,7 @@ OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_053,
     "pipeline": 14_319,
-    "research": 2_310,
+    "research": 2_305,
     "benchmarks": 3_499,
     "tests": 26_542,
 }

@@ -30,7 +30,7 @@ MOST_BARE_NAMES = {
     "elmo": 20,
     "pipeline": 3,
     "research": 0,
-    "benchmarks": 1,
+    "benchmarks": 0,
 }
 
 

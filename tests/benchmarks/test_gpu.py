@@ -32,7 +32,7 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that runs the script with some options and returns its figures."""
     monkeypatch.setattr(gpu.subprocess, "run", run_here)
     monkeypatch.setenv("ELMO_COMPILE", "0")
-    monkeypatch.setattr(gpu, "WARM", 2)
+    monkeypatch.setattr(gpu, "WARM_UP", 2)
     text = tmp_path / "text"
     text.write_text("".join(" ".join(line) + "\n" for line in sentences(140)))
 

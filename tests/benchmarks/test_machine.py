@@ -15,7 +15,7 @@ def test_the_units_of_a_processor_are_named(
     text = "model name\t: Some CPU\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16\n"
     (tmp_path / "cpuinfo").write_text(text)
     monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
-    machine.show({"figure": 1})
+    machine.print_figures({"figure": 1})
     shown = json.loads(capsys.readouterr().out)
     assert shown["figure"] == 1 and shown["machine"]["processor"] == "Some CPU"
     assert shown["machine"]["units"] == ["AVX2", "AVX-512", "AVX-512 BF16", "AMX"]

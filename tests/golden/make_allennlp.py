@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.embedding import allennlp
+from benchmarks.embedding import load_allennlp
 from tests.golden.make import CARRY, SENTENCES
 
 GOLDEN = Path(__file__).resolve().parent
@@ -40,7 +40,7 @@ def main() -> None:
 
 def arrays(weights: Path) -> dict[str, np.ndarray]:
     """What AllenNLP makes of the golden sentences."""
-    bilm, batch_to_ids = allennlp(weights)
+    bilm, batch_to_ids = load_allennlp(weights)
     from allennlp.modules.scalar_mix import ScalarMix
     from allennlp.nn.util import remove_sentence_boundaries
 

@@ -52,7 +52,7 @@ def measure(folder: Path, *words: Any) -> tuple[Finding, str]:
     if done.exception is not None:
         raise done.exception
     assert out.with_suffix(".png").stat().st_size > 2000
-    return finding.read(out), done.stdout
+    return finding.read_finding(out), done.stdout
 
 
 def task(folder: Path) -> list[str]:
@@ -175,7 +175,7 @@ def test_every_way_to_learn_a_few_labels_is_scored_and_kept(
     def never(*given: Any, **named: Any) -> None:
         raise AssertionError("learned again")
 
-    monkeypatch.setattr("research.few._learn", never)
+    monkeypatch.setattr("research.few._score_ways", never)
     again, _ = measure(tmp_path, *words)
     assert again.rows == found.rows
     with pytest.raises(ElmoError, match="has 16 labelled examples; lower --counts"):
@@ -224,12 +224,12 @@ def test_neighbors_in_context_beside_static_ones(folder: Path) -> None:
     out = folder / "neighbors.json"
     done = CliRunner().invoke(findings, [*map(str, words), "--out", str(out)])
     assert done.exit_code == 0, done.exception
-    both = finding.read(out).neighbors["he has a [gift]"]
+    both = finding.read_finding(out).neighbors["he has a [gift]"]
     assert both["static"] == ["zoo", "has"] and len(both["in context"]) == 2
     words.append("--same-word")
     done = CliRunner().invoke(findings, [*map(str, words), "--out", str(out)])
     assert done.exit_code == 0, done.exception
-    of_it = finding.read(out)
+    of_it = finding.read_finding(out)
     in_context = of_it.neighbors["he has a [gift]"]["in context"]
     assert in_context and all("[gift]" in one for one in in_context)
     assert of_it.metric == "cosine of the nearest" and 0 < of_it.rows[0].mean <= 1
@@ -251,9 +251,9 @@ def test_intervals() -> None:
     assert row.high == pytest.approx(0.8 + 4.302653 * 0.1 / 3**0.5)
     assert finding.mean_row("x", [0.7], {}).low is None
     right = np.array([True, False, True, True] * 50)
-    sampled = finding.over_sentences("x", right, [4] * 50)
+    sampled = finding.bootstrap_row("x", right, [4] * 50)
     assert sampled.low == sampled.mean == sampled.high == 0.75
-    apart = finding.over_sentences("x", right, [1] * 200)
+    apart = finding.bootstrap_row("x", right, [1] * 200)
     assert apart.low == pytest.approx(0.75 - 1.96 * (0.75 * 0.25 / 200) ** 0.5, abs=0.02)
 
 
@@ -290,7 +290,7 @@ def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> Non
     )
     results, out = tmp_path / "results", tmp_path / "results.md"
     results.mkdir()
-    finding.write(results / "a.json", made)
+    finding.write_finding(results / "a.json", made)
     out.write_text(PAGE)
     assert page.redraw_tables(results, out) == (1, 1)
     assert "![a]" not in out.read_text()  # no picture lies beside it
@@ -304,7 +304,7 @@ def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> Non
     assert "train 1,200; seeds 0; model aaaaaaaaaaaa." in text
     assert "<!-- finding b -->\nnot measured yet\n<!-- end -->\n" in text
     assert page.redraw_tables(results, out) == (1, 1) and out.read_text() == text
-    finding.write(
+    finding.write_finding(
         results / "a.json", msgspec.structs.replace(made, settings=settings | {"epochs": 20})
     )
     assert page.redraw_tables(results, out) == (1, 1) and "Unfinished" not in out.read_text()

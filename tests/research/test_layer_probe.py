@@ -22,7 +22,7 @@ def test_a_tag_of_the_type_is_in_layer_0_and_in_the_most_frequent_tag(tiny_model
     scores = probe_layers(Embedder(tiny_model), tagged[:40], tagged[40:])
     assert scores.most_frequent == 1.0 and scores.layers[0] == 1.0
     assert scores.tokens == 120 and scores.tags == 3
-    np.testing.assert_allclose(scores.right.mean(1), scores.layers)
+    np.testing.assert_allclose(scores.is_right.mean(1), scores.layers)
 
 
 def test_a_tag_of_the_context_is_in_the_layers_above_alone(tiny_model: Model) -> None:

@@ -19,14 +19,14 @@ def server(request: pytest.FixtureRequest) -> Iterator[int]:
     from moto.server import MotoRequestHandler
     from werkzeug.serving import make_server
 
-    from benchmarks.s3 import served
+    from benchmarks.s3 import make_application
 
     options = {"threaded": True, "request_handler": MotoRequestHandler}
-    running = make_server("127.0.0.1", 0, served(0, conditions=request.param), **options)
-    threading.Thread(target=running.serve_forever, daemon=True).start()
-    yield running.port
-    running.shutdown()
-    running.server_close()
+    moto = make_server("127.0.0.1", 0, make_application(0, has_conditions=request.param), **options)
+    threading.Thread(target=moto.serve_forever, daemon=True).start()
+    yield moto.port
+    moto.shutdown()
+    moto.server_close()
 
 
 def bucket(port: int) -> Location:
