@@ -73,7 +73,8 @@ def _measure_all(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     for workload, network, precision, rows, graphs in _plan_measurements(options):
         if time.monotonic() > end:
             break
-        name = f"{workload}, {network}, {precision}, {rows} rows{'' if graphs else ', no graphs'}"
+        parts = [workload, network, precision, rows and f"{rows} rows", not graphs and "no graphs"]
+        name = ", ".join(part for part in parts if part)
         figures[name] = _run_measurement(
             options, folder, workload, network, precision, rows, graphs=graphs
         )
@@ -81,7 +82,7 @@ def _measure_all(options: argparse.Namespace, folder: str) -> dict[str, Any]:
         if workload == "embedding" and "tokens_per_second" in figures[name]:
             flop = embedding_flop(NETWORKS[network])
             tflops = figures[name]["tokens_per_second"] * flop / 1e12
-        peak = figures[f"peak, , {precision}, 0 rows"].get("tflops")
+        peak = figures[f"peak, {precision}"].get("tflops")
         if peak and tflops and workload != "peak":
             figures[name]["share"] = round(tflops / peak, 3)
         print(json.dumps({name: figures[name]}), file=sys.stderr, flush=True)

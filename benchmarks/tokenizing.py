@@ -113,13 +113,16 @@ def _summarize_runs(
 
 
 def _write_one_file(texts: list[str], folder: Path, megabytes: int) -> Path:
-    """Write the first `megabytes` of the decompressed text to one file, which both sides read."""
-    out = folder / "text.txt"
+    """Write the first distinct lines of the text, up to `megabytes`, to one file for both sides;
+    the stage would leave copies out."""
+    out, lines = folder / "text.txt", set[int]()
     with out.open("wb") as file:
         for text in find_inputs(texts):
             with open_input(text.url, compression=text.compression) as source:
-                while (chunk := source.read(1 << 20)) and file.tell() < megabytes * 10**6:
-                    file.write(chunk)
+                for line in source:
+                    if file.tell() < megabytes * 10**6 and hash(line) not in lines:
+                        lines.add(hash(line))
+                        file.write(line)
     return out
 
 

@@ -55,6 +55,7 @@ def test_every_measurement_comes_to_its_end(
         *(2 * ["peak", "training", "training", "embedding", "twice"]),
         "training",
     ]
+    assert {"training, tiny, bfloat16, 2 rows", "embedding, tiny, bfloat16"} <= figures.keys()
     for name, row in figures.items():
         if name.startswith(("training", "embedding")):
             assert row["tokens_per_second"] > 0
