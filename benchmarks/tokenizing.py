@@ -53,15 +53,8 @@ def _measure_ours(text: Path, out: Path, options: argparse.Namespace) -> dict[st
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=options.processes)
 
     def run_tokenize() -> None:
-        inputs = find_inputs([str(text)])
-        tokenize(
-            inputs,
-            Location(out),
-            params,
-            column="text",
-            work=Location(text.parent / "work"),
-            cluster=cluster,
-        )
+        inputs, work = find_inputs([str(text)]), Location(text.parent / "work")
+        tokenize(inputs, Location(out), params, column="text", work=work, cluster=cluster)
 
     return {"seconds": _measure_seconds(run_tokenize), "tokens": Shards(out).tokens()}
 

@@ -14,7 +14,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "elmo": 19_053,
     "pipeline": 14_319,
     "research": 2_305,
-    "benchmarks": 3_503,
+    "benchmarks": 3_496,
     "tests": 26_543,
 }
 
