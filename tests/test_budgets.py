@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 14_319,
     "research": 2_305,
     "benchmarks": 3_496,
-    "tests": 26_543,
+    "tests": 26_646,
 }
 
 

@@ -37,6 +37,7 @@ def test_the_marks_are_found_by_name(tmp_path: Path) -> None:
         (b"<S>\n</S>\nthe\n", r"words\.txt: the vocabulary has no <UNK>"),
         (b"<S>\n</S>\n<UNK>\na\na\n", r"words\.txt: the word 'a' is .* twice"),
         (b"<S>\n</S>\n<UNK>\na\n\nb\n", r"words\.txt:5: the line is blank"),
+        (b"!!!MAXTERMID\n<S>\n\nb\n", r"words\.txt:3: the line is blank"),
         (b"<S>\n</S>\n<UNK>\n\xff\n", r"words\.txt:4: byte 1 of the line \(0xff\) is not UTF-8"),
     ],
 )
@@ -48,9 +49,10 @@ def test_a_bad_file_is_refused(tmp_path: Path, content: bytes, message: str) -> 
 
 def test_counts_must_fit(tmp_path: Path) -> None:
     Vocabulary(WORDS, [1] * 7).save(tmp_path)
-    (tmp_path / "counts.txt").write_text("1\n2\nx\n")
-    with pytest.raises(ElmoError, match=r"counts\.txt:3: a count must be a whole number"):
-        Vocabulary.load(tmp_path)
+    for count in ("x", "9" * 17):
+        (tmp_path / "counts.txt").write_text(f"1\n2\n{count}\n")
+        with pytest.raises(ElmoError, match=r"counts\.txt:3: a count must be a whole number"):
+            Vocabulary.load(tmp_path)
     (tmp_path / "counts.txt").write_text("1\n2\n")
     with pytest.raises(ElmoError, match=r"counts\.txt: has 2 counts, but .* has 7 words"):
         Vocabulary.load(tmp_path)

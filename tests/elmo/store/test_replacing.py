@@ -354,8 +354,11 @@ def test_stores_that_do_not_belong_together_are_refused(given: Path, tmp_path: P
     build(tmp_path / "top", shards=shards, model=given / "model", settings=StoreSettings("top"))
     with pytest.raises(Mismatch, match="other: was made by model .*; stores read as one"):
         FeatureStore([given / "old", tmp_path / "other"])
-    with pytest.raises(Mismatch, match="top: was made with other settings than .*old"):
-        FeatureStore([given / "old", tmp_path / "top"])
+    settings = replace(SETTINGS, precision="bfloat16")
+    build(tmp_path / "rounded", shards=shards, model=given / "model", settings=settings)
+    for name in ("top", "rounded"):
+        with pytest.raises(Mismatch, match=f"{name}: was made with other settings than .*old"):
+            FeatureStore([given / "old", tmp_path / name])
     with pytest.raises(ElmoError, match="found an empty list"):
         FeatureStore([])
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 from elmo.data.shards import write_shards
 from elmo.errors import ElmoError, Mismatch
@@ -260,6 +261,18 @@ def test_another_model_than_the_stores_is_refused(made: Path, tiny_model_folder:
         FeatureStore(made, model="f" * 64)
     with pytest.raises(ElmoError, match="nowhere: no such model folder"):
         FeatureStore(made, model="nowhere")
+
+
+def test_sentences_that_no_part_or_two_parts_have_are_named(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (manifest,) = FeatureStore(made).manifests
+    first, *others = manifest.parts
+    for parts, said in ((others, "sentence 0 is in no part"), ([first, first], "the first is 0")):
+        changed = structs.replace(manifest, parts=tuple(parts))
+        monkeypatch.setattr("elmo.store.verify.read_manifest", lambda _, changed=changed: changed)
+        (line,) = problems(made)
+        assert line.endswith(said)
 
 
 def test_a_value_that_says_it_has_another_length_is_not_read(tmp_path: Path, made: Path) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import nn
 from elmo.errors import BadSettings
 from elmo.tasks.comparison import report_seeds
 from elmo.tasks.example_files import read_examples
-from elmo.tasks.examples import Classified, Predicate, Tagged
+from elmo.tasks.examples import Classified, Predicate, Span, Tagged
 from elmo.tasks.kinds import KINDS, task_settings
 from elmo.tasks.label_scores import label_scores
 from elmo.tasks.modules import tag_probabilities, viterbi_decode
@@ -140,6 +141,14 @@ def test_scores_by_label_count_spans_tags_and_arguments() -> None:
     role = Predicate("", ("a", "b", "c"), 1, ("B-A0", "B-V", "B-C-A0"))
     roles = label_scores([(role, (["B-A0", "B-V", "B-C-A0"], None))], marks_spans=True)
     assert roles["labels"] == {"A0": {"f1": 1.0, "precision": 1.0, "recall": 1.0, "support": 1}}
+    nested = replace(role, tags=None, nested=(Span(0, 1, "A0"), Span(2, 3, "A1")))
+    found = label_scores([(nested, (["B-A0", "B-V", "O"], None))], marks_spans=True)
+    assert {label: scores["support"] for label, scores in found["labels"].items()} == {
+        "A0": 1,
+        "A1": 1,
+    }
+    sure = label_scores([(Classified("", ("x",), "a"), ("b", [0.0, 1.0]))], marks_spans=False)
+    assert sure["labels"].keys() == {"a", "b"} and sure["calibration"]["error"] == 1.0
     assert (
         label_scores([(e, (((0, 1)), 0.5)) for e in examples("questions", 2)], marks_spans=False)
         == {}

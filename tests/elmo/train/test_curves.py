@@ -4,9 +4,11 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from elmo.io.location import Location
 from elmo.train.curves import CURVES, Curves, StepSums
+from elmo.train.step import StepFigures
 
 
 def test_means_are_those_of_the_steps_since_the_last_report() -> None:
@@ -18,6 +20,15 @@ def test_means_are_those_of_the_steps_since_the_last_report() -> None:
         "gradient_norm": 1.5,
         "clipped": 0.5,
     }
+
+
+def test_a_step_is_clipped_where_its_norm_is_above_a_limit() -> None:
+    figures = torch.tensor([3.0, 1.0, 1.0])  # the norm, and both directions' nats
+    assert [StepFigures(figures, 5, limit).was_clipped for limit in (0.0, 2.0, 4.0)] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_rows_after_the_checkpoint_that_training_resumes_from_are_written_again(

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from elmo.model.folder import Model
 from elmo.nn import cell
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
-from elmo.settings import CheckpointSettings, TrainingSettings
+from elmo.settings import CheckpointSettings, OptimizerSettings, TrainingSettings
 from elmo.train import agreement, loop
 from elmo.train import perplexity as evaluation
 from elmo.train.checkpoints import CheckpointFolder
@@ -354,6 +355,62 @@ def test_divergence_stops_and_says_what_to_change(tmp_path: Path) -> None:
     settings = replace(SETTINGS, optimizer=replace(ADAMW, lr=1e6, warmup_steps=0, clip=0.0))
     with pytest.raises(ElmoError, match=r"diverged after step \d+: .* lower optimizer\.lr"):
         fit(job(tmp_path / "run", settings), workers=WorkerGroup(), report=ignore)
+
+
+@pytest.mark.parametrize(("nats", "diverges"), [(16, False), (17, True)])
+def test_a_loss_far_above_chance_ends_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nats: int, diverges: bool
+) -> None:
+    """By 10 nats over twice those of a guess among 23 words: from 16.3 a prediction on."""
+    step = Stepper.step
+
+    def measured(self: Stepper, *given: Any, **named: Any) -> Any:
+        figures, state = step(self, *given, **named)
+        shown = {"predictions": figures.predictions, "gradient_norm": 1.0, "was_clipped": False}
+        both = (2 * nats * figures.predictions, 0)
+        return SimpleNamespace(**shown, nats_by_direction=both), state
+
+    monkeypatch.setattr(Stepper, "step", measured)
+    made = job(tmp_path / "run", replace(SETTINGS, epochs=1, evaluate_every=10**6))
+    end = pytest.raises(ElmoError, match="diverged after step 10:") if diverges else nullcontext()
+    with end:
+        fit(made, workers=WorkerGroup(), report=ignore)
+
+
+def test_checkpoints_lie_minutes_apart_by_a_clock_of_ten_seconds_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, steps = itertools.count(0, 10), list[int]()
+    monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    save = CheckpointFolder.save
+
+    def note(self: CheckpointFolder, checkpoint: Any, **named: Any) -> None:
+        steps.append(checkpoint.progress.step)
+        save(self, checkpoint, **named)
+
+    monkeypatch.setattr(CheckpointFolder, "save", note)
+    made = job(tmp_path / "run", replace(SETTINGS, evaluate_every=10**6), minutes=2)
+    progress = fit(made, workers=WorkerGroup(), report=ignore)
+    *within, last = steps
+    assert last == progress.step and len(within) > 2
+    assert {after - before for before, after in itertools.pairwise(within)} == {12}
+
+
+def test_the_rate_falls_over_the_steps_that_the_text_fills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[int] = set()
+    rate = OptimizerSettings.learning_rate_at
+    monkeypatch.setattr(
+        OptimizerSettings,
+        "learning_rate_at",
+        lambda self, step, steps: asked.add(steps) or rate(self, step, steps),
+    )
+    made = job(tmp_path / "run")
+    progress = fit(made, workers=WorkerGroup(), report=ignore)
+    (steps,) = asked
+    assert steps == math.ceil(predictions(made) / (SETTINGS.rows * SETTINGS.window))
+    assert progress.step - 1 <= steps <= progress.step
 
 
 def test_patience_stops_early(tmp_path: Path) -> None:

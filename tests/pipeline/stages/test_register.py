@@ -2,6 +2,7 @@
 replaces."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -307,9 +308,13 @@ def test_the_first_of_two_versions_wins(inputs: Path, monkeypatch: pytest.Monkey
     assert aliases() == {1: ["candidate", "champion"], 2: []}
 
 
-def test_a_registered_model_is_loaded_by_its_name_and_its_signature_has_types(inputs: Path) -> None:
+def test_a_registered_model_is_loaded_by_its_name_and_its_signature_has_types(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store(inputs)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
     run(inputs)
+    assert os.environ["MLFLOW_EXPERIMENT_NAME"] == "mine"  # also after MLflow was told its id
     model = mlflow.pyfunc.load_model("models:/tiny@champion")
     signature = model.metadata.signature.to_dict()
     loaded = Embedder.from_pretrained("models:/tiny@champion")
