@@ -37,8 +37,8 @@ import yaml
 from benchmarks.machine import print_figures
 from elmo.io.location import Location
 from elmo.io.records import read_record, sha256
-from pipeline.cluster.job import STORED
-from pipeline.cluster.storage import Pointer, files_of, read_output
+from pipeline.cluster.job import POINTER_FILE
+from pipeline.cluster.storage import Pointer, files_folder, read_output
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTART_SECONDS = 5.0  # from the end of a part or command to its restart
@@ -157,11 +157,11 @@ def count_results(project: Path) -> Counter[str]:
     paths += (project / "data" / "shards").rglob("*.arrow")
     paths += (project / "data" / "features").rglob("*-?????-*")
     files = {f"{path.relative_to(project)} {sha256(path)}" for path in paths if path.exists()}
-    for file in project.rglob(STORED):  # a pointer to an output at a URL
+    for file in project.rglob(POINTER_FILE):  # a pointer to an output at a URL
         url, name = f"{BUCKET}/{project.name}", read_record(file, Pointer).folder
         record = read_output(url, name)
         assert record is not None, f"{url}/{name}"
-        out = files_of(url, name, record)
+        out = files_folder(url, name, record)
         names = [name for name in out.tree() if RESULT_NAME.fullmatch(name.rpartition("/")[2])]
         files |= {f"{file.parent.relative_to(project)}/{name} {out.sha256(name)}" for name in names}
     curves = (project / "curves").glob("*/train.tsv")

@@ -208,7 +208,7 @@ def make_weights(folder: Path, size: str, *, gain: float = 1.0) -> None:
     from elmo.nn.bilm import BiLM
 
     config = NETWORKS[size]
-    bilm = BiLM(config, characters=Characters().size)
+    bilm = BiLM(config, character_count=Characters().size)
     bilm.reset_parameters(1)
     for parameter in bilm.lstm.parameters():
         parameter.data.mul_(gain)

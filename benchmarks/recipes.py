@@ -95,7 +95,7 @@ def train_recipe(
     sizes = _read_preset(RECIPES["params" if options.recipe == "params" else "default"])["network"]
     network = ModelShape.from_dict(sizes | {"input_words": None}, source=ROOT / "params.yaml")
     characters = Characters()
-    bilm = BiLM(network, characters=characters.size)
+    bilm = BiLM(network, character_count=characters.size)
     bilm.reset_parameters(recipe.seed)
     seed = recipe.seed + 1
     softmax = new_softmax(len(vocabulary), network.projection, seed=seed)

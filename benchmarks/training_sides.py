@@ -80,7 +80,7 @@ def prepare_steps(
     vocabulary = stream.vocabulary
     recipe = recipe_2018(precision, rows=rows, window=window)
     config = NETWORKS[network]
-    bilm = BiLM(config, characters=Characters().size)
+    bilm = BiLM(config, character_count=Characters().size)
     bilm.reset_parameters(1)
     softmax = new_softmax(len(vocabulary), config.projection, seed=2)
     if side == "ours":
@@ -185,7 +185,10 @@ def new_stepper(
     config: ModelShape, recipe: TrainingSettings, words: int, workers: WorkerGroup
 ) -> Stepper:
     """Return a stepper with new weights on the workers' device, compiled as in a long training."""
-    bilm, softmax = BiLM(config, characters=Characters().size), Softmax(words, config.projection)
+    bilm, softmax = (
+        BiLM(config, character_count=Characters().size),
+        Softmax(words, config.projection),
+    )
     bilm.lstm.compiled = True
     bilm.reset_parameters(1)
     softmax.reset_parameters(2)

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from elmo.io.atomic import check_record, write_json
 from elmo.io.records import Count, Sha256, read_record
-from elmo.tasks.metrics import DRAWS, interval_over_seeds
+from elmo.tasks.metrics import BOOTSTRAP_DRAWS, interval_over_seeds
 from pipeline.terminal import urls
 
 FindingKind = Literal[
@@ -95,7 +95,7 @@ def bootstrap_row(name: str, answers: npt.NDArray[Any], lengths: Sequence[int]) 
     starts = np.cumsum([0, *lengths[:-1]])
     sums, sizes = np.add.reduceat(answers.astype(np.int64), starts), np.asarray(lengths)
     rng = np.random.default_rng(0)
-    draws = (rng.integers(len(sizes), size=len(sizes)) for _ in range(DRAWS))
+    draws = (rng.integers(len(sizes), size=len(sizes)) for _ in range(BOOTSTRAP_DRAWS))
     means = [sums[rows].sum() / sizes[rows].sum() for rows in draws]
     low, high = np.quantile(means, (0.025, 0.975))
     return Row(name, float(answers.mean()), float(low), float(high))

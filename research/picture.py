@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from elmo.io.atomic import new_file
-from pipeline.report.plots import BLUE, GREY, ORANGE, save
+from pipeline.report.plots import BLUE, GREY, ORANGE, save_figure
 from research.finding import Finding, Row
 
 Point = tuple[float, float, float | None, float | None]  # examples or percentage, mean, interval
@@ -52,7 +52,7 @@ def _draw_intervals(
     axis.invert_yaxis()
     axis.margins(x=0.15)
     axis.set(xlabel=score)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _draw_lines(path: Path, lines: Mapping[str, Sequence[Point]], *, unit: str, score: str) -> None:
@@ -70,4 +70,4 @@ def _draw_lines(path: Path, lines: Mapping[str, Sequence[Point]], *, unit: str, 
     axis.minorticks_off()
     axis.grid(color="#edf2f7")
     axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    save(figure, path)
+    save_figure(figure, path)

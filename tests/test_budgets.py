@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_053,
-    "pipeline": 14_319,
+    "elmo": 19_115,
+    "pipeline": 14_461,
     "research": 2_305,
-    "benchmarks": 3_496,
-    "tests": 26_646,
+    "benchmarks": 3_499,
+    "tests": 26_651,
 }
 
 

@@ -36,7 +36,7 @@ class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Count
     sha256: Sha256
 
-    def published(self, *, sentences: int, documents: int) -> "ShardEntry":
+    def with_corpus_position(self, *, sentences: int, documents: int) -> "ShardEntry":
         """Return this entry with its position in the whole corpus.
 
         `sentences` and `documents` count what precedes the shard in the corpus.
@@ -50,7 +50,7 @@ class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class Dropped(Struct, frozen=True, forbid_unknown_fields=True):
+class DroppedText(Struct, frozen=True, forbid_unknown_fields=True):
     """The lines and bytes of the input text that were dropped for one reason."""
 
     lines: Count
@@ -70,7 +70,7 @@ class ShardsCounts(Struct, frozen=True, forbid_unknown_fields=True):
     tokens: Count
     bytes: Count
     token_bytes: Count
-    dropped: dict[str, Dropped]
+    dropped: dict[str, DroppedText]
 
 
 class SplitCounts(Struct, frozen=True, forbid_unknown_fields=True):

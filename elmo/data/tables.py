@@ -22,14 +22,14 @@ def read_table(
     in the `ElmoError` that is raised for a malformed record, or one with another number of fields
     than the first.
     """
-    begin, width = 1, 0
+    begin, field_count = 1, 0
     for end, fields in _parse_records(lines, delimiter, source):
         if fields:
-            width = width or len(fields)
-            if len(fields) != width:
+            field_count = field_count or len(fields)
+            if len(fields) != field_count:
                 remedy = "quote each field that contains a comma"
                 raise ElmoError(
-                    f"{source}:{begin}: {len(fields)} fields, {width} in the header; "
+                    f"{source}:{begin}: {len(fields)} fields, {field_count} in the header; "
                     f"{remedy if delimiter == ',' else 'correct the line'}"
                 )
             yield begin, fields

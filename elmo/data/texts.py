@@ -5,7 +5,7 @@ from typing import Any
 
 from elmo.errors import ElmoError
 
-_MISSING = ("NAType", "NaTType")  # the types of pandas' values for what is missing
+_MISSING_TYPE_NAMES = ("NAType", "NaTType")  # of the missing values of pandas
 
 
 def is_missing(value: Any) -> bool:
@@ -13,7 +13,7 @@ def is_missing(value: Any) -> bool:
     return (
         value is None
         or (isinstance(value, float) and value != value)
-        or type(value).__name__ in _MISSING
+        or type(value).__name__ in _MISSING_TYPE_NAMES
     )
 
 

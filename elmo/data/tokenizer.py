@@ -212,8 +212,8 @@ def compose(text: str) -> str:
     """Return a text in the Unicode form NFC, unless it is longer so: few characters are."""
     if unicodedata.is_normalized("NFC", text):
         return text
-    composed = unicodedata.normalize("NFC", text)
-    return composed if len(composed.encode()) <= len(text.encode()) else text
+    composed_text = unicodedata.normalize("NFC", text)
+    return composed_text if len(composed_text.encode()) <= len(text.encode()) else text
 
 
 def installed_tokenization(name: str, sentences: Literal["line", "split"] = "line") -> Tokenization:
@@ -358,12 +358,12 @@ def _check_versions(libraries: dict[str, str], name: str) -> None:
     requirements = " ".join(f"'{package}=={version}'" for package, version in libraries.items())
     for package, version in libraries.items():
         try:
-            actual = metadata.version(package)
+            installed_version = metadata.version(package)
         except metadata.PackageNotFoundError:
-            actual = ""
-        if actual != version:
+            installed_version = ""
+        if installed_version != version:
+            problem = f"{installed_version} is" if installed_version else "which is not"
             raise ElmoError(
-                f"the model's tokenizer {name} needs {package} {version}, "
-                f"{f'{actual} is installed' if actual else 'which is not installed'}; "
+                f"the model's tokenizer {name} needs {package} {version}, {problem} installed; "
                 f"run: pip install {requirements}"
             )

@@ -15,8 +15,8 @@ from elmo.io.records import check_readable
 
 UNK = "<UNK>"
 _MAX_TERM_ID = "!!!MAXTERMID"  # a line that readers of this format skip since 2018
-MARKS = (SENTENCE_BEGIN, SENTENCE_END, UNK)  # words of every vocabulary
-NOT_WORDS = (*MARKS, _MAX_TERM_ID)  # tokens of a text that cannot become words
+SPECIAL_WORDS = (SENTENCE_BEGIN, SENTENCE_END, UNK)  # words of every vocabulary
+NOT_WORDS = (*SPECIAL_WORDS, _MAX_TERM_ID)  # tokens of a text that cannot become words
 
 
 class Vocabulary:
@@ -33,7 +33,7 @@ class Vocabulary:
         if len(self._ids) != len(self.words):
             word = next(word for word, count in Counter(self.words).items() if count > 1)
             raise ElmoError(f"the word {word!r} is in the vocabulary twice; remove one")
-        if absent_marks := [word for word in MARKS if word not in self._ids]:
+        if absent_marks := [word for word in SPECIAL_WORDS if word not in self._ids]:
             raise ElmoError(
                 f"the vocabulary has no {', '.join(absent_marks)}; add a line for each at the top"
             )
@@ -43,7 +43,7 @@ class Vocabulary:
             raise ElmoError(
                 f"{len(self.words)} words but {len(self.counts)} counts; make both again"
             )
-        self.bos, self.eos, self.unk = (self._ids[word] for word in MARKS)
+        self.bos, self.eos, self.unk = (self._ids[word] for word in SPECIAL_WORDS)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -82,7 +82,9 @@ class Vocabulary:
         counts_path = file.with_name("counts.txt")
         counts = None
         if file.name == "words.txt" and counts_path.exists():
-            counts = [_count(counts_path, *line) for line in enumerate(_read_lines(counts_path), 1)]
+            counts = [
+                _parse_count(counts_path, *line) for line in enumerate(_read_lines(counts_path), 1)
+            ]
             if len(counts) != len(lines):
                 raise ElmoError(
                     f"{counts_path}: has {len(counts)} counts, but {file} has {len(lines)} words; "
@@ -108,7 +110,7 @@ def _read_lines(path: Path) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def _count(path: Path, number: int, line: str) -> int:
+def _parse_count(path: Path, number: int, line: str) -> int:
     if not (line.isascii() and line.isdecimal() and len(line) < 17):
         raise ElmoError(f"{path}:{number}: a count must be a whole number, found {line[:40]!r}")
     return int(line)

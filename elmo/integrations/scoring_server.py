@@ -98,7 +98,7 @@ def _csv_rows(data: bytes | str) -> list[dict[str, str | None]]:
     if not rows:
         raise ElmoError("the request must be CSV with a header, found nothing")
     cells = [[cell or None for cell in row] for row in rows[1:] if row]
-    return _rows({"columns": rows[0], "data": cells})
+    return _split_table_rows({"columns": rows[0], "data": cells})
 
 
 def _parquet_rows(data: bytes | str) -> list[dict[str, Any]]:
@@ -126,7 +126,7 @@ def build_request(body: Mapping[str, Any], params: Iterable[str]) -> dict[str, A
         if name in body:
             if "inputs" in request:
                 raise ElmoError("the request must hold inputs or one table, found several")
-            rows = body[name] if name == "dataframe_records" else _rows(body[name])
+            rows = body[name] if name == "dataframe_records" else _split_table_rows(body[name])
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise ElmoError(f"{name} must be a list of records, found {rows!r:.80}")
             request["inputs"] = rows
@@ -142,7 +142,7 @@ def _check_names(subject: str, names: Iterable[str], known_names: Iterable[str])
         raise ElmoError(f"{subject} must hold {expected}, found {', '.join(unknown_names)}")
 
 
-def _rows(table: Any) -> list[dict[str, Any]]:
+def _split_table_rows(table: Any) -> list[dict[str, Any]]:
     """Return the rows of a table that is split into columns and data."""
     columns, data = (
         table.get(name) if isinstance(table, dict) else None for name in ("columns", "data")

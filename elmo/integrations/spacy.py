@@ -45,18 +45,18 @@ class ElmoComponent:
 
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
         """Embed many Docs, `batch_size` sentences at a time, and yield them."""
-        waiting: list[Doc] = []
+        pending_docs: list[Doc] = []
 
         def sentences() -> Iterator[list[list[str]]]:
             for doc in stream:
-                waiting.append(doc)
+                pending_docs.append(doc)
                 parts = doc.sents if doc.has_annotation("SENT_START") else [doc[:]]
                 words = [[token.text for token in part if not token.is_space] for part in parts]
                 yield [sentence for sentence in words if sentence]
 
-        embedded = self.embedder.embed_stream(sentences(), batch_size, layers=self.layers)
-        for layers_LTD in embedded:
-            doc = waiting.pop(0)
+        layer_arrays = self.embedder.embed_stream(sentences(), batch_size, layers=self.layers)
+        for layers_LTD in layer_arrays:
+            doc = pending_docs.pop(0)
             is_word_T = [not token.is_space for token in doc]
             doc._.elmo = np.zeros((len(layers_LTD), len(doc), layers_LTD.shape[2]), np.float32)
             doc._.elmo[:, is_word_T] = layers_LTD

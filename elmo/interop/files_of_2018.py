@@ -20,7 +20,7 @@ from torch import Tensor
 from elmo.data.arrays import Floats
 from elmo.data.characters import DEFAULT_MAX_CHARACTERS, Characters
 from elmo.data.tokenizer import installed_tokenization
-from elmo.data.vocabulary import MARKS, Vocabulary
+from elmo.data.vocabulary import SPECIAL_WORDS, Vocabulary
 from elmo.errors import Damaged, ElmoError, first_line
 from elmo.io.atomic import new_file_if_absent, write_json
 from elmo.io.location import Location
@@ -37,7 +37,7 @@ from elmo.nn.bilm import BiLM
 from elmo.settings import ModelShape
 
 CHARACTERS = 261  # rows of the character embedding, without one for masks
-MAX_COMPRESSED = 1100  # bytes of values in one of the file; gzip reaches 1032
+MAX_COMPRESSION_RATIO = 1100  # bytes of values in one of the file; gzip reaches 1032
 # Names of HDF5 datasets by those of the model's weights.
 _LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
 _HIGHWAY = {
@@ -75,7 +75,7 @@ def import_2018(
     embedding = None if embedding is None else Path(embedding)
     tokenization = installed_tokenization(tokenizer)
     config = read_options(options)
-    words = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([*MARKS])
+    words = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([*SPECIAL_WORDS])
     if config.input_words is None and embedding is not None:
         raise ElmoError(f"{options}: the model reads characters; leave out --embedding")
     if config.input_words is not None:
@@ -92,7 +92,7 @@ def import_2018(
                     arrays = [_read_array(file, path, *dataset) for dataset in datasets]
                     state[name] = _join_datasets(name, arrays)
     with torch.device("meta"):
-        bilm = BiLM(config, characters=CHARACTERS)
+        bilm = BiLM(config, character_count=CHARACTERS)
     bilm.load_state_dict(state, assign=True)
     inputs = {"options": sha256(options), "weights": sha256(weights)}
     if embedding is not None:
@@ -308,7 +308,7 @@ def _read_array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Flo
         raise ElmoError(f"{path}: {name} has shape {actual}, {source} requires {shape}")
     if dataset.dtype.kind != "f":
         raise ElmoError(f"{path}: {name} holds {dataset.dtype}, not floats")
-    if dataset.external or dataset.nbytes > MAX_COMPRESSED * dataset.id.get_storage_size():
+    if dataset.external or dataset.nbytes > MAX_COMPRESSION_RATIO * dataset.id.get_storage_size():
         raise ElmoError(f"{path}: {name} is not stored in this file; copy the values into it")
     array = np.asarray(dataset[...], np.float32)
     if not np.isfinite(array).all():

@@ -290,7 +290,7 @@ class Location:
             with self.temporary_file() as new_file:
                 new_file.write_bytes(data)
                 return self.publish(new_file, file)
-        self._remote.check_creates()
+        self._remote.check_conditional_writes()
         try:
             with self._remote.connect(file) as (fs, path):
                 fs.pipe_file(path, data, mode="create")

@@ -69,7 +69,7 @@ class Remote:
                 entries = list(_walk(fs, root))
         return {name[len(root) :].lstrip("/"): int(entry["size"] or 0) for name, entry in entries}
 
-    def check_creates(self) -> None:
+    def check_conditional_writes(self) -> None:
         """Raise `ElmoError` unless the service at the URL refuses to create a name a second time.
 
         It is asked once per process.

@@ -31,7 +31,7 @@ _DECODERS: dict[str, Callable[[], Any]] = {
     "zstd": _zstd_decoder,
     "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
 }
-_CHUNK = 1 << 13  # compressed bytes: those of a file of zeros are thousands of times as much text
+_CHUNK_BYTES = 1 << 13  # compressed: a file of zeros has thousands of times as much text
 _BYTE_ORDER_MARKS = (  # UTF-32 first: its mark begins with the UTF-16 mark
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -62,7 +62,7 @@ class _StreamReader(RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill the buffer with text; return the number of bytes, 0 at the end."""
         while not self._text:
-            self._compressed = self._compressed or self._file.read(_CHUNK)
+            self._compressed = self._compressed or self._file.read(_CHUNK_BYTES)
             if not self._compressed and self._in_stream:
                 raise EOFError("the last stream is truncated")
             if not self._compressed:

@@ -165,12 +165,12 @@ class Embedder:
             raise ElmoError(f"pooling must be one of {', '.join(_POOLINGS)}, found {pooling!r}")
         is_single = isinstance(texts, str)
         vectors = []
-        tokenized = map(self.tokenize, list_texts(texts))
-        for layers_LTD in self.embed_stream(tokenized, batch_size, layers=layers):
-            pooled = _POOLINGS[pooling](layers_LTD.mean(0))
+        token_lists = map(self.tokenize, list_texts(texts))
+        for layers_LTD in self.embed_stream(token_lists, batch_size, layers=layers):
+            vector = _POOLINGS[pooling](layers_LTD.mean(0))
             if normalize:
-                pooled = pooled / np.maximum(np.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)
-            vectors.append(pooled)
+                vector = vector / np.maximum(np.linalg.norm(vector, axis=-1, keepdims=True), 1e-12)
+            vectors.append(vector)
         if is_single:
             return vectors[0]
         if pooling == "none":
@@ -203,9 +203,9 @@ class Embedder:
             return
         for group in _group_texts(texts, batch_size):
             sentences = [sentence for text in group for sentence in text]
-            embedded = iter(self.embed(sentences, batch_size, layers=layers))
+            sentence_vectors = iter(self.embed(sentences, batch_size, layers=layers))
             for text in group:
-                vectors = [next(embedded) for _ in text]
+                vectors = [next(sentence_vectors) for _ in text]
                 if not vectors:
                     count = self.layers if layers is None else len(layers)
                     vectors = [np.empty((count, 0, self.dim), np.float32)]
@@ -277,13 +277,13 @@ class Embedder:
         table_NP = self._with_boundaries(types_NP)
 
         def launch_segments(copies: HostCopies) -> Iterator[Callable[[], list[Floats]]]:
-            for part, batches in segments:
-                begins = np.cumsum([0, *(len(sentence) for sentence in sentences[part])])
+            for segment, batches in segments:
+                begins = np.cumsum([0, *(len(sentence) for sentence in sentences[segment])])
                 layers = [
                     table_NP.new_empty(int(begins[-1]), self.dim) for _ in range(1, self.layers)
                 ]
                 for rows in batches:
-                    spans = [np.arange(*begins[row : row + 2]) for row in rows - part.start]
+                    spans = [np.arange(*begins[row : row + 2]) for row in rows - segment.start]
                     token_rows = device_tensor(np.concatenate(spans), table_NP.device)
                     outputs = self._reader.read(table_NP, [sentences[row] for row in rows], None)
                     for layer_TD, y_TD in zip(layers, outputs, strict=True):
@@ -340,12 +340,12 @@ class Embedder:
 
     def _encode(self, types: Sequence[str]) -> Tensor:
         """Return the context-free vectors (N, P) of tokens, in the embedder's precision."""
-        parts = [self.bilm.lstm.weight[0].new_empty(0, self.bilm.config.projection)]
+        chunks = [self.bilm.lstm.weight[0].new_empty(0, self.bilm.config.projection)]
         with torch.inference_mode():
             for start in range(0, len(types), ENCODE_TOKENS):
                 inputs = self.model.inputs(list(types[start : start + ENCODE_TOKENS]))
-                parts.append(self.bilm.encode(device_tensor(inputs, parts[0].device)))
-            return torch.cat(parts)
+                chunks.append(self.bilm.encode(device_tensor(inputs, chunks[0].device)))
+            return torch.cat(chunks)
 
     def _with_boundaries(self, x_NP: Tensor) -> Tensor:
         """Add the vectors of `<S>` and `</S>` as the last two rows."""

@@ -131,10 +131,10 @@ def _copy_readme(old_folder: Location, new_model: Path) -> None:
 
 
 def _convert_weight(precision: WeightPrecision, name: str, weight: Tensor) -> Tensor:
-    converted = weight.to(getattr(torch, precision))
-    if precision == "float16" and not is_finite(converted):
+    converted_weight = weight.to(getattr(torch, precision))
+    if precision == "float16" and not is_finite(converted_weight):
         raise ElmoError(f"{name} holds values that are not finite in {precision}")
-    return converted
+    return converted_weight
 
 
 def copy_model(model: Folder, out: Location) -> None:
@@ -177,10 +177,10 @@ def load_model(
     check_device(device)
     location = model_location(folder)
     read_config(location)  # before anything is copied from a URL
-    with local_folder(location) as local:
-        model, weight_names = _load_without_weights(local)
+    with local_folder(location) as local_path:
+        model, weight_names = _load_without_weights(local_path)
         names_to_read = [name for name in weight_names if with_softmax or name.startswith("bilm.")]
-        weights = load_weights(local / WEIGHTS, names_to_read, device=device)
+        weights = load_weights(local_path / WEIGHTS, names_to_read, device=device)
         model.bilm.load_state_dict(_select_and_strip("bilm.", weights), assign=True)
         return replace(model, softmax=dict(_select_and_strip("softmax.", weights)) or None)
 
@@ -199,7 +199,7 @@ def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
         )
     path = folder / WEIGHTS
     with torch.device("meta"):  # no memory is taken before every shape is known to be right
-        bilm = BiLM(shape, characters=characters.size)
+        bilm = BiLM(shape, character_count=characters.size)
     shapes = weight_shapes(path)
     _check_shapes(bilm, shapes, len(vocabulary), path)
     model = Model(
@@ -217,8 +217,8 @@ def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
 def _check_pieces(folder: Path, config: ModelConfig) -> None:
     if _COUNTS not in config.pieces and (folder / _COUNTS).exists():
         raise ElmoError(f"{folder / _COUNTS}: does not belong to this model; remove it")
-    for name, expected in sorted(config.pieces.items()):
-        check_sha256(folder / name, expected)
+    for name, digest in sorted(config.pieces.items()):
+        check_sha256(folder / name, digest)
     if config.training is not UNSET:
         check_sha256(folder / TRAINING, config.training)
 
@@ -236,16 +236,21 @@ def check_filter_widths(config: ModelShape, characters: Characters, *, source: s
         )
 
 
-def _check_shapes(bilm: BiLM, shapes: Shapes, words: int, path: Path) -> None:
+def _check_shapes(bilm: BiLM, shapes: Shapes, word_count: int, path: Path) -> None:
     """Check the name and shape of every weight in the file; those of a softmax are optional."""
-    expected = {f"bilm.{name}": tuple(value.shape) for name, value in bilm.state_dict().items()}
+    expected_shapes = {
+        f"bilm.{name}": tuple(value.shape) for name, value in bilm.state_dict().items()
+    }
     if any(name.startswith("softmax.") for name in shapes):
-        expected |= {"softmax.weight": (words, bilm.config.projection), "softmax.bias": (words,)}
-    for name in [*expected, *shapes]:
-        if shapes.get(name) != expected.get(name):
+        expected_shapes |= {
+            "softmax.weight": (word_count, bilm.config.projection),
+            "softmax.bias": (word_count,),
+        }
+    for name in [*expected_shapes, *shapes]:
+        if shapes.get(name) != expected_shapes.get(name):
             raise ElmoError(
                 f"{path}: {name} has shape {shapes.get(name, 'none')}, config.json, words.txt and "
-                f"characters.json require {expected.get(name, 'none')}"
+                f"characters.json require {expected_shapes.get(name, 'none')}"
             )
 
 

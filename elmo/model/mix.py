@@ -109,9 +109,9 @@ class Elmo(nn.Module):
             ScalarMix(layers, layer_norm=layer_norm) for _ in range(representations)
         )
         self.dropout = nn.Dropout(dropout)
-        marks = loaded_model.characters.encode([SENTENCE_BEGIN, SENTENCE_END])
-        self.register_buffer("marks_2K", torch.from_numpy(marks).long(), persistent=False)
-        self.marks_2K: Tensor
+        boundaries = loaded_model.characters.encode([SENTENCE_BEGIN, SENTENCE_END])
+        self.register_buffer("boundaries_2K", torch.from_numpy(boundaries).long(), persistent=False)
+        self.boundaries_2K: Tensor
         self.to(self.bilm.lstm.weight[0].device)
 
     def batch_to_ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
@@ -134,7 +134,7 @@ class Elmo(nn.Module):
         time_steps = torch.arange(layers_LBTD.shape[2], device=ids_BTK.device)
         bounded_mask_BT = time_steps < (lengths_B + 2)[:, None]
         inner_mask_BT = time_steps[:-2] < lengths_B[:, None]
-        mixed = []
+        representations = []
         for mix in self.mixes:
             if self.keep_sentence_boundaries or mix.layer_norm == "allennlp":
                 mixed_BTD = mix(layers_LBTD, bounded_mask_BT)
@@ -143,9 +143,9 @@ class Elmo(nn.Module):
             else:
                 mixed_BTD = mix(layers_LBTD[:, :, 1:-1], inner_mask_BT)
             mask_BT = bounded_mask_BT if self.keep_sentence_boundaries else inner_mask_BT
-            mixed.append(self.dropout(mixed_BTD * mask_BT.unsqueeze(-1)))
+            representations.append(self.dropout(mixed_BTD * mask_BT.unsqueeze(-1)))
         mask_BT = bounded_mask_BT if self.keep_sentence_boundaries else inner_mask_BT
-        return {"elmo_representations": mixed, "mask": mask_BT}
+        return {"elmo_representations": representations, "mask": mask_BT}
 
     def l2(self) -> Tensor:
         """Return Σ w² of the layers' weights, summed over all mixes, for you to multiply by λ and
@@ -161,8 +161,10 @@ class Elmo(nn.Module):
             layers_LBTD = weight.new_zeros(config.layers + 1, 0, ids_BTK.shape[1] + 2, config.dim)
             return layers_LBTD, ids_BTK.new_zeros(0)
         device = ids_BTK.device.type
-        autocast = torch.is_autocast_enabled(device)
-        precision = torch.get_autocast_dtype(device) if autocast else self.bilm.lstm.weight[0].dtype
+        is_autocast = torch.is_autocast_enabled(device)
+        precision = (
+            torch.get_autocast_dtype(device) if is_autocast else self.bilm.lstm.weight[0].dtype
+        )
         with torch.autocast(device, enabled=False):
             x_NP, index_BT, mask_BT = self._encode(ids_BTK, precision)
             lengths_B = mask_BT.sum(1)
@@ -177,11 +179,11 @@ class Elmo(nn.Module):
                 padding = (0, round_up_time_steps(T) - T, 0, round_up_rows(B) - B)
                 index_SBT = nn.functional.pad(index_SBT, padding)
             input_STBP = token_vectors(index_SBT.transpose(1, 2), x_NP)
-            ys = self._run_lstm(input_STBP)
-            x_STBP, *ys = (y_STBP[:, :T, :B] for y_STBP in (input_STBP, *ys))
+            layer_outputs = self._run_lstm(input_STBP)
+            x_STBP, *layer_outputs = (y_STBP[:, :T, :B] for y_STBP in (input_STBP, *layer_outputs))
         x_BTP = x_STBP[0].transpose(0, 1)
         layers = [torch.cat([x_BTP, x_BTP], -1)]
-        for y_STBP in ys:
+        for y_STBP in layer_outputs:
             forward_BTP, backward_BTP = y_STBP.transpose(1, 2)
             indices = reversed_BT.unsqueeze(-1).expand_as(backward_BTP)
             layers.append(torch.cat([forward_BTP, backward_BTP.gather(1, indices)], -1))
@@ -195,13 +197,13 @@ class Elmo(nn.Module):
         state = self.bilm.lstm.zero_state(B)
         pieces = []
         for start in range(0, T, piece_steps):
-            ys, state = self.bilm.lstm(x_STBP[:, start : start + piece_steps], state)
-            pieces.append(ys)
+            layer_outputs, state = self.bilm.lstm(x_STBP[:, start : start + piece_steps], state)
+            pieces.append(layer_outputs)
         return [torch.cat(parts, 1) for parts in zip(*pieces, strict=True)]
 
     def _encode(self, ids_BTK: Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Return vectors (distinct tokens, then the two boundaries), token indices and the mask."""
-        marks_2P = self.bilm.encode(self.marks_2K, precision=precision)
+        boundaries_2P = self.bilm.encode(self.boundaries_2K, precision=precision)
         if ids_BTK.dim() != 3 or ids_BTK.shape[2] != self.characters.max_characters:
             raise ElmoError(
                 f"ids must be (sentences, tokens, {self.characters.max_characters}), as "
@@ -210,7 +212,9 @@ class Elmo(nn.Module):
         mask_BT = ids_BTK[:, :, 0] > 0
         if (mask_BT[:, 1:] & ~mask_BT[:, :-1]).any():
             raise ElmoError("ids have a gap (a token follows a masked one); close it")
-        raw_BTK = torch.where(mask_BT.unsqueeze(-1), ids_BTK - 1, self.marks_2K[0])
-        distinct_NK, index = torch.unique(raw_BTK.flatten(0, 1), dim=0, return_inverse=True)
-        x_NP = self.bilm.encode(distinct_NK, precision=precision)
-        return torch.cat([x_NP, marks_2P]), index.view(mask_BT.shape), mask_BT
+        characters_BTK = torch.where(mask_BT.unsqueeze(-1), ids_BTK - 1, self.boundaries_2K[0])
+        characters_NK, index = torch.unique(
+            characters_BTK.flatten(0, 1), dim=0, return_inverse=True
+        )
+        x_NP = self.bilm.encode(characters_NK, precision=precision)
+        return torch.cat([x_NP, boundaries_2P]), index.view(mask_BT.shape), mask_BT

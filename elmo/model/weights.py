@@ -18,7 +18,7 @@ from torch import Tensor
 
 from elmo.errors import Damaged, ElmoError, first_line
 
-BLOCK = 1 << 22  # bytes hashed and then written: they are in the cache in between
+BLOCK_BYTES = 1 << 22  # bytes hashed and then written: they are in the cache in between
 # Of what is written here, in the order in which safetensors writes them.
 _DTYPE_NAMES = {
     torch.int64: "I64",
@@ -51,8 +51,8 @@ def save_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
     with path.open("xb", buffering=0) as file:
         head = memoryview(len(text).to_bytes(8, "little") + text)
         for part in chain([head], (_view_bytes(tensors[name]) for name in order)):
-            for start in range(0, len(part), BLOCK):
-                block = part[start : start + BLOCK]
+            for start in range(0, len(part), BLOCK_BYTES):
+                block = part[start : start + BLOCK_BYTES]
                 hasher.update(block)
                 while len(block):
                     block = block[file.write(block) :]

@@ -22,19 +22,19 @@ def token_vectors(index: Tensor, x_NP: Tensor) -> Tensor:
 
 class BiLM(nn.Module):
     """The network of ELMo, a bidirectional language model, without the softmax that predicts words.
-    `characters` is the size of its character vocabulary.
+    `character_count` is the size of its character vocabulary.
 
     `encode` gives each distinct token a context-free vector, and `lstm` reads the vectors of a text
     in both directions.
     """
 
-    def __init__(self, config: ModelShape, *, characters: int) -> None:
+    def __init__(self, config: ModelShape, *, character_count: int) -> None:
         super().__init__()
         self.config = config
         self.encoder: CharacterEncoder | WordEncoder
         if config.input_words is None:
             self.encoder = CharacterEncoder(
-                characters=characters,
+                character_count=character_count,
                 char_dim=config.char_dim,
                 filters=config.filters,
                 activation=config.activation,
@@ -42,7 +42,7 @@ class BiLM(nn.Module):
                 projection=config.projection,
             )
         else:
-            self.encoder = WordEncoder(words=config.input_words, projection=config.projection)
+            self.encoder = WordEncoder(word_count=config.input_words, projection=config.projection)
         self.lstm = LSTMStack(
             layers=config.layers,
             inputs=config.projection,

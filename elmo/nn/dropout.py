@@ -46,9 +46,9 @@ def dropout_scales(
     _mix(hash_LSTBP, 13, _SECOND)
     hash_LSTBP ^= (hash_LSTBP >> 16) & 0xFFFF
     # As signed numbers the hashes are uniform from −2³¹ on.
-    kept_LSTBP = hash_LSTBP >= round(probability * 2**32) - 2**31
-    scales_LSTBP = torch.empty_like(kept_LSTBP, dtype=dtype)
-    return torch.mul(kept_LSTBP, 1 / (1 - probability), out=scales_LSTBP)
+    is_kept_LSTBP = hash_LSTBP >= round(probability * 2**32) - 2**31
+    scales_LSTBP = torch.empty_like(is_kept_LSTBP, dtype=dtype)
+    return torch.mul(is_kept_LSTBP, 1 / (1 - probability), out=scales_LSTBP)
 
 
 def _mix(hash_LSTBP: Tensor, shift: int, factor: int) -> None:

@@ -22,8 +22,8 @@ from elmo.nn.cell import fuse_on_gpu
 from elmo.nn.device import prefers_large_operations
 from elmo.nn.products import affine
 
-CHUNK = 128  # tokens convolved at a time: bounds memory and keeps the products in cache
-GPU_CHUNK = 2048  # tokens convolved at a time where launches count: bounds memory alone
+CHUNK_TOKENS = 128  # tokens convolved at a time: bounds memory and keeps the products in cache
+GPU_CHUNK_TOKENS = 2048  # tokens convolved at a time where launches count: bounds memory alone
 
 
 class Highway(nn.Module):
@@ -58,9 +58,9 @@ class CharacterEncoder(nn.Module):
     """The character network of the paper (section 3.4; convolutions, highway layers, projection):
     from character ids (tokens, characters) to a vector per token (tokens, projection).
 
-    `characters` is the number of character ids and `char_dim` the width of their vectors. `filters`
-    are pairs of a width in characters and how many filters have it; `activation`, `relu` or `tanh`,
-    follows them. `highways` is the number of highway layers.
+    `character_count` is the number of character ids, and `char_dim` the width of their vectors.
+    `filters` are pairs: a width in characters, and the number of filters of this width.
+    `activation`, `relu` or `tanh`, follows them. `highways` is the number of highway layers.
 
     With `compiled`, the backward pass on a GPU has fused kernels, whose compilation takes seconds.
     """
@@ -70,7 +70,7 @@ class CharacterEncoder(nn.Module):
     def __init__(
         self,
         *,
-        characters: int,
+        character_count: int,
         char_dim: int,
         filters: tuple[tuple[int, int], ...],
         activation: str,
@@ -78,18 +78,21 @@ class CharacterEncoder(nn.Module):
         projection: int,
     ) -> None:
         super().__init__()
-        total = sum(count for _, count in filters)
+        filter_count = sum(count for _, count in filters)
         self.widths = tuple(width for width, _ in filters)
         self.activation, self.projection = activation, projection
-        self.char_embedding = nn.Parameter(torch.zeros(characters, char_dim))
+        self.char_embedding = nn.Parameter(torch.zeros(character_count, char_dim))
         self.conv_weight = nn.ParameterList(
             nn.Parameter(torch.zeros(width * char_dim, count)) for width, count in filters
         )
         self.conv_bias = nn.ParameterList(nn.Parameter(torch.zeros(count)) for _, count in filters)
-        self.highway: Iterable[Highway] = nn.ModuleList(Highway(total) for _ in range(highways))  # type: ignore[assignment]
-        projects = total != projection
-        self.project_weight = nn.Parameter(torch.zeros(total, projection)) if projects else None
-        self.project_bias = nn.Parameter(torch.zeros(projection)) if projects else None
+        layers = (Highway(filter_count) for _ in range(highways))
+        self.highway: Iterable[Highway] = nn.ModuleList(layers)  # type: ignore[assignment]
+        needs_projection = filter_count != projection
+        self.project_weight = (
+            nn.Parameter(torch.zeros(filter_count, projection)) if needs_projection else None
+        )
+        self.project_bias = nn.Parameter(torch.zeros(projection)) if needs_projection else None
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Initialise the weights at random, with the distributions of bilm-tf."""
@@ -114,7 +117,7 @@ class CharacterEncoder(nn.Module):
             return self.char_embedding.new_empty((0, self.projection), dtype=precision)
         weight_WF = self._join_filters(precision)
         if prefers_large_operations(characters_NK.device):
-            chunks = torch.split(characters_NK, GPU_CHUNK)
+            chunks = torch.split(characters_NK, GPU_CHUNK_TOKENS)
             x_NF = torch.cat(
                 [self._pool(chunk_nK, weight_WF, is_padded=False) for chunk_nK in chunks]
             )
@@ -136,12 +139,14 @@ class CharacterEncoder(nn.Module):
 
     def _pool_by_length(self, characters_NK: Tensor, weight_WF: Tensor) -> Tensor:
         """Apply `_pool` to chunks of tokens of similar length, each cut to its longest token."""
-        pad = self.char_embedding.shape[0] - 1
-        lengths_N = (characters_NK != pad).sum(1)
+        pad_id = self.char_embedding.shape[0] - 1
+        lengths_N = (characters_NK != pad_id).sum(1)
         order_N = torch.argsort(lengths_N, stable=True)
-        longest_lengths = torch.cummax(lengths_N[order_N], 0).values[CHUNK - 1 :: CHUNK].tolist()
+        longest_lengths = (
+            torch.cummax(lengths_N[order_N], 0).values[CHUNK_TOKENS - 1 :: CHUNK_TOKENS].tolist()
+        )
         pooled = []
-        for k, rows_n in enumerate(torch.split(order_N, CHUNK)):
+        for k, rows_n in enumerate(torch.split(order_N, CHUNK_TOKENS)):
             length = longest_lengths[k] if k < len(longest_lengths) else int(lengths_N.max())
             width = length + max(self.widths)
             is_padded = width <= characters_NK.shape[1]
@@ -156,7 +161,7 @@ class CharacterEncoder(nn.Module):
         Rows of padding are appended, and columns of padding alone are cut off, except as many as
         the widest filter reads; so the tokens' vectors stay the same.
         """
-        return partial(_pad, pad=self.char_embedding.shape[0] - 1, widest=max(self.widths))
+        return partial(_pad, pad_id=self.char_embedding.shape[0] - 1, widest=max(self.widths))
 
     def _pool(self, characters_NK: Tensor, weight_WF: Tensor, *, is_padded: bool) -> Tensor:
         """Return the largest output of each filter over each token (tokens, filters).
@@ -178,8 +183,8 @@ class CharacterEncoder(nn.Module):
     def _pool_end(self, x_NKE: Tensor, weight_WF: Tensor) -> Tensor:
         """Return the largest output of each filter over the last characters, fewer than the widest
         filter reads (tokens, filters); −∞ for a filter with no window there."""
-        characters, widest = x_NKE.shape[1], max(self.widths)
-        remaining_K = torch.arange(characters, 0, -1, device=x_NKE.device)  # from here to the end
+        length, widest = x_NKE.shape[1], max(self.widths)
+        remaining_K = torch.arange(length, 0, -1, device=x_NKE.device)  # from here to the end
         is_cut_KF = torch.cat(
             [
                 (remaining_K < width)[:, None].expand(-1, len(bias))
@@ -194,13 +199,15 @@ class CharacterEncoder(nn.Module):
         return largest_NF
 
 
-def _pad(characters_NK: npt.NDArray[np.int32], *, pad: int, widest: int) -> npt.NDArray[np.int32]:
+def _pad(
+    characters_NK: npt.NDArray[np.int32], *, pad_id: int, widest: int
+) -> npt.NDArray[np.int32]:
     N, K = characters_NK.shape
-    is_used_K = (characters_NK != pad).any(0)
+    is_used_K = (characters_NK != pad_id).any(0)
     length = K - int(np.argmax(is_used_K[::-1])) if is_used_K.any() else 0
     columns = min(K, -(-(length + widest) // 8) * 8)
     rows = -(-max(N, 1) // 256) * 256
-    padded_NK = np.full((rows, columns), pad, np.int32)
+    padded_NK = np.full((rows, columns), pad_id, np.int32)
     padded_NK[:N] = characters_NK[:, :columns]
     return padded_NK
 
@@ -219,13 +226,15 @@ class _MaxPool(torch.autograd.Function):
     def forward(ctx: Any, y_NKF: Tensor, compiled: bool) -> Tensor:
         largest_NF = y_NKF.amax(1)
         ctx.save_for_backward(y_NKF, largest_NF)
-        ctx.spread = fuse_on_gpu(_spread_gradient, y_NKF.device) if compiled else _spread_gradient
+        ctx.spread_gradient = (
+            fuse_on_gpu(_spread_gradient, y_NKF.device) if compiled else _spread_gradient
+        )
         return largest_NF
 
     @staticmethod
     def backward(ctx: Any, dlargest_NF: Tensor) -> tuple[Tensor, None]:
         y_NKF, largest_NF = (tensor.detach() for tensor in ctx.saved_tensors)
-        return ctx.spread(y_NKF, largest_NF, dlargest_NF), None
+        return ctx.spread_gradient(y_NKF, largest_NF, dlargest_NF), None
 
 
 def _spread_gradient(y_NKF: Tensor, largest_NF: Tensor, dlargest_NF: Tensor) -> Tensor:
@@ -259,9 +268,9 @@ class WordEncoder(nn.Module):
     """A table with a vector per word, in place of `CharacterEncoder`, for models of 2018 that read
     words: from word ids (tokens,) to vectors (tokens, projection)."""
 
-    def __init__(self, *, words: int, projection: int) -> None:
+    def __init__(self, *, word_count: int, projection: int) -> None:
         super().__init__()
-        self.embedding = nn.Parameter(torch.zeros(words, projection))
+        self.embedding = nn.Parameter(torch.zeros(word_count, projection))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Initialise the weights at random, with the distribution of bilm-tf."""

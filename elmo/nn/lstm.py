@@ -139,9 +139,9 @@ class LSTMStack(nn.Module):
             nn.Parameter(torch.zeros(2, width + projection, 4 * cells)) for width in widths
         )
         self.bias = nn.ParameterList(nn.Parameter(torch.zeros(2, 4 * cells)) for _ in widths)
-        projects = cells != projection
+        needs_projection = cells != projection
         self.project = nn.ParameterList(
-            nn.Parameter(torch.zeros(2, cells, projection)) for _ in widths if projects
+            nn.Parameter(torch.zeros(2, cells, projection)) for _ in widths if needs_projection
         )
 
     @property
@@ -437,12 +437,12 @@ def _backward(
     project_SCP = None if project_SCP is None else project_SCP.to(x_STBI.dtype)
     dgates_STBG = torch.empty_like(gates_STBG)
     dm_STBP = torch.empty_like(y_STBP)
-    clipped_STBP = None if projection_clip is None else ~(y_STBP.abs() < projection_clip)
+    is_clipped_STBP = None if projection_clip is None else ~(y_STBP.abs() < projection_clip)
     dh_SBP, dc_SBC = torch.zeros_like(h_SBP), torch.zeros_like(c_SBC)
     for t in reversed(range(T)):
         dm_SBP = torch.add(dy_STBP[:, t], dh_SBP, out=dm_STBP[:, t])
-        if clipped_STBP is not None:
-            dm_SBP.masked_fill_(clipped_STBP[:, t], 0)
+        if is_clipped_STBP is not None:
+            dm_SBP.masked_fill_(is_clipped_STBP[:, t], 0)
         dhidden_SBC = dm_SBP if project_SCP is None else product(dm_SBP, project_SCP.mT)
         keep_SB1 = None if keep_STB1 is None else keep_STB1[:, t]
         dc_SBC = cell.backward(

@@ -19,7 +19,7 @@ from elmo.nn.cell import CellFunctions
 from elmo.nn.lstm import LayerWeights, LayerWeightsLike
 from elmo.nn.products import mkl_lacks_avx512
 
-LARGE = 2**22  # numbers in a weight from which on ordering them for each product takes long
+MIN_PACKED_NUMBERS = 2**22  # in a weight: ordering more for each product takes long
 _ROWS = 128  # for which the layout is chosen; products of other numbers of rows are as right
 
 
@@ -118,9 +118,9 @@ def _is_worth_packing(weights: LayerWeights) -> bool:
     if not has_onednn or weight_PG.device.type != "cpu":
         return False
     if weight_PG.dtype == torch.bfloat16:
-        return weight_PG.numel() >= LARGE and onednn_has_bfloat16()
+        return weight_PG.numel() >= MIN_PACKED_NUMBERS and onednn_has_bfloat16()
     in_float32 = weight_PG.dtype == torch.float32
-    return in_float32 and (weight_PG.numel() >= LARGE or mkl_lacks_avx512())
+    return in_float32 and (weight_PG.numel() >= MIN_PACKED_NUMBERS or mkl_lacks_avx512())
 
 
 def onednn_has_bfloat16() -> bool:

@@ -25,8 +25,8 @@ from elmo.nn.products import product
 
 CHUNK_LOGITS = 1 << 20  # logits held at a time: 4 MB, so that they stay in a CPU's cache
 GPU_CHUNK_LOGITS = 1 << 26  # 256 MB: a GPU wants few large launches
-MIN_CHUNK = 64  # predictions at a time: with fewer, a product waits for the word matrix
-EVALUATED = 1024  # predictions evaluated at a time
+MIN_CHUNK_PREDICTIONS = 64  # predictions at a time: with fewer, a product waits for the word matrix
+PREDICTIONS_AT_ONCE = 1024  # predictions evaluated at a time
 
 
 class Softmax(nn.Module):
@@ -138,7 +138,11 @@ def full_softmax_loss(
 def negative_log_likelihoods(softmax: Softmax, h_NP: Tensor, targets_N: Tensor) -> Tensor:
     """Return −log p of each of N target words, given the output vectors (N, projection) of the
     biLM, under the full softmax and without gradients. It is used to measure perplexity."""
-    chunks = zip(torch.split(h_NP, EVALUATED), torch.split(targets_N, EVALUATED), strict=True)
+    chunks = zip(
+        torch.split(h_NP, PREDICTIONS_AT_ONCE),
+        torch.split(targets_N, PREDICTIONS_AT_ONCE),
+        strict=True,
+    )
     return torch.cat([_nats(*chunk, softmax.weight, softmax.bias) for chunk in chunks])
 
 
@@ -353,7 +357,7 @@ def _chunks(
     The buffers are reused, since fresh memory would cause page faults in every chunk.
     """
     max_logits = GPU_CHUNK_LOGITS if prefers_large_operations(h_NP.device) else CHUNK_LOGITS
-    size = max(MIN_CHUNK, max_logits // candidates)
+    size = max(MIN_CHUNK_PREDICTIONS, max_logits // candidates)
     product_nM = h_NP.new_empty(min(size, len(h_NP)), candidates)
     logits_nM = torch.empty_like(product_nM, dtype=torch.float32) if stores_logits else None
     for start in range(0, len(h_NP), size):

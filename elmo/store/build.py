@@ -51,13 +51,13 @@ from elmo.store.segments import Segment, embed_segments
 from elmo.store.writer import (
     Origin,
     find_part,
-    take_part,
+    reuse_part,
     write_part,
 )
 
-PART_TOKENS = 1 << 18  # about how many tokens a part has at most: what a kill costs
-MAX_PARTS = 1 << 14  # parts a corpus is divided into, beside those that its shards make
-_STORE_FOLDER: dict[str, Any] = {"required": (INNER_FOLDER,), "pattern": STORE_FILE}
+PART_TOKENS = 1 << 18  # about how many tokens a part has at most; a killed run loses up to that
+MAX_PARTS = 1 << 14  # parts of a corpus, beyond one for each shard
+_REPLACEABLE_FILES: dict[str, Any] = {"required": (INNER_FOLDER,), "pattern": STORE_FILE}
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Stopped(Exception):
 class ShardEmbedder:
     """A callable that makes the part of one job and returns its manifest entry.
 
-    The part is embedded unless it is in the folder `out` already, or in the store `source`.
+    The part is embedded unless it is in the folder `out` or in `old_store` already.
     Several threads may call it; after `stop()` their calls raise `Stopped` within seconds.
     """
 
@@ -90,13 +90,13 @@ class ShardEmbedder:
         model: Location,
         shards: Location,
         out: Location,
-        source: Location | None,
+        old_store: Location | None,
         layout: Layout,
         precision: str,
         device: str,
     ) -> None:
         self.shards = Shards(shards)
-        self.out, self.source, self.layout = out, source, layout
+        self.out, self.old_store, self.layout = out, old_store, layout
         self._load_arguments = (model, device, precision)
         self._embedder: Embedder | None = None
         self._lock, self._stopped = Lock(), Event()
@@ -107,18 +107,22 @@ class ShardEmbedder:
         One thread computes it, since the number of threads could change the last bits of sums.
         """
         part = find_part(self.out, job.origin)
-        if part is None and job.previous_part is not None and self.source is not None:
-            part = take_part(
-                self.out, self.source, job.previous_part, origin=job.origin, codec=self.layout.codec
+        if part is None and job.previous_part is not None and self.old_store is not None:
+            part = reuse_part(
+                self.out,
+                self.old_store,
+                job.previous_part,
+                origin=job.origin,
+                codec=self.layout.codec,
             )
         if part is not None:
             return part
         with one_thread():
-            return self._write(job)
+            return self._write_part(job)
 
-    def _write(self, job: EmbedJob) -> PartEntry:
+    def _write_part(self, job: EmbedJob) -> PartEntry:
         shard = self.shards.open(job.shard).rows(job.start, job.stop)
-        embedder = self._load()
+        embedder = self._load_embedder()
         x_NP = embedder.encode_types(shard.types)
         return write_part(
             self.out,
@@ -139,7 +143,7 @@ class ShardEmbedder:
                 raise Stopped
             yield segment
 
-    def _load(self) -> Embedder:
+    def _load_embedder(self) -> Embedder:
         with self._lock:
             if self._embedder is None:
                 model, device, precision = self._load_arguments
@@ -186,7 +190,7 @@ def build(
     layout = make_layout(model, settings)
     model_entry = _make_model_entry(model)
     jobs = _plan_jobs(corpus, layout, model_entry.digest, settings.precision, device, old_store)
-    describe_store = partial(
+    make_manifest = partial(
         new_manifest,
         layout=layout,
         model=model_entry,
@@ -196,11 +200,11 @@ def build(
 
     def embed(folder: Location) -> StoreManifest:
         arguments = (model, shards, folder, old_store, layout, settings.precision, device)
-        return describe_store(parts=list((run or run_serially)(ShardEmbedder, arguments, jobs)))
+        return make_manifest(parts=list((run or run_serially)(ShardEmbedder, arguments, jobs)))
 
     if location.local is None:
-        names = {job.origin.part_file for job in jobs}
-        return find_published(location, names, describe_store, replace=replace) or _publish(
+        part_files = {job.origin.part_file for job in jobs}
+        return find_published(location, part_files, make_manifest, replace=replace) or _publish(
             location, embed(location)
         )
     work_key = digest([[job.origin.part_file for job in jobs], msgspec.to_builtins(model_entry)])
@@ -211,7 +215,7 @@ def build(
     work_folder = parts_folder / work_key[:16]
     with work_folder_lock(work_folder):
         manifest = embed(Location(work_folder))
-        with new_folder(location, **_STORE_FOLDER) as new_store:
+        with new_folder(location, **_REPLACEABLE_FILES) as new_store:
             (new_store / INNER_FOLDER).mkdir()
             for path in list_paths(manifest.parts):
                 source_path = work_folder / path
@@ -229,21 +233,21 @@ def build(
 
 def find_published(
     location: Location,
-    names: set[str],
-    describe_store: Callable[..., StoreManifest],
+    part_files: set[str],
+    make_manifest: Callable[..., StoreManifest],
     *,
     replace: bool,
 ) -> StoreManifest | None:
     """Return the manifest of the store at a URL if it is the one to be made; None if there is none.
 
-    `names` are those of its parts. Another store is refused or, with `replace`, given up: its
-    manifest is deleted.
+    `part_files` are those of the store to be made. Another store raises `ElmoError` or, with
+    `replace`, loses its manifest.
     """
     if not location.exists(MANIFEST):
         return None
     manifest = read_manifest(location)
-    same_parts = names == {part.file for part in manifest.parts}
-    if same_parts and describe_store(parts=manifest.parts).digest == manifest.digest:
+    has_same_parts = part_files == {part.file for part in manifest.parts}
+    if has_same_parts and make_manifest(parts=manifest.parts).digest == manifest.digest:
         return manifest
     if not replace:
         raise ElmoError(
@@ -282,7 +286,7 @@ def check_build(
 ) -> None:
     """Raise `ElmoError` if `build` could not write a store of these shards and settings to
     `out`."""
-    check_folder(out, **_STORE_FOLDER)
+    check_folder(out, **_REPLACEABLE_FILES)
     corpus = Shards(shards)
     read_config(model).tokenizer.check_shards(corpus.tokenization, model=model, shards=shards)
     if not corpus.entries():
@@ -295,8 +299,8 @@ def reusable_bytes(
     store: Location, *, shards: Location, model: Location, settings: StoreSettings, device: str
 ) -> int:
     """Return the size of the parts that `build` would take over from a store."""
-    layout, digest = make_layout(model, settings), read_config(model).digest
-    jobs = _plan_jobs(Shards(shards), layout, digest, settings.precision, device, store)
+    layout, model_digest = make_layout(model, settings), read_config(model).digest
+    jobs = _plan_jobs(Shards(shards), layout, model_digest, settings.precision, device, store)
     return sum(job.previous_part.bytes for job in jobs if job.previous_part is not None)
 
 
@@ -331,7 +335,7 @@ def _find_parts(store: Location | None) -> dict[str, PartEntry]:
 def _plan_jobs(
     corpus: Shards,
     layout: Layout,
-    model: str,
+    model_digest: str,
     precision: str,
     device: str,
     old_store: Location | None,
@@ -347,7 +351,7 @@ def _plan_jobs(
             position=shard.first_sentence_id + start,
             inputs={
                 "schema": SCHEMA_VERSION,
-                "model": model,
+                "model": model_digest,
                 "shard": shard.sha256,
                 "split": shard.split,
                 "rows": [start, stop],
@@ -356,7 +360,7 @@ def _plan_jobs(
                 "device": torch.device(device).type,
             },
             metadata={
-                "elmo.model": model,
+                "elmo.model": model_digest,
                 "elmo.shard": shard.sha256,
                 "elmo.precision": precision,
                 "elmo.device": torch.device(device).type,

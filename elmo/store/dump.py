@@ -16,7 +16,7 @@ from elmo.io.atomic import new_file_if_absent
 from elmo.store import FeatureStore
 from elmo.store.dtypes import narrow
 
-_ROWS = 4096
+_TOKENS_AT_A_TIME = 4096
 
 
 def export_token_table(
@@ -39,7 +39,7 @@ def export_token_table(
     token_count = 0
     with new_file_if_absent(out) as path, pq.ParquetWriter(path, schema) as writer:
         for part in map(store.part, store.numbers()):
-            for start, stop in split_into_runs(part.offsets, _ROWS):
+            for start, stop in split_into_runs(part.offsets, _TOKENS_AT_A_TIME):
                 block = part.block(start, stop, store.layers)
                 lengths = np.diff(block.offsets)
                 begins = np.repeat(block.offsets[:-1], lengths)
@@ -58,5 +58,5 @@ def export_token_table(
 def _list_array(vectors_TD: Floats, dtype: str) -> pa.Array:
     dim = vectors_TD.shape[1]
     numbers_TD = narrow(vectors_TD) if dtype == "float16" else np.ascontiguousarray(vectors_TD)
-    flat = pa.array(numbers_TD.reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, dim)
+    numbers = pa.array(numbers_TD.reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(numbers, dim)

@@ -289,9 +289,9 @@ class FeatureStore:
             store, entry = self._entries[number]
             part = _open_part(store, entry, checked=self._checked)
             self._parts[number] = part
-            unmapped = [key for key, item in self._parts.items() if not item.is_mapped]
-            if len(unmapped) > _OPEN_PARTS:
-                del self._parts[unmapped[0]]
+            unmapped_keys = [key for key, item in self._parts.items() if not item.is_mapped]
+            if len(unmapped_keys) > _OPEN_PARTS:
+                del self._parts[unmapped_keys[0]]
             return part
 
     def check_model(self, model: Folder) -> None:

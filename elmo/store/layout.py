@@ -61,14 +61,14 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(name for name in self.layers if name != "layer_0")
 
     @property
-    def width(self) -> int:
+    def vector_bytes(self) -> int:
         """Return the size in bytes of one contextual vector."""
         return self.dim * np.dtype(DTYPES[self.dtype]).itemsize
 
     @property
-    def x_width(self) -> int:
+    def x_bytes(self) -> int:
         """Return the size in bytes of x, the half of layer 0 that is stored."""
-        return self.width // 2
+        return self.vector_bytes // 2
 
 
 def layer_name(number: int) -> str:
@@ -114,7 +114,8 @@ def choose_layers(choice: str, *, model_layers: int) -> tuple[str, ...]:
 def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) -> pa.Schema:
     """Return the schema of a part; its metadata suffices to decode the file without this package.
 
-    `types_file` is the path of the part's table of distinct tokens, `metadata` what is added.
+    `types_file` is the path of the part's table of distinct tokens; `metadata` is added to the
+    schema's own.
     """
     fields = [
         pa.field("sentence_id", pa.int64(), nullable=False),
@@ -136,7 +137,7 @@ def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
     fields = [pa.field("token", pa.string(), nullable=False)]
     columns: dict[str, Any] = {}
     if "layer_0" in layout.layers:
-        fields.append(pa.field("layer_0", pa.binary(layout.x_width), nullable=False))
+        fields.append(pa.field("layer_0", pa.binary(layout.x_bytes), nullable=False))
         columns["layer_0"] = {
             "dtype": DTYPES[layout.dtype],
             "shape": [layout.dim // 2],
@@ -158,14 +159,14 @@ def layout_metadata(layout: Layout) -> dict[str, str]:
 def _file_metadata(
     layout: Layout, columns: dict[str, Any], kind: str, metadata: dict[str, str]
 ) -> dict[str, str]:
-    vectors = layout_metadata(layout)
+    values = layout_metadata(layout)
     return {
         "elmo.kind": kind,
         "elmo.schema": str(SCHEMA_VERSION),
-        "elmo.dtype": vectors["dtype"],
+        "elmo.dtype": values["dtype"],
         "elmo.byte_order": "little",
-        "elmo.dim": vectors["dim"],
-        "elmo.layers": vectors["layers"],
+        "elmo.dim": values["dim"],
+        "elmo.layers": values["layers"],
         "elmo.columns": json.dumps(columns, sort_keys=True),
         **metadata,
     }

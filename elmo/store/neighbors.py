@@ -125,7 +125,7 @@ def neighbors(
     layer_numbers = [layer_number(name) for name in names]
     query_D = embedder.embed([list(tokens)])[0][layer_numbers, position].mean(0)
     query_D /= max(float(np.linalg.norm(query_D)), 1e-12)
-    nearest = Nearest(k)
+    nearest = NearestSentences(k)
     for part_number in store.numbers(split):
         part = store.part(part_number)
         text_by_ids: dict[bytes, Tokens] = {}  # of the part's types, by their numbers
@@ -177,13 +177,13 @@ def clearest_layer(store: FeatureStore) -> int | None:
     return min(numbers, key=lambda number: random_cosine(store, number), default=None)
 
 
-class Nearest:
+class NearestSentences:
     """The k nearest different sentences so far, each with its nearest token."""
 
     def __init__(self, k: int) -> None:
         self._k = k
-        self._best: dict[Tokens, Candidate] = {}
-        self.farthest: Candidate = (np.inf, 0, 0)  # no later candidate can be among the k
+        self._candidate_by_tokens: dict[Tokens, Candidate] = {}
+        self.farthest_candidate: Candidate = (np.inf, 0, 0)  # no later candidate can be among the k
 
     def add(self, tokens: Tokens, candidate: Candidate) -> None:
         """Add a sentence by its tokens; of equal ones the nearest is kept, then the first in the
@@ -191,25 +191,29 @@ class Nearest:
 
         `candidate` is −cosine, the sentence's id and the position of its nearest token.
         """
-        self._best[tokens] = min(candidate, self._best.get(tokens, candidate))
-        if len(self._best) >= 2 * self._k:
+        self._candidate_by_tokens[tokens] = min(
+            candidate, self._candidate_by_tokens.get(tokens, candidate)
+        )
+        if len(self._candidate_by_tokens) >= 2 * self._k:
             self._trim()
 
     def _trim(self) -> None:
-        closest = sorted(self._best.items(), key=lambda item: item[1])[: self._k]
-        self._best = dict(closest)
-        if len(closest) == self._k:
-            self.farthest = closest[-1][1]
+        closest_items = sorted(self._candidate_by_tokens.items(), key=lambda item: item[1])[
+            : self._k
+        ]
+        self._candidate_by_tokens = dict(closest_items)
+        if len(closest_items) == self._k:
+            self.farthest_candidate = closest_items[-1][1]
 
     def candidates(self) -> list[tuple[Tokens, Candidate]]:
         """Return the sentences, nearest first; of equally near ones, the first in the store comes
         first."""
         self._trim()
-        return [*self._best.items()]
+        return [*self._candidate_by_tokens.items()]
 
 
 def _add_nearest(
-    nearest: Nearest,
+    nearest: NearestSentences,
     block: VectorBlock,
     cosine_T: npt.NDArray[np.float32],
     types: pa.StringArray,
@@ -223,7 +227,7 @@ def _add_nearest(
     """
     rows = np.flatnonzero(np.diff(block.offsets))
     best_cosines = np.maximum.reduceat(cosine_T, block.offsets[rows])
-    for row in rows[(best_cosines >= -nearest.farthest[0]) & (best_cosines > -np.inf)]:
+    for row in rows[(best_cosines >= -nearest.farthest_candidate[0]) & (best_cosines > -np.inf)]:
         start, stop = block.offsets[row], block.offsets[row + 1]
         key = block.type_ids[start:stop].tobytes()
         text = text_by_ids.get(key)

@@ -36,7 +36,7 @@ from elmo.store.manifest import PartEntry
 _MAX_HEADER_BYTES = 4096  # bytes: no page's header is longer
 _VALUES_PER_COPY = 1 << 15  # values: as many torch copies on one thread
 _BLOCK_TOKENS = 128  # of a block
-_MAX_DECODED = 8  # values of row groups that one part keeps decoded
+_MAX_DECODED_COLUMNS = 8  # values of row groups that one part keeps decoded
 
 
 class VectorBlock(NamedTuple):
@@ -57,9 +57,9 @@ class ParquetColumns:
 
     def __init__(self, location: Location, file: str, layout: Layout) -> None:
         self.name = location.name(file)
-        self._lock = threading.Lock()  # of `_file` and `_decoded`
-        self.map = _map_file(location, file) if layout.codec == "none" else None
-        self._file = open_parquet(location, file, file_map=self.map)
+        self._lock = threading.Lock()  # of `_file` and `_decoded_columns`
+        self.file_map = _map_file(location, file) if layout.codec == "none" else None
+        self._file = open_parquet(location, file, file_map=self.file_map)
         check_layout(self.name, self._file.schema_arrow, layout)
         self._metadata = self._file.metadata
         paths = [self._file.schema.column(i).path for i in range(len(self._file.schema))]
@@ -67,7 +67,7 @@ class ParquetColumns:
         rows = [self._metadata.row_group(g).num_rows for g in range(self._file.num_row_groups)]
         self.group_starts = [0, *np.cumsum(rows, dtype=np.int64).tolist()]
         self._value_offsets: dict[tuple[int, str], int] = {}
-        self._decoded: OrderedDict[tuple[int, str], pa.Array] = OrderedDict()
+        self._decoded_columns: OrderedDict[tuple[int, str], pa.Array] = OrderedDict()
 
     def group(self, row: int) -> int:
         """Return the index of the row group that contains a row."""
@@ -93,36 +93,38 @@ class ParquetColumns:
 
         `size` is the expected size of the values in bytes, with their lengths. The column is one
         page, so its values end where the column ends. The result is -1 if the file does not fit
-        that: use `decoded` then.
+        that: use `decode_column` then.
         """
         key = (group, column)
         if key not in self._value_offsets:
             chunk = self._metadata.row_group(group).column(self._columns[column])
             header = chunk.total_compressed_size - size
-            is_inside = chunk.data_page_offset + chunk.total_compressed_size <= len(self.map or b"")
+            is_inside = chunk.data_page_offset + chunk.total_compressed_size <= len(
+                self.file_map or b""
+            )
             is_one_page = is_inside and 0 < header < _MAX_HEADER_BYTES
             self._value_offsets[key] = chunk.data_page_offset + header if is_one_page else -1
         return self._value_offsets[key]
 
-    def decoded(self, group: int, column: str) -> pa.Array:
+    def decode_column(self, group: int, column: str) -> pa.Array:
         """Return a row group's column, decoded by pyarrow; the most recent columns are cached."""
         key = (group, column)
         with self._lock:
-            if key in self._decoded:
-                self._decoded.move_to_end(key)
-                return self._decoded[key]
+            if key in self._decoded_columns:
+                self._decoded_columns.move_to_end(key)
+                return self._decoded_columns[key]
         values = self.read([column], group)[column]
         array = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
         with self._lock:
-            self._decoded[key] = array
-            while len(self._decoded) > _MAX_DECODED:
-                self._decoded.popitem(last=False)
+            self._decoded_columns[key] = array
+            while len(self._decoded_columns) > _MAX_DECODED_COLUMNS:
+                self._decoded_columns.popitem(last=False)
         return array
 
     def close(self) -> None:
         """Close the file; arrays that were read from it stay valid."""
         with self._lock:
-            self._decoded.clear()
+            self._decoded_columns.clear()
             self._file.close(force=True)
 
 
@@ -146,19 +148,19 @@ class Types:
 
     def x(self, ids: Ints) -> Floats:
         """Return the context-free vectors x of the types `ids`, float32 (len(ids), dim / 2)."""
-        table = self._tables
-        if len(table) == 1:
-            encoded_TP = table[0][ids]
+        tables = self._tables
+        if len(tables) == 1:
+            values_TP = tables[0][ids]
         else:
             starts = np.array(self._parquet.group_starts)
             group_T = np.searchsorted(starts, ids, side="right") - 1
-            encoded_TP = np.empty((len(ids), self._layout.dim // 2), self._dtype)
+            values_TP = np.empty((len(ids), self._layout.dim // 2), self._dtype)
             for group in np.unique(group_T):
                 rows = np.flatnonzero(group_T == group)
-                encoded_TP[rows] = table[group][ids[rows] - starts[group]]
-        wide_TP = np.empty(encoded_TP.shape, np.float32)
-        widen(encoded_TP, wide_TP)
-        return wide_TP
+                values_TP[rows] = tables[group][ids[rows] - starts[group]]
+        x_TP = np.empty(values_TP.shape, np.float32)
+        widen(values_TP, x_TP)
+        return x_TP
 
     @cached_property
     def _tables(self) -> list[npt.NDArray[Any]]:
@@ -169,14 +171,16 @@ class Types:
 
     def _table(self, group: int, rows: int) -> npt.NDArray[Any]:
         shape = (rows, self._layout.dim // 2)
-        if self._parquet.map is not None:
-            offset = self._parquet.value_offset(group, "layer_0", rows * self._layout.x_width)
+        if self._parquet.file_map is not None:
+            offset = self._parquet.value_offset(group, "layer_0", rows * self._layout.x_bytes)
             if offset >= 0:
-                flat = np.frombuffer(self._parquet.map, self._dtype, shape[0] * shape[1], offset)
-                return flat.reshape(shape)
-        values = self._parquet.decoded(group, "layer_0")
-        flat = np.frombuffer(values.buffers()[1], self._dtype)
-        return flat.reshape(-1, shape[1])[values.offset : values.offset + rows]
+                numbers = np.frombuffer(
+                    self._parquet.file_map, self._dtype, shape[0] * shape[1], offset
+                )
+                return numbers.reshape(shape)
+        values = self._parquet.decode_column(group, "layer_0")
+        numbers = np.frombuffer(values.buffers()[1], self._dtype)
+        return numbers.reshape(-1, shape[1])[values.offset : values.offset + rows]
 
 
 class Part:
@@ -218,7 +222,7 @@ class Part:
     @property
     def is_mapped(self) -> bool:
         """Tell whether the part is memory-mapped, so that no file is kept open for it."""
-        return self._parquet.map is not None
+        return self._parquet.file_map is not None
 
     def row(self, sentence_id: int) -> int | None:
         """Return the row of a sentence, or None if the sentence is not in this part."""
@@ -287,7 +291,7 @@ class Part:
         begin, end = self._parquet.group_starts[group : group + 2]
         item = np.dtype(dtype).itemsize * width
         length = int(self.offsets[row + 1] - self.offsets[row])
-        buffer = self._parquet.map
+        buffer = self._parquet.file_map
         if buffer is not None:
             size = 4 * (end - begin) + item * int(self.offsets[end] - self.offsets[begin])
             base = self._parquet.value_offset(group, column, size)
@@ -296,7 +300,7 @@ class Part:
                 return np.frombuffer(buffer, dtype, length * width, offset + 4).reshape(
                     length, width
                 )
-        value = self._parquet.decoded(group, column)[row - begin].as_buffer()
+        value = self._parquet.decode_column(group, column)[row - begin].as_buffer()
         if value.size != length * item:
             raise Damaged(
                 f"{self._parquet.name}: altered ({column} of sentence {self.sentence_ids[row]} has "

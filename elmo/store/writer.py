@@ -107,13 +107,13 @@ def write_part(
         if shard.records is not None:
             schema = schema.append(pa.field("record", pa.string(), nullable=False))
         with part_writer(path, schema, layout.codec) as writer, ThreadPoolExecutor(1) as thread:
-            pending = None
+            pending_write = None
             for segment in segments:
-                if pending is not None:
-                    pending.result()
-                pending = thread.submit(_write_segment, writer, shard, segment, layout)
-            if pending is not None:
-                pending.result()
+                if pending_write is not None:
+                    pending_write.result()
+                pending_write = thread.submit(_write_segment, writer, shard, segment, layout)
+            if pending_write is not None:
+                pending_write.result()
         _publish(location, types_path, origin.types_path)
         _publish(location, path, origin.part_file)
         return _describe_part(path, types=_describe_types(types_path, origin), origin=origin)
@@ -143,11 +143,11 @@ def find_part(location: Location, origin: Origin) -> PartEntry | None:
         return None
 
 
-def take_part(
-    location: Location, source: Location, entry: PartEntry, *, origin: Origin, codec: str
+def reuse_part(
+    location: Location, old_store: Location, entry: PartEntry, *, origin: Origin, codec: str
 ) -> PartEntry | None:
-    """Take over a part of the store `source`, `entry`, that has the vectors of `origin`; return its
-    new manifest entry, or None if it is damaged.
+    """Reuse `entry`, a part of `old_store` with the vectors of `origin`; return its new manifest
+    entry, or None if it is damaged.
 
     If its ids have moved, it is copied with the new ones. Files that stay as they are are copied
     from or to a URL only: those of a local store are left where they are.
@@ -155,28 +155,28 @@ def take_part(
     try:
         for file in (entry.types, entry):
             # At a URL nothing is rewritten, and reading it all would be a download.
-            source.check_file(
-                file.path, size=file.bytes, sha256=None if source.local is None else file.sha256
+            old_store.check_file(
+                file.path, size=file.bytes, sha256=None if old_store.local is None else file.sha256
             )
         if entry.file != origin.part_file:
-            return _renumber_part(location, source, entry, origin=origin, codec=codec)
+            return _renumber_part(location, old_store, entry, origin=origin, codec=codec)
     except Damaged:
         return None
-    if location.local is None or source.local is None:
-        location.take_file(entry.types.path, source)
-        location.take_file(entry.path, source)
+    if location.local is None or old_store.local is None:
+        location.take_file(entry.types.path, old_store)
+        location.take_file(entry.path, old_store)
     return msgspec.structs.replace(entry, shard=origin.shard)
 
 
 def _renumber_part(
-    location: Location, source: Location, entry: PartEntry, *, origin: Origin, codec: str
+    location: Location, old_store: Location, entry: PartEntry, *, origin: Origin, codec: str
 ) -> PartEntry:
     """Copy a part with the ids of `origin`; the bytes are those that embedding it would give."""
     shifts = {
         "sentence_id": origin.sentence_offset - entry.sentence_offset,
         "document_id": origin.document_offset - entry.document_offset,
     }
-    with source.local_copy(entry.path) as old_path, location.temporary_file() as path:
+    with old_store.local_copy(entry.path) as old_path, location.temporary_file() as path:
         with pq.ParquetFile(old_path, page_checksum_verification=True) as file:
             schema = file.schema_arrow
             with part_writer(path, schema, codec) as writer:
@@ -187,8 +187,8 @@ def _renumber_part(
                         index = schema.get_field_index(name)
                         table = table.set_column(index, schema.field(name), column)
                     writer.write_table(table, row_group_size=max(1, len(table)))
-        if location.local is None or source.local is None:
-            location.take_file(entry.types.path, source)
+        if location.local is None or old_store.local is None:
+            location.take_file(entry.types.path, old_store)
         _publish(location, path, origin.part_file)
         return _describe_part(path, types=entry.types, origin=origin)
 
@@ -213,7 +213,7 @@ def _write_types(
     arrays: list[pa.Array] = [types]
     if "layer_0" in layout.layers:
         data = pa.py_buffer(np.ascontiguousarray(to_stored(x_NP, layout.dtype)))
-        value_type = pa.binary(layout.x_width)
+        value_type = pa.binary(layout.x_bytes)
         arrays.append(pa.Array.from_buffers(value_type, len(x_NP), [None, data]))
     with part_writer(path, schema, layout.codec) as writer:
         table = pa.Table.from_arrays(arrays, schema=schema)
@@ -270,44 +270,44 @@ def _write_segment(
     }
     runs = split_into_runs(
         offsets,
-        min(layout.row_group_tokens, MAX_VALUE_BYTES // layout.width),
+        min(layout.row_group_tokens, MAX_VALUE_BYTES // layout.vector_bytes),
         begin=segment.start,
         end=segment.stop,
         max_sentences=MAX_ROWS,
     )
     for start, stop in runs:
-        tokens = slice(int(offsets[start]), int(offsets[stop]))
-        token_offsets = offsets[start : stop + 1] - tokens.start
+        token_slice = slice(int(offsets[start]), int(offsets[stop]))
+        token_offsets = offsets[start : stop + 1] - token_slice.start
         arrays = {
             "sentence_id": pa.array(shard.sentence_ids[start:stop], pa.int64()),
             "document_id": pa.array(shard.document_ids[start:stop], pa.int64()),
             "length": pa.array(np.diff(token_offsets), pa.int32()),
             "tokens": pa.ListArray.from_arrays(
                 pa.array(token_offsets, pa.int32()),
-                shard.dictionary.take(pa.array(ids[tokens])),
+                shard.dictionary.take(pa.array(ids[token_slice])),
                 type=schema.field("tokens").type,
             ),
-            "types": _blobs(ids[tokens], token_offsets),
+            "types": _sentence_values(ids[token_slice], token_offsets),
         }
         segment_start = int(offsets[segment.start])
-        part = slice(tokens.start - segment_start, tokens.stop - segment_start)
+        segment_slice = slice(token_slice.start - segment_start, token_slice.stop - segment_start)
         for name, values in columns.items():
-            arrays[name] = _blobs(values[part], token_offsets)
+            arrays[name] = _sentence_values(values[segment_slice], token_offsets)
         if shard.records is not None:
             arrays["record"] = shard.records[start:stop].dictionary_decode()
         table = pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
         writer.write_table(table, row_group_size=max(1, len(table)))
 
 
-def _blobs(values: npt.NDArray[Any], offsets: Ints) -> pa.Array:
+def _sentence_values(values: npt.NDArray[Any], offsets: Ints) -> pa.Array:
     """Return one binary value per sentence, from the values of all tokens, without copying them."""
-    width = values.itemsize * (1 if values.ndim == 1 else values.shape[1])
-    if int(offsets[-1]) * width > MAX_VALUE_BYTES:
+    row_bytes = values.itemsize * (1 if values.ndim == 1 else values.shape[1])
+    if int(offsets[-1]) * row_bytes > MAX_VALUE_BYTES:
         raise ElmoError(
             f"a sentence of {int(np.diff(offsets).max())} tokens does not fit one value of a "
             "store (2 GB); split it"
         )
-    byte_offsets = pa.py_buffer((offsets * width).astype(np.int32))
+    byte_offsets = pa.py_buffer((offsets * row_bytes).astype(np.int32))
     data = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, byte_offsets, data])
 

@@ -92,8 +92,8 @@ def most_frequent_tagger(
         for word, tag in zip(tokens, tags, strict=True):
             tag_counts_by_word[word][tag] += 1
     tag_by_word = {word: _most_common(tags) for word, tags in tag_counts_by_word.items()}
-    fallback = _most_common(sum(tag_counts_by_word.values(), Counter[str]()))
-    return lambda word: tag_by_word.get(word, fallback)
+    fallback_tag = _most_common(sum(tag_counts_by_word.values(), Counter[str]()))
+    return lambda word: tag_by_word.get(word, fallback_tag)
 
 
 def _label_words(examples: Iterable[Tagged]) -> list[Classified]:
@@ -153,10 +153,12 @@ def _fit_linear(
         model.score(scaler.transform(to_features(scored_dev)), gold) if scored_dev else 0.0
         for model in models
     ]
-    best = models[int(np.argmax(dev_scores))]
+    best_model = models[int(np.argmax(dev_scores))]
 
     def predict(examples: Sequence[Classified]) -> list[str]:
-        return best.predict(scaler.transform(to_features(examples))).tolist() if examples else []
+        return (
+            best_model.predict(scaler.transform(to_features(examples))).tolist() if examples else []
+        )
 
     return predict
 

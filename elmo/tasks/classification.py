@@ -25,19 +25,19 @@ from elmo.tasks.modules import (
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
-POOL = 4  # values of which a maxout unit takes the largest
+POOL_SIZE = 4  # values of which a maxout unit takes the largest
 
 
 class Maxout(nn.Module):
-    """A maxout layer: each output is the largest of `POOL` (4) linear functions of the input."""
+    """A maxout layer: each output is the largest of `POOL_SIZE` linear functions of the input."""
 
     def __init__(self, width: int, outputs: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(width, outputs * POOL)
+        self.linear = nn.Linear(width, outputs * POOL_SIZE)
 
     def forward(self, x_BD: Tensor) -> Tensor:
         """Map inputs (B, D) to outputs (B, outputs)."""
-        return self.linear(x_BD).unflatten(-1, (-1, POOL)).amax(-1)
+        return self.linear(x_BD).unflatten(-1, (-1, POOL_SIZE)).amax(-1)
 
 
 class ClassificationModel(LabelModel):
@@ -70,13 +70,13 @@ class ClassificationModel(LabelModel):
 
     def scores(self, examples: Sequence[Classified], vectors: Vectors | None) -> Tensor:
         """Return the logits (B, K) of a batch of examples."""
-        text = self.inputs([example.tokens for example in examples], vectors)
-        mask_BT = text.mask_BT
-        x_BTD = self.encoder(self.read(text.x_BTW), mask_BT)
+        batch = self.inputs([example.tokens for example in examples], vectors)
+        mask_BT = batch.mask_BT
+        x_BTD = self.encoder(self.read(batch.x_BTW), mask_BT)
         attention_BTT = masked_softmax(x_BTD @ x_BTD.mT, mask_BT.unsqueeze(1))
         context_BTD = attention_BTT @ x_BTD
-        together_BTD = torch.cat([x_BTD, x_BTD - context_BTD, x_BTD * context_BTD], -1)
-        h_BTD = text.join_elmo(self.integrator(together_BTD, mask_BT))
+        joined_BTD = torch.cat([x_BTD, x_BTD - context_BTD, x_BTD * context_BTD], -1)
+        h_BTD = batch.join_elmo(self.integrator(joined_BTD, mask_BT))
         weight_BT = masked_softmax(self.attend(h_BTD).squeeze(-1), mask_BT)
         pooled = [
             masked_max(h_BTD, mask_BT),

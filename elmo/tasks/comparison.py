@@ -7,7 +7,7 @@ from typing import Any
 
 from elmo.tasks.examples import distinct_sentences, text_groups
 from elmo.tasks.formats.fields import ExampleSet
-from elmo.tasks.label_scores import Answered, label_scores
+from elmo.tasks.label_scores import Answer, label_scores
 from elmo.tasks.metrics import (
     Tally,
     interval_over_seeds,
@@ -16,34 +16,34 @@ from elmo.tasks.metrics import (
     score_order,
 )
 from elmo.tasks.record import read_curve, read_task
-from elmo.tasks.task import CHUNK, Task, check_same_tags
+from elmo.tasks.task import EXAMPLES_AT_ONCE, Task, check_same_tags
 from elmo.tasks.vectors import Vectors, build_sentence_store
 
 NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
 
 
 def evaluate_seeds(
-    folder: Path, labelled: ExampleSet, *, device: str = "cpu", work: Path | None = None
+    folder: Path, example_set: ExampleSet, *, device: str = "cpu", work: Path | None = None
 ) -> list[Tally]:
     """Return a tally for each seed of the trained task in `folder`, in the order of its record's
-    `seeds`: counts by unit of `labelled`, from which scores and intervals are computed.
+    `seeds`: counts by unit of `example_set`, from which scores and intervals are computed.
 
     Each sentence is embedded once; the folder `work`, if given, keeps the vectors for later calls.
     """
-    return report_seeds(folder, labelled, device=device, work=work)[0]
+    return evaluate_seeds_by_label(folder, example_set, device=device, work=work)[0]
 
 
-def report_seeds(
-    folder: Path, labelled: ExampleSet, *, device: str = "cpu", work: Path | None = None
+def evaluate_seeds_by_label(
+    folder: Path, example_set: ExampleSet, *, device: str = "cpu", work: Path | None = None
 ) -> tuple[list[Tally], dict[str, Any]]:
     """Return the tallies of `evaluate_seeds`, and the scores by label, as `label_scores` has them,
     of the answers of all seeds together."""
     record = read_task(folder)
-    check_same_tags(labelled, record.scheme)
+    check_same_tags(example_set, record.scheme)
     vectors: Vectors | None = None
     if work is not None and record.settings.elmo == "frozen":
         vectors = build_sentence_store(
-            distinct_sentences(labelled.examples),
+            distinct_sentences(example_set.examples),
             model=folder / "model",
             work=work,
             layers=record.settings.layers,
@@ -53,18 +53,18 @@ def report_seeds(
     for seed in record.seeds:
         tasks.append(Task.load(folder, seed=seed, device=device, vectors=vectors))
         vectors = tasks[0].vectors
-    answers: list[list[Answered]] = [[] for _ in tasks]
-    for start in range(0, len(labelled.examples), CHUNK):
-        chunk = labelled.examples[start : start + CHUNK]
-        for task, answered in zip(tasks, answers, strict=True):
-            answered += task.answer(chunk)
+    answers: list[list[Answer]] = [[] for _ in tasks]
+    for start in range(0, len(example_set.examples), EXAMPLES_AT_ONCE):
+        chunk = example_set.examples[start : start + EXAMPLES_AT_ONCE]
+        for task, task_answers in zip(tasks, answers, strict=True):
+            task_answers += task.answer(chunk)
     tallies = [
-        task.model.tally(labelled.examples, [prediction for _, (prediction, _) in answered])
-        for task, answered in zip(tasks, answers, strict=True)
+        task.model.tally(example_set.examples, [prediction for _, (prediction, _) in task_answers])
+        for task, task_answers in zip(tasks, answers, strict=True)
     ]
     for tally in tallies:
-        tally.groups = text_groups(labelled.examples)
-    all_answers = [answer for answered in answers for answer in answered]
+        tally.groups = text_groups(example_set.examples)
+    all_answers = [answer for task_answers in answers for answer in task_answers]
     return tallies, label_scores(all_answers, marks_spans=record.scheme != "plain")
 
 

@@ -67,8 +67,8 @@ class CoreferenceModel(TaskModel):
             spans, scores_MA1, antecedents_MA = self._score_antecedents(passage, vectors)
             cluster_of = {s: k for k, cluster in enumerate(passage.clusters or ()) for s in cluster}
             clusters = [cluster_of.get(span, -1 - m) for m, span in enumerate(spans)]
-            number_M = torch.tensor(clusters, device=scores_MA1.device)
-            is_right_MA = number_M[antecedents_MA.clamp(min=0)] == number_M.unsqueeze(1)
+            cluster_M = torch.tensor(clusters, device=scores_MA1.device)
+            is_right_MA = cluster_M[antecedents_MA.clamp(min=0)] == cluster_M.unsqueeze(1)
             is_right_MA = is_right_MA & (antecedents_MA >= 0)
             right_MA1 = torch.cat([~is_right_MA.any(1, keepdim=True), is_right_MA], 1)
             right_M = scores_MA1.masked_fill(~right_MA1, float("-inf")).logsumexp(1)
@@ -129,25 +129,25 @@ class CoreferenceModel(TaskModel):
 
         An antecedent of −1 stands for none, and has a score of −∞.
         """
-        text = self.inputs(document.sentences, vectors)
-        x_BTW = self.lexical_dropout(text.x_BTW)
-        h_BTD = self.dropout(self.lstm(x_BTW, text.mask_BT))
-        h_ND = text.join_elmo(h_BTD, self.dropout)[text.mask_BT]
-        words_BTW = text.words_BTW if self.inputs.words_width else text.x_BTW
-        words_NW = self.lexical_dropout(words_BTW)[text.mask_BT]
+        batch = self.inputs(document.sentences, vectors)
+        x_BTW = self.lexical_dropout(batch.x_BTW)
+        h_BTD = self.dropout(self.lstm(x_BTW, batch.mask_BT))
+        h_ND = batch.join_elmo(h_BTD, self.dropout)[batch.mask_BT]
+        words_BTW = batch.words_BTW if self.inputs.words_width else batch.x_BTW
+        words_NW = self.lexical_dropout(words_BTW)[batch.mask_BT]
         spans = candidate_spans(document, self.settings.span_tokens)
         g_SD = self._represent_spans(h_ND, words_NW, spans)
         mention_S = self.mention(g_SD).squeeze(-1)
-        best = self._prune(document, spans, mention_S)
-        best_M = torch.tensor(best, device=g_SD.device)
-        g_MD, mention_M = g_SD[best_M], mention_S[best_M]
-        previous_M1 = torch.arange(len(best))[:, None] - 1
-        count = min(self.settings.antecedents, max(1, len(best) - 1))
-        previous_MA = previous_M1 - torch.arange(count)
+        kept_numbers = self._prune(document, spans, mention_S)
+        kept_M = torch.tensor(kept_numbers, device=g_SD.device)
+        g_MD, mention_M = g_SD[kept_M], mention_S[kept_M]
+        previous_M1 = torch.arange(len(kept_numbers))[:, None] - 1
+        antecedent_count = min(self.settings.antecedents, max(1, len(kept_numbers) - 1))
+        previous_MA = previous_M1 - torch.arange(antecedent_count)
         antecedents_MA = previous_MA.clamp(min=-1).to(g_SD.device)
         scores_MA = self._score_pairs(g_MD, mention_M, antecedents_MA)
-        none_M1 = scores_MA.new_zeros(len(best), 1)
-        return [spans[k] for k in best], torch.cat([none_M1, scores_MA], 1), antecedents_MA
+        none_M1 = scores_MA.new_zeros(len(kept_numbers), 1)
+        return [spans[k] for k in kept_numbers], torch.cat([none_M1, scores_MA], 1), antecedents_MA
 
     def _represent_spans(self, h_ND: Tensor, words_NW: Tensor, spans: Sequence[Range]) -> Tensor:
         """Return the representation of each span, (S, D): [h_start; h_last; width; head]."""
@@ -167,23 +167,23 @@ class CoreferenceModel(TaskModel):
         """Return the best-scored spans in document order, without spans that cross each other."""
         if document.links:
             return list(range(len(spans)))
-        tokens = sum(map(len, document.tokens_of))
-        limit = max(1, int(self.settings.spans_per_token * tokens))
-        best: list[int] = []
+        token_count = sum(map(len, document.tokens_of))
+        limit = max(1, int(self.settings.spans_per_token * token_count))
+        kept_numbers: list[int] = []
         max_stops: dict[int, int] = {}  # start → the largest stop of a kept span
         min_starts: dict[int, int] = {}  # last token → the smallest start of a kept span
         for k in mention_S.detach().argsort(descending=True, stable=True).tolist():
-            if len(best) == limit:
+            if len(kept_numbers) == limit:
                 break
             start, stop = spans[k]
             crosses = any(max_stops.get(t, 0) > stop for t in range(start + 1, stop)) or any(
                 min_starts.get(t, start) < start for t in range(start, stop - 1)
             )
             if not crosses:
-                best.append(k)
+                kept_numbers.append(k)
                 max_stops[start] = max(max_stops.get(start, 0), stop)
                 min_starts[stop - 1] = min(min_starts.get(stop - 1, start), start)
-        return sorted(best)
+        return sorted(kept_numbers)
 
     def _score_pairs(self, g_MD: Tensor, mention_M: Tensor, antecedents_MA: Tensor) -> Tensor:
         """Return m_i + m_j + pair(i, j) for each span and each of its antecedents, (M, A)."""
@@ -217,12 +217,12 @@ class CoreferenceModel(TaskModel):
     def _cut_passage(self, document: Document) -> Document:
         """Return a random run of `sentences` sentences of a document; a GAP snippet is returned
         whole."""
-        longest, count = self.settings.sentences, len(document.tokens_of)
-        if count <= longest or document.links:
+        max_sentences, count = self.settings.sentences, len(document.tokens_of)
+        if count <= max_sentences or document.links:
             return document
-        first_sentence = int(torch.randint(count - longest + 1, ()))
+        first_sentence = int(torch.randint(count - max_sentences + 1, ()))
         offset = sum(map(len, document.tokens_of[:first_sentence]))
-        sentences = document.tokens_of[first_sentence : first_sentence + longest]
+        sentences = document.tokens_of[first_sentence : first_sentence + max_sentences]
         end = offset + sum(map(len, sentences))
         clusters = tuple(
             tuple((a - offset, b - offset) for a, b in cluster if offset <= a and b <= end)

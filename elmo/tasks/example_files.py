@@ -60,7 +60,7 @@ def read_examples(
     path = Path(path)
     if path.is_dir():
         files = list_files(path)
-        parts = [
+        example_sets = [
             read_examples(
                 kind,
                 file,
@@ -72,7 +72,7 @@ def read_examples(
             )
             for file in files
         ]
-        return _join_parts(path, parts)
+        return _join_example_sets(path, example_sets)
     readers = KINDS[kind].readers
     file_format = format or detect_format(path)
     if file_format not in readers:
@@ -195,20 +195,22 @@ def _check_tokens(path: Path, example_set: ExampleSet) -> None:
                 raise ElmoError(f"{place} is empty; leave it out")
 
 
-def _join_parts(path: Path, parts: Sequence[ExampleSet]) -> ExampleSet:
+def _join_example_sets(path: Path, example_sets: Sequence[ExampleSet]) -> ExampleSet:
     """Return the examples of several files as one."""
-    if not parts:
+    if not example_sets:
         raise ElmoError(f"{path}: holds no files; name another folder, or a file")
-    if len({part.scheme == "plain" for part in parts}) > 1:
+    if len({example_set.scheme == "plain" for example_set in example_sets}) > 1:
         raise ElmoError(
             f"{path}: the tags of some files mark spans, those of others do not; use one scheme"
         )
     counts: Counter[str] = Counter()
-    for part in parts:
-        counts.update(part.counts)
-    examples = [example for part in parts for example in part.examples]
-    remark = next((part.remark for part in parts if part.remark), "")
-    return ExampleSet(examples, dict(counts), parts[0].scheme, remark, parts[0].columns)
+    for example_set in example_sets:
+        counts.update(example_set.counts)
+    examples = [example for example_set in example_sets for example in example_set.examples]
+    remark = next((example_set.remark for example_set in example_sets if example_set.remark), "")
+    return ExampleSet(
+        examples, dict(counts), example_sets[0].scheme, remark, example_sets[0].columns
+    )
 
 
 def detect_format(path: Path) -> str:

@@ -2,6 +2,9 @@
 
 Spans are half-open: tokens `start` to `stop - 1`. `source` is the file and line of an example, for
 error messages. Labels that an unlabelled example lacks are None.
+
+The names of these classes and their fields are part of the digests of a task's data: do not rename
+them.
 """
 
 from collections.abc import Sequence

@@ -125,8 +125,8 @@ class LinearModels(nn.Module):
         labels' frequency that is counted again."""
         shares = self.shares
         correction_K = CORRECTION * (sum(shares) - 1) * self.frequency_K
-        summed_NK = weighted_sums(self._make_bags(examples), self.weights_UK, self.bias_K)
-        scores_NK = shares.features * summed_NK.log_softmax(1) - correction_K
+        score_sums_NK = weighted_sums(self._make_bags(examples), self.weights_UK, self.bias_K)
+        scores_NK = shares.features * score_sums_NK.log_softmax(1) - correction_K
         if shares.vectors and vectors is not None:
             x_ND = _vectors_of(examples, vectors).to(scores_NK)
             logits_NK = x_ND @ self.vector_weights_DK + self.vector_bias_K
@@ -233,14 +233,14 @@ def weighted_sums(bags: FeatureBags, weights_UK: Tensor, bias_K: Tensor) -> Tens
     """Return for each item the sum of its features' weights times their values, plus the bias (K,)
     or (N, K); shape (N, K)."""
     device = weights_UK.device
-    summed_NK = nn.functional.embedding_bag(
+    score_sums_NK = nn.functional.embedding_bag(
         bags.rows_M.to(device),
         weights_UK,
         bags.starts_N.to(device),
         mode="sum",
         per_sample_weights=bags.values_M.to(device),
     )
-    return summed_NK + bias_K
+    return score_sums_NK + bias_K
 
 
 def _fit(
@@ -381,7 +381,7 @@ def _vectors_of(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
     layers_by_sentence = dict(zip(sentences, vectors(sentences), strict=True)) if sentences else {}
     width = sum(layers.shape[0] * layers.shape[2] for layers in [*layers_by_sentence.values()][:1])
 
-    def tokens_of(sentence: Tokens) -> Tensor:
+    def concatenate_layers(sentence: Tokens) -> Tensor:
         if not sentence:
             return torch.zeros(0, width)
         layers_LTD = torch.from_numpy(layers_by_sentence[sentence]).float()
@@ -390,9 +390,9 @@ def _vectors_of(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
     rows: list[Tensor] = []
     for example in examples:
         if isinstance(example, Tagged):
-            rows.append(tokens_of(example.tokens))
+            rows.append(concatenate_layers(example.tokens))
             continue
-        means = [tokens_of(side).sum(0) / max(1, len(side)) for side in example.sentences]
+        means = [concatenate_layers(side).sum(0) / max(1, len(side)) for side in example.sentences]
         distance = [(means[0] - means[1]).abs()] if isinstance(example, Pair) else []
         rows.append(torch.cat([*means, *distance]).unsqueeze(0))
     return torch.cat(rows)
@@ -424,11 +424,11 @@ def _extract_features(example: Labelled) -> Iterator[list[str]]:
             premise, hypothesis = (
                 words_and_pairs(side) for side in (example.premise, example.hypothesis)
             )
-            shared = set(premise)
+            premise_words = set(premise)
             yield [
                 *(f"premise {word}" for word in premise),
                 *(f"hypothesis {word}" for word in hypothesis),
-                *(f"{'both' if word in shared else 'new'} {word}" for word in hypothesis),
+                *(f"{'both' if word in premise_words else 'new'} {word}" for word in hypothesis),
             ]
 
 

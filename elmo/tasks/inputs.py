@@ -26,7 +26,7 @@ from elmo.tasks.vectors import Vectors
 PAD, UNKNOWN = "<pad>", "<unk>"
 CHARACTERS = Characters(max_characters=22)
 CHARACTER_DIM = 16
-FILE_WORDS = 400_000  # of a file of vectors that are kept besides the training text's: GloVe 6B
+MAX_FILE_WORDS = 400_000  # of a vector file, beside the words of the training text: all of GloVe 6B
 
 
 class EncodedBatch(NamedTuple):
@@ -102,15 +102,15 @@ class TaskInputs(nn.Module):
         self.characters = CharacterCNN(settings.characters) if settings.characters else None
         self.words_width = settings.characters
         self.words_width += settings.word_dim if self.embedding is not None else 0
-        positions = 0 if settings.elmo == "none" else settings.elmo_input + settings.elmo_output
+        mix_count = 0 if settings.elmo == "none" else settings.elmo_input + settings.elmo_output
         self.own_mixes = nn.ModuleList(
-            ScalarMix(layers, layer_norm=settings.layer_norm) for _ in range(positions)
+            ScalarMix(layers, layer_norm=settings.layer_norm) for _ in range(mix_count)
         )
         if settings.mix == "average":
             for mix in self.mixes:
                 mix.weights.requires_grad_(False)
-        self.width = self.words_width + (dim if positions and settings.elmo_input else 0)
-        self.output_width = dim if positions and settings.elmo_output else 0
+        self.width = self.words_width + (dim if mix_count and settings.elmo_input else 0)
+        self.output_width = dim if mix_count and settings.elmo_output else 0
         self.dropout = nn.Dropout(settings.elmo_dropout)
 
     @property
@@ -140,18 +140,18 @@ class TaskInputs(nn.Module):
     def _encode_words(self, sentences: Sequence[Tokens], mask_BT: Tensor) -> Tensor:
         parameter = next(self.parameters())
         types = list(dict.fromkeys(token for sentence in sentences for token in sentence))
-        parts = [parameter.new_zeros(len(types), 0)]
+        x_parts = [parameter.new_zeros(len(types), 0)]
         if self.embedding is not None:
             ids = torch.tensor([self._word_id(token) for token in types], device=parameter.device)
-            parts.append(self.embedding(ids))
+            x_parts.append(self.embedding(ids))
         if self.characters is not None:
             ids_NK = torch.from_numpy(CHARACTERS.encode(types)).long()
-            parts.append(self.characters(ids_NK.to(parameter.device)))
+            x_parts.append(self.characters(ids_NK.to(parameter.device)))
         row_by_token = {token: k for k, token in enumerate(types)}
         index_BT = torch.zeros(mask_BT.shape, dtype=torch.long)
         for row, sentence in enumerate(sentences):
             index_BT[row, : len(sentence)] = torch.tensor([row_by_token[t] for t in sentence])
-        x_BTW = torch.cat(parts, -1)[index_BT.to(parameter.device)]
+        x_BTW = torch.cat(x_parts, -1)[index_BT.to(parameter.device)]
         return x_BTW * mask_BT.unsqueeze(-1)
 
     def _word_id(self, token: str) -> int:
@@ -171,7 +171,7 @@ class TaskInputs(nn.Module):
         padded_BLTD = np.zeros((len(layer_arrays), L, mask_BT.shape[1], D), layer_arrays[0].dtype)
         for row, layers in enumerate(layer_arrays):
             padded_BLTD[row, :, : layers.shape[1]] = layers
-        # As narrow as they are kept until they are on the device.
+        # They keep their narrow type until they are on the device, to copy less.
         layers_LBTD = device_tensor(padded_BLTD, mask_BT.device).transpose(0, 1)
         layers_LBTD = layers_LBTD.to(next(self.parameters()).dtype)
         return [mix(layers_LBTD, mask_BT) * mask_BT.unsqueeze(-1) for mix in self.mixes]
@@ -202,7 +202,7 @@ def read_word_vectors(
     """Read the words and vectors (words, dim) of a word2vec or GloVe text file whose vectors have
     `dim` numbers.
 
-    The words in `task_words` and the first `FILE_WORDS` (400,000) words of the file are kept.
+    The words in `task_words` and the first `MAX_FILE_WORDS` (400,000) words of the file are kept.
     `ElmoError` names a malformed line.
     """
     words: dict[str, int] = {}
@@ -225,7 +225,7 @@ def read_word_vectors(
                 f"{path}:{number}: must be a word and {dim} numbers; set "
                 "word_dim to the width of the vectors"
             )
-        if (number <= FILE_WORDS or fields[0] in task_words) and fields[0] not in words:
+        if (number <= MAX_FILE_WORDS or fields[0] in task_words) and fields[0] not in words:
             words[fields[0]] = len(words)
             rows.append(vector)
     if not words:
@@ -235,5 +235,5 @@ def read_word_vectors(
 
 def _add_special_words(words: list[str], vectors: npt.NDArray[np.float32]) -> WordTable:
     """Put PAD (zeros) and UNKNOWN (the mean of all vectors) first."""
-    marks = np.stack([np.zeros_like(vectors[0]), vectors.mean(0)])
-    return WordTable([PAD, UNKNOWN, *words], np.concatenate([marks, vectors]))
+    special_vectors = np.stack([np.zeros_like(vectors[0]), vectors.mean(0)])
+    return WordTable([PAD, UNKNOWN, *words], np.concatenate([special_vectors, vectors]))

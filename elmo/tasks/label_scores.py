@@ -13,13 +13,13 @@ from elmo.tasks.metrics import precision_recall_f1, predicate_arguments
 from elmo.tasks.schemes import lenient_spans
 from elmo.tasks.tagging import spans_of
 
-FEW = 12  # labels of which a table of confusions is shown
-BINS = 10  # of the scores between 0 and 1, for calibration
+MAX_CONFUSION_LABELS = 12  # up to which a table of confusions is shown
+BINS = 10  # of scores between 0 and 1, for calibration
 
-Answered = tuple[Example, tuple[Any, Any]]  # an example, its prediction and the scores of that
+Answer = tuple[Example, tuple[Any, Any]]  # an example, its prediction and the scores of that
 
 
-def label_scores(answers: Sequence[Answered], *, marks_spans: bool) -> dict[str, Any]:
+def label_scores(answers: Sequence[Answer], *, marks_spans: bool) -> dict[str, Any]:
     """Return the scores by label of answered examples; nothing where a task has no labels.
 
     `labels` has precision, recall, F1 and support of each label, `macro` their means and `micro`
@@ -55,7 +55,7 @@ def label_scores(answers: Sequence[Answered], *, marks_spans: bool) -> dict[str,
         },
         "micro": precision_recall_f1(*totals),
     }
-    if confusion and len(labels) <= FEW:
+    if confusion and len(labels) <= MAX_CONFUSION_LABELS:
         report["confusion"] = {label: dict(confusion[label]) for label in labels}
     if calibration := _calibration(answers):
         report["calibration"] = calibration
@@ -84,20 +84,20 @@ def _arguments(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
     return [(ranges, label) for label, ranges in predicate_arguments(spans)]
 
 
-def _calibration(answers: Sequence[Answered]) -> dict[str, float]:
+def _calibration(answers: Sequence[Answer]) -> dict[str, float]:
     bins: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
     for example, (prediction, scores) in answers:
         if isinstance(example, Classified | Pair):
             score = max(scores)
             bins[min(BINS - 1, int(score * BINS))].append((score, prediction == example.label))
-    pairs = [pair for scored_bin in bins for pair in scored_bin]
+    pairs = [pair for score_bin in bins for pair in score_bin]
     if not pairs:
         return {}
     gaps = [
-        abs(fmean(score for score, _ in scored_bin) - fmean(is_right for _, is_right in scored_bin))
-        * len(scored_bin)
-        for scored_bin in bins
-        if scored_bin
+        abs(fmean(score for score, _ in score_bin) - fmean(is_right for _, is_right in score_bin))
+        * len(score_bin)
+        for score_bin in bins
+        if score_bin
     ]
     return {
         "mean_score": fmean(score for score, _ in pairs),

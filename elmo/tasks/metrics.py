@@ -26,7 +26,7 @@ Clusters = Sequence[Sequence[Range]]
 Scores = dict[str, float]
 Metric = Literal["accuracy", "spans", "tags", "answers", "coreference", "links"]
 MAIN_METRICS = ("f1", "exact_match", "accuracy")  # the field's metric comes first
-DRAWS = 2000  # of the bootstrap
+BOOTSTRAP_DRAWS = 2000  # of the bootstrap
 
 
 class Tally(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,8 +69,8 @@ def paired_bootstrap(
     units, width = len(counts_UN), counts_UN.shape[1] // len(all_tallies)
     scores_of_sums = _SCORES[all_tallies[0].metric]
     generator = np.random.default_rng(0)
-    gains = np.empty(DRAWS)
-    for draw in range(DRAWS):
+    gains = np.empty(BOOTSTRAP_DRAWS)
+    for draw in range(BOOTSTRAP_DRAWS):
         draws_U = np.bincount(generator.integers(units, size=units), minlength=units)
         sums = (draws_U @ counts_UN).reshape(len(all_tallies), width).tolist()
         scores = [main_score(scores_of_sums(seed_sums)) for seed_sums in sums]
@@ -266,11 +266,11 @@ def _muc(clusters: Clusters, other_clusters: Clusters) -> tuple[float, float]:
     """Return the number of links of `clusters` that the other side keeps, and the number of
     links."""
     cluster_of = {mention: k for k, cluster in enumerate(other_clusters) for mention in cluster}
-    shared = links = 0
+    shared_links = links = 0
     for cluster in clusters:
         parts = {cluster_of.get(mention, (mention,)) for mention in cluster}
-        shared, links = shared + len(cluster) - len(parts), links + len(cluster) - 1
-    return shared, links
+        shared_links, links = shared_links + len(cluster) - len(parts), links + len(cluster) - 1
+    return shared_links, links
 
 
 def _b_cubed(clusters: Clusters, other_clusters: Clusters) -> tuple[float, float]:

@@ -63,23 +63,23 @@ class PairsModel(LabelModel):
         a_seen_BTD = masked_softmax(match_BTU, b_mask_BU.unsqueeze(1)) @ b_BUD
         b_seen_BUD = masked_softmax(match_BTU.mT, a_mask_BT.unsqueeze(1)) @ a_BTD
         pooled = []
-        for side, attended, mask in (
+        for side, other_side, mask in (
             (a_BTD, a_seen_BTD, a_mask_BT),
             (b_BUD, b_seen_BUD, b_mask_BU),
         ):
             comparison = self.compare(
-                torch.cat([side, attended, side - attended, side * attended], -1)
+                torch.cat([side, other_side, side - other_side, side * other_side], -1)
             )
-            composed = self.compose(self.shared_dropout(comparison), mask)
-            pooled += [masked_mean(composed, mask), masked_max(composed, mask)]
+            composition = self.compose(self.shared_dropout(comparison), mask)
+            pooled += [masked_mean(composition, mask), masked_max(composition, mask)]
         return self.decide(torch.cat(pooled, -1))
 
     def _encode(
         self, sentences: Sequence[Tokens], vectors: Vectors | None
     ) -> tuple[Tensor, Tensor]:
-        text = self.inputs(sentences, vectors)
-        h_BTD = self.encoder(self.shared_dropout(text.x_BTW), text.mask_BT)
-        return text.join_elmo(h_BTD, self.shared_dropout), text.mask_BT
+        batch = self.inputs(sentences, vectors)
+        h_BTD = self.encoder(self.shared_dropout(batch.x_BTW), batch.mask_BT)
+        return batch.join_elmo(h_BTD, self.shared_dropout), batch.mask_BT
 
 
 def initialise_weights(*modules: nn.Module) -> None:

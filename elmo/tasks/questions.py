@@ -54,9 +54,9 @@ class SelfAttention(nn.Module):
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
         """Return each token's vector joined with what it attends to, (B, T, D)."""
         B, T, _ = x_BTD.shape
-        itself = torch.eye(T, dtype=torch.bool, device=x_BTD.device)
+        is_self_TT = torch.eye(T, dtype=torch.bool, device=x_BTD.device)
         scores_BTT = self.similarity(x_BTD, x_BTD)
-        scores_BTT = scores_BTT.masked_fill(~mask_BT.unsqueeze(1) | itself, float("-inf"))
+        scores_BTT = scores_BTT.masked_fill(~mask_BT.unsqueeze(1) | is_self_TT, float("-inf"))
         nothing_BT1 = self.nothing.expand(B, T, 1)
         attention_BTT = torch.cat([scores_BTT, nothing_BT1], -1).softmax(-1)[:, :, :-1]
         attended_BTD = attention_BTT @ x_BTD
@@ -87,9 +87,9 @@ class QuestionsModel(TaskModel):
         start_BT, end_BT = self._logits(examples, vectors)
         spans = [example.answer for example in examples if example.answer is not None]
         starts = torch.tensor([start for start, _ in spans], device=start_BT.device)
-        lasts = torch.tensor([stop - 1 for _, stop in spans], device=start_BT.device)
+        last_tokens = torch.tensor([stop - 1 for _, stop in spans], device=start_BT.device)
         cross_entropy = nn.functional.cross_entropy
-        return cross_entropy(start_BT, starts) + cross_entropy(end_BT, lasts)
+        return cross_entropy(start_BT, starts) + cross_entropy(end_BT, last_tokens)
 
     @torch.inference_mode()
     def answer(
@@ -100,10 +100,10 @@ class QuestionsModel(TaskModel):
 
         If the question or its paragraph has no tokens, the span is empty and the probability 0.
         """
-        readable = [example for example in examples if all(example.sentences)]
-        if not readable:
+        readable_examples = [example for example in examples if all(example.sentences)]
+        if not readable_examples:
             return [((0, 0), 0.0)] * len(examples)
-        start_BT, end_BT = self._logits(readable, vectors)
+        start_BT, end_BT = self._logits(readable_examples, vectors)
         spans = iter(best_spans(start_BT, end_BT, self.answer_tokens))
         return [next(spans) if all(example.sentences) else ((0, 0), 0.0) for example in examples]
 
@@ -140,9 +140,9 @@ class QuestionsModel(TaskModel):
         end_BT = self.end(end_BTD).squeeze(-1).masked_fill(~mask_BT, float("-inf"))
         return start_BT, end_BT
 
-    def _encode(self, text: EncodedBatch) -> Tensor:
-        h_BTD = self.dropout(self.encoder(self.dropout(text.x_BTW), text.mask_BT))
-        return text.join_elmo(h_BTD)
+    def _encode(self, batch: EncodedBatch) -> Tensor:
+        h_BTD = self.dropout(self.encoder(self.dropout(batch.x_BTW), batch.mask_BT))
+        return batch.join_elmo(h_BTD)
 
     def _attend(self, c_BTD: Tensor, q_BQD: Tensor, c_mask_BT: Tensor, q_mask_BQ: Tensor) -> Tensor:
         """Apply bidirectional attention between paragraph and question."""
@@ -154,12 +154,13 @@ class QuestionsModel(TaskModel):
         return self.join(torch.cat(parts, -1)).relu()
 
 
-def best_spans(start_BT: Tensor, end_BT: Tensor, longest: int) -> list[tuple[Range, float]]:
-    """Return for each row of the batch the span (start, stop) of at most `longest` tokens with the
-    largest sum of the logits of its first and its last token, and its probability among those."""
+def best_spans(start_BT: Tensor, end_BT: Tensor, max_tokens: int) -> list[tuple[Range, float]]:
+    """Return for each row of the batch the span (start, stop) of at most `max_tokens` tokens with
+    the largest sum of the logits of its first and its last token, and its probability among
+    those."""
     B, T = start_BT.shape
     is_span_TT = torch.ones(T, T, dtype=torch.bool, device=start_BT.device)
-    is_span_TT = is_span_TT.triu().tril(longest - 1)
+    is_span_TT = is_span_TT.triu().tril(max_tokens - 1)
     sums_BTT = start_BT.unsqueeze(2) + end_BT.unsqueeze(1)
     sums_BS = sums_BTT.masked_fill(~is_span_TT, float("-inf")).view(B, -1)
     best_B = sums_BS.argmax(1)

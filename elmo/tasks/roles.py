@@ -153,9 +153,9 @@ class RolesModel(TaskModel):
     def _scores(
         self, examples: Sequence[Predicate], vectors: Vectors | None
     ) -> tuple[Tensor, Tensor]:
-        text = self.inputs([example.tokens for example in examples], vectors)
+        batch = self.inputs([example.tokens for example in examples], vectors)
         rows = [[int(k == e.predicate) for k in range(len(e.tokens))] for e in examples]
-        h_BTD = torch.cat([text.x_BTW, self.indicator(pad_labels(rows, text.mask_BT))], -1)
+        h_BTD = torch.cat([batch.x_BTW, self.indicator(pad_labels(rows, batch.mask_BT))], -1)
         for layer in self.layers:
-            h_BTD = layer(h_BTD, text.mask_BT)
-        return self.tag(text.join_elmo(h_BTD)), text.mask_BT
+            h_BTD = layer(h_BTD, batch.mask_BT)
+        return self.tag(batch.join_elmo(h_BTD)), batch.mask_BT

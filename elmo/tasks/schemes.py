@@ -35,15 +35,15 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
     letters: set[str] = set()
     has_stray_inside = has_needless_begin = False
     for tags in sentences:
-        previous = "O"
+        previous_tag = "O"
         for tag in tags:
             if not _SPAN_TAG.fullmatch(tag):
                 return "plain"
             letters.add(tag[0].translate(_LETTERS))
-            continues = previous[1:] == tag[1:] and previous != "O"
+            continues = previous_tag[1:] == tag[1:] and previous_tag != "O"
             has_stray_inside = has_stray_inside or (tag[0] == "I" and not continues)
             has_needless_begin = has_needless_begin or (tag[0] == "B" and not continues)
-            previous = tag
+            previous_tag = tag
     if letters & {"E", "S"}:
         return "bioes"
     return "iob1" if has_stray_inside and not has_needless_begin else "bio"

@@ -46,11 +46,11 @@ def _srl_eval_lines(predictions: Predictions, path: Path, columns: Columns) -> I
     alone."""
     if path.is_dir():
         raise ElmoError(f"{path}: is a folder; --as props takes one file of columns")
-    remaining = iter(predictions)
+    prediction_iterator = iter(predictions)
     for rolesets in read_rolesets(path, columns):
         rows = [rolesets]
         for _ in range(sum(name != "-" for name in rolesets)):
-            _, answer = next(remaining)
+            _, answer = next(prediction_iterator)
             begin, end = [""] * len(rolesets), [""] * len(rolesets)
             for start, stop, label in lenient_spans(answer["tags"]):
                 begin[start], end[stop - 1] = f"({label}", ")"

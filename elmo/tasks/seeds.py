@@ -33,11 +33,11 @@ START_SECONDS = 3.0  # seconds that a process takes to begin; a shorter training
 class SeedTraining:
     """All that the training of each seed of a task needs; it can be pickled.
 
-    `network(seed=k)` returns the untrained network of seed k; `train`, `dev` and `vectors` are
+    `make_network(seed=k)` returns the untrained network of seed k; `train`, `dev` and `vectors` are
     those of `fit_task`, and `folders` the seeds' work folders.
     """
 
-    network: Callable[..., TaskModel]
+    make_network: Callable[..., TaskModel]
     train: Sequence[Any]
     dev: Sequence[Any]
     vectors: Vectors | None
@@ -51,7 +51,7 @@ class SeedTraining:
         for its earlier epochs.
         """
         with one_thread():  # as in a process of its own
-            network = self.network(seed=seed)
+            network = self.make_network(seed=seed)
         progress = fit_task(
             network,
             self.train,

@@ -52,34 +52,35 @@ class TaggingModel(TaskModel):
 
     def loss(self, examples: Sequence[Tagged], vectors: Vectors | None) -> Tensor:
         """Return −log p(tags | sentence), summed over the batch."""
-        text = self.inputs([example.tokens for example in examples], vectors)
+        batch = self.inputs([example.tokens for example in examples], vectors)
         rows = [[self.label_numbers[tag] for tag in example.tags or ()] for example in examples]
-        tags_BT = pad_labels(rows, text.mask_BT)
-        emissions_BTK = self._emissions(text)
-        return -crf_log_likelihood(emissions_BTK, tags_BT, text.mask_BT, self.transitions_KK).sum()
+        tags_BT = pad_labels(rows, batch.mask_BT)
+        emissions_BTK = self._emissions(batch)
+        return -crf_log_likelihood(emissions_BTK, tags_BT, batch.mask_BT, self.transitions_KK).sum()
 
     def predict(self, examples: Sequence[Tagged], vectors: Vectors | None) -> list[list[str]]:
         """Return the tags of each sentence, one per token, in BIOES if they mark spans."""
-        return [tags for tags, _ in self.answer(examples, vectors, scored=False)]
+        return [tags for tags, _ in self.answer(examples, vectors, with_scores=False)]
 
     @torch.inference_mode()
     def answer(
-        self, examples: Sequence[Tagged], vectors: Vectors | None, *, scored: bool = True
+        self, examples: Sequence[Tagged], vectors: Vectors | None, *, with_scores: bool = True
     ) -> list[tuple[list[str], list[float]]]:
-        """Return the tags of each sentence, as `predict` does, and if `scored` the probability of
+        """Return the tags of each sentence, as `predict` does, and `with_scores` the probability of
         each tag: that of all paths that BIOES allows and that have this tag there."""
-        text = self.inputs([example.tokens for example in examples], vectors)
+        batch = self.inputs([example.tokens for example in examples], vectors)
         penalties_KK, start_K, end_K = self._bioes_penalties()
-        emissions_BTK, transitions_KK = self._emissions(text).cpu(), self.transitions_KK.cpu()
+        emissions_BTK, transitions_KK = self._emissions(batch).cpu(), self.transitions_KK.cpu()
         if self.linear is not None:
             shares = self.linear.shares
-            parts = self.linear(examples, vectors).cpu().split(text.mask_BT.sum(1).tolist())
-            linear_BTK = pad_sequence(parts, batch_first=True)
+            linear_rows = self.linear(examples, vectors).cpu().split(batch.mask_BT.sum(1).tolist())
+            linear_BTK = pad_sequence(linear_rows, batch_first=True)
             emissions_BTK = (shares.network * emissions_BTK + linear_BTK) / sum(shares)
             transitions_KK = transitions_KK * shares.network / sum(shares)
-        crf = (emissions_BTK, text.mask_BT.cpu(), transitions_KK + penalties_KK, start_K, end_K)
-        paths = viterbi_decode(*crf)
-        rows = tag_probabilities(*crf) if scored else [None] * len(paths)
+        transitions_KK = transitions_KK + penalties_KK
+        crf_inputs = (emissions_BTK, batch.mask_BT.cpu(), transitions_KK, start_K, end_K)
+        paths = viterbi_decode(*crf_inputs)
+        rows = tag_probabilities(*crf_inputs) if with_scores else [None] * len(paths)
         return [
             ([self.labels[k] for k in path], [] if row is None else path_probabilities(row, path))
             for path, row in zip(paths, rows, strict=True)
@@ -103,9 +104,9 @@ class TaggingModel(TaskModel):
             answer["spans"] = describe_spans(spans_of(prediction), scores)
         return answer
 
-    def _emissions(self, text: EncodedBatch) -> Tensor:
-        h_BTD = self.lstm(self.dropout(text.x_BTW), text.mask_BT)
-        return self.scores(self.dropout(text.join_elmo(h_BTD)))
+    def _emissions(self, batch: EncodedBatch) -> Tensor:
+        h_BTD = self.lstm(self.dropout(batch.x_BTW), batch.mask_BT)
+        return self.scores(self.dropout(batch.join_elmo(h_BTD)))
 
     def _bioes_penalties(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return penalties of transitions, first and last tags: 0 if BIOES allows them, else very
@@ -130,13 +131,15 @@ def tally_tags(
     A unit is a sentence.
     """
     gold = [list(example.tags or ()) for example in examples]
-    tags = tally_tag_accuracy(gold, predictions)
+    tag_tally = tally_tag_accuracy(gold, predictions)
     if detect_scheme([labels]) != "bioes":
-        return tags
-    spans = tally_span_f1(
+        return tag_tally
+    span_tally = tally_span_f1(
         [spans_of(tags) for tags in gold], [spans_of(tags) for tags in predictions]
     )
-    return Tally("tags", [(*a, *b) for a, b in zip(spans.counts, tags.counts, strict=True)])
+    return Tally(
+        "tags", [(*a, *b) for a, b in zip(span_tally.counts, tag_tally.counts, strict=True)]
+    )
 
 
 def crf_log_likelihood(

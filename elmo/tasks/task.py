@@ -79,7 +79,7 @@ from elmo.tasks.vectors import (
     softmax_vectors,
 )
 
-CHUNK = 512  # examples predicted at a time
+EXAMPLES_AT_ONCE = 512  # examples predicted at a time
 
 
 class Task:
@@ -135,20 +135,20 @@ class Task:
         The form of a prediction is that of the kind of task: a label, a list of tags, a span or
         clusters. `describe` makes a dictionary of it.
         """
-        for example, (prediction, _) in self.answer(examples, scored=False):
+        for example, (prediction, _) in self.answer(examples, with_scores=False):
             yield example, prediction
 
     def answer(
-        self, examples: Iterable[Example], *, scored: bool = True
+        self, examples: Iterable[Example], *, with_scores: bool = True
     ) -> Iterator[tuple[Example, tuple[Any, Any]]]:
         """Yield each example with its prediction, as `predict` does, and the prediction's scores,
-        which are None if not `scored`."""
+        which are None if not `with_scores`."""
         iterator = iter(examples)
         size = self.record.settings.batch_size
-        while chunk := list(islice(iterator, CHUNK)):
+        while chunk := list(islice(iterator, EXAMPLES_AT_ONCE)):
             check_examples(chunk)
-            answers = predict_all(self.model, chunk, self.vectors, size, scored=scored)
-            pairs = answers if scored else [(prediction, None) for prediction in answers]
+            answers = predict_all(self.model, chunk, self.vectors, size, with_scores=with_scores)
+            pairs = answers if with_scores else [(prediction, None) for prediction in answers]
             yield from zip(chunk, pairs, strict=True)
 
     def __call__(self, items: Any) -> Any:
@@ -247,7 +247,7 @@ def train_task(
     origin = [source, torch.device(device).type]
     folders = {seed: work / _fingerprint(record, words, seed, origin) for seed in seeds}
     training = SeedTraining(
-        network=partial(_new_network, record, words, model, device),
+        make_network=partial(_new_network, record, words, model, device),
         train=training_examples,
         dev=dev.examples,
         vectors=vectors,

@@ -37,19 +37,19 @@ from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 T = TypeVar("T")
-MAX_ATTENTION = 1 << 26  # pairs of tokens in a batch: about 2.5 GB where nothing is learned
-RECORD = "checkpoint.json"
-NETWORK = Shares(1.0, 0.0, 0.0)
+MAX_ATTENTION_PAIRS = 1 << 26  # token pairs in a batch: about 2.5 GB when only predicting
+CHECKPOINT_FILE = "checkpoint.json"
+NETWORK_ALONE = Shares(1.0, 0.0, 0.0)
 # The first holds unless another is better on dev beyond chance. Those of the linear models are
 # multiplied by their usual shares.
-CHOICES = (
+SHARE_CHOICES = (
     Shares(0.5, 1.0, 1.0, 1.0),
     Shares(1.0, 0.5, 0.5, 0.5),
     Shares(0.0, 1.0, 1.0, 1.0),
     Shares(1.0, 1.0, 0.0, 0.0),
-    NETWORK,
+    NETWORK_ALONE,
 )
-POOL = 50  # batches that are sorted by length together
+BATCHES_PER_POOL = 50  # batches that are sorted by length together
 ReportEpoch = Callable[[str, dict[str, float]], None]
 
 
@@ -112,8 +112,10 @@ def fit_task(
             torch.manual_seed(
                 int(np.random.SeedSequence([seed, progress.epoch]).generate_state(1)[0])
             )
-            order = np.random.default_rng([seed, progress.epoch])
-            loss = run.epoch(progress, random_batches(train, settings.batch_size, order), vectors)
+            random = np.random.default_rng([seed, progress.epoch])
+            loss = run.train_epoch(
+                progress, random_batches(train, settings.batch_size, random), vectors
+            )
             with run.averaged():
                 guesses = predict_all(model, dev, vectors, settings.batch_size)
                 scores = model.tally(dev, guesses).scores()
@@ -123,7 +125,7 @@ def fit_task(
             progress.curve.append(figures)
             run.save(progress)
             report("epoch", figures)
-    run.take_best(progress)
+    run.load_best(progress)
     return progress
 
 
@@ -151,17 +153,17 @@ def add_linear(
     vectors: Vectors | None,
     settings: TaskSettings,
 ) -> tuple[Scores, Shares, Scores]:
-    """Let `linear` answer beside the trained `model`, with the first of `CHOICES` or, if its score
-    on `dev` is higher beyond chance, with the best; return the scores on dev then, the shares, and
-    the scores of the network without it.
+    """Let `linear` answer beside the trained `model`, with the first of `SHARE_CHOICES`, or with
+    the best if its score on `dev` is higher beyond chance. Return the scores on dev, the shares,
+    and the scores of the network alone.
     """
     tallies: dict[Shares, Tally] = {}
     usual_shares = zip(linear.usual_shares, (True, vectors, linear.static), strict=True)
     weights = [0.0 if source is None else share for share, source in usual_shares]
-    for network, *linear_shares in CHOICES:
+    for network, *linear_shares in SHARE_CHOICES:
         products = (share * weight for share, weight in zip(linear_shares, weights, strict=True))
         linear.shares = shares = Shares(network, *products)
-        model.linear = linear if shares != NETWORK else None
+        model.linear = linear if shares != NETWORK_ALONE else None
         guesses = predict_all(model, dev, vectors, settings.batch_size)
         tallies[shares] = model.tally(dev, guesses)
     default, *_ = tallies
@@ -169,8 +171,8 @@ def add_linear(
     if best != default and paired_bootstrap([tallies[best]], [tallies[default]])[0] <= 0:
         best = default
     linear.shares = best
-    model.linear = linear if best != NETWORK else None
-    return tallies[best].scores(), best, tallies[NETWORK].scores()
+    model.linear = linear if best != NETWORK_ALONE else None
+    return tallies[best].scores(), best, tallies[NETWORK_ALONE].scores()
 
 
 def predict_all(
@@ -179,26 +181,26 @@ def predict_all(
     vectors: Vectors | None,
     batch_size: int,
     *,
-    scored: bool = False,
+    with_scores: bool = False,
 ) -> list[Any]:
     """Predict all examples, in batches of at most `batch_size` of similar length; return the
-    predictions of `model.predict`, or with `scored` of `model.answer`, in the order given.
+    predictions of `model.predict`, or with `with_scores` of `model.answer`, in the order given.
 
     `vectors` gives the ELMo layers of sentences (None: the model uses none).
     """
-    training = model.training
+    was_training = model.training
     model.eval()
-    predict = model.answer if scored else model.predict
+    predict = model.answer if with_scores else model.predict
     guesses: list[Any] = [None] * len(examples)
     order = sorted(range(len(examples)), key=lambda k: -token_count(examples[k]))
-    cut = _cut(order, examples, batch_size)
-    batches = [[examples[k] for k in rows] for rows in cut]
+    row_batches = _split(order, examples, batch_size)
+    batches = [[examples[k] for k in rows] for rows in row_batches]
     device = next(model.parameters()).device
     with closing(batches_with_vectors(batches, vectors)) as reader, exact_float32(device):
-        for rows, (batch, read) in zip(cut, reader, strict=True):
-            for row, prediction in zip(rows, predict(batch, read), strict=True):
+        for rows, (batch, batch_vectors) in zip(row_batches, reader, strict=True):
+            for row, prediction in zip(rows, predict(batch, batch_vectors), strict=True):
                 guesses[row] = prediction
-    model.train(training)
+    model.train(was_training)
     return guesses
 
 
@@ -211,13 +213,13 @@ def batches_with_vectors(
         yield from ((batch, None) for batch in batches)
         return
 
-    def reading() -> Iterator[tuple[Sequence[Any], Vectors]]:
+    def read_batches() -> Iterator[tuple[Sequence[Any], Vectors]]:
         for batch in batches:
             sentences = list(dict.fromkeys(s for example in batch for s in example.sentences if s))
             vector_by_tokens = dict(zip(sentences, vectors(sentences), strict=True))
             yield batch, partial(_look_up, vector_by_tokens)
 
-    yield from prefetch(reading())
+    yield from prefetch(read_batches())
 
 
 def _look_up(vector_by_tokens: Mapping[Tokens, Any], sentences: Sequence[Tokens]) -> list[Any]:
@@ -228,11 +230,12 @@ def random_batches(examples: Sequence[T], size: int, random: np.random.Generator
     """Return all examples in random batches of at most `size` of similar length; batches of long
     texts are smaller."""
     order = random.permutation(len(examples))
-    cut: list[list[T]] = []
-    for start in range(0, len(order), size * POOL):
-        pool = sorted(order[start : start + size * POOL], key=lambda k: token_count(examples[k]))  # type: ignore[arg-type]
-        cut += [[examples[k] for k in rows] for rows in _cut(pool, examples, size)]
-    return [cut[k] for k in random.permutation(len(cut))]
+    batches: list[list[T]] = []
+    for start in range(0, len(order), size * BATCHES_PER_POOL):
+        pool = order[start : start + size * BATCHES_PER_POOL]
+        sorted_pool = sorted(pool, key=lambda k: token_count(examples[k]))  # type: ignore[arg-type]
+        batches += [[examples[k] for k in rows] for rows in _split(sorted_pool, examples, size)]
+    return [batches[k] for k in random.permutation(len(batches))]
 
 
 def check_examples(examples: Sequence[Example]) -> None:
@@ -246,8 +249,8 @@ def check_examples(examples: Sequence[Example]) -> None:
         is_empty = not example.sentences or not all(example.sentences)
         if is_empty and not isinstance(example, Question):
             raise ElmoError(f"{example.source}: has a text without tokens; leave it out")
-        if attention_pairs(example) > MAX_ATTENTION:
-            limit = math.isqrt(MAX_ATTENTION)
+        if attention_pairs(example) > MAX_ATTENTION_PAIRS:
+            limit = math.isqrt(MAX_ATTENTION_PAIRS)
             raise ElmoError(
                 f"{example.source}: has {math.isqrt(attention_pairs(example)):,} tokens, more than "
                 f"{limit:,}; memory grows with their square: cut it into shorter texts"
@@ -260,20 +263,20 @@ def check_examples(examples: Sequence[Example]) -> None:
             )
 
 
-def _cut(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list[int]]:
+def _split(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list[int]]:
     """Split rows into batches of `size`, or fewer if their attention would need too much memory."""
-    cut: list[list[int]] = []
+    batches: list[list[int]] = []
     for start in range(0, len(rows), size):
         batch: list[int] = []
-        widest = 0
+        most_pairs = 0
         for row in rows[start : start + size]:
-            widest = max(widest, attention_pairs(examples[row]))
-            if batch and (len(batch) + 1) * widest > MAX_ATTENTION:
-                cut.append(batch)
-                batch, widest = [], attention_pairs(examples[row])
+            most_pairs = max(most_pairs, attention_pairs(examples[row]))
+            if batch and (len(batch) + 1) * most_pairs > MAX_ATTENTION_PAIRS:
+                batches.append(batch)
+                batch, most_pairs = [], attention_pairs(examples[row])
             batch.append(row)
-        cut.append(batch)
-    return cut
+        batches.append(batch)
+    return batches
 
 
 def _record_score(progress: TaskProgress, scores: Scores, settings: TaskSettings) -> None:
@@ -300,14 +303,14 @@ class _Run:
 
     def __init__(self, model: TaskModel, settings: TaskSettings, work: Path) -> None:
         self.model, self.settings, self.work = model, settings, work
-        self.learned = [p for p in self.model.parameters() if p.requires_grad]
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         if settings.optimizer == "adam":
-            self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.learned, settings.lr)
+            self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.parameters, settings.lr)
         else:
-            self.optimizer = torch.optim.Adadelta(self.learned, settings.lr, rho=0.95, eps=1e-6)
-        self.average = [p.detach().clone() for p in self.learned] if settings.average else []
+            self.optimizer = torch.optim.Adadelta(self.parameters, settings.lr, rho=0.95, eps=1e-6)
+        self.average = [p.detach().clone() for p in self.parameters] if settings.average else []
 
-    def epoch(
+    def train_epoch(
         self, progress: TaskProgress, batches: Sequence[Sequence[Any]], vectors: Vectors | None
     ) -> float:
         """Take one step per batch; return the mean loss of the batches."""
@@ -315,35 +318,34 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = progress.lr
         total = 0.0
-        pending_losses: list[
-            Tensor
-        ] = []  # the loss of the step before, read while the next is computed
+        # The loss of the previous step, which is read while the next one is computed.
+        pending_losses: list[Tensor] = []
         with closing(batches_with_vectors(batches, vectors)) as reader:
-            for batch, read in reader:
-                loss = self.model.loss(batch, read)
+            for batch, batch_vectors in reader:
+                loss = self.model.loss(batch, batch_vectors)
                 self.optimizer.zero_grad()
                 torch.autograd.backward(loss + self.model.inputs.l2())
                 if self.settings.gradient_norm:
-                    nn.utils.clip_grad_norm_(self.learned, self.settings.gradient_norm)
+                    nn.utils.clip_grad_norm_(self.parameters, self.settings.gradient_norm)
                 self.optimizer.step()
                 progress.step += 1
-                self._follow(progress.step)
-                total += sum(_finite(loss, progress.epoch) for loss in pending_losses)
+                self._update_average(progress.step)
+                total += sum(_finite_number(loss, progress.epoch) for loss in pending_losses)
                 pending_losses = [loss.detach()]
-        total += sum(_finite(loss, progress.epoch) for loss in pending_losses)
+        total += sum(_finite_number(loss, progress.epoch) for loss in pending_losses)
         return total / len(batches)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Replace the module's weights by their moving average for the duration of the context."""
-        self._swap()
+        self._swap_weights()
         try:
             yield
         finally:
-            self._swap()
+            self._swap_weights()
 
-    def _swap(self) -> None:
-        for parameter, average in zip(self.learned, self.average, strict=False):
+    def _swap_weights(self) -> None:
+        for parameter, average in zip(self.parameters, self.average, strict=False):
             original = parameter.detach().clone()
             parameter.data.copy_(average)
             average.copy_(original)
@@ -368,21 +370,21 @@ class _Run:
             checkpoint = TaskCheckpoint(
                 progress, save_weights(folder / "state.safetensors", tensors)
             )
-            write_json(folder / RECORD, msgspec.to_builtins(checkpoint))
+            write_json(folder / CHECKPOINT_FILE, msgspec.to_builtins(checkpoint))
         for epoch in _saved_epochs(self.work):
             if epoch not in (progress.epoch, progress.best_epoch):
                 shutil.rmtree(_checkpoint(self.work, epoch), ignore_errors=True)
 
-    def take_best(self, progress: TaskProgress) -> None:
+    def load_best(self, progress: TaskProgress) -> None:
         """Load the weights of the best epoch, averaged if an average is kept, into the module."""
         self._restore(progress.best_epoch)
         with torch.no_grad():
-            for parameter, average in zip(self.learned, self.average, strict=False):
+            for parameter, average in zip(self.parameters, self.average, strict=False):
                 parameter.copy_(average)
         self.model.eval()
 
     def _restore(self, epoch: int) -> TaskProgress:
-        checkpoint = read_record(_checkpoint(self.work, epoch) / RECORD, TaskCheckpoint)
+        checkpoint = read_record(_checkpoint(self.work, epoch) / CHECKPOINT_FILE, TaskCheckpoint)
         path = _checkpoint(self.work, epoch) / "state.safetensors"
         check_sha256(path, checkpoint.sha256)
         tensors = load_weights(path)
@@ -397,11 +399,11 @@ class _Run:
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         return checkpoint.progress
 
-    def _follow(self, step: int) -> None:
+    def _update_average(self, step: int) -> None:
         """Move the average towards the weights, faster in the first steps."""
         decay = min(self.settings.average, (1 + step) / (10 + step))
         with torch.no_grad():
-            for average, parameter in zip(self.average, self.learned, strict=False):
+            for average, parameter in zip(self.average, self.parameters, strict=False):
                 average.lerp_(parameter, 1 - decay)
 
 
@@ -413,7 +415,7 @@ def _saved_epochs(work: Path) -> list[int]:
     return sorted(int(p.name.removeprefix("epoch-")) for p in work.glob("epoch-*"))
 
 
-def _finite(loss: Tensor, epoch: int) -> float:
+def _finite_number(loss: Tensor, epoch: int) -> float:
     """Return a loss as a Python number; raise `ElmoError` if it is not finite."""
     value = loss.item()
     if not math.isfinite(value):

@@ -89,8 +89,8 @@ class EmbeddedVectors:
         with self._lock:
             vectors = {s: self._cached[s] for s in sentences if s in self._cached}
         misses = [s for s in dict.fromkeys(sentences) if s not in vectors]
-        embedded = self._embedder.embed(misses, layers=self._layers) if misses else []
-        new_vectors = {s: e.astype(np.float16) for s, e in zip(misses, embedded, strict=True)}
+        layer_arrays = self._embedder.embed(misses, layers=self._layers) if misses else []
+        new_vectors = {s: e.astype(np.float16) for s, e in zip(misses, layer_arrays, strict=True)}
         vectors |= new_vectors
         with self._lock:
             self._cache(new_vectors)

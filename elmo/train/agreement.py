@@ -49,9 +49,9 @@ class StopAndSave:
         if self.workers.size > 1 and step < self._next_step and not at_once:
             return False, False
         time_now = time.monotonic()
-        is_late = time_now - self.saved_at >= 60 * self.minutes
+        is_checkpoint_due = time_now - self.saved_at >= 60 * self.minutes
         steps_per_second = (step - self._last_vote[0]) / max(1e-9, time_now - self._last_vote[1])
-        values = [float(is_late), min(AGREE_STEPS, steps_per_second)]
+        values = [float(is_checkpoint_due), min(AGREE_STEPS, steps_per_second)]
         values = values if self.workers.rank == 0 else [0.0, 0.0]
         stops, saves, steps = self.workers.sum_over_workers([float(is_interrupted()), *values])
         self._last_vote, self._next_step = (step, time_now), step + max(1, int(steps))

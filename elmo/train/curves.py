@@ -33,14 +33,14 @@ class StepSums:
     norm: float = 0.0
     clipped: int = 0
 
-    def add(self, *, nats: float, predictions: int, norm: float, clipped: bool) -> None:
+    def add(self, *, nats: float, predictions: int, norm: float, was_clipped: bool) -> None:
         """Add the figures of one step: −log p of both directions in nats, predictions per
         direction, gradient norm, and whether it was clipped."""
         self.steps += 1
         self.nats += nats
         self.predictions += predictions
         self.norm += norm
-        self.clipped += clipped
+        self.clipped += was_clipped
 
     @property
     def nats_per_prediction(self) -> float:

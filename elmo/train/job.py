@@ -23,7 +23,7 @@ from elmo.train.step import WorkerGroup
 # Where the settings don't say how often held-out text is measured: the share of the arithmetic of
 # training that it may take, and the bounds of how often. They decide which weights are kept: who
 # changes them raises the versions of the stages pretrain and finetune.
-MEASURED_SHARE, MIN_MEASURED, MAX_MEASURED = 0.1, 3, 50
+MEASURED_SHARE, MIN_MEASUREMENTS, MAX_MEASUREMENTS = 0.1, 3, 50
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,18 @@ class TrainingJob:
             return range(settings.evaluate_every, sys.maxsize, settings.evaluate_every)
         words = len(self.softmax.weight)
         word_count = words if settings.softmax == "full" else min(settings.samples, words)
-        lstm = shape.lstm_multiplications
+        lstm_cost = shape.lstm_multiplications
         # In one direction; the backward pass has twice as many as the forward pass.
-        step_cost = 3 * settings.rows * settings.window * (lstm + word_count * shape.projection)
+        step_cost = (
+            3 * settings.rows * settings.window * (lstm_cost + word_count * shape.projection)
+        )
         tokens = self.shards.tokens("heldout")
         measured_tokens = min(tokens, settings.evaluate_tokens or tokens, MAX_HELDOUT_TOKENS)
-        measurement_cost = max(1, measured_tokens) * (lstm + words * shape.projection)
-        times = int(MEASURED_SHARE * steps * step_cost / measurement_cost)
-        interval = math.ceil(steps / min(max(times, MIN_MEASURED), MAX_MEASURED))
+        measurement_cost = max(1, measured_tokens) * (lstm_cost + words * shape.projection)
+        measurement_count = int(MEASURED_SHARE * steps * step_cost / measurement_cost)
+        interval = math.ceil(
+            steps / min(max(measurement_count, MIN_MEASUREMENTS), MAX_MEASUREMENTS)
+        )
         return range(interval, steps - interval // 2, interval)
 
     def modules(self) -> dict[str, torch.nn.Module]:

@@ -190,7 +190,7 @@ class _Training:
             nats=sum(figures.nats_by_direction),
             predictions=figures.predictions,
             norm=figures.gradient_norm,
-            clipped=figures.was_clipped,
+            was_clipped=figures.was_clipped,
         )
         self.speed.add(figures.predictions)
         if progress.step % REPORT_STEPS:

@@ -24,8 +24,8 @@ from torch import Tensor
 from elmo.nn.device import device_tensor
 from elmo.settings import OptimizerSettings
 
-NEGLIGIBLE = 1e-12  # of the first move of an unused row: what later ones may be before they are 0
-WORD_ROWS_AT_ONCE = 1 << 16  # so that catching up a large matrix needs little memory beside it
+NEGLIGIBLE = 1e-12  # share of the first move of an unused row below which later ones count as 0
+WORD_ROWS_AT_ONCE = 1 << 16  # bounds the memory that catching up a large matrix needs
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class WordRows:
     """
 
     numbers: npt.NDArray[np.int64]
-    on_device: Tensor
+    device_numbers: Tensor
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -65,15 +65,15 @@ class Optimizer:
         self.slots: dict[str, Tensor] = {}
         initial_value = settings.accumulator if settings.name == "adagrad" else 0.0
         for name, parameter in parameters.items():
-            for kind in self._moments():
-                self.slots[f"{name}.{kind}"] = torch.full_like(parameter, initial_value)
-        self._missed: dict[str, _MissedSteps] = {}
+            for moment in self._moments():
+                self.slots[f"{name}.{moment}"] = torch.full_like(parameter, initial_value)
+        self._missed_steps: dict[str, _MissedSteps] = {}
         if settings.name == "adamw":
             for name in word_matrix:
                 # How many steps each row has taken; on the CPU, where the rows are chosen.
                 self.slots[f"{name}.taken"] = torch.zeros(len(parameters[name]), dtype=torch.int64)
                 decay = settings.weight_decay if has_weight_decay(name) else 0.0
-                self._missed[name] = _MissedSteps(settings, decay, steps)
+                self._missed_steps[name] = _MissedSteps(settings, decay, steps)
 
     @torch.no_grad()
     def update(
@@ -88,14 +88,17 @@ class Optimizer:
         moves_by_decay: dict[float, list[_RowUpdate]] = {}
         row_updates = []
         for name, gradient in gradients.items():
-            tensors = [self.parameters[name], *(self.slots[f"{name}.{s}"] for s in self._moments())]
+            tensors = [
+                self.parameters[name],
+                *(self.slots[f"{name}.{moment}"] for moment in self._moments()),
+            ]
             decay = self.settings.weight_decay if has_weight_decay(name) else 0.0
             row_tensors = tensors
             if name in word_rows:
-                row_numbers = word_rows[name].on_device
+                row_numbers = word_rows[name].device_numbers
                 row_tensors = [tensor[row_numbers] for tensor in tensors]
                 row_updates.append((tensors, row_numbers, row_tensors))
-                if name in self._missed:
+                if name in self._missed_steps:
                     self.slots[f"{name}.taken"].numpy()[word_rows[name].numbers] = step + 1
             moves_by_decay.setdefault(decay, []).append(_RowUpdate(gradient, *row_tensors))
         for decay, moves in moves_by_decay.items():
@@ -112,7 +115,7 @@ class Optimizer:
         AdamW moves and decays a row in every step: for the steps that did not use it, that is
         applied here at once. With Adagrad nothing is missed.
         """
-        self._catch_up(name, word_rows.numbers, step, state=True)
+        self._catch_up(name, word_rows.numbers, step, updates_state=True)
 
     @torch.no_grad()
     def catch_up_all(self, *, step: int) -> None:
@@ -122,7 +125,7 @@ class Optimizer:
         Call it after the last step, with the number of steps taken, before the weights are saved or
         used; they are final then. With Adagrad nothing is missed.
         """
-        self._catch_up_all(step, state=True)
+        self._catch_up_all(step, updates_state=True)
 
     @contextmanager
     def temporarily_caught_up(self, *, step: int) -> Iterator[None]:
@@ -132,42 +135,43 @@ class Optimizer:
         They are restored because rounding depends on how often a row is caught up, and evaluations
         must not change the result.
         """
-        saved_parameters = {name: self.parameters[name].clone() for name in self._missed}
-        self._catch_up_all(step, state=False)
+        saved_parameters = {name: self.parameters[name].clone() for name in self._missed_steps}
+        self._catch_up_all(step, updates_state=False)
         try:
             yield
         finally:
             for name, value in saved_parameters.items():
                 self.parameters[name].copy_(value)
 
-    def _catch_up_all(self, step: int, *, state: bool) -> None:
-        for name in self._missed:
+    def _catch_up_all(self, step: int, *, updates_state: bool) -> None:
+        for name in self._missed_steps:
             words = len(self.parameters[name])
             for start in range(0, words, WORD_ROWS_AT_ONCE):
-                part = np.arange(start, min(words, start + WORD_ROWS_AT_ONCE))
-                self._catch_up(name, part, step, state=state)
+                rows = np.arange(start, min(words, start + WORD_ROWS_AT_ONCE))
+                self._catch_up(name, rows, step, updates_state=updates_state)
 
     @torch.no_grad()
     def _catch_up(
-        self, name: str, word_rows: npt.NDArray[np.int64], step: int, *, state: bool
+        self, name: str, word_rows: npt.NDArray[np.int64], step: int, *, updates_state: bool
     ) -> None:
-        """Catch up rows; if `state` is false, only the weights change."""
-        if name not in self._missed:
+        """Catch up rows; if `updates_state` is false, only the weights change."""
+        if name not in self._missed_steps:
             return
         parameter, last_steps = self.parameters[name], self.slots[f"{name}.taken"].numpy()
         rows_R = word_rows[last_steps[word_rows] < step]
         if len(rows_R) == 0:
             return
         row_numbers = device_tensor(rows_R, parameter.device)
-        mean, square = (self.slots[f"{name}.{kind}"] for kind in self._moments())
-        factors = np.stack(self._missed[name].effect(last_steps[rows_R], step)).astype(np.float32)
+        mean, square = (self.slots[f"{name}.{moment}"] for moment in self._moments())
+        effect = self._missed_steps[name].effect(last_steps[rows_R], step)
+        factors = np.stack(effect).astype(np.float32)
         factors_4R = device_tensor(factors, parameter.device).to(parameter.dtype)
-        left, move, mean_left, square_left = factors_4R.view(4, -1, *[1] * (parameter.dim() - 1))
+        decay, move, mean_share, square_share = factors_4R.view(4, -1, *[1] * (parameter.dim() - 1))
         mean_R, square_R = mean[row_numbers], square[row_numbers]
         scale = square_R.sqrt().add_(self.settings.epsilon).clamp_min_(torch.finfo().tiny)
-        parameter[row_numbers] = parameter[row_numbers] * left - mean_R / scale * move
-        if state:
-            mean[row_numbers], square[row_numbers] = mean_R * mean_left, square_R * square_left
+        parameter[row_numbers] = parameter[row_numbers] * decay - mean_R / scale * move
+        if updates_state:
+            mean[row_numbers], square[row_numbers] = mean_R * mean_share, square_R * square_share
             last_steps[rows_R] = step
 
     def _moments(self) -> tuple[str, ...]:
@@ -224,12 +228,14 @@ class _MissedSteps:
         self.ratio = settings.beta1 / math.sqrt(settings.beta2) if settings.beta1 > 0 else 0.0
         self._restart()
         self._beta_powers = [np.ones(1), np.ones(1)]  # of β1 and β2
-        self.reach = 1 + math.ceil(math.log(NEGLIGIBLE) / math.log(max(self.ratio, NEGLIGIBLE)))
+        self.max_back = 1 + math.ceil(math.log(NEGLIGIBLE) / math.log(max(self.ratio, NEGLIGIBLE)))
         self._powers = np.ones(1)
 
     def _restart(self) -> None:
-        self._log_kept = np.zeros(1)  # of step t: log of what decay leaves of a weight up to t
-        self._moves = np.zeros(1)  # of step t: the moves since, as if nothing decayed since t
+        # At t: the log of what decay leaves of a weight until step t.
+        self._log_decay = np.zeros(1)
+        # At t: the moves since step t, as if nothing decayed since.
+        self._moves = np.zeros(1)
         self._steps = 0
 
     def effect(
@@ -243,27 +249,27 @@ class _MissedSteps:
         if step < self._steps:  # training has gone back to its best weights
             self._restart()
         while self._steps < step:
-            self._add()
-        kept_R = np.exp(self._log_kept[step] - self._log_kept[last_step_R])
-        missed_R = step - last_step_R
+            self._add_step()
+        decay_R = np.exp(self._log_decay[step] - self._log_decay[last_step_R])
+        missed_steps_R = step - last_step_R
         if step >= len(self._beta_powers[0]):
             steps = np.arange(2 * step + 16, dtype=np.float64)
             self._beta_powers = [self.settings.beta1**steps, self.settings.beta2**steps]
-        mean_left_R, square_left_R = (powers[missed_R] for powers in self._beta_powers)
-        return kept_R, kept_R * self._moves[last_step_R], mean_left_R, square_left_R
+        mean_share_R, square_share_R = (powers[missed_steps_R] for powers in self._beta_powers)
+        return decay_R, decay_R * self._moves[last_step_R], mean_share_R, square_share_R
 
-    def _add(self) -> None:
+    def _add_step(self) -> None:
         """Add the next step to the moves of rows last used in each earlier step."""
         step, settings = self._steps, self.settings
         lr = settings.learning_rate_at(step, self.steps)
         if lr * self.decay >= 1:
             raise FloatingPointError("a step that decays weights beyond 0")
         if step + 2 > len(self._moves):
-            self._log_kept = np.resize(self._log_kept, 2 * step + 16)
+            self._log_decay = np.resize(self._log_decay, 2 * step + 16)
             self._moves = np.resize(self._moves, 2 * step + 16)
-        self._log_kept[step + 1] = self._log_kept[step] + math.log1p(-lr * self.decay)
+        self._log_decay[step + 1] = self._log_decay[step] + math.log1p(-lr * self.decay)
         self._moves[step] = self._moves[step + 1] = 0.0
-        begin = max(0, step + 1 - self.reach)
+        begin = max(0, step + 1 - self.max_back)
         count = step + 1 - begin
         if len(self._powers) < count + 1:
             self._powers = self.ratio ** np.arange(2 * count + 1, dtype=np.float64)
@@ -271,7 +277,7 @@ class _MissedSteps:
         square_correction = 1 - settings.beta2 ** (step + 1)
         move = lr * math.sqrt(square_correction) / mean_correction
         earlier_steps = slice(begin, step + 1)
-        growth = np.exp(self._log_kept[earlier_steps] - self._log_kept[step + 1])
+        growth = np.exp(self._log_decay[earlier_steps] - self._log_decay[step + 1])
         self._moves[earlier_steps] += move * self._powers[count:0:-1] * growth
         self._steps = step + 1
 

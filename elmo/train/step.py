@@ -326,8 +326,8 @@ class Stepper:
         word_rows = WordRows(used_rows.numbers, device_tensor(used_rows.on_host, device))
         for name in WORD_MATRIX:
             self.optimizer.catch_up(name, word_rows, step=step)
-        weight_UP = self.softmax.weight.detach()[word_rows.on_device].requires_grad_()
-        bias_U = self.softmax.bias.detach()[word_rows.on_device].requires_grad_()
+        weight_UP = self.softmax.weight.detach()[word_rows.device_numbers].requires_grad_()
+        bias_U = self.softmax.bias.detach()[word_rows.device_numbers].requires_grad_()
         if len(draws) == 1:
             loss, nats_N = sampled_softmax_loss(
                 h_SNP.flatten(0, 1),

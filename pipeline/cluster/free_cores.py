@@ -13,7 +13,7 @@ from elmo.errors import ElmoError
 from ..settings.cluster import Cluster
 from ..terminal.progress import say
 
-PAUSE = 1.0  # seconds between looks at what has come
+PAUSE_SECONDS = 1.0  # between looks at what has come
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def hold_cores(ray: Any, cluster: Cluster, waiting: "WaitReport", *, is_own: boo
     worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
     group = ray.util.placement_group([worker] * cluster.workers)
     try:
-        while not group.wait(PAUSE):
+        while not group.wait(PAUSE_SECONDS):
             waiting.report_missing(needs, ray)
         yield group
     finally:
@@ -69,34 +69,35 @@ class WaitReport:
 
     def __init__(self, label: str, cluster: Cluster) -> None:
         self.label, self.limit = label, 60 * cluster.wait_minutes
-        self.began: float | None = None
-        self.reported = 0.0
+        self.start_time: float | None = None
+        self.last_report_time = 0.0
 
-    def report_missing(self, need: str, ray: Any) -> None:
-        """Print, if it is time, that `need` is still missing; raise `ElmoError` after
+    def report_missing(self, requirement: str, ray: Any) -> None:
+        """Print, if it is time, that `requirement` is still missing; raise `ElmoError` after
         `wait_minutes`.
 
         Call it at each look; the time runs from the first one since `reset`.
         """
         time_now = time.monotonic()
-        if self.began is None:
-            self.began, self.reported = time_now, time_now - 20
-        if time_now - self.began > self.limit:
+        if self.start_time is None:
+            self.start_time, self.last_report_time = time_now, time_now - 20
+        if time_now - self.start_time > self.limit:
             raise ElmoError(
-                f"{self.label}: waited {_duration(self.limit)} for {need}; the cluster has "
+                f"{self.label}: waited {_duration(self.limit)} for {requirement}; the cluster has "
                 f"{describe_resources(ray)}, {_list_free(ray)}; add nodes, request less, or raise "
                 "wait_minutes"
             )
-        if time_now - self.reported > 30:
-            self.reported = time_now
+        if time_now - self.last_report_time > 30:
+            self.last_report_time = time_now
             say(
-                f"{self.label}: waiting for {need}: the cluster has {describe_resources(ray)}, "
-                f"{_list_free(ray)}; {_duration(time_now - self.began)} of {_duration(self.limit)}"
+                f"{self.label}: waiting for {requirement}: the cluster has "
+                f"{describe_resources(ray)}, {_list_free(ray)}; "
+                f"{_duration(time_now - self.start_time)} of {_duration(self.limit)}"
             )
 
     def reset(self) -> None:
         """Note that the wait is over, so that the next one starts from zero."""
-        self.began = None
+        self.start_time = None
 
 
 def _list_free(ray: Any) -> str:

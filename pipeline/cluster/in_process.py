@@ -10,7 +10,7 @@ from ..terminal.progress import Progress
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-WORTH_RAY = 15.0  # seconds of work that pay for starting Ray
+MIN_RAY_SECONDS = 15.0  # of work that pay for starting Ray
 
 
 def results_here(
@@ -40,8 +40,8 @@ def results_here(
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     is_typical = running.pop(future)
                     result, seconds = future.result()
-                    is_typical, is_first_over = is_typical or seconds > WORTH_RAY, True
-                    if hand_over and is_typical and len(work) * seconds > WORTH_RAY * threads:
+                    is_typical, is_first_over = is_typical or seconds > MIN_RAY_SECONDS, True
+                    if hand_over and is_typical and len(work) * seconds > MIN_RAY_SECONDS * threads:
                         is_over = True
                     progress.advance()
                     yield result
@@ -52,8 +52,8 @@ def results_here(
 
 
 def _time_call(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
-    began = time.monotonic()
-    return function(item), time.monotonic() - began
+    start_time = time.monotonic()
+    return function(item), time.monotonic() - start_time
 
 
 def _executor(threads: int) -> AbstractContextManager[Any]:

@@ -22,18 +22,18 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 PROJECT_FILES = ("dvc.yaml", "params.yaml")
-STATE = "state"  # the folder of what is sent of a project that lies at a URL
+STATE = "state"  # the folder with dvc.lock and its cached files, for a project at a URL
 LOCK = "dvc.lock"
 CACHE = ".dvc/cache/"  # of DVC: files under their digests, and what it remembers of runs
 JOBS = "jobs"  # at a URL, the folder with a project for each job
 ENVIRONMENT = "environment.json"
-STORED = ".stored"  # a file of a project's folder whose data is at a URL, but for its manifests
-JOB = "ELMO_JOB"  # the id of a submitted job
-PROJECT = "ELMO_PROJECT"  # the id of the project, by which work in progress at a URL is found
+POINTER_FILE = ".stored"  # in a folder of the project whose data is at a URL
+JOB_VARIABLE = "ELMO_JOB"  # has the id of a submitted job
+PROJECT_VARIABLE = "ELMO_PROJECT"  # has the id of the project, which names its work at a URL
 # DVC's cache and the project share their files, since no stage changes a file in place.
-LINKS = ("cache.type", "hardlink,reflink,symlink,copy")  # of the first, DVC makes no copy
-_FORGET = 30.0  # seconds for all nodes to delete what was sent
-_KEEP = 15.0  # seconds between two looks at what has changed in the project
+CACHE_LINK_TYPES = ("cache.type", "hardlink,reflink,symlink,copy")  # the first copies nothing
+_FORGET_SECONDS = 30.0  # for all nodes to delete the environment that was sent
+_UPLOAD_SECONDS = 15.0  # between two uploads of what has changed in the project
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
 
 
@@ -58,21 +58,21 @@ def main(arguments: list[str]) -> int:
     try:
         return _run(folder, command)
     finally:
-        _forget()
+        _delete_environment()
 
 
 def _run(folder: str, command: list[str]) -> int:
-    at_url = "://" in folder
-    home = PACKAGE if folder == "-" else Path(tempfile.mkdtemp() if at_url else folder)
+    is_at_url = "://" in folder
+    home = PACKAGE if folder == "-" else Path(tempfile.mkdtemp() if is_at_url else folder)
     if not home.is_dir():
         print(f"error: {os.uname().nodename} has no folder {home}; mount it there", flush=True)
         return 1
     changes = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     changes["DVC_NO_ANALYTICS"] = "1"
-    if code := (PACKAGE / "elmo_pipeline").is_dir():
+    if has_code := (PACKAGE / "elmo_pipeline").is_dir():
         paths = [str(PACKAGE), os.environ.get("PYTHONPATH", "")]
         changes["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    if at_url:
+    if is_at_url:
         from elmo.errors import ElmoError  # of the package
 
         url = os.environ.get("ELMO_STORAGE") or folder  # which Ray shows, so without its login
@@ -81,27 +81,27 @@ def _run(folder: str, command: list[str]) -> int:
         except ElmoError as error:  # of the store, before the first stage
             print(f"error: {error}", flush=True)
             return 1
-    if code and folder != "-":
+    if has_code and folder != "-":
         _prepare(home, os.environ | changes)
     return run(command, home, os.environ | changes)
 
 
-def _forget() -> None:
-    """Delete what was sent of the environment from every node: nothing of this job begins there any
-    more, and Ray keeps a job's package for later ones."""
+def _delete_environment() -> None:
+    """Delete the environment that was sent from every node. This job starts nothing more there, but
+    Ray keeps its package for later jobs."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def forget() -> None:  # in the copy of the package that its node has
+    def delete() -> None:  # in the copy of the package that its node has
         Path(ENVIRONMENT).unlink(missing_ok=True)
 
     with contextlib.suppress(Exception):  # the head is gone, or a node is
         ray.init(log_to_driver=False, logging_level="ERROR")
-        remote = ray.remote(num_cpus=0)(forget)
+        remote = ray.remote(num_cpus=0)(delete)
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
         places = [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
         references = [remote.options(scheduling_strategy=place).remote() for place in places]
-        ray.wait(references, num_returns=len(references), timeout=_FORGET)
+        ray.wait(references, num_returns=len(references), timeout=_FORGET_SECONDS)
     (PACKAGE / ENVIRONMENT).unlink(missing_ok=True)
 
 
@@ -113,45 +113,48 @@ def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, s
     """
     from elmo.io.location import Location  # of the package
 
-    job = os.environ.get(JOB, f"process-{os.getpid()}")
+    job = os.environ.get(JOB_VARIABLE, f"process-{os.getpid()}")
     jobs = Location(f"{url}/{JOBS}")
     target = jobs / job
     target.create("job.json", json.dumps({"node": os.uname().nodename}).encode())
     _init(home, variables)
-    _inherit(jobs, home)
-    inherited = {name for name in _files(home) if name.startswith(CACHE)}
+    _copy_dvc_cache(jobs, home)
+    inherited_files = {name for name in _file_states(home) if name.startswith(CACHE)}
     if (PACKAGE / STATE).is_dir():
         shutil.copytree(PACKAGE / STATE, home, dirs_exist_ok=True)
     _prepare(home, variables)
     if (home / LOCK).exists():  # what is not there is made again, or taken from an earlier run
         subprocess.run(["dvc", "checkout", "-q"], cwd=home, env=variables, capture_output=True)
-    stop, failed = threading.Event(), [""]
-    keeper = threading.Thread(target=_upload, args=(home, target, inherited, stop, failed))
-    keeper.start()
-    project = _choose_work_id(job, variables.get(PROJECT, ""))
+    stop, problem = threading.Event(), [""]
+    arguments = (home, target, inherited_files, stop, problem)
+    uploader = threading.Thread(target=_upload, args=arguments)
+    uploader.start()
+    project = _choose_work_id(job, variables.get(PROJECT_VARIABLE, ""))
     try:
-        code = run(command, home, variables | {"ELMO_STORAGE": url, PROJECT: project})
+        code = run(command, home, variables | {"ELMO_STORAGE": url, PROJECT_VARIABLE: project})
     finally:
         stop.set()
-        keeper.join()
-    if failed[0]:
+        uploader.join()
+    if problem[0]:
         place = f"it is in {home} on {os.uname().nodename}"
-        print(f"error: cannot save the project to {target} ({failed[0]}); {place}", flush=True)
+        print(f"error: cannot save the project to {target} ({problem[0]}); {place}", flush=True)
         return code or 1
     shutil.rmtree(home, ignore_errors=True)
     return code
 
 
-def _inherit(jobs: Any, home: Path) -> None:
+def _copy_dvc_cache(jobs: Any, home: Path) -> None:
     """Copy what DVC remembers of all jobs at the URL: files of its cache, whose names follow from
     their content, and runs of stages."""
     from elmo.io.location import in_parallel
 
-    inner = re.compile(rf"[^/]+/({re.escape(CACHE)}(files/md5|runs)/[0-9a-f]{{2}}/[0-9a-f./dir]+)")
+    pattern = re.compile(
+        rf"[^/]+/({re.escape(CACHE)}(files/md5|runs)/[0-9a-f]{{2}}/[0-9a-f./dir]+)"
+    )
     names = {
         match[1]: name
         for name in jobs.tree()
-        if (match := inner.fullmatch(name)) and ".." not in name
+        if (match := pattern.fullmatch(name)) and ".." not in name
     }
     for folder in {(home / path).parent for path in names}:
         folder.mkdir(parents=True, exist_ok=True)
@@ -168,12 +171,12 @@ def _choose_work_id(job: str, project: str) -> str:
     except Exception as error:  # so whether another is at work is not known
         print(f"  cannot list Ray's jobs ({error}); nothing is resumed", flush=True)
         return f"{project}-{job}"
-    running = [
+    running_jobs = [
         (item.start_time or 0, str(item.submission_id))
         for item in jobs
-        if (item.metadata or {}).get(PROJECT) == project and not item.status.is_terminal()
+        if (item.metadata or {}).get(PROJECT_VARIABLE) == project and not item.status.is_terminal()
     ]
-    earliest = min(running, default=(0, job))[1]
+    earliest = min(running_jobs, default=(0, job))[1]
     if earliest == job:
         return project
     print(f"  {earliest}, an earlier job of this project, is running; it keeps the unfinished work")
@@ -181,29 +184,30 @@ def _choose_work_id(job: str, project: str) -> str:
 
 
 def _upload(
-    home: Path, target: Any, inherited: set[str], stop: threading.Event, failed: list[str]
+    home: Path, target: Any, inherited_files: set[str], stop: threading.Event, problem: list[str]
 ) -> None:
-    """Copy what changes in the project, but for what was inherited, until all is done."""
+    """Copy what changes in the project, but for `inherited_files`, until all is done."""
     from elmo.io.location import in_parallel
 
-    uploaded: dict[str, tuple[float, int]] = {}
+    sent_states: dict[str, tuple[float, int]] = {}
     is_last = False
     while not is_last:
-        is_last = stop.wait(_KEEP)
+        is_last = stop.wait(_UPLOAD_SECONDS)
         try:
-            current = {name: state for name, state in _files(home).items() if name not in inherited}
-            changes = [name for name in current if current[name] != uploaded.get(name)]
+            items = _file_states(home).items()
+            states = {name: state for name, state in items if name not in inherited_files}
+            changes = [name for name in states if states[name] != sent_states.get(name)]
             in_parallel(lambda name: target.put(name, home / name), changes)
-            target.delete_all(uploaded.keys() - current.keys())
-            uploaded, failed[0] = current, ""
+            target.delete_all(sent_states.keys() - states.keys())
+            sent_states, problem[0] = states, ""
         except Exception as error:  # the next look may do better; the last one is the user's
-            failed[0] = " ".join(str(error).split())
-            print(f"  {target}: {failed[0]}", file=sys.stderr, flush=True)
+            problem[0] = " ".join(str(error).split())
+            print(f"  {target}: {problem[0]}", file=sys.stderr, flush=True)
 
 
-def _files(home: Path) -> dict[str, tuple[float, int]]:
-    """Time and size of the project's files, those in DVC's cache too, but for what is being
-    written."""
+def _file_states(home: Path) -> dict[str, tuple[float, int]]:
+    """Return the time and size of each of the project's files, also those in DVC's cache, except
+    files that are being written."""
     from elmo.io.location import files_below  # of the package
 
     status_by_name = files_below(home)
@@ -217,7 +221,7 @@ def _files(home: Path) -> dict[str, tuple[float, int]]:
 def _is_hidden(parts: tuple[str, ...]) -> bool:
     if "/".join(parts).startswith((f"{CACHE}files/", f"{CACHE}runs/")):
         return parts[-1].startswith(".")
-    return any(part.startswith(".") and part != STORED for part in parts)
+    return any(part.startswith(".") and part != POINTER_FILE for part in parts)
 
 
 def _prepare(home: Path, variables: dict[str, str]) -> None:
@@ -225,16 +229,16 @@ def _prepare(home: Path, variables: dict[str, str]) -> None:
     if not (home / ".dvc").exists():
         _init(home, variables)
     for name in PROJECT_FILES:
-        fresh, current = PACKAGE / name, home / name
-        if not fresh.exists() or (current.exists() and filecmp.cmp(fresh, current, shallow=False)):
+        source, target = PACKAGE / name, home / name
+        if not source.exists() or (target.exists() and filecmp.cmp(source, target, shallow=False)):
             continue
         copy = home / f".{name}.{os.getpid()}"
-        shutil.copyfile(fresh, copy)
-        copy.replace(current)
+        shutil.copyfile(source, copy)
+        copy.replace(target)
 
 
 def _init(home: Path, variables: dict[str, str]) -> None:
-    for command in (["init", "--no-scm"], ["config", *LINKS]):
+    for command in (["init", "--no-scm"], ["config", *CACHE_LINK_TYPES]):
         subprocess.run(["dvc", *command, "-q"], cwd=home, env=variables, check=True)
 
 
@@ -246,12 +250,12 @@ def run(command: list[str], folder: Path, variables: dict[str, str]) -> int:
     process.
     """
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    stopped = []
+    received_signals = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _: stopped.append(received))
+        signal.signal(number, lambda received, _: received_signals.append(received))
     child = subprocess.Popen(command, cwd=folder, env=variables)
     code = child.wait()
-    while stopped:
+    while received_signals:
         try:
             os.wait()
         except ChildProcessError:

@@ -20,7 +20,7 @@ from elmo.nn.memory import keep_freed_memory
 
 from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say
-from .free_cores import PAUSE, WaitReport, placeable_workers
+from .free_cores import PAUSE_SECONDS, WaitReport, placeable_workers
 
 RETRIES = 3  # of an item whose worker died
 SIZE_CHECK_SECONDS = 5.0  # between two checks of the size of the cluster
@@ -100,7 +100,7 @@ class _Actors:
     def wait_any(self) -> list[Any]:
         """Return the references that are ready: of actors that started, or of finished items."""
         references = [*self.busy, *self.starting]
-        finished: list[Any] = self.ray.wait(references, num_returns=1, timeout=PAUSE)[0]
+        finished: list[Any] = self.ray.wait(references, num_returns=1, timeout=PAUSE_SECONDS)[0]
         return finished
 
     def add_started(self, reference: Any) -> None:

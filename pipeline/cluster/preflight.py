@@ -62,8 +62,12 @@ def check_node(
     """
     problems = []
     for name, version in packages.items():
-        if (installed := package_version(name)) != version:
-            note = f"{installed}, and the driver has {version}" if installed else "is not installed"
+        if (installed_version := package_version(name)) != version:
+            note = (
+                f"{installed_version}, and the driver has {version}"
+                if installed_version
+                else "is not installed"
+            )
             problems.append(f"{name} {note}; {_IMAGE_ADVICE}")
     if code_digest() != expected_digest:
         problems.append(

@@ -22,7 +22,7 @@ from elmo.io.atomic import new_file
 from elmo.io.location import Location, in_parallel
 
 from . import storage
-from .job import CACHE, JOBS, LOCK, STORED
+from .job import CACHE, JOBS, LOCK, POINTER_FILE
 
 _DIGEST = re.compile(r"[0-9a-f]{32}(\.dir)?")
 _STAGE = re.compile(r"\w[\w@./-]*")
@@ -58,14 +58,14 @@ def files_to_send() -> dict[str, Path]:
         for out in list_outs(entry):
             digest, path = str(out.get("md5", "")), Path(str(out.get("path", "")))
             files = files_of_folder(digest) if digest.endswith(".dir") else {}
-            if files is None or (STORED not in files and out.get("size", 0) > _SMALL_BYTES):
+            if files is None or (POINTER_FILE not in files and out.get("size", 0) > _SMALL_BYTES):
                 continue
             files_by_digest = {k: cache_path(k) for k in (digest, *files.values())}
             paths |= {
                 _cache_key(key): file for key, file in files_by_digest.items() if file.is_file()
             }
             if path.is_file() and _md5(path.read_bytes()) == digest:
-                storage.check_inside([str(path)])
+                storage.check_result_paths([str(path)])
                 paths[str(path)] = path
     return paths
 
@@ -89,16 +89,16 @@ def copy_results(url: str, job: str, *, old_lock: bytes) -> list[str]:
         return []
     _check_names(new_stages, outs)
     in_parallel(lambda out: _fetch(source, out), outs)
-    current = lock.read_bytes() if lock.exists() else b""
-    if current != old_lock:  # another job, or a run here, has come between
-        merged = {"schema": "2.0", "stages": parse_lock(current) | new_stages}
-        data = yaml.safe_dump(merged, sort_keys=False, allow_unicode=True).encode()
+    current_lock = lock.read_bytes() if lock.exists() else b""
+    if current_lock != old_lock:  # another job, or a run here, has come between
+        merged_lock = {"schema": "2.0", "stages": parse_lock(current_lock) | new_stages}
+        data = yaml.safe_dump(merged_lock, sort_keys=False, allow_unicode=True).encode()
     _write(lock, data)
     process = subprocess.run(
         [sys.executable, "-m", "dvc", "checkout", *new_stages], capture_output=True, text=True
     )
     if process.returncode:
-        _write(lock, current)
+        _write(lock, current_lock)
         reason = " ".join(process.stderr.split()).removeprefix("ERROR: ")[:400]
         raise ElmoError(f"{source}: its results cannot be copied here: {reason}")
     for out in outs:  # DVC leaves alone what git keeps
@@ -137,7 +137,7 @@ def _check_names(runs: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> 
     if bad_names := [name for name in runs if not _STAGE.fullmatch(name)]:
         raise ElmoError(f"{LOCK} of the job: {bad_names[0][:100]!r} is not a stage name")
     paths = [str(out.get("path", "")) for out in outs]
-    storage.check_inside(paths)
+    storage.check_result_paths(paths)
     project_folder = Path.cwd().resolve()
     for path in paths:
         if not Path(path).resolve().is_relative_to(project_folder):
@@ -150,7 +150,7 @@ def _fetch(source: Location, out: Mapping[str, Any]) -> None:
     data = _fetch_file(source, digest, str(out["path"]))
     if digest.endswith(".dir"):
         files = _files_in(data, str(out["path"]))
-        storage.check_inside(files)
+        storage.check_result_paths(files)
         for path, file_digest in files.items():
             _fetch_file(source, file_digest, f"{out['path']}/{path}")
 

@@ -25,13 +25,13 @@ from elmo.io.outputs import check_folder
 from elmo.io.records import digest, json_bytes, read_record
 
 from ..settings import cluster as cluster_settings
-from .job import PROJECT, STORED
+from .job import POINTER_FILE, PROJECT_VARIABLE
 
 UNFINISHED = "unfinished"  # the folder at the URL of work in progress, in a folder per project
-NOTES = "begun"  # the folder in it with a note for each output in progress
+UNFINISHED_RECORDS = "begun"  # the folder in it with a record of each output in progress
 PROJECT_ID = "project-id"  # the file in the project's work folder with the project's id
 _WORK = Path("work")
-_RUNS = Path(".dvc", "cache", "runs")  # what DVC remembers of earlier runs
+_DVC_RUNS = Path(".dvc", "cache", "runs")  # what DVC remembers of earlier runs
 _INNER = "__elmo"  # `elmo.store.manifest.INNER_FOLDER`, whose import takes as long as pyarrow's
 _MANIFESTS = re.compile(rf"(config|manifest|{_INNER}/manifest)\.json")
 
@@ -47,7 +47,7 @@ class Pointer(msgspec.Struct, forbid_unknown_fields=True):
     files: list[str]
 
 
-Token = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]  # the name of a folder of files
+FolderName = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]  # with an output's files
 
 
 class Output(msgspec.Struct, forbid_unknown_fields=True, tag="elmo-output", tag_field="kind"):
@@ -57,17 +57,19 @@ class Output(msgspec.Struct, forbid_unknown_fields=True, tag="elmo-output", tag_
     by their paths below it.
     """
 
-    folder: Token
+    folder: FolderName
     sizes: dict[str, int]
 
 
-class Note(msgspec.Struct, forbid_unknown_fields=True, tag="elmo-unfinished", tag_field="kind"):
+class UnfinishedOutput(
+    msgspec.Struct, forbid_unknown_fields=True, tag="elmo-unfinished", tag_field="kind"
+):
     """The content of a file in `unfinished/`: an output in progress.
 
     `folder` is the name of the folder of its files, `depends` a digest of what it depends on.
     """
 
-    folder: Token
+    folder: FolderName
     depends: str
 
 
@@ -76,8 +78,8 @@ def storage_url() -> str:
     return cluster_settings.load(Path("cluster.yaml"))[0].storage.rstrip("/")
 
 
-def read_from(folder: Location, url: str | None = None) -> Location:
-    """Return where to read a folder of the project: itself, or the output it is a pointer to.
+def resolve_input(folder: Location, url: str | None = None) -> Location:
+    """Return where to read a folder of the project: itself, or the output that it points to.
 
     `url` is the `storage` URL, "" for none; None takes the one that is set. Raises `ElmoError`
     where the folder is a pointer and there is no URL, or is not there though there is one.
@@ -86,7 +88,7 @@ def read_from(folder: Location, url: str | None = None) -> Location:
     if local is None or local.is_absolute():
         return folder
     url = storage_url() if url is None else url
-    if not folder.exists(STORED):
+    if not folder.exists(POINTER_FILE):
         if url and not local.exists():
             raise NotFound(
                 f"{folder}: this project has no such output at {url}; run the stage that makes it"
@@ -98,37 +100,38 @@ def read_from(folder: Location, url: str | None = None) -> Location:
     output = read_output(url, name)
     if output is None:
         raise NotFound(f"{folder}: {url}/{name}.json is missing; make it again: elmo run")
-    return files_of(url, name, output)
+    return files_folder(url, name, output)
 
 
 def resolve_inputs(arguments: Mapping[str, Any], names: Iterable[str], url: str) -> dict[str, Any]:
     """Return arguments in which the folders `names` of the project are where their data are."""
     return {
-        name: read_from(folder, url) if name in names and folder is not None else folder
+        name: resolve_input(folder, url) if name in names and folder is not None else folder
         for name, folder in arguments.items()
     }
 
 
 def resolve_work(work: Any, url: str) -> Any:
     """Return where a stage keeps its work in progress: at the URL, if there is one."""
-    name = _name_at_url(work, url)
+    name = _path_below_url(work, url)
     return Location(f"{_work_url(url)}/{name}") if name else work
 
 
-def begin_output(output: Any, url: str, *, depends: str, resumes: bool) -> Any:
-    """Return the folder at the URL in which to write an output; without one, `output`.
+def begin_output(out: Any, url: str, *, depends: str, resumes: bool) -> Any:
+    """Return the folder at the URL in which to write an output; `out` if there is no URL.
 
-    `output` is its folder in the project, `depends` a digest of what it depends on.
+    `out` is its folder in the project, `depends` a digest of what it depends on.
     A stage that `resumes` gets the folder of its killed run, if that depended on the same. What
-    another killed run left is deleted. Raises `ElmoError` where `output` has files that
+    another killed run left is deleted. Raises `ElmoError` where `out` has files that
     `publish_output` did not write.
     """
-    name = _name_at_url(output, url)
+    name = _path_below_url(out, url)
     if not name:
-        return output
-    check_folder(output, **_replaceable_files(output.local))
-    note, folder_at_url = Location(_work_url(url)) / NOTES, Location(f"{url}/{name}")
-    record = _read_or_none(note, f"{name}.json", Note)
+        return out
+    check_folder(out, **_replaceable_files(out.local))
+    records = Location(_work_url(url)) / UNFINISHED_RECORDS
+    folder_at_url = Location(f"{url}/{name}")
+    record = _read_or_none(records, f"{name}.json", UnfinishedOutput)
     if record is not None and not _is_published(folder_at_url, record.folder):
         if resumes and record.depends == depends:
             files = folder_at_url / record.folder
@@ -136,7 +139,7 @@ def begin_output(output: Any, url: str, *, depends: str, resumes: bool) -> Any:
             return files
         (folder_at_url / record.folder).remove()
     folder = secrets.token_hex(8)
-    note.write_json(f"{name}.json", msgspec.to_builtins(Note(folder, depends)))
+    records.write_json(f"{name}.json", msgspec.to_builtins(UnfinishedOutput(folder, depends)))
     return folder_at_url / folder
 
 
@@ -149,40 +152,40 @@ def published_location(out: Location, url: str | None = None) -> Location:
     url = storage_url() if url is None else url
     if not url or not out.url.startswith(f"{url}/"):
         return out
-    name = _name_of_output(out, url)
+    name = _published_name(out, url)
     output = read_output(url, name)
-    if output is None or not _is_whole(url, name, output):
+    if output is None or not _has_all_files(url, name, output):
         return out
-    return files_of(url, name, output)
+    return files_folder(url, name, output)
 
 
-def publish_output(output: Any, data: Any, url: str) -> None:
+def publish_output(out: Any, data_folder: Any, url: str) -> None:
     """Name a complete output at the URL by its digest, and write the pointer in the project.
 
-    `output` is its folder in the project, `data` the folder that `begin_output` returned; nothing
+    `out` is its folder in the project, `data_folder` the one that `begin_output` returned; nothing
     is done where they are equal. If an equal output is there and whole, it is kept, and the new
     one deleted.
     """
-    if output == data:
+    if out == data_folder:
         return
-    manifests, name, folder = _manifests(data), _name_of_output(data, url), data.folder_name
-    record = Output(folder, data.tree())
+    manifests, name = _manifests(data_folder), _published_name(data_folder, url)
+    record = Output(data_folder.folder_name, data_folder.tree())
     folder_at_url, file = _folder_at_url(url, name), f"{Path(name).name}.json"
     while not folder_at_url.create(file, json_bytes(msgspec.to_builtins(record), source=name)):
         existing = read_output(url, name)
-        if existing is not None and _is_whole(url, name, existing):
+        if existing is not None and _has_all_files(url, name, existing):
             record = existing
             break
         folder_at_url.delete(file)  # it has lost files
     files = folder_at_url / record.folder
-    output.local.parent.mkdir(parents=True, exist_ok=True)
-    with new_folder(output, **_replaceable_files(output.local)) as new_path:
+    out.local.parent.mkdir(parents=True, exist_ok=True)
+    with new_folder(out, **_replaceable_files(out.local)) as new_path:
         files.get_all(manifests, new_path)
         pointer = msgspec.to_builtins(Pointer(name, manifests))
-        (new_path / STORED).write_bytes(json_bytes(pointer, source=STORED))
-    if files != data:
-        data.remove()
-    (Location(_work_url(url)) / NOTES).delete(f"{_name_at_url(output, url)}.json")
+        (new_path / POINTER_FILE).write_bytes(json_bytes(pointer, source=POINTER_FILE))
+    if files != data_folder:
+        data_folder.remove()
+    (Location(_work_url(url)) / UNFINISHED_RECORDS).delete(f"{_path_below_url(out, url)}.json")
 
 
 def find_pointers(project: Path = Path()) -> dict[Path, Pointer]:
@@ -194,7 +197,7 @@ def find_pointers(project: Path = Path()) -> dict[Path, Pointer]:
     paths = []
     for folder, subfolders, files in os.walk(project, onerror=raise_error):
         subfolders[:] = [name for name in subfolders if name not in (".dvc", ".git")]
-        paths += [Path(folder)] if STORED in files else []
+        paths += [Path(folder)] if POINTER_FILE in files else []
     return {folder: read_pointer(folder) for folder in sorted(paths)}
 
 
@@ -205,7 +208,7 @@ def delete_lost_pointers(url: str) -> list[str]:
     outputs is there, since the URL may be another's, or where a folder has other files too.
     """
     pointers = find_pointers()
-    states = in_parallel(lambda item: _is_output_whole(url, item.folder), pointers.values())
+    states = in_parallel(lambda item: _is_published_whole(url, item.folder), pointers.values())
     folders = [folder for folder, is_whole in zip(pointers, states, strict=True) if not is_whole]
     if len(folders) == len(pointers) > 1:
         raise ElmoError(
@@ -224,7 +227,7 @@ def _forget_runs(folders: set[str]) -> None:
     """Delete what DVC remembers of runs that made these folders, or it would bring back pointers
     to nothing."""
     outs = [f"path: {folder}\n" for folder in folders]
-    for path in _RUNS.glob("*/*/*") if folders else ():
+    for path in _DVC_RUNS.glob("*/*/*") if folders else ():
         if any(out in path.read_text(encoding="utf-8", errors="replace") for out in outs):
             path.unlink()
 
@@ -232,11 +235,11 @@ def _forget_runs(folders: set[str]) -> None:
 def read_pointer(local: Path) -> Pointer:
     """Return the pointer in a folder of the project."""
     try:
-        return read_record(local / STORED, Pointer)
+        return read_record(local / POINTER_FILE, Pointer)
     except ElmoError as error:
         raise Damaged(
-            f"{local / STORED}: is not a pointer of this version ({error}); delete {local} and "
-            "run the stage again"
+            f"{local / POINTER_FILE}: is not a pointer of this version ({error}); delete {local} "
+            "and run the stage again"
         ) from None
 
 
@@ -244,27 +247,27 @@ def read_output(url: str, name: str) -> Output | None:
     """Return what `<name>.json` at the URL says of an output; None if it is missing."""
     output = _read_or_none(Location(url), f"{name}.json", Output)
     if output is not None:
-        check_inside(output.sizes)
+        check_result_paths(output.sizes)
     return output
 
 
-def check_inside(names: Iterable[str]) -> None:
-    """Raise `ElmoError` unless all names, which others have written, are of files in a project or
-    output: relative, without `..`, and nothing hidden but `.stored`."""
+def check_result_paths(names: Iterable[str]) -> None:
+    """Raise `ElmoError` unless all names, which may come from others, are paths inside a project or
+    output: relative, without `..`, and not hidden, except `.stored`."""
     for name in names:
         parts = name.split("/")
-        if any(part in ("", "..") or part[0] == "." and part != STORED for part in parts):
+        if any(part in ("", "..") or part[0] == "." and part != POINTER_FILE for part in parts):
             raise ElmoError(f"{name[:200]!r}: is not the name of a result; nothing was written")
 
 
-def _is_output_whole(url: str, name: str) -> bool:
+def _is_published_whole(url: str, name: str) -> bool:
     output = read_output(url, name)
-    return output is not None and _is_whole(url, name, output)
+    return output is not None and _has_all_files(url, name, output)
 
 
-def _is_whole(url: str, name: str, output: Output) -> bool:
+def _has_all_files(url: str, name: str, output: Output) -> bool:
     """Tell whether all files of an output are at the URL, with their sizes; one listing."""
-    sizes = files_of(url, name, output).tree()
+    sizes = files_folder(url, name, output).tree()
     return all(sizes.get(file) == size for file, size in output.sizes.items())
 
 
@@ -281,7 +284,7 @@ def _is_published(folder_at_url: Location, folder: str) -> bool:
     return any(item is not None and item.folder == folder for item in in_parallel(read, names))
 
 
-def files_of(url: str, name: str, output: Output) -> Location:
+def files_folder(url: str, name: str, output: Output) -> Location:
     """Return the folder at the URL of the files of the output `name`."""
     return _folder_at_url(url, name) / output.folder
 
@@ -290,8 +293,8 @@ def _folder_at_url(url: str, name: str) -> Location:
     return Location(f"{url}/{name.rpartition('/')[0]}")
 
 
-def _name_of_output(location: Location, url: str) -> str:
-    """Return an output's name below the URL: its place, and the digest of its manifests."""
+def _published_name(location: Location, url: str) -> str:
+    """Return the name of an output at the URL: its parent folder and its manifests' digest."""
     manifests = _manifests(location)
     if not manifests:
         raise ElmoError(f"{location}: is empty; nothing was published")
@@ -307,11 +310,11 @@ def _manifests(location: Location) -> list[str]:
 
 
 def _work_url(url: str) -> str:
-    """The folder at the URL of what this project has in progress.
+    """Return the folder at the URL for this project's work in progress.
 
     It is named by an id that the project gets once, in its work folder.
     """
-    project = os.environ.get(PROJECT) or project_id()
+    project = os.environ.get(PROJECT_VARIABLE) or project_id()
     return f"{url}/{UNFINISHED}/{project}"
 
 
@@ -327,24 +330,24 @@ def project_id() -> str:
     return content
 
 
-def _name_at_url(folder: Any, url: str) -> str:
-    """The name below the storage's URL of a folder of the project; empty for any other."""
+def _path_below_url(folder: Any, url: str) -> str:
+    """Return the path of a folder of the project, which it also has below the URL; else ""."""
     if not url or folder is None or folder.local is None or folder.local.is_absolute():
         return ""
-    name: str = folder.local.as_posix()
-    return name
+    path: str = folder.local.as_posix()
+    return path
 
 
-def _read_or_none(location: Location, file: str, kind: Any) -> Any:
+def _read_or_none(location: Location, file: str, record_type: Any) -> Any:
     try:
-        return location.read_record(file, kind)
+        return location.read_record(file, record_type)
     except NotFound:
         return None
 
 
 def _replaceable_files(local: Path) -> dict[str, Any]:
-    """The arguments of `check_folder` for the files that were left in a pointer's folder."""
-    if not (local / STORED).is_file():
+    """Return the arguments of `check_folder` that let a pointer's own files be replaced."""
+    if not (local / POINTER_FILE).is_file():
         return {"required": (), "pattern": ""}
-    files = "|".join(map(re.escape, read_pointer(local).files))
-    return {"required": (STORED,), "pattern": files or _MANIFESTS.pattern}
+    pattern = "|".join(map(re.escape, read_pointer(local).files))
+    return {"required": (POINTER_FILE,), "pattern": pattern or _MANIFESTS.pattern}

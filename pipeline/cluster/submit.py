@@ -52,8 +52,8 @@ ALLOWED = (
 NOT_SENT = (  # variables of one machine or job
     "ELMO_CACHE",
     "ELMO_CACHE_GB",
-    on_cluster.JOB,
-    on_cluster.PROJECT,
+    on_cluster.JOB_VARIABLE,
+    on_cluster.PROJECT_VARIABLE,
 )
 STOP_SECONDS = 600  # for a checkpoint to be saved; Ray's own default is 3
 _CONNECT_SECONDS = 30.0  # seconds in which the cluster must take a connection
@@ -105,9 +105,9 @@ def submit(
         except ValueError as error:
             raise ElmoError(f"--command {command}: {str(error).lower()}") from None
     job = f"elmo-{'-'.join(stages) or 'job'}-{secrets.token_hex(4)}".replace("@", "-")
-    metadata = {on_cluster.JOB: job}
+    metadata = {on_cluster.JOB_VARIABLE: job}
     if folder is not None and is_url:
-        metadata[on_cluster.PROJECT] = storage.project_id()
+        metadata[on_cluster.PROJECT_VARIABLE] = storage.project_id()
         variables_to_send["ELMO_STORAGE"], folder = folder, without_credentials(folder)
     with tempfile.TemporaryDirectory() as parent:
         package = Path(parent) / "package"
@@ -162,8 +162,8 @@ def pack(package: Path, variables: dict[str, str], *, params: Path, state: bool 
         json.dump(variables, file)
     # Under the names that dvc.yaml uses, whatever the packages are called where they are installed.
     for name, source in {"elmo": Path(elmo.__file__).parent, "elmo_pipeline": PACKAGE}.items():
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, package / name, ignore=ignored)
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source, package / name, ignore=ignore)
     for name in on_cluster.PROJECT_FILES:
         path = params if name == "params.yaml" else Path(name)
         if path.exists():

@@ -15,10 +15,10 @@ from elmo.io.location import Location, in_parallel
 from elmo.io.records import parse_record
 
 from . import results, storage
-from .job import JOBS, LOCK, STORED
+from .job import JOBS, LOCK, POINTER_FILE
 
 _OUTPUT = re.compile(r"(.+/[0-9a-f]{16})\.json")
-_MOST = 16_000_000  # bytes of a dvc.lock
+_MAX_LOCK_BYTES = 16_000_000  # bytes of a dvc.lock
 
 
 class Unused(NamedTuple):
@@ -27,7 +27,7 @@ class Unused(NamedTuple):
     """
 
     outputs: dict[str, list[str]]
-    unknown: int
+    unknown_count: int
 
 
 def find_unused(url: str) -> Unused:
@@ -45,12 +45,14 @@ def find_unused(url: str) -> Unused:
         names |= {pointer.folder for pointer in storage.find_pointers(project).values()}
         if (project / LOCK).exists():
             locks.add((project / LOCK).read_bytes())
-    marks = [name for name in tree if name.startswith(f"{JOBS}/") and name.endswith(f"/{STORED}")]
+    marks = [
+        name for name in tree if name.startswith(f"{JOBS}/") and name.endswith(f"/{POINTER_FILE}")
+    ]
     for name, data in zip(marks, in_parallel(Location(url).read, marks), strict=True):
         names.add(parse_record(data, storage.Pointer, source=f"{url}/{name}").folder)
     digests = {digest for lock in locks for digest in _folders_of(lock)}
-    pointed = [_pointed_to(digest, projects) for digest in digests]
-    names |= {name for name in pointed if name}
+    pointer_names = [_pointed_to(digest, projects) for digest in digests]
+    names |= {name for name in pointer_names if name}
     in_progress = set(_find_outputs_in_progress(url, tree))
     unused = {}
     for name, output in outputs.items():
@@ -58,7 +60,7 @@ def find_unused(url: str) -> Unused:
         if name not in names and (place, output.folder) not in in_progress:
             files = [f"{place}/{output.folder}/{file}" for file in output.sizes]
             unused[name] = [f"{name}.json", *(file for file in files if file in tree)]
-    return Unused(unused, pointed.count(None))
+    return Unused(unused, pointer_names.count(None))
 
 
 def remove(url: str, unused: Unused) -> None:
@@ -67,9 +69,9 @@ def remove(url: str, unused: Unused) -> None:
 
     Raises `ElmoError` where what git names is not all known here.
     """
-    if unused.unknown:
+    if unused.unknown_count:
         raise ElmoError(
-            f"{unused.unknown} outputs of commits are not in DVC's cache, so their files are "
+            f"{unused.unknown_count} outputs of commits are not in DVC's cache, so their files are "
             "unknown; run: dvc fetch --all-commits"
         )
     if _git("rev-parse", "--is-shallow-repository").strip() == b"true":
@@ -99,10 +101,10 @@ def _outputs(url: str, tree: dict[str, int]) -> Iterator[tuple[str, storage.Outp
 
 def _find_outputs_in_progress(url: str, tree: dict[str, int]) -> Iterator[tuple[str, str]]:
     """Yield the place and folder of each output in progress."""
-    notes = re.compile(rf"{storage.UNFINISHED}/[^/]+/{storage.NOTES}/(.+)\.json")
+    record_file = re.compile(rf"{storage.UNFINISHED}/[^/]+/{storage.UNFINISHED_RECORDS}/(.+)\.json")
     for name in tree:
-        if match := notes.fullmatch(name):
-            yield match[1], Location(url).read_record(name, storage.Note).folder
+        if match := record_file.fullmatch(name):
+            yield match[1], Location(url).read_record(name, storage.UnfinishedOutput).folder
 
 
 def _projects() -> Iterator[Path]:
@@ -121,7 +123,7 @@ def _read_git_locks() -> set[bytes]:
     """Return the content of each `dvc.lock` among git's objects, reachable or not."""
     listing = _git("cat-file", "--batch-all-objects", "--batch-check", "--unordered")
     rows = [line.split() for line in listing.decode().splitlines()]
-    blobs = [name for name, kind, size in rows if kind == "blob" and int(size) < _MOST]
+    blobs = [name for name, kind, size in rows if kind == "blob" and int(size) < _MAX_LOCK_BYTES]
     contents = _git("cat-file", "--batch", data="\n".join(blobs).encode())
     locks, start = set(), 0
     for _ in blobs:
@@ -144,9 +146,12 @@ def _pointed_to(digest: str, projects: Iterable[Path]) -> str | None:
     neither this project's cache nor those of the others have it."""
     for project in (None, *projects):
         files = results.files_of_folder(digest, project)
-        if files is not None and STORED not in files:
+        if files is not None and POINTER_FILE not in files:
             return ""
-        if files is not None and (file := results.cache_path(files[STORED], project)).is_file():
+        if (
+            files is not None
+            and (file := results.cache_path(files[POINTER_FILE], project)).is_file()
+        ):
             return parse_record(file.read_bytes(), storage.Pointer, source=str(file)).folder
     return None
 

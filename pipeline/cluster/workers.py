@@ -45,7 +45,7 @@ _LOCAL_SETTINGS = {  # for Ray Train; a cluster has Ray's own, for many workers 
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process of its own; nobody reclaims this node
 }
 _THREAD_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how threads wait for each other
-SAME_STOP = 3.0  # seconds: Ray signals every process of a job, and `elmo run` passes its signal on
+SAME_STOP_SECONDS = 3.0  # Ray signals every process of a job, and `elmo run` passes its signal on
 NO_WORKERS = (
     "workers is 0; to train on a cluster, set workers in cluster.yaml to 1 or more, or "
     "ELMO_WORKERS (elmo submit --env ELMO_WORKERS=1)"
@@ -72,12 +72,14 @@ def session() -> Iterator[Any]:
     root = str(PACKAGE.parent)
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     old_handler = signal.getsignal(signal.SIGTERM)
-    env = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
+    job_environment = (
+        json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
+    )
     env_vars = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     env_vars |= {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
-    for name in env.get("env_vars", {}):  # a submitted job's own count; Ray refuses both
+    for name in job_environment.get("env_vars", {}):  # the job's own count; Ray refuses both
         env_vars.pop(name, None)
-    _start(ray, options | {"runtime_env": {"env_vars": env_vars}})
+    _start_ray(ray, options | {"runtime_env": {"env_vars": env_vars}})
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, old_handler)  # Ray has set its own
     try:
@@ -121,7 +123,7 @@ def map_tasks(
         enumerate(items),
         cluster=replace(cluster, gpu=False),
         label=label,
-        name=lambda numbered: name(numbered[1]),
+        name=lambda numbered_item: name(numbered_item[1]),
         unit="shards",
     ):
         results[number] = result
@@ -169,8 +171,8 @@ class _NumberedCall:
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
 
-    def __call__(self, numbered: tuple[int, Any]) -> tuple[int, Any]:
-        number, item = numbered
+    def __call__(self, numbered_item: tuple[int, Any]) -> tuple[int, Any]:
+        number, item = numbered_item
         return number, self.function(item)
 
 
@@ -242,11 +244,13 @@ def fit(
     folder = storage.absolute()
     # `max_failures` would also restart after an exception of the loop, such as bad input. Ray
     # counts a failure to start after each minute of waiting (on this machine, half a minute).
-    limits = FailureConfig(max_failures=0, controller_failure_limit=round(cluster.wait_minutes))
+    failure_config = FailureConfig(
+        max_failures=0, controller_failure_limit=round(cluster.wait_minutes)
+    )
     run_config = RunConfig(
         name=name,
         storage_path=str(folder.local or temporary_folder() / "ray-train"),
-        failure_config=limits,
+        failure_config=failure_config,
         worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": str(cluster.cpus)}},
     )
     scaling_config = ScalingConfig(
@@ -273,25 +277,25 @@ def fit(
             try:
                 return _call_stoppable(train, stop)
             except TrainingFailedError as error:
-                loss = _describe_loss(error)
-                if (newest := (folder / "checkpoints").folders()) != checkpoints:
-                    checkpoints, restarts_left = newest, cluster.restarts
+                lost_worker = _describe_lost_worker(error)
+                if (newest_checkpoints := (folder / "checkpoints").folders()) != checkpoints:
+                    checkpoints, restarts_left = newest_checkpoints, cluster.restarts
                 start_failure = getattr(error, "controller_failure", None)
-                is_loss = isinstance(start_failure, ray.exceptions.RayActorError | None)
-                if not (is_loss and restarts_left):
-                    count = f" after restart {cluster.restarts} without a new checkpoint"
+                is_worker_lost = isinstance(start_failure, ray.exceptions.RayActorError | None)
+                if not (is_worker_lost and restarts_left):
+                    restarts_text = f" after restart {cluster.restarts} without a new checkpoint"
                     raise ElmoError(
-                        f"{label}: {loss}{count if is_loss else ''}; find the cause in Ray's logs, "
-                        "add nodes, lower workers or raise wait_minutes, then run the same command "
-                        "again to resume"
+                        f"{label}: {lost_worker}{restarts_text if is_worker_lost else ''}; "
+                        "find the cause in Ray's logs, add nodes, lower workers or raise "
+                        "wait_minutes, then run the same command again to resume"
                     ) from error
-                say(f"{label}: {loss}; restarting from the newest checkpoint")
+                say(f"{label}: {lost_worker}; restarting from the newest checkpoint")
                 restarts_left -= 1
                 if start_failure is not None:
                     ray.shutdown()  # of workers that were lost at their start, it keeps the cores
 
 
-def _describe_loss(error: Exception) -> str:
+def _describe_lost_worker(error: Exception) -> str:
     """Return a few words about the lost worker for which Ray Train gave up, and the cause; raise
     an exception of the loop as it is."""
     failures = {
@@ -300,8 +304,10 @@ def _describe_loss(error: Exception) -> str:
     }
     for cause in failures.values():
         # Ray's error of a lost worker; the loss breaks the connections of the others: RuntimeError
-        is_loss = isinstance(cause, RuntimeError | OSError) or type(cause).__module__[:4] == "ray."
-        if not is_loss:
+        is_worker_lost = (
+            isinstance(cause, RuntimeError | OSError) or type(cause).__module__[:4] == "ray."
+        )
+        if not is_worker_lost:
             raise cause from None
     if not failures:
         cause = getattr(error, "controller_failure", error)
@@ -327,15 +333,15 @@ def has_cuda() -> bool:
 
 def _call_stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result:
     """Call `function` in a thread of its own; a first signal sets the flag `stop`, a SIGINT more
-    than `SAME_STOP` seconds later interrupts."""
+    than `SAME_STOP_SECONDS` later interrupts."""
     stop.unlink(missing_ok=True)
-    stopped_at = -SAME_STOP
+    stopped_at = -SAME_STOP_SECONDS
 
     def handle_signal(number: int, _: object) -> None:
         nonlocal stopped_at
         received_at = time.monotonic()
         if stop.exists():
-            if number == signal.SIGINT and received_at > stopped_at + SAME_STOP:
+            if number == signal.SIGINT and received_at > stopped_at + SAME_STOP_SECONDS:
                 raise KeyboardInterrupt
             return
         stopped_at = received_at
@@ -361,7 +367,7 @@ def _call_stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result
         stop.unlink(missing_ok=True)
 
 
-def _start(ray: Any, options: dict[str, Any]) -> None:
+def _start_ray(ray: Any, options: dict[str, Any]) -> None:
     """Start or reach Ray. On a busy machine its processes may be too slow the first time."""
     if (address := os.environ.get("RAY_ADDRESS", "")).startswith("http"):
         raise ElmoError(

@@ -43,7 +43,7 @@ SECTIONS: dict[str, list[click.Command]] = {
 }
 
 
-_MAX_HELP = 200  # characters of a command's first sentence, which is wrapped and not cut
+_MAX_HELP_CHARACTERS = 200  # of a command's first sentence, which is wrapped and not cut
 _PRINT_FUNCTIONS = ("echo", "run_cli")  # functions that write to standard output
 
 
@@ -82,7 +82,10 @@ class SectionedGroup(click.Group):
         for title, commands in {"Stages, in order": stage_commands, **SECTIONS}.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(str(item.name), item.get_short_help_str(_MAX_HELP)) for item in commands]
+                    [
+                        (str(item.name), item.get_short_help_str(_MAX_HELP_CHARACTERS))
+                        for item in commands
+                    ]
                 )
 
 
@@ -172,10 +175,10 @@ def _exit_with_message(error: Exception) -> None:
 
 def _printable_line(message: str) -> str:
     """Return a message on one line, without logins."""
-    from ..terminal.failures import printable
+    from ..terminal.failures import escape_control_characters
     from ..terminal.urls import without_credentials
 
-    return printable(without_credentials(message))
+    return escape_control_characters(without_credentials(message))
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:

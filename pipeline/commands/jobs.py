@@ -1,4 +1,4 @@
-"""The commands for a cluster: submit, and unused for what jobs left at a URL."""
+"""The commands for a cluster: `submit`, and `unused` for outputs that nothing uses."""
 
 import json
 import sys
@@ -43,7 +43,7 @@ def submit(
     from ..cluster.job import LOCK
 
     old_lock = Path(LOCK).read_bytes() if Path(LOCK).exists() else b""
-    client, job = cluster_jobs.submit(
+    client, job_id = cluster_jobs.submit(
         list(stages),
         address=address,
         folder=folder,
@@ -52,12 +52,12 @@ def submit(
         params=params_file,
         say=_print,
     )
-    code = _follow(client, job)
+    code = _follow_job(client, job_id)
     url = storage.storage_url()
     if code == 0 and command is None and url and folder in (None, url):
         from ..cluster import results
 
-        paths = results.copy_results(url, job, old_lock=old_lock)
+        paths = results.copy_results(url, job_id, old_lock=old_lock)
         _print(f"{len(paths)} results of the job copied here; the data stays at {url}")
     sys.exit(code)
 
@@ -78,29 +78,32 @@ def unused(remove: bool, as_json: bool) -> None:
     from elmo.errors import ElmoError
 
     from ..cluster import storage
-    from ..cluster import unused as outputs
+    from ..cluster import unused as unused_outputs
 
     url = storage.storage_url()
     if not url:
         raise ElmoError("cluster.yaml: storage is empty, so all outputs are here; set it to a URL")
-    report = outputs.find_unused(url)
+    report = unused_outputs.find_unused(url)
     if remove:
-        outputs.remove(url, report)
+        unused_outputs.remove(url, report)
     for name in report.outputs:
         click.echo(json.dumps({"output": f"{url}/{name}"}) if as_json else f"{url}/{name}")
     _print(f"{len(report.outputs)} unused outputs {'removed' if remove else 'found'}")
-    if report.unknown:
-        _print(f"{report.unknown} outputs of commits are not in DVC's cache and may be among these")
+    if report.unknown_count:
+        _print(
+            f"{report.unknown_count} outputs of commits are not in DVC's cache "
+            "and may be among these"
+        )
 
 
-def _follow(client: Any, job: str) -> int:
+def _follow_job(client: Any, job_id: str) -> int:
     """Print a job's log until it ends; return its exit code."""
     from ..cluster import submit as cluster_jobs
 
     try:
-        return cluster_jobs.follow_log(client, job)
+        return cluster_jobs.follow_log(client, job_id)
     except KeyboardInterrupt:
-        _print("\n".join([f"\n{job} continues:", *cluster_jobs.list_commands(client, job)]))
+        _print("\n".join([f"\n{job_id} continues:", *cluster_jobs.list_commands(client, job_id)]))
         sys.exit(130)
 
 

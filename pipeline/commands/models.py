@@ -233,11 +233,11 @@ def perplexity(
         click.echo(json.dumps(finite_result))
         return
     remark = unknown_words_remark(result["unk_rate"]) or f", {result['unk_rate']:.2%} unknown"
-    ends = f"{result['sentences']:,.0f} sentence end{'s' * (result['sentences'] != 1)}"
+    sentence_ends = f"{result['sentences']:,.0f} sentence end{'s' * (result['sentences'] != 1)}"
     click.echo(
         f"perplexity {result['average']:.2f} (forward {result['forward']:.2f}, "
         f"backward {result['backward']:.2f}) over {result['tokens']:,.0f} tokens and "
-        f"{ends}{remark}"
+        f"{sentence_ends}{remark}"
     )
 
 
@@ -266,7 +266,7 @@ def _read_lines(
     `ElmoError` names a line that is not UTF-8 or too long, or a text without any token.
     """
     name = getattr(source, "name", "-")
-    total = 0
+    token_count = 0
     for number, text in _read_texts(source, name, column):
         if progress is not None:
             progress.advance((len(text.encode()) + 1) / 1000)  # and the end of the line
@@ -280,9 +280,9 @@ def _read_lines(
                 f"{name}:{number}: the line has {count:,} tokens, more than {max_tokens:,}; write "
                 "one sentence per line"
             )
-        total += count
+        token_count += count
         yield sentences
-    if not total:
+    if not token_count:
         raise ElmoError(f"{name}: no sentences; the text is empty or blank")
 
 

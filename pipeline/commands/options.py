@@ -86,7 +86,7 @@ class _InputFolder(_Folder):
     def convert(self, value: Any, param: Any, ctx: Any) -> "Location":
         from ..cluster import storage
 
-        return storage.read_from(super().convert(value, param, ctx))
+        return storage.resolve_input(super().convert(value, param, ctx))
 
 
 OUTPUT_FOLDER = _Folder()
@@ -108,9 +108,9 @@ TEXT = _Text("rb")
 
 def print_done(line: str) -> None:
     """Print one line that says what a command has done; control characters in names are escaped."""
-    from ..terminal.failures import printable
+    from ..terminal.failures import escape_control_characters
 
-    click.echo(printable(line))
+    click.echo(escape_control_characters(line))
 
 
 PARAMS = click.option(

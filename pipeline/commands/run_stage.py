@@ -48,7 +48,7 @@ def _run_and_record(
     from elmo.io.records import digest
 
     from ..cluster import storage
-    from ..cluster.job import STORED
+    from ..cluster.job import POINTER_FILE
     from ..settings import params as settings
     from ..terminal.urls import without_credentials
 
@@ -71,8 +71,10 @@ def _run_and_record(
     values = storage.resolve_inputs(values, input_names, url)
     if stage.work and stage.work.kind == "folder":
         values["work"] = storage.resolve_work(values["work"], url)
-    is_auto = cluster is not None and stage.settles_precision and stage.settles_precision(values)
-    if cluster is not None and is_auto:
+    chooses_precision = (
+        cluster is not None and stage.settles_precision and stage.settles_precision(values)
+    )
+    if cluster is not None and chooses_precision:
         from ..settings.precision import with_chosen_precision
         from ..terminal.progress import log_detail
 
@@ -80,34 +82,41 @@ def _run_and_record(
             params, stage.name, cluster=cluster, work=values["work"], say=log_detail
         )
     output_name = stage.outputs[0].name
-    named_output = values[output_name]
+    project_output = values[output_name]
     if output_name in folders:
         inputs = {item.name: str(values[item.name]) for item in stage.inputs}
         depends = digest(
             [stage.name, stage.version, repr(getattr(params, stage.name, None)), inputs]
         )
         values[output_name] = storage.begin_output(
-            named_output, url, depends=depends, resumes=stage.resumes_in_output
+            project_output, url, depends=depends, resumes=stage.resumes_in_output
         )
-    if stage.reuses_output and named_output != values[output_name] and named_output.exists(STORED):
+    if (
+        stage.reuses_output
+        and project_output != values[output_name]
+        and project_output.exists(POINTER_FILE)
+    ):
         with suppress(NotFound):  # it is lost, so there is nothing to take over
-            values["previous_output"] = storage.read_from(named_output, url)
+            values["previous_output"] = storage.resolve_input(project_output, url)
     figures = stage.run(params=params, **values)
     summary = stage.summary(figures, values)
-    storage.publish_output(named_output, values[output_name], url)
-    if is_auto:
+    storage.publish_output(project_output, values[output_name], url)
+    if chooses_precision:
         from ..settings.precision import forget_precision
 
         forget_precision(values["work"], stage.name)
-    rounded = {  # to six digits, since people read and compare these numbers
+    rounded_figures = {  # to six digits, since people read and compare these numbers
         key: float(f"{value:.6g}") if isinstance(value, float) else value
         for key, value in figures.items()
     }
     if numbers is not None:
-        write_json(numbers, rounded)
+        write_json(numbers, rounded_figures)
     if metrics is not None:
-        names = stage.metrics or {key: key for key in rounded}
-        write_json(metrics, {name: rounded[key] for name, key in names.items() if key in rounded})
+        names = stage.metrics or {key: key for key in rounded_figures}
+        write_json(
+            metrics,
+            {name: rounded_figures[key] for name, key in names.items() if key in rounded_figures},
+        )
     return summary
 
 

@@ -19,7 +19,7 @@ def stage_command(stage: "Stage") -> click.Command:
         """Run the stage with what was read from the command line."""
         run_stage(stage, **arguments)
 
-    command: Callable[..., None] = add_cluster_settings(run) if stage.cluster else run
+    command: Callable[..., None] = add_cluster_settings(run) if stage.uses_cluster else run
     for option in (NUMBERS, METRICS, PARAMS):
         command = option(command)
     for argument in reversed([*stage.inputs, *stage.outputs, *filter(None, [stage.work])]):

@@ -125,13 +125,13 @@ def _model_of(store: "Location", digest: str) -> "Location":
     from elmo.io.location import Location
     from elmo.store import model_digest
 
-    from ..cluster.storage import read_from
+    from ..cluster.storage import resolve_input
 
     parents = Path(os.path.abspath(store.local)).parents[:2] if store.local else ()
     for home in (Path(), *parents):
         for config in sorted(home.glob("models/*/config.json")):
             if model_digest(config.parent) == digest:
-                return read_from(Location(config.parent))
+                return resolve_input(Location(config.parent))
     raise ElmoError(
         f"{store}: no folder models/ here or near it has model {digest[:12]}…; pass --model"
     )

@@ -155,7 +155,7 @@ def train(
         report=task_training.TrainProgress(),
     )
     record = train_examples(*data, out=out, store=store)
-    task_training.say_unfinished(out)
+    task_training.say_still_improving(out)
     task_training.say_linear_gain(out)
     figures = mean_over_seeds(list(record.scores.values()))
     print_done(f"task train: {out}: {task_training.format_scores(figures)} on dev")
@@ -235,7 +235,7 @@ def evaluate(
     """
     import json
 
-    from elmo.tasks.comparison import mean_over_seeds, report_seeds
+    from elmo.tasks.comparison import evaluate_seeds_by_label, mean_over_seeds
     from elmo.tasks.example_files import read_examples
     from elmo.tasks.record import read_task
 
@@ -254,7 +254,7 @@ def evaluate(
         task_training.warn_unknown_labels(
             record.kind, example_set, path=data, known_labels=record.labels
         )
-    tallies, scores_by_label = report_seeds(folder, example_set, device=device)
+    tallies, scores_by_label = evaluate_seeds_by_label(folder, example_set, device=device)
     scores = [tally.scores() for tally in tallies]
     figures = mean_over_seeds(scores)
     if as_json:

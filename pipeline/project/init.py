@@ -18,7 +18,7 @@ from elmo.model.config import model_location, read_config
 from elmo.settings import check_value
 
 from .. import PACKAGE
-from ..cluster.job import LINKS
+from ..cluster.job import CACHE_LINK_TYPES
 from ..settings import params, preset
 from ..text.input_files import InputFile, find_inputs
 from ..text.text_blocks import check_texts
@@ -27,9 +27,9 @@ from ..tracking.client import configured_uri
 TEMPLATE = PACKAGE / "project"
 
 
-_TUNED = "to be fine-tuned to your domain; nothing is pretrained"
-_PROSE = "English prose that comes with Python; pass your own with --text"
-_DOCSTRINGS = "the docstrings of a package; pass your own text with --domain"
+_FINE_TUNED_REMARK = "to be fine-tuned to your domain; nothing is pretrained"
+_PROSE_REMARK = "English prose that comes with Python; pass your own with --text"
+_DOCSTRINGS_REMARK = "the docstrings of a package; pass your own text with --domain"
 
 
 def create_project(
@@ -76,12 +76,12 @@ def create_project(
         if not os.path.lexists(folder / name):
             files[name] = (TEMPLATE / name).read_text(encoding="utf-8")
     files[".gitignore"] = _ignore_lines(folder / ".gitignore")
-    setup = _write(folder, files)
+    setup_text = _write(folder, files)
     return [
-        f"{', '.join(sorted(files))}; {setup}",
-        f"general text: {_listing(general_inputs) or _PROSE}",
-        *([f"model: {own_model[0]}, {_TUNED}"] if own_model is not None else []),
-        f"domain text: {_listing(domain_inputs) or _DOCSTRINGS}",
+        f"{', '.join(sorted(files))}; {setup_text}",
+        f"general text: {_describe_files(general_inputs) or _PROSE_REMARK}",
+        *([f"model: {own_model[0]}, {_FINE_TUNED_REMARK}"] if own_model is not None else []),
+        f"domain text: {_describe_files(domain_inputs) or _DOCSTRINGS_REMARK}",
     ]
 
 
@@ -93,7 +93,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> str:
         with tempfile.TemporaryDirectory(prefix=".init-", dir=folder) as parent:
             for name, content in files.items():
                 (Path(parent) / name).write_text(content, encoding="utf-8")
-            started = _start(folder)
+            status = _start_git_and_dvc(folder)
             for name in files:
                 os.replace(Path(parent) / name, folder / name)
     except BaseException as error:
@@ -103,9 +103,9 @@ def _write(folder: Path, files: Mapping[str, str]) -> str:
         if isinstance(error, OSError):  # a full disk, for one, names no file
             raise ElmoError(f"{folder}: cannot be written ({reason_of(error)})") from None
         raise
-    if started.startswith("git and DVC started"):
-        started += _commit(folder, files)
-    return started
+    if status.startswith("git and DVC started"):
+        status += _commit(folder, files)
+    return status
 
 
 def _find_texts(option: str, patterns: Sequence[str], column: str | None) -> list[InputFile]:
@@ -130,7 +130,7 @@ def _named_model(folder: Path, name: str) -> tuple[str, Tokenization]:
     ), config.tokenizer
 
 
-def _listing(inputs: Sequence[InputFile]) -> str:
+def _describe_files(inputs: Sequence[InputFile]) -> str:
     """Describe files; return "" if there are none."""
     if not inputs:
         return ""
@@ -167,9 +167,12 @@ def _settings(
             preset.apply_preset(preset_name, file)
         values: dict[str, dict[str, object]] = {"corpus": {}}
         if model is not None:
-            name, rules = model
+            name, tokenization = model
             values["pretrain"] = {"model": name}
-            values["tokenize"] = {"tokenizer": rules.name, "sentences": rules.sentences}
+            values["tokenize"] = {
+                "tokenizer": tokenization.name,
+                "sentences": tokenization.sentences,
+            }
         if general:
             values["corpus"]["general"] = general
         if general or model is not None:
@@ -212,9 +215,9 @@ def _ignore_lines(path: Path) -> str:
     return text + "\n" * (text != "" and not text.endswith("\n")) + "".join(new_lines)
 
 
-def _start(folder: Path) -> str:
+def _start_git_and_dvc(folder: Path) -> str:
     """Initialize git and DVC in `folder` if necessary; return what was started."""
-    created = []
+    new_tools = []
     has_dvc = os.path.lexists(folder / ".dvc")
     if has_dvc and not (folder / ".dvc" / "config").is_file():
         raise ElmoError(f"{folder / '.dvc'}: not a DVC folder (config is missing); delete it")
@@ -225,7 +228,7 @@ def _start(folder: Path) -> str:
             raise ElmoError(f"{folder}: is inside git's own files; choose a folder outside them")
         if git.returncode:
             _run(folder, "git", "init", "-q")
-            created.append("git")
+            new_tools.append("git")
     if not has_dvc:
         options = ["--no-scm"] if not has_git else []
         if has_git and not (folder / ".git").exists():
@@ -233,9 +236,9 @@ def _start(folder: Path) -> str:
         _run(folder, sys.executable, "-m", "dvc", "init", "-q", *options)
         # Nothing leaves this machine, whoever calls DVC here, and however.
         _run(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
-        _run(folder, sys.executable, "-m", "dvc", "config", "-q", *LINKS)
-        created.append("DVC")
-    return f"{' and '.join(created)} started" if created else "git and DVC exist"
+        _run(folder, sys.executable, "-m", "dvc", "config", "-q", *CACHE_LINK_TYPES)
+        new_tools.append("DVC")
+    return f"{' and '.join(new_tools)} started" if new_tools else "git and DVC exist"
 
 
 def _commit(folder: Path, files: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from elmo.errors import NotFound
 from .. import IN_RUN, tracking
 from .outcome import outcome_lines
 
-_DVC = """
+_DVC_PROGRAM = """
 import logging, sys
 from {package}.__main__ import open_streams
 open_streams()
@@ -25,7 +25,7 @@ logging.raiseExceptions = False  # no traceback if standard output is full
 from dvc.cli import main
 sys.exit(main(sys.argv[1:]))
 """
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def repro(arguments: Sequence[str]) -> int:
@@ -40,8 +40,8 @@ def repro(arguments: Sequence[str]) -> int:
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
     os.environ |= {"DVC_NO_ANALYTICS": "1", "PATH": path}
     targets = [word for word in arguments if not word.startswith("-")]
-    dvc = _DVC.format(package=__name__.split(".")[0])
-    code = _run([sys.executable, "-c", dvc, "repro", *arguments])
+    program = _DVC_PROGRAM.format(package=__name__.split(".")[0])
+    code = _run([sys.executable, "-c", program, "repro", *arguments])
     if code == 0 and not targets and "--dry" not in arguments:
         for line in outcome_lines():
             print(line, flush=True)
@@ -64,7 +64,7 @@ def _run(command: Sequence[str]) -> int:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGINT)
 
-    signals = [sig for sig in _STOPS if signal.getsignal(sig) != signal.SIG_IGN]
+    signals = [sig for sig in _STOP_SIGNALS if signal.getsignal(sig) != signal.SIG_IGN]
     handlers = {sig: signal.signal(sig, pass_on) for sig in signals}
     try:
         process = subprocess.Popen(

@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 
 
 def render(
-    params: ReportSettings, results: Results, embedder: "Embedder", *, curves: Path, pictures: Path
+    params: ReportSettings,
+    results: Results,
+    embedder: "Embedder",
+    *,
+    curves_file: Path,
+    pictures: Path,
 ) -> str:
     """Return the page as HTML, with everything in it.
 
-    `embedder` is the store's model, `curves` the picture of training, and the folder `pictures` has
-    a file NAME.png for each task.
+    `embedder` is the store's model, `curves_file` the picture of training, and the folder
+    `pictures` has a file NAME.png for each task.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -40,7 +45,7 @@ def render(
     page = environment.get_template("page.html").render(
         title=params.title,
         results=results,
-        curves=curves,
+        curves=curves_file,
         pictures=pictures,
         **find_neighbors(params, results.store, embedder),
     )

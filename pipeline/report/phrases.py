@@ -1,6 +1,6 @@
 """Phrases about figures, for the terminal and for the report's page."""
 
-UNKNOWN = 0.05  # share of unknown tokens from which a perplexity is shown with it
+NOTABLE_UNKNOWN_SHARE = 0.05  # share of unknown tokens from which a perplexity is shown with it
 ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
 SIMPLE = {
     "majority": "by the most frequent label",
@@ -24,7 +24,7 @@ def unknown_words_remark(rate: float | None) -> str:
 
     `rate` is the share of unknown tokens, which count as one word.
     """
-    if rate is None or rate < UNKNOWN:
+    if rate is None or rate < NOTABLE_UNKNOWN_SHARE:
         return ""
     return f" (too optimistic: {rate:.0%} of the tokens are unknown words)"
 

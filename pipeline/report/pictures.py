@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from .plots import BLUE, GREY, PALE, Curve, save
+from .plots import BLUE, GREY, PALE, Curve, save_figure
 from .results import Results
 
 
@@ -29,7 +29,7 @@ def draw_curves(results: Results, path: Path) -> None:
         _set_plain_ticks(axis)
         axis.legend(frameon=False)
     axes[0].set_ylabel("perplexity")
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _find_unigram_perplexities(results: Results) -> dict[str, float | None]:

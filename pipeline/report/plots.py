@@ -1,6 +1,6 @@
 """The plot of a task, and what all plots share; the report's are in `pictures.py`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from elmo.io.atomic import check_output  # noqa: E402
 
 BLUE, ORANGE, GREY, PALE = "#2b6cb0", "#dd6b20", "#a0aec0", "#90cdf4"
 Curve = dict[str, list[float]]
-MARK = "elmo-pipeline"  # what a PNG of ours names as its software
+SOFTWARE = "elmo-pipeline"  # that our PNG files name as their software
 
 
 def check_replaceable_plot(path: Path) -> None:
@@ -22,30 +22,37 @@ def check_replaceable_plot(path: Path) -> None:
 
     It is called before the work whose plot would overwrite it.
     """
-    check_output(path, pattern=rb"\x89PNG.*tEXtSoftware\0" + MARK.encode())
+    check_output(path, pattern=rb"\x89PNG.*tEXtSoftware\0" + SOFTWARE.encode())
 
 
-def draw_task(path: Path, curves: Curve, names: Mapping[str, str], *, score: str) -> None:
-    """Draw a task's score by epoch, one line for each way it was trained.
+def draw_task(
+    path: Path,
+    scores_by_arm: Mapping[str, Sequence[float]],
+    name_by_arm: Mapping[str, str],
+    *,
+    score_label: str,
+) -> None:
+    """Draw a task's score by epoch, one line for each arm: a way to train it.
 
-    `curves` holds the score of each epoch by way, `names` its label in the legend, `score` the
-    label of the axis.
+    The legend has the arms' names, the axis of scores `score_label`.
     """
     figure, axis = plt.subplots(figsize=(6, 3.6))
-    for (arm, values), color in zip(curves.items(), (BLUE, ORANGE), strict=False):
-        axis.plot(range(1, len(values) + 1), values, "o-", color=color, ms=3, label=names[arm])
-    axis.set(xlabel="epoch", ylabel=score)
+    for (arm, scores), color in zip(scores_by_arm.items(), (BLUE, ORANGE), strict=False):
+        axis.plot(
+            range(1, len(scores) + 1), scores, "o-", color=color, ms=3, label=name_by_arm[arm]
+        )
+    axis.set(xlabel="epoch", ylabel=score_label)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.grid(color="#edf2f7")
     axis.legend(frameon=False)
-    save(figure, path)
+    save_figure(figure, path)
 
 
-def save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
     """Write a figure as a PNG without its upper and right edges, and close it."""
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_axisbelow(True)
     figure.tight_layout()
-    figure.savefig(path, format="png", dpi=120, metadata={"Software": MARK})
+    figure.savefig(path, format="png", dpi=120, metadata={"Software": SOFTWARE})
     plt.close(figure)

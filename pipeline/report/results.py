@@ -116,13 +116,13 @@ def _curves(
         {name: _columns(folder / stage / f"{name}.tsv", COLUMNS[name]) for name in COLUMNS}
         for stage in ("pretrain", "finetune")
     )
-    lines = {"pretraining on general text": pretrain} if is_trained else {}
+    curves_by_label = {"pretraining on general text": pretrain} if is_trained else {}
     if not is_finetuned:
-        return lines
+        return curves_by_label
     heldout = finetune["heldout"]
     heldout["tokens"].insert(0, 0.0)
     heldout["average"].insert(0, scores["before"]["domain"]["average"])
-    return lines | {"fine-tuning on domain text": finetune}
+    return curves_by_label | {"fine-tuning on domain text": finetune}
 
 
 def _columns(path: Path, names: tuple[str, ...]) -> "Curve":

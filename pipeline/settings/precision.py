@@ -36,14 +36,14 @@ def choose_precision(choice: PrecisionChoice, *, setting: str, device: str, say:
     if device == "cuda" and not torch.cuda.is_available():
         return "bfloat16"
     speeds = machine_speed.measure_matrix_speeds(torch.device(device))
-    faster = machine_speed.choose_faster_precision(speeds)
+    precision = machine_speed.choose_faster_precision(speeds)
     factor = speeds.speedup("bfloat16", "float32")
-    times = f"{factor:.0f}" if factor >= 10 else f"{factor:.2g}"
+    speedup = f"{factor:.0f}" if factor >= 10 else f"{factor:.2g}"
     say(
-        f"{setting}: auto is {faster}: on this machine, matrix products are {times} × as "
+        f"{setting}: auto is {precision}: on this machine, matrix products are {speedup} × as "
         "fast in bfloat16 as in float32"
     )
-    return faster
+    return precision
 
 
 def with_chosen_precision(
@@ -62,25 +62,29 @@ def with_chosen_precision(
     section: Any = getattr(params, stage)
     if getattr(section, "model", ""):
         return params  # a model that is taken as it is computes nothing
-    holder = getattr(section, "training", section)
-    path = f"{stage}.training" if holder is not section else stage
+    training_section = getattr(section, "training", section)
+    path = f"{stage}.training" if training_section is not section else stage
     device = "cuda" if cluster.gpu else "cpu"
 
-    record = _record_name(stage)
+    record_file = _record_name(stage)
     previous_choice = None
-    if holder.precision == "auto" and work.exists(record) and work.folders():
-        previous_choice = work.read_record(record, AutoPrecision)
+    if training_section.precision == "auto" and work.exists(record_file) and work.folders():
+        previous_choice = work.read_record(record_file, AutoPrecision)
     if previous_choice is not None and previous_choice.device == device:
         precision = previous_choice.precision
         say(f"{path}.precision: auto is {precision}, like the unfinished work")
     else:
         precision = choose_precision(
-            holder.precision, setting=f"{path}.precision", device=device, say=say
+            training_section.precision, setting=f"{path}.precision", device=device, say=say
         )
-        if holder.precision == "auto":
-            work.write_json(record, {"precision": precision, "device": device})
-    holder = replace(holder, precision=precision)
-    new_section = replace(section, training=holder) if hasattr(section, "training") else holder
+        if training_section.precision == "auto":
+            work.write_json(record_file, {"precision": precision, "device": device})
+    training_section = replace(training_section, precision=precision)
+    new_section = (
+        replace(section, training=training_section)
+        if hasattr(section, "training")
+        else training_section
+    )
     new_params: Params = replace(params, **{stage: new_section})
     return new_params
 

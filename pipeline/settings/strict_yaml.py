@@ -23,8 +23,8 @@ def read_settings(path: Path, kind: type[Settings], *, complete: bool = False) -
     A missing key takes its field's default, unless the file must be `complete`.
     """
     reader = _Reader(path, complete)
-    built: Settings = reader.build(reader.root, kind, ())
-    return built
+    settings: Settings = reader.build(reader.root, kind, ())
+    return settings
 
 
 def parse_file(path: Path) -> Any:
@@ -62,9 +62,9 @@ class _Reader:
         if get_origin(bare_type) is dict:
             if not isinstance(value, dict):
                 self.refuse(keys, f"must be a section of names (or {{}}), found {_describe(value)}")
-            name_kind, item_type = get_args(bare_type)
+            key_type, item_type = get_args(bare_type)
             return {
-                self.check(str(name), name_kind, (*keys, name)): self.build(
+                self.check(str(name), key_type, (*keys, name)): self.build(
                     item, item_type, (*keys, name)
                 )
                 for name, item in value.items()
@@ -95,7 +95,7 @@ class _Reader:
         try:
             return kind(**field_values)
         except ElmoError as error:
-            self.refuse(keys, str(error), link=".")
+            self.refuse(keys, str(error), separator=".")
 
     def items(self, value: Any, kinds: tuple[Any, ...], keys: Keys) -> tuple[Any, ...]:
         """Return a sequence as a tuple."""
@@ -118,10 +118,10 @@ class _Reader:
         except ElmoError as error:
             self.refuse(keys, str(error).strip())
 
-    def refuse(self, keys: Keys, message: str, *, link: str = " ") -> NoReturn:
+    def refuse(self, keys: Keys, message: str, *, separator: str = " ") -> NoReturn:
         """Raise the error of a value, with its line."""
         line, values = 1, self.root
-        subject = f"{_dotted_name(keys)}{link}" if keys else ""
+        subject = f"{_dotted_name(keys)}{separator}" if keys else ""
         for name in keys:
             with suppress(AttributeError, KeyError, TypeError):  # a key that is not there
                 line, values = values.lc.data[name][0] + 1, values[name]

@@ -247,11 +247,11 @@ def _render_or_link(
         return _write_text(folder, text, files)
     all_versions = versions | {"results": str(STAGE.version)}
     try:
-        previous = read_corpus_manifest(Location(out)).texts[text]
-        is_whole = all(sha256(out / file.name) == file.sha256 for file in previous.inputs)
-        if is_whole and previous.rendered == all_versions:
+        previous_entry = read_corpus_manifest(Location(out)).texts[text]
+        is_whole = all(sha256(out / file.name) == file.sha256 for file in previous_entry.inputs)
+        if is_whole and previous_entry.rendered == all_versions:
             link_folder(out / text, folder / text)
-            return previous
+            return previous_entry
     except (ElmoError, OSError, KeyError):
         pass  # no corpus, or not a whole one: render it
     return structs.replace(_write_text(folder, text, files), rendered=all_versions)

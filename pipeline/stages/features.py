@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from elmo.store.layout import Layout
     from elmo.store.manifest import PartEntry, StoreManifest
 
-LARGE = 1_000_000_000  # bytes of vectors above which free space is checked
+LARGE_STORE_BYTES = 1_000_000_000  # bytes of vectors above which free space is checked
 THREADS = 4  # at most, that embed in one process: they share Python's lock
 
 STAGE = Stage(
@@ -39,7 +39,7 @@ STAGE = Stage(
     metrics={"tokens": "tokens", "bytes": "bytes"},
     product="vectors {out}",
     resumes_in_output=True,
-    cluster=True,
+    uses_cluster=True,
     reuses_output=True,
     settles_precision=lambda _: True,
 )
@@ -97,15 +97,15 @@ def run(
 def _check_room(out: Location, layout: "Layout", *, tokens: int, reusable_bytes: int) -> None:
     """Refuse a large store that can't fit on its disk, where `reusable_bytes` of it exist."""
     home = out.absolute().local
-    size = tokens * len(layout.contextual_layers) * layout.width
-    if home is None or size < LARGE:
+    size = tokens * len(layout.contextual_layers) * layout.vector_bytes
+    if home is None or size < LARGE_STORE_BYTES:
         return
     existing_folder = next(path for path in (home, *home.parents) if path.is_dir())
     free, human = shutil.disk_usage(existing_folder).free, progress.human_size
     if (size if layout.codec == "none" else size // 2) - reusable_bytes > free:
         raise ElmoError(
             f"{out}: {tokens:,} tokens need {human(size)}, but {human(free)} is free; set "
-            f'features.layers to "top" ({human(tokens * layout.width)}), name less text in '
+            f'features.layers to "top" ({human(tokens * layout.vector_bytes)}), name less text in '
             "corpus.domain, or set storage in cluster.yaml to a URL"
         )
 

@@ -38,7 +38,7 @@ STAGE = Stage(
     },
     product="model {out}",
     describe_score=lambda figures, started_from: describe_score(figures, started_from),
-    cluster=True,
+    uses_cluster=True,
     settles_precision=lambda arguments: _has_text_to_train_on(
         arguments["model"], arguments["domain"]
     ),

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from elmo.data.arrays import Int64s
-from elmo.data.manifest import Dropped
+from elmo.data.manifest import DroppedText
 from elmo.data.tokenizer import installed_tokenization
 from elmo.errors import ElmoError
 from elmo.io.location import Location
@@ -39,8 +39,8 @@ from ..text.shard_builder import keep_lines
 from ..text.text_hashes import Hashes, hash_strings
 from .tokenize import plan_text, run_tasks
 
-_SAMPLES = 20  # at most, of what a filter leaves out
-_SAMPLE = 200  # characters of each, at most
+_MAX_SAMPLES = 20  # at most, of what a filter leaves out
+_MAX_SAMPLE_CHARACTERS = 200  # characters of each, at most
 _FAULTS = {  # what no filter leaves out, by a pattern of what stands between spaces
     # UTF-8 that was read as Latin-1 or Windows-1252, and characters that were lost before.
     "mojibake": "[ÂÃâ][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|\ufffd",
@@ -49,7 +49,7 @@ _FAULTS = {  # what no filter leaves out, by a pattern of what stands between sp
     r"|</\w+>|&(amp|gt|lt|nbsp|quot|#\d+);|\]\(\w+:|^```",
 }
 _SHARES = (0.1, 0.5, 0.9, 0.99, 1.0)  # of documents, whose largest size is given
-_PARTS = (0.01, 0.1, 0.5, 1.0)  # of the text, whose distinct words are counted
+_TEXT_SHARES = (0.01, 0.1, 0.5, 1.0)  # of the text, whose distinct words are counted
 _SETTINGS: dict[str, tuple[str, Any, Any]] = {  # as in `FILTERS`
     "near_copy": ("near_duplicates", 0.0, 0.3),
     "repeated_line": ("repeated_lines", 0, 10),
@@ -112,7 +112,7 @@ def inspect_text(
     choices = _choose_by_reason(contents, pieces, new_params)
     passages = [of_piece.passages for of_piece in contents]
     hashes, counts = count_lines(passages)
-    order = np.argsort(-counts, kind="stable")[:_SAMPLES]
+    order = np.argsort(-counts, kind="stable")[:_MAX_SAMPLES]
     repeated_hashes = hashes[order[counts[order] >= new_params.repeated_lines]]
     repeated_lines = find_repeated_lines(passages, document_count=new_params.repeated_lines)
     places = {place for _, samples in choices.values() for pair in samples for place in pair}
@@ -147,7 +147,7 @@ def inspect_text(
         "scripts": dict(scripts.most_common()),
         "quality": summarize([of_piece.quality for of_piece in contents]),
         "findings": [
-            _describe(reason, samples, left_out.get(reason, Dropped(0, 0)), new_params, is_on)
+            _describe(reason, samples, left_out.get(reason, DroppedText(0, 0)), new_params, is_on)
             for reason, samples in samples_by_reason.items()
         ],
     }
@@ -160,7 +160,7 @@ def _choose_by_reason(
     exact = [of_piece.passages.exact for of_piece in contents]
     near_documents = [of_piece.passages.near_documents for of_piece in contents]
     near_originals = find_originals(near_documents, similarity=new_params.near_duplicates)
-    filtered = [
+    filtered_lines = [
         find_filtered(of_piece.documents, new_params, piece.divided_bytes)
         for of_piece, piece in zip(contents, pieces, strict=True)
     ]
@@ -173,7 +173,7 @@ def _choose_by_reason(
     return {
         "copy": (copies, copy_samples),
         "near_copy": _choose([part.lines for part in near_documents], near_originals),
-        **{reason: _choose([part[reason] for part in filtered]) for reason in FILTERS},
+        **{reason: _choose([part[reason] for part in filtered_lines]) for reason in FILTERS},
         **{name: _choose([of_piece.faults[name] for of_piece in contents]) for name in _FAULTS},
     }
 
@@ -181,7 +181,7 @@ def _choose_by_reason(
 def _describe(
     reason: str,
     samples: Sequence[Sequence[Sample]],
-    count: Dropped,
+    count: DroppedText,
     new_params: TokenizeSettings,
     is_on: Mapping[str, bool],
 ) -> dict[str, Any]:
@@ -211,14 +211,16 @@ def examine_piece(piece: Piece) -> PieceContents | ElmoError:
         if block.records is None:
             quality.add_lines(block.text)
         if len(rows.ids):
-            quality.add(rows.distinct, rows.ids, rows.counts, rows.hashes)
+            quality.add(rows.distinct_stretches, rows.ids, rows.counts, rows.hashes)
             line_of = np.repeat(np.arange(len(rows.counts)), rows.counts)
             for name, pattern in _FAULTS.items():
-                has_fault = pc.match_substring_regex(rows.distinct, pattern).to_numpy(False)
+                has_fault = pc.match_substring_regex(rows.distinct_stretches, pattern).to_numpy(
+                    False
+                )
                 lines = first_line + np.unique(line_of[has_fault[rows.ids]])
                 faults[name].append(np.stack([lines, lines + 1], 1))
             ids, first_places = np.unique(rows.ids, return_index=True)
-            words.append(hash_strings(rows.distinct)[ids])
+            words.append(hash_strings(rows.distinct_stretches)[ids])
             places.append(word_count + first_places)
             word_count += len(rows.ids)
 
@@ -244,7 +246,7 @@ def _count_words(contents: Sequence[PieceContents]) -> list[tuple[int, int]]:
     places = [p.places + end - p.word_count for p, end in zip(contents, ends.tolist(), strict=True)]
     words = np.concatenate([of_piece.words for of_piece in contents])
     _, firsts = _find_first(words, np.concatenate(places))
-    counts = [math.ceil(part * int(ends[-1])) for part in _PARTS]
+    counts = [math.ceil(part * int(ends[-1])) for part in _TEXT_SHARES]
     return [(count, int((firsts < count).sum())) for count in counts]
 
 
@@ -282,7 +284,7 @@ def _choose(
     lines = np.concatenate(ranges)
     is_left_out = np.ones(len(lines), bool) if originals is None else originals >= 0
     numbers = np.flatnonzero(is_left_out)
-    numbers = numbers[:: max(1, -(-len(numbers) // _SAMPLES))]  # spread over the text
+    numbers = numbers[:: max(1, -(-len(numbers) // _MAX_SAMPLES))]  # spread over the text
     pairs = np.stack([numbers] if originals is None else [numbers, originals[numbers]], 1)
     samples = [
         tuple((int(pieces[n]), (int(lines[n, 0]), int(lines[n, 1]))) for n in pair)
@@ -333,6 +335,6 @@ def sample_piece(
 def _read_sample(block: DocumentBlock, begin: int, end: int) -> Sample:
     """Return the file of a block, and the beginning of its lines `begin` to `end` on one line."""
     start = int(block.lines[0][begin])
-    stop = min(int(block.lines[1][end - 1]), start + 8 * _SAMPLE)
+    stop = min(int(block.lines[1][end - 1]), start + 8 * _MAX_SAMPLE_CHARACTERS)
     text = " ".join(block.text[start:stop].decode("utf-8", "ignore").split())
-    return {"file": block.file, "text": text[:_SAMPLE]}
+    return {"file": block.file, "text": text[:_MAX_SAMPLE_CHARACTERS]}

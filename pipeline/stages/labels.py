@@ -32,7 +32,7 @@ _MARKUP = re.compile(
     r":[\w:.+-]+:`~?(?P<role>[^`]*)`|``(?P<literal>[^`]*)``|`(?P<link>[^`<]*?)\s*<[^`>]*>`_*"
     r"|`(?P<name>[^`]*)`_?|(?<!\w)\*\*?(?P<emphasis>\w[^*]*)\*\*?(?!\w)|\s*\[[\w\s]+\]_"
 )
-_FILES = ("manifest.json", "train.jsonl", "dev.jsonl", "test.jsonl")
+_MARKER_FILES = ("manifest.json", "train.jsonl", "dev.jsonl", "test.jsonl")
 _CODE = ("role", "literal", "name")
 
 LabelledSentence = tuple[tuple[str, ...], tuple[str, ...]]  # tokens and their BIO tags
@@ -57,9 +57,9 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
     in one file, and no sentence comes twice. Of more sentences than asked for, those with the
     lowest hashes are taken, so asking for more keeps the earlier ones.
     """
-    check_folder(Location(out), required=_FILES, pattern="", kind="labels")
+    check_folder(Location(out), required=_MARKER_FILES, pattern="", kind="labels")
     if not params.package:
-        with new_folder(Location(out), required=_FILES, pattern="", kind="labels") as folder:
+        with new_folder(Location(out), required=_MARKER_FILES, pattern="", kind="labels") as folder:
             _write_manifest(folder, ())
         return {}
     size_by_split = {"train": params.train, "dev": params.dev, "test": params.test}
@@ -77,7 +77,7 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
                 continue
             known_tokens.add(tokens)
             sentences[tokens, tags] = hashlib.sha256(" ".join(tokens).encode()).hexdigest()
-    with new_folder(Location(out), required=_FILES, pattern="", kind="labels") as folder:
+    with new_folder(Location(out), required=_MARKER_FILES, pattern="", kind="labels") as folder:
         for split, sentences in by_split.items():
             rows = sorted(sentences, key=sentences.__getitem__)[: size_by_split[split]]
             if not rows:
@@ -93,7 +93,7 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
             counts[f"{split}_sentences"] = len(rows)
             counts["tokens"] += sum(len(tokens) for tokens, _ in rows)
             counts["code"] += sum(tag == "B-CODE" for _, tags in rows for tag in tags)
-        _write_manifest(folder, sorted(_FILES[1:]))
+        _write_manifest(folder, sorted(_MARKER_FILES[1:]))
     return dict(counts)
 
 

@@ -14,7 +14,7 @@ from elmo.train.perplexity import OnWindow
 from ..terminal.progress import Progress, log_detail, say, show_activity
 
 FILE = "live.json"  # in the run's folder
-SILENCE = 40.0  # seconds without figures after which the terminal says so
+SILENCE_SECONDS = 40.0  # without figures after which the terminal says so
 _DISK_POLL, _URL_POLL = 0.5, 2.0  # seconds between reads of the report: on a disk, at a URL
 
 
@@ -88,15 +88,15 @@ def show_reports(stage: str, folder: Location, stop: threading.Event) -> None:
         progress: Progress | None = None
         while not stop.wait(poll_seconds(folder)):
             text = read_newest(folder)
-            seconds = time.monotonic()
+            time_now = time.monotonic()
             if text in ("", last_text):
-                if seconds - said_at > SILENCE:
-                    said_at = seconds
+                if time_now - said_at > SILENCE_SECONDS:
+                    said_at = time_now
                     guess = "evaluating or saving" if progress else "still starting"
                     reason = activity or f"{guess}, or a machine is busy or does not answer"
-                    say(f"{stage}: no progress for {seconds - heard_at:.0f} s: {reason}")
+                    say(f"{stage}: no progress for {time_now - heard_at:.0f} s: {reason}")
                 continue
-            last_text, heard_at, said_at = text, seconds, seconds
+            last_text, heard_at, said_at = text, time_now, time_now
             figures = json.loads(text)
             activity = _activity(figures)
             if figures["kind"] != "train":
@@ -114,7 +114,7 @@ def show_reports(stage: str, folder: Location, stop: threading.Event) -> None:
                     tokens_left = figures["seconds_left"] * figures["tokens_per_second"]
                     bar = Progress(stage, tokens + tokens_left, unit="tokens", completed=tokens)
                     progress = stack.enter_context(bar)
-                progress.reach(tokens, _format_note(figures, heldout_note))
+                progress.set_completed(tokens, _format_note(figures, heldout_note))
 
 
 def _activity(figures: Mapping[str, Any]) -> str:

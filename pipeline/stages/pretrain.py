@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .training import PreparedJob, RunSettings
 
-_UNCHANGED = "skipped: the trained model is used unchanged"
+_UNCHANGED_SUMMARY = "skipped: the trained model is used unchanged"
 
 STAGE = Stage(
     name="pretrain",
@@ -36,7 +36,7 @@ STAGE = Stage(
         "perplexity_lower_better": "heldout_perplexity",
         "times_below_unigram_higher_better": "times_below_unigram",
     },
-    cluster=True,
+    uses_cluster=True,
     settles_precision=lambda _: True,
 )
 
@@ -68,7 +68,7 @@ class PretrainJob:
         training = settings.training
         config = ModelShape(**asdict(self.network), input_words=None)
         characters, vocabulary = _read_vocabulary(self.vocab)
-        bilm = BiLM(config, characters=characters.size)
+        bilm = BiLM(config, character_count=characters.size)
         bilm.reset_parameters(training.seed)
         job = TrainingJob(
             bilm=bilm,
@@ -179,8 +179,8 @@ def _copy_named_model(
 def summary(figures: dict[str, float]) -> str:
     """Return the line that the stage prints, from the `figures` of `run`: held-out perplexity."""
     if "heldout_perplexity" not in figures:
-        return f"{_UNCHANGED}; it has no softmax, so no perplexity"
-    prefix = "" if "steps" in figures else f"{_UNCHANGED}; "
+        return f"{_UNCHANGED_SUMMARY}; it has no softmax, so no perplexity"
+    prefix = "" if "steps" in figures else f"{_UNCHANGED_SUMMARY}; "
     text = f"{prefix}held-out perplexity {figures['heldout_perplexity']:.1f}"
     remark = unknown_words_remark(figures.get("heldout_unk_rate"))
     if "times_below_unigram" not in figures:

@@ -81,7 +81,9 @@ def run(
                 picture = folder / "curves.png"
                 draw_curves(results, picture)
                 embedder = Embedder.load(local_model, device="cpu")
-                page = render(params, results, embedder, curves=picture, pictures=curves / "tasks")
+                page = render(
+                    params, results, embedder, curves_file=picture, pictures=curves / "tasks"
+                )
                 (folder / "index.html").write_text(page, encoding="utf-8")
             log.log_artifact(out / "index.html")
     return {"tasks": len(tasks)}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Numbers = dict[str, Any]  # all numbers of a stage, by name, or by arm and name
-NUMBERS: Any = dict[str, float | None | dict[str, float | None]]  # their type in a file
+NUMBERS_TYPE: Any = dict[str, float | None | dict[str, float | None]]  # their type in a file
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Stage:
     """The folder where a killed run leaves its finished pieces; None: the stage takes seconds."""
     resumes_in_output: bool = False
     """Whether a killed run's finished pieces at a URL lie in the output, and are taken up there."""
-    cluster: bool = False
+    uses_cluster: bool = False
     """Whether its work is divided among processes, on this machine or on a cluster."""
     reuses_output: bool = False
     """Whether it takes pieces from the output that it replaces: at a URL it is given that one's
@@ -63,5 +63,5 @@ class Stage:
     settles_precision: Callable[[Mapping[str, Any]], bool] | None = None
     """Tells, given its arguments, whether `precision: auto` is replaced by the faster one here
     before it runs; None: it has no precision."""
-    numbers: Any = NUMBERS
+    numbers: Any = NUMBERS_TYPE
     """The type of its numbers, by which they are read from their file."""

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ..tracking import Run
 
 
-def parse_pairs(option: str, parts: Iterable[str]) -> dict[str, str]:
+def parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     """Parse `NAME=VALUE` texts into a dict; `option` is where they come from, for errors."""
     pairs = {}
-    for part in parts:
-        name, _, value = map(str.strip, part.partition("="))
+    for text in texts:
+        name, _, value = map(str.strip, text.partition("="))
         if not name or not value or name in pairs:
-            raise ElmoError(f"{option} must be NAME=VALUE, found {part!r}; give each name once")
+            raise ElmoError(f"{option} must be NAME=VALUE, found {text!r}; give each name once")
         pairs[name] = value
     return pairs
 
@@ -60,7 +60,7 @@ def read_labelled_files(
     }
 
 
-def say_unfinished(folder: Path, *, name: str = "") -> None:
+def say_still_improving(folder: Path, *, name: str = "") -> None:
     """Say which seeds of the trained task in `folder` had their best epoch at the end; the lines
     begin with `name`, the folder by default."""
     from elmo.tasks.comparison import seeds_still_improving
@@ -189,14 +189,14 @@ class TrainProgress:
         name: str = "",
         show: Callable[[int, int, str], None] | None = None,
     ) -> None:
-        self._name, self._seed, self._best = name, 0, -1.0
+        self._name, self._seed, self._best_score = name, 0, -1.0
         self._open_run, self._show = open_run, show
 
     def __call__(self, event: str, figures: dict[str, float]) -> None:
         """Report a seed or an epoch."""
         log = self._open_run() if self._open_run is not None else None
         if event == "seed":
-            self._seed, self._best = int(figures["seed"]), -1.0
+            self._seed, self._best_score = int(figures["seed"]), -1.0
             return
         if log is not None:
             log.log_metrics(name_by_seed(figures, self._seed), step=int(figures["epoch"]))
@@ -206,8 +206,8 @@ class TrainProgress:
         metric, score = next(iter(scores.items()))
         if self._show is not None:
             self._show(self._seed, int(figures["epoch"]), f"{metric} {score:.3f}")
-        remark = ", best so far" if score > self._best else ""
-        self._best = max(self._best, score)
+        remark = ", best so far" if score > self._best_score else ""
+        self._best_score = max(self._best_score, score)
         prefix = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
         show_line = say if log is None else log_detail
         show_line(f"{prefix}: loss {figures['loss']:.4g}, {format_scores(scores)}{remark}")

@@ -37,7 +37,7 @@ from .task_training import (
     read_labelled_files,
     say_linear_gain,
     say_remark,
-    say_unfinished,
+    say_still_improving,
     train_variant,
     warn_unknown_labels,
 )
@@ -80,7 +80,7 @@ STAGE = Stage(
     | {"gain_over_without_elmo_higher_better": "gain"},
     describe_score=lambda figures, _: score_text(figures),
     work=replace(WORK, kind="path"),
-    cluster=True,
+    uses_cluster=True,
 )
 
 
@@ -157,7 +157,7 @@ def run(
                     bar=bar,
                     open_run=open_run,
                 )
-        bar.reach(epochs, "simple baselines")
+        bar.set_completed(epochs, "simple baselines")
         encode = Embedder.load(model, device="cpu").encode_types
         baselines = score_baselines(params.kind, data, encode)
         tallies |= {name: [tally] for name, tally in baselines.items()}
@@ -180,7 +180,7 @@ def _draw_curves(
     _write_curve(curve, curves)
     picture.parent.mkdir(parents=True, exist_ok=True)
     with new_file(picture) as file:
-        plots.draw_task(file, curves, ARMS, score=f"best {metric} on dev so far")
+        plots.draw_task(file, curves, ARMS, score_label=f"best {metric} on dev so far")
 
 
 def summary(figures: Mapping[str, Any]) -> str:
@@ -244,7 +244,9 @@ def _train(
     start_count, arm = bar.completed, f"{ARMS[out.name]}, "
 
     def show(seed: int, epoch: int, score: str) -> None:
-        bar.reach(start_count + seed * settings.epochs + epoch, f"{arm}seed {seed}, {score}")
+        bar.set_completed(
+            start_count + seed * settings.epochs + epoch, f"{arm}seed {seed}, {score}"
+        )
 
     train_variant(
         out,
@@ -258,9 +260,9 @@ def _train(
         report=TrainProgress(open_run, name=arm, show=show),
     )
     name = f"{bar.label.removeprefix('tasks ')}, {ARMS[out.name]}"
-    say_unfinished(out, name=name)
+    say_still_improving(out, name=name)
     say_linear_gain(out, name=name)
-    bar.reach(start_count + params.seeds * settings.epochs, f"{arm}on the test file")
+    bar.set_completed(start_count + params.seeds * settings.epochs, f"{arm}on the test file")
     tallies = evaluate_seeds(out, data["test"], device=device, work=out.parent.parent)
     scores = [tally.scores() for tally in tallies]
     figures = mean_over_seeds(scores)

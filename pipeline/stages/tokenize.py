@@ -44,7 +44,7 @@ from ..text.copies import (
     find_passages,
     find_repeated_lines,
 )
-from ..text.held_out import MIN_HELD_OUT, choose_held_out_rule
+from ..text.held_out import MIN_HELD_OUT_TOKENS, choose_held_out_rule
 from ..text.input_files import InputFile, check_inputs, raise_all
 from ..text.pieces import Piece, Ranges, number_pieces, piece_bytes, plan_pieces
 from ..text.shard_builder import (
@@ -62,8 +62,8 @@ from .stage import OUT, Argument, Numbers, Stage
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-_REQUIRED = ("manifest.json",)
-_EXTRA = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
+_REQUIRED_FILES = ("manifest.json",)
+_EXTRA_FILES_PATTERN = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
 _FEW_HELD_OUT = "too few to measure perplexity reliably: raise tokenize.heldout"
 _PHRASES = {  # the summary's phrase for each reason to leave out lines
     "short": "as documents under tokenize.min_bytes",
@@ -99,7 +99,7 @@ STAGE = Stage(
     summary=lambda figures, _: summary(figures),
     metrics={"tokens": "tokens"},
     resumes_in_output=True,
-    cluster=True,
+    uses_cluster=True,
     reuses_output=True,
 )
 
@@ -192,7 +192,7 @@ def summary(figures: dict[str, float]) -> str:
     remarks = [
         f"{figures['tokens']:,} tokens in {sentences:,} sentences, {figures['shards']} shards"
     ]
-    if heldout_tokens < MIN_HELD_OUT:
+    if heldout_tokens < MIN_HELD_OUT_TOKENS:
         remarks.append(f"only {heldout_tokens:,} tokens are held out, {_FEW_HELD_OUT}")
     for reason, phrase in _PHRASES.items():
         if size := figures.get(f"dropped_{reason}_bytes", 0):
@@ -228,7 +228,7 @@ def tokenize(
     `keep` names columns of records that are kept beside the sentences. `tokenization` is a version
     of the tokenizer (default: the installed one).
     """
-    check_folder(out, required=_REQUIRED, pattern=_EXTRA, kind="shards")
+    check_folder(out, required=_REQUIRED_FILES, pattern=_EXTRA_FILES_PATTERN, kind="shards")
     tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
@@ -251,9 +251,14 @@ def tokenize(
             phrases = [phrase for reason, phrase in _PHRASES.items() if reason in account.left_out]
             problem = f"all is left out {', '.join(phrases)}" if phrases else "only white space"
             raise ElmoError(f"{inputs[0].url}: the text has no tokens, {problem}")
-        counts, report = account.counts(), quality.summarize([result.quality for result in results])
+        counts, text_quality = (
+            account.counts(),
+            quality.summarize([result.quality for result in results]),
+        )
         shards = _list_shards(pieces, results)
-        with output_location(out, required=_REQUIRED, pattern=_EXTRA, kind="shards") as folder:
+        with output_location(
+            out, required=_REQUIRED_FILES, pattern=_EXTRA_FILES_PATTERN, kind="shards"
+        ) as folder:
             previous_files = {e.file for result in previous_results.values() for e in result.shards}
             new_files = {entry.file for entry in shards} - previous_files
             if pieces_folder != folder:
@@ -275,10 +280,10 @@ def tokenize(
                 ),
                 counts=counts,
                 inputs=files,
-                quality=report,
+                quality=text_quality,
             )
         pieces_folder.delete_all(piece.result_name for piece in pieces)
-    return _metrics(counts, report, shards)
+    return _metrics(counts, text_quality, shards)
 
 
 def plan_text(
@@ -376,9 +381,9 @@ def _list_shards(pieces: Sequence[Piece], results: Sequence[PieceResult]) -> lis
     sentences = accumulate((result.accounting.sentences for result in results), initial=0)
     documents = accumulate((result.accounting.document_ids for result in results), initial=0)
     entries = [
-        entry.published(
+        entry.with_corpus_position(
             sentences=sentence,
-            documents=piece.spans[0].document if piece.rule.documents == "file" else document,
+            documents=piece.spans[0].file_number if piece.rule.documents == "file" else document,
         )
         for piece, result, sentence, document in zip(
             pieces, results, sentences, documents, strict=False
@@ -389,9 +394,11 @@ def _list_shards(pieces: Sequence[Piece], results: Sequence[PieceResult]) -> lis
 
 
 def _metrics(
-    counts: ShardsCounts, report: TextQuality, shards: Sequence[ShardEntry]
+    counts: ShardsCounts, text_quality: TextQuality, shards: Sequence[ShardEntry]
 ) -> dict[str, float]:
-    numbers = {name: value for name, value in report.items() if isinstance(value, int | float)}
+    numbers = {
+        name: value for name, value in text_quality.items() if isinstance(value, int | float)
+    }
     return {
         "documents": counts.documents,
         "sentences": counts.sentences,

@@ -31,7 +31,7 @@ from elmo.train.step import WorkerGroup
 
 from .. import tracking
 from ..cluster import workers as ray_cluster
-from ..cluster.job import JOB
+from ..cluster.job import JOB_VARIABLE
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..terminal.progress import log_detail
@@ -41,7 +41,7 @@ from .stage import Stage
 
 TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
 
-_BEFORE, _STOP = "before.json", "stop-"  # names of files in a run's folder
+_FIGURES_BEFORE_FILE, _STOP_FLAG_PREFIX = "before.json", "stop-"  # names of files in a run's folder
 _REPORTS = ("train", "heldout")  # the kinds of reports that have a curve, KIND.tsv
 
 
@@ -140,7 +140,7 @@ def train(
         settings = RunSettings(
             stage=stage.name,
             folder=folder,
-            stop=Flag(folder, f"{_STOP}{uuid.uuid4().hex[:8]}"),
+            stop=Flag(folder, f"{_STOP_FLAG_PREFIX}{uuid.uuid4().hex[:8]}"),
             out=out,
             training=training,
             checkpointing=CheckpointSettings(minutes=cluster.checkpoint_minutes, keep=cluster.keep),
@@ -211,7 +211,7 @@ def _check_outputs(out: Location, curves: Path) -> None:
 def _delete_leftovers(folder: Location) -> None:
     """Delete what a killed start left in the run's folder, except checkpoints."""
     for name in folder.names():
-        if name.startswith(_STOP):
+        if name.startswith(_STOP_FLAG_PREFIX):
             folder.delete(name)
     if folder.local:
         sweep(folder.local)
@@ -241,7 +241,7 @@ def _train_on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) ->
 def _name_training(settings: RunSettings) -> str:
     """Return the training's name for Ray's dashboard, which people may share: the stage, the job or
     project, and the folder of its work in progress."""
-    project = re.sub(r"[^\w-]", "_", os.environ.get(JOB) or Path.cwd().name)
+    project = re.sub(r"[^\w-]", "_", os.environ.get(JOB_VARIABLE) or Path.cwd().name)
     return f"{settings.stage}-{project}-{settings.folder.folder_name[:8]}"
 
 
@@ -262,7 +262,7 @@ def _discard_if_nothing_saved(folder: Location) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if not folder.folders() and not folder.exists(_BEFORE):
+        if not folder.folders() and not folder.exists(_FIGURES_BEFORE_FILE):
             folder.remove()
         raise
 
@@ -355,9 +355,14 @@ def _measure_once(
     Only the first worker needs and reads them.
     """
     is_first_worker = workers.rank == 0
-    if workers.sum_over_workers([float(is_first_worker and folder.exists(_BEFORE))])[0] > 0:
-        return folder.read_record(_BEFORE, TextFigures) if is_first_worker else {}
+    if (
+        workers.sum_over_workers([float(is_first_worker and folder.exists(_FIGURES_BEFORE_FILE))])[
+            0
+        ]
+        > 0
+    ):
+        return folder.read_record(_FIGURES_BEFORE_FILE, TextFigures) if is_first_worker else {}
     figures = compute()
     if is_first_worker:
-        folder.write_json(_BEFORE, figures)
+        folder.write_json(_FIGURES_BEFORE_FILE, figures)
     return figures

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
 from elmo.data.manifest import SPLITS, ShardEntry
 from elmo.data.shards import Shards, open_shard_at
-from elmo.data.vocabulary import MARKS, NOT_WORDS
+from elmo.data.vocabulary import NOT_WORDS, SPECIAL_WORDS
 from elmo.errors import ElmoError
 from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location, in_parallel
@@ -29,8 +29,8 @@ from ..terminal.failures import catch_read_errors
 from ..text.work_folder import work_folder
 from .stage import OUT, Argument, Stage
 
-_FILES = ("words.txt", "characters.json")  # that mark a folder as this stage's output
-_EXTRA_FILE = r"counts\.txt"
+_MARKER_FILES = ("words.txt", "characters.json")  # that mark a folder as this stage's output
+_EXTRA_FILE_PATTERN = r"counts\.txt"
 _TYPES_AT_A_TIME = 4_000_000  # whose characters are counted at a time
 
 STAGE = Stage(
@@ -42,7 +42,7 @@ STAGE = Stage(
     run=lambda params, **arguments: run(params=params.vocab, **arguments),
     summary=lambda figures, _: summary(figures),
     metrics={"words": "words", "heldout_covered_share_higher_better": "heldout_coverage"},
-    cluster=True,
+    uses_cluster=True,
 )
 
 
@@ -75,7 +75,7 @@ def run(
         raise ElmoError(
             f"vocab.max_words must be 0 (no limit) or 4 or more, found {params.max_words}"
         )
-    check_folder(out, required=_FILES, pattern=_EXTRA_FILE)
+    check_folder(out, required=_MARKER_FILES, pattern=_EXTRA_FILE_PATTERN)
     if out.exists("characters.json"):
         with refuse_foreign_output(str(out)), local_folder(out) as old_folder:
             Characters.load(old_folder / "characters.json")
@@ -87,24 +87,25 @@ def run(
                 f"vocab.min_count {params.min_count} removes every word of {shards}; lower it"
             )
         boundaries = pa.array([SENTENCE_BEGIN, SENTENCE_END])
-        known_tokens = int(counts.sum()) + _count_covered(train, boundaries)
+        known_tokens = int(counts.sum()) + _count_known_tokens(train, boundaries)
         mark_counts = [train.sentences, train.sentences, train.tokens - known_tokens]
-        lines = pa.concat_arrays([pa.array([*MARKS]), words])
+        lines = pa.concat_arrays([pa.array([*SPECIAL_WORDS]), words])
         characters = _choose_characters(train, params)
-        with new_folder(out, required=_FILES, pattern=_EXTRA_FILE) as folder:
+        with new_folder(out, required=_MARKER_FILES, pattern=_EXTRA_FILE_PATTERN) as folder:
             _write_lines(folder / "words.txt", lines)
             _write_lines(
                 folder / "counts.txt", pa.array(np.append(mark_counts, counts)).cast(pa.string())
             )
             characters.save(folder / "characters.json")
-    covered_tokens = _count_covered(heldout, pa.concat_arrays([words, boundaries]))
+    covered_tokens = _count_known_tokens(heldout, pa.concat_arrays([words, boundaries]))
     return {
         "words": len(words) + 3,
         "types": len(train.types),
         "tokens": train.tokens,
         "coverage": known_tokens / train.tokens,
         "heldout_coverage": covered_tokens / heldout.tokens if heldout.tokens else 0.0,
-        "long_tokens": _count_long(train, characters) + _count_long(heldout, characters),
+        "long_tokens": _count_long_tokens(train, characters)
+        + _count_long_tokens(heldout, characters),
         "characters": characters.size,
     }
 
@@ -184,7 +185,7 @@ def _choose_words(
     return table["word"].combine_chunks(), table["count"].to_numpy()
 
 
-def _count_covered(counts: TypeCounts, words: pa.StringArray) -> int:
+def _count_known_tokens(counts: TypeCounts, words: pa.StringArray) -> int:
     """Return how many tokens are among these words."""
     return int(counts.counts[_to_numpy(pc.is_in(counts.types, value_set=words))].sum())
 
@@ -200,21 +201,23 @@ def _choose_characters(train: TypeCounts, params: VocabSettings) -> Characters:
     for start in range(0, len(train.types), _TYPES_AT_A_TIME):
         types = train.types[start : start + _TYPES_AT_A_TIME]
         counts = train.counts[start : start + _TYPES_AT_A_TIME]
-        text = np.frombuffer("".join(types.to_pylist()).encode("utf-32-le"), np.uint32)
+        codepoints = np.frombuffer("".join(types.to_pylist()).encode("utf-32-le"), np.uint32)
         lengths = pc.utf8_length(types).to_numpy()
         occurrences += np.bincount(
-            text, weights=np.repeat(counts, lengths), minlength=len(occurrences)
+            codepoints, weights=np.repeat(counts, lengths), minlength=len(occurrences)
         )
-    frequent_characters = np.flatnonzero(occurrences >= params.min_character_count)
-    order = frequent_characters[np.argsort(-occurrences[frequent_characters], kind="stable")]
-    return Characters(tuple(chr(i) for i in order), params.max_characters)
+    frequent_codepoints = np.flatnonzero(occurrences >= params.min_character_count)
+    sorted_codepoints = frequent_codepoints[
+        np.argsort(-occurrences[frequent_codepoints], kind="stable")
+    ]
+    return Characters(tuple(chr(i) for i in sorted_codepoints), params.max_characters)
 
 
-def _count_long(counts: TypeCounts, characters: Characters) -> int:
+def _count_long_tokens(counts: TypeCounts, characters: Characters) -> int:
     """Return how many tokens do not fit in the characters of a token and are cut."""
-    measure = pc.binary_length if characters.kind == "bytes" else pc.utf8_length
+    length_of = pc.binary_length if characters.kind == "bytes" else pc.utf8_length
     return int(
-        counts.counts[measure(counts.types).to_numpy() > characters.max_characters - 2].sum()
+        counts.counts[length_of(counts.types).to_numpy() > characters.max_characters - 2].sum()
     )
 
 

@@ -57,7 +57,7 @@ def user_message(error: BaseException) -> str | None:
     return None
 
 
-def printable(message: str) -> str:
+def escape_control_characters(message: str) -> str:
     """Return a message on one line, with control characters in names escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
 

@@ -26,7 +26,7 @@ class Progress:
     def __init__(self, label: str, total: float | None, *, unit: str, completed: float = 0) -> None:
         self.label, self.total, self.unit = label, total, unit
         self.start_time = self.last_update = time.monotonic()
-        self.initial, self.completed, self.note = completed, completed, ""
+        self.initial_amount, self.completed, self.note = completed, completed, ""
         self.is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
@@ -50,9 +50,9 @@ class Progress:
 
     def advance(self, amount: float = 1) -> None:
         """Add `amount` to the amount completed."""
-        self.reach(self.completed + amount)
+        self.set_completed(self.completed + amount)
 
-    def reach(self, completed: float, note: str = "") -> None:
+    def set_completed(self, completed: float, note: str = "") -> None:
         """Set the amount completed in total; `note` is shown after the figures."""
         self.completed, self.note, self.last_update = completed, note, time.monotonic()
 
@@ -61,7 +61,9 @@ class Progress:
         seconds = max(1e-9, time.monotonic() - self.start_time)
         if not self.unit:
             return ", ".join(filter(None, [f"{_clock_time(seconds)} so far", self.note]))
-        rate = (self.completed - self.initial) / max(1e-9, self.last_update - self.start_time)
+        rate = (self.completed - self.initial_amount) / max(
+            1e-9, self.last_update - self.start_time
+        )
         total_text = f" of {self.total:,.0f}" if self.total is not None else ""
         parts = [f"{self.completed:,.0f}{total_text} {self.unit}"]
         if rate > 0:
@@ -69,9 +71,11 @@ class Progress:
             parts.append(f"{speed:,.{0 if speed >= 10 else 1}f} {self.unit}/{time_unit}")
         parts.append(f"{_clock_time(seconds)} so far")
         if rate > 0 and self.total is not None:
-            remaining = (self.total - self.completed) / rate - (time.monotonic() - self.last_update)
-            if remaining > -1:  # what is overdue takes longer than is known
-                parts.append(f"{_clock_time(max(0.0, remaining))} left")
+            remaining_seconds = (self.total - self.completed) / rate - (
+                time.monotonic() - self.last_update
+            )
+            if remaining_seconds > -1:  # what is overdue takes longer than is known
+                parts.append(f"{_clock_time(max(0.0, remaining_seconds))} left")
         return ", ".join([*parts, self.note] if self.note else parts)
 
     def _tick(self) -> None:
@@ -88,7 +92,7 @@ class Progress:
             bar = "{percentage:3.0f}%|{bar:20}| " if self.total else ""
             self._bar = tqdm(
                 total=self.total,
-                initial=self.initial,
+                initial=self.initial_amount,
                 desc=self.describe(),
                 bar_format=f"  {self.label}: {bar}{{desc}}",
                 leave=False,

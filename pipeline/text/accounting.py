@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from elmo.data.manifest import Dropped, ShardsCounts
+from elmo.data.manifest import DroppedText, ShardsCounts
 from elmo.io.records import Count
 
 
@@ -33,12 +33,12 @@ class Accounting(Struct):
     document_ids: Count = 0
     train_documents: Count = 0
     heldout_documents: Count = 0
-    left_out: dict[str, Dropped] = {}
+    left_out: dict[str, DroppedText] = {}
 
-    def leave_out(self, reason: str, count: Dropped) -> None:
+    def leave_out(self, reason: str, count: DroppedText) -> None:
         """Count lines that are left out for a reason."""
-        earlier_count = self.left_out.get(reason, Dropped(0, 0))
-        self.left_out[reason] = Dropped(
+        earlier_count = self.left_out.get(reason, DroppedText(0, 0))
+        self.left_out[reason] = DroppedText(
             earlier_count.lines + count.lines, earlier_count.bytes + count.bytes
         )
 
@@ -46,13 +46,13 @@ class Accounting(Struct):
         """Return the counts as a manifest records them; each byte read is in one of its entries."""
         newlines = self.lines - self.added_newlines
         dropped_by_reason = {
-            "blank": Dropped(self.blank_lines, self.blank_bytes),
-            "newline": Dropped(newlines, newlines),
-            "space": Dropped(0, self.space_bytes),
-            "fields": Dropped(0, self.fields),
-            "mark": Dropped(0, self.mark),
-            "tokenizer": Dropped(0, self.lost_bytes),
-            "copy": Dropped(0, 0),
+            "blank": DroppedText(self.blank_lines, self.blank_bytes),
+            "newline": DroppedText(newlines, newlines),
+            "space": DroppedText(0, self.space_bytes),
+            "fields": DroppedText(0, self.fields),
+            "mark": DroppedText(0, self.mark),
+            "tokenizer": DroppedText(0, self.lost_bytes),
+            "copy": DroppedText(0, 0),
             **self.left_out,
         }
         total = self.token_bytes + sum(reason.bytes for reason in dropped_by_reason.values())

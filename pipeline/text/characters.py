@@ -19,7 +19,7 @@ _RANGES = """
     A000 other, AC00 hangul, D7B0 other, F900 han or kana, FB00 other, FF21 latin,
     FF66 han or kana, FFA0 hangul, 10000 other, 20000 han or kana
 """
-_CODES = 0x40000  # code points with a kind; the few characters above have that of the last
+_CODE_COUNT = 0x40000  # code points with a kind; the few characters above have that of the last
 SCRIPTS = sorted(get_args(Script))
 SYMBOL, MARK, SPACE = range(len(SCRIPTS), len(SCRIPTS) + 3)  # kinds of what is no letter
 KIND_COUNT = SPACE + 1
@@ -34,9 +34,9 @@ def _kind_by_code() -> Kinds:
     starts = [int(start, 16) for start, _ in ranges]
     kinds = np.repeat(
         np.array([SCRIPTS.index(script) for _, script in ranges], np.int8),
-        np.diff([*starts, _CODES]),
+        np.diff([*starts, _CODE_COUNT]),
     )
-    for code, character in enumerate(map(chr, range(_CODES))):
+    for code, character in enumerate(map(chr, range(_CODE_COUNT))):
         if not character.isalpha():
             is_mark = category(character)[0] == "M"
             kinds[code] = MARK if is_mark else SPACE if character.isspace() else SYMBOL
@@ -46,7 +46,7 @@ def _kind_by_code() -> Kinds:
 def find_kinds(text: str) -> Kinds:
     """Return the kind of each character of a text: an index into `SCRIPTS` for a letter."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    return _kind_by_code()[np.minimum(codes, _CODES - 1)]
+    return _kind_by_code()[np.minimum(codes, _CODE_COUNT - 1)]
 
 
 def find_scripts(strings: pa.StringArray) -> Kinds:
@@ -55,5 +55,7 @@ def find_scripts(strings: pa.StringArray) -> Kinds:
     ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
     kinds = np.append(find_kinds("".join(texts)), np.int8(SYMBOL))
     letters = np.flatnonzero(kinds < SYMBOL)
-    places = np.append(letters, len(kinds) - 1)[np.searchsorted(letters, np.append(0, ends)[:-1])]
-    return np.where(places < ends, kinds[places], np.int8(SYMBOL))
+    first_letters = np.append(letters, len(kinds) - 1)[
+        np.searchsorted(letters, np.append(0, ends)[:-1])
+    ]
+    return np.where(first_letters < ends, kinds[first_letters], np.int8(SYMBOL))

@@ -48,7 +48,7 @@ class PiecePassages(NamedTuple):
 
     With `tokenize.near_duplicates`, `near_documents` has the documents by their sketches. With
     `tokenize.repeated_lines`, `line_hashes` has the hashes of all lines and `line_counts` the
-    number of documents that contain each. `filtered` has the documents that the filters leave out,
+    number of documents that contain each. `filtered_lines` are those that the filters leave out,
     by reason; they are no passages.
     """
 
@@ -56,7 +56,7 @@ class PiecePassages(NamedTuple):
     near_documents: Passages
     line_hashes: Hashes
     line_counts: Int64s
-    filtered: ExcludedLines
+    filtered_lines: ExcludedLines
 
 
 def find_passages(piece: Piece) -> PiecePassages | ElmoError:
@@ -65,8 +65,8 @@ def find_passages(piece: Piece) -> PiecePassages | ElmoError:
         passages, documents = collect_passages(piece, counts_documents=is_filtering(piece.params))
     except ElmoError as error:
         return error
-    filtered = find_filtered(documents, piece.params, piece.divided_bytes)
-    return _exclude(passages, filtered)._replace(filtered=filtered)
+    filtered_lines = find_filtered(documents, piece.params, piece.divided_bytes)
+    return _exclude(passages, filtered_lines)._replace(filtered_lines=filtered_lines)
 
 
 def collect_passages(
@@ -146,7 +146,8 @@ def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> 
     exact = find_originals([piece.exact for piece in pieces])
     copies = split_ranges(exact >= 0, [piece.exact.lines for piece in pieces])
     left_out: list[ExcludedLines] = [
-        {**piece.filtered, "copy": ranges} for piece, ranges in zip(pieces, copies, strict=True)
+        {**piece.filtered_lines, "copy": ranges}
+        for piece, ranges in zip(pieces, copies, strict=True)
     ]
     if similarity:
         near_originals = find_originals(

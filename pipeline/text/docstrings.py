@@ -106,15 +106,17 @@ def package_docstrings(name: str, *, setting: str) -> Iterator[str]:
     return folder_docstrings(folder, {"tests", "test", "__pycache__"})
 
 
-def folder_docstrings(folder: Path, excluded: set[str]) -> Iterator[str]:
+def folder_docstrings(folder: Path, excluded_names: set[str]) -> Iterator[str]:
     """Yield the docstrings of all modules below a folder, in the order of the modules' names.
 
     Folders and files with names in `excluded` are left out.
     """
     files: list[Path] = []
     for directory, folders, names in os.walk(folder):
-        folders[:] = set(folders) - excluded  # the others are not entered
-        files += [Path(directory, name) for name in set(names) - excluded if name.endswith(".py")]
+        folders[:] = set(folders) - excluded_names  # the others are not entered
+        files += [
+            Path(directory, name) for name in set(names) - excluded_names if name.endswith(".py")
+        ]
     for path in sorted(files, key=lambda path: path.relative_to(folder).parts):
         try:
             yield from docstrings(path.read_text(encoding="utf-8"))

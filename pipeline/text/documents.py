@@ -13,7 +13,7 @@ import numpy.typing as npt
 from elmo.data.arrays import Int64s
 
 from .accounting import Accounting
-from .reader import Keep, Records
+from .reader import KeptColumns, Records
 from .spans import FileSpan
 from .text_blocks import read_blocks
 from .text_hashes import Hashes, hash_runs
@@ -42,53 +42,58 @@ class DocumentBlock(NamedTuple):
 
 def read_documents(
     span: FileSpan,
-    rule: str,
+    document_rule: str,
     *,
     column: str,
     size: int,
     accounting: Accounting,
-    keep: Keep = (),
+    keep: KeptColumns = (),
 ) -> Iterator[DocumentBlock]:
-    """Yield the blocks of a span with their documents; `rule` is the result of `document_rule`.
+    """Yield the blocks of a span with their documents.
 
     A document is hashed by its lines that begin in its first 64 KiB, or by the file's digest with
-    the rule "file". The other arguments are those of `read_blocks`.
+    `document_rule` "file". The arguments are those of `read_blocks`.
     """
     blocks = read_blocks(
-        span, column=column, documents=rule, size=size, accounting=accounting, keep=keep
+        span,
+        column=column,
+        document_rule=document_rule,
+        size=size,
+        accounting=accounting,
+        keep=keep,
     )
     is_after_blank = is_after_text = False
     for number, (text, records) in enumerate(blocks):
         lines = find_lines(text)
         rows = TextRows.find(text, lines)
         is_blank = rows.counts == 0
-        begins = np.zeros(len(is_blank), bool)
-        if rule == "blank":
+        is_begin = np.zeros(len(is_blank), bool)
+        if document_rule == "blank":
             follows_blank = np.append(is_after_blank, is_blank[:-1])
             follows_text = np.append(is_after_text, ~is_blank).cumsum()[:-1] > 0
-            begins = ~is_blank & follows_blank & follows_text
+            is_begin = ~is_blank & follows_blank & follows_text
             is_after_text = bool(follows_text[-1] or not is_blank[-1])
             is_after_blank = bool(is_blank[-1])
-        elif rule == "line" and records is not None:
-            begins = np.diff(records.numbers, prepend=-1) > 0
-        elif rule == "line":
-            begins = ~begins
-        begins[0] |= number == 0
-        numbers = np.cumsum(begins, dtype=np.int64)
-        if rule == "file":
+        elif document_rule == "line" and records is not None:
+            is_begin = np.diff(records.numbers, prepend=-1) > 0
+        elif document_rule == "line":
+            is_begin = ~is_begin
+        is_begin[0] |= number == 0
+        numbers = np.cumsum(is_begin, dtype=np.int64)
+        if document_rule == "file":
             hashes = np.array([int(span.input.sha256[:16], 16)], np.uint64)[: numbers[-1]]
         else:
-            hashes = _hash_documents(lines[0], rows.hashes, begins, numbers)
+            hashes = _hash_documents(lines[0], rows.hashes, is_begin, numbers)
         yield DocumentBlock(span.input.name, text, records, lines, rows, numbers, hashes)
 
 
 def _hash_documents(
-    starts: Int64s, line_hashes: Hashes, begins: npt.NDArray[np.bool_], numbers: Int64s
+    starts: Int64s, line_hashes: Hashes, is_begin: npt.NDArray[np.bool_], numbers: Int64s
 ) -> Hashes:
     """Return the hash of each document from those of its first lines."""
-    if begins.all():
+    if is_begin.all():
         return line_hashes
-    limits = np.append(0, starts[begins] + _HASHED_BYTES)[numbers]
+    limits = np.append(0, starts[is_begin] + _HASHED_BYTES)[numbers]
     is_hashed = (line_hashes != 0) & (starts < limits)
     counts = np.bincount(numbers[is_hashed], minlength=numbers[-1] + 1)[1:]
     return hash_runs(line_hashes[is_hashed], counts)

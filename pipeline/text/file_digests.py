@@ -26,7 +26,7 @@ _FILE = "digests.txt"  # lines of a key and a SHA-256
 _MAX_CACHE_BYTES = 16 << 20  # bytes above which the cache is emptied
 _LARGE_BYTES = 1 << 20  # bytes of a file on a disk above which its digest is cached
 _PROGRESS_BYTES = 256 << 20  # bytes to read above which progress is shown
-_DELAY = 2.0  # seconds after which a change of a file changes its time, on any disk
+_DELAY_SECONDS = 2.0  # after which a change of a file changes its time, on any disk
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
@@ -53,7 +53,7 @@ def state_of(url: str) -> FileState:
             return state_at_url(files.info(path))
         check_readable(Path(url))
         status = os.stat(url)
-    is_settled = time.time() - max(status.st_mtime, status.st_ctime) > _DELAY
+    is_settled = time.time() - max(status.st_mtime, status.st_ctime) > _DELAY_SECONDS
     cache_key = f"{status.st_ctime_ns} {status.st_dev} {status.st_ino}"
     mark = f"{status.st_mtime_ns}"
     return FileState(
@@ -72,7 +72,9 @@ def state_at_url(info: Mapping[str, Any]) -> FileState:
     if changed_at is None or isinstance(changed_at, str):
         return FileState(size, str(changed_at or ""))
     seconds = changed_at if isinstance(changed_at, int | float) else changed_at.timestamp()
-    return FileState(size, str(changed_at), "at a URL" if time.time() - seconds > _DELAY else "")
+    return FileState(
+        size, str(changed_at), "at a URL" if time.time() - seconds > _DELAY_SECONDS else ""
+    )
 
 
 def digest_files(

@@ -9,40 +9,40 @@ from elmo.errors import ElmoError
 
 from .accounting import Accounting
 from .input_files import InputFile
-from .reader import Keep, Records, encode_kept, join_records, join_texts, split_column
+from .reader import KeptColumns, Records, encode_kept, join_records, join_texts, split_column
 from .spans import FileSpan, file_as_span
 from .utf8_lines import abbreviate_names, check_utf8, raw_blocks
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 _REMEDIES = {",": "rename the file to .csv", "\t": "rename the file to .tsv"}
-_REWRITE = (
+_REWRITE_REMEDY = (
     'write commas: python -c "import csv, sys; csv.writer(sys.stdout).writerows('
     "csv.reader(sys.stdin, delimiter='{}'))\" < old.csv > new.csv"
 )
 
 
-def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
+def check_head(input_: InputFile, column: str, keep: KeptColumns = ()) -> None:
     """Raise `ElmoError` for a file whose head is no table, or that lacks the column."""
     for span in file_as_span(input_, 0):
         next(blocks(span, 1 << 16, column, "line", Accounting(), keep), None)
 
 
-def spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
+def spans(input_: InputFile, file_number: int, size: int, document_rule: str) -> list[FileSpan]:
     """Return the whole file as one span: a field may hold line ends, where it must not be divided.
 
-    `index` is the file's number in the corpus. `size` and `documents` have no effect in this
+    `file_number` is its place in the corpus. `size` and `document_rule` have no effect in this
     format.
     """
-    return file_as_span(input_, index)
+    return file_as_span(input_, file_number)
 
 
 def blocks(
     span: FileSpan,
     size: int,
     column: str,
-    documents: str,
+    document_rule: str,
     accounting: Accounting,
-    keep: Keep = (),
+    keep: KeptColumns = (),
 ) -> Iterator[tuple[bytes, Records]]:
     """Yield the texts of a file's records in blocks, as `Reader.blocks` says.
 
@@ -121,7 +121,7 @@ def _column_index(input_: InputFile, names: list[str], column: str, setting: str
         if column in header.split(delimiter) or (len(names) == 1 and delimiter in header):
             raise ElmoError(
                 f"{input_.url}:1: the columns are separated by {delimiter!r}: {header[:60]!r}; "
-                f"{_REMEDIES.get(delimiter) or _REWRITE.format(delimiter)}"
+                f"{_REMEDIES.get(delimiter) or _REWRITE_REMEDY.format(delimiter)}"
             )
     raise ElmoError(
         f"{input_.url}:1: the header has no column {column!r}, found {abbreviate_names(names)}; "

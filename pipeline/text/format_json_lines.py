@@ -9,14 +9,14 @@ from elmo.errors import ElmoError
 
 from .accounting import Accounting
 from .input_files import InputFile, read_head
-from .reader import Keep, Records, encode_kept, join_records, join_texts, split_column
+from .reader import KeptColumns, Records, encode_kept, join_records, join_texts, split_column
 from .spans import FileSpan, line_spans
 from .utf8_lines import abbreviate_names, check_utf8, line_number, raw_blocks
 
 _REMEDY = "correct the line"
 
 
-def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
+def check_head(input_: InputFile, column: str, keep: KeptColumns = ()) -> None:
     """Raise `ElmoError` for a binary file, or one whose first records lack the field `column`."""
     head = read_head(input_)
     if match := re.match(rb"(?:\xef\xbb\xbf)?\s*(?:(\[)|\{\s*\n)", head):
@@ -27,29 +27,31 @@ def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
     span = FileSpan(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
     for _, records in blocks(span, 1 << 16, column, "line", Accounting(), keep):
         for name in keep:
-            if all(json.loads(kept or "{}").get(name) is None for kept in records.kept):
+            if all(json.loads(text or "{}").get(name) is None for text in records.kept_json):
                 raise ElmoError(
                     f"{input_.url}: no field {name!r} in its first records; set corpus.keep"
                 )
         break
 
 
-def spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
+def spans(input_: InputFile, file_number: int, size: int, document_rule: str) -> list[FileSpan]:
     """Divide a file at line ends into spans of about `size` bytes.
 
-    `index` is the file's number in the corpus. With `documents` "blank", where blank lines in the
+    `file_number` is its place in the corpus. With `document_rule` "blank", where blank lines in the
     text divide documents, the file is one span.
     """
-    return line_spans(input_, index, input_.bytes if documents == "blank" else size, documents)
+    return line_spans(
+        input_, file_number, input_.bytes if document_rule == "blank" else size, document_rule
+    )
 
 
 def blocks(
     span: FileSpan,
     size: int,
     column: str,
-    documents: str,
+    document_rule: str,
     accounting: Accounting,
-    keep: Keep = (),
+    keep: KeptColumns = (),
 ) -> Iterator[tuple[bytes, Records]]:
     """Yield the texts of a span's JSON lines in blocks, as `Reader.blocks` says.
 
@@ -57,9 +59,9 @@ def blocks(
     where a record has none.
     """
     first_record = 0
-    for raw, offset in raw_blocks(span, size, "line"):
-        check_utf8(span, raw, offset)
-        lines = raw.removesuffix(b"\n").split(b"\n")
+    for raw_block, offset in raw_blocks(span, size, "line"):
+        check_utf8(span, raw_block, offset)
+        lines = raw_block.removesuffix(b"\n").split(b"\n")
         texts, records_json = [], []
         line_offset = offset
         for line in lines:
@@ -71,16 +73,18 @@ def blocks(
             texts.append(text)
             records_json += [record_json] if keep else []
             line_offset += len(line) + 1
-        accounting.bytes += len(raw)
-        accounting.added_newlines += not raw.endswith(b"\n")
+        accounting.bytes += len(raw_block)
+        accounting.added_newlines += not raw_block.endswith(b"\n")
         accounting.fields += sum(map(len, lines)) - sum(map(len, texts))
         yield join_records(texts, first_record, records_json)
         first_record += len(texts)
 
 
-def _parse_line(line: bytes, column: str, keep: Keep) -> tuple[bytes, str]:
-    """The text of one JSON line, and what is kept of it; a blank line or null is an empty text, and
-    keeps its number."""
+def _parse_line(line: bytes, column: str, keep: KeptColumns) -> tuple[bytes, str]:
+    """Return the text of one JSON line, and its kept fields as JSON.
+
+    A blank line or null is an empty text and keeps its number.
+    """
     if not line.strip():
         return line, ""
     try:

@@ -9,12 +9,12 @@ from elmo.settings import MAX_LINE_BYTES
 from ..terminal.failures import catch_read_errors
 from .accounting import Accounting
 from .input_files import InputFile, open_input
-from .reader import Keep, Records, encode_kept, join_records, split_column
+from .reader import KeptColumns, Records, encode_kept, join_records, split_column
 from .spans import FileSpan
 from .utf8_lines import abbreviate_names, is_utf8, too_long_message
 
 
-def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
+def check_head(input_: InputFile, column: str, keep: KeptColumns = ()) -> None:
     """Raise `ElmoError` for a file that is incomplete, is not Parquet, or lacks the column."""
     with _open_parquet(input_) as file:
         _text_columns(input_, file, column)
@@ -22,26 +22,26 @@ def check_head(input_: InputFile, column: str, keep: Keep = ()) -> None:
             _find_type(input_, file.schema_arrow, name, "keep")
 
 
-def spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
+def spans(input_: InputFile, file_number: int, size: int, document_rule: str) -> list[FileSpan]:
     """Divide a file at its row groups: `start` and `end` of a span are their numbers.
 
-    `index` is the file's number in the corpus. A file of up to `size` bytes of text is one span,
-    and so is any with `documents` "blank", where blank lines divide documents.
+    `file_number` is its place in the corpus. A file of up to `size` bytes of text is one span,
+    and so is any with `document_rule` "blank", where blank lines divide documents.
     """
     with _open_parquet(input_) as file:
         sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
-    if documents == "blank" or sum(sizes) <= size:
-        return [FileSpan(input_, index, 0, -1, sum(sizes))]
-    return [FileSpan(input_, index, i, i + 1, bytes_) for i, bytes_ in enumerate(sizes)]
+    if document_rule == "blank" or sum(sizes) <= size:
+        return [FileSpan(input_, file_number, 0, -1, sum(sizes))]
+    return [FileSpan(input_, file_number, i, i + 1, bytes_) for i, bytes_ in enumerate(sizes)]
 
 
 def blocks(
     span: FileSpan,
     size: int,
     column: str,
-    documents: str,
+    document_rule: str,
     accounting: Accounting,
-    keep: Keep = (),
+    keep: KeptColumns = (),
 ) -> Iterator[tuple[bytes, Records]]:
     """Yield the texts of a span's rows in blocks of 1 MiB or more, as `Reader.blocks` says.
 
@@ -52,10 +52,12 @@ def blocks(
 
     first_row = 0
     with _open_parquet(span.input) as file:
-        groups = list(range(span.start, file.num_row_groups if span.end < 0 else span.end))
+        group_numbers = list(range(span.start, file.num_row_groups if span.end < 0 else span.end))
         names = _text_columns(span.input, file, column)
-        rows = _rows_at_a_time(file, groups, size)
-        batches = file.iter_batches(batch_size=rows, row_groups=groups, columns=[*names, *keep])
+        rows = _rows_at_a_time(file, group_numbers, size)
+        batches = file.iter_batches(
+            batch_size=rows, row_groups=group_numbers, columns=[*names, *keep]
+        )
         while True:
             with catch_read_errors(span.input.url, "damaged"):
                 batch = next(batches, None)
@@ -67,26 +69,26 @@ def blocks(
                 raise ElmoError(
                     f"{span.input.url}: {too_long_message('a value of its column', longest)}"
                 )
-            parts = [
+            texts_by_row = [
                 [*filter(None, row_texts)]
                 for row_texts in zip(*(c.to_pylist() for c in columns), strict=True)
             ]
-            texts = [b"\n".join(row_texts) for row_texts in parts]
+            texts = [b"\n".join(row_texts) for row_texts in texts_by_row]
             for row, text in enumerate(texts):
                 if not is_utf8(text) or 0 in text:
                     place = f"{span.input.url}: row {first_row + row} of row group {span.start} on"
                     raise ElmoError(f"{place} is not UTF-8 or has a zero byte; correct this text")
-            added_newlines = sum(max(len(row_texts), 1) for row_texts in parts)
+            added_newlines = sum(max(len(row_texts), 1) for row_texts in texts_by_row)
             accounting.bytes += sum(map(len, texts)) + len(texts) - added_newlines
             accounting.added_newlines += added_newlines
             kept_columns = [_values(batch, name).to_pylist() for name in keep]
-            kept = [encode_kept(keep, values) for values in zip(*kept_columns, strict=True)]
-            yield join_records(texts, first_row, kept)
+            kept_json = [encode_kept(keep, values) for values in zip(*kept_columns, strict=True)]
+            yield join_records(texts, first_row, kept_json)
             first_row += len(texts)
 
 
 def _values(batch: Any, column: str) -> Any:
-    """Return the values of a column of a batch, or of one within others, `data.text` in `data`."""
+    """Return the values of a column of a batch; `data.text` is field `text` of column `data`."""
     import pyarrow.compute as pc
 
     name, *inner_names = _split_path(batch.schema, column)
@@ -96,9 +98,9 @@ def _values(batch: Any, column: str) -> Any:
     return values
 
 
-def _rows_at_a_time(file: Any, numbers: list[int], size: int) -> int:
+def _rows_at_a_time(file: Any, group_numbers: list[int], size: int) -> int:
     """Return how many rows of a Parquet file have about `size` bytes."""
-    groups = [file.metadata.row_group(i) for i in numbers]
+    groups = [file.metadata.row_group(i) for i in group_numbers]
     rows, bytes_ = sum(g.num_rows for g in groups), sum(g.total_byte_size for g in groups)
     return max(1, min(4096, max(size, 1 << 20) * rows // max(1, bytes_)))
 
@@ -119,7 +121,10 @@ def _text_columns(input_: InputFile, file: Any, column: str) -> list[str]:
 
 
 def _find_type(input_: InputFile, schema: Any, column: str, setting: str = "column") -> Any:
-    """Return the type of a column, or of one within others; raise `ElmoError` if it is missing."""
+    """Return the type of a column or, for `data.text`, of a field in it.
+
+    Raises `ElmoError`, which names the `setting`, if it is missing.
+    """
     import pyarrow as pa
 
     if schema.names.count(column) > 1:
@@ -138,12 +143,12 @@ def _find_type(input_: InputFile, schema: Any, column: str, setting: str = "colu
 
 
 def _split_path(schema: Any, column: str) -> list[str]:
-    """The name of a column, or those of the columns that it lies in, `data.text` in `data`."""
+    """Return the path of a column: its name alone or, for `data.text`, `data` and `text`."""
     return [column] if column in schema.names else column.split(".")
 
 
 def _open_parquet(input_: InputFile) -> Any:
-    """A Parquet file of pyarrow, whose footer is whole."""
+    """Open a Parquet file; raise `ElmoError` if its footer is missing or damaged."""
     import pyarrow.parquet as pq
 
     with catch_read_errors(input_.url, "not a complete Parquet file"):

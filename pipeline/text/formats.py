@@ -33,7 +33,7 @@ FORMATS: Mapping[str, Format] = {
 BY_ENDING = {ending: name for name, format_ in FORMATS.items() for ending in format_.endings}
 
 
-def document_rule(documents: str, format_: str) -> str:
+def resolve_document_rule(documents: str, format_: str) -> str:
     """Return what a document is in a file of this format: `file`, `line` or `blank`.
 
     `documents` is the setting of `tokenize`, `format_` a name in `FORMATS`. `auto` becomes the

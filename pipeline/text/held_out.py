@@ -18,21 +18,22 @@ from ..settings.params import TokenizeSettings
 from ..terminal.progress import say
 from .accounting import Accounting
 from .documents import read_documents
-from .formats import document_rule
+from .formats import resolve_document_rule
 from .input_files import InputFile
 from .spans import file_as_span, text_bytes
 from .text_hashes import Hashes
-from .utf8_lines import BLOCK
+from .utf8_lines import BLOCK_BYTES
 
-MIN_HELD_OUT = 2000  # tokens below which chance moves a perplexity by several per cent
-_MAX_MEASURED = 64_000_000  # bytes of a text whose documents are measured
-_LARGEST = 1 / 8  # share of a text that one document may have
+MIN_HELD_OUT_TOKENS = 2000  # tokens below which chance moves a perplexity by several per cent
+_MAX_MEASURED_BYTES = 64_000_000  # bytes of a text whose documents are measured
+_MAX_DOCUMENT_SHARE = 1 / 8  # share of a text that one document may have
 
 
 @dataclass(frozen=True)
 class HeldOutRule:
-    """The rule that divides a text: documents (`document_rule`) whose hash is below `threshold`
-    are held out.
+    """The rule that divides a text: documents whose hash is below `threshold` are held out.
+
+    `documents` is the setting of `tokenize`, which `resolve_document_rule` reads.
     """
 
     documents: str
@@ -53,7 +54,7 @@ def choose_held_out_rule(
     out, or nothing trained on.
     """
     rule = HeldOutRule(params.documents, int(params.heldout * 2**64))
-    size = min(BLOCK, params.shard_bytes)
+    size = min(BLOCK_BYTES, params.shard_bytes)
     if not rule.threshold:
         return rule
     if is_independent and params.documents == "auto" and _has_large_document(inputs, column, size):
@@ -75,7 +76,7 @@ def _with_both_sides(
 ) -> HeldOutRule:
     """Return a rule of the same documents that puts at least one of them on each side."""
     lowest, highest = 2**64, 0
-    for hashes, _ in _documents(inputs, rule.documents, column, size):
+    for hashes, _ in _measure_documents(inputs, rule.documents, column, size):
         if len(hashes := hashes[hashes != 0]):
             lowest, highest = min(lowest, int(hashes.min())), max(highest, int(hashes.max()))
         if lowest < rule.threshold <= highest:
@@ -92,33 +93,39 @@ def _with_both_sides(
 
 def _has_large_document(inputs: Sequence[InputFile], column: str, size: int) -> bool:
     """Tell whether a document of plain text is too large, from the beginning of the text."""
-    texts = [input_ for input_ in inputs if document_rule("auto", input_.format) == "blank"]
+    plain_texts = [
+        input_ for input_ in inputs if resolve_document_rule("auto", input_.format) == "blank"
+    ]
     total = sum(map(text_bytes, inputs))
-    read = longest = open_size = 0
-    for _, sizes in _documents(texts, "auto", column, size):
+    bytes_read = longest = open_size = 0
+    for _, sizes in _measure_documents(plain_texts, "auto", column, size):
         open_size += int(sizes[0])
         longest = max(longest, open_size, int(sizes[1:].max(initial=0)))
         open_size = int(sizes[-1]) if len(sizes) > 1 else open_size
-        read += int(sizes.sum())
-        if read > _MAX_MEASURED or longest > _LARGEST * total:
+        bytes_read += int(sizes.sum())
+        if bytes_read > _MAX_MEASURED_BYTES or longest > _MAX_DOCUMENT_SHARE * total:
             break
-    return longest > _LARGEST * total or (read > _MAX_MEASURED and longest == read)
+    return longest > _MAX_DOCUMENT_SHARE * total or (
+        bytes_read > _MAX_MEASURED_BYTES and longest == bytes_read
+    )
 
 
-def _documents(
+def _measure_documents(
     inputs: Iterable[InputFile], documents: str, column: str, size: int
 ) -> Iterator[tuple[Hashes, npt.NDArray[np.int64]]]:
     """Yield, block by block, the hashes of the documents that begin in it, and their bytes in it.
 
     Before these is the number of bytes of the document that goes on from the block before.
     """
-    for index, input_ in enumerate(inputs):
-        rule = document_rule(documents, input_.format)
-        if rule == "file":
+    for file_number, input_ in enumerate(inputs):
+        document_rule = resolve_document_rule(documents, input_.format)
+        if document_rule == "file":
             yield np.array([int(input_.sha256[:16], 16)], np.uint64), np.array([0, input_.bytes])
             continue
-        (span,) = file_as_span(input_, index)
-        for block in read_documents(span, rule, column=column, size=size, accounting=Accounting()):
+        (span,) = file_as_span(input_, file_number)
+        for block in read_documents(
+            span, document_rule, column=column, size=size, accounting=Accounting()
+        ):
             line_sizes = block.lines[1] - block.lines[0] + 1
             sizes = np.bincount(block.numbers, line_sizes, len(block.hashes) + 1)
             yield block.hashes, sizes.astype(np.int64)
@@ -127,7 +134,7 @@ def _documents(
 def _remedy(inputs: Sequence[InputFile], documents: str, lowest: int, highest: int) -> str:
     """Name the settings that divide documents whose hashes are `lowest` to `highest`."""
     changes = []
-    if any(document_rule(documents, input_.format) != "line" for input_ in inputs):
+    if any(resolve_document_rule(documents, input_.format) != "line" for input_ in inputs):
         changes.append("tokenize.documents to line")
     for digits in range(2, 10):
         share = (lowest * 10**digits // 2**64 + 1) / 10**digits

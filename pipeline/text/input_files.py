@@ -24,15 +24,17 @@ from .file_digests import FileState, digest_files, state_at_url, state_of
 from .formats import BY_ENDING
 from .other_formats import MARKUP
 
-_TABLE = "write it as CSV, JSON lines (.jsonl) or Parquet and name its column in corpus.column"
-_PACKED = "unpack it, or compress it as gz, bz2, zst or xz"
+_TABLE_REMEDY = (
+    "write it as CSV, JSON lines (.jsonl) or Parquet and name its column in corpus.column"
+)
+_PACKED_REMEDY = "unpack it, or compress it as gz, bz2, zst or xz"
 _NOT_TEXT = {
     ".json": "if it has one record per line, name it .jsonl; if not, convert it: jq -c '.[]'",
-    **dict.fromkeys((".xlsx", ".ods", ".arrow", ".feather", ".avro", ".orc"), _TABLE),
+    **dict.fromkeys((".xlsx", ".ods", ".arrow", ".feather", ".avro", ".orc"), _TABLE_REMEDY),
     **dict.fromkeys((".html", ".htm", ".xhtml", ".xml"), MARKUP),
-    **dict.fromkeys((".zip", ".tar", ".tgz", ".lz4", ".7z", ".rar"), _PACKED),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".lz4", ".7z", ".rar"), _PACKED_REMEDY),
 }
-_MAX_NAMED = 20  # files, at most, that one message names
+_MAX_NAMED_FILES = 20  # that one message names
 _ENTRY_BYTES = 200  # bytes of a file in a manifest, about, without its name and URL
 
 Item = TypeVar("Item")
@@ -122,9 +124,9 @@ def raise_all(errors: Iterable[ElmoError]) -> None:
     if len(all_errors) == 1:
         raise all_errors[0]
     if all_errors:
-        messages = [str(error) for error in all_errors[:_MAX_NAMED]]
-        if len(all_errors) > _MAX_NAMED:
-            messages.append(f"and {len(all_errors) - _MAX_NAMED:,} more")
+        messages = [str(error) for error in all_errors[:_MAX_NAMED_FILES]]
+        if len(all_errors) > _MAX_NAMED_FILES:
+            messages.append(f"and {len(all_errors) - _MAX_NAMED_FILES:,} more")
         raise ElmoError(f"{len(all_errors):,} files cannot be read: {'; '.join(messages)}")
 
 
@@ -251,12 +253,12 @@ def _folders(base: Path) -> Iterator[str]:
     def raise_error(error: OSError) -> None:
         raise error
 
-    visited = set()
+    visited_folders = set()
     for directory, folders, _ in os.walk(base, followlinks=True, onerror=raise_error):
-        if (real_path := os.path.realpath(directory)) in visited:
+        if (real_path := os.path.realpath(directory)) in visited_folders:
             folders.clear()
             continue
-        visited.add(real_path)
+        visited_folders.add(real_path)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield directory
 

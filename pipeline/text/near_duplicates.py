@@ -14,7 +14,7 @@ from .text_hashes import hash_windows
 Sketches = npt.NDArray[np.uint16]
 
 SLOTS = 128  # of a sketch: the share of equal ones estimates the similarity, to ± 0.03 at 0.8
-_WINDOW = 16  # bytes: three or four English words, five Chinese characters
+_WINDOW_BYTES = 16  # bytes: three or four English words, five Chinese characters
 _SEED = 2018
 _PAIRS_AT_A_TIME = 1 << 16
 
@@ -33,7 +33,7 @@ def sketch_documents(
     positions = np.flatnonzero(data > 32)
     interval = np.searchsorted(edges, positions, "right")  # odd within a document
     positions, document = positions[interval % 2 == 1], interval[interval % 2 == 1] // 2
-    hashes = hash_windows(data[positions].astype(np.uint64) + np.uint64(1), _WINDOW)
+    hashes = hash_windows(data[positions].astype(np.uint64) + np.uint64(1), _WINDOW_BYTES)
     is_within_document = document[: len(hashes)] == document[len(document) - len(hashes) :]
     counts = np.bincount(document[: len(hashes)][is_within_document], minlength=len(documents))
     sketches = np.zeros((0, SLOTS), np.uint16)

@@ -4,10 +4,10 @@ import re
 
 from elmo.errors import ElmoError
 
-_RECORDS = "rename it to end in .jsonl and name the text field with corpus.column"
-_TABLE = "rename it to end in .tsv or .csv and name the text column with corpus.column"
+_RECORDS_REMEDY = "rename it to end in .jsonl and name the text field with corpus.column"
+_TABLE_REMEDY = "rename it to end in .tsv or .csv and name the text column with corpus.column"
 MARKUP = "extract its text: trafilatura --input-dir IN --output-dir OUT (Wikipedia: wikiextractor)"
-_PANDOC = "convert it to text: pandoc --to plain"
+_PANDOC_REMEDY = "convert it to text: pandoc --to plain"
 _MAX_LINES = 200  # that are looked at
 _MAX_CHARACTERS = 1 << 14  # at the beginning of a text that are looked at
 
@@ -34,10 +34,10 @@ _LIST = r"\[\s*([\"\[\{\]]|-?\d[\d.]*\s*,)|\"[^\n\"]*\"\s*(,\s*[\"\[\{\dn]|\]\s*
 # The beginning of a text after white space, its kind, and the remedy.
 _BEGINNINGS = (
     (rf"\[\s*(\{{\s*[\"\}}]|{_LIST})", "a JSON array", "convert it: jq -c '.[]'"),
-    (r"\{[^\n]*\}\s*\n\s*\{\s*\"", "JSON lines", _RECORDS),
-    (r"\{\s*\"[^\"\n]*\"\s*:", "JSON", f"convert it (jq -c .), {_RECORDS}"),
+    (r"\{[^\n]*\}\s*\n\s*\{\s*\"", "JSON lines", _RECORDS_REMEDY),
+    (r"\{\s*\"[^\"\n]*\"\s*:", "JSON", f"convert it (jq -c .), {_RECORDS_REMEDY}"),
     (r"(<!--.*?-->\s*)*<(!doctype|html|head|body|\?xml|mediawiki|tei|svg|rss)\b", "", MARKUP),
-    (r"(%[^\n]*\s+)*\\(documentclass|documentstyle|begin\{|usepackage)", "TeX", _PANDOC),
+    (r"(%[^\n]*\s+)*\\(documentclass|documentstyle|begin\{|usepackage)", "TeX", _PANDOC_REMEDY),
     (r"@(article|book|inproceedings|misc|string|phdthesis)\s*\{", "BibTeX", "name text files"),
     (r"From \S+ +(mon|tue|wed|thu|fri|sat|sun) ", "a mailbox", "extract the message texts"),
     (r"(return-path|received|message-id|mime-version):\s", "an email", "extract its text"),
@@ -50,13 +50,13 @@ _TIME = (
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d/\w{3}/\d{4}[: ]|\w{3} [ \d]\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d"
 )
 _LINE_PATTERNS = (
-    (r"\s*\{.*\}\s*,?\s*$", 0.5, "JSON lines", _RECORDS),
+    (r"\s*\{.*\}\s*,?\s*$", 0.5, "JSON lines", _RECORDS_REMEDY),
     (rf".*?({_TAG})|\s*<!--", 0.5, "", MARKUP),
-    (r"\s*(\\[a-z]+\*?[\{\[]|\\item\b|%)", 0.3, "TeX", _PANDOC),
+    (r"\s*(\\[a-z]+\*?[\{\[]|\\item\b|%)", 0.3, "TeX", _PANDOC_REMEDY),
     (r"(msgid|msgstr|#[:,.]) ", 0.5, "a PO file of translations", "extract its texts"),
     (rf"[\[(<]?({_TIME})|\d+\.\d+\.\d+\.\d+ \S+ \S+ \[", 0.5, "a log", "remove its times"),
-    (r"\d+\t[^\t]*$", 0.8, "a table", _TABLE),
-    (r"\s*\"[^\"]*\"(,(\"[^\"]*\"|[\d.]*))+\s*$", 0.8, "a table", _TABLE),
+    (r"\d+\t[^\t]*$", 0.8, "a table", _TABLE_REMEDY),
+    (r"\s*\"[^\"]*\"(,(\"[^\"]*\"|[\d.]*))+\s*$", 0.8, "a table", _TABLE_REMEDY),
     (r"\S+( \S+){0,3} ([BIESLU][-_]\S+|O)\s*$", 0.8, "a labelled file", "it is for `elmo task`"),
 )
 
@@ -86,7 +86,7 @@ def recognize_format(head: bytes) -> tuple[str, str] | None:
         pattern = re.compile(line_pattern, re.IGNORECASE if not kind else 0)
         if sum(bool(pattern.match(line[:2000])) for line in lines) > share * max(len(lines), 2):
             return kind or "HTML or XML", remedy
-    return ("a table, such as CoNLL-U", _TABLE) if _is_table(lines) else None
+    return ("a table, such as CoNLL-U", _TABLE_REMEDY) if _is_table(lines) else None
 
 
 def _is_table(lines: list[str]) -> bool:

@@ -20,12 +20,12 @@ from elmo.io.records import digest
 from ..settings.params import TokenizeSettings
 from .accounting import Accounting
 from .documents import DocumentBlock, read_documents
-from .formats import document_rule
+from .formats import resolve_document_rule
 from .held_out import HeldOutRule
 from .input_files import InputFile
-from .reader import Keep, load_reader
+from .reader import KeptColumns, load_reader
 from .spans import FileSpan, text_bytes
-from .utf8_lines import BLOCK
+from .utf8_lines import BLOCK_BYTES
 
 MAX_PIECES = 1 << 13  # that a corpus is divided into, about
 MAX_PIECE_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
@@ -55,22 +55,22 @@ class Piece:
     version: int
     left_out: tuple[tuple[str, Ranges], ...] = ()
     repeated_lines: tuple[int, ...] = ()
-    keep: Keep = ()
+    keep: KeptColumns = ()
     copy: int = 0
 
     def read_documents(
-        self, accounting: Accounting, keep: Keep = ()
+        self, accounting: Accounting, keep: KeptColumns = ()
     ) -> Iterator[tuple[DocumentBlock, npt.NDArray[np.bool_]]]:
         """Yield the piece's blocks, and which of the documents of each are held out.
 
         The first of these is the document that continues from the previous block.
         """
-        size = min(BLOCK, self.params.shard_bytes)
+        size = min(BLOCK_BYTES, self.params.shard_bytes)
         for span in self.spans:
-            documents = document_rule(self.rule.documents, span.input.format)
+            document_rule = resolve_document_rule(self.rule.documents, span.input.format)
             is_heldout = False
             for block in read_documents(
-                span, documents, column=self.column, size=size, accounting=accounting, keep=keep
+                span, document_rule, column=self.column, size=size, accounting=accounting, keep=keep
             ):
                 heldout = np.append(is_heldout, self.rule.are_heldout(block.hashes))
                 is_heldout = bool(heldout[-1])
@@ -149,9 +149,10 @@ def plan_pieces(
     pieces: list[tuple[FileSpan, ...]] = []
     open_piece: list[FileSpan] = []
 
-    def divide_file(index: int) -> list[FileSpan]:
-        rule = document_rule(documents, files[index].format)
-        return load_reader(files[index]).spans(files[index], index, shard_bytes, rule)
+    def divide_file(file_number: int) -> list[FileSpan]:
+        file = files[file_number]
+        document_rule = resolve_document_rule(documents, file.format)
+        return load_reader(file).spans(file, file_number, shard_bytes, document_rule)
 
     def close_piece() -> None:
         if open_piece:

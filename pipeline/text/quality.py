@@ -16,7 +16,7 @@ from elmo.io.records import Count
 from .characters import SCRIPTS, SYMBOL, find_scripts
 from .text_hashes import Hashes
 
-_SAMPLE = 2048  # sentences of a piece, at most, that are compared with those of the others
+_SAMPLE_SENTENCES = 2048  # of a piece, at most: compared with those of other pieces
 _LISTED_TOKENS = 10  # tokens that are listed
 _LONG_BYTES = 48  # bytes above which a token is long
 
@@ -62,11 +62,13 @@ class QualityCounts(Struct, forbid_unknown_fields=True):
         sizes = pc.binary_length(types).to_numpy()
         self.long_tokens += int((sizes > _LONG_BYTES)[ids].sum())
         self.decomposed += int(_are_decomposed(types)[ids].sum())
-        shortest = np.sort(sizes)[-_LISTED_TOKENS:][0] if len(types) else 0
-        long = np.flatnonzero(sizes >= shortest).tolist()
-        self.longest = _longest([*self.longest, *((int(sizes[i]), types[i].as_py()) for i in long)])
+        least_size = np.sort(sizes)[-_LISTED_TOKENS:][0] if len(types) else 0
+        long_types = np.flatnonzero(sizes >= least_size).tolist()
+        self.longest = _choose_longest(
+            [*self.longest, *((int(sizes[i]), types[i].as_py()) for i in long_types)]
+        )
         sample = np.append(np.frombuffer(self.hashes, "<u8"), hashes[hashes != 0])
-        while len(sample) > _SAMPLE:
+        while len(sample) > _SAMPLE_SENTENCES:
             self.interval *= 2
             sample = _sample_hashes(sample, self.interval)
         self.hashes = sample.astype("<u8").tobytes()
@@ -75,14 +77,14 @@ class QualityCounts(Struct, forbid_unknown_fields=True):
             return
         scripts = find_scripts(types)
         counts = np.zeros((len(begins), SYMBOL + 1), np.int32)
-        commonest = np.bincount(scripts, minlength=1).argmax()
-        for script in np.setdiff1d(scripts, commonest):
+        commonest_script = np.bincount(scripts, minlength=1).argmax()
+        for script in np.setdiff1d(scripts, commonest_script):
             counts[:, script] = np.add.reduceat((scripts == script)[ids], begins, dtype=np.int32)
-        counts[:, commonest] = lengths[lengths > 0] - counts.sum(1)
-        not_text = counts[:, SYMBOL] * 2 > counts.sum(1)
-        main_counts = np.bincount(counts[~not_text, :SYMBOL].argmax(1), minlength=SYMBOL)
+        counts[:, commonest_script] = lengths[lengths > 0] - counts.sum(1)
+        is_not_text = counts[:, SYMBOL] * 2 > counts.sum(1)
+        main_counts = np.bincount(counts[~is_not_text, :SYMBOL].argmax(1), minlength=SYMBOL)
         self.sentences += len(counts)
-        self.not_text += int(not_text.sum())
+        self.not_text += int(is_not_text.sum())
         for script, count in zip(SCRIPTS, main_counts.tolist(), strict=True):
             if count:
                 self.scripts[script] = self.scripts.get(script, 0) + count
@@ -95,7 +97,7 @@ def summarize(reports: Sequence[QualityCounts]) -> TextQuality:
     hashes = np.frombuffer(b"".join(report.hashes for report in reports), "<u8")
     hashes = _sample_hashes(hashes, interval)
     repeat_count = len(hashes) - len(np.unique(hashes))
-    longest = _longest([pair for report in reports for pair in report.longest])
+    longest = _choose_longest([pair for report in reports for pair in report.longest])
     return {
         "duplicate_share": round(repeat_count / len(hashes), 6) if len(hashes) else 0.0,
         "duplicates_sampled": len(hashes),
@@ -113,14 +115,14 @@ def _sample_hashes(hashes: Hashes, interval: int) -> Hashes:
     return hashes[hashes % np.uint64(interval) == 0]
 
 
-def _longest(tokens: list[tuple[int, str]]) -> list[tuple[int, str]]:
+def _choose_longest(tokens: list[tuple[int, str]]) -> list[tuple[int, str]]:
     return sorted(set(tokens), key=lambda pair: (-pair[0], pair[1]))[:_LISTED_TOKENS]
 
 
 def _are_decomposed(types: pa.StringArray) -> npt.NDArray[np.bool_]:
     """Tell for each type whether it is not in the Unicode form NFC."""
-    decomposed = ~pc.string_is_ascii(types).to_numpy(zero_copy_only=False)
-    other_ids = np.flatnonzero(decomposed)
-    texts = types.take(pa.array(other_ids)).to_pylist()
-    decomposed[other_ids] = [not is_normalized("NFC", text) for text in texts]
-    return decomposed
+    is_decomposed = ~pc.string_is_ascii(types).to_numpy(zero_copy_only=False)
+    non_ascii_ids = np.flatnonzero(is_decomposed)
+    texts = types.take(pa.array(non_ascii_ids)).to_pylist()
+    is_decomposed[non_ascii_ids] = [not is_normalized("NFC", text) for text in texts]
+    return is_decomposed

@@ -15,39 +15,41 @@ from .formats import FORMATS
 from .input_files import InputFile
 from .spans import FileSpan
 
-Keep = tuple[str, ...]
+KeptColumns = tuple[str, ...]
 
 
 class Records(NamedTuple):
     """The records of a block's lines: the `numbers` of each line's record, ascending.
 
-    `kept` has the kept columns of each record as JSON; it is empty if none are kept.
+    `kept_json` has the kept columns of each record as JSON; it is empty if none are kept.
     """
 
     numbers: Int64s
-    kept: list[str]
+    kept_json: list[str]
 
-    def of_lines(self) -> pa.StringArray:
+    def columns_of_lines(self) -> pa.StringArray:
         """Return the kept columns of each line's record."""
-        return pa.array(self.kept, pa.string()).take(pa.array(self.numbers - self.numbers[0]))
+        return pa.array(self.kept_json, pa.string()).take(pa.array(self.numbers - self.numbers[0]))
 
 
 class Reader(Protocol):
     """The functions that the module of a format must have.
 
     A *span* is a part of a file that one process reads. `size` is about the number of bytes of text
-    in a span or block; `column` is the column or field of the text; `documents` is the rule of what
-    a document is: "file", "line" (or a record), or "blank" (text between blank lines). `keep` names
+    in a span or block; `column` is the column or field of the text; `document_rule` says what a
+    document is: "file", "line" (or a record), or "blank" (text between blank lines). `keep` names
     other columns, which are kept beside the text.
     """
 
-    def check_head(self, input_: InputFile, column: str, keep: Keep = ()) -> None:
+    def check_head(self, input_: InputFile, column: str, keep: KeptColumns = ()) -> None:
         """Read the head of a file; raise `ElmoError` if it is binary or lacks a column."""
 
-    def spans(self, input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
-        """Divide a file, number `index` of the corpus, into spans of about `size` bytes of text.
+    def spans(
+        self, input_: InputFile, file_number: int, size: int, document_rule: str
+    ) -> list[FileSpan]:
+        """Divide a file into spans of about `size` bytes; `file_number` is its place in the corpus.
 
-        With `documents` "blank" no document is divided.
+        With `document_rule` "blank" no document is divided.
         """
 
     def blocks(
@@ -55,16 +57,16 @@ class Reader(Protocol):
         span: FileSpan,
         size: int,
         column: str,
-        documents: str,
+        document_rule: str,
         accounting: Accounting,
-        keep: Keep = (),
+        keep: KeptColumns = (),
     ) -> Iterator[tuple[bytes, Records | None]]:
         """Yield a span's text in blocks, each with the number of every line's record.
 
         A block has about `size` bytes: whole lines of UTF-8 without a byte order mark, each ended
-        by a newline; with `documents` "blank", plain text ends where a document does. Records count
-        from 0 in the span; a format without records yields None. All bytes that are read, those
-        that are in no block, and newlines that are added are counted in `accounting`.
+        by a newline; with `document_rule` "blank", plain text ends where a document does. Records
+        count from 0 in the span; a format without records yields None. Counted in `accounting`
+        are all bytes that are read, those that are in no block, and newlines that are added.
         """
 
 
@@ -88,18 +90,20 @@ def join_texts(texts: Iterable[str | None]) -> str:
 
 
 def join_records(
-    texts: list[bytes], first_number: int, kept: list[str] | None = None
+    texts: list[bytes], first_number: int, kept_json: list[str] | None = None
 ) -> tuple[bytes, Records]:
     """Join the texts of records into lines; return these and their records.
 
-    The first record has the number `first_number`; `kept` has the kept columns of each.
+    The first record has the number `first_number`; `kept_json` has the kept columns of each.
     """
-    lines = [text.count(b"\n") + 1 for text in texts]
-    numbers = np.repeat(np.arange(first_number, first_number + len(texts), dtype=np.int64), lines)
-    return b"".join(text + b"\n" for text in texts), Records(numbers, kept or [])
+    line_counts = [text.count(b"\n") + 1 for text in texts]
+    numbers = np.repeat(
+        np.arange(first_number, first_number + len(texts), dtype=np.int64), line_counts
+    )
+    return b"".join(text + b"\n" for text in texts), Records(numbers, kept_json or [])
 
 
-def encode_kept(keep: Keep, values: Iterable[Any]) -> str:
+def encode_kept(keep: KeptColumns, values: Iterable[Any]) -> str:
     """Return the values of the columns `keep` of one record as JSON."""
     columns = dict(zip(keep, values, strict=True))
     return json.dumps(columns, ensure_ascii=False, default=str)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from msgspec import DecodeError, Struct, json, to_builtins
 
 from elmo.data.arrays import Int64s
-from elmo.data.manifest import SPLITS, Dropped, ShardEntry, Split
+from elmo.data.manifest import SPLITS, DroppedText, ShardEntry, Split
 from elmo.data.shards import describe_shard, shard_name, write_shard
 from elmo.data.tokenizer import Tokenizer, load_recorded_tokenizer, sentence_splitter
 from elmo.errors import ElmoError
@@ -117,25 +117,25 @@ def tokenize_piece(piece: Piece) -> PieceResult:
             builder.write()
         numbers = np.arange(first_line, first_line + len(block.numbers))
         first_line += len(numbers)
-        kept = keep_lines(block, numbers, left_out, repeated_lines, accounting)
+        is_kept = keep_lines(block, numbers, left_out, repeated_lines, accounting)
         ids = block.numbers + (accounting.document_ids - 1)
         accounting.document_ids += len(block.hashes)
         if not continues_file:
             has_text = np.zeros(len(heldout), bool)
-            has_text[block.numbers[kept & (block.rows.counts > 0)]] = True
+            has_text[block.numbers[is_kept & (block.rows.counts > 0)]] = True
             accounting.heldout_documents += int((has_text & heldout)[1:].sum())
             accounting.train_documents += int((has_text & ~heldout)[1:].sum())
         text, lines, rows = block.text, block.lines, block.rows
-        if not kept.all():
-            accounting.lines += int((~kept).sum())
-            is_kept_byte = np.repeat(kept, lines[1] - lines[0] + 1)
+        if not is_kept.all():
+            accounting.lines += int((~is_kept).sum())
+            is_kept_byte = np.repeat(is_kept, lines[1] - lines[0] + 1)
             text = np.frombuffer(text, np.uint8)[is_kept_byte].tobytes()
             lines = find_lines(text) if text else lines
             rows = TextRows.find(text, lines) if text else rows
         if text:
-            records = _kept_columns(block).filter(pa.array(kept)) if piece.keep else None
-            is_heldout = heldout[block.numbers[kept]]
-            builder.add(text, lines, rows, ids[kept], is_heldout, split, records)
+            records = _kept_columns(block).filter(pa.array(is_kept)) if piece.keep else None
+            is_heldout = heldout[block.numbers[is_kept]]
+            builder.add(text, lines, rows, ids[is_kept], is_heldout, split, records)
         if split is not None and block.records is None:
             quality.add_lines(text)
     for span in piece.spans:
@@ -157,14 +157,14 @@ def keep_lines(
     reasons = {reason: are_in(numbers, ranges) for reason, ranges in left_out.items()}
     if len(repeated_lines):
         reasons["repeated_line"] = np.isin(block.rows.hashes, repeated_lines)
-    kept, sizes = np.ones(len(numbers), bool), block.lines[1] - block.lines[0]
+    is_kept, sizes = np.ones(len(numbers), bool), block.lines[1] - block.lines[0]
     for reason, is_excluded in reasons.items():
-        is_dropped = kept & is_excluded
+        is_dropped = is_kept & is_excluded
         if is_dropped.any():
-            count = Dropped(int(is_dropped.sum()), int(sizes[is_dropped].sum()))
+            count = DroppedText(int(is_dropped.sum()), int(sizes[is_dropped].sum()))
             accounting.leave_out(reason, count)
-            kept &= ~is_dropped
-    return kept
+            is_kept &= ~is_dropped
+    return is_kept
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,9 @@ class _Part:
 
 def _kept_columns(block: DocumentBlock) -> pa.StringArray:
     """Return the kept columns of each line's record; empty texts in a file without records."""
-    return block.records.of_lines() if block.records else pa.array([""] * len(block.numbers))
+    return (
+        block.records.columns_of_lines() if block.records else pa.array([""] * len(block.numbers))
+    )
 
 
 class _Builder:
@@ -293,21 +295,21 @@ class _Builder:
 
     def _tokenize_parts(self) -> tuple[pa.StringArray, list[tuple[npt.NDArray[np.int32], Int64s]]]:
         """Return the distinct tokens, and for each part its token ids and tokens per row."""
-        distinct = pa.concat_arrays([part.rows.distinct for part in self._parts])
-        distinct = distinct.dictionary_encode()
+        stretches = pa.concat_arrays([part.rows.distinct_stretches for part in self._parts])
+        stretch_dictionary = stretches.dictionary_encode()
         types, token_ids, begins, counts, lost_bytes = _tokenize(
-            distinct.dictionary, self.tokenizer
+            stretch_dictionary.dictionary, self.tokenizer
         )
         sizes = pc.binary_length(types).to_numpy()
         ids_and_lengths = []
         first_stretch = 0
         for part in self._parts:
-            numbers = distinct.indices.to_numpy()[
-                first_stretch : first_stretch + len(part.rows.distinct)
+            numbers = stretch_dictionary.indices.to_numpy()[
+                first_stretch : first_stretch + len(part.rows.distinct_stretches)
             ]
             first_stretch += len(numbers)
-            stretches = numbers[part.rows.ids]
-            ids, lengths = _expand(stretches, part.rows.counts, token_ids, begins, counts)
+            stretch_ids = numbers[part.rows.ids]
+            ids, lengths = _expand(stretch_ids, part.rows.counts, token_ids, begins, counts)
             _account(
                 self.accounting,
                 part,
@@ -356,12 +358,14 @@ def _tokenize_rows(text: bytes, rows: TextRows, tokenizer: Tokenizer) -> tuple[T
     texts = text.decode("utf-8").split("\n")[:-1]
     token_lists = tokenizer.split(texts)
     tokens = pa.array([token for tokens in token_lists for token in tokens], pa.string())
-    encoded = tokens.dictionary_encode()
+    token_dictionary = tokens.dictionary_encode()
     counts = np.array([len(tokens) for tokens in token_lists])
     lost_bytes = sum(
         _count_lost_bytes(text, tokens) for text, tokens in zip(texts, token_lists, strict=True)
     )
-    return TextRows(encoded.dictionary, encoded.indices.to_numpy(), counts, rows.hashes), lost_bytes
+    return TextRows(
+        token_dictionary.dictionary, token_dictionary.indices.to_numpy(), counts, rows.hashes
+    ), lost_bytes
 
 
 def _tokenize(
@@ -380,13 +384,19 @@ def _tokenize(
     token_lists = tokenizer.split(texts)
     counts[other_stretches] = [len(tokens) for tokens in token_lists]
     split = pa.array([token for tokens in token_lists for token in tokens], pa.string())
-    encoded = pa.concat_arrays([stretches.filter(is_whole), split]).dictionary_encode()
+    token_dictionary = pa.concat_arrays([stretches.filter(is_whole), split]).dictionary_encode()
     begins = np.empty(len(stretches), np.int64)
     order = np.append(np.flatnonzero(is_whole.to_numpy(zero_copy_only=False)), other_stretches)
     begins[order] = np.cumsum(counts[order]) - counts[order]
     for i, text, tokens in zip(other_stretches.tolist(), texts, token_lists, strict=True):
         lost_bytes[i] = _count_lost_bytes(text, tokens)
-    return encoded.dictionary, encoded.indices.to_numpy(), begins, counts, lost_bytes
+    return (
+        token_dictionary.dictionary,
+        token_dictionary.indices.to_numpy(),
+        begins,
+        counts,
+        lost_bytes,
+    )
 
 
 def _encode_tokens(ids: npt.NDArray[np.int32], types: pa.StringArray) -> pa.DictionaryArray:
@@ -413,7 +423,7 @@ def _split_sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[by
 
 def _count_lost_bytes(text: str, tokens: Iterable[str]) -> int:
     """Return how many bytes, white space left out, are in no token."""
-    joined = "".join(tokens)
-    if joined == text:
+    joined_tokens = "".join(tokens)
+    if joined_tokens == text:
         return 0
-    return max(0, len("".join(text.split()).encode()) - len(joined.encode()))
+    return max(0, len("".join(text.split()).encode()) - len(joined_tokens.encode()))

@@ -10,7 +10,7 @@ from .formats import FORMATS
 from .input_files import InputFile, open_input, read_chunk
 
 COMPRESSION_RATIO = 4  # bytes of text in a byte of a compressed file, about
-_NEAR = 1 << 20  # bytes in which the next document or line usually begins
+_NEAR_BYTES = 1 << 20  # bytes in which the next document or line usually begins
 BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 
 
@@ -18,12 +18,12 @@ BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 class FileSpan:
     """A part of one input file: bytes `start` to `end`, or row groups of a Parquet file.
 
-    `end` is not included; -1 is the end of the file. `document` is the file's number among those
+    `end` is not included; -1 is the end of the file. `file_number` is that of the file among those
     with text, and `size` is about how many bytes of text the span has.
     """
 
     input: InputFile
-    document: int
+    file_number: int
     start: int
     end: int
     size: int
@@ -35,33 +35,39 @@ def text_bytes(input_: InputFile) -> int:
     return input_.bytes * COMPRESSION_RATIO if is_compressed else input_.bytes
 
 
-def file_as_span(input_: InputFile, index: int) -> list[FileSpan]:
-    """Return the whole file, number `index` of the corpus, as one span in a list."""
-    return [FileSpan(input_, index, 0, -1, text_bytes(input_))]
+def file_as_span(input_: InputFile, file_number: int) -> list[FileSpan]:
+    """Return the whole file, number `file_number` of the corpus, as one span in a list."""
+    return [FileSpan(input_, file_number, 0, -1, text_bytes(input_))]
 
 
-def line_spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
-    """Divide file number `index` of the corpus into spans of about `size` bytes.
+def line_spans(
+    input_: InputFile, file_number: int, size: int, document_rule: str
+) -> list[FileSpan]:
+    """Divide file number `file_number` of the corpus into spans of about `size` bytes.
 
-    Spans end at line ends, and at blank lines where `documents` (`document_rule`) is "blank". A
-    compressed file is one span.
+    Spans end at line ends, and at blank lines where `document_rule` is "blank". A compressed file
+    is one span.
     """
     if input_.compression is not None:
-        return file_as_span(input_, index)
+        return file_as_span(input_, file_number)
     if input_.bytes <= size:
-        return [FileSpan(input_, index, 0, input_.bytes, input_.bytes)]
+        return [FileSpan(input_, file_number, 0, input_.bytes, input_.bytes)]
     cuts = range(size, input_.bytes, size)  # each of which may be a request
-    near_starts = in_parallel(lambda cut: _next_start(input_, cut, documents, limit=_NEAR), cuts)
+    near_starts = in_parallel(
+        lambda cut: _next_start(input_, cut, document_rule, limit=_NEAR_BYTES), cuts
+    )
     starts = [0]
     for cut, start in zip(cuts, near_starts, strict=True):
         if cut > starts[-1]:
-            starts.append(_next_start(input_, cut, documents) if start < 0 else start)
+            starts.append(_next_start(input_, cut, document_rule) if start < 0 else start)
     starts = [start for start in starts if start < input_.bytes]
     ends = [*starts[1:], input_.bytes]
-    return [FileSpan(input_, index, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
+    return [FileSpan(input_, file_number, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
 
 
-def _next_start(input_: InputFile, offset: int, documents: str, *, limit: int = sys.maxsize) -> int:
+def _next_start(
+    input_: InputFile, offset: int, document_rule: str, *, limit: int = sys.maxsize
+) -> int:
     """Return the first byte from `offset` on where a line or document begins; -1 if there is none
     in the next `limit` bytes."""
     text = b""
@@ -70,7 +76,7 @@ def _next_start(input_: InputFile, offset: int, documents: str, *, limit: int = 
         file.seek(begin)
         while block := read_chunk(input_, file, 1 << 16):
             text += block
-            if documents == "blank":
+            if document_rule == "blank":
                 match = BLANK_LINES.search(text)
                 if match:
                     return begin + match.end()

@@ -15,13 +15,16 @@ from elmo.errors import ElmoError
 from .accounting import Accounting
 from .formats import FORMATS
 from .input_files import InputFile, for_each
-from .reader import Keep, Records, load_reader
+from .reader import KeptColumns, Records, load_reader
 from .spans import FileSpan, file_as_span
 from .utf8_lines import block_end
 
 
 def check_texts(
-    inputs: Sequence[InputFile], column: str, list_name: str = "in params.yaml", keep: Keep = ()
+    inputs: Sequence[InputFile],
+    column: str,
+    list_name: str = "in params.yaml",
+    keep: KeptColumns = (),
 ) -> None:
     """Read the heads of files; raise `ElmoError` if some are binary or have no such column, or if
     none has text.
@@ -47,7 +50,7 @@ def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
     (span,) = file_as_span(input_, 0)
     number = 0
     for block, records in read_blocks(
-        span, column=column, documents="line", size=1 << 20, accounting=Accounting()
+        span, column=column, document_rule="line", size=1 << 20, accounting=Accounting()
     ):
         lines = block.decode("utf-8").split("\n")[:-1]
         if records is None:
@@ -63,7 +66,7 @@ def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
 def _has_text(input_: InputFile, column: str) -> bool:
     (span,) = file_as_span(input_, 0)
     blocks = read_blocks(
-        span, column=column, documents="line", size=1 << 16, accounting=Accounting()
+        span, column=column, document_rule="line", size=1 << 16, accounting=Accounting()
     )
     return any(block.strip() for block, _ in blocks)
 
@@ -72,21 +75,21 @@ def read_blocks(
     span: FileSpan,
     *,
     column: str,
-    documents: str,
+    document_rule: str,
     size: int,
     accounting: Accounting,
-    keep: Keep = (),
+    keep: KeptColumns = (),
 ) -> Iterator[tuple[bytes, Records | None]]:
     """Return the lines of a span in blocks of about `size` bytes of text, with their records.
 
     A block is whole lines of UTF-8, each ended by a newline; a file without records has None.
     `column` is the column or field that holds the text of records, `keep` others that are kept.
     Bytes that are read, and those that are not text, such as the names of JSON fields, are counted
-    in `accounting`. With `documents` (`document_rule`) "blank" a block ends where a document ends,
-    unless one document fills it.
+    in `accounting`. With `document_rule` "blank" a block ends where a document ends, unless one
+    document fills it.
     """
-    blocks = load_reader(span.input).blocks(span, size, column, documents, accounting, keep)
-    needs_recut = documents == "blank" != FORMATS[span.input.format].documents
+    blocks = load_reader(span.input).blocks(span, size, column, document_rule, accounting, keep)
+    needs_recut = document_rule == "blank" != FORMATS[span.input.format].documents
     return _recut(blocks, size) if needs_recut else blocks
 
 

@@ -1,4 +1,4 @@
-"""Rows of text as stretches between ASCII white space, found and hashed without a loop."""
+"""Rows of text as stretches: strings between ASCII white space, found and hashed without a loop."""
 
 from dataclasses import dataclass
 
@@ -24,11 +24,11 @@ def find_lines(text: bytes) -> tuple[Int64s, Int64s]:
 class TextRows:
     """Rows of text as stretches between ASCII white space.
 
-    `distinct` holds each stretch at least once, `ids` says which of them stand in the text, and
-    `counts` how many in each row.
+    `distinct_stretches` holds each stretch at least once, `ids` has their numbers in the order of
+    the text, and `counts` the number of stretches in each row.
     """
 
-    distinct: pa.StringArray
+    distinct_stretches: pa.StringArray
     ids: npt.NDArray[np.int32]
     counts: Int64s
     hashes: Hashes
@@ -37,12 +37,14 @@ class TextRows:
     def find(cls, text: bytes, rows: tuple[Int64s, Int64s]) -> "TextRows":
         """Find the stretches of each row; white space is stripped from distinct stretches only."""
         data = np.frombuffer(text, np.uint8)
-        space = (data == 32) | (data - np.uint8(9) < 5)
-        begins = np.flatnonzero(space[:-1] & ~space[1:]) + 1
-        begins = begins if space[0] else np.append(0, begins)
+        is_space = (data == 32) | (data - np.uint8(9) < 5)
+        begins = np.flatnonzero(is_space[:-1] & ~is_space[1:]) + 1
+        begins = begins if is_space[0] else np.append(0, begins)
         ends = np.append(begins, len(text)).astype(np.int32)
         stretches = pa.StringArray.from_buffers(len(begins), pa.py_buffer(ends), pa.py_buffer(text))
-        encoded = stretches.dictionary_encode()
-        distinct, ids = pc.ascii_rtrim_whitespace(encoded.dictionary), encoded.indices.to_numpy()
+        stretches = stretches.dictionary_encode()
+        distinct_stretches = pc.ascii_rtrim_whitespace(stretches.dictionary)
+        ids = stretches.indices.to_numpy()
         counts = np.diff(np.searchsorted(begins, rows[1]), prepend=0)
-        return cls(distinct, ids, counts, hash_runs(hash_strings(distinct)[ids], counts))
+        hashes = hash_runs(hash_strings(distinct_stretches)[ids], counts)
+        return cls(distinct_stretches, ids, counts, hashes)

@@ -10,13 +10,13 @@ from elmo.settings import MAX_LINE_BYTES
 from .input_files import InputFile, open_input, read_chunk
 from .spans import BLANK_LINES, FileSpan
 
-BLOCK = 4 << 20
+BLOCK_BYTES = 4 << 20
 
 
-def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[bytes, int]]:
+def raw_blocks(span: FileSpan, size: int, document_rule: str) -> Iterator[tuple[bytes, int]]:
     """Yield a span in blocks of whole lines, about `size` bytes, each with its offset in the file.
 
-    The offset is that in the uncompressed file, in bytes. With `documents` "blank" a block ends
+    The offset is that in the uncompressed file, in bytes. With `document_rule` "blank" a block ends
     where a document ends, unless one document fills it.
     """
     offset, bytes_left = span.start, span.end - span.start if span.end >= 0 else -1
@@ -35,7 +35,7 @@ def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[byte
             pending += block
             if len(pending) > MAX_LINE_BYTES:
                 _check_lines(span, pending, offset)
-            cut = block_end(pending, size, documents)
+            cut = block_end(pending, size, document_rule)
             if cut:
                 yield pending[:cut], offset
                 offset, pending = offset + cut, pending[cut:]
@@ -62,14 +62,14 @@ def too_long_message(subject: str, size: int) -> str:
     )
 
 
-def block_end(text: bytes, size: int, documents: str) -> int:
-    """Return where to end a block of `text`: after its last whole document with `documents`
+def block_end(text: bytes, size: int, document_rule: str) -> int:
+    """Return where to end a block of `text`: after its last whole document with `document_rule`
     "blank".
 
     Otherwise, or if a document fills a block of `size` bytes, it is after the last whole line; 0
     means that more must be read.
     """
-    if documents == "blank":
+    if document_rule == "blank":
         ends = [match.end() for match in BLANK_LINES.finditer(text)]
         if ends:
             return ends[-1]
@@ -132,7 +132,7 @@ def line_number(span: FileSpan, offset: int) -> int:
     """Return the number, from 1, of the line with byte `offset` of the uncompressed file."""
     line = 1
     with open_input(span.input.url, compression=span.input.compression) as file:
-        while offset > 0 and (block := read_chunk(span.input, file, min(offset, BLOCK))):
+        while offset > 0 and (block := read_chunk(span.input, file, min(offset, BLOCK_BYTES))):
             line += block.count(b"\n")
             offset -= len(block)
     return line

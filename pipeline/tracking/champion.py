@@ -14,7 +14,7 @@ from .. import tracking
 
 CANDIDATE, CHAMPION = "candidate", "champion"  # aliases
 TEXTS = ("domain", "general")  # the first that a version was measured on is the one compared
-SHORT_DIGEST = 12  # characters of a digest in a tag that people read
+SHORT_DIGEST_CHARACTERS = 12  # characters of a digest in a tag that people read
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def list_versions(name: str) -> list[ModelVersion]:
 
 def shorten(digest: str) -> str:
     """Return as much of a digest as a tag shows."""
-    return digest[:SHORT_DIGEST]
+    return digest[:SHORT_DIGEST_CHARACTERS]
 
 
 def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str, str]) -> str:
@@ -92,8 +92,8 @@ def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str,
             if new_tags.get(key) != value:  # each is a write of its own
                 client.set_model_version_tag(name, str(number), key, value)
     new_tags.update(tags)
-    newest = max((v for v, row in rows.items() if CANDIDATE in row.aliases), default=0)
-    if number > newest:  # an older commit that is reproduced moves nothing back
+    newest_number = max((v for v, row in rows.items() if CANDIDATE in row.aliases), default=0)
+    if number > newest_number:  # an older commit that is reproduced moves nothing back
         _set_alias(name, CANDIDATE, number)
     champion = next((row for row in rows.values() if CHAMPION in row.aliases), None)
     if champion is None:

@@ -17,7 +17,7 @@ from .database import check_database, database_of, make_database
 
 EXPERIMENT = "elmo"
 HOME_TAG = "elmo.home"  # the tag of an experiment that says in which folder its `mlruns` is
-_DEFAULTS = {
+_DEFAULT_ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -36,7 +36,7 @@ def mlflow_client() -> Any:
 
     At the first call a missing database is created; one that can't be used is an `ElmoError`.
     """
-    for name, value in _DEFAULTS.items():
+    for name, value in _DEFAULT_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     for name in ("urllib3.connectionpool", "mlflow.utils.databricks_utils"):  # their errors follow
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from elmo.errors import ElmoError
 from elmo.io.atomic import hidden_folder
 
-LOCKED = 5.0  # seconds another process may hold the database
+MAX_LOCK_SECONDS = 5.0  # that another process may hold the database
 _TABLES = {"alembic_version", "experiments", "runs"}  # those that MLflow's has had from the first
 
 
@@ -33,7 +33,9 @@ def check_database(path: Path) -> None:
         return
     try:
         address = f"file:{quote(str(path))}?mode=rw"
-        connection = sqlite3.connect(address, uri=True, timeout=LOCKED, isolation_level=None)
+        connection = sqlite3.connect(
+            address, uri=True, timeout=MAX_LOCK_SECONDS, isolation_level=None
+        )
         with contextlib.closing(connection):
             connection.execute("BEGIN IMMEDIATE")
             tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}

@@ -22,7 +22,7 @@ from mlflow.types.schema import Array
 
 EXAMPLE = ["He has a gift for music", ["They", "wrapped", "the", "gift"]]
 COLUMNS = ("text", "tokens")
-_BATCH = 256  # sentences that are embedded at a time
+_BATCH_SENTENCES = 256  # sentences that are embedded at a time
 PARAMS: dict[str, Any] = {
     "layers": "average",
     "gamma": 1.0,
@@ -107,11 +107,11 @@ class ServedEmbedder(PythonModel):
         if settings["gamma"] is None:
             raise ValueError("gamma must be a number, found null; leave it out")
         texts = [self._sentences(item) for item in list_items(model_input)]
-        embedded = self.embedder.embed_stream(texts, _BATCH)
+        layer_arrays = self.embedder.embed_stream(texts, _BATCH_SENTENCES)
         layers, gamma = str(settings["layers"]), float(settings["gamma"])
-        mixed = (_mix_layers(vectors, layers, gamma).astype(np.float32) for vectors in embedded)
+        mixes = (_mix_layers(vectors, layers, gamma).astype(np.float32) for vectors in layer_arrays)
         with np.errstate(over="ignore", invalid="ignore"):  # refused below
-            answers = list(mixed)
+            answers = list(mixes)
             if settings["pooling"] == "mean":
                 answers = [answer.sum(-2) / max(1, answer.shape[-2]) for answer in answers]
         if not all(np.isfinite(answer).all() for answer in answers):

@@ -33,28 +33,28 @@ from .client import (
     public_uri,
 )
 
-FLUSH = 60.0  # seconds a finished stage waits for MLflow to take its last figures
+FLUSH_SECONDS = 60.0  # that a finished stage waits for MLflow to take its last figures
 _MAX_PAUSE_SECONDS = 60.0  # seconds between two attempts to reach MLflow, at most
 _RUN_FILE = "mlflow.json"  # in the folder of work in progress: which run it is
-_BATCH = 1000  # MLflow takes no more metrics at a time
-_ABSENT = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"}  # error codes
+_MAX_METRICS_PER_CALL = 1000  # that MLflow takes
+_ABSENT_ERROR_CODES = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"}
 
 
 class Run:
     """A handle to log to an MLflow run by its id.
 
     No call fails because of MLflow: what it can't take now is sent by a later call, and by `close`.
-    If the run was `resumed`, figures that MLflow has for the same step are not sent. Only one
+    If the run `is_resumed`, figures that MLflow has for the same step are not sent. Only one
     thread may use it at a time.
     """
 
-    def __init__(self, run_id: str, *, resumed: bool = False) -> None:
-        self.run_id, self._resumed = run_id, resumed
+    def __init__(self, run_id: str, *, is_resumed: bool = False) -> None:
+        self.run_id, self._is_resumed = run_id, is_resumed
         self._metrics: list[tuple[str, float, int, int]] = []
         self._calls: list[Callable[[Any], Any]] = []
         self._steps: dict[str, set[int]] = {}  # those that MLflow has of each metric
         self._next_attempt = 0.0
-        self._is_away = False
+        self._is_unreachable = False
 
     def log_metrics(self, figures: Mapping[str, float | None], *, step: int = 0) -> None:
         """Log figures by name; those that are None or not finite are left out.
@@ -121,27 +121,27 @@ class Run:
                 del self._calls[0]
         except Exception as error:
             # What was sent may have been stored: MLflow is asked before anything is sent again.
-            self._resumed = True
+            self._is_resumed = True
             self._steps.clear()
-            if not self._is_away:
+            if not self._is_unreachable:
                 say(f"{explain_mlflow_error(error)}; missing figures are sent when it answers")
-            self._is_away = True
+            self._is_unreachable = True
             end = time.monotonic()  # an outage takes a tenth of the time at most
             self._next_attempt = end + min(max(1.0, 10 * (end - start)), _MAX_PAUSE_SECONDS)
             return False
-        if self._is_away:
+        if self._is_unreachable:
             say("MLflow answers again")
-        self._is_away = False
+        self._is_unreachable = False
         return True
 
     def _send_metrics(self, client: Any) -> None:
         from mlflow.entities import Metric
 
         for name in {row[0] for row in self._metrics} - self._steps.keys():
-            history = client.get_metric_history(self.run_id, name) if self._resumed else []
+            history = client.get_metric_history(self.run_id, name) if self._is_resumed else []
             self._steps[name] = {metric.step for metric in history}
         while self._metrics:
-            batch, new_metrics = self._metrics[:_BATCH], []
+            batch, new_metrics = self._metrics[:_MAX_METRICS_PER_CALL], []
             for row in batch:
                 if row[3] not in self._steps[row[0]]:
                     self._steps[row[0]].add(row[3])
@@ -171,13 +171,13 @@ def start_run(
         client = mlflow_client()
         if folder and folder.exists(_RUN_FILE):
             run_id = folder.read_record(_RUN_FILE, dict[str, str]).get("run_id")
-        resumed = run_id is not None and run_exists(run_id)
-        if run_id is None or not resumed:
+        is_resumed = run_id is not None and run_exists(run_id)
+        if run_id is None or not is_resumed:
             run_id = _create_run(client, stage, params, inputs, sources or {})
             if folder:
                 folder.write_json(_RUN_FILE, {"run_id": run_id})
         client.update_run(run_id, status="RUNNING")
-    log = Run(run_id, resumed=resumed)
+    log = Run(run_id, is_resumed=is_resumed)
     try:
         yield log
     except BaseException as error:
@@ -185,7 +185,7 @@ def start_run(
         with contextlib.suppress(Exception):  # the first error is the one to show
             _end(log, status, wait=5)
         raise
-    _end(log, "FINISHED", wait=FLUSH)
+    _end(log, "FINISHED", wait=FLUSH_SECONDS)
 
 
 def _end(log: Run, status: str, *, wait: float) -> None:
@@ -217,8 +217,8 @@ def _create_run(
     run_id = str(
         client.create_run(experiment_id(client, stage), run_name=name, tags=tags).info.run_id
     )
-    flat = flat_params(to_plain(params)).items()
-    client.log_batch(run_id, params=[Param(name, value) for name, value in flat])
+    flat_values = flat_params(to_plain(params)).items()
+    client.log_batch(run_id, params=[Param(name, value) for name, value in flat_values])
     datasets = []
     for name, value in inputs.items():
         location = locations.get(name, name)
@@ -244,7 +244,7 @@ def run_exists(run_id: str) -> bool:
         home = home_before_move(client.get_experiment(info.experiment_id))
         return info.lifecycle_stage == "active" and not home
     except MlflowException as error:
-        if error.error_code in _ABSENT:
+        if error.error_code in _ABSENT_ERROR_CODES:
             return False
         raise
 
@@ -258,13 +258,13 @@ def _address(source: Path | Location) -> str:
 
 def flat_params(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return nested settings as MLflow has params: text by dotted name, without logins."""
-    flat: dict[str, str] = {}
+    flat_values: dict[str, str] = {}
     for key, item in values.items():
         if isinstance(item, dict):
-            flat |= flat_params(item, f"{prefix}{key}.")
+            flat_values |= flat_params(item, f"{prefix}{key}.")
         else:
-            flat[prefix + key] = str(without_credentials_in(item))
-    return flat
+            flat_values[prefix + key] = str(without_credentials_in(item))
+    return flat_values
 
 
 def _milliseconds() -> int:

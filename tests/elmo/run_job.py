@@ -43,7 +43,7 @@ def random_bilm(
 ) -> BiLM:
     """A network of random weights, each time the same, for characters that are bytes."""
     generator = generator or torch.Generator().manual_seed(0)
-    bilm = BiLM(shape, characters=Characters().size)
+    bilm = BiLM(shape, character_count=Characters().size)
     for parameter in bilm.parameters():
         torch.nn.init.normal_(parameter, 0, deviation, generator=generator)
     return bilm
@@ -126,7 +126,7 @@ def make_job(
         write_shards(folder / "shards", sentences(140), heldout_every=7, shard_sentences=30)
     if "optimizer" in changes:
         changes["optimizer"] = replace(OPTIMIZER, **changes["optimizer"])
-    bilm = BiLM(NETWORK, characters=Characters().size)
+    bilm = BiLM(NETWORK, character_count=Characters().size)
     bilm.reset_parameters(0)
     settings = replace(TRAINING, **changes)
     softmax = new_softmax(len(WORDS), NETWORK.projection, seed=1)

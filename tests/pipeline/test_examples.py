@@ -53,7 +53,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["<S>", "</S>", "<UNK>", "a", "new", "array"]
     config = ModelShape(4, ((1, 4), (2, 8)), "relu", 1, 8, 128, 2, 3.0, 3.0, True, None)
     torch.manual_seed(0)
-    bilm = BiLM(config, characters=Characters().size)
+    bilm = BiLM(config, character_count=Characters().size)
     for parameter in bilm.parameters():
         torch.nn.init.normal_(parameter, 0, 0.1)
     save_model(

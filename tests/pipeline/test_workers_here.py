@@ -112,7 +112,7 @@ def test_an_error_in_one_thread_ends_the_work_of_the_others(with_ray: list[list[
 def test_threads_hand_over_what_is_worth_ray(
     with_ray: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_process, "WORTH_RAY", 0.0)
+    monkeypatch.setattr(in_process, "MIN_RAY_SECONDS", 0.0)
     left: list[list[int]] = []
 
     def run(ray: Any, kind: Any, arguments: Any, work: Any, *_: Any) -> Iterator[int]:

@@ -212,13 +212,15 @@ def _document(
     dropped."""
     if clusters is None:
         return Document(source, name, tuple(sentences), None)
-    merged: list[set[Range]] = []
+    merged_clusters: list[set[Range]] = []
     for cluster in clusters:
-        joined = {(int(a), int(b)) for a, b in cluster}
-        matches = [rival for rival in merged if rival & joined]
+        spans = {(int(a), int(b)) for a, b in cluster}
+        matches = [rival for rival in merged_clusters if rival & spans]
         counts["clusters_joined"] += len(matches)
-        merged = [rival for rival in merged if not rival & joined] + [joined.union(*matches)]
-    clusters = tuple(tuple(sorted(cluster)) for cluster in merged if len(cluster) > 1)
+        merged_clusters = [rival for rival in merged_clusters if not rival & spans] + [
+            spans.union(*matches)
+        ]
+    clusters = tuple(tuple(sorted(cluster)) for cluster in merged_clusters if len(cluster) > 1)
     counts["clusters"] += len(clusters)
-    counts["dropped_clusters_of_one"] += len(merged) - len(clusters)
+    counts["dropped_clusters_of_one"] += len(merged_clusters) - len(clusters)
     return Document(source, name, tuple(sentences), tuple(sorted(clusters)))

@@ -28,7 +28,7 @@ from elmo.tasks.examples import Example, Range, Tokens
 Columns = Mapping[str, str]
 DOCUMENT_MARK = "-DOCSTART-"
 _ZERO_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
-SNIFFED = 10_000  # lines of a file that show how its columns are divided
+SNIFFED_LINES = 10_000  # lines of a file that show how its columns are divided
 
 CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 
@@ -128,7 +128,7 @@ def column_sentences(
     rows as `document_marks`. With `documents`, the beginning of a document is yielded too, as a
     `DocumentBegin`.
     """
-    rows = [t for _, t in islice(numbered_lines(path), SNIFFED) if _is_row(t)]
+    rows = [t for _, t in islice(numbered_lines(path), SNIFFED_LINES) if _is_row(t)]
     first_row = next((text for text in rows if text[0] != "#"), rows[0] if rows else "")
     tabs = "\t" in first_row
     width = len(_columns(first_row, tabs=tabs))
@@ -255,9 +255,9 @@ def json_records(request: ReadRequest) -> Iterator[tuple[int, dict[str, Any]]]:
 
     Records in memory (`items`) are numbered from 0.
     """
-    renamed = {key: name for name, key in request.columns.items()}
+    name_by_key = {key: name for name, key in request.columns.items()}
     for number, record in enumerate(request.items or ()):
-        yield number, {renamed.get(key, key): value for key, value in record.items()}
+        yield number, {name_by_key.get(key, key): value for key, value in record.items()}
     if request.items is not None:
         return
     for number, text in numbered_lines(request.path):
@@ -271,10 +271,10 @@ def json_records(request: ReadRequest) -> Iterator[tuple[int, dict[str, Any]]]:
                 problem = f"is not a JSON object, found {'an array' if is_array else text:.60}"
                 remedy = "write one object a line"
                 raise line_error(request.path, number, problem, remedy) from None
-            yield number, {renamed.get(key, key): value for key, value in record.items()}
+            yield number, {name_by_key.get(key, key): value for key, value in record.items()}
 
 
-def tokens_of(
+def read_tokens(
     request: ReadRequest, record: Mapping[str, Any], number: int, name: str = "text"
 ) -> Tokens:
     """Return the tokens of a record's field: a list as it is, a text split by the tokenizer.
@@ -358,8 +358,8 @@ def column_number(column: str, name: str) -> int:
 
 
 def text_of(request: ReadRequest, record: Mapping[str, Any]) -> str | None:
-    """Return the text that `tokens_of` splits for a record to be predicted; None if it splits none,
-    or if the request needs labels."""
+    """Return the text that `read_tokens` splits for a record to be predicted; None if there is no
+    text, or if the request needs labels."""
     text = None if request.labelled or "tokens" in record else record.get("text")
     return text if isinstance(text, str) else None
 

@@ -18,8 +18,8 @@ from elmo.tasks.formats.fields import (
     json_records,
     line_error,
     marks_documents,
+    read_tokens,
     text_of,
-    tokens_of,
     typed_field,
     width_error,
 )
@@ -96,7 +96,7 @@ def read_jsonl(request: ReadRequest) -> ExampleSet:
     """
     examples: list[Example] = []
     for number, record in json_records(request):
-        tokens = tokens_of(request, record, number)
+        tokens = read_tokens(request, record, number)
         source, text = f"{request.path}:{number}", text_of(request, record)
         if request.labelled or "predicate" in record:
             predicates = [typed_field(request, record, "predicate", int, number)]

@@ -17,9 +17,9 @@ from elmo.tasks.formats.fields import (
     conllu_field,
     json_records,
     line_error,
+    read_tokens,
     text_lines,
     text_of,
-    tokens_of,
     typed_field,
     width_error,
 )
@@ -93,7 +93,7 @@ def read_jsonl(request: ReadRequest) -> ExampleSet:
     without tags."""
     rows = []
     for number, record in json_records(request):
-        tokens = tokens_of(request, record, number)
+        tokens = read_tokens(request, record, number)
         tags = typed_field(request, record, "tags", list[str], number) if request.labelled else None
         if tags is not None and len(tags) != len(tokens):
             raise line_error(request.path, number, f"has {len(tokens)} tokens but {len(tags)} tags")

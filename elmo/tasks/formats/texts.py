@@ -8,7 +8,7 @@ from elmo.tasks.formats.fields import (
     ReadRequest,
     label_of,
     read_records,
-    tokens_of,
+    read_tokens,
 )
 
 
@@ -20,7 +20,7 @@ def read_classified(request: ReadRequest) -> ExampleSet:
     examples: list[Example] = []
     counts: Counter[str] = Counter()
     for number, record in read_records(request, ("text", "label")):
-        tokens = tokens_of(request, record, number)
+        tokens = read_tokens(request, record, number)
         label = label_of(request, record, number)
         if not tokens or label == "":
             counts["dropped_empty"] += 1
@@ -39,8 +39,8 @@ def read_pairs(request: ReadRequest) -> ExampleSet:
     examples: list[Example] = []
     counts: Counter[str] = Counter()
     for number, record in read_records(request, ("premise", "hypothesis", "label")):
-        premise = tokens_of(request, record, number, "premise")
-        hypothesis = tokens_of(request, record, number, "hypothesis")
+        premise = read_tokens(request, record, number, "premise")
+        hypothesis = read_tokens(request, record, number, "hypothesis")
         label = label_of(request, record, number)
         if label in ("-", "-1"):
             counts["dropped_without_agreed_label"] += 1

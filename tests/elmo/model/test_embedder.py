@@ -118,7 +118,7 @@ def test_an_embedder_takes_no_memory_for_the_softmax(tiny_model_folder: Path) ->
 
 def test_a_model_that_reads_words(tmp_path: Path, tiny_model: Model) -> None:
     shape = tiny_model.bilm.config.to_dict() | {"input_words": len(tiny_model.vocabulary)}
-    bilm = BiLM(ModelShape.from_dict(shape, source=tmp_path), characters=Characters().size)
+    bilm = BiLM(ModelShape.from_dict(shape, source=tmp_path), character_count=Characters().size)
     bilm.reset_parameters(1)
     model = Model(bilm, tiny_model.vocabulary, tiny_model.characters, None, {}, "")
     known, unknown, unk = Embedder(model).embed([["gift"], ["nowhere"], ["<UNK>"]], layers=[0])
@@ -256,7 +256,7 @@ def test_the_cell_is_compiled_only_when_many_tokens_repay_it(
 
 def unicode_model(folder: Path, like: Model) -> Model:
     characters = Characters(tuple("gift한국어"), 20)
-    bilm = BiLM(like.bilm.config, characters=characters.size)
+    bilm = BiLM(like.bilm.config, character_count=characters.size)
     bilm.reset_parameters(3)
     save(folder / "unicode", like, bilm=bilm, characters=characters)
     return load_model(folder / "unicode")

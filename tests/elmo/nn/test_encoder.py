@@ -8,7 +8,7 @@ from torch import Tensor
 
 from elmo.data.characters import Characters
 from elmo.nn.bilm import BiLM
-from elmo.nn.encoder import CHUNK, CharacterEncoder
+from elmo.nn.encoder import CHUNK_TOKENS, CharacterEncoder
 from tests.elmo.run_job import NETWORK
 
 FILTERS = ((1, 3), (2, 4), (5, 6))
@@ -24,7 +24,7 @@ def encoder(
     filters: tuple[tuple[int, int], ...] = FILTERS,
 ) -> CharacterEncoder:
     made = CharacterEncoder(
-        characters=261,
+        character_count=261,
         char_dim=4,
         filters=filters,
         activation=activation,
@@ -88,12 +88,16 @@ def test_gradients_agree_with_all_positions() -> None:
 
 def test_a_token_is_the_same_whatever_stands_beside_it() -> None:
     made = encoder()
-    tokens = [f"{'w' * (k % 40)}{k}" for k in range(2 * CHUNK + 3)]
+    tokens = [f"{'w' * (k % 40)}{k}" for k in range(2 * CHUNK_TOKENS + 3)]
     rows = torch.from_numpy(Characters().encode(tokens))
     with torch.no_grad():
         together = made(rows, torch.float32)
-        alone = torch.cat([made(rows[k : k + 1], torch.float32) for k in (0, 7, CHUNK, 2 * CHUNK)])
-    torch.testing.assert_close(together[[0, 7, CHUNK, 2 * CHUNK]], alone, atol=1e-6, rtol=1e-5)
+        alone = torch.cat(
+            [made(rows[k : k + 1], torch.float32) for k in (0, 7, CHUNK_TOKENS, 2 * CHUNK_TOKENS)]
+        )
+    torch.testing.assert_close(
+        together[[0, 7, CHUNK_TOKENS, 2 * CHUNK_TOKENS]], alone, atol=1e-6, rtol=1e-5
+    )
 
 
 def test_no_tokens_are_no_vectors() -> None:
@@ -106,7 +110,7 @@ def test_weights_are_drawn_as_in_2018(activation: str) -> None:
     """Uniform from −b to b has the deviation b / √3; Glorot's, √(2 / (inputs + outputs))."""
     filters = ((1, 96), (2, 96))
     shape = replace(NETWORK, char_dim=64, filters=filters, activation=activation, cells=96)
-    bilm = BiLM(replace(shape, projection=64), characters=261)
+    bilm = BiLM(replace(shape, projection=64), character_count=261)
     bilm.reset_parameters(1)
     for name, value in bilm.named_parameters():
         kind = next(part for part in reversed(name.split(".")) if not part.isdigit())

@@ -236,7 +236,7 @@ def test_each_width_of_a_process_is_compiled(monkeypatch: pytest.MonkeyPatch) ->
 def test_weights_laid_out_give_the_same(
     kind: str, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "LARGE", 1)
+    monkeypatch.setattr(packed, "MIN_PACKED_NUMBERS", 1)
     made = stack(cells=cells).requires_grad_(False)
     x_STBP, _, reset_STB = some()
     weights = packed.pack_if_faster(made.inference_weights(torch.float32))
@@ -268,7 +268,7 @@ ROUNDING = {"rtol": 2**-6, "atol": 2**-7}  # of bfloat16, once or twice
 def test_weights_laid_out_in_bfloat16_give_the_same(
     cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "LARGE", 1)
+    monkeypatch.setattr(packed, "MIN_PACKED_NUMBERS", 1)
     made = stack(cells=cells).requires_grad_(False)
     x_STBP, _, reset_STB = some()
     plain = made.inference_weights(torch.bfloat16)
@@ -286,7 +286,7 @@ def test_weights_laid_out_in_bfloat16_give_the_same(
 @pytest.mark.parametrize("rows", [1, 7, 64])
 def test_a_sum_and_a_product_of_a_large_weight_are_rounded_once(rows: int) -> None:
     torch.manual_seed(1)
-    weight_SPG = torch.randn(1, 512, packed.LARGE // 512).bfloat16() / 16
+    weight_SPG = torch.randn(1, 512, packed.MIN_PACKED_NUMBERS // 512).bfloat16() / 16
     x_nP, sum_nG = torch.randn(rows, 512).bfloat16(), torch.randn(rows, weight_SPG.shape[2])
     sum_nG = (sum_nG * 100).bfloat16()
     (laid_out,) = packed._pack(weight_SPG)

@@ -77,7 +77,7 @@ def sampled_loss(
 def test_full_loss_and_its_gradients_are_the_cross_entropy(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(softmax, "MIN_CHUNK", 1)
+    monkeypatch.setattr(softmax, "MIN_CHUNK_PREDICTIONS", 1)
     monkeypatch.setattr(softmax, "CHUNK_LOGITS", chunk)
     h, targets, weight, bias = inputs()
     loss, nats = full_softmax_loss(h, targets, weight, bias)
@@ -93,7 +93,7 @@ def test_full_loss_and_its_gradients_are_the_cross_entropy(
 def test_sampled_loss_and_its_gradients_are_those_of_the_dense_formula(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(softmax, "MIN_CHUNK", 1)
+    monkeypatch.setattr(softmax, "MIN_CHUNK_PREDICTIONS", 1)
     monkeypatch.setattr(softmax, "CHUNK_LOGITS", chunk)
     h, targets, weight, bias = inputs()
     candidates = drawn()
@@ -196,7 +196,7 @@ def test_the_sampled_loss_estimates_the_full_one() -> None:
 def test_nothing_of_the_size_of_predictions_times_words_is_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(softmax, "MIN_CHUNK", 1)
+    monkeypatch.setattr(softmax, "MIN_CHUNK_PREDICTIONS", 1)
     monkeypatch.setattr(softmax, "CHUNK_LOGITS", 3000)
     h_NP = torch.randn(500, 4, requires_grad=True)
     weight_VP, bias_V = torch.randn(1000, 4), torch.zeros(1000)

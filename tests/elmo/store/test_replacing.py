@@ -59,7 +59,7 @@ def write_files(out: Path, texts: Texts) -> Path:
             path = alone / "train-00000.arrow"
             name = shard_name("train", number)
             entry = describe_shard(path, split="train", name=name)
-            entries.append(entry.published(sentences=sentences, documents=documents))
+            entries.append(entry.with_corpus_position(sentences=sentences, documents=documents))
             path.rename(folder / name)
             shutil.rmtree(alone)
             sentences += len(rows)
@@ -87,11 +87,11 @@ class Count:
         embedders = [kind(*arguments) for _ in range(2)]
         for number, job in enumerate(self.order([*jobs])):
             embedder: ShardEmbedder = embedders[number % 2]
-            embedder._write = partial(self._write, embedder)  # type: ignore[method-assign]
+            embedder._write_part = partial(self._write_part, embedder)  # type: ignore[method-assign]
             yield embedder(job)
 
-    def _write(self, embedder: ShardEmbedder, job: Any) -> Any:
-        part = ShardEmbedder._write(embedder, job)
+    def _write_part(self, embedder: ShardEmbedder, job: Any) -> Any:
+        part = ShardEmbedder._write_part(embedder, job)
         self.tokens += part.tokens
         return part
 

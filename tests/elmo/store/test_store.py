@@ -174,7 +174,7 @@ def test_the_mapped_way_is_taken_and_agrees_with_parquet(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mapped = FeatureStore(made)
-    monkeypatch.setattr("elmo.store.reader.ParquetColumns.decoded", None)
+    monkeypatch.setattr("elmo.store.reader.ParquetColumns.decode_column", None)
     found = [mapped[k] for k in range(len(mapped))]
     monkeypatch.undo()
     monkeypatch.setattr("elmo.store.reader.ParquetColumns.value_offset", lambda *_: -1)
@@ -215,8 +215,8 @@ def test_whole_parts_are_kept_and_broken_ones_made_again(
 
     def count(kind, arguments, jobs):
         made = kind(*arguments)
-        write = made._write
-        made._write = lambda job: (wrote.append(jobs.index(job)), write(job))[1]
+        write = made._write_part
+        made._write_part = lambda job: (wrote.append(jobs.index(job)), write(job))[1]
         return map(made, jobs)
 
     settings = StoreSettings(row_group_tokens=64)

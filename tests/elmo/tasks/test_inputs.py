@@ -130,7 +130,7 @@ def test_a_word_that_a_file_lacks_has_the_vector_of_its_lower_case(tmp_path: Pat
 def test_a_rare_word_of_training_has_the_vector_of_its_lower_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmo.tasks.inputs.FILE_WORDS", 1)
+    monkeypatch.setattr("elmo.tasks.inputs.MAX_FILE_WORDS", 1)
     path = tmp_path / "vectors.txt"
     path.write_text("cat 1 2\nrare 5 6\nthe 3 4\n")
     settings = task_settings("tagging", {"words": "file", "word_file": str(path), "word_dim": 2})

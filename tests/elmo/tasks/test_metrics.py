@@ -9,7 +9,7 @@ import pytest
 from elmo.tasks.comparison import mean_over_seeds
 from elmo.tasks.examples import Link, Span
 from elmo.tasks.metrics import (
-    DRAWS,
+    BOOTSTRAP_DRAWS,
     Tally,
     answer_f1,
     interval_over_seeds,
@@ -152,7 +152,7 @@ def test_the_bootstrap_draws_test_units_and_averages_seeds() -> None:
     low, high = paired_bootstrap(right, wrong)
     draw = np.random.default_rng(0)
     gains = []
-    for _ in range(DRAWS):
+    for _ in range(BOOTSTRAP_DRAWS):
         chosen = draw.integers(units, size=units)
         by_seed = [
             np.mean([a.counts[k][0] - b.counts[k][0] for k in chosen])

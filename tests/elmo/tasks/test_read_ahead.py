@@ -58,10 +58,10 @@ def mean_loss(losses: list[float]) -> float:
     """The mean loss of an epoch of three batches."""
     run: Any = train._Run.__new__(train._Run)
     run.model = Losing(losses)
-    run.learned, run.average = [run.model.weight], []
+    run.parameters, run.average = [run.model.weight], []
     run.optimizer = torch.optim.SGD([run.model.weight], 0.1)
     run.settings = SimpleNamespace(gradient_norm=0.0, average=0.0)
-    return run.epoch(TaskProgress(lr=0.1), [[0], [1], [2]], None)
+    return run.train_epoch(TaskProgress(lr=0.1), [[0], [1], [2]], None)
 
 
 def test_each_loss_is_read_though_after_the_next_step() -> None:

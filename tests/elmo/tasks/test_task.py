@@ -301,7 +301,7 @@ def test_a_text_too_long_for_attention_is_refused_before_any_work(
 @pytest.mark.parametrize("kind", ["classification", "pairs", "questions"])
 def test_a_batch_of_long_texts_is_cut(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No step and no prediction attends over more than its share of memory."""
-    monkeypatch.setattr(train, "MAX_ATTENTION", 300)
+    monkeypatch.setattr(train, "MAX_ATTENTION_PAIRS", 300)
     few = examples(kind, 40)
     model = network(kind, settings_of(kind), few)
     sizes: list[int] = []

@@ -13,8 +13,8 @@ from elmo.train.step import StepFigures
 
 def test_means_are_those_of_the_steps_since_the_last_report() -> None:
     means = StepSums()
-    means.add(nats=40.0, predictions=10, norm=1.0, clipped=True)
-    means.add(nats=20.0, predictions=5, norm=2.0, clipped=False)
+    means.add(nats=40.0, predictions=10, norm=1.0, was_clipped=True)
+    means.add(nats=20.0, predictions=5, norm=2.0, was_clipped=False)
     assert means.curve_row() == {
         "perplexity": pytest.approx(math.exp(2.0)),  # 60 nats of 2 × 15 predictions
         "gradient_norm": 1.5,

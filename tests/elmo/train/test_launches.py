@@ -110,7 +110,7 @@ def stepper(**changed: Any) -> Stepper:
         **(vars(TRAINING) | {"rows": B, "window": T, "optimizer": ADAMW} | changed)
     )
     optimizer = settings.optimizer
-    bilm = BiLM(ORIGINAL, characters=Characters().size)
+    bilm = BiLM(ORIGINAL, character_count=Characters().size)
     softmax = Softmax(WORDS, ORIGINAL.projection)
     bilm.reset_parameters(0)
     softmax.reset_parameters(1)
@@ -210,7 +210,7 @@ def test_a_step_as_on_a_gpu_is_the_step(as_on_a_gpu: None, monkeypatch: pytest.M
 
 
 def test_distinct_tokens_come_in_few_shapes() -> None:
-    encoder = BiLM(ORIGINAL, characters=Characters().size).encoder
+    encoder = BiLM(ORIGINAL, character_count=Characters().size).encoder
     shapes = set()
     for count in range(1000, 1500, 7):
         types = Characters().encode([f"w{k}" for k in range(count)]).astype(np.int32)

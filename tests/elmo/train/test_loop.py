@@ -30,7 +30,7 @@ from elmo.settings import CheckpointSettings, OptimizerSettings, TrainingSetting
 from elmo.train import agreement, loop
 from elmo.train import perplexity as evaluation
 from elmo.train.checkpoints import CheckpointFolder
-from elmo.train.job import MAX_MEASURED, TrainingJob
+from elmo.train.job import MAX_MEASUREMENTS, TrainingJob
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.perplexity import Perplexity, perplexity, sentence_scores
 from elmo.train.step import Stepper, WorkerGroup, encode_and_read
@@ -51,7 +51,7 @@ def job(
     shards = folder.parent / "shards"
     if not shards.exists():
         write_shards(shards, SENTENCES, heldout_every=7, shard_sentences=25)
-    bilm = BiLM(NETWORK, characters=261)
+    bilm = BiLM(NETWORK, character_count=261)
     bilm.reset_parameters(settings.seed)
     softmax = Softmax(len(WORDS), NETWORK.projection)
     softmax.reset_parameters(settings.seed)
@@ -279,7 +279,7 @@ def test_measurements_take_a_share_of_the_training(tmp_path: Path) -> None:
         times = len(made.measurement_steps(steps)) + 1
         assert times * measured <= 0.1 * steps * trained < (times + 2) * measured
     assert list(made.measurement_steps(9)) == [3, 6] and list(made.measurement_steps(7)) == [3]
-    assert len(made.measurement_steps(10**6)) + 1 == MAX_MEASURED
+    assert len(made.measurement_steps(10**6)) + 1 == MAX_MEASUREMENTS
     few = replace(made, settings=replace(auto, evaluate_tokens=held // 4))
     assert len(few.measurement_steps(400)) > len(made.measurement_steps(400))
     assert list(replace(made, settings=SETTINGS).measurement_steps(1)[:2]) == [10, 20]
@@ -460,7 +460,7 @@ def test_a_checkpoint_is_due_minutes_after_the_one_before(monkeypatch: pytest.Mo
 def test_gradients_of_a_token_s_occurrences_add_up_in_float32() -> None:
     """A token that fills a third of a window: in bfloat16 its sum would be far off."""
     torch.manual_seed(0)
-    bilm = BiLM(NETWORK, characters=Characters().size)
+    bilm = BiLM(NETWORK, character_count=Characters().size)
     bilm.reset_parameters(0)
     x_NP = torch.randn(40, NETWORK.projection).bfloat16().requires_grad_()
     bilm.encode = lambda characters, precision: x_NP  # type: ignore[method-assign]

@@ -145,7 +145,7 @@ def test_every_row_used_is_the_dense_update() -> None:
 
 def test_weight_decay_spares_the_biases_of_the_real_model_and_nothing_else() -> None:
     """By role, not by shape: the biases of the LSTMs have two axes here."""
-    bilm = BiLM(NETWORK, characters=261)
+    bilm = BiLM(NETWORK, character_count=261)
     modules = {"bilm": bilm, "softmax": Softmax(9, NETWORK.projection)}
     parameters = {
         name: torch.nn.init.ones_(parameter).data

@@ -160,7 +160,7 @@ def test_three_steps_of_the_2018_recipe(
     if by_onednn and not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         pytest.skip("this torch has no oneDNN")
     monkeypatch.setattr(products, "mkl_lacks_avx512", lambda: by_onednn)
-    bilm = BiLM(CONFIG, characters=261)
+    bilm = BiLM(CONFIG, character_count=261)
     bilm.reset_parameters(1)
     softmax = Softmax(len(WORDS), CONFIG.projection)
     softmax.reset_parameters(2)

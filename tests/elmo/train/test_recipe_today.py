@@ -84,7 +84,7 @@ def loss_of(
 
 
 def test_three_steps_with_adamw_and_dropout(tmp_path: Path) -> None:
-    bilm, softmax = BiLM(CONFIG, characters=261), Softmax(len(WORDS), CONFIG.projection)
+    bilm, softmax = BiLM(CONFIG, character_count=261), Softmax(len(WORDS), CONFIG.projection)
     bilm.reset_parameters(1)
     softmax.reset_parameters(2)
     ours = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
@@ -148,7 +148,7 @@ def test_workers_exchange_words_that_are_all_different(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         "torch.distributed.all_gather", lambda parts, own, group: [p.copy_(own) for p in parts]
     )
-    bilm, softmax = BiLM(CONFIG, characters=261), Softmax(len(WORDS), CONFIG.projection)
+    bilm, softmax = BiLM(CONFIG, character_count=261), Softmax(len(WORDS), CONFIG.projection)
     optimizer = Optimizer(SETTINGS.optimizer, {}, steps=3)
     stepper = Stepper(bilm, softmax, optimizer, SETTINGS, WorkerGroup(rank=0, size=2))
     words = np.arange(2 * WINDOW * 2)

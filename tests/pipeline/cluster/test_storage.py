@@ -121,10 +121,10 @@ def test_every_stage_writes_at_a_url_what_it_writes_on_a_disk(
     here = [path.name for folder in ("data", "models") for path in Path(folder).rglob("*")]
     assert not [name for name in here if name.endswith((".arrow", ".parquet", ".safetensors"))]
     for folder in ("models/finetune", "data/shards/domain"):
-        manifest = next(path for path in Path(folder).iterdir() if path.name != job.STORED)
-        assert sha256(manifest) == storage.read_from(Location(folder)).sha256(manifest.name)
+        manifest = next(path for path in Path(folder).iterdir() if path.name != job.POINTER_FILE)
+        assert sha256(manifest) == storage.resolve_input(Location(folder)).sha256(manifest.name)
 
-    lost = storage.read_from(Location("data/shards/domain"))
+    lost = storage.resolve_input(Location("data/shards/domain"))
     part = next(name for name in lost.names() if name.endswith(".arrow"))
     assert storage.delete_lost_pointers(bucket) == []
     lost.delete(part)  # the manifests are still there
@@ -154,16 +154,16 @@ def test_a_lost_part_is_made_again_and_what_a_rerun_has_made_stays(
     tokenized: Path, bucket: str
 ) -> None:
     """A shard is deleted; the rerun makes an output with the same manifest."""
-    first = storage.read_from(Location("data/shards/general"))
+    first = storage.resolve_input(Location("data/shards/general"))
     pointer = Path("data/shards/general/.stored").read_bytes()
     shard = next(name for name in first.names() if name.endswith(".arrow"))
     first.delete(shard)
     run(*GENERAL)
-    second = storage.read_from(Location("data/shards/general"))
+    second = storage.resolve_input(Location("data/shards/general"))
     assert second != first and second.exists(shard)
     assert Path("data/shards/general/.stored").read_bytes() == pointer  # nothing reruns after it
     run(*GENERAL)  # an equal one that is whole is kept
-    assert storage.read_from(Location("data/shards/general")) == second
+    assert storage.resolve_input(Location("data/shards/general")) == second
     assert storage.delete_lost_pointers(bucket) == []
     runs = [Path(".dvc/cache/runs/ab") / name / "lock" for name in ("general", "domain")]
     for path in runs:  # of DVC, which would bring the pointer back
@@ -188,7 +188,7 @@ def test_the_pointers_stay_where_the_url_is_a_slip(project: Path, bucket: str, n
 def test_the_only_output_is_made_again_where_it_is_lost(project: Path, bucket: str) -> None:
     Path("cluster.yaml").write_text(f"storage: {bucket}\n")
     run(*CORPUS)
-    storage.read_from(Location("data/corpus")).remove()
+    storage.resolve_input(Location("data/corpus")).remove()
     assert storage.delete_lost_pointers(bucket) == ["data/corpus"]
 
 
@@ -229,12 +229,12 @@ def test_work_in_progress_is_found_from_a_machine_of_another_name(
 
 def test_what_an_earlier_commit_names_is_still_there(tokenized: Path, bucket: str) -> None:
     """Two revisions of the shards, and a reader of the first while the second is made."""
-    first = storage.read_from(Location("data/shards/general"))
+    first = storage.resolve_input(Location("data/shards/general"))
     reader = Shards(first)
     shutil.copytree("data/shards/general", "first")
     set_heldout(0.4)
     run(*GENERAL)
-    second = storage.read_from(Location("data/shards/general"))
+    second = storage.resolve_input(Location("data/shards/general"))
     assert first != second
     assert Shards(second).digest != reader.digest == Shards(first).digest
     assert all(reader.open(entry).tokens(0) for entry in reader.entries("train"))  # goes on reading
@@ -243,11 +243,11 @@ def test_what_an_earlier_commit_names_is_still_there(tokenized: Path, bucket: st
     run(*VOCAB)
     train = [reader.open(entry) for entry in reader.entries("train")]
     sentences = sum(bool(shard.tokens(k)) for shard in train for k in range(len(shard)))
-    counts = storage.read_from(Location("data/vocab")).read("counts.txt").split()
+    counts = storage.resolve_input(Location("data/vocab")).read("counts.txt").split()
     assert int(counts[0]) == sentences  # of the first revision's training text
     set_heldout(0.2)
     run(*GENERAL)
-    again = storage.read_from(Location("data/shards/general"))
+    again = storage.resolve_input(Location("data/shards/general"))
     assert again == first  # an equal output has one name
     assert len((Location(bucket) / "data" / "shards" / "general").folders()) == 2
 
@@ -255,7 +255,7 @@ def test_what_an_earlier_commit_names_is_still_there(tokenized: Path, bucket: st
 def test_a_pointer_to_nothing_is_said_and_made_again(
     tokenized: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    storage.read_from(Location("data/shards/general")).remove()
+    storage.resolve_input(Location("data/shards/general")).remove()
     with pytest.raises(ElmoError, match=r"data/shards/general/[0-9a-f]{16}/manifest.json: no such"):
         run(*VOCAB)
     run(*CORPUS)  # what `dvc repro` begins with
@@ -306,7 +306,7 @@ def test_a_job_writes_its_project_in_a_folder_of_its_own(
     monkeypatch.setattr(job, "_init", lambda home, variables: (home / ".dvc").mkdir())
     for word in ("first", "second"):
         (tmp_path / word).mkdir()
-        monkeypatch.setenv(job.JOB, word)
+        monkeypatch.setenv(job.JOB_VARIABLE, word)
         assert job._run_at_url(bucket, [word], tmp_path / word, {}) == 7
         assert not (tmp_path / word).exists()
     names = {"dvc.lock", "job.json", "metrics/vocab.json"}
@@ -376,7 +376,7 @@ class Jobs:
             "DVC_NO_ANALYTICS": "1",
             "PYTHONPATH": str(ROOT),
             "ELMO_ACTORS": "1",
-            job.PROJECT: "0123456789abcdef",
+            job.PROJECT_VARIABLE: "0123456789abcdef",
         }
         params = Path("params.yaml").read_text()  # jobs have another folder
         Path("params.yaml").write_text(params.replace("text.txt", str(project / "text.txt")))
@@ -400,7 +400,7 @@ class Jobs:
         submit.pack(package, {}, params=Path("params.yaml"), state=True)
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, self.bucket, str(home), str(package)],
-            env=self.environment | {job.JOB: name},
+            env=self.environment | {job.JOB_VARIABLE: name},
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -445,7 +445,7 @@ def test_two_jobs_at_once_at_one_url_are_both_right(
         done = jobs.dvc("repro", "vocab")
         assert done.returncode == 0, done.stderr
         assert set(re.findall("Running stage '([^']*)'", done.stdout)) == {"corpus"}
-        at_url = storage.read_from(Location("data/shards/general"))
+        at_url = storage.resolve_input(Location("data/shards/general"))
         found = {one: at_url.sha256(one) for one in at_url.names()}
         Path("cluster.yaml").unlink()
         shutil.rmtree("data")
@@ -527,7 +527,8 @@ def test_nothing_that_a_bucket_holds_is_written_outside_the_results(
         with pytest.raises(ElmoError, match="is not the name of a result"):
             storage.read_output(bucket, "out/a")
     keys = ["bad/.dvc/cache/runs/ab/../../../../d"]
-    job._inherit(SimpleNamespace(tree=lambda: keys, get=None), Path())  # nothing is asked for
+    jobs = SimpleNamespace(tree=lambda: keys, get=None)  # nothing is asked for
+    job._copy_dvc_cache(jobs, Path())
 
 
 def test_no_login_is_sent_or_shown(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -403,11 +403,11 @@ def test_the_first_job_of_a_project_that_runs_has_its_work_in_progress(cluster: 
     code = """
 import os, sys, time
 from ray.job_submission import JobSubmissionClient
-from pipeline.cluster.job import PROJECT, _choose_work_id
+from pipeline.cluster.job import PROJECT_VARIABLE, _choose_work_id
 client = JobSubmissionClient(sys.argv[1])
 for job in ("one", "two"):
-    client.submit_job(entrypoint="sleep 300", submission_id=job, metadata={PROJECT: "p"})
-client.submit_job(entrypoint="sleep 300", submission_id="other", metadata={PROJECT: "q"})
+    client.submit_job(entrypoint="sleep 300", submission_id=job, metadata={PROJECT_VARIABLE: "p"})
+client.submit_job(entrypoint="sleep 300", submission_id="other", metadata={PROJECT_VARIABLE: "q"})
 print(_choose_work_id("one", "p"), _choose_work_id("other", "q"))
 print(_choose_work_id("two", "p").split()[-1])
 client.stop_job("one")

@@ -28,7 +28,7 @@ def new(folder: Path, **given: object) -> list[str]:
 @pytest.fixture(autouse=True)
 def without_starting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Git and DVC are for the test of the wheel: they take seconds."""
-    monkeypatch.setattr(init, "_start", lambda folder: "git and DVC started")
+    monkeypatch.setattr(init, "_start_git_and_dvc", lambda folder: "git and DVC started")
     monkeypatch.setattr(init, "_commit", lambda folder, files: "")
     monkeypatch.chdir(tmp_path)
 
@@ -280,7 +280,7 @@ def test_the_wheel_holds_two_packages_and_the_project(tmp_path: Path) -> None:
     assert len(list((wheel / "elmo_pipeline/project/presets").iterdir())) >= 4
 
 
-START = init._start  # the fixture above replaces it in other tests
+START = init._start_git_and_dvc  # the fixture above replaces it in other tests
 
 
 def test_a_dvc_without_its_config_is_refused(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_dvc_without_its_config_is_refused(tmp_path: Path) -> None:
 
 def test_nothing_is_started_within_gits_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["git", "init", "-q", "--bare", "bare"], check=True)
-    monkeypatch.setattr(init, "_start", START)
+    monkeypatch.setattr(init, "_start_git_and_dvc", START)
     before = sorted(os.walk("bare"))
     for folder in (Path("bare"), Path("bare/new")):
         with pytest.raises(ElmoError, match="^bare.*: is inside git's own files; choose"):

@@ -241,7 +241,7 @@ def test_a_store_that_can_not_fit_is_refused_before_the_work(
     given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a disk of 256 kB."""
-    monkeypatch.setattr(features, "LARGE", 1)
+    monkeypatch.setattr(features, "LARGE_STORE_BYTES", 1)
     with small_disk(tmp_path / "disk", "256k") as disk:
         with pytest.raises(ElmoError) as refused:
             run(given, disk / "store", PARAMS, 1)

@@ -201,7 +201,7 @@ def test_a_token_that_readers_of_words_skip_becomes_no_word(tmp_path: Path) -> N
 
 def test_a_model_that_reads_words_is_refused(inputs: Path, tmp_path: Path) -> None:
     config = ModelShape(**(asdict(NETWORK) | {"input_words": len(WORDS)}))
-    bilm = BiLM(config, characters=Characters().size)
+    bilm = BiLM(config, character_count=Characters().size)
     softmax = Softmax(len(WORDS), NETWORK.projection)
     pieces = {"bilm": bilm, "vocabulary": Vocabulary(WORDS, COUNTS)}
     pieces |= {"softmax": dict(softmax.state_dict()), "training": {}}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elmo.data.manifest import Dropped
+from elmo.data.manifest import DroppedText
 from elmo.data.shards import Shards
 from elmo.io.location import Location
 from pipeline.settings.cluster import Cluster
@@ -74,7 +74,7 @@ def test_a_filter_is_said_to_leave_out_what_it_leaves_out(
         )
         dropped = Shards(out).manifest.counts.dropped
         finding = findings[reason]
-        assert Dropped(finding["lines"], finding["bytes"]) == dropped[reason]
+        assert DroppedText(finding["lines"], finding["bytes"]) == dropped[reason]
         assert {finding["setting"]: finding["value"]} == (setting or {"": None})
         assert finding["is_on"] == (reason == "copy")
     assert text["documents"] == 167  # the lines of a.txt, since one is most of it, and records

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 
-from elmo.data.manifest import Dropped
+from elmo.data.manifest import DroppedText
 from elmo.data.shards import Shards
 from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
@@ -198,7 +198,7 @@ def test_every_byte_is_in_a_shard_or_counted_with_its_reason(
     dropped = shards.manifest.counts.dropped
     assert dropped["mark"].bytes == 3
     assert dropped["newline"].bytes == text.count("\n")
-    assert dropped["blank"] == Dropped(3, 1 + 6 + 2)
+    assert dropped["blank"] == DroppedText(3, 1 + 6 + 2)
     assert dropped["tokenizer"].bytes == 0
     tokens = "".join(token for row in in_order(shards) for token in row)
     assert set(tokens) >= set("".join("".join(LINES).split()))
@@ -543,8 +543,8 @@ def test_lines_repeated_across_documents_are_left_out(tmp_path: Path, name: str)
             shards = make(tmp_path / f"{size}{least}", path, **how)
             kept = [line for line in expected if line not in gone]
             assert [" ".join(row) for row in in_order(shards) if row] == kept
-            dropped = shards.manifest.counts.dropped.get("repeated_line", Dropped(0, 0))
-            assert dropped == Dropped(40 * len(gone), 40 * sum(map(len, gone)))
+            dropped = shards.manifest.counts.dropped.get("repeated_line", DroppedText(0, 0))
+            assert dropped == DroppedText(40 * len(gone), 40 * sum(map(len, gone)))
 
 
 FILTERED = {
@@ -954,7 +954,7 @@ def test_what_is_held_out_is_known_before_the_text_is_cut(
     make(tmp_path / "out", path, documents="auto", heldout=0.05)
     assert [piece.number for piece in cut_pieces] == list(range(len(cut_pieces)))
     assert len(cut_pieces) > 30
-    monkeypatch.setattr(held_out, "_MAX_MEASURED", 4096)
+    monkeypatch.setattr(held_out, "_MAX_MEASURED_BYTES", 4096)
     every = input_files.read_chunk
     blocks = "pipeline.text.utf8_lines.read_chunk"
     monkeypatch.setattr(blocks, lambda *given: read.append(given[-1]) or every(*given))

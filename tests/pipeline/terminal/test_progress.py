@@ -48,14 +48,14 @@ def test_figures() -> None:
     shown = progress.Progress("features", 20, unit="shards", completed=5)
     assert re.fullmatch(r"5 of 20 shards, 0:00 so far", shown.describe())
     shown.start_time -= 60
-    shown.reach(11, "a note")
+    shown.set_completed(11, "a note")
     figures = "11 of 20 shards, 6.0 shards/min, 1:00 so far, 1:30 left, a note"
     assert shown.describe() == figures
     shown.start_time -= 3 * 3600
     assert "3:01:00 so far" in shown.describe()
     of_a_pipe = progress.Progress("embed", None, unit="kB")
     of_a_pipe.start_time -= 10
-    of_a_pipe.reach(1500)
+    of_a_pipe.set_completed(1500)
     assert of_a_pipe.describe() == "1,500 kB, 150 kB/s, 0:10 so far"
 
 

@@ -27,7 +27,7 @@ def read(path: Path, *, column: str = "text", size: int = 40) -> tuple[bytes, li
         [input_], shard_bytes=1 << 20 if "jsonl" in path.name else 1 << 9, documents="line"
     )
     accounting = Accounting()
-    given = dict(column=column, documents="line", size=size, accounting=accounting)
+    given = dict(column=column, document_rule="line", size=size, accounting=accounting)
     blocks = list(read_blocks(span, **given))  # type: ignore[arg-type]
     text = b"".join(block for block, _ in blocks)
     numbers = [int(n) for _, records in blocks for n in records.numbers]  # type: ignore[union-attr]

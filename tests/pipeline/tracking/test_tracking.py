@@ -170,7 +170,7 @@ def test_figures_of_an_outage_are_sent_when_the_server_is_back_and_none_twice(
         said = capsys.readouterr().err
         assert said.count("can't be reached") == said.count("answers again") == 1
 
-        monkeypatch.setattr(tracking.runs, "FLUSH", 0.5)
+        monkeypatch.setattr(tracking.runs, "FLUSH_SECONDS", 0.5)
         with tracking.start_run("pretrain", Params(), inputs={}) as log:
             server.kill()
             log.log_metrics({"loss": 200.0}, step=200)
