@@ -147,6 +147,9 @@ def test_scores_by_label_count_spans_tags_and_arguments() -> None:
         "A0": 1,
         "A1": 1,
     }
+    many = [(Classified("", ("x",), f"{k:02}"), (f"{k:02}", [1.0])) for k in range(13)]
+    assert "confusion" in label_scores(many[:12], marks_spans=False)
+    assert "confusion" not in label_scores(many, marks_spans=False)
     sure = label_scores([(Classified("", ("x",), "a"), ("b", [0.0, 1.0]))], marks_spans=False)
     assert sure["labels"].keys() == {"a", "b"} and sure["calibration"]["error"] == 1.0
     assert (

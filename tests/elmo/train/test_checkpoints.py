@@ -222,6 +222,7 @@ def test_three_workers_stopped_go_on_as_if_they_had_not(tmp_path: Path) -> None:
 def test_more_workers_than_rows_are_refused() -> None:
     with pytest.raises(ElmoError, match="2 rows are too few for 3 workers"):
         WorkerGroup(0, 3).own_rows(2)
+    assert [WorkerGroup(rank, 2).own_rows(2) for rank in (0, 1)] == [[0], [1]]
 
 
 @pytest.mark.slow

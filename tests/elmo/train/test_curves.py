@@ -41,7 +41,7 @@ def test_rows_after_the_checkpoint_that_training_resumes_from_are_written_again(
         curves.add("heldout.tsv", row | {"step": step})
     curves.flush()
     with (tmp_path / "heldout.tsv").open("a") as file:
-        file.write("40\t1")  # torn by a kill
+        file.write("4")  # of 40: torn by a kill
     curves = Curves(Location(tmp_path))
     curves.resume(20)
     curves.add("heldout.tsv", row | {"step": 20, "average": 2.5})  # of this step too

@@ -282,6 +282,10 @@ def test_measurements_take_a_share_of_the_training(tmp_path: Path) -> None:
     assert len(made.measurement_steps(10**6)) + 1 == MAX_MEASUREMENTS
     few = replace(made, settings=replace(auto, evaluate_tokens=held // 4))
     assert len(few.measurement_steps(400)) > len(made.measurement_steps(400))
+    all_words, more = (
+        replace(made, settings=replace(auto, samples=samples)) for samples in (words, 50 * words)
+    )
+    assert all_words.measurement_steps(400) == more.measurement_steps(400)
     assert list(replace(made, settings=SETTINGS).measurement_steps(1)[:2]) == [10, 20]
     fit(made, workers=WorkerGroup(), report=ignore)
     rows = (tmp_path / "run" / "heldout.tsv").read_text().splitlines()[1:]
