@@ -153,7 +153,7 @@ def _perplexities(project: Path, unseen: Path) -> dict[str, float]:
     numbers = json.loads((project / "numbers/pretrain.json").read_text())
     model = str(project / "models/pretrain")
     answer = json.loads(_run_elmo("perplexity", model, "--input", str(unseen), "--json"))
-    return {"held out": numbers["heldout_perplexity"], "unseen": answer["perplexity"]}
+    return {"held out": numbers["heldout_perplexity"], "unseen": answer["average"]}
 
 
 def _run_elmo(*words: str) -> str:
