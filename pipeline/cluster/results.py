@@ -98,7 +98,10 @@ def copy_results(url: str, job: str, *, old_lock: bytes) -> list[str]:
         [sys.executable, "-m", "dvc", "checkout", *new_stages], capture_output=True, text=True
     )
     if process.returncode:
-        _write(lock, current_lock)
+        if current_lock:
+            _write(lock, current_lock)
+        else:
+            lock.unlink()  # DVC refuses an empty one
         reason = " ".join(process.stderr.split()).removeprefix("ERROR: ")[:400]
         raise ElmoError(f"{source}: its results cannot be copied here: {reason}")
     for out in outs:  # DVC leaves alone what git keeps

@@ -480,6 +480,10 @@ def test_what_a_job_left_is_brought_back(project: Path, bucket: str) -> None:
         results.copy_results(bucket, "first", old_lock=b"")
     assert Path("data/vocab/words.txt").read_text() == "made here"
     assert Path("dvc.lock").read_bytes() == before
+    Path("dvc.lock").unlink()
+    with pytest.raises(ElmoError, match="cannot be copied here: .*data/vocab"):
+        results.copy_results(bucket, "first", old_lock=b"")
+    assert not Path("dvc.lock").exists()
 
 
 def test_nothing_that_a_bucket_holds_is_written_outside_the_results(
