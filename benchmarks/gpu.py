@@ -7,11 +7,11 @@ TEXT has one sentence per line, with tokens separated by spaces. Without a CUDA 
 runs on the CPU, which only tests it. Networks and recipe are those of `benchmarks.training`, in
 float32 (without TF32) and bfloat16. The vocabulary has `--words` words, by default as in 2018.
 As in training, another process prepares the windows, and the figures of a step are read during the
-next step. Each measurement is a separate process; the matrix peak comes first. The most important
-ones run first, and each prints its result to standard error. No measurement starts after
-`--seconds`, and if one fails, the others still run. Prints JSON: tokens per second and their share
-of the matrix peak, the time of a step, and memory; the same without CUDA graphs; and whether two
-trainings give identical weights. With `--profile`, kernel times go to files in FOLDER.
+next step. Each measurement is a separate process; the matrix peak and then the most important ones
+come first. Each prints its result to standard error. No measurement starts after `--seconds`, and
+if one fails, the others still run. Prints JSON: tokens per second and their share of the matrix
+peak, the time of a step, and memory; the same without CUDA graphs; and whether two trainings give
+identical weights. With `--profile`, kernel times go to files in FOLDER.
 """
 
 import argparse

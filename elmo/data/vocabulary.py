@@ -33,9 +33,9 @@ class Vocabulary:
         if len(self._ids) != len(self.words):
             word = next(word for word, count in Counter(self.words).items() if count > 1)
             raise ElmoError(f"the word {word!r} is in the vocabulary twice; remove one")
-        if absent_marks := [word for word in SPECIAL_WORDS if word not in self._ids]:
+        if absent_words := [word for word in SPECIAL_WORDS if word not in self._ids]:
             raise ElmoError(
-                f"the vocabulary has no {', '.join(absent_marks)}; add a line for each at the top"
+                f"the vocabulary has no {', '.join(absent_words)}; add a line for each at the top"
             )
         if _MAX_TERM_ID in self._ids:
             raise ElmoError(f"{_MAX_TERM_ID} is not a word; remove it")

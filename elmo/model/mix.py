@@ -110,8 +110,8 @@ class Elmo(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
         boundaries = loaded_model.characters.encode([SENTENCE_BEGIN, SENTENCE_END])
-        self.register_buffer("boundaries_2K", torch.from_numpy(boundaries).long(), persistent=False)
-        self.boundaries_2K: Tensor
+        self.register_buffer("marks_2K", torch.from_numpy(boundaries).long(), persistent=False)
+        self.marks_2K: Tensor
         self.to(self.bilm.lstm.weight[0].device)
 
     def batch_to_ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
@@ -203,7 +203,7 @@ class Elmo(nn.Module):
 
     def _encode(self, ids_BTK: Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Return vectors (distinct tokens, then the two boundaries), token indices and the mask."""
-        boundaries_2P = self.bilm.encode(self.boundaries_2K, precision=precision)
+        boundaries_2P = self.bilm.encode(self.marks_2K, precision=precision)
         if ids_BTK.dim() != 3 or ids_BTK.shape[2] != self.characters.max_characters:
             raise ElmoError(
                 f"ids must be (sentences, tokens, {self.characters.max_characters}), as "
@@ -212,7 +212,7 @@ class Elmo(nn.Module):
         mask_BT = ids_BTK[:, :, 0] > 0
         if (mask_BT[:, 1:] & ~mask_BT[:, :-1]).any():
             raise ElmoError("ids have a gap (a token follows a masked one); close it")
-        characters_BTK = torch.where(mask_BT.unsqueeze(-1), ids_BTK - 1, self.boundaries_2K[0])
+        characters_BTK = torch.where(mask_BT.unsqueeze(-1), ids_BTK - 1, self.marks_2K[0])
         characters_NK, index = torch.unique(
             characters_BTK.flatten(0, 1), dim=0, return_inverse=True
         )

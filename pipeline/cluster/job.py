@@ -32,7 +32,7 @@ JOB_VARIABLE = "ELMO_JOB"  # has the id of a submitted job
 PROJECT_VARIABLE = "ELMO_PROJECT"  # has the id of the project, which names its work at a URL
 # DVC's cache and the project share their files, since no stage changes a file in place.
 CACHE_LINK_TYPES = ("cache.type", "hardlink,reflink,symlink,copy")  # the first copies nothing
-_FORGET_SECONDS = 30.0  # for all nodes to delete the environment that was sent
+_DELETE_SECONDS = 30.0  # for all nodes to delete the environment that was sent
 _UPLOAD_SECONDS = 15.0  # between two uploads of what has changed in the project
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
 
@@ -101,7 +101,7 @@ def _delete_environment() -> None:
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
         places = [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
         references = [remote.options(scheduling_strategy=place).remote() for place in places]
-        ray.wait(references, num_returns=len(references), timeout=_FORGET_SECONDS)
+        ray.wait(references, num_returns=len(references), timeout=_DELETE_SECONDS)
     (PACKAGE / ENVIRONMENT).unlink(missing_ok=True)
 
 

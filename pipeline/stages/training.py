@@ -355,12 +355,8 @@ def _measure_once(
     Only the first worker needs and reads them.
     """
     is_first_worker = workers.rank == 0
-    if (
-        workers.sum_over_workers([float(is_first_worker and folder.exists(_FIGURES_BEFORE_FILE))])[
-            0
-        ]
-        > 0
-    ):
+    is_computed = float(is_first_worker and folder.exists(_FIGURES_BEFORE_FILE))
+    if workers.sum_over_workers([is_computed])[0] > 0:
         return folder.read_record(_FIGURES_BEFORE_FILE, TextFigures) if is_first_worker else {}
     figures = compute()
     if is_first_worker:

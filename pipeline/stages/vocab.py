@@ -88,13 +88,13 @@ def run(
             )
         boundaries = pa.array([SENTENCE_BEGIN, SENTENCE_END])
         known_tokens = int(counts.sum()) + _count_known_tokens(train, boundaries)
-        mark_counts = [train.sentences, train.sentences, train.tokens - known_tokens]
+        special_counts = [train.sentences, train.sentences, train.tokens - known_tokens]
         lines = pa.concat_arrays([pa.array([*SPECIAL_WORDS]), words])
         characters = _choose_characters(train, params)
         with new_folder(out, required=_MARKER_FILES, pattern=_EXTRA_FILE_PATTERN) as folder:
             _write_lines(folder / "words.txt", lines)
             _write_lines(
-                folder / "counts.txt", pa.array(np.append(mark_counts, counts)).cast(pa.string())
+                folder / "counts.txt", pa.array(np.append(special_counts, counts)).cast(pa.string())
             )
             characters.save(folder / "characters.json")
     covered_tokens = _count_known_tokens(heldout, pa.concat_arrays([words, boundaries]))
