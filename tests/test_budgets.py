@@ -11,8 +11,8 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_115,
-    "pipeline": 14_460,
+    "elmo": 19_111,
+    "pipeline": 14_456,
     "research": 2_305,
     "benchmarks": 3_499,
     "tests": 26_707,

@@ -182,7 +182,7 @@ class NearestSentences:
 
     def __init__(self, k: int) -> None:
         self._k = k
-        self._candidate_by_tokens: dict[Tokens, Candidate] = {}
+        self._candidates: dict[Tokens, Candidate] = {}
         self.farthest_candidate: Candidate = (np.inf, 0, 0)  # no later candidate can be among the k
 
     def add(self, tokens: Tokens, candidate: Candidate) -> None:
@@ -191,25 +191,21 @@ class NearestSentences:
 
         `candidate` is −cosine, the sentence's id and the position of its nearest token.
         """
-        self._candidate_by_tokens[tokens] = min(
-            candidate, self._candidate_by_tokens.get(tokens, candidate)
-        )
-        if len(self._candidate_by_tokens) >= 2 * self._k:
+        self._candidates[tokens] = min(candidate, self._candidates.get(tokens, candidate))
+        if len(self._candidates) >= 2 * self._k:
             self._trim()
 
     def _trim(self) -> None:
-        closest_items = sorted(self._candidate_by_tokens.items(), key=lambda item: item[1])[
-            : self._k
-        ]
-        self._candidate_by_tokens = dict(closest_items)
-        if len(closest_items) == self._k:
-            self.farthest_candidate = closest_items[-1][1]
+        closest = sorted(self._candidates.items(), key=lambda item: item[1])[: self._k]
+        self._candidates = dict(closest)
+        if len(closest) == self._k:
+            self.farthest_candidate = closest[-1][1]
 
     def candidates(self) -> list[tuple[Tokens, Candidate]]:
         """Return the sentences, nearest first; of equally near ones, the first in the store comes
         first."""
         self._trim()
-        return [*self._candidate_by_tokens.items()]
+        return [*self._candidates.items()]
 
 
 def _add_nearest(

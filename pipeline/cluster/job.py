@@ -200,7 +200,7 @@ def _upload(
             in_parallel(lambda name: target.put(name, home / name), changes)
             target.delete_all(sent_states.keys() - states.keys())
             sent_states, problem[0] = states, ""
-        except Exception as error:  # the next look may do better; the last one is the user's
+        except Exception as error:  # the next upload may succeed; the last problem is printed
             problem[0] = " ".join(str(error).split())
             print(f"  {target}: {problem[0]}", file=sys.stderr, flush=True)
 

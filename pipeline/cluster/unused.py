@@ -100,7 +100,7 @@ def _outputs(url: str, tree: dict[str, int]) -> Iterator[tuple[str, storage.Outp
 
 
 def _find_outputs_in_progress(url: str, tree: dict[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield the place and folder of each output in progress."""
+    """Yield the name and folder of each output in progress."""
     record_file = re.compile(rf"{storage.UNFINISHED}/[^/]+/{storage.UNFINISHED_RECORDS}/(.+)\.json")
     for name in tree:
         if match := record_file.fullmatch(name):

@@ -72,12 +72,11 @@ def session() -> Iterator[Any]:
     root = str(PACKAGE.parent)
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     old_handler = signal.getsignal(signal.SIGTERM)
-    job_environment = (
-        json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
-    )
+    job_config = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+    job_env = job_config.get("runtime_env") or {}
     env_vars = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     env_vars |= {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
-    for name in job_environment.get("env_vars", {}):  # the job's own count; Ray refuses both
+    for name in job_env.get("env_vars", {}):  # the job's own count; Ray refuses both
         env_vars.pop(name, None)
     _start_ray(ray, options | {"runtime_env": {"env_vars": env_vars}})
     if threading.current_thread() is threading.main_thread():
@@ -244,9 +243,8 @@ def fit(
     folder = storage.absolute()
     # `max_failures` would also restart after an exception of the loop, such as bad input. Ray
     # counts a failure to start after each minute of waiting (on this machine, half a minute).
-    failure_config = FailureConfig(
-        max_failures=0, controller_failure_limit=round(cluster.wait_minutes)
-    )
+    start_failures = round(cluster.wait_minutes)
+    failure_config = FailureConfig(max_failures=0, controller_failure_limit=start_failures)
     run_config = RunConfig(
         name=name,
         storage_path=str(folder.local or temporary_folder() / "ray-train"),
@@ -281,11 +279,11 @@ def fit(
                 if (newest_checkpoints := (folder / "checkpoints").folders()) != checkpoints:
                     checkpoints, restarts_left = newest_checkpoints, cluster.restarts
                 start_failure = getattr(error, "controller_failure", None)
-                is_worker_lost = isinstance(start_failure, ray.exceptions.RayActorError | None)
-                if not (is_worker_lost and restarts_left):
+                is_loss = isinstance(start_failure, ray.exceptions.RayActorError | None)
+                if not (is_loss and restarts_left):
                     restarts_text = f" after restart {cluster.restarts} without a new checkpoint"
                     raise ElmoError(
-                        f"{label}: {lost_worker}{restarts_text if is_worker_lost else ''}; "
+                        f"{label}: {lost_worker}{restarts_text if is_loss else ''}; "
                         "find the cause in Ray's logs, add nodes, lower workers or raise "
                         "wait_minutes, then run the same command again to resume"
                     ) from error
@@ -304,10 +302,8 @@ def _describe_lost_worker(error: Exception) -> str:
     }
     for cause in failures.values():
         # Ray's error of a lost worker; the loss breaks the connections of the others: RuntimeError
-        is_worker_lost = (
-            isinstance(cause, RuntimeError | OSError) or type(cause).__module__[:4] == "ray."
-        )
-        if not is_worker_lost:
+        is_loss = isinstance(cause, RuntimeError | OSError) or type(cause).__module__[:4] == "ray."
+        if not is_loss:
             raise cause from None
     if not failures:
         cause = getattr(error, "controller_failure", error)
