@@ -92,12 +92,14 @@ def init(
 @click.command()
 @click.argument("files", nargs=-1, required=True)
 @click.option("--column", help="The column of CSV, TSV, JSON lines or Parquet. Default: text.")
+@click.option("--out", type=PATH, help="Write an HTML page with pictures and samples to this file.")
 @PARAMS
 @JSON
 @add_cluster_settings
 def inspect(
     files: tuple[str, ...],
     column: str | None,
+    out: Path | None,
     params_file: Path,
     as_json: bool,
     cluster: "Cluster",
@@ -105,7 +107,7 @@ def inspect(
     """Describe the text in FILES, and show what each filter would leave out, with samples.
 
     Filters that are off in the settings are tried with common values, one at a time. Outside a
-    project, the command uses the settings of a new one. It writes no files.
+    project, the command uses the settings of a new one. It writes no files except `--out`.
 
     \b
     Example: elmo inspect reviews.jsonl wiki/*.txt.gz --column body
@@ -118,6 +120,10 @@ def inspect(
     from ..text.input_files import find_inputs
     from ..text.text_blocks import check_texts
 
+    if out is not None:
+        from ..report.text_page import check_page, write_page
+
+        check_page(out)
     in_project = params_file.exists() or params_file != Path("params.yaml")
     params = load(params_file if in_project else TEMPLATE / "params.yaml")
     column = column or params.corpus.column
@@ -127,23 +133,29 @@ def inspect(
         report = inspect_text(inputs, params.tokenize, column=column, cluster=cluster)
     except ElmoError as error:
         raise ElmoError(str(error).replace("corpus.column", "--column")) from None
+    if out is not None:
+        write_page(out, report)
     if as_json:
         click.echo(json.dumps(report, ensure_ascii=False))
         return
     for line in _describe_text(report):
         print_done(line)
+    if out is not None:
+        print_done(f"  open {out}")
 
 
 def _describe_text(report: dict[str, Any]) -> Iterator[str]:
     """Yield the lines that `inspect` prints of what `inspect_text` returns."""
+    from ..report.phrases import describe_rule
     from ..terminal.progress import human_size
 
     def listing(counts: dict[str, int]) -> str:
         return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
-    sizes = [f"{share} up to {human_size(n)}" for share, n in report["document_bytes"].items()]
-    *parts, (word_count, distinct) = report["words"]
-    growth = ", ".join(f"{distinct:,} in the first {count:,}" for count, distinct in parts)
+    size_by_share, words = report["document_bytes"], report["words"]
+    sizes = [f"{s} up to {human_size(size_by_share[s])}" for s in ("10%", "50%", "90%", "100%")]
+    word_count, distinct = words["100%"]
+    growth = ", ".join("{1:,} in the first {0:,}".format(*words[s]) for s in ("1%", "10%", "50%"))
     heldout, quality = report["heldout"], report["quality"]
     yield f"inspect: {human_size(report['bytes'])}; files: {listing(report['formats'])}"
     for name, description in {
@@ -160,11 +172,7 @@ def _describe_text(report: dict[str, Any]) -> Iterator[str]:
         yield f"  {name:<14} {description}"
     yield f"  {'left out as':<14} {'lines':>9}  {'bytes':>9}  by"
     for finding in report["findings"]:
-        rule = "always" if finding["is_on"] else "never, only counted"
-        if finding["setting"]:
-            rule = f"tokenize.{finding['setting']}: {json.dumps(finding['value'])}"
-            rule += "" if finding["is_on"] else ", which is off"
-        size = human_size(finding["bytes"])
+        size, rule = human_size(finding["bytes"]), describe_rule(finding)
         yield f"  {finding['reason']:<14} {finding['lines']:>9,}  {size:>9}  {rule}"
         for sample in finding["samples"]:
             yield f"    {sample['file']}: {sample['text'][:100]}"

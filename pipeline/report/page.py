@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,15 +32,7 @@ def render(
     `embedder` is the store's model, `curves_file` the picture of training, and the folder
     `pictures` has a file NAME.png for each task.
     """
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    for function in (data_url, score_names, unknown_words_remark, versus_unigram):
-        environment.filters[function.__name__] = function
+    environment = load_templates(data_url, score_names, unknown_words_remark, versus_unigram)
     environment.globals |= {"arms": ARMS | SIMPLE, "interval_text": interval_text}
     page = environment.get_template("page.html").render(
         title=params.title,
@@ -50,6 +42,19 @@ def render(
         **find_neighbors(params, results.store, embedder),
     )
     return f"{page}\n"
+
+
+def load_templates(*filters: Callable[..., Any]) -> Environment:
+    """Return the templates of this folder, which can use `filters` by their names."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {function.__name__: function for function in filters}
+    return environment
 
 
 def data_url(file: Path) -> str:

@@ -1,4 +1,8 @@
-"""Phrases about figures, for the terminal and for the report's page."""
+"""Phrases about figures, for the terminal and for the pages."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
 
 NOTABLE_UNKNOWN_SHARE = 0.05  # share of unknown tokens from which a perplexity is shown with it
 ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
@@ -32,3 +36,11 @@ def unknown_words_remark(rate: float | None) -> str:
 def interval_text(low: float | None, high: float | None) -> str:
     """Return an interval as text, such as `+0.024 to +0.181`, or `unknown` if there is none."""
     return "unknown" if low is None or high is None else f"{low:+.3f} to {high:+.3f}"
+
+
+def describe_rule(finding: Mapping[str, Any]) -> str:
+    """Return the setting that leaves out what is found, and whether it is on."""
+    if not finding["setting"]:
+        return "always" if finding["is_on"] else "never, only counted"
+    rule = f"tokenize.{finding['setting']}: {json.dumps(finding['value'])}"
+    return rule if finding["is_on"] else f"{rule}, which is off"

@@ -1,5 +1,6 @@
-"""The picture of the report: the curves of training."""
+"""The pictures of the pages: the curves of training, and the sizes and words of a text."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,22 @@ def draw_curves(results: Results, path: Path) -> None:
         _set_plain_ticks(axis)
         axis.legend(frameon=False)
     axes[0].set_ylabel("perplexity")
+    save_figure(figure, path)
+
+
+def draw_text(findings: Mapping[str, Any], path: Path) -> None:
+    """Draw the sizes of a text's documents, and its distinct words by the words read.
+
+    `findings` is what `inspect_text` returns.
+    """
+    figure, (sizes, words) = plt.subplots(1, 2, figsize=(9, 3.6))
+    shares = [float(share.rstrip("%")) for share in findings["document_bytes"]]
+    sizes.plot(findings["document_bytes"].values(), shares, "o-", color=BLUE, ms=3)
+    sizes.set(xlabel="bytes of a document, at most", ylabel="% of the documents", xscale="symlog")
+    words.plot(*zip(*findings["words"].values(), strict=True), "o-", color=BLUE, ms=3)
+    words.set(xlabel="words read", ylabel="distinct words", xscale="symlog", yscale="symlog")
+    for axis in (sizes, words):
+        axis.grid(color="#edf2f7")
     save_figure(figure, path)
 
 

@@ -48,8 +48,9 @@ _FAULTS = {  # what no filter leaves out, by a pattern of what stands between sp
     "markup": r"</?(a|b|br|div|em|h\d|i|img|li|p|span|td|tr|ul)\b[^<]*/?>|<(a|div|img|p|span)$"
     r"|</\w+>|&(amp|gt|lt|nbsp|quot|#\d+);|\]\(\w+:|^```",
 }
-_SHARES = (0.1, 0.5, 0.9, 0.99, 1.0)  # of documents, whose largest size is given
-_TEXT_SHARES = (0.01, 0.1, 0.5, 1.0)  # of the text, whose distinct words are counted
+_SHARES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of documents: the largest size is given
+_TEXT_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)  # of the text: distinct words counted
+_LISTED_FILES = 20  # at most
 _SETTINGS: dict[str, tuple[str, Any, Any]] = {  # as in `FILTERS`
     "near_copy": ("near_duplicates", 0.0, 0.3),
     "repeated_line": ("repeated_lines", 0, 10),
@@ -136,7 +137,12 @@ def inspect_text(
     sizes = whole_documents.sizes
     return {
         "formats": Counter(input_.format for input_ in inputs),
+        "largest_files": [
+            {"name": input_.name, "format": input_.format, "bytes": input_.bytes}
+            for input_ in sorted(inputs, key=lambda input_: -input_.bytes)[:_LISTED_FILES]
+        ],
         "bytes": sum(input_.bytes for input_ in inputs),
+        "text_bytes": int(sizes.sum()),
         "documents": int((sizes > 0).sum()),
         "document_bytes": {
             f"{share:.0%}": int(np.quantile(sizes[sizes > 0], share)) if sizes.any() else 0
@@ -240,14 +246,14 @@ def _find_first(words: Hashes, places: Int64s) -> tuple[Hashes, Int64s]:
     return distinct, places[order][firsts]
 
 
-def _count_words(contents: Sequence[PieceContents]) -> list[tuple[int, int]]:
-    """Return pairs for growing beginnings of the text: its words, and the distinct ones of them."""
+def _count_words(contents: Sequence[PieceContents]) -> dict[str, tuple[int, int]]:
+    """Return by shares of the text, from its beginning, its words and the distinct ones of them."""
     ends = np.cumsum([of_piece.word_count for of_piece in contents])
     places = [p.places + end - p.word_count for p, end in zip(contents, ends.tolist(), strict=True)]
     words = np.concatenate([of_piece.words for of_piece in contents])
     _, firsts = _find_first(words, np.concatenate(places))
-    counts = [math.ceil(part * int(ends[-1])) for part in _TEXT_SHARES]
-    return [(count, int((firsts < count).sum())) for count in counts]
+    counts = {f"{share:.0%}": math.ceil(share * int(ends[-1])) for share in _TEXT_SHARES}
+    return {share: (count, int((firsts < count).sum())) for share, count in counts.items()}
 
 
 def _find_held_out_twins(passages: Sequence[PiecePassages], similarity: float) -> dict[str, int]:

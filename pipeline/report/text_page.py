@@ -1,0 +1,30 @@
+"""The page of `elmo inspect`: `text.html` has its words, filled here with what is in a text."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from elmo.io.atomic import check_output, new_file
+
+from ..terminal.progress import human_size
+from .page import data_url, load_templates
+from .phrases import describe_rule
+from .pictures import draw_text
+
+_TITLE = "Inspection of a text"
+
+
+def check_page(out: Path) -> None:
+    """Raise `ElmoError` if the page cannot be written to `out`, or `out` is a file of others."""
+    check_output(out, pattern=rb".*<title>" + _TITLE.encode())
+
+
+def write_page(out: Path, findings: Mapping[str, Any]) -> None:
+    """Write a self-contained HTML page of `findings`, which `inspect_text` returns, to `out`."""
+    with tempfile.TemporaryDirectory() as folder, new_file(out) as file:
+        curves = Path(folder, "curves.png")
+        draw_text(findings, curves)
+        template = load_templates(data_url, describe_rule, human_size).get_template("text.html")
+        page = template.render(title=_TITLE, curves=curves, **findings)
+        file.write_text(f"{page}\n", encoding="utf-8")
