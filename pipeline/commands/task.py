@@ -152,18 +152,19 @@ def train(
         work=work,
         tokenizer=tokenization,
         device=device,
-        report=task_training.TrainProgress(),
     )
-    record = train_examples(*data, out=out, store=store)
+    record = train_examples(*data, out=out, store=store, report=task_training.TrainProgress())
     task_training.say_still_improving(out)
     task_training.say_linear_gain(out)
     figures = mean_over_seeds(list(record.scores.values()))
     print_done(f"task train: {out}: {task_training.format_scores(figures)} on dev")
     for part in parts:
+        share = f"{len(part.examples):,} of {len(data[0].examples):,} examples"
+        report = task_training.TrainProgress(name=f"{share}: ")
         with TemporaryDirectory() as folder:
-            part_scores = train_examples(part, data[1], out=Path(folder) / "task").scores
-        scores = task_training.format_scores(mean_over_seeds(list(part_scores.values())))
-        print_done(f"with {len(part.examples):,} of {len(data[0].examples):,} examples: {scores}")
+            part_record = train_examples(part, data[1], out=Path(folder) / "task", report=report)
+        scores = task_training.format_scores(mean_over_seeds(list(part_record.scores.values())))
+        print_done(f"with {share}: {scores}")
 
 
 def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) -> None:

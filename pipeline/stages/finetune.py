@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.config import read_training
@@ -40,7 +42,7 @@ STAGE = Stage(
     describe_score=lambda figures, started_from: describe_score(figures, started_from),
     uses_cluster=True,
     settles_precision=lambda arguments: _has_text_to_train_on(
-        arguments["model"], arguments["domain"]
+        arguments["model"], arguments["domain"], arguments["general"]
     ),
 )
 
@@ -125,7 +127,8 @@ def run(
     parent = load_model(model)
     for shards in (domain, general):
         parent.tokenizer.check_shards(Shards(shards).tokenization, model=model, shards=shards)
-    if (heldout_figures := _find_pretraining_figures(parent.training, domain)) is not None:
+    heldout_figures = _find_pretraining_figures(parent.training, domain, general)
+    if heldout_figures is not None:
         return _copy_pretrained(model, heldout_figures, out, curves)
     result = train_job.train(
         STAGE,
@@ -145,22 +148,28 @@ def run(
     return _metrics(result)
 
 
-def _has_text_to_train_on(model: Location, domain: Location) -> bool:
+def _has_text_to_train_on(model: Location, domain: Location, general: Location) -> bool:
     """Tell whether the domain text is new to the model; errors are left to the run."""
     with suppress(ElmoError):
-        return _find_pretraining_figures(read_training(model), domain) is None
+        return _find_pretraining_figures(read_training(model), domain, general) is None
     return True
 
 
 def _find_pretraining_figures(
-    training: Mapping[str, Any], shards: Location
+    training: Mapping[str, Any], domain: Location, general: Location
 ) -> Mapping[str, Any] | None:
-    """Return the held-out figures of a pretraining on these same shards, else None."""
+    """Return the held-out figures of a pretraining on the text of `domain`, else None.
+
+    If both texts have the same files, only the columns kept with the domain text tell their shards
+    apart.
+    """
     from elmo.data.shards import Shards
 
-    if training.get("stage") != "pretrain":
-        return None
-    if training["inputs"].get("corpus") != Shards(shards).digest:
+    shards = [Shards(folder) for folder in (domain, general)]
+    texts = [structs.replace(folder.manifest, shards=()) for folder in shards]
+    is_same_text = texts[0] == texts[1] and texts[0].inputs
+    digests = [folder.digest for folder in (shards if is_same_text else shards[:1])]
+    if training.get("stage") != "pretrain" or training["inputs"].get("corpus") not in digests:
         return None
     figures: Mapping[str, Any] = training["perplexity"]["after"]["general"]
     return figures

@@ -119,7 +119,9 @@ def test_a_learning_curve_learns_from_a_quarter_and_from_half(folder: Path) -> N
     (folder / "stars.tsv").write_text("text\tlabel\n" + "".join(rows))
     words = "train classification --train stars.tsv --dev stars.tsv --out stars".split()
     words += "--without-elmo --curve --set epochs=1 --set hidden=4".split()
-    *_, whole, half, quarter = run(*words).splitlines()
+    done = CliRunner().invoke(cli, ["task", *words])
+    *_, whole, half, quarter = done.stdout.splitlines()
+    assert "\n  12 of 50 examples: seed 0 epoch 1: loss " in done.stderr
     assert whole.startswith("task train: stars: accuracy ")
     assert half.startswith("with 25 of 50 examples: accuracy ")
     assert quarter.startswith("with 12 of 50 examples: accuracy ")

@@ -24,6 +24,7 @@ from pipeline.stages import finetune, pretrain
 from tests.elmo.conftest import WHITESPACE, save
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
 from tests.pipeline.command_line import ROOT, elmo
+from tests.pipeline.stages.test_tokenize import make
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
 HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
@@ -234,4 +235,19 @@ def test_where_nothing_is_tuned_no_precision_is_timed(inputs: Path, tmp_path: Pa
     assert "precision" not in errors
     settles, given = finetune.STAGE.settles_precision, {"model": Location(inputs / "model")}
     assert settles is not None
-    assert settles(given | {"domain": Location(inputs / "domain")})
+    texts = {name: Location(inputs / name) for name in ("domain", "general")}
+    assert settles(given | texts)
+
+
+def test_columns_kept_with_the_same_text_leave_nothing_to_tune(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        rows = [f"r{k},text {name} {k} .\n" for k in range(40)]
+        (tmp_path / f"{name}.csv").write_text("id,text\n" + "".join(rows))
+    general = make(tmp_path / "general", tmp_path / "a.csv")
+    figures = {"average": 9.0}
+    training = {"stage": "pretrain", "perplexity": {"after": {"general": figures}}}
+    training["inputs"] = {"corpus": general.digest}
+    for name, expected in {"a": figures, "b": None}.items():
+        domain = make(tmp_path / name, tmp_path / f"{name}.csv", keep=("id",))
+        places = domain.location, general.location
+        assert finetune._find_pretraining_figures(training, *places) == expected
