@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_111,
-    "pipeline": 14_534,
+    "pipeline": 14_544,
     "research": 2_305,
     "benchmarks": 3_499,
-    "tests": 26_721,
+    "tests": 26_739,
 }
 
 
