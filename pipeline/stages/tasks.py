@@ -66,7 +66,7 @@ def _run(params: Params, name: str, model: Location, cluster: Cluster, **options
 
 STAGE = Stage(
     name="tasks",
-    version=RESULTS_VERSION + 1,  # with what it adds to the trained tasks: simple baselines
+    version=RESULTS_VERSION + 2,  # with what it adds to the trained tasks: simple baselines
     help="Train the task NAME of params.yaml with and without MODEL's vectors, and score both.",
     inputs=(Argument("name", "word"), Argument("model")),
     outputs=(

@@ -1,14 +1,10 @@
 """Simple baselines: what each answers on data where that can be counted by hand."""
 
 import numpy as np
-import pytest
 
-from elmo.tasks.baselines import _fit_linear, score_baselines
+from elmo.tasks.baselines import score_baselines
 from elmo.tasks.examples import Classified, Example, Pair, Question, Tagged
 from elmo.tasks.formats.fields import ExampleSet
-
-pytest.importorskip("sklearn")
-STRENGTHS = 1.0, 10.0, 100.0, 0.1
 
 
 def splits(train: list[Example], test: list[Example]) -> dict[str, ExampleSet]:
@@ -70,29 +66,6 @@ def test_kinds_without_a_simple_baseline_have_none() -> None:
     assert score_baselines("questions", splits([question], [question]), encode) == {}
     unlabelled: Example = Classified("f", ("good",), None)
     assert score_baselines("classification", splits([unlabelled], [unlabelled]), encode) == {}
-
-
-def test_dev_chooses_the_strength_of_the_linear_model() -> None:
-    """On noise, where each of the four is best at times; of equals the first."""
-    from sklearn.linear_model import LogisticRegression
-
-    chosen = set()
-    for seed in range(8):
-        x = np.random.default_rng(seed).normal(size=(90, 12)) * np.logspace(-1, 1, 12)
-        y = (x[:, 4:8].sum(1) + 4 * np.random.default_rng(99 - seed).normal(size=90) > 0).astype(
-            str
-        )
-        texts = [Classified("f", (str(k),), label) for k, label in enumerate(y)]
-        predict = _fit_linear(
-            lambda few, x=x: x[[int(e.tokens[0]) for e in few]], texts[:30], texts[30:60]
-        )
-        x = x / abs(x[:30]).max(0)
-        models = [LogisticRegression(C=c, max_iter=200).fit(x[:30], y[:30]) for c in STRENGTHS]
-        right = [int((model.predict(x[30:60]) == y[30:60]).sum()) for model in models]
-        best = right.index(max(right))
-        chosen.add(STRENGTHS[best])
-        assert predict(texts) == models[best].predict(x).tolist()
-    assert chosen == set(STRENGTHS)
 
 
 def test_one_label_alone_is_always_answered() -> None:
