@@ -247,7 +247,7 @@ def _train_way(
                 device=task.device,
                 report=report,
             )
-            tallies = comparison.evaluate_seeds(
+            tallies, _ = comparison.evaluate_seeds(
                 task_folder, data["test"], device=task.device, work=work.absolute()
             )
             stopwatch.save()

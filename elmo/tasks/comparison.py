@@ -2,7 +2,9 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from elmo.tasks.examples import distinct_sentences, text_groups
@@ -16,7 +18,7 @@ from elmo.tasks.metrics import (
     score_order,
 )
 from elmo.tasks.record import read_curve, read_task
-from elmo.tasks.task import EXAMPLES_AT_ONCE, Task, check_same_tags
+from elmo.tasks.task import Task, check_same_tags
 from elmo.tasks.vectors import Vectors, build_sentence_store
 
 NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
@@ -24,47 +26,34 @@ NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
 
 def evaluate_seeds(
     folder: Path, example_set: ExampleSet, *, device: str = "cpu", work: Path | None = None
-) -> list[Tally]:
+) -> tuple[list[Tally], dict[str, Any]]:
     """Return a tally for each seed of the trained task in `folder`, in the order of its record's
-    `seeds`: counts by unit of `example_set`, from which scores and intervals are computed.
+    `seeds`: counts by unit of `example_set`, from which scores and intervals are computed; and the
+    scores by label, as `label_scores` has them, of the answers of all seeds together.
 
     Each sentence is embedded once; the folder `work`, if given, keeps the vectors for later calls.
     """
-    return evaluate_seeds_by_label(folder, example_set, device=device, work=work)[0]
-
-
-def evaluate_seeds_by_label(
-    folder: Path, example_set: ExampleSet, *, device: str = "cpu", work: Path | None = None
-) -> tuple[list[Tally], dict[str, Any]]:
-    """Return the tallies of `evaluate_seeds`, and the scores by label, as `label_scores` has them,
-    of the answers of all seeds together."""
     record = read_task(folder)
     check_same_tags(example_set, record.scheme)
-    vectors: Vectors | None = None
-    if work is not None and record.settings.elmo == "frozen":
-        vectors = build_sentence_store(
-            distinct_sentences(example_set.examples),
-            model=folder / "model",
-            work=work,
-            layers=record.settings.layers,
-            device=device,
-        )
-    tasks: list[Task] = []
-    for seed in record.seeds:
-        tasks.append(Task.load(folder, seed=seed, device=device, vectors=vectors))
-        vectors = tasks[0].vectors
-    answers: list[list[Answer]] = [[] for _ in tasks]
-    for start in range(0, len(example_set.examples), EXAMPLES_AT_ONCE):
-        chunk = example_set.examples[start : start + EXAMPLES_AT_ONCE]
-        for task, task_answers in zip(tasks, answers, strict=True):
-            task_answers += task.answer(chunk)
-    tallies = [
-        task.model.tally(example_set.examples, [prediction for _, (prediction, _) in task_answers])
-        for task, task_answers in zip(tasks, answers, strict=True)
-    ]
-    for tally in tallies:
-        tally.groups = text_groups(example_set.examples)
-    all_answers = [answer for task_answers in answers for answer in task_answers]
+    tallies: list[Tally] = []
+    all_answers: list[Answer] = []
+    with TemporaryDirectory() if work is None else nullcontext(work) as store_folder:
+        vectors: Vectors | None = None
+        if record.settings.elmo == "frozen":
+            vectors = build_sentence_store(
+                distinct_sentences(example_set.examples),
+                model=folder / "model",
+                work=Path(store_folder),
+                layers=record.settings.layers,
+                device=device,
+            )
+        for seed in record.seeds:
+            task = Task.load(folder, seed=seed, device=device, vectors=vectors)
+            answers = list(task.answer(example_set.examples))
+            all_answers += answers
+            tally = task.model.tally(example_set.examples, [guess for _, (guess, _) in answers])
+            tally.groups = text_groups(example_set.examples)
+            tallies.append(tally)
     return tallies, label_scores(all_answers, marks_spans=record.scheme != "plain")
 
 

@@ -5,10 +5,8 @@ Store and embedder give the same numbers: a store keeps float16, so computed vec
 float16 too. Shapes: W words, P numbers of a row, T tokens, N neighbours and the word itself.
 """
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,6 @@ from elmo.store.manifest import MANIFEST
 from elmo.tasks.examples import Tokens
 
 SOFTMAX = "softmax.weight"  # in a model's weights: a vector for each word
-KEPT_TOKENS = 1 << 16  # whose vectors are kept: 100 MB of three layers of 256
 
 # Sentences → their layers, (L, T, D) each, in float32 or, where they are kept so, float16.
 Vectors = Callable[[Sequence[Tokens]], list[Any]]
@@ -70,42 +67,18 @@ class StoredVectors:
                 self([sentence])
 
 
+@dataclass(frozen=True)
 class EmbeddedVectors:
     """The ELMo vectors of sentences, computed by an embedder when asked for. `layers` are the
-    numbers of the layers (None: all).
+    numbers of the layers (None: all)."""
 
-    Those of recent sentences are kept: a sentence is asked for again for each of its predicates or
-    questions, and for each seed.
-    """
-
-    def __init__(self, embedder: Embedder, *, layers: Sequence[int] | None) -> None:
-        self._embedder, self._layers = embedder, layers
-        self._cached: OrderedDict[Tokens, npt.NDArray[np.float16]] = OrderedDict()
-        self._tokens = 0
-        self._lock = threading.Lock()  # of what is kept
+    embedder: Embedder
+    layers: Sequence[int] | None
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[npt.NDArray[np.float16]]:
         """Return the vectors of each sentence, float16 (L, T, D)."""
-        with self._lock:
-            vectors = {s: self._cached[s] for s in sentences if s in self._cached}
-        misses = [s for s in dict.fromkeys(sentences) if s not in vectors]
-        layer_arrays = self._embedder.embed(misses, layers=self._layers) if misses else []
-        new_vectors = {s: e.astype(np.float16) for s, e in zip(misses, layer_arrays, strict=True)}
-        vectors |= new_vectors
-        with self._lock:
-            self._cache(new_vectors)
-        return [vectors[sentence] for sentence in sentences]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the embedder, without what is kept."""
-        return partial(EmbeddedVectors, self._embedder, layers=self._layers), ()
-
-    def _cache(self, vectors: Mapping[Tokens, npt.NDArray[np.float16]]) -> None:
-        for sentence, layers in vectors.items():
-            self._tokens += 0 if sentence in self._cached else len(sentence)
-            self._cached[sentence] = layers
-        while self._tokens > KEPT_TOKENS:
-            self._tokens -= len(self._cached.popitem(last=False)[0])
+        layer_arrays = self.embedder.embed(sentences, layers=self.layers)
+        return [layers_LTD.astype(np.float16) for layers_LTD in layer_arrays]
 
 
 class SoftmaxVectors:

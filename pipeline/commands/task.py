@@ -236,7 +236,7 @@ def evaluate(
     """
     import json
 
-    from elmo.tasks.comparison import evaluate_seeds_by_label, mean_over_seeds
+    from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
     from elmo.tasks.example_files import read_examples
     from elmo.tasks.record import read_task
 
@@ -255,7 +255,7 @@ def evaluate(
         task_training.warn_unknown_labels(
             record.kind, example_set, path=data, known_labels=record.labels
         )
-    tallies, scores_by_label = evaluate_seeds_by_label(folder, example_set, device=device)
+    tallies, scores_by_label = evaluate_seeds(folder, example_set, device=device)
     scores = [tally.scores() for tally in tallies]
     figures = mean_over_seeds(scores)
     if as_json:

@@ -263,7 +263,7 @@ def _train(
     say_still_improving(out, name=name)
     say_linear_gain(out, name=name)
     bar.set_completed(start_count + params.seeds * settings.epochs, f"{arm}on the test file")
-    tallies = evaluate_seeds(out, data["test"], device=device, work=out.parent.parent)
+    tallies, _ = evaluate_seeds(out, data["test"], device=device, work=out.parent.parent)
     scores = [tally.scores() for tally in tallies]
     figures = mean_over_seeds(scores)
     for seed, seed_scores in enumerate(scores):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from elmo.errors import BadSettings
-from elmo.tasks.comparison import evaluate_seeds_by_label
+from elmo.tasks.comparison import evaluate_seeds
 from elmo.tasks.example_files import read_examples
 from elmo.tasks.examples import Classified, Predicate, Span, Tagged
 from elmo.tasks.kinds import KINDS, task_settings
@@ -191,5 +191,5 @@ def test_a_task_remembers_its_columns(tmp_path: Path) -> None:
     task.record.tokenizer = type(task.record.tokenizer)("whitespace")
     by_column, by_field = task([{"review": "good film", "id": 3}, {"text": "good film"}])
     assert by_column == by_field and set(by_field["scores"]) == {"1", "5"}
-    tallies, report = evaluate_seeds_by_label(out, data)
+    tallies, report = evaluate_seeds(out, data)
     assert len(tallies) == 2 and report["labels"]["5"]["support"] == 4  # of both seeds
