@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor
 
 from elmo.data.texts import list_items
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
@@ -115,15 +114,21 @@ class Task:
                 check_sha256(folder / name, expected)
         words = WordTable(read_record(folder / "words.json", list[str]), None)
         path = folder / seed_folder / "weights.safetensors"
-        weights = load_weights(path, device=device)
-        _check_shapes(record, words, weights, seed, path)
-        model = _build_network(record, words, folder / "model", device, seed)
+        if record.bilm is not None and model_digest(folder / "model") != record.bilm.digest:
+            raise ElmoError(
+                f"{folder / 'model'}: is not the model that the task was trained with; use "
+                f"{record.bilm.digest[:12]}…"
+            )
+        with torch.device("meta"):  # no memory is taken before the shapes are known to be right
+            model = _build_network(record, words, seed)
         try:
-            model.load_state_dict(weights)
+            model.load_state_dict(load_weights(path, device=device), assign=True)
         except RuntimeError as error:
             problem = first_line(error)
             raise Mismatch(f"{path}: does not fit task.json ({problem}); train again") from None
-        model.eval()
+        model.to(device).eval()
+        if model.linear is not None and model.linear.shares.static:
+            model.linear.static = _static_vectors(folder / "model", record.kind)
         if record.settings.elmo == "frozen" and vectors is None:
             embedder = Embedder.load(folder / "model", device=device)
             vectors = EmbeddedVectors(embedder, layers=record.settings.layers)
@@ -247,7 +252,7 @@ def train_task(
     origin = [source, torch.device(device).type]
     folders = {seed: work / _fingerprint(record, words, seed, origin) for seed in seeds}
     training = SeedTraining(
-        make_network=partial(_new_network, record, words, model, device),
+        make_network=partial(_new_network, record, words, device),
         train=training_examples,
         dev=dev.examples,
         vectors=vectors,
@@ -404,50 +409,17 @@ def _make_vectors(
     return vectors, BiLMSource(name, len(vectors.store.layers), vectors.store.dim)
 
 
-def _check_shapes(
-    record: TaskRecord,
-    words: WordTable,
-    weights: Mapping[str, Tensor],
-    seed: int,
-    path: Path,
-) -> None:
-    """Raise `Mismatch` if the network of `record` is not that of the `weights`, which were read
-    from `path`; its memory is not taken to find out."""
-    with torch.device("meta"):
-        network = _build_network(record, words, None, "meta", seed)
-    expected = {k: v.shape for k, v in network.state_dict().items()}
-    shapes_of_file = {name: tensor.shape for name, tensor in weights.items()}
-    for name in sorted(expected.keys() | shapes_of_file.keys()):
-        if expected.get(name) != shapes_of_file.get(name):
-            shapes = [
-                list(by_name[name]) if name in by_name else "missing"
-                for by_name in (shapes_of_file, expected)
-            ]
-            raise Mismatch(
-                f"{path}: does not fit task.json ({name} is {shapes[0]}, but task.json "
-                f"requires {shapes[1]}); train again"
-            )
-
-
-def _new_network(
-    record: TaskRecord, words: WordTable, model: Path | None, device: str, *, seed: int
-) -> TaskModel:
+def _new_network(record: TaskRecord, words: WordTable, device: str, *, seed: int) -> TaskModel:
     """Return the untrained network of a seed, without changing torch's global random state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _build_network(record, words, model, device)
+        return _build_network(record, words).to(device)
 
 
-def _build_network(
-    record: TaskRecord, words: WordTable, model: Path | None, device: str, seed: int | None = None
-) -> TaskModel:
+def _build_network(record: TaskRecord, words: WordTable, seed: int | None = None) -> TaskModel:
     """Build the untrained network, with the linear models beside it that `record` has for a
     `seed`; the caller seeds torch."""
     shape = record.bilm
-    if shape is not None and model is not None and model_digest(model) != shape.digest:
-        raise ElmoError(
-            f"{model}: is not the model that the task was trained with; use {shape.digest[:12]}…"
-        )
     inputs = TaskInputs(
         record.settings,
         words,
@@ -463,9 +435,8 @@ def _build_network(
             width=shares.width,
             static_width=shares.static_width,
             shares=Shares(shares.network, shares.features, shares.vectors, shares.static),
-            static=_static_vectors(model, record.kind) if model and shares.static else None,
         )
-    return network.to(device)
+    return network
 
 
 def _static_vectors(model: Path, kind: str) -> Vectors | None:

@@ -647,7 +647,7 @@ def test_a_pickled_task_predicts_the_same(tmp_path: Path, tiny_model_folder: Pat
 def test_examples_that_share_a_text_are_one_group(tmp_path: Path) -> None:
     out = trained("pairs", tmp_path, None, changes={"elmo": "none", "epochs": 1}, count=8)
     pairs = [replace(one, hypothesis=("the", k)) for one in examples("pairs", 3, 2) for k in "ab"]
-    (tally,) = evaluate_seeds(out, ExampleSet(list(pairs), {}))
+    (tally,), _ = evaluate_seeds(out, ExampleSet(list(pairs), {}))
     assert tally.groups == [0, 0, 1, 1, 2, 2]
 
 
@@ -672,7 +672,7 @@ def test_a_task_that_asks_for_more_memory_than_it_has_weights_is_refused(tmp_pat
         record["settings"]["depth"] = 64
         record["digest"] = record_digest(record)
         write_json(out / "task.json", record)
-        with pytest.raises(ElmoError, match="does not fit task.json .* but task.json"):
+        with pytest.raises(ElmoError, match="does not fit task.json"):
             Task.load(out)
 
 
