@@ -1,71 +1,40 @@
 """Weights in safetensors files, checked when they are read.
 
-safetensors' own errors become `ElmoError` here and nowhere else. Its `save_file` is not used: it
-replaces an existing file, makes it readable by its owner alone, reports a full disk as a
-serialization error, and the file would have to be read again for its digest. Its `save` copies all
-tensors twice.
+safetensors' own errors become `ElmoError`, or for a full disk `OSError`, here and nowhere else.
 """
 
-import hashlib
-import json
+import os
+import re
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from elmo.errors import Damaged, ElmoError, first_line
-
-BLOCK_BYTES = 1 << 22  # bytes hashed and then written: they are in the cache in between
-# Of what is written here, in the order in which safetensors writes them.
-_DTYPE_NAMES = {
-    torch.int64: "I64",
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-}
+from elmo.io.records import sha256
 
 
 def save_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write tensors to a new file with the usual permissions; return the file's SHA-256.
-
-    The bytes equal those of safetensors' `save_file`. They are hashed while they are written,
-    without a copy of tensors that are in CPU memory. A full disk raises `OSError`.
-    """
-    order = sorted(tensors, key=lambda name: (list(_DTYPE_NAMES).index(tensors[name].dtype), name))
-    header, end = {}, 0
-    for name in order:
-        tensor = tensors[name]
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _DTYPE_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
-    text += b" " * (-len(text) % 8)
-    hasher = hashlib.sha256()
-    with path.open("xb", buffering=0) as file:
-        head = memoryview(len(text).to_bytes(8, "little") + text)
-        for part in chain([head], (_view_bytes(tensors[name]) for name in order)):
-            for start in range(0, len(part), BLOCK_BYTES):
-                block = part[start : start + BLOCK_BYTES]
-                hasher.update(block)
-                while len(block):
-                    block = block[file.write(block) :]
-    return hasher.hexdigest()
+    """Write tensors to a new file with the usual permissions; return the file's SHA-256. A full
+    disk raises `OSError`."""
+    path.touch(exist_ok=False)
+    mode = path.stat().st_mode
+    try:
+        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        if match := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(match[1]), os.strerror(int(match[1]))) from None
+        raise
+    path.chmod(mode)  # safetensors lets the owner alone read it
+    return sha256(path)
 
 
 def is_finite(tensor: Tensor) -> bool:
     """Tell whether all values of a tensor are finite, without allocating memory of its size."""
     return not tensor.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
-
-
-def _view_bytes(tensor: Tensor) -> memoryview:
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def weight_shapes(path: Path) -> dict[str, tuple[int, ...]]:
