@@ -215,7 +215,7 @@ def _pad(
 def _convolve(x_NKE: Tensor, weight_WF: Tensor, width: int) -> Tensor:
     """Return the product of every window of `width` characters with the weight (tokens, windows,
     filters)."""
-    windows_NKW: Tensor = _Windows.apply(x_NKE, width)  # type: ignore[no-untyped-call]
+    windows_NKW = x_NKE.unfold(1, width, 1).mT.flatten(2)
     return affine(windows_NKW.flatten(0, 1), weight_WF).view(*windows_NKW.shape[:2], -1)
 
 
@@ -242,26 +242,6 @@ def _spread_gradient(y_NKF: Tensor, largest_NF: Tensor, dlargest_NF: Tensor) -> 
     are as large."""
     is_largest_NKF = y_NKF == largest_NF[:, None]
     return is_largest_NKF * (dlargest_NF / is_largest_NKF.sum(1))[:, None]
-
-
-class _Windows(torch.autograd.Function):
-    """All windows of `width` characters as vectors: (N, K, E) → (N, K − width + 1, width · E).
-
-    Its gradient is one operation, where that of `as_strided` would be several.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x_NKE: Tensor, width: int) -> Tensor:
-        N, K, E = ctx.shape = x_NKE.shape
-        ctx.width = width
-        strides = (K * E, E, 1)
-        return x_NKE.as_strided((N, K - width + 1, width * E), strides).contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        N, K, E = ctx.shape
-        windows = gradient.view(N, K - ctx.width + 1, ctx.width, E).transpose(2, 3)
-        return torch.ops.aten.unfold_backward(windows, [N, K, E], 1, ctx.width, 1), None
 
 
 class WordEncoder(nn.Module):

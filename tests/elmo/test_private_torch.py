@@ -61,14 +61,6 @@ def norm() -> None:
     equal(torch._foreach_norm([floats(4, 3)])[0], floats(4, 3).square().sum().sqrt())
 
 
-def windows() -> None:
-    x = floats(2, 5, 3).requires_grad_()
-    gradient = floats(2, 3, 3, 3, seed=1)
-    torch.autograd.backward((x.unfold(1, 3, 1) * gradient).sum())
-    assert x.grad is not None
-    equal(torch.ops.aten.unfold_backward(gradient, [2, 5, 3], 1, 3, 1), x.grad)
-
-
 def packed_product() -> None:
     if not torch.backends.mkldnn.is_available():
         pytest.skip("torch has no oneDNN here")
@@ -122,7 +114,6 @@ CHECKS: dict[str, Callable[[], None]] = {
     "torch._foreach_norm": norm,
     "torch._foreach_sqrt": square_root,
     "torch.ops.aten.embedding_dense_backward": row_sums,
-    "torch.ops.aten.unfold_backward": windows,
     "torch.ops.mkldnn._is_mkldnn_bf16_supported": bfloat16_units,
     "torch.ops.mkldnn._linear_pointwise": packed_product,
     "torch.ops.mkldnn._linear_pointwise.binary": packed_product,
