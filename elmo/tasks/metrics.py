@@ -12,7 +12,7 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Literal
 
@@ -135,16 +135,14 @@ def precision_recall_f1(correct: float, predicted: float, gold: float) -> Scores
     }
 
 
-def tally_span_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> Tally:
+def tally_span_f1(gold: Sequence[Iterable[object]], predicted: Sequence[Iterable[object]]) -> Tally:
     """Tally F1 over exact spans and labels, micro-averaged as in conlleval and seqeval; a unit is a
-    sentence."""
-    pairs = zip(gold, predicted, strict=True)
-    return Tally("spans", [_overlap(set(a), set(b)) for a, b in pairs])
-
-
-def _overlap(gold: Set[object], predicted: Set[object]) -> tuple[float, float, float]:
-    """Return the numbers of correct, predicted and gold items."""
-    return float(len(gold & predicted)), float(len(predicted)), float(len(gold))
+    sentence. For semantic roles, the items of a unit, a predicate, are its `predicate_arguments`.
+    """
+    counts = []
+    for a, b in zip(map(set, gold), map(set, predicted), strict=True):
+        counts.append((float(len(a & b)), float(len(b)), float(len(a))))
+    return Tally("spans", counts)
 
 
 def predicate_arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ...]]]:
@@ -163,13 +161,6 @@ def predicate_arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ..
         else:
             parts.append((name, [(start, stop)]))
     return {(name, tuple(ranges)) for name, ranges in parts if name != "V"}
-
-
-def tally_role_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> Tally:
-    """Tally F1 over the arguments of all predicates, given the labelled spans of each; a unit is a
-    predicate."""
-    pairs = zip(gold, predicted, strict=True)
-    return Tally("spans", [_overlap(*map(predicate_arguments, pair)) for pair in pairs])
 
 
 def normalize_answer(text: str) -> str:

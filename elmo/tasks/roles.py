@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from elmo.tasks.examples import Predicate
 from elmo.tasks.inputs import TaskInputs
-from elmo.tasks.metrics import Tally, tally_role_f1
+from elmo.tasks.metrics import Tally, predicate_arguments, tally_span_f1
 from elmo.tasks.model import TaskModel
 from elmo.tasks.modules import (
     FORBIDDEN,
@@ -135,7 +135,10 @@ class RolesModel(TaskModel):
     def tally(self, examples: Sequence[Predicate], predictions: Sequence[list[str]]) -> Tally:
         """Return the tally of the F1 of arguments, counted as srl-eval.pl does."""
         gold = [example.nested or lenient_spans(example.tags or ()) for example in examples]
-        return tally_role_f1(gold, [lenient_spans(tags) for tags in predictions])
+        return tally_span_f1(
+            [predicate_arguments(spans) for spans in gold],
+            [predicate_arguments(lenient_spans(tags)) for tags in predictions],
+        )
 
     def describe(
         self, example: Predicate, prediction: list[str], scores: Sequence[float] | None = None

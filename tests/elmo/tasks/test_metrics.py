@@ -19,7 +19,6 @@ from elmo.tasks.metrics import (
     tally_answers,
     tally_coreference,
     tally_links,
-    tally_role_f1,
     tally_span_f1,
 )
 from elmo.tasks.schemes import (
@@ -79,9 +78,11 @@ def test_continued_arguments_are_one_and_the_predicate_is_none() -> None:
     }
     twice = [Span(0, 1, "A0"), Span(1, 2, "A0"), Span(2, 3, "C-A0")]
     assert predicate_arguments(twice) == {("A0", ((0, 1),)), ("A0", ((1, 2), (2, 3)))}
-    half = tally_role_f1([marked], [marked[:2]]).scores()
+    arguments, verb = predicate_arguments(marked), predicate_arguments([Span(0, 1, "V")])
+    half = tally_span_f1([arguments], [predicate_arguments(marked[:2])]).scores()
     assert half == {"f1": 0.0, "precision": 0.0, "recall": 0.0}
-    scores = tally_role_f1([marked, [Span(0, 1, "V")]], [[*marked[:5]], [Span(0, 1, "V")]]).scores()
+    first_five = predicate_arguments(marked[:5])
+    scores = tally_span_f1([arguments, verb], [first_five, verb]).scores()
     assert (scores["precision"], scores["recall"]) == (1.0, pytest.approx(2 / 3))
 
 
