@@ -23,8 +23,8 @@ from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import SPECIAL_WORDS, Vocabulary
 from elmo.errors import Damaged, ElmoError, first_line
 from elmo.io.atomic import new_file_if_absent, write_json
+from elmo.io.folders import check_folder
 from elmo.io.location import Location
-from elmo.io.outputs import check_folder
 from elmo.io.records import check_readable, read_json, sha256
 from elmo.model.config import CONFIG
 from elmo.model.folder import (

@@ -1,4 +1,5 @@
-"""Files written completely or not at all, in a hidden folder beside them."""
+"""Files written completely or not at all, in a hidden folder beside them; and what they may
+replace: only this project's own files."""
 
 import os
 import re
@@ -11,7 +12,6 @@ from typing import Any, NoReturn
 
 from elmo.errors import ElmoError, reason_of
 from elmo.io.locks import take_lock
-from elmo.io.outputs import check_file, refuse_foreign_output
 from elmo.io.records import json_bytes, read_record
 
 _MAX_TRIES = 100  # of a folder that other writers may remove before it is locked
@@ -40,6 +40,56 @@ def new_file_if_absent(out: Path) -> Iterator[Path]:
         yield folder / out.name
         check_absent(out)
         os.replace(folder / out.name, out)
+
+
+def check_file(out: Path, *, pattern: bytes = b"") -> None:
+    """Raise `ElmoError` if an output file is a link, a folder, a device, or a file of another kind.
+
+    `pattern` is a regular expression that the first KiB of a file of the right kind matches (empty:
+    any file does).
+    """
+    check_path(out)
+    if out.is_dir():
+        raise ElmoError(f"{out}: is a folder; choose a file")
+    if out.exists() and not out.is_file():
+        raise ElmoError(f"{out}: is a pipe or a device; choose a file")
+    if pattern and out.exists():
+        with out.open("rb") as file:
+            head = file.read(1024)
+        if head and not re.match(pattern, head, re.DOTALL):
+            raise ElmoError(
+                f"{out}: already exists and was not written by this command; choose another or "
+                "delete it"
+            )
+
+
+def check_path(out: Path) -> None:
+    """Raise `ElmoError` if an output is a symbolic link, or its parent not a folder."""
+    check_parent(out)
+    if out.is_symlink():
+        raise ElmoError(
+            f"{out}: is a symbolic link to {os.readlink(out)}; use that path, or delete the link"
+        )
+
+
+def check_parent(out: Path) -> None:
+    """Raise `ElmoError` if the nearest existing parent of an output path is not a folder."""
+    parent = next((path for path in out.parents if os.path.lexists(path)), Path())
+    if not parent.is_dir():
+        raise ElmoError(f"{out}: {parent} is not a folder; choose another output")
+
+
+@contextmanager
+def refuse_foreign_output(out: Path | str) -> Iterator[None]:
+    """Reword an `ElmoError` that reading the existing output `out` raises within the context: it
+    then says that this command did not write `out`."""
+    try:
+        yield
+    except ElmoError as error:
+        reason = str(error).removeprefix(f"{out}").lstrip(": /")
+        raise ElmoError(
+            f"{out}: was not written by this command ({reason}); choose another or delete it"
+        ) from None
 
 
 def check_writable(out: Path) -> None:

@@ -57,7 +57,6 @@ def _make_room(folder: Path, *, keep: str) -> None:
 
     The limit is the variable `ELMO_CACHE_GB`, or half of the free space and the copies together.
     """
-    Location(folder).sweep()
     copies = []
     for name in filter(_COPY_NAME.fullmatch, os.listdir(folder)):
         with suppress(FileNotFoundError):

@@ -1,20 +1,84 @@
-"""Folders that are written completely or not at all, locally or at a URL."""
+"""Folders that are written completely or not at all, locally or at a URL.
+
+Only this project's own files are replaced, and nothing at a URL is.
+"""
 
 import ctypes
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from elmo.errors import ElmoError
-from elmo.io.atomic import hidden_folder, hidden_path
+from elmo.io.atomic import check_path, hidden_folder, hidden_path
 from elmo.io.location import Location, in_parallel, temporary_folder
-from elmo.io.outputs import check_folder
+from elmo.io.records import Header
 
 _AT_FDCWD = -100  # paths are relative to the current folder
 _RENAME_EXCHANGE = 2
+
+
+def check_folder(
+    out: Location,
+    *,
+    required: Sequence[str],
+    pattern: str = ".*",
+    kind: str | None = None,
+) -> None:
+    """Raise `ElmoError` if an output folder holds another stage's files, or files that this project
+    did not write.
+
+    The folder may be empty, or hold all `required` files and otherwise only hidden files and those
+    that the regular expression `pattern` matches, in subfolders too. If `kind` is given, its
+    `manifest.json` must state that kind. At a URL nothing is replaced: the first of `required` must
+    not exist.
+    """
+    files = set(out.names()) if out.local is None else _list_files(out.local, required=required)
+    if out.local is None and required and required[0] in files:
+        raise ElmoError(
+            f"{out}: already exists, and outputs at a URL are never replaced; choose a new folder"
+        )
+    # At a URL, `files` can only be the leftovers of a killed writer.
+    _check_names(str(out), files, required=required, pattern=pattern)
+    if kind is not None and out.local is not None and files:
+        actual_kind = out.read_record("manifest.json", Header).kind
+        if actual_kind != kind:
+            raise ElmoError(
+                f"{out}: holds {actual_kind}, not {kind}; choose another folder, or empty it"
+            )
+
+
+def _list_files(out: Path, *, required: Sequence[str]) -> set[str]:
+    """Return the files in a folder and its subfolders; raise `ElmoError` if this project did not
+    write it."""
+    check_path(out)
+    if not out.exists():
+        return set()
+    if not out.is_dir():
+        raise ElmoError(f"{out}: is a file, not a folder; choose another or delete it")
+    names = {path.name for path in out.iterdir()}
+    if names and not (required and names.issuperset(required)):
+        raise ElmoError(
+            f"{out}: was not written by this project (found {min(names)}); choose another folder "
+            "or empty it"
+        )
+    return {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
+
+
+def _check_names(out: str, names: Iterable[str], *, required: Sequence[str], pattern: str) -> None:
+    """Raise `ElmoError` if a folder, or a subfolder, holds a file that no stage has written.
+
+    Hidden files are allowed, since file managers create them.
+    """
+    for name in sorted(names):
+        is_hidden = any(part.startswith(".") for part in name.split("/"))
+        if not (is_hidden or name in required or re.fullmatch(pattern, name)):
+            raise ElmoError(
+                f"{out}: contains {name}, which no stage wrote; move it or choose another folder"
+            )
 
 
 @contextmanager

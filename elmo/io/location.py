@@ -4,8 +4,6 @@ A file is written elsewhere and then gets its name, so a name always stands for 
 `create` writes a name only once: if two writers try, one succeeds and the other gets false. Several
 writers need no other coordination, since published files have names of their own and never change.
 Other kinds of storage need their fsspec package (the extra `cluster` has s3fs).
-
-The writing process holds a lock on its temporary files, so `sweep` can tell which are abandoned.
 """
 
 import errno
@@ -22,8 +20,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from elmo.errors import ElmoError, NotFound, altered_error, missing_error, reason_of
-from elmo.io.locks import FILE_MODE, delete_abandoned, locked_file
+from elmo.errors import ElmoError, NotFound, altered_error, missing_error
+from elmo.io.atomic import hidden_folder
 from elmo.io.records import (
     Record,
     check_json_size,
@@ -35,7 +33,6 @@ from elmo.io.remote import THREADS, Remote
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_TEMPORARY = re.compile(r"\.new-[0-9a-f]{16}")
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
 
@@ -246,15 +243,14 @@ class Location:
 
     @contextmanager
     def new_file(self, file: str) -> Iterator[Path]:
-        """Yield the path of an empty local file to write; on success it atomically replaces the
-        file `file` of this folder."""
-        with self.temporary_file() as path:
+        """Yield the path of a local file to write; on success it atomically replaces the file
+        `file` of this folder."""
+        with self.temporary_file(file) as path:
             yield path
             if self.local is not None:
-                (self.local / file).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(path, self.local / file)
-                return
-            self.put(file, path)
+            else:
+                self.put(file, path)
 
     def put(self, file: str, source: Path) -> None:
         """Copy a local file into the folder, replacing one of that name."""
@@ -287,7 +283,7 @@ class Location:
         writers would silently lose its work.
         """
         if self.local is not None:
-            with self.temporary_file() as new_file:
+            with self.temporary_file(file) as new_file:
                 new_file.write_bytes(data)
                 return self.publish(new_file, file)
         self._remote.check_conditional_writes()
@@ -353,20 +349,15 @@ class Location:
         in_parallel(lambda file: self.take_file(file, source), files)
 
     @contextmanager
-    def temporary_file(self) -> Iterator[Path]:
-        """Yield an empty local file, to be written and passed to `publish`; it is deleted
-        afterwards.
+    def temporary_file(self, file: str) -> Iterator[Path]:
+        """Yield the local path of a new file, to be written and passed to `publish` as `file`; it
+        is deleted afterwards.
 
-        It is in the folder itself, or for a URL in the system's folder for temporary files.
+        It is in a hidden folder beside `file`, or for a URL in the user's folder for temporary
+        files.
         """
-        folder = self.local or temporary_folder()
-        with locked_file(folder, ".new-") as path:
-            try:
-                yield path
-            except OSError as error:
-                if error.filename is None:
-                    raise ElmoError(f"{self.url}: {reason_of(error)}") from error
-                raise
+        with hidden_folder((self.local or temporary_folder()) / file) as folder:
+            yield folder / "file"
 
     @contextmanager
     def local_copy(self, file: str) -> Iterator[Path]:
@@ -374,16 +365,9 @@ class Location:
         if self.local is not None:
             yield self.local / file
             return
-        with self.temporary_file() as copy:
+        with self.temporary_file(file) as copy:
             self.get(file, copy)
             yield copy
-
-    def sweep(self) -> list[str]:
-        """Delete the temporary files of dead writers in this folder or, for a URL, in the user's
-        folder for temporary files; return their names."""
-        folder = self.local if self.local is not None else temporary_folder()
-        names = [name for name in Location(folder).names() if _TEMPORARY.fullmatch(name)]
-        return [name for name in names if delete_abandoned(folder / name)]
 
     def rename(self, target: "Location") -> None:
         """Rename the folder to `target`; at a URL, copy its files and delete the old ones."""
@@ -406,11 +390,11 @@ class Location:
     def _copy(self, source: Path, path: Path) -> bool:
         """Create a file by copying, on a file system without hard links."""
         try:
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
+            out = path.open("xb")
         except FileExistsError:
             return False
         try:
-            with os.fdopen(descriptor, "wb") as out, source.open("rb") as stream:
+            with out, source.open("rb") as stream:
                 shutil.copyfileobj(stream, out, 1 << 20)
         except BaseException:
             path.unlink(missing_ok=True)

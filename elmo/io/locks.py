@@ -1,14 +1,12 @@
-"""The locks of processes that write: on a work folder, and on temporary files.
+"""The locks of processes that write: on a work folder, and on the folders of unfinished files.
 
 The operating system releases a lock when its process ends, however it ends.
 """
 
 import fcntl
 import os
-import secrets
 import shutil
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,8 +14,6 @@ from pathlib import Path
 from elmo.errors import ElmoError, reason_of
 
 LOCK_FILE = ".lock"  # in a work folder, locked by the process that works there
-FILE_MODE = 0o644  # of new files, less the umask: readable by the group
-_ABANDONED_SECONDS = 24 * 3600.0  # after which a file whose lock tells nothing has no writer
 
 
 def take_lock(descriptor: int, *, wait: bool = True) -> bool | None:
@@ -73,42 +69,3 @@ def _write_owner(lock: int, folder: Path) -> None:
         os.write(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
     except OSError as error:
         raise ElmoError(f"{folder}: {reason_of(error)}") from error
-
-
-@contextmanager
-def locked_file(folder: Path, prefix: str) -> Iterator[Path]:
-    """Yield a new empty file in `folder` that this process has locked, with a name that begins with
-    `prefix`; it is deleted in the end."""
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{prefix}{secrets.token_hex(8)}"
-        try:
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, FILE_MODE)
-        except FileNotFoundError:  # the folder was removed in between
-            continue
-        take_lock(descriptor)
-        if os.fstat(descriptor).st_nlink:
-            break
-        os.close(descriptor)  # a sweep was between the two calls
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def delete_abandoned(path: Path) -> bool:
-    """Delete a file unless a live process has locked it; return whether it is gone."""
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-    except OSError:
-        return not path.exists()
-    try:
-        is_abandoned = take_lock(descriptor, wait=False)
-        if is_abandoned is None:  # locks tell nothing on this file system
-            is_abandoned = time.time() - os.fstat(descriptor).st_mtime >= _ABANDONED_SECONDS
-        if is_abandoned:
-            path.unlink(missing_ok=True)
-        return is_abandoned
-    finally:
-        os.close(descriptor)

@@ -22,10 +22,9 @@ from elmo.data.manifest import ShardEntry
 from elmo.data.shards import Shards
 from elmo.errors import ElmoError
 from elmo.io.atomic import check_writable
-from elmo.io.folders import link_or_copy, new_folder
+from elmo.io.folders import check_folder, link_or_copy, new_folder
 from elmo.io.location import Folder, Location
 from elmo.io.locks import work_folder_lock
-from elmo.io.outputs import check_folder
 from elmo.io.records import digest
 from elmo.model.config import CONFIG, model_location, read_config, read_training
 from elmo.model.embedder import Embedder

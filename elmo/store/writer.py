@@ -101,7 +101,10 @@ def write_part(
     `x_NP` are the context-free vectors of the shard's types. `segments` have the vectors of its
     sentences, all and in order; while one segment is written, the next is computed.
     """
-    with location.temporary_file() as types_path, location.temporary_file() as path:
+    with (
+        location.temporary_file(origin.types_path) as types_path,
+        location.temporary_file(origin.part_file) as path,
+    ):
         _write_types(types_path, shard.dictionary, x_NP, layout=layout, origin=origin)
         schema = part_schema(layout, types_file=origin.types_path, metadata=origin.footer)
         if shard.records is not None:
@@ -176,7 +179,10 @@ def _renumber_part(
         "sentence_id": origin.sentence_offset - entry.sentence_offset,
         "document_id": origin.document_offset - entry.document_offset,
     }
-    with old_store.local_copy(entry.path) as old_path, location.temporary_file() as path:
+    with (
+        old_store.local_copy(entry.path) as old_path,
+        location.temporary_file(origin.part_file) as path,
+    ):
         with pq.ParquetFile(old_path, page_checksum_verification=True) as file:
             schema = file.schema_arrow
             with part_writer(path, schema, codec) as writer:

@@ -19,9 +19,8 @@ from elmo.data.texts import list_items
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
 from elmo.errors import ElmoError, Mismatch, first_line
 from elmo.io.atomic import check_writable, write_json
-from elmo.io.folders import new_folder
+from elmo.io.folders import check_folder, new_folder
 from elmo.io.location import Location
-from elmo.io.outputs import check_folder
 from elmo.io.records import (
     check_sha256,
     digest,

@@ -19,9 +19,8 @@ from typing import Annotated, Any
 import msgspec
 
 from elmo.errors import BadSettings, Damaged, ElmoError, NotFound
-from elmo.io.folders import new_folder
+from elmo.io.folders import check_folder, new_folder
 from elmo.io.location import Location, in_parallel
-from elmo.io.outputs import check_folder
 from elmo.io.records import digest, json_bytes, read_record
 
 from ..settings import cluster as cluster_settings

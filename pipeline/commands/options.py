@@ -51,7 +51,7 @@ class _NewFile(_Path):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the name as a `Path`; refuse one whose folder does not exist."""
         from elmo.errors import NotFound
-        from elmo.io.outputs import check_parent
+        from elmo.io.atomic import check_parent
 
         path = super().convert(value, param, ctx)
         check_parent(path)
@@ -176,8 +176,7 @@ def output_file(
     would replace a file that does not begin as the regular expression `kind` does.
     """
     from elmo.errors import ElmoError
-    from elmo.io.atomic import new_file
-    from elmo.io.outputs import check_file
+    from elmo.io.atomic import check_file, new_file
 
     if overwrite:
         check_file(out, pattern=kind)

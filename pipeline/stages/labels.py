@@ -15,9 +15,8 @@ from pathlib import Path
 from elmo.data.tokenizer import sentence_splitter
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
-from elmo.io.folders import new_folder
+from elmo.io.folders import check_folder, new_folder
 from elmo.io.location import Location
-from elmo.io.outputs import check_folder
 from elmo.io.records import sha256
 from elmo.tasks.formats.fields import TextSplitter
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from elmo.errors import NotFound
 from elmo.io.atomic import check_output, check_writable, new_file
-from elmo.io.folders import link_folder, local_folder, new_folder
+from elmo.io.folders import check_folder, link_folder, local_folder, new_folder
 from elmo.io.location import Location
 from elmo.io.locks import work_folder_lock
-from elmo.io.outputs import check_folder
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
 from elmo.tasks.kinds import task_settings

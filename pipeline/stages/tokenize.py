@@ -27,9 +27,8 @@ from elmo.data.manifest import (
 from elmo.data.shards import FILE_PATTERN
 from elmo.data.tokenizer import TextTokenizer, Tokenization, installed_tokenization
 from elmo.errors import BadSettings, ElmoError
-from elmo.io.folders import link_or_copy, output_location
+from elmo.io.folders import check_folder, link_or_copy, output_location
 from elmo.io.location import Location
-from elmo.io.outputs import check_folder
 from elmo.model.config import read_config
 
 from ..cluster import workers

@@ -18,10 +18,9 @@ from elmo.data.shards import Shards
 from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
 from elmo.io.atomic import check_output, sweep
-from elmo.io.folders import Flag, new_folder
+from elmo.io.folders import Flag, check_folder, new_folder
 from elmo.io.location import Location
 from elmo.io.locks import work_folder_lock
-from elmo.io.outputs import check_folder
 from elmo.model.folder import OTHER_FILE_PATTERN, save_model
 from elmo.settings import CheckpointSettings, TrainingSettings
 from elmo.train.curves import CURVES
@@ -215,7 +214,6 @@ def _delete_leftovers(folder: Location) -> None:
             folder.delete(name)
     if folder.local:
         sweep(folder.local)
-    folder.sweep()
 
 
 def _train_on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> TrainingResult:

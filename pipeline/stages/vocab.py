@@ -18,9 +18,9 @@ from elmo.data.manifest import SPLITS, ShardEntry
 from elmo.data.shards import Shards, open_shard_at
 from elmo.data.vocabulary import NOT_WORDS, SPECIAL_WORDS
 from elmo.errors import ElmoError
-from elmo.io.folders import local_folder, new_folder
+from elmo.io.atomic import refuse_foreign_output
+from elmo.io.folders import check_folder, local_folder, new_folder
 from elmo.io.location import Location, in_parallel
-from elmo.io.outputs import check_folder, refuse_foreign_output
 
 from ..cluster import workers
 from ..settings.cluster import Cluster

@@ -30,7 +30,6 @@ def work_folder(parent: Location, stage: str, out: Location) -> Iterator[Locatio
     with work_folder_lock(work.local):
         if out.local is not None:
             sweep_hidden_folders(out.local)
-        work.sweep()
         yield work
         _remove(work.local)
 

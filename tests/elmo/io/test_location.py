@@ -70,11 +70,11 @@ def test_a_folder_is_listed_while_others_write_and_delete_in_it(tmp_path: Path) 
 
 def test_a_written_file_gets_its_name_once(location: Location) -> None:
     for text, given in (("first", True), ("second", False)):
-        with location.temporary_file() as path:
+        with location.temporary_file("name") as path:
             path.write_text(text)
             assert location.publish(path, "name") is given
     assert location.read("name") == b"first"
-    with pytest.raises(KeyboardInterrupt), location.temporary_file() as path:
+    with pytest.raises(KeyboardInterrupt), location.temporary_file("name") as path:
         path.write_text("half")
         raise KeyboardInterrupt
     assert location.names() == ["name"]
@@ -132,27 +132,26 @@ import sys
 import threading
 from elmo.io.location import Location
 location = Location(sys.argv[1])
-with location.temporary_file() as path:
+with location.temporary_file("name") as path:
     path.write_text("half")
     print("ready", flush=True)
     sys.stdin.readline()
 """
 
 
-def test_only_what_the_dead_left_is_swept(tmp_path: Path) -> None:
+def test_the_next_writer_sweeps_what_the_dead_left_alone(tmp_path: Path) -> None:
     location = Location(tmp_path)
-    (tmp_path / ".new-of-mine").write_text("not ours")
+    (tmp_path / ".name.of-mine").write_text("not ours")
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     root = Path(__file__).resolve().parents[3]
     with subprocess.Popen(command, cwd=root, text=True, **pipes) as writer:
         assert writer.stdout.readline() == "ready\n"
-        assert location.sweep() == []
+        location.write("name", b"first")
+        assert len(list(tmp_path.iterdir())) == 3
         writer.kill()
-    assert len(location.names()) == 2
-    (swept,) = location.sweep()
-    assert swept.startswith(".new-")
-    assert location.names() == [".new-of-mine"]
+    location.write("name", b"second")
+    assert location.names() == [".name.of-mine", "name"] and location.folders() == []
 
 
 @pytest.mark.slow
