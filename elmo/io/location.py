@@ -172,17 +172,17 @@ class Location:
         with self._remote.connect(file) as (fs, path):
             return cast(BufferedReader, fs.open(path, "rb"))
 
-    def read_record(self, file: str, kind: type[Record], *, limit: int | None = None) -> Record:
+    def read_record(self, file: str, kind: type[Record]) -> Record:
         """Read a JSON file of the folder as type `kind`, a `msgspec.Struct` or any type that
         msgspec supports.
 
-        `ElmoError` is raised if it is missing, larger than `limit` bytes (default: `JSON_LIMIT`),
-        not JSON, or of another type.
+        `ElmoError` is raised if it is missing, larger than `JSON_LIMIT`, not JSON, or of another
+        type.
         """
         if self.local is not None:
-            return read_record(self.local / file, kind, limit=limit)
+            return read_record(self.local / file, kind)
         try:
-            check_json_size(self.size(file), source=self.name(file), limit=limit)
+            check_json_size(self.size(file), source=self.name(file))
             data = self.read(file)
         except FileNotFoundError:
             raise NotFound(f"{self.name(file)}: no such file; check the name") from None
@@ -368,14 +368,6 @@ class Location:
         with self.temporary_file(file) as copy:
             self.get(file, copy)
             yield copy
-
-    def rename(self, target: "Location") -> None:
-        """Rename the folder to `target`; at a URL, copy its files and delete the old ones."""
-        if self.local is not None and target.local is not None:
-            self.local.rename(target.local)
-            return
-        with self._remote.connect("") as (fs, path), target._remote.connect("") as (_, new_path):
-            fs.mv(path.rstrip("/"), new_path.rstrip("/"), recursive=True)
 
     def remove(self) -> None:
         """Delete the folder and its content; at a URL JSON files first, since manifests are

@@ -124,13 +124,11 @@ def json_bytes(value: Any, *, source: str) -> bytes:
     return data
 
 
-def check_json_size(size: int, *, source: str, limit: int | None = None) -> None:
-    """Raise `ElmoError`, which names `source`, if a JSON file of `size` bytes has more than `limit`
-    (default: `JSON_LIMIT`)."""
-    if size > (limit or JSON_LIMIT):
-        raise ElmoError(
-            f"{source}: has {size:,} bytes, more than the limit of {limit or JSON_LIMIT:,}"
-        )
+def check_json_size(size: int, *, source: str) -> None:
+    """Raise `ElmoError`, which names `source`, if a JSON file of `size` bytes has more than
+    `JSON_LIMIT`."""
+    if size > JSON_LIMIT:
+        raise ElmoError(f"{source}: has {size:,} bytes, more than the limit of {JSON_LIMIT:,}")
 
 
 def _json_value(value: Any) -> Any:
@@ -150,14 +148,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return read_record(path, dict[str, Any])
 
 
-def read_record(path: Path, kind: type[Record], *, limit: int | None = None) -> Record:
+def read_record(path: Path, kind: type[Record]) -> Record:
     """Read a JSON file as type `kind`, a `msgspec.Struct` or any type that msgspec supports.
 
-    `ElmoError` names the file, and the key or line, if it is missing, larger than `limit` bytes
-    (default: `JSON_LIMIT`), not JSON, or of another type.
+    `ElmoError` names the file, and the key or line, if it is missing, larger than
+    `JSON_LIMIT`, not JSON, or of another type.
     """
     check_readable(path)
-    check_json_size(path.stat().st_size, source=str(path), limit=limit)
+    check_json_size(path.stat().st_size, source=str(path))
     return parse_record(path.read_bytes(), kind, source=str(path))
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from elmo.data.stream import StreamPosition
-from elmo.errors import ElmoError, Mismatch
+from elmo.errors import Damaged, Mismatch, NotFound
 from elmo.io.atomic import sweep, write_json
 from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location
@@ -67,7 +67,9 @@ class Checkpoint:
     @classmethod
     def load(cls, folder: Location) -> "Checkpoint":
         """Read a checkpoint from its folder; raise `ElmoError` if it is damaged."""
-        record = _record(folder)
+        header, file = folder.read_record("state.json", Header), folder.name("state.json")
+        header.check_version(file, "format", FORMAT, remake="train again with this version")
+        record = folder.read_record("state.json", CheckpointRecord)
         with local_folder(folder) as local:
             check_sha256(local / "state.safetensors", record.sha256)
             tensors = load_weights(local / "state.safetensors")
@@ -123,23 +125,19 @@ class CheckpointFolder:
     def recover_newest(self) -> Checkpoint | None:
         """Read the newest undamaged checkpoint, or return None if there is none, after cleaning up.
 
-        Damaged ones are renamed, with a warning on standard error, and files left by killed writers
-        are deleted: call this only when no other process writes to the folder.
+        Damaged ones are deleted, with a warning on standard error, and so are files left by killed
+        writers: call this only when no other process writes to the folder.
         """
         if self.folder.local is not None:
             sweep(self.folder.local)
         for step in reversed(self.steps()):
             try:
                 return self.load(step)
-            except Mismatch:  # not damaged: of a newer version
-                raise
-            except ElmoError as error:
-                target = self.folder / f"damaged-{_name(step)}"
-                target.remove()
-                self.path(step).rename(target)
+            except (Damaged, NotFound) as error:
+                self.path(step).remove()
                 print(
-                    f"warning: checkpoint of step {step} is damaged and set aside as {target}; "
-                    f"resuming from the one before ({error})",
+                    f"warning: checkpoint of step {step} is damaged and was deleted; resuming from "
+                    f"the one before ({error})",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -150,13 +148,6 @@ class CheckpointFolder:
         for step in self.steps()[: -self.keep]:
             if step != best_step:
                 self.path(step).remove()
-
-
-def _record(folder: Location) -> CheckpointRecord:
-    header = folder.read_record("state.json", Header)
-    remedy = "train again with this version"
-    header.check_version(folder.name("state.json"), "format", FORMAT, remake=remedy)
-    return folder.read_record("state.json", CheckpointRecord)
 
 
 def _name(step: int) -> str:
