@@ -358,12 +358,6 @@ def _plan_jobs(
                 "precision": precision,
                 "device": torch.device(device).type,
             },
-            metadata={
-                "elmo.model": model_digest,
-                "elmo.shard": shard.sha256,
-                "elmo.precision": precision,
-                "elmo.device": torch.device(device).type,
-            },
         )
         jobs.append(EmbedJob(shard, start, stop, origin, old_parts.get(origin.fingerprint)))
     return jobs

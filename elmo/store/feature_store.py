@@ -16,7 +16,6 @@ import operator
 import os
 import re
 import threading
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -240,39 +239,25 @@ class FeatureStore:
         if not -sentences <= k < sentences:
             raise IndexError(f"{self.path}: no sentence {k}; it has {sentences} sentences")
         k += sentences if k < 0 else 0
-        for order, last_ids in self._order.values():
-            index = bisect_left(last_ids, k)
-            if index < len(order):
-                number = order[index]
-                if self._range(number)[0] <= k:
-                    part = self.part(number)
-                    row = part.row(k)
-                    if row is not None:
-                        return part, row
+        first_ids, last_ids = self._id_ranges
+        # Those of parts of one split never overlap; those of two splits interleave.
+        for number in np.flatnonzero((first_ids <= k) & (k <= last_ids)).tolist():
+            part = self.part(number)
+            if (row := part.row(k)) is not None:
+                return part, row
         raise ElmoError(f"{self.path}: no part has sentence {k}; run elmo verify")
 
     @cached_property
-    def _order(self) -> dict[str, tuple[list[int], list[int]]]:
-        """The numbers of each split's parts in sentence order, and each part's last sentence.
-
-        Within a split, the sentence ranges of parts never overlap; those of two splits interleave.
-        """
-        orders: dict[str, tuple[list[int], list[int]]] = {}
-        for split in sorted({entry.split for _, entry in self._entries}):
-            order = sorted(self.numbers(split), key=self._range)
-            orders[split] = order, [self._range(number)[1] for number in order]
-        return orders
+    def _id_ranges(self) -> npt.NDArray[np.int64]:
+        """The first sentences of all parts, and the last ones."""
+        shifts = np.array([store.sentence_shift for store, _ in self._entries], np.int64)
+        bounds = [(part.first_sentence_id, part.last_sentence_id) for _, part in self._entries]
+        return np.array(bounds, np.int64).reshape(-1, 2).T + shifts
 
     @cached_property
     def _entries(self) -> list[tuple[_Opened, PartEntry]]:
         """The parts of all stores, each with its store."""
         return [(store, part) for store in self._stores for part in store.manifest.parts]
-
-    def _range(self, number: int) -> tuple[int, int]:
-        """Return the first and the last sentence of part `number`."""
-        store, entry = self._entries[number]
-        shift = store.sentence_shift
-        return entry.first_sentence_id + shift, entry.last_sentence_id + shift
 
     def part(self, number: int) -> Part:
         """Return part `number`, one of `numbers()`. Parts that are not memory-mapped are closed

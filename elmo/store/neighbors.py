@@ -128,7 +128,6 @@ def neighbors(
     nearest = NearestSentences(k)
     for part_number in store.numbers(split):
         part = store.part(part_number)
-        text_by_ids: dict[bytes, Tokens] = {}  # of the part's types, by their numbers
         types = part.types.tokens
         allowed_ids = _find_types(types, tokens[position]) if same_word else None
         for block in part.blocks(names):
@@ -136,7 +135,7 @@ def neighbors(
                 cosine_T = _cosine(block.vectors, query_D)
                 if allowed_ids is not None:
                     cosine_T[~np.isin(block.type_ids, allowed_ids)] = -np.inf
-                _add_nearest(nearest, block, cosine_T, types, text_by_ids, tuple(tokens))
+                _add_nearest(nearest, block, cosine_T, types, tuple(tokens))
     return [
         Neighbor(
             -negated_cosine,
@@ -213,23 +212,15 @@ def _add_nearest(
     block: VectorBlock,
     cosine_T: npt.NDArray[np.float32],
     types: pa.StringArray,
-    text_by_ids: dict[bytes, Tokens],
     excluded_text: Tokens,
 ) -> None:
     """Add the sentences of a block that have a token with a cosine above −∞, but not
-    `excluded_text`.
-
-    `text_by_ids` caches the tokens of sentences by their type ids.
-    """
+    `excluded_text`."""
     rows = np.flatnonzero(np.diff(block.offsets))
     best_cosines = np.maximum.reduceat(cosine_T, block.offsets[rows])
     for row in rows[(best_cosines >= -nearest.farthest_candidate[0]) & (best_cosines > -np.inf)]:
         start, stop = block.offsets[row], block.offsets[row + 1]
-        key = block.type_ids[start:stop].tobytes()
-        text = text_by_ids.get(key)
-        if text is None:
-            text = tuple(types.take(pa.array(block.type_ids[start:stop])).to_pylist())
-            text_by_ids[key] = text
+        text = tuple(types.take(pa.array(block.type_ids[start:stop])).to_pylist())
         if text != excluded_text:
             position = int(np.argmax(cosine_T[start:stop]))
             candidate = -float(cosine_T[start + position]), int(block.sentence_ids[row]), position

@@ -1,7 +1,5 @@
 """Checks of a store, file by file."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from elmo.errors import ElmoError
@@ -13,28 +11,19 @@ from elmo.store.reader import open_parquet
 def verify(store: Folder) -> StoreManifest:
     """Check every file of a store, and that each sentence is there once; return its manifest.
 
-    `ElmoError` lists the problems found, the first 20 of them, on one line.
+    All bytes are read. `ElmoError` lists the problems found, the first 20 of them, on one line.
     """
-    location = Location.parse(store)
-    lines = list(problems(location))
-    if lines:
-        remainder = f" (and {len(lines) - 20} more)" if len(lines) > 20 else ""
-        raise ElmoError("; ".join(lines[:20]) + remainder)
-    return read_manifest(location)
-
-
-def problems(store: Folder) -> Iterator[str]:
-    """Read all bytes of a store, and yield a line for each problem found."""
     location = Location.parse(store)
     manifest = read_manifest(location)
     name = location.name(MANIFEST)
     ids = [np.empty(0, np.int64)]
+    problems: list[str] = []
     for part in manifest.parts:
         try:
             for file in (part, part.types):
                 location.check_file(file.path, size=file.bytes, sha256=file.sha256)
         except ElmoError as error:
-            yield str(error)
+            problems.append(str(error))
             continue
         table = open_parquet(location, part.file).read(["sentence_id"])
         ids.append(table["sentence_id"].to_numpy())
@@ -42,7 +31,13 @@ def problems(store: Folder) -> Iterator[str]:
     all_ids = np.sort(np.concatenate(ids))
     repeated_ids = np.unique(all_ids[1:][all_ids[1:] == all_ids[:-1]])
     if len(repeated_ids):
-        yield f"{name}: repeated sentences: {len(repeated_ids)}, the first is {repeated_ids[0]}"
+        problems.append(
+            f"{name}: repeated sentences: {len(repeated_ids)}, the first is {repeated_ids[0]}"
+        )
     elif is_complete and not np.array_equal(all_ids, np.arange(len(all_ids))):
         missing_id = int(np.argmax(all_ids != np.arange(len(all_ids))))
-        yield f"{name}: sentence {missing_id} is in no part"
+        problems.append(f"{name}: sentence {missing_id} is in no part")
+    if problems:
+        remainder = f" (and {len(problems) - 20} more)" if len(problems) > 20 else ""
+        raise ElmoError("; ".join(problems[:20]) + remainder)
+    return manifest

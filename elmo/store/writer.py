@@ -59,7 +59,6 @@ class Origin:
     document_offset: int
     position: int
     inputs: dict[str, Any]
-    metadata: dict[str, str]  # what else the footers say
 
     @cached_property
     def fingerprint(self) -> str:
@@ -80,10 +79,11 @@ class Origin:
     @property
     def footer(self) -> dict[str, str]:
         """Return the metadata for the footers of the part and of its table of types."""
+        names = ("model", "shard", "precision", "device")
         return {
             "elmo.fingerprint": self.fingerprint,
             "elmo.split": self.split,
-            **self.metadata,
+            **{f"elmo.{name}": self.inputs[name] for name in names},
         }
 
 

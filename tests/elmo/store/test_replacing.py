@@ -364,7 +364,7 @@ def test_stores_that_do_not_belong_together_are_refused(given: Path, tmp_path: P
 
 
 def test_a_part_is_named_by_its_vectors_and_its_ids() -> None:
-    origin = Origin("train", SourceShard("a", "0" * 64), 0, 0, 0, {"model": "a"}, {})
+    origin = Origin("train", SourceShard("a", "0" * 64), 0, 0, 0, {"model": "a"})
     offsets = ("sentence_offset", "document_offset", "position")
     changes: list[dict[str, Any]] = [{}, {"inputs": {}}, *({name: 1} for name in offsets)]
     assert len({replace(origin, **change).part_file for change in changes}) == 5

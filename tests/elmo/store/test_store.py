@@ -22,7 +22,7 @@ from elmo.store import FeatureStore, writer
 from elmo.store.build import build, run_serially
 from elmo.store.layout import choose_layers
 from elmo.store.manifest import MANIFEST
-from elmo.store.verify import problems, verify
+from elmo.store.verify import verify
 from tests.files import contents
 
 WORDS = ["the", "gift", "한국어", "😀", "x" * 60, *(f"w{k}" for k in range(40))]
@@ -271,8 +271,8 @@ def test_sentences_that_no_part_or_two_parts_have_are_named(
     for parts, said in ((others, "sentence 0 is in no part"), ([first, first], "the first is 0")):
         changed = structs.replace(manifest, parts=tuple(parts))
         monkeypatch.setattr("elmo.store.verify.read_manifest", lambda _, changed=changed: changed)
-        (line,) = problems(made)
-        assert line.endswith(said)
+        with pytest.raises(ElmoError, match=f"{said}$"):
+            verify(made)
 
 
 def test_a_value_that_says_it_has_another_length_is_not_read(tmp_path: Path, made: Path) -> None:
@@ -292,7 +292,6 @@ def test_whatever_byte_is_flipped_verify_says_so(tmp_path: Path, made: Path) -> 
         raw = path.read_bytes()
         for place in range(0, len(raw), len(raw) // 40):
             flip(path, place)
-            assert all(path.name in line for line in problems(folder))
             with pytest.raises(ElmoError, match=path.name):
                 verify(folder)
             path.write_bytes(raw)
