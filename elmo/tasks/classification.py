@@ -8,7 +8,6 @@ Shapes: B texts, T tokens, W width of x, D width of other vectors, K labels.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,12 +60,6 @@ class ClassificationModel(LabelModel):
             nn.Dropout(0.3),
             Maxout(2 * hidden, len(labels)),
         )
-
-    def describe(
-        self, example: Classified, prediction: str, scores: Sequence[float] | None = None
-    ) -> dict[str, Any]:
-        """Return a prediction as a dictionary for JSON: the tokens, the label and its scores."""
-        return {"tokens": list(example.tokens)} | self.describe_label(prediction, scores)
 
     def scores(self, examples: Sequence[Classified], vectors: Vectors | None) -> Tensor:
         """Return the logits (B, K) of a batch of examples."""

@@ -179,7 +179,7 @@ class TaskInputs(nn.Module):
 
 def build_word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
     """Return the words of a task model: those of the training text, the token lists `train`, or of
-    a file of vectors.
+    a file of vectors, whose PAD is zeros and UNKNOWN the mean of all.
 
     Words of the dev text are not added, so that dev and test have unknown words alike.
     """
@@ -189,9 +189,10 @@ def build_word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTab
     counts = Counter(token for sentence in train for token in sentence)
     if settings.words == "file":
         task_words = {*counts, *(token.lower() for token in counts)}
-        return _add_special_words(
-            *read_word_vectors(Path(settings.word_file), task_words, dim=settings.word_dim)
-        )
+        path = Path(settings.word_file)
+        words, vectors = read_word_vectors(path, task_words, dim=settings.word_dim)
+        special_vectors = np.stack([np.zeros_like(vectors[0]), vectors.mean(0)])
+        return WordTable([PAD, UNKNOWN, *words], np.concatenate([special_vectors, vectors]))
     words = sorted(w for w, count in counts.items() if count >= settings.min_count)
     return WordTable([PAD, UNKNOWN, *words], None)
 
@@ -231,9 +232,3 @@ def read_word_vectors(
     if not words:
         raise ElmoError(f"{path}: holds no vectors")
     return list(words), np.stack(rows)
-
-
-def _add_special_words(words: list[str], vectors: npt.NDArray[np.float32]) -> WordTable:
-    """Put PAD (zeros) and UNKNOWN (the mean of all vectors) first."""
-    special_vectors = np.stack([np.zeros_like(vectors[0]), vectors.mean(0)])
-    return WordTable([PAD, UNKNOWN, *words], np.concatenate([special_vectors, vectors]))

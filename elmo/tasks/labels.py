@@ -70,14 +70,19 @@ class LabelModel(TaskModel):
         rows = scores_BK.softmax(1).tolist()
         return [(self.labels[row.index(max(row))], row) for row in rows]
 
-    def describe_label(self, prediction: str, scores: Sequence[float] | None) -> dict[str, Any]:
-        """Return a prediction and its scores for JSON: the label, its probability, and that of all
-        labels."""
-        if scores is None:
-            return {"label": prediction}
-        rounded_scores = [round(score, 4) for score in scores]
-        by_label = dict(zip(self.labels, rounded_scores, strict=True))
-        return {"label": prediction, "score": by_label[prediction], "scores": by_label}
+    def describe(
+        self, example: LabelledText, prediction: str, scores: Sequence[float] | None = None
+    ) -> dict[str, Any]:
+        """Return a prediction as a dictionary for JSON: the tokens, or the premise and hypothesis,
+        the label, its probability, and that of all labels."""
+        names = ("premise", "hypothesis") if isinstance(example, Pair) else ("tokens",)
+        answer: dict[str, Any] = {name: list(getattr(example, name)) for name in names}
+        answer["label"] = prediction
+        if scores is not None:
+            rounded_scores = [round(score, 4) for score in scores]
+            by_label = dict(zip(self.labels, rounded_scores, strict=True))
+            answer |= {"score": by_label[prediction], "scores": by_label}
+        return answer
 
     def tally(self, examples: Sequence[LabelledText], predictions: Sequence[str]) -> Tally:
         """Return the tally of accuracy, with one unit per example."""

@@ -9,7 +9,6 @@ K labels.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,13 +46,6 @@ class PairsModel(LabelModel):
             nn.Linear(hidden, len(labels)),
         )
         initialise_weights(self.encoder, self.compare, self.compose, self.decide)
-
-    def describe(
-        self, example: Pair, prediction: str, scores: Sequence[float] | None = None
-    ) -> dict[str, Any]:
-        """Return a prediction as a dictionary for JSON: premise, hypothesis, label and scores."""
-        tokens = {"premise": list(example.premise), "hypothesis": list(example.hypothesis)}
-        return tokens | self.describe_label(prediction, scores)
 
     def scores(self, examples: Sequence[Pair], vectors: Vectors | None) -> Tensor:
         """Return the logits (B, K) of a batch of examples."""

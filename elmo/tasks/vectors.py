@@ -2,7 +2,8 @@
 ones, the rows of the biLM's softmax.
 
 Store and embedder give the same numbers: a store keeps float16, so computed vectors are rounded to
-float16 too. Shapes: W words, P numbers of a row, T tokens, N neighbours and the word itself.
+float16 too. Shapes: L layers, T tokens, D width of a layer, W words, P numbers of a row, N
+neighbours and the word itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,28 +44,22 @@ class StoredVectors:
         self.store = store
         token_lists = (tuple(store.tokens(k)) for k in range(len(store)))
         self._index = {s: k for k, s in enumerate(token_lists if sentences is None else sentences)}
-        self._sentences = sentences
+        self._is_read = sentences is None
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[Floats]:
         """Return the vectors of each sentence, float32 (L, T, D)."""
-        layers = []
-        for sentence in sentences:
-            k = self._index.get(sentence)
-            if k is None or (
-                self._sentences is not None and list(sentence) != self.store.tokens(k)
-            ):
-                raise ElmoError(
-                    f"{self.store.path}: does not hold {' '.join(sentence[:8])!r}…; make the store "
-                    "from the tokens of the task, or let the task make a new store"
-                )
-            layers.append(self.store[k])
-        return layers
+        self.check_contains(sentences)
+        return [self.store[self._index[sentence]] for sentence in sentences]
 
     def check_contains(self, sentences: Sequence[Tokens]) -> None:
         """Raise `ElmoError` if the store lacks one of the sentences."""
         for sentence in sentences:
-            if sentence not in self._index:
-                self([sentence])
+            k = self._index.get(sentence)
+            if k is None or not (self._is_read or list(sentence) == self.store.tokens(k)):
+                raise ElmoError(
+                    f"{self.store.path}: does not hold {' '.join(sentence[:8])!r}…; make the store "
+                    "from the tokens of the task, or let the task make a new store"
+                )
 
 
 @dataclass(frozen=True)
@@ -101,15 +96,14 @@ class SoftmaxVectors:
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[Floats]:
         """Return the vectors of each sentence as one layer, float32 (1, T, D)."""
-        return [self._windows(sentence)[None] for sentence in sentences]
-
-    def _windows(self, sentence: Tokens) -> Floats:
         numbers, none = self._numbers, len(self._rows_WP) - 1
-        rows = [numbers.get(word, numbers.get(word.lower(), none)) for word in sentence]
-        padded = np.array([*[none] * self._window, *rows, *[none] * self._window])
-        places_TN = np.arange(len(rows))[:, None] + np.arange(2 * self._window + 1)
-        windows: Floats = self._rows_WP[padded[places_TN]].reshape(len(rows), -1)
-        return windows
+        layers = []
+        for sentence in sentences:
+            rows = [numbers.get(word, numbers.get(word.lower(), none)) for word in sentence]
+            padded = np.array([*[none] * self._window, *rows, *[none] * self._window])
+            places_TN = np.arange(len(rows))[:, None] + np.arange(2 * self._window + 1)
+            layers.append(self._rows_WP[padded[places_TN]].reshape(1, len(rows), -1))
+        return layers
 
 
 def softmax_vectors(model: Path, *, window: int) -> SoftmaxVectors | None:
