@@ -48,7 +48,7 @@ WAYS: dict[Comparison, dict[str, dict[str, Any]]] = {
     },
     "context": {
         "without ELMo": WITHOUT_ELMO,
-        "layer 0, no context": {"layers": "0"},
+        "layer 0, no context": {"layers": 0},
         "all layers": {},
     },
 }

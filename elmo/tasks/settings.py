@@ -77,15 +77,15 @@ def with_changes(defaults: TaskSettings, changes: dict[str, Any]) -> TaskSetting
     """Return the settings with the values `changes`, by name; text is converted to the setting's
     type.
 
-    `layers` may be given as text too: `all`, or numbers such as `0,2`.
+    `layers` may be given as the number of a single layer too.
     """
     values = msgspec.to_builtins(defaults)
     for name in changes:
         if name not in values:
             names = f"; there are {', '.join(values)}"
             raise BadSettings(f"no setting {name!r}{suggest_name(name, values) or names}")
-    if isinstance(changes.get("layers"), str | int):
-        changes = {**changes, "layers": _parse_layers(str(changes["layers"]))}
+    if isinstance(changes.get("layers"), int):
+        changes = {**changes, "layers": [changes["layers"]]}
     try:
         settings = msgspec.convert({**values, **changes}, TaskSettings, strict=False)
     except msgspec.ValidationError as error:
@@ -110,12 +110,3 @@ def _check_settings(settings: TaskSettings) -> None:
         raise BadSettings(
             "words and word_file: set both words: file and word_file: FILE, or neither"
         )
-
-
-def _parse_layers(text: str) -> list[int] | None:
-    if text == "all":
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise BadSettings(f"layers must be all or numbers such as 0,2; found {text!r}") from None

@@ -564,7 +564,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
     with pytest.raises(ElmoError, match="pass either a model or"):
         trained("tagging", tmp_path, None)
     with pytest.raises(ElmoError, match="layers must be among 0 to [0-9]+, found 9"):
-        trained("tagging", tmp_path / "new", tiny_model_folder, changes={"layers": "0,9"})
+        trained("tagging", tmp_path / "new", tiny_model_folder, changes={"layers": [0, 9]})
     assert not (tmp_path / "new").exists()
     with pytest.raises(ElmoError, match="^lr must be a number of at least 0 and at most 1e"):
         task_settings("tagging", {"lr": "inf"})

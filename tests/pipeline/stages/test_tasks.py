@@ -189,7 +189,7 @@ def test_the_command_of_the_stage(folder: Path) -> None:
             "tasks.code.settings: epochs must be a whole number of at",
         ),
         ("tasks.code.settings.epoch=2", "tasks.code.settings: no setting 'epoch'; did you"),
-        ("tasks.code.settings.layers=top", "tasks.code.settings: layers must be all or numbers"),
+        ("tasks.code.settings.layers=top", "tasks.code.settings: layers must be a list or null"),
         ("tasks.code.settings=3", "tasks.code.settings must be a section of names"),
         ("tasks.a/b={}", "tasks.a/b must be a name of at most 64 letters"),
         ("tasks=[]", "tasks must be a section of names"),
