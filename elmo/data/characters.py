@@ -117,13 +117,9 @@ class Characters:
         invalid."""
         record = read_record(path, _Record)
         symbols = record.symbols
-        if record.kind == "bytes":
-            if symbols is not None:
-                raise ElmoError(f"{path}: symbols are only for kind unicode, not bytes")
-            return cls(max_characters=record.max_characters)
-        if symbols is None:
-            raise ElmoError(f"{path}: symbols must be a list of characters")
-        if len(set(symbols)) != len(symbols):
+        if (record.kind == "unicode") != (symbols is not None):
+            raise ElmoError(f"{path}: symbols must be a list of characters for kind unicode alone")
+        if len(set(symbols or ())) != len(symbols or ()):
             raise ElmoError(f"{path}: symbols has a character twice; remove one")
         return cls(symbols, record.max_characters)
 

@@ -6,7 +6,6 @@ memory-mapped and its columns are numpy arrays at once; word and character ids a
 per type. A file never changes once written: the manifest says what to add to its ids.
 """
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -28,7 +27,7 @@ from elmo.data.manifest import (
     write_manifest,
 )
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
-from elmo.errors import Damaged, ElmoError, altered_error, first_line, missing_error
+from elmo.errors import Damaged, ElmoError, altered_error, first_line
 from elmo.io.cache import cached_copy
 from elmo.io.folders import new_folder
 from elmo.io.location import Folder, Location
@@ -157,8 +156,8 @@ def open_shard_at(location: Location, entry: ShardEntry) -> Shard:
 
 
 def _open_shard(path: Path, entry: ShardEntry) -> Shard:
-    status = _check_size(path, entry)
-    _check_sha256_once(path.absolute(), status.st_mtime_ns, entry.sha256)
+    Location(path.parent).check_file(path.name, size=entry.bytes)
+    _check_sha256_once(path.absolute(), path.stat().st_mtime_ns, entry.sha256)
     batch = _read_batch(path)
     tokens = batch.column("tokens")
     sentence_ids = batch.column("sentence_id").to_numpy()
@@ -174,16 +173,6 @@ def _open_shard(path: Path, entry: ShardEntry) -> Shard:
         dictionary=tokens.values.dictionary,
         records=batch.column("record") if batch.num_columns > len(SCHEMA) else None,
     )
-
-
-def _check_size(path: Path, entry: ShardEntry) -> os.stat_result:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        raise missing_error(path) from None
-    if status.st_size != entry.bytes:
-        raise altered_error(path, f"{status.st_size} bytes, its manifest says {entry.bytes}")
-    return status
 
 
 def write_shard(

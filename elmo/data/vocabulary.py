@@ -1,6 +1,5 @@
 """The vocabulary of the softmax: words and their ids, in the 2018 file format, and their counts."""
 
-import codecs
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END
-from elmo.errors import ElmoError, not_utf8_error
+from elmo.errors import ElmoError
 from elmo.io.atomic import new_file
-from elmo.io.records import check_readable
+from elmo.io.text_files import numbered_lines
 
 UNK = "<UNK>"
 _MAX_TERM_ID = "!!!MAXTERMID"  # a line that readers of this format skip since 2018
@@ -73,7 +72,7 @@ class Vocabulary:
         fault.
         """
         file = path / "words.txt" if path.is_dir() else path
-        lines = _read_lines(file)
+        lines = [line for _, line in numbered_lines(file)]
         word_lines = [i for i, word in enumerate(lines) if word != _MAX_TERM_ID]
         words = [lines[i] for i in word_lines]
         if "" in words:
@@ -82,9 +81,7 @@ class Vocabulary:
         counts_path = file.with_name("counts.txt")
         counts = None
         if file.name == "words.txt" and counts_path.exists():
-            counts = [
-                _parse_count(counts_path, *line) for line in enumerate(_read_lines(counts_path), 1)
-            ]
+            counts = [_parse_count(counts_path, *line) for line in numbered_lines(counts_path)]
             if len(counts) != len(lines):
                 raise ElmoError(
                     f"{counts_path}: has {len(counts)} counts, but {file} has {len(lines)} words; "
@@ -95,19 +92,6 @@ class Vocabulary:
             return cls(words, counts)
         except ElmoError as error:
             raise ElmoError(f"{file}: {error}") from None
-
-
-def _read_lines(path: Path) -> list[str]:
-    check_readable(path)
-    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        number = data.count(b"\n", 0, error.start) + 1
-        start = data.rfind(b"\n", 0, error.start) + 1
-        raise not_utf8_error(path, number, data[start:], error.start - start) from None
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    return lines[:-1] if lines[-1] == "" else lines
 
 
 def _parse_count(path: Path, number: int, line: str) -> int:

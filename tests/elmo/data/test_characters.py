@@ -65,7 +65,7 @@ def test_no_tokens_are_no_rows() -> None:
     [
         ('{"kind": "bytes", "max_characters": 10000000000}', "max_characters: "),
         ('{"kind": "unicode", "max_characters": 50}', "symbols must be a list"),
-        ('{"kind": "bytes", "max_characters": 50, "symbols": ["a"]}', "not bytes"),
+        ('{"kind": "bytes", "max_characters": 50, "symbols": ["a"]}', "kind unicode alone"),
         ('{"kind": "unicode", "max_characters": 9, "symbols": ["a", "a"]}', "a character twice"),
         ('{"kind": "bytes", "max_characters": 50, "more": 1}', "unknown field `more`"),
     ],
