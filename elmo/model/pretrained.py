@@ -25,11 +25,9 @@ PROJECT_FILE = "pyproject.toml"  # of a package
 def find_pretrained_folder(name: Folder) -> Folder:
     """Return the local folder of a model in MLflow's registry (`models:/…`), which is downloaded if
     it is not on this machine; return any other name unchanged."""
-    text = str(name)
-    return _download_registered(text) if text.startswith("models:/") else name
-
-
-def _download_registered(uri: str) -> Path:
+    uri = str(name)
+    if not uri.startswith("models:/"):
+        return name
     try:
         import mlflow.artifacts
         from mlflow.exceptions import MlflowException

@@ -107,25 +107,19 @@ class Optimizer:
             for tensor, row_values in zip(tensors, row_tensors, strict=True):
                 tensor[row_numbers] = row_values
 
-    @torch.no_grad()
-    def catch_up(self, name: str, word_rows: WordRows, *, step: int) -> None:
-        """Bring the rows `word_rows` of the parameter `name` up to date for step number `step`;
-        call it before that step reads them.
-
-        AdamW moves and decays a row in every step: for the steps that did not use it, that is
-        applied here at once. With Adagrad nothing is missed.
-        """
-        self._catch_up(name, word_rows.numbers, step, updates_state=True)
-
-    @torch.no_grad()
-    def catch_up_all(self, *, step: int) -> None:
+    def catch_up_all(self, *, step: int, updates_state: bool = True) -> None:
         """Apply to every row of the word matrix the moves that it missed: those of the steps before
         number `step` that did not use it, in which AdamW would have moved and decayed it.
 
         Call it after the last step, with the number of steps taken, before the weights are saved or
-        used; they are final then. With Adagrad nothing is missed.
+        used; they are final then. If `updates_state` is false, only the weights change. With
+        Adagrad nothing is missed.
         """
-        self._catch_up_all(step, updates_state=True)
+        for name in self._missed_steps:
+            words = len(self.parameters[name])
+            for start in range(0, words, WORD_ROWS_AT_ONCE):
+                numbers = np.arange(start, min(words, start + WORD_ROWS_AT_ONCE))
+                self.catch_up(name, numbers, step=step, updates_state=updates_state)
 
     @contextmanager
     def temporarily_caught_up(self, *, step: int) -> Iterator[None]:
@@ -136,25 +130,29 @@ class Optimizer:
         must not change the result.
         """
         saved_parameters = {name: self.parameters[name].clone() for name in self._missed_steps}
-        self._catch_up_all(step, updates_state=False)
+        self.catch_up_all(step=step, updates_state=False)
         try:
             yield
         finally:
             for name, value in saved_parameters.items():
                 self.parameters[name].copy_(value)
 
-    def _catch_up_all(self, step: int, *, updates_state: bool) -> None:
-        for name in self._missed_steps:
-            words = len(self.parameters[name])
-            for start in range(0, words, WORD_ROWS_AT_ONCE):
-                rows = np.arange(start, min(words, start + WORD_ROWS_AT_ONCE))
-                self._catch_up(name, rows, step, updates_state=updates_state)
-
     @torch.no_grad()
-    def _catch_up(
-        self, name: str, word_rows: npt.NDArray[np.int64], step: int, *, updates_state: bool
+    def catch_up(
+        self,
+        name: str,
+        word_rows: npt.NDArray[np.int64],
+        *,
+        step: int,
+        updates_state: bool = True,
     ) -> None:
-        """Catch up rows; if `updates_state` is false, only the weights change."""
+        """Bring the rows of the parameter `name` whose numbers are `word_rows` up to date for step
+        number `step`; call it before that step reads them.
+
+        AdamW moves and decays a row in every step: for the steps that did not use it, that is
+        applied here at once. If `updates_state` is false, only the weights change. With Adagrad
+        nothing is missed.
+        """
         if name not in self._missed_steps:
             return
         parameter, last_steps = self.parameters[name], self.slots[f"{name}.taken"].numpy()

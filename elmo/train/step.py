@@ -203,11 +203,6 @@ class Stepper:
             gather=self._gather_words if workers.size > 1 else None,
         )
 
-    def prepare(self, window: Window, *, step: int) -> StepInput:
-        """Compute all that step number `step`, from 0, needs besides the weights, from its window;
-        any thread may do so, ahead of the step."""
-        return self.preparer.prepare(window, step=step)
-
     def read_steps(
         self, stream: WindowStream, position: StreamPosition, *, step: int
     ) -> Generator[PreparedStep, None, None]:
@@ -228,10 +223,12 @@ class Stepper:
         """Take step number `step`, from 0, from the LSTM state `state` of this worker's rows;
         return its figures and the new state, without waiting for a GPU.
 
-        To save time, pass what `prepare` has made of the window. The weights are changed even if
+        To save time, pass what `preparer` has made of the window. The weights are changed even if
         the loss is not finite: check the figures before you keep the weights.
         """
-        step_input = self.prepare(window, step=step) if isinstance(window, Window) else window
+        if isinstance(window, Window):
+            window = self.preparer.prepare(window, step=step)
+        step_input = window
         settings, device = self.settings, self.workers.device
         self.bilm.zero_grad(set_to_none=True)
         reset_STB = None
@@ -325,7 +322,7 @@ class Stepper:
         assert used_rows is not None
         word_rows = WordRows(used_rows.numbers, device_tensor(used_rows.on_host, device))
         for name in WORD_MATRIX:
-            self.optimizer.catch_up(name, word_rows, step=step)
+            self.optimizer.catch_up(name, word_rows.numbers, step=step)
         weight_UP = self.softmax.weight.detach()[word_rows.device_numbers].requires_grad_()
         bias_U = self.softmax.bias.detach()[word_rows.device_numbers].requires_grad_()
         if len(draws) == 1:

@@ -158,7 +158,7 @@ def test_a_prepared_step_neither_draws_nor_searches(monkeypatch: pytest.MonkeyPa
     """That is done beforehand, by the thread that prefetches; the word rows are sent once."""
     steps = stepper(optimizer=replace(ADAMW, name="adagrad"))
     state = steps.bilm.lstm.zero_state(B)
-    prepared = steps.prepare(window(), step=0)
+    prepared = steps.preparer.prepare(window(), step=0)
     sends: list[int] = []
 
     def refuse(*given: Any, **named: Any) -> Any:
