@@ -144,11 +144,6 @@ class NetworkSettings:
     skip: bool
     """Whether layers from the second on add their input to their output."""
 
-    @property
-    def lstm_multiplications(self) -> int:
-        """Return the multiplications of one token in the LSTM layers of one direction."""
-        return 9 * self.layers * self.cells * self.projection
-
 
 @dataclass(frozen=True)
 class OptimizerSettings:

@@ -38,6 +38,7 @@ from elmo.model.weights import (
     is_finite,
     load_weights,
     save_weights,
+    strip_prefix,
     weight_shapes,
 )
 from elmo.nn.bilm import BiLM
@@ -181,8 +182,8 @@ def load_model(
         model, weight_names = _load_without_weights(local_path)
         names_to_read = [name for name in weight_names if with_softmax or name.startswith("bilm.")]
         weights = load_weights(local_path / WEIGHTS, names_to_read, device=device)
-        model.bilm.load_state_dict(_select_and_strip("bilm.", weights), assign=True)
-        return replace(model, softmax=dict(_select_and_strip("softmax.", weights)) or None)
+        model.bilm.load_state_dict(strip_prefix(weights, "bilm."), assign=True)
+        return replace(model, softmax=dict(strip_prefix(weights, "softmax.")) or None)
 
 
 def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
@@ -252,11 +253,3 @@ def _check_shapes(bilm: BiLM, shapes: Shapes, word_count: int, path: Path) -> No
                 f"{path}: {name} has shape {shapes.get(name, 'none')}, config.json, words.txt and "
                 f"characters.json require {expected_shapes.get(name, 'none')}"
             )
-
-
-def _select_and_strip(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in values.items()
-        if name.startswith(prefix)
-    }

@@ -90,11 +90,12 @@ def write_package(
             precision="float16",
         )
         doc = f'"""The model {name}: `elmo.Embedder.load("{name}")`."""\n'
-        _write(root / package / "__init__.py", doc)
+        (root / package / "__init__.py").write_text(doc, encoding="utf-8")
         package_model = load_model(root / package)
         card = model_card(package_model, name=name, licence=licence, language=language, about=about)
-        _write(root / CARD_FILE, card)
-        _write(root / PROJECT_FILE, _project_text(name, version, package_model))
+        (root / CARD_FILE).write_text(card, encoding="utf-8")
+        project = _project_text(name, version, package_model)
+        (root / PROJECT_FILE).write_text(project, encoding="utf-8")
     return digest
 
 
@@ -120,10 +121,6 @@ dependencies = {json.dumps(requires)}
 packages = ["elmo_{name}"]
 package-data = {{ "elmo_{name}" = ["*"] }}
 """
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def model_card(model: Model, *, name: str, licence: str, language: str | None, about: str) -> str:

@@ -81,6 +81,11 @@ def load_weights(
     return tensors
 
 
+def strip_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, by their names without it."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
 def _describe_error(path: Path, error: Exception) -> ElmoError:
     if isinstance(error, FileNotFoundError):
         return ElmoError(f"{path}: no such file; restore it")

@@ -30,7 +30,7 @@ from elmo.errors import Damaged, ElmoError, Mismatch
 from elmo.io.location import Folder, Location
 from elmo.io.records import digest
 from elmo.model.config import read_config
-from elmo.store.layout import Layout, layer_name
+from elmo.store.layout import layer_name
 from elmo.store.manifest import PartEntry, StoreCounts, StoreManifest, count_parts, read_manifest
 from elmo.store.reader import Part, VectorBlock
 
@@ -313,7 +313,10 @@ def _open_all(paths: Sequence[Folder], options: Mapping[str, Any] | None) -> lis
                 f"{location}: was made by model {manifest.model.digest[:12]}…, {base.location} by "
                 f"{base.manifest.model.digest[:12]}…; stores read as one must have the same model"
             )
-        if base and _settings(manifest) != _settings(base.manifest):
+        if base and (manifest.layout, manifest.params.precision) != (
+            base.manifest.layout,
+            base.manifest.params.precision,
+        ):
             raise Mismatch(
                 f"{location}: was made with other settings than {base.location}; make both with "
                 "the same section `features` in params.yaml"
@@ -322,10 +325,6 @@ def _open_all(paths: Sequence[Folder], options: Mapping[str, Any] | None) -> lis
         sentences += manifest.counts.sentences
         documents += 1 + max((part.last_document_id for part in manifest.parts), default=-1)
     return stores
-
-
-def _settings(manifest: StoreManifest) -> tuple[Layout, str]:
-    return manifest.layout, manifest.params.precision
 
 
 def _open_part(store: _Opened, entry: PartEntry, *, checked: bool) -> Part:

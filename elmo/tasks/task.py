@@ -269,7 +269,8 @@ def train_task(
             static = _static_vectors(new_task / "model", kind) if settings.features else None
         for seed in seeds:
             network, progress = training.run(seed, report_nothing)
-            record.scores[str(seed)] = _best_scores(progress)
+            best = progress.curve[progress.best_epoch - 1]
+            record.scores[str(seed)] = {k: best[k] for k in best if k not in ("loss", "lr")}
             if settings.features:
                 linear = linear or fit_linear(
                     network, training_examples, vectors=vectors, settings=settings, static=static
@@ -454,12 +455,6 @@ def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> Non
         weights = mix.weights.detach().double().softmax(0).tolist()
         value = {"kind": "mix", "weights": weights, "gamma": float(mix.gamma.detach())}
         write_json(folder / "mix.json", value)
-
-
-def _best_scores(progress: TaskProgress) -> dict[str, float]:
-    """Return the scores on dev of the epoch that was kept, and its number."""
-    best = dict(progress.curve[progress.best_epoch - 1])
-    return {name: best[name] for name in best if name not in ("loss", "lr")}
 
 
 def _fingerprint(record: TaskRecord, words: WordTable, seed: int, origin: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from elmo.io.atomic import write_json
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
 from elmo.io.records import Sha256, check_sha256, read_record
-from elmo.model.weights import load_weights, save_weights
+from elmo.model.weights import load_weights, save_weights, strip_prefix
 from elmo.nn.device import exact_float32
 from elmo.nn.threads import one_thread
 from elmo.settings import MAX_TOKENS
@@ -388,11 +388,11 @@ class _Run:
         path = _checkpoint(self.work, epoch) / "state.safetensors"
         check_sha256(path, checkpoint.sha256)
         tensors = load_weights(path)
-        self.model.load_state_dict(_strip_prefix(tensors, "module."))
+        self.model.load_state_dict(strip_prefix(tensors, "module."))
         for number, average in enumerate(self.average):
             average.copy_(tensors[f"average.{number}"])
         state: dict[int, dict[str, Tensor]] = {}
-        for name, value in _strip_prefix(tensors, "optimizer.").items():
+        for name, value in strip_prefix(tensors, "optimizer.").items():
             number_text, key = name.split(".")
             state.setdefault(int(number_text), {})[key] = value
         groups = self.optimizer.state_dict()["param_groups"]
@@ -421,7 +421,3 @@ def _finite_number(loss: Tensor, epoch: int) -> float:
     if not math.isfinite(value):
         raise ElmoError(f"the loss is {value} in epoch {epoch + 1}; lower lr or gradient_norm")
     return value
-
-
-def _strip_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -73,7 +73,7 @@ class TrainingJob:
             return range(settings.evaluate_every, sys.maxsize, settings.evaluate_every)
         words = len(self.softmax.weight)
         word_count = words if settings.softmax == "full" else min(settings.samples, words)
-        lstm_cost = shape.lstm_multiplications
+        lstm_cost = 9 * shape.layers * shape.cells * shape.projection  # for a token, one way
         # In one direction; the backward pass has twice as many as the forward pass.
         step_cost = (
             3 * settings.rows * settings.window * (lstm_cost + word_count * shape.projection)

@@ -148,7 +148,7 @@ class _Training:
         )
         self.stepper = Stepper(job.bilm, job.softmax, self.optimizer, settings, workers)
         self.checkpoints = CheckpointFolder(job.folder / "checkpoints", keep=job.checkpointing.keep)
-        self.curves = Curves(job.folder)
+        self.curves = Curves(job.folder)  # which the first worker writes
         self.heldout = job.heldout(workers)
         self.speed = _Speed()
         self.pending_figures: StepFigures | None = (
@@ -204,7 +204,7 @@ class _Training:
             "lr": self.job.settings.optimizer.learning_rate_at(progress.step - 1, self.steps),
             **means.curve_row(),
         }
-        self._add_to_curve("train.tsv", row)
+        self.curves.add("train.tsv", row)
         rate, remaining = self.speed.rate, max(0, self.total_predictions - progress.tokens)
         speed = {"tokens_per_second": rate, "seconds_left": remaining / rate}
         self.report("train", row | speed | _peak_memory(self.workers.device))
@@ -226,7 +226,7 @@ class _Training:
             progress.stale += 1
         figures = {name: getattr(perplexity, name) for name in ("forward", "backward", "average")}
         row = {"step": progress.step, "tokens": progress.tokens, **figures}
-        self._add_to_curve("heldout.tsv", row)
+        self.curves.add("heldout.tsv", row)
         self.report("heldout", row)
         self.speed.restart()
         return True
@@ -257,10 +257,6 @@ class _Training:
     def _restore(self, checkpoint: Checkpoint) -> None:
         source = self.checkpoints.path(checkpoint.progress.step)
         restore_tensors(checkpoint.tensors, self.job.modules(), self.optimizer.slots, source=source)
-
-    def _add_to_curve(self, name: str, row: dict[str, float]) -> None:
-        if self.workers.rank == 0:
-            self.curves.add(name, row)
 
 
 class _Speed:

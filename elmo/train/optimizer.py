@@ -225,9 +225,7 @@ class _MissedSteps:
         self.settings, self.decay, self.steps = settings, decay, steps
         self.ratio = settings.beta1 / math.sqrt(settings.beta2) if settings.beta1 > 0 else 0.0
         self._restart()
-        self._beta_powers = [np.ones(1), np.ones(1)]  # of β1 and β2
         self.max_back = 1 + math.ceil(math.log(NEGLIGIBLE) / math.log(max(self.ratio, NEGLIGIBLE)))
-        self._powers = np.ones(1)
 
     def _restart(self) -> None:
         # At t: the log of what decay leaves of a weight until step t.
@@ -249,12 +247,9 @@ class _MissedSteps:
         while self._steps < step:
             self._add_step()
         decay_R = np.exp(self._log_decay[step] - self._log_decay[last_step_R])
-        missed_steps_R = step - last_step_R
-        if step >= len(self._beta_powers[0]):
-            steps = np.arange(2 * step + 16, dtype=np.float64)
-            self._beta_powers = [self.settings.beta1**steps, self.settings.beta2**steps]
-        mean_share_R, square_share_R = (powers[missed_steps_R] for powers in self._beta_powers)
-        return decay_R, decay_R * self._moves[last_step_R], mean_share_R, square_share_R
+        missed_steps_R = (step - last_step_R).astype(np.float64)
+        shares = self.settings.beta1**missed_steps_R, self.settings.beta2**missed_steps_R
+        return decay_R, decay_R * self._moves[last_step_R], *shares
 
     def _add_step(self) -> None:
         """Add the next step to the moves of rows last used in each earlier step."""
@@ -268,15 +263,13 @@ class _MissedSteps:
         self._log_decay[step + 1] = self._log_decay[step] + math.log1p(-lr * self.decay)
         self._moves[step] = self._moves[step + 1] = 0.0
         begin = max(0, step + 1 - self.max_back)
-        count = step + 1 - begin
-        if len(self._powers) < count + 1:
-            self._powers = self.ratio ** np.arange(2 * count + 1, dtype=np.float64)
+        powers = self.ratio ** np.arange(step + 1 - begin, 0, -1, dtype=np.float64)
         mean_correction = 1 - settings.beta1 ** (step + 1)
         square_correction = 1 - settings.beta2 ** (step + 1)
         move = lr * math.sqrt(square_correction) / mean_correction
         earlier_steps = slice(begin, step + 1)
         growth = np.exp(self._log_decay[earlier_steps] - self._log_decay[step + 1])
-        self._moves[earlier_steps] += move * self._powers[count:0:-1] * growth
+        self._moves[earlier_steps] += move * powers * growth
         self._steps = step + 1
 
 
