@@ -85,12 +85,10 @@ class LayerWeights(NamedTuple):
 
 
 class LayerWeightsLike(Protocol):
-    """The methods of a layer's weights that `LSTMStack.forward` calls; implemented by
-    `LayerWeights` and `PackedWeights`."""
+    """The methods of `LayerWeights` that `LSTMStack` calls, which `PackedWeights` has too."""
 
     def input_gates(self, x_STBI: Tensor) -> Any:
-        """Return what the input adds to the gates of every time step, in the form that this
-        object's `step` reads."""
+        """Return what the input adds to all gates, in the form that this object's `step` reads."""
 
     def step(
         self,
@@ -101,8 +99,7 @@ class LayerWeightsLike(Protocol):
         clip: float | None,
         cell: CellFunctions,
     ) -> tuple[Tensor, Tensor]:
-        """Compute time step `t`, given the `gates` from `input_gates` and the outputs `h_SnP` and
-        cell states `c_SnC` of the step before; return the new ones, as `LayerWeights.step` does."""
+        """Compute time step `t`, as `LayerWeights.step` does."""
 
 
 class LSTMStack(nn.Module):

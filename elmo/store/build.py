@@ -4,7 +4,7 @@ The content of a part depends on the model, the range, the settings and the kind
 the process that embeds it, and its name follows from them. So interrupted work resumes from the
 parts that are there, and a new store takes over those of the store that it replaces.
 
-Shapes: N distinct tokens, P projection.
+Shapes: T tokens, N distinct tokens, D dimensions of a layer, P those of one direction.
 """
 
 import re
@@ -18,6 +18,7 @@ from typing import Any, cast
 import msgspec
 import torch
 
+from elmo.data.arrays import Floats, Ints, split_into_runs
 from elmo.data.manifest import ShardEntry
 from elmo.data.shards import Shards
 from elmo.errors import ElmoError
@@ -26,6 +27,7 @@ from elmo.io.folders import check_folder, link_or_copy, new_folder
 from elmo.io.location import Folder, Location
 from elmo.io.locks import work_folder_lock
 from elmo.io.records import digest
+from elmo.model.batches import batches_by_length
 from elmo.model.config import CONFIG, model_location, read_config, read_training
 from elmo.model.embedder import Embedder
 from elmo.nn.threads import one_thread
@@ -46,15 +48,17 @@ from elmo.store.manifest import (
     new_manifest,
     read_manifest,
 )
-from elmo.store.segments import Segment, embed_segments
 from elmo.store.writer import (
     Origin,
+    Segment,
     find_part,
     reuse_part,
     write_part,
 )
 
 PART_TOKENS = 1 << 18  # about how many tokens a part has at most; a killed run loses up to that
+SEGMENT_TOKENS = 32768  # embedded together
+BATCH_ROWS = 256  # sentences of a segment read together
 MAX_PARTS = 1 << 14  # parts of a corpus, beyond one for each shard
 _REPLACEABLE_FILES: dict[str, Any] = {"required": (INNER_FOLDER,), "pattern": STORE_FILE}
 
@@ -149,6 +153,23 @@ class ShardEmbedder:
                 checked_precision = cast(Precision, precision)
                 self._embedder = Embedder.load(model, device=device, precision=checked_precision)
             return self._embedder
+
+
+def embed_segments(embedder: Embedder, x_NP: Floats, ids: Ints, offsets: Ints) -> Iterator[Segment]:
+    """Yield the vectors of a shard's sentences, in segments that depend on the shard alone.
+
+    Sentence k has the tokens `ids[offsets[k]:offsets[k + 1]]`, rows of `x_NP`, which are the
+    context-free vectors of the distinct tokens. Memory does not grow with the shard.
+    """
+    sentences = [ids[start:stop] for start, stop in zip(offsets[:-1], offsets[1:], strict=True)]
+    segments = []
+    for start, stop in split_into_runs(offsets, SEGMENT_TOKENS):
+        lengths = [len(sentence) for sentence in sentences[start:stop]]
+        batches = [rows + start for rows in batches_by_length(lengths, BATCH_ROWS)]
+        segments.append((slice(start, stop), batches))
+    layers_of_segments = embedder.read_alone(x_NP, sentences, segments)
+    for (span, _), layers in zip(segments, layers_of_segments, strict=True):
+        yield Segment(span.start, span.stop, layers)
 
 
 # It gives the jobs to workers, each made by calling the first argument with the second, wherever it

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from elmo.data.arrays import Floats
-from elmo.data.ragged import split_into_runs
+from elmo.data.arrays import Floats, split_into_runs
 from elmo.io.atomic import new_file_if_absent
 from elmo.store import FeatureStore
 from elmo.store.dtypes import narrow

@@ -21,8 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from elmo.data.arrays import Floats, Ints
-from elmo.data.ragged import split_into_runs
+from elmo.data.arrays import Floats, Ints, split_into_runs
 from elmo.errors import Damaged, ElmoError, altered_error, first_line
 from elmo.io.location import Location
 from elmo.store.dtypes import DTYPES

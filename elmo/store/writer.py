@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,8 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from elmo.data.arrays import Floats, Ints
-from elmo.data.ragged import split_into_runs
+from elmo.data.arrays import Floats, Ints, split_into_runs
 from elmo.data.shards import Shard
 from elmo.errors import Damaged, ElmoError
 from elmo.io.location import Location
@@ -41,11 +40,19 @@ from elmo.store.layout import (
 )
 from elmo.store.manifest import INNER_FOLDER, PartEntry, SourceShard, TypesEntry
 
-if TYPE_CHECKING:
-    from elmo.store.segments import Segment
-
 MAX_ROWS = 16384  # of a row group: pyarrow begins a new page after 20,000
 _PAGE_BYTES = 1 << 30
+
+
+class Segment(NamedTuple):
+    """The vectors of sentences `start` to `stop - 1` of a shard.
+
+    `contextual[l - 1]` is layer l of all their tokens, end to end: float32 (tokens, dim).
+    """
+
+    start: int
+    stop: int
+    contextual: list[Floats]
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ def write_part(
     *,
     shard: Shard,
     x_NP: Floats,
-    segments: Iterable["Segment"],
+    segments: Iterable[Segment],
     layout: Layout,
     origin: Origin,
 ) -> PartEntry:
@@ -264,7 +271,7 @@ def _describe_part(path: Path, *, types: TypesEntry, origin: Origin) -> PartEntr
 
 
 def _write_segment(
-    writer: pq.ParquetWriter, shard: Shard, segment: "Segment", layout: Layout
+    writer: pq.ParquetWriter, shard: Shard, segment: Segment, layout: Layout
 ) -> None:
     """Write the sentences of a segment to a part, in row groups of about `layout.row_group_tokens`
     tokens."""

@@ -172,7 +172,7 @@ def test_copies_to_the_host_outlast_the_next_two(device: str) -> None:
 def test_a_store_made_on_a_device(
     tiny_model_folder: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmo.store.segments.SEGMENT_TOKENS", 3)
+    monkeypatch.setattr("elmo.store.build.SEGMENT_TOKENS", 3)
     write_shards(tmp_path / "shards", SENTENCES)
     stores = []
     for where in (device, "cpu"):

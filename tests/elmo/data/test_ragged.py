@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from elmo.data.ragged import split_into_runs
+from elmo.data.arrays import split_into_runs
 
 
 def slowly(

@@ -6,8 +6,8 @@ import pytest
 from elmo.model.embedder import Embedder
 from elmo.model.folder import Model
 from elmo.nn.device import HostCopies
-from elmo.store import segments as module
-from elmo.store.segments import embed_segments
+from elmo.store import build as module
+from elmo.store.build import embed_segments
 
 SENTENCES = [["a", "gift"], [], ["he", "has", "a", "gift"], ["for"], ["a"] * 9, ["has", "he"]]
 

@@ -343,7 +343,7 @@ def test_a_segment_that_cannot_be_written_ends_the_work(
             raise OSError(28, "No space left on device")
         write(*given)
 
-    monkeypatch.setattr("elmo.store.segments.SEGMENT_TOKENS", 8)
+    monkeypatch.setattr("elmo.store.build.SEGMENT_TOKENS", 8)
     monkeypatch.setattr(writer, "_write_segment", fail_first)
     with pytest.raises(ElmoError, match="No space left on device; make room"):
         make(tmp_path / "store", shards, tiny_model_folder)
