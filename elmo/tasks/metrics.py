@@ -27,6 +27,7 @@ Scores = dict[str, float]
 Metric = Literal["accuracy", "spans", "tags", "answers", "coreference", "links"]
 MAIN_METRICS = ("f1", "exact_match", "accuracy")  # the field's metric comes first
 BOOTSTRAP_DRAWS = 2000  # of the bootstrap
+MAX_COUNTS = 12  # of a unit, in any metric
 
 
 class Tally(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,7 +48,7 @@ class Tally(msgspec.Struct, forbid_unknown_fields=True):
 
     def array(self) -> npt.NDArray[np.float64]:
         """Return the counts as a float64 array (units, counts)."""
-        return np.array(self.counts, np.float64).reshape(len(self.counts), _COUNTS[self.metric])
+        return np.array(self.counts or np.zeros((0, MAX_COUNTS)), np.float64)
 
 
 def paired_bootstrap(
@@ -237,19 +238,11 @@ def _score_coreference(sums: Sequence[float]) -> Scores:
 
 _SCORES: dict[Metric, Callable[[Sequence[float]], Scores]] = {
     "accuracy": _score_accuracy,
-    "spans": lambda sums: precision_recall_f1(*sums),
+    "spans": lambda sums: precision_recall_f1(*sums[:3]),
     "tags": lambda sums: {**precision_recall_f1(*sums[:3]), **_score_accuracy(sums[3:])},
     "answers": _score_answers,
     "coreference": _score_coreference,
-    "links": lambda sums: precision_recall_f1(*sums),
-}
-_COUNTS: dict[Metric, int] = {
-    "accuracy": 2,
-    "spans": 3,
-    "tags": 5,
-    "answers": 3,
-    "coreference": 12,
-    "links": 3,
+    "links": lambda sums: precision_recall_f1(*sums[:3]),
 }
 
 

@@ -177,6 +177,7 @@ class PerplexityEvaluator:
         return np.array([*nats, *sizes, window.bytes_N[inputs].sum() + len(inputs), *unigram])
 
 
+@dataclass(frozen=True)
 class HeldOutText:
     """The held-out text of a training, on which perplexity is evaluated repeatedly.
 
@@ -184,16 +185,10 @@ class HeldOutText:
     each window.
     """
 
-    def __init__(
-        self,
-        stream: WindowStream,
-        evaluator: PerplexityEvaluator,
-        *,
-        reset: bool,
-        on_window: OnWindow,
-    ) -> None:
-        self.stream, self.evaluator, self.reset = stream, evaluator, reset
-        self.on_window = on_window
+    stream: WindowStream
+    evaluator: PerplexityEvaluator
+    reset: bool
+    on_window: OnWindow
 
     def perplexity(
         self, *, tokens: int = 0, is_interrupted: Callable[[], bool] | None = None

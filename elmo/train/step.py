@@ -141,29 +141,6 @@ class StepFigures:
         return 0 < self._clip < self.gradient_norm
 
 
-def encode_and_read(
-    bilm: BiLM,
-    characters_NK: Tensor,
-    index_STB: Tensor,
-    state: LSTMState,
-    reset_STB: Tensor | None,
-    drop: Drop,
-    *,
-    precision: torch.dtype,
-) -> tuple[Tensor, LSTMState]:
-    """Return the top layer after dropout (directions, time steps, rows, width), and the state after
-    the window.
-
-    `characters_NK` are the characters of N distinct tokens, and `index_STB` says which token is
-    read where; `reset_STB` is true where a sentence begins (None: the state is carried on).
-    `drop(x, layer)` applies dropout.
-    """
-    x_NP = bilm.encode(characters_NK, precision=precision)
-    x_STBP = token_vectors(index_STB, x_NP)
-    ys, state = bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
-    return drop(ys[-1], bilm.config.layers), state
-
-
 class Stepper:
     """The training steps of one worker: `prepare` computes what a step needs besides the weights,
     and `step` takes it.
@@ -234,15 +211,13 @@ class Stepper:
         reset_STB = None
         if step_input.reset_TB is not None:
             reset_STB = device_tensor(step_input.reset_TB, device).expand(2, -1, -1)
-        h_STBP, next_state = encode_and_read(
-            self.bilm,
-            device_tensor(step_input.characters_NK, device),
-            device_tensor(step_input.index_STB, device),
-            state,
-            reset_STB,
-            self._make_dropout(step_input.keys_LB),
-            precision=self.precision,
-        )
+        drop = self._make_dropout(step_input.keys_LB)
+        characters_NK = device_tensor(step_input.characters_NK, device)
+        index_STB = device_tensor(step_input.index_STB, device)
+        x_NP = self.bilm.encode(characters_NK, precision=self.precision)
+        x_STBP = token_vectors(index_STB, x_NP)
+        ys, next_state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
+        h_STBP = drop(ys[-1], self.bilm.config.layers)
         loss, nats_S, word_rows, leaves = self._loss(h_STBP, step_input, step)
         with self._gradients_summed():
             torch.autograd.backward(loss * (settings.loss_scale / self.predictions))
