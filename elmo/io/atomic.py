@@ -142,27 +142,14 @@ def hidden_folder(out: Path) -> Iterator[Path]:
     """Yield a hidden folder beside the output `out`, in which to write what is then renamed to
     `out`. It is locked while its writer lives.
 
-    It is deleted in the end unless it was renamed itself. Hidden folders left by killed writers of
-    `out` are deleted, and an `OSError` raised within the context is reworded to name `out`.
+    It is deleted in the end unless it was renamed itself, with parent folders that were created in
+    vain. Hidden folders left by killed writers of `out` are deleted, and an `OSError` raised within
+    the context is reworded to name `out`. An interrupt may come between any two lines.
     """
-    try:
-        with _locked_folder(out) as folder:
-            yield folder
-    except BaseException as error:
-        _name_output(error, out)
-        raise
-
-
-@contextmanager
-def _locked_folder(out: Path) -> Iterator[Path]:
-    """Create the folder of `hidden_folder`, and delete parent folders that were created in vain.
-
-    An interrupt may come between any two lines.
-    """
-    sweep_hidden_folders(out)
     new_parents = [path for path in out.absolute().parents if not path.exists()]
     folder, lock, tries_left = hidden_path(out), -1, _MAX_TRIES
     try:
+        sweep_hidden_folders(out)
         while True:
             try:
                 folder.mkdir(parents=True)
@@ -178,6 +165,9 @@ def _locked_folder(out: Path) -> Iterator[Path]:
             os.close(lock)
             lock = -1
         yield folder
+    except BaseException as error:
+        _name_output(error, out)
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if lock >= 0:
@@ -243,7 +233,5 @@ def _hidden_pattern(out: Path) -> str:
 
 
 def hidden_path(out: Path) -> Path:
-    """Return an unused hidden name beside `out`, of the form that `sweep` deletes; create its
-    parent."""
-    out.parent.mkdir(parents=True, exist_ok=True)
+    """Return an unused hidden name beside `out`, of the form that `sweep` deletes."""
     return out.parent / f".{out.name}.{uuid.uuid4().hex[:8]}"
