@@ -6,7 +6,6 @@ defaults.
 """
 
 import math
-import sys
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -103,10 +102,7 @@ def describe_type(kind: Any) -> str:
 
 def _quote(value: Any) -> str:
     """Return a value for a message: on one line and not too long."""
-    try:
-        text = repr(list(value) if isinstance(value, tuple) else value)
-    except ValueError:
-        return f"a number of more than {sys.get_int_max_str_digits():,} digits"
+    text = repr(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= 60 else text[:57] + "…"
 
 

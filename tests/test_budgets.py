@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 19_111,
-    "pipeline": 14_544,
+    "elmo": 18_599,
+    "pipeline": 14_536,
     "research": 2_305,
     "benchmarks": 3_499,
-    "tests": 26_739,
+    "tests": 26_676,
 }
 
 

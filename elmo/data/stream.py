@@ -113,7 +113,7 @@ class WindowStream:
         self.own_rows = np.arange(rows) if own_rows is None else np.asarray(own_rows)
         self._tables: OrderedDict[int, _ShardTypes] = OrderedDict()
         self._groups: OrderedDict[int, _Group] = OrderedDict()
-        self._encoded_words: tuple[npt.NDArray[np.signedinteger], Int64s] | None = None
+        self._encoded_words: tuple[npt.NDArray[np.int32], Int64s] | None = None
         self.groups_per_epoch = -(-len(self.entries) // SHARDS_PER_GROUP)
         if not any(entry.tokens for entry in self.entries):
             raise ElmoError(f"{shards.location}: has no {split} tokens; raise tokenize.heldout")
@@ -184,7 +184,7 @@ class WindowStream:
         encoded."""
         if self._encoded_words is None:
             words = self.vocabulary.words
-            self._encoded_words = _narrow_to_int16(self.encode(words)), byte_lengths(words)
+            self._encoded_words = self.encode(words), byte_lengths(words)
         word_characters_VK, word_lengths = self._encoded_words
         is_word = keys < _OOV
         characters_NK = np.empty((len(keys), word_characters_VK.shape[1]), np.int32)
@@ -427,11 +427,6 @@ class _ShardTypes:
 def byte_lengths(tokens: Sequence[str]) -> Int64s:
     """Return the length of each token in UTF-8 bytes, as an int64 array."""
     return np.array([len(token.encode()) for token in tokens], np.int64)
-
-
-def _narrow_to_int16(ids: npt.NDArray[np.int32]) -> npt.NDArray[np.signedinteger]:
-    """Return the ids as int16 if they all fit, else unchanged."""
-    return ids.astype(np.int16) if ids.max(initial=0) <= np.iinfo(np.int16).max else ids
 
 
 def lay_out_both_directions(

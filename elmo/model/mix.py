@@ -134,6 +134,7 @@ class Elmo(nn.Module):
         time_steps = torch.arange(layers_LBTD.shape[2], device=ids_BTK.device)
         bounded_mask_BT = time_steps < (lengths_B + 2)[:, None]
         inner_mask_BT = time_steps[:-2] < lengths_B[:, None]
+        mask_BT = bounded_mask_BT if self.keep_sentence_boundaries else inner_mask_BT
         representations = []
         for mix in self.mixes:
             if self.keep_sentence_boundaries or mix.layer_norm == "allennlp":
@@ -142,9 +143,7 @@ class Elmo(nn.Module):
                     mixed_BTD = mixed_BTD[:, 1:-1]
             else:
                 mixed_BTD = mix(layers_LBTD[:, :, 1:-1], inner_mask_BT)
-            mask_BT = bounded_mask_BT if self.keep_sentence_boundaries else inner_mask_BT
             representations.append(self.dropout(mixed_BTD * mask_BT.unsqueeze(-1)))
-        mask_BT = bounded_mask_BT if self.keep_sentence_boundaries else inner_mask_BT
         return {"elmo_representations": representations, "mask": mask_BT}
 
     def l2(self) -> Tensor:
