@@ -123,16 +123,6 @@ def test_without_projection_the_cells_are_the_output(kind: str) -> None:
     torch.testing.assert_close(ours[-1], reference[-1], atol=1e-6, rtol=1e-5)
 
 
-def test_two_passes_with_carried_state_equal_one() -> None:
-    made = stack()
-    x_STBI, state, _ = some()
-    whole, end = made(x_STBI, state)
-    first, between = made(x_STBI[:, :3], state)
-    second, after = made(x_STBI[:, 3:], between)
-    torch.testing.assert_close(torch.cat([first[-1], second[-1]], 1), whole[-1])
-    torch.testing.assert_close(after, end)
-
-
 def test_rows_that_end_early_keep_their_state() -> None:
     made = stack()
     x_STBI, state, _ = some()
