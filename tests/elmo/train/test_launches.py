@@ -181,18 +181,17 @@ def test_a_prepared_step_neither_draws_nor_searches(monkeypatch: pytest.MonkeyPa
     assert prepared.used_rows is not None and sends.count(id(prepared.used_rows.on_host)) == 1
 
 
-def test_gradients_are_clipped_on_a_device_as_on_the_host(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gradients_are_clipped_on_a_device_as_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     for most in (0.0, 0.01, 1e9):
         here = [torch.randn(50, generator=torch.Generator().manual_seed(k)) for k in range(3)]
-        there = [gradient.clone() for gradient in here]
+        there, before = ([gradient.clone() for gradient in here] for _ in range(2))
         clip_gradients_(here, global_norm(here), most)
         with monkeypatch.context() as on_device:
             on_device.setattr("elmo.train.step.prefers_large_operations", lambda device: True)
             clip_gradients_(there, global_norm(there), most)
-        for one, other in zip(here, there, strict=True):
+        for one, other, unclipped in zip(here, there, before, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=0)
+            assert torch.equal(one, unclipped) == (most != 0.01)  # 0: no limit
 
 
 def test_a_step_as_on_a_gpu_is_the_step(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:

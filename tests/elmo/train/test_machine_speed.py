@@ -4,11 +4,7 @@ import pytest
 import torch
 
 from elmo.train import machine_speed
-from elmo.train.machine_speed import (
-    MatrixSpeeds,
-    choose_faster_precision,
-    measure_matrix_speeds,
-)
+from elmo.train.machine_speed import MatrixSpeeds, choose_faster_precision, measure_matrix_speeds
 
 
 def test_the_machine_is_measured_in_both_precisions() -> None:
