@@ -105,13 +105,6 @@ def test_outputs_and_gradients_agree_with_the_equations(
         torch.testing.assert_close(ours, reference, atol=2e-5, rtol=2e-5)
 
 
-def test_clipping_bites_in_these_tests() -> None:
-    x_STBI, state, _ = some()
-    with torch.no_grad():
-        clipped, free = (stack(clip=clip)(x_STBI, state)[0][0] for clip in (0.3, None))
-    assert (clipped - free).abs().max() > 0.01
-
-
 def test_without_projection_the_cells_are_the_output(kind: str) -> None:
     made = stack(cells=P)
     assert not made.project

@@ -18,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from elmo.data.characters import Characters
 from elmo.data.stream import Window
 from elmo.data.vocabulary import Vocabulary
-from elmo.model.batches import Carry
 from elmo.model.embedder import Embedder
 from elmo.model.folder import Model
 from elmo.model.mix import Elmo
@@ -282,17 +281,6 @@ def test_embedding_as_on_a_gpu_is_embedding(
             reference = Embedder(model(), precision=precision).embed(text, 16)  # type: ignore[arg-type]
         for one, other in zip(ours, reference, strict=True):
             np.testing.assert_allclose(one, other, atol=near)
-
-
-def test_a_warm_start_and_a_carried_state_as_on_a_gpu(as_on_a_gpu: None) -> None:
-    warm = Embedder(model(), warm_up=[["w1", "w2"], ["w3"]])
-    carry = Carry()
-    cold = Embedder(model())
-    for sentence in (["w1", "w2"], ["w3"]):
-        cold.embed([sentence], state=carry)
-    expected = cold.embed([["w4", "w5"]], state=carry)[0]
-    for found in warm.embed([["w4", "w5"]] * 3):
-        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("trainable", [False, True])
