@@ -184,7 +184,10 @@ def _draw_curves(
 
 def summary(figures: Mapping[str, Any]) -> str:
     """Return the line that the stage prints, from the `figures` of `run`: scores and gain."""
-    scores = score_text(figures)
+    scores, metric = score_text(figures), _metric(figures)
+    score = next(figures[arm][metric] for arm in ARMS if arm in figures)
+    if any(score <= figures[name][metric] for name in SIMPLE if name in figures):
+        scores += "; no better than a simple baseline, so the score means little"
     test = f"{figures['examples']['test']:,} test examples"
     if "gain" not in figures:
         return f"{scores}; {figures['seeds']} seeds, {test}"
@@ -193,7 +196,7 @@ def summary(figures: Mapping[str, Any]) -> str:
         interval = interval_text(figures["gain_low"], figures["gain_high"])
         seeds = f"over {figures['seeds']} seeds {interval}, "
     units = interval_text(figures["gain_test_low"], figures["gain_test_high"])
-    return f"{scores}; {figures['gain']:+.3f}, 95 % interval {seeds}over {test} {units}"
+    return f"{scores}; ELMo's gain {figures['gain']:+.3f}, 95 % interval {seeds}over {test} {units}"
 
 
 def score_text(figures: Mapping[str, Any]) -> str:

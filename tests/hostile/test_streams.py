@@ -18,11 +18,17 @@ READING = {
 
 
 @pytest.mark.parametrize(
-    ("redirected", "code"),
-    [(">&-", 0), ("<&- >&-", 0), (">&$BROKEN", 1)],  # the last as in `elmo … | head -0`
+    ("redirected", "code", "message"),
+    [
+        (">&-", 0, ""),
+        ("<&- >&-", 0, ""),
+        (">&$BROKEN", 1, ""),  # as in `elmo … | head -0`
+    ],
 )
-def test_standard_output_that_takes_nothing(case: Path, redirected: str, code: int) -> None:
-    """Closed, it is that of a user who wants none."""
+def test_standard_output_that_takes_nothing(
+    case: Path, redirected: str, code: int, message: str
+) -> None:
+    """Closed, it is that of a user who wants none; one that is full is named."""
     words = ["bash", "-c", f'"$@" {redirected}', "bash", sys.executable, "-m", "pipeline"]
     reading, writing = os.pipe()
     os.close(reading)
@@ -35,7 +41,8 @@ def test_standard_output_that_takes_nothing(case: Path, redirected: str, code: i
         text=True,
     )
     os.close(writing)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(message) and bool(done.stderr) == bool(message), done.stderr
 
 
 INPUTS = {

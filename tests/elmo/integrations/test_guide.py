@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import elmo
 
@@ -56,14 +55,24 @@ def _spacy() -> Names:
     return {"nlp": nlp}
 
 
+def _torch() -> Names:
+    import torch
+
+    return {"torch": torch}
+
+
+def _nothing() -> Names:
+    return {}
+
+
 SETUPS: dict[str, Callable[[], Names]] = {
-    "sentence-transformers": dict,
-    "Hugging Face": dict,
+    "sentence-transformers": _nothing,
+    "Hugging Face": _nothing,
     "datasets": _datasets,
     "Ray Data": _ray,
     "scikit-learn": _sklearn,
     "spaCy": _spacy,
-    "AllenNLP": lambda: {"torch": torch},
+    "AllenNLP": _torch,
 }
 
 
