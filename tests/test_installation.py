@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.doc_page import pattern, steps
+from tests.programs import call
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -86,13 +87,4 @@ def run_as_a_stranger(command: str, clone: Path) -> str:
         for folder in variables.pop("PATH").split(os.pathsep)
         if Path(folder) != Path(sys.executable).parent
     )
-    done = subprocess.run(
-        command,
-        shell=True,
-        cwd=clone,
-        env=variables | {"HOME": str(home), "PATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+    return call("sh", "-c", command, cwd=clone, env=variables | {"HOME": str(home), "PATH": path})

@@ -18,11 +18,7 @@ from elmo.store.build import build
 from tests.elmo.run_job import NETWORK, random_bilm
 
 TINY = replace(
-    NETWORK,
-    filters=((1, 4), (2, 8), (3, 8)),
-    projection=4,
-    cell_clip=1.0,
-    projection_clip=1.0,
+    NETWORK, filters=((1, 4), (2, 8), (3, 8)), projection=4, cell_clip=1.0, projection_clip=1.0
 )
 WORDS = ["<S>", "</S>", "<UNK>", "the", "a", "gift", "for", "has", "he"]
 

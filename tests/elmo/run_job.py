@@ -111,12 +111,7 @@ def sentences(count: int) -> list[list[str]]:
 
 
 def make_job(
-    folder: Path,
-    *,
-    minutes: float = 1e4,
-    keep: int = 2,
-    stop: Path | None = None,
-    **changes: Any,
+    folder: Path, *, minutes: float = 1e4, keep: int = 2, stop: Path | None = None, **changes: Any
 ) -> TrainingJob:
     """The job in `folder`, its shards written once; `changes` are settings of training.
 

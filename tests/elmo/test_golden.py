@@ -10,53 +10,21 @@ import torch
 from elmo.model.batches import Carry
 from elmo.model.embedder import Embedder
 from elmo.model.mix import ScalarMix
+from tests.golden.make import CARRY, SENTENCES
 from tests.golden.models import GOLDEN, import_golden
 
 pytestmark = pytest.mark.usefixtures("compiled")
-CASES = sorted(path.stem for path in GOLDEN.glob("*.npz"))
-SENTENCES = [
-    ["He", "has", "a", "gift", "for", "music"],
-    ["한국어", "문장", "<UNK>", "😀", "カタカナ"],
-    ["x" * 47, "y" * 48, "z" * 49, "a" + "어" * 16, "어" * 20],
-    ["<S>", "naïve", "</S>"],
-    ["one"],
-]
-REFERENCE = sorted(path.stem for path in (GOLDEN / "allennlp").glob("*.npz"))
+CASES = sorted(str(path.relative_to(GOLDEN).with_suffix("")) for path in GOLDEN.rglob("*.npz"))
 MIX, GAMMA = [0.3, -0.6, 0.9], 1.7
-CARRY = [[0, 1, 2], [3], [4, 0], [1, 2, 3, 4]]
 
 
-@pytest.fixture
-def golden(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> tuple[Embedder, dict[str, np.ndarray]]:
-    embedder = Embedder.load(import_golden(request.param, tmp_path))
-    return embedder, dict(np.load(GOLDEN / f"{request.param}.npz"))
-
-
-@pytest.mark.parametrize("golden", CASES, indirect=True)
-def test_every_layer_of_sentences_read_alone(
-    golden: tuple[Embedder, dict[str, np.ndarray]],
+@pytest.mark.parametrize("case", CASES)
+def test_every_layer_of_sentences_read_alone_and_with_carried_state(
+    case: str, tmp_path: Path
 ) -> None:
-    embedder, expected = golden
-    for k, vectors in enumerate(embedder.embed(SENTENCES)):
-        np.testing.assert_allclose(vectors, expected[f"reset_{k}"], atol=1e-5)
-
-
-@pytest.mark.parametrize("golden", CASES, indirect=True)
-def test_every_layer_with_carried_state(golden: tuple[Embedder, dict[str, np.ndarray]]) -> None:
-    embedder, expected = golden
-    carry = Carry()
-    for b, batch in enumerate(CARRY):
-        found = embedder.embed([SENTENCES[k] for k in batch], state=carry)
-        for row, vectors in enumerate(found):
-            np.testing.assert_allclose(vectors, expected[f"carry_{b}_{row}"], atol=1e-5)
-
-
-@pytest.mark.parametrize("name", REFERENCE)
-def test_allennlp_gives_the_same_layers(name: str, tmp_path: Path) -> None:
-    embedder = Embedder.load(import_golden(name, tmp_path))
-    expected = np.load(GOLDEN / "allennlp" / f"{name}.npz")
+    """Against the derivation or, in the folder `allennlp`, AllenNLP."""
+    embedder = Embedder.load(import_golden(Path(case).name, tmp_path))
+    expected = np.load(GOLDEN / f"{case}.npz")
     for k, vectors in enumerate(embedder.embed(SENTENCES)):
         np.testing.assert_allclose(vectors, expected[f"reset_{k}"], atol=1e-5)
     carry = Carry()

@@ -1,8 +1,6 @@
 """What the docs say may be shared by threads: each call gets its own answer."""
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +17,9 @@ from elmo.model.mix import Elmo
 from elmo.nn import cuda_graphs as graphs
 from elmo.nn.device import exact_float32
 from elmo.tasks.task import Task
-from tests.elmo.nn.test_cuda_graphs import Pretended
+from tests.elmo.nn.test_cuda_graphs import Pretended, captured
 from tests.elmo.tasks.test_task import KINDS, labelled, trained
+from tests.programs import python
 
 THREADS = 4
 SENTENCES = [[f"w{k}", "has", "a", f"gift{k}"] for k in range(20)]
@@ -41,6 +40,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("elmo.model.batches.prefers_large_operations", lambda device: True)
     monkeypatch.setattr("elmo.model.mix.prefers_large_operations", lambda device: True)
     yield
+    assert captured()
     graphs._devices.clear()
 
 
@@ -97,10 +97,7 @@ with one_thread_each(2) as pool:
 print(torch.get_num_threads())
 """
     own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["1"] * 9 + ["3"]
+    assert python(code, env=own).split() == ["1"] * 9 + ["3"]
 
 
 def test_threads_that_overlap_compute_on_one_and_leave_the_rest_as_it_was() -> None:
@@ -127,8 +124,7 @@ print(*(call(number, torch.get_num_threads) for number in range(2)), torch.get_n
 with ThreadPoolExecutor(1) as new:
     print(new.submit(torch.get_num_threads).result())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1", "1", "3", "3", "3", "3"]
+    assert python(code).split() == ["1", "1", "3", "3", "3", "3"]
 
 
 def test_contexts_of_exact_products_that_overlap_leave_the_switches_as_they_were() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from elmo.settings import StoreSettings
 from elmo.store.build import build
 from tests.elmo.conftest import TINY, WHITESPACE, WORDS, save_tiny_model
 from tests.elmo.run_job import TRAINING
+from tests.pipeline import here
 from tests.pipeline.command_line import ROOT
 
 HERE = Path(__file__).parent
@@ -101,11 +101,5 @@ def tracked(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """What actors do is done in this process, one item after another."""
-
-    def here(kind: Any, arguments: Any, items: Iterable[Any], **_: object) -> Iterator[Any]:
-        return map(kind(*arguments), items)
-
-    monkeypatch.setattr("pipeline.cluster.workers.map_actors", here)
-    monkeypatch.setattr(
-        "pipeline.cluster.workers.map_tasks", lambda function, items, **_: map(function, items)
-    )
+    for name in ("map_actors", "map_tasks"):
+        monkeypatch.setattr(f"pipeline.cluster.workers.{name}", getattr(here, name))

@@ -3,11 +3,10 @@
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from tests.forked import forked
+from tests.pipeline import here
 
 
 class Command:
@@ -47,13 +46,5 @@ def _command(folder: str, arguments: list[str], said: str, environment: dict[str
     from pipeline.cluster import workers
     from pipeline.commands import cli
 
-    workers.map_actors, workers.map_tasks = _actors, _tasks  # type: ignore[assignment]
+    workers.map_actors, workers.map_tasks = here.map_actors, here.map_tasks
     cli.run_cli()
-
-
-def _actors(kind: Any, arguments: Any, items: Iterable[Any], **_: object) -> Iterator[Any]:
-    return map(kind(*arguments), items)
-
-
-def _tasks(function: Any, items: Iterable[Any], **_: object) -> Iterator[Any]:
-    return map(function, items)

@@ -16,26 +16,15 @@ from elmo.store.verify import verify
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import listing
 from tests.hostile.processes import Command
+from tests.hostile.test_outputs import OUTPUTS
 
 KILLS = 3
-NAMES = [
-    "corpus",
-    "tokenize",
-    "vocab",
-    "pretrain",
-    "finetune",
-    "features",
-    "register",
-    "embed",
-    "export",
-    "dump",
-]
 # What a command writes that says when or where it ran: the run of MLflow, seconds.
 WHEN = {"metrics.json", "version.json", "training.json", "config.json"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OUTPUTS)
 def test_killed_at_any_instant_and_run_again(
     case: Path, tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.commands import COMMANDS
-from tests.hostile.harness import listing, paired, refused
+from tests.hostile.harness import paired, refused
 from tests.pipeline.command_line import elmo
 
 pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
@@ -91,13 +91,6 @@ def test_nowhere_to_write(case: Path, command: str, what: str) -> None:
     refused(name, *(f"at/{word}" if word == output else word for word in words), cwd=case)
 
 
-def test_refusals_leave_no_work_in_progress(case: Path) -> None:
-    somebodys(case / "words")
-    refused(*COMMANDS["vocab"], cwd=case, names="words")
-    assert "work" not in {path.name for path in case.iterdir()}
-    assert not [name for name in listing(case) if "/." in name or name.startswith(".")]
-
-
 @pytest.mark.parametrize(
     ("command", "output", "ours"),
     [
@@ -143,8 +136,7 @@ MINE = '{"text": "years of work"}\n'  # as JSON begins, and as nothing here writ
 
 @pytest.mark.parametrize("command", ["vocab", "register"])
 @pytest.mark.parametrize(
-    "theirs",
-    ["model/config.json", "store/__elmo/manifest.json", "task/manifest.json", "t.jsonl"],
+    "theirs", ["model/config.json", "store/__elmo/manifest.json", "task/manifest.json", "t.jsonl"]
 )
 def test_figures_replace_no_json_but_figures(case: Path, command: str, theirs: str) -> None:
     (case / "t.jsonl").write_text(MINE)
@@ -211,13 +203,6 @@ def test_an_output_is_no_input(case: Path, command: str, output: str) -> None:
     (case / "linked").symlink_to("model")
     words = [output if word == ONTO[command][0] else word for word in COMMANDS[command]]
     assert "which is read" in refused(*words, cwd=case, names=Path(output).name)
-
-
-def test_an_import_replaces_no_model(case: Path) -> None:
-    assert elmo(*COMMANDS["export"], cwd=case)[0] == 0
-    words = ["import", "options.json", "weights.hdf5", "model"]
-    refused(*words, cwd=case, names="model")
-    assert elmo(*words[:-1], "another", cwd=case)[0] == 0
 
 
 def test_a_folder_is_replaced_where_that_is_asked_for(case: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.files import flip
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import DAMAGE, folders, paired, refused
 
@@ -29,9 +30,7 @@ def test_damaged_parts(case: Path, command: str, kind: str, what: str) -> None:
 def test_a_flipped_bit(case: Path, command: str, seed: int) -> None:
     draw = random.Random(seed)
     path = part(case, draw.choice(["part", "types"]), draw.randrange(2))
-    data = bytearray(path.read_bytes())
-    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-    path.write_bytes(data)
+    flip(path, draw.randrange(path.stat().st_size), draw.randrange(8))
     refused(*COMMANDS[command], cwd=case, names=path.name)
 
 

@@ -18,17 +18,11 @@ READING = {
 
 
 @pytest.mark.parametrize(
-    ("redirected", "code", "message"),
-    [
-        (">&-", 0, ""),
-        ("<&- >&-", 0, ""),
-        (">&$BROKEN", 1, ""),  # as in `elmo … | head -0`
-    ],
+    ("redirected", "code"),
+    [(">&-", 0), ("<&- >&-", 0), (">&$BROKEN", 1)],  # the last as in `elmo … | head -0`
 )
-def test_standard_output_that_takes_nothing(
-    case: Path, redirected: str, code: int, message: str
-) -> None:
-    """Closed, it is that of a user who wants none; one that is full is named."""
+def test_standard_output_that_takes_nothing(case: Path, redirected: str, code: int) -> None:
+    """Closed, it is that of a user who wants none."""
     words = ["bash", "-c", f'"$@" {redirected}', "bash", sys.executable, "-m", "pipeline"]
     reading, writing = os.pipe()
     os.close(reading)
@@ -41,8 +35,7 @@ def test_standard_output_that_takes_nothing(
         text=True,
     )
     os.close(writing)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.startswith(message) and bool(done.stderr) == bool(message), done.stderr
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 INPUTS = {

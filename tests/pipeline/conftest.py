@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline import here
+
 
 @pytest.fixture(scope="module")
 def own_mlflow(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -16,7 +18,6 @@ def own_mlflow(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -
     path.write_bytes(empty_database.read_bytes())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-        patch.setenv("ELMO_COMPILE", "0")
         patch.chdir(path.parent)
         yield path
 
@@ -36,7 +37,5 @@ def forget_the_tracking_address() -> Iterator[None]:
 def in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run tasks here, but where a test asks for Ray."""
     if "ray" not in request.keywords:
-        monkeypatch.setattr(
-            "pipeline.cluster.workers.map_tasks", lambda function, items, **_: map(function, items)
-        )
+        monkeypatch.setattr("pipeline.cluster.workers.map_tasks", here.map_tasks)
         monkeypatch.setattr("pipeline.cluster.workers.session", nullcontext)

@@ -15,6 +15,7 @@ from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
 from pipeline.stages import STAGES as NAMES
 from pipeline.stages import load_stage
+from tests import programs
 from tests.cluster.projects import shrink, text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,16 +95,8 @@ def environment(folder: Path) -> dict[str, str]:
     return kept | own | author | {k.replace("AUTHOR", "COMMITTER"): v for k, v in author.items()}
 
 
-def call(folder: Path, *command: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(
-        command,
-        cwd=cwd or folder,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+def call(folder: Path, *command: str) -> str:
+    return programs.call(*command, cwd=folder, env=environment(folder))
 
 
 def ran(output: str) -> list[str]:
@@ -165,15 +158,8 @@ print(json.dumps([model.predict(["the cat sat"], params=layers)[0].tolist(),
 """
     away = environment(project) | {"MLFLOW_TRACKING_URI": f"sqlite:///{project}/mlflow.db"}
     away.pop("PYTHONPATH")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=tmp_path,
-        env=away,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    from_text, from_tokens, average = map(np.array, json.loads(done.stdout.splitlines()[-1]))
+    printed = programs.call(sys.executable, "-W", "ignore", "-c", code, cwd=tmp_path, env=away)
+    from_text, from_tokens, average = map(np.array, json.loads(printed.splitlines()[-1]))
     expected = Embedder.load(project / "models" / "finetune").embed([["the", "cat", "sat"]])[0]
     np.testing.assert_allclose(from_text, expected, atol=1e-5)
     np.testing.assert_allclose(from_tokens, expected, atol=1e-5)

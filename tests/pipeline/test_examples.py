@@ -4,7 +4,6 @@ import contextlib
 import io
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from elmo.data.characters import Characters
 from elmo.data.shards import write_shards
 from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import Vocabulary
-from elmo.io.location import Location
 from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model, save_model
 from elmo.nn.bilm import BiLM
@@ -27,12 +25,11 @@ from elmo.settings import ModelShape, StoreSettings
 from elmo.store.build import build
 from pipeline.cluster import workers
 from pipeline.commands.cli import cli
-from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import TokenizeSettings
-from pipeline.stages import tokenize
-from pipeline.text.input_files import find_inputs
+from tests.pipeline import here
 from tests.pipeline.command_line import ROOT, elmo
 from tests.pipeline.doc_page import FENCE, Step, pattern, steps
+from tests.pipeline.stages.test_tokenize import make as make_shards
+from tests.programs import call
 
 README = ROOT / "README.md"
 STORES = ROOT / "docs" / "guides" / "stores.md"
@@ -51,6 +48,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folders that the examples name, with vectors as wide as those of the defaults."""
     folder = tmp_path_factory.mktemp("project")
     words = ["<S>", "</S>", "<UNK>", "a", "new", "array"]
+    tokenizer = installed_tokenization("unicode", "split")
     config = ModelShape(4, ((1, 4), (2, 8)), "relu", 1, 8, 128, 2, 3.0, 3.0, True, None)
     torch.manual_seed(0)
     bilm = BiLM(config, character_count=Characters().size)
@@ -63,23 +61,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         characters=Characters(),
         softmax={"weight": torch.randn(len(words), 128), "bias": torch.zeros(len(words))},
         training={},
-        tokenizer=installed_tokenization("unicode", "split"),
+        tokenizer=tokenizer,
     )
-    sentences = [
-        f"it makes a new array of the given shape and type {k} .".split() for k in range(20)
-    ]
-    write_shards(
-        folder / "shards",
-        sentences,
-        heldout_every=5,
-        tokenizer=installed_tokenization("unicode", "split"),
-    )
-    build(
-        folder / "data" / "features",
-        shards=folder / "shards",
-        model=folder / "models" / "finetune",
-        settings=StoreSettings(),
-    )
+    line = "it makes a new array of the given shape and type {} ."
+    sentences = [line.format(k).split() for k in range(20)]
+    write_shards(folder / "shards", sentences, heldout_every=5, tokenizer=tokenizer)
+    features = {"shards": folder / "shards", "model": folder / "models" / "finetune"}
+    build(folder / "data" / "features", settings=StoreSettings(), **features)
     (folder / "text.txt").write_text("He has a gift.\nIt returns a new array. It is a copy.\n")
     return folder
 
@@ -91,22 +79,11 @@ def records(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Path:
     good, bad = "It is a good film. I liked it.", "Not for me."
     (folder / "reviews.csv").write_text(f"id,text\na7,{good}\nb2,\nc9,{bad}\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "map_tasks", lambda function, items, **_: map(function, items))
-        tokenize.tokenize(
-            find_inputs([str(folder / "reviews.csv")]),
-            Location(folder / "shards"),
-            TokenizeSettings("unicode", "split", "auto", 0.05, 0.0, 0, 0, 0, 1.0, (), 1 << 20),
-            column="text",
-            keep=("id",),
-            work=Location(folder / "runs"),
-            cluster=Cluster(workers=0, cpus=1, gpu=False, actors=1),
-        )
-    build(
-        folder / "data" / "features",
-        shards=folder / "shards",
-        model=project / "models" / "finetune",
-        settings=StoreSettings(),
-    )
+        patch.setattr(workers, "map_tasks", here.map_tasks)
+        how = {"tokenizer": "unicode", "sentences": "split", "documents": "auto", "heldout": 0.05}
+        make_shards(folder / "shards", folder / "reviews.csv", keep=("id",), **how)
+    features = {"shards": folder / "shards", "model": project / "models" / "finetune"}
+    build(folder / "data" / "features", settings=StoreSettings(), **features)
     (folder / "models").symlink_to(project / "models")
     return folder
 
@@ -140,13 +117,7 @@ def test_the_examples_of_a_page(
 def test_a_model_by_its_name_tells_two_senses_apart(tmp_path: Path) -> None:
     """The package that the repository ships, installed by `make setup`."""
     picture = tmp_path / "new" / "two.png"
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "two_senses.py", picture],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    printed = done.stdout.splitlines()
+    printed = call(sys.executable, ROOT / "examples" / "two_senses.py", picture).splitlines()
     asked = printed[:-1:2]
     nearest = [line.split("  ")[1] for line in map(str.strip, printed[1:-1:2])]
     of_rivers = set(asked[: len(asked) // 2])
@@ -156,8 +127,7 @@ def test_a_model_by_its_name_tells_two_senses_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "licence"),
-    [("english", "CC BY-SA"), ("korean", "CC0 1.0"), ("japanese", "CC0-1.0")],
+    ("name", "licence"), [("english", "CC BY-SA"), ("korean", "CC0 1.0"), ("japanese", "CC0-1.0")]
 )
 def test_a_shipped_model_is_small_and_its_card_names_it(name: str, licence: str) -> None:
     package = ROOT / "pretrained" / name

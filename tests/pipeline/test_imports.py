@@ -2,8 +2,6 @@
 
 import ast
 import re
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -12,14 +10,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.stages import STAGES
+from tests.programs import python
 
 ROOT = Path(__file__).resolve().parents[2]
 HOMES = {
     "ray": {"pipeline/cluster/workers.py", "pipeline/cluster/submit.py", "pipeline/cluster/job.py"},
-    "mlflow": {
-        "pipeline/tracking/",
-        "elmo/model/pretrained.py",
-    },
+    "mlflow": {"pipeline/tracking/", "elmo/model/pretrained.py"},
     "click": {"pipeline/__main__.py", "pipeline/commands/"},
     "dvc": set(),  # its command line alone is used
 }
@@ -106,8 +102,7 @@ def test_the_records_of_the_stages_load_no_torch() -> None:
     """Each command reads them, `elmo --help` too: torch takes seconds."""
     stages = ", ".join(f"pipeline.stages.{name}" for name in STAGES)
     code = f"import sys, {stages}; print(' '.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    loaded = set(done.stdout.splitlines()[0].split())
+    loaded = set(python(code).splitlines()[0].split())
     assert "pipeline.stages.report" in loaded
     assert not loaded & {"torch", "scipy", "ray", "mlflow", "dvc"}
 
@@ -115,7 +110,6 @@ def test_the_records_of_the_stages_load_no_torch() -> None:
 @pytest.mark.parametrize("module", ["elmo", "pipeline.commands.cli", "pipeline.settings.params"])
 def test_importing_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(' '.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    loaded = set(done.stdout.split())
+    loaded = set(python(code).split())
     assert module in loaded
     assert not loaded & {"torch", "numpy", "pyarrow", "ray", "mlflow", "dvc"}

@@ -18,24 +18,13 @@ def slow(token: str) -> list[int]:
 
 
 def test_bytes_agree_with_the_layout_by_hand() -> None:
-    tokens = [
-        "",
-        "a",
-        "café",
-        "한국어",
-        "カナ",
-        "😀",
-        "x" * 47,
-        "x" * 48,
-        "x" * 49,
-        "어" * 20,
-    ]
-    assert Characters().encode(tokens).tolist() == [slow(token) for token in tokens]
-
-
-def test_the_cut_may_split_a_character() -> None:
-    row = Characters().encode(["a" + "어" * 16])[0].tolist()
-    assert row[48:] == ["어".encode()[1], EOW]
+    """The cut after 48 bytes may split a character."""
+    tokens = ["", "a", "café", "한국어", "カナ", "😀", "ÿ" * 60]
+    tokens += ["x" * 47, "x" * 48, "x" * 49, "어" * 20, "a" + "어" * 16]
+    rows = Characters().encode(tokens)
+    assert rows.tolist() == [slow(token) for token in tokens]
+    assert (rows.dtype, Characters().size) == (np.int32, PAD + 1)
+    assert Characters().encode([]).shape == (0, 50)
 
 
 def test_boundaries_have_their_own_form() -> None:
@@ -56,10 +45,6 @@ def test_unicode_characters_with_an_unknown_one(tmp_path: Path) -> None:
     assert Characters.load(tmp_path / "characters.json") == characters
 
 
-def test_no_tokens_are_no_rows() -> None:
-    assert Characters().encode([]).shape == (0, 50)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -75,12 +60,6 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(ElmoError, match=message):
         Characters.load(path)
-
-
-def test_ids_fit_the_table() -> None:
-    rows = Characters().encode(["ÿ" * 60, "a"])
-    assert rows.max() == PAD == Characters().size - 1
-    assert rows.dtype == np.int32
 
 
 def test_a_length_that_no_token_has_is_refused() -> None:

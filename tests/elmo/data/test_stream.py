@@ -124,20 +124,17 @@ def test_without_a_seed_one_row_reads_the_corpus_in_its_order(shards: Shards) ->
     assert read_sentences(stream(shards, seed=None, rows=1)) == train_sentences()
 
 
-def test_the_order_follows_from_the_seed_and_differs_between_epochs(shards: Shards) -> None:
-    first = read_sentences(stream(shards, rows=1, epochs=2))
-    assert first == read_sentences(stream(shards, rows=1, epochs=2))
-    assert first != read_sentences(stream(shards, rows=1, epochs=2, seed=2))
-    half = len(first) // 2
-    assert sorted(first[:half]) == sorted(first[half:])
-    assert first[:half] != first[half:]
-
-
 def test_the_order_is_that_of_every_release(tmp_path: Path, shards: Shards) -> None:
     """A checkpoint holds a place in this order: another order reads other text from there on."""
     many = write_shards(tmp_path / "shards", [[x] for x in "abcdefgh" * 9], shard_sentences=2)
-    for source, expected in ((shards, "a18b99063894dc7a"), (many, "b49b7325060d29ff")):
-        read = np.concatenate([w.targets_STB for w in windows(stream(source, epochs=2))], 1)
+    frozen = (
+        (shards, 1, "a18b99063894dc7a"),
+        (many, 1, "b49b7325060d29ff"),
+        (many, 2, "a8a7d3bfa9c2a5b1"),
+    )
+    for source, seed, expected in frozen:
+        every = windows(stream(source, epochs=2, seed=seed))
+        read = np.concatenate([window.targets_STB for window in every], 1)
         assert hashlib.sha256(read.astype("<i8").tobytes()).hexdigest()[:16] == expected
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import elmo
 
@@ -55,24 +56,14 @@ def _spacy() -> Names:
     return {"nlp": nlp}
 
 
-def _torch() -> Names:
-    import torch
-
-    return {"torch": torch}
-
-
-def _nothing() -> Names:
-    return {}
-
-
 SETUPS: dict[str, Callable[[], Names]] = {
-    "sentence-transformers": _nothing,
-    "Hugging Face": _nothing,
+    "sentence-transformers": dict,
+    "Hugging Face": dict,
     "datasets": _datasets,
     "Ray Data": _ray,
     "scikit-learn": _sklearn,
     "spaCy": _spacy,
-    "AllenNLP": _torch,
+    "AllenNLP": lambda: {"torch": torch},
 }
 
 

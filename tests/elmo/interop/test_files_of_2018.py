@@ -15,8 +15,8 @@ from elmo.errors import ElmoError
 from elmo.interop.files_of_2018 import export_2018, import_2018
 from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model
+from tests.golden.models import GOLDEN, copy_golden
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 SHARED = Path(os.environ.get("ELMO_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 FIXTURES = SHARED / "elmo-fixtures"
 CASES = sorted(path.stem for path in GOLDEN.glob("*.npz"))
@@ -37,22 +37,9 @@ def datasets(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def pair(folder: Path, name: str) -> tuple[Path, Path, Path | None]:
-    described = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
-    options = folder / "options.json"
-    options.write_text(json.dumps(described["options"]))
-    words = None
-    if described["words"]:
-        words = folder / "old-words"
-        words.write_text("".join(f"{word}\n" for word in described["words"]))
-    weights = folder / "weights.hdf5"
-    weights.write_bytes((GOLDEN / f"{name}.hdf5").read_bytes())
-    return options, weights, words
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_import_then_export_is_the_same_datasets(tmp_path: Path, name: str) -> None:
-    options, weights, words = pair(tmp_path, name)
+    options, weights, words = copy_golden(name, tmp_path)
     import_2018(options, weights, tmp_path / "model", vocabulary=words)
     export_2018(tmp_path / "model", tmp_path / "out.json", tmp_path / "out.hdf5")
     assert json.loads((tmp_path / "out.json").read_text()) == json.loads(options.read_text())
@@ -65,7 +52,7 @@ def test_import_then_export_is_the_same_datasets(tmp_path: Path, name: str) -> N
 
 
 def test_a_one_layer_model_without_multi_rnn_cell_names(tmp_path: Path) -> None:
-    options, weights, _ = pair(tmp_path, "one_layer")
+    options, weights, _ = copy_golden("one_layer", tmp_path)
     with h5py.File(weights, "a") as file:
         for direction in (0, 1):
             group = file[f"RNN_{direction}/RNN"]
@@ -78,7 +65,7 @@ def test_a_one_layer_model_without_multi_rnn_cell_names(tmp_path: Path) -> None:
 
 
 def test_261_while_training_is_accepted_and_262_written(tmp_path: Path) -> None:
-    options, weights, _ = pair(tmp_path, "plain")
+    options, weights, _ = copy_golden("plain", tmp_path)
     value = json.loads(options.read_text())
     value["char_cnn"]["n_characters"] = 261
     options.write_text(json.dumps(value))
@@ -88,7 +75,7 @@ def test_261_while_training_is_accepted_and_262_written(tmp_path: Path) -> None:
 
 
 def test_an_imported_model_has_no_softmax_and_knows_where_it_came_from(tmp_path: Path) -> None:
-    options, weights, _ = pair(tmp_path, "plain")
+    options, weights, _ = copy_golden("plain", tmp_path)
     import_2018(options, weights, tmp_path / "model", vocabulary=None)
     model = load_model(tmp_path / "model")
     assert model.softmax is None
@@ -136,9 +123,9 @@ def nan(array: np.ndarray) -> np.ndarray:
 
 CELL = "RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell"
 MALFORMED = [
-    (write(0, b"{"), r"options\.json:1: not valid JSON"),
+    (write(0, b'{"lstm":\n 1,,}'), r"options\.json:2: not valid JSON"),
     (write(0, b"[]"), r"options\.json: must be an object, found a list"),
-    (write(0, b"\xff{}"), r"options\.json: not UTF-8"),
+    (write(0, b"\xff{}"), r"options\.json: not UTF-8 \(byte 0\)"),
     (write(0, b"{}"), r"options\.json: lstm must be a section, found null"),
     (lambda o, w: o.unlink(), r"options\.json: no such file"),
     (option("lstm", "dim", ...), r"options\.json: lstm\.dim is missing"),
@@ -170,7 +157,7 @@ MALFORMED = [
 def test_a_malformed_file_is_one_line_and_leaves_nothing(
     tmp_path: Path, broken: Callable[[Path, Path], object], message: str
 ) -> None:
-    options, weights, _ = pair(tmp_path, "plain")
+    options, weights, _ = copy_golden("plain", tmp_path)
     broken(options, weights)
     with pytest.raises(ElmoError, match=message) as caught:
         import_2018(options, weights, tmp_path / "model", vocabulary=None)
@@ -180,7 +167,7 @@ def test_a_malformed_file_is_one_line_and_leaves_nothing(
 
 @pytest.mark.parametrize("kind", ["soft", "external", "group", "virtual", "storage", "unwritten"])
 def test_values_that_are_not_in_the_file_are_refused(tmp_path: Path, kind: str) -> None:
-    options, weights, _ = pair(tmp_path, "plain")
+    options, weights, _ = copy_golden("plain", tmp_path)
     name, other, raw = f"{CELL}/B", tmp_path / "other.hdf5", tmp_path / "raw"
     other.write_bytes(weights.read_bytes())
     with h5py.File(weights, "a") as file:
@@ -209,7 +196,7 @@ def test_values_that_are_not_in_the_file_are_refused(tmp_path: Path, kind: str) 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_damaged_file_is_one_line_or_the_same_model(tmp_path: Path, seed: int) -> None:
     """A stretch of the file's first bytes, which hold its structure, is overwritten."""
-    options, weights, words = pair(tmp_path, "plain")
+    options, weights, words = copy_golden("plain", tmp_path)
     draw = np.random.default_rng(seed)
     data = bytearray(weights.read_bytes())
     start = int(draw.integers(8, 6000))
@@ -223,7 +210,7 @@ def test_a_damaged_file_is_one_line_or_the_same_model(tmp_path: Path, seed: int)
 
 
 def test_a_model_that_reads_words_needs_their_list(tmp_path: Path) -> None:
-    options, weights, _ = pair(tmp_path, "words")
+    options, weights, _ = copy_golden("words", tmp_path)
     with pytest.raises(ElmoError, match="pass the list of words with --vocabulary"):
         import_2018(options, weights, tmp_path / "model", vocabulary=None)
     short = tmp_path / "short"
@@ -271,7 +258,7 @@ def test_the_references_token_vectors(tmp_path: Path) -> None:
 
 
 def test_cached_token_vectors_stand_for_the_characters(tmp_path: Path) -> None:
-    options, weights, _ = pair(tmp_path, "plain")
+    options, weights, _ = copy_golden("plain", tmp_path)
     import_2018(options, weights, tmp_path / "characters")
     words = tmp_path / "vocabulary"
     words.write_text("<S>\n</S>\n<UNK>\nhe\nhas\n한국어\n", encoding="utf-8")

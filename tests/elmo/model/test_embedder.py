@@ -19,18 +19,10 @@ from elmo.model.folder import Model, load_model
 from elmo.model.mix import Elmo
 from elmo.nn import cell
 from elmo.nn.bilm import BiLM
-from elmo.settings import ModelShape
 from tests.elmo.conftest import batch_to_ids, save
 
 GIFT = ["He", "has", "a", "gift", "for", "music"]
-SENTENCES = [
-    GIFT,
-    ["한국어", "😀"],
-    ["x" * 60],
-    [],
-    ["gift"],
-    ["The", "gift", "was", "late"] * 5,
-]
+SENTENCES = [GIFT, ["한국어", "😀"], ["x" * 60], [], ["gift"], ["The", "gift", "was", "late"] * 5]
 
 
 def test_layers_tokens_dim(tiny_model: Model) -> None:
@@ -40,13 +32,6 @@ def test_layers_tokens_dim(tiny_model: Model) -> None:
     assert all(vectors.dtype == np.float32 for vectors in found)
 
 
-def test_layer_0_is_the_context_free_vector_twice(tiny_model: Model) -> None:
-    embedder = Embedder(tiny_model)
-    x_TP = embedder.encode_types(GIFT)
-    layer_0 = embedder.embed([GIFT], layers=[0])[0][0]
-    np.testing.assert_array_equal(layer_0, np.concatenate([x_TP, x_TP], 1))
-
-
 def test_alone_in_a_batch_and_after_others(tiny_model: Model) -> None:
     embedder = Embedder(tiny_model)
     alone = embedder.embed([GIFT])[0]
@@ -54,14 +39,6 @@ def test_alone_in_a_batch_and_after_others(tiny_model: Model) -> None:
     for batch_size in (1, 3, 64, 512):
         found = embedder.embed([*many, GIFT, *many], batch_size)[200]
         np.testing.assert_allclose(found, alone, atol=1e-5)
-
-
-def test_context_changes_the_upper_layers_only(tiny_model: Model) -> None:
-    first, second = Embedder(tiny_model).embed([GIFT, [*GIFT[:-1], "nothing"]])
-    np.testing.assert_allclose(first[0, :5], second[0, :5], atol=1e-6)
-    half = tiny_model.bilm.config.projection
-    np.testing.assert_allclose(first[1:, :5, :half], second[1:, :5, :half], atol=1e-6)
-    assert np.abs(first[1:, :5, half:] - second[1:, :5, half:]).max() > 1e-4
 
 
 def test_a_long_sentence_in_pieces_is_the_same(
@@ -74,24 +51,12 @@ def test_a_long_sentence_in_pieces_is_the_same(
         np.testing.assert_allclose(ours, reference, atol=1e-6)
 
 
-def test_carried_rows_grow_and_shrink(tiny_model: Model) -> None:
-    """Row k begins with the state that row k ended with; rows beyond a batch keep theirs."""
-    embedder = Embedder(tiny_model)
-    batches = [[GIFT], [["a"], ["b", "c"], []], [["late"]], [["d"], GIFT]]
-    carry = Carry()
-    found = [embedder.embed(batch, state=carry) for batch in batches]
-    for row in range(3):
-        single = Carry()
-        for batch, vectors in zip(batches, found, strict=True):
-            if row < len(batch):
-                expected = embedder.embed([batch[row]], state=single)[0]
-                np.testing.assert_allclose(vectors[row], expected, atol=1e-6)
-    cold = embedder.embed([GIFT])[0]
-    np.testing.assert_allclose(found[0][0], cold, atol=1e-6)
-    assert np.abs(found[3][1] - cold).max() > 1e-4
-
-
-def test_warm_up_starts_every_sentence_from_the_same_state(tiny_model: Model) -> None:
+@pytest.mark.parametrize("as_on_a_gpu", [False, True])
+def test_warm_up_starts_every_sentence_from_the_same_state(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch, as_on_a_gpu: bool
+) -> None:
+    for name in ("elmo.model.batches", "elmo.nn.encoder"):
+        monkeypatch.setattr(f"{name}.prefers_large_operations", lambda device: as_on_a_gpu)
     cold, warm = Embedder(tiny_model), Embedder(tiny_model, warm_up=[["a", "b"], ["c"]])
     carry = Carry()
     for sentence in (["a", "b"], ["c"]):
@@ -99,7 +64,7 @@ def test_warm_up_starts_every_sentence_from_the_same_state(tiny_model: Model) ->
     expected = cold.embed([GIFT], state=carry)[0]
     carried = warm.embed([GIFT, GIFT], 2, state="carry")
     for found in [*warm.embed([GIFT, GIFT], 1), *carried]:
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -114,16 +79,6 @@ def test_a_pickled_embedder_gives_the_same_vectors(
 
 def test_an_embedder_takes_no_memory_for_the_softmax(tiny_model_folder: Path) -> None:
     assert Embedder.load(tiny_model_folder).model.softmax is None
-
-
-def test_a_model_that_reads_words(tmp_path: Path, tiny_model: Model) -> None:
-    shape = tiny_model.bilm.config.to_dict() | {"input_words": len(tiny_model.vocabulary)}
-    bilm = BiLM(ModelShape.from_dict(shape, source=tmp_path), character_count=Characters().size)
-    bilm.reset_parameters(1)
-    model = Model(bilm, tiny_model.vocabulary, tiny_model.characters, None, {}, "")
-    known, unknown, unk = Embedder(model).embed([["gift"], ["nowhere"], ["<UNK>"]], layers=[0])
-    np.testing.assert_array_equal(unknown, unk)
-    assert not np.array_equal(known, unk)
 
 
 def test_the_model_it_is_given_stays_as_it_is(tiny_model: Model) -> None:

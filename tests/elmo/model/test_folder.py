@@ -18,15 +18,13 @@ from elmo.errors import ElmoError
 from elmo.io.records import digest, sha256
 from elmo.model.embedder import Embedder
 from elmo.model.folder import Model, load_model
+from elmo.model.weights import save_weights
 from elmo.store import model_digest
 from tests.elmo.conftest import save
 
 
 def test_saved_and_loaded_gives_the_same_vectors(tiny_model: Model, tmp_path: Path) -> None:
-    softmax = {
-        "weight": torch.randn(len(tiny_model.vocabulary), 4),
-        "bias": torch.randn(9),
-    }
+    softmax = {"weight": torch.randn(len(tiny_model.vocabulary), 4), "bias": torch.randn(9)}
     made = save(tmp_path / "model", tiny_model, softmax=softmax, training={"corpus": "x"})
     found = load_model(tmp_path / "model")
     assert found.digest == made
@@ -143,19 +141,11 @@ BIAS, SOFTMAX = "bilm.lstm.bias.1", "softmax.weight"
     ("broken", "message"),
     [
         (shutil.rmtree, "no such model folder"),
-        (lambda f: (f / "config.json").unlink(), r"config\.json: no such file"),
-        (
-            lambda f: (f / "config.json").write_text("{"),
-            r"config\.json:1: not valid JSON",
-        ),
         (
             lambda f: (f / "config.json").write_text("{}"),
             "has format None, .* make the model again",
         ),
-        (
-            edit("config.json", '"format": 2', '"format": 1'),
-            "has format 1, .* again",
-        ),
+        (edit("config.json", '"format": 2', '"format": 1'), "has format 1, .* again"),
         (edit("config.json", '"cell_clip": 1.0', '"cell_clip": 9.0'), r"config\.json: was altered"),
         (edit("config.json", '"whitespace"', '"unicode"'), r"config\.json: was altered"),
         (edit("counts.txt", "8", "80"), r"counts\.txt: truncated or altered"),
@@ -165,7 +155,6 @@ BIAS, SOFTMAX = "bilm.lstm.bias.1", "softmax.weight"
         ),
         (edit("config.json", '"words.txt"', '"../words.txt"'), r"config\.json: pieces"),
         (lambda f: (f / "counts.txt").unlink(), r"counts\.txt: is missing"),
-        (lambda f: (f / "training.json").unlink(), r"training\.json: is missing"),
         (put(BIAS, nan), rf"{BIAS} holds values that are not finite"),
         (put(SOFTMAX, infinite), rf"{SOFTMAX} holds values that are not finite"),
         (put(BIAS, torch.Tensor.int), rf"{BIAS} holds I32, not float32"),
@@ -178,12 +167,6 @@ BIAS, SOFTMAX = "bilm.lstm.bias.1", "softmax.weight"
         (shape("cells", 2**40), "cells must be a whole number of at least 1 and at most"),
         (shape("filters", [[1, 4], [60, 8]]), "a filter is 60 characters wide"),
         (shape("cell_clip", float("1e999")), "not valid JSON|cell_clip"),
-        (
-            lambda f: (f / "weights.safetensors").write_bytes(
-                (f / "weights.safetensors").read_bytes()[:-9]
-            ),
-            r"weights\.safetensors: truncated or altered",
-        ),
         (
             change("weights.safetensors", lambda p: p.write_bytes(b"x" * 99)),
             r"weights\.safetensors: not a safetensors file",
@@ -209,10 +192,7 @@ BIAS, SOFTMAX = "bilm.lstm.bias.1", "softmax.weight"
     ],
 )
 def test_pieces_that_disagree_are_refused(
-    tiny_model_folder: Path,
-    tmp_path: Path,
-    broken: Callable[[Path], object],
-    message: str,
+    tiny_model_folder: Path, tmp_path: Path, broken: Callable[[Path], object], message: str
 ) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_model_folder, folder)
@@ -242,3 +222,21 @@ def test_everybody_the_umask_allows_may_read_the_weights(tiny_model: Model, tmp_
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
     assert set(modes.values()) == {0o640}, modes
+
+
+def test_a_file_is_the_one_of_safetensors_and_its_digest_is_returned(tmp_path: Path) -> None:
+    tensors = {
+        "b": torch.arange(3),
+        "a.x": torch.randn(4, 5).T,
+        "empty": torch.zeros(0, 4),
+        "number": torch.tensor(1.5),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "double": torch.ones(1, dtype=torch.float64),
+        'é"': torch.ones(1),
+    }
+    save_file({name: value.contiguous() for name, value in tensors.items()}, tmp_path / "theirs")
+    digest = save_weights(tmp_path / "ours", tensors)
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    assert digest == sha256(tmp_path / "ours")
+    with pytest.raises(FileExistsError):
+        save_weights(tmp_path / "ours", tensors)

@@ -15,6 +15,7 @@ from elmo.model.folder import Model
 from elmo.model.mix import Elmo, ScalarMix
 from tests.elmo.conftest import batch_to_ids
 from tests.golden import derivation
+from tests.golden.models import copy_golden
 
 SENTENCES = [["he", "has", "a", "gift"], ["gift"], ["한국어", "for", "the", "x" * 60, "😀", "he"]]
 
@@ -71,12 +72,10 @@ def test_layer_norm_of_both_conventions(convention: str, tmp_path: Path) -> None
     """Against numpy, over all values of the batch, with or without the boundaries."""
     from elmo.interop.files_of_2018 import import_2018
 
-    golden = Path(derivation.__file__).parent
-    described = json.loads((golden / "plain.json").read_text())
-    (tmp_path / "options.json").write_text(json.dumps(described["options"]))
-    import_2018(tmp_path / "options.json", golden / "plain.hdf5", tmp_path / "m", vocabulary=None)
-    weights = derivation.load(golden / "plain.hdf5")
-    whole = [derivation.embed(weights, described["options"], s)[0] for s in SENTENCES]
+    options, file, _ = copy_golden("plain", tmp_path)
+    import_2018(options, file, tmp_path / "m", vocabulary=None)
+    weights, described = derivation.load(file), json.loads(options.read_text())
+    whole = [derivation.embed(weights, described, s)[0] for s in SENTENCES]
     used = [w if convention == "allennlp" else w[:, 1:-1] for w in whole]
     values = np.concatenate([u.reshape(3, -1) for u in used], 1)
     mean, std = values.mean(1), values.std(1)

@@ -40,11 +40,6 @@ def test_the_card_says_data_and_perplexities(tiny_model_folder: Path, tmp_path: 
     assert "| epochs of finetune | 2 |" in card
 
 
-def test_a_name_that_leads_nowhere() -> None:
-    with pytest.raises(ElmoError, match="no-such: no such model folder"):
-        Embedder.from_pretrained("no-such")
-
-
 @pytest.fixture
 def installed(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -60,15 +55,6 @@ def installed(
     monkeypatch.syspath_prepend(str(target))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "package", digest
-
-
-def test_what_is_nearly_its_name_is_asked_for(
-    tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tiny_model_folder.parent)
-    near = f"{tiny_model_folder.name}s"
-    with pytest.raises(ElmoError, match=f"did you mean '{tiny_model_folder.name}'"):
-        Embedder.from_pretrained(near)
 
 
 def test_a_registry_that_is_not_there_is_not_made(

@@ -1,17 +1,12 @@
 """A captured loop gives what the plain one gives: its bookkeeping here, the capture on a GPU."""
 
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from elmo.model.embedder import Embedder
 from elmo.nn import cuda_graphs as graphs
 from elmo.nn.lstm import LSTMStack, LSTMState
 from tests.elmo.watching import Watching
@@ -164,31 +159,6 @@ def test_each_stream_has_graphs_of_its_own(
         for _ in range(graphs.WARM_UP_CALLS + 1):
             graphs.call_with_cuda_graph(twice, (torch.ones(2), None), (2.0,))
     assert len(captured()) == 2
-
-
-def test_threads_get_the_vectors_of_their_own_calls(
-    pretended: None, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A graph has one place for its inputs: no other call may write there until it is read."""
-    monkeypatch.setattr("elmo.model.batches.prefers_large_operations", lambda device: True)
-    embedder = Embedder.load(tiny_model_folder)
-    texts = [[f"w{k}", "has", "a", f"gift{k}"] for k in range(40)]
-    wanted = [embedder.embed([text])[0] for text in texts]
-    copy = Pretended._replay
-
-    def slowly(self: Pretended) -> None:  # lets other threads in, where they may come in
-        time.sleep(0.0005)
-        copy(self)
-
-    monkeypatch.setattr(Pretended, "_replay", slowly)
-
-    def read(k: int) -> bool:
-        return bool(np.allclose(embedder.embed([texts[k % 40]])[0], wanted[k % 40], atol=1e-6))
-
-    with ThreadPoolExecutor(4) as threads:
-        right = list(threads.map(read, range(200)))
-    assert captured()
-    assert all(right)
 
 
 def test_weights_are_read_where_they_lie(pretended: None) -> None:

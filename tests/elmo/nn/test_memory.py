@@ -1,10 +1,11 @@
 """What is freed stays with the process, as the system's count of page faults shows."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import python
 
 FREED = """
 import resource, sys
@@ -41,8 +42,7 @@ print(faults_of_steps(), faults_of_steps())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told to keep memory")
 def test_memory_that_a_step_freed_is_used_by_the_next() -> None:
-    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
-    returned, kept = map(int, done.stdout.split())
+    returned, kept = map(int, python(FREED).split())
     if returned < 1000:
         pytest.skip("this system's pages are too large to count")
     assert kept < returned / 10
@@ -51,9 +51,7 @@ def test_memory_that_a_step_freed_is_used_by_the_next() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told to keep memory")
 def test_the_library_changes_no_process_for_good(tmp_path: Path) -> None:
     code = FREED.partition("returned =")[0] + LIBRARY
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    first, second = map(int, done.stdout.split()[-2:])
+    first, second = map(int, python(code, tmp_path).split()[-2:])
     if first < 1000:
         pytest.skip("this system's pages are too large to count")
     assert second > first / 2

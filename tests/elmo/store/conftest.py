@@ -1,4 +1,4 @@
-"""A store of forty sentences in small parts."""
+"""A store of forty sentences, some of them blank, in small parts."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.elmo.conftest import make_store
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> Path:
     folder = tmp_path_factory.mktemp("made")
-    sentences = [["a", f"w{k}", "gift"][: 1 + k % 3] for k in range(40)]
+    sentences = [["a", f"w{k}", "gift"][: k % 4] for k in range(40)]
     settings = StoreSettings(row_group_tokens=8)
     return make_store(folder, sentences, tiny_model_folder, settings, shard_sentences=10)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from msgspec import structs
@@ -18,7 +17,6 @@ from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build, find_published
 from elmo.store.datasets import collate, sentence_arrays
-from elmo.store.dump import export_token_table
 from elmo.store.verify import verify
 from tests.elmo.conftest import make_store
 from tests.ports import free_port
@@ -40,15 +38,14 @@ def store(made: Path) -> FeatureStore:
     return FeatureStore(made)
 
 
+def batches(dataset: Any, workers: int, collate: Any = collate) -> DataLoader:
+    how = "fork" if workers else None
+    options = {"num_workers": workers, "collate_fn": collate, "multiprocessing_context": how}
+    return DataLoader(dataset, batch_size=8, **options)
+
+
 def loaded(dataset: torch.utils.data.Dataset, workers: int) -> list[int]:
-    loader = DataLoader(
-        dataset,
-        batch_size=8,
-        num_workers=workers,
-        collate_fn=collate,
-        multiprocessing_context="fork" if workers else None,
-    )
-    return [k for batch in loader for k in batch["sentence_ids"].tolist()]
+    return [k for batch in batches(dataset, workers) for k in batch["sentence_ids"].tolist()]
 
 
 def test_batches_are_padded_and_masked(store: FeatureStore) -> None:
@@ -70,15 +67,8 @@ def test_a_subset_of_a_store_keeps_its_order(store: FeatureStore, workers: int) 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("collated", [None, collate])
 def test_a_store_is_a_dataset_itself(store: FeatureStore, workers: int, collated: object) -> None:
-    loader = DataLoader(
-        store,
-        batch_size=8,
-        num_workers=workers,
-        collate_fn=collated,
-        multiprocessing_context="fork" if workers else None,
-    )
     seen = 0
-    for batch in loader:
+    for batch in batches(store, workers, collated):
         wanted = collate(sentence_arrays(store, batch["sentence_ids"].tolist()))
         assert sorted(batch) == sorted(wanted)
         assert all(torch.equal(batch[name], wanted[name]) for name in wanted)
@@ -92,17 +82,6 @@ def test_a_batch_of_sentences_without_tokens(store: FeatureStore) -> None:
     batch = collate(store.__getitems__(empty))
     assert batch["vectors"].shape == (3, 3, 0, 8)
     assert batch["mask"].shape == (3, 0)
-
-
-def test_list_columns_hold_one_row_per_token(store: FeatureStore, tmp_path: Path) -> None:
-    written = export_token_table(store, tmp_path / "lists.parquet")
-    table = pq.read_table(tmp_path / "lists.parquet").sort_by(
-        [("sentence_id", "ascending"), ("position", "ascending")]
-    )
-    assert len(table) == written == store.counts.tokens
-    assert table["token"].to_pylist() == [t for k in range(SENTENCES) for t in store.tokens(k)]
-    found = np.stack(table["layer_2"].to_pylist()).astype(np.float32)
-    np.testing.assert_array_equal(found, np.concatenate([store[k][2] for k in range(SENTENCES)]))
 
 
 def test_any_fsspec_url_is_read(made: Path) -> None:

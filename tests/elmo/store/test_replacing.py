@@ -29,7 +29,7 @@ from elmo.store.build import ShardEmbedder, build, run_serially
 from elmo.store.manifest import MANIFEST, SourceShard
 from elmo.store.verify import verify
 from elmo.store.writer import Origin
-from tests.files import contents
+from tests.files import contents, flip
 
 SETTINGS = StoreSettings(row_group_tokens=16)
 SENTENCES = 12  # of a file
@@ -170,9 +170,7 @@ def test_other_settings_or_another_model_take_nothing(given: Path, store: Path) 
 @pytest.mark.parametrize("damage", ["altered", "missing"])
 def test_a_damaged_part_is_embedded_again(given: Path, store: Path, kind: str, damage: str) -> None:
     path = sorted(store.glob(kind))[0]
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.unlink() if damage == "missing" else path.write_bytes(data)
+    path.unlink() if damage == "missing" else flip(path)
     count = Count()
     make(given, store, given / "old-shards", run=count)
     assert 0 < count.tokens < tokens_of(sum(FILES.values(), []))

@@ -23,7 +23,7 @@ from elmo.store.build import build, run_serially
 from elmo.store.layout import choose_layers
 from elmo.store.manifest import MANIFEST
 from elmo.store.verify import verify
-from tests.files import contents
+from tests.files import contents, flip
 
 WORDS = ["the", "gift", "한국어", "😀", "x" * 60, *(f"w{k}" for k in range(40))]
 
@@ -227,9 +227,7 @@ def test_whole_parts_are_kept_and_broken_ones_made_again(
     foreign, broken, *_ = sorted((tmp_path / "runs").glob("*/part-*.parquet"))
     shutil.copyfile(broken, foreign)
     broken.write_bytes(broken.read_bytes()[:-9])
-    flipped = bytearray(types[0].read_bytes())
-    flipped[len(flipped) // 9] ^= 1  # a value: most of a small file is its footer
-    types[0].write_bytes(flipped)
+    flip(types[0], types[0].stat().st_size // 9)  # a value: most of a small file is its footer
     build(tmp_path / "store", work=tmp_path / "runs", run=count, **given)
     assert wrote == [0, 1, 2, 3]
     assert contents(tmp_path / "store") == contents(made)
@@ -358,9 +356,3 @@ def test_a_pickled_store_reads_on(made: Path) -> None:
 
 def copy(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "copy"))
-
-
-def flip(path: Path, place: int) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[place] ^= 16
-    path.write_bytes(raw)

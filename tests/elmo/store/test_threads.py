@@ -2,22 +2,18 @@
 
 import contextlib
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
-from elmo.store.build import build
+from tests.elmo.conftest import make_store
+from tests.programs import python
 
-THREADS = 4
-ROOT = Path(__file__).resolve().parents[3]
 READ = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -52,15 +48,11 @@ def made(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> d
     """A store of many small row groups and parts, for each codec."""
     folder = tmp_path_factory.mktemp("data")
     sentences = [["gift", "for", f"w{k}", "a"] for k in range(300)]
-    write_shards(folder / "shards", sentences, shard_sentences=30)
-    for codec in ("none", "zstd"):
-        build(
-            folder / codec,
-            shards=folder / "shards",
-            model=tiny_model_folder,
-            settings=StoreSettings(row_group_tokens=40, codec=codec),
-        )
-    return {codec: folder / codec for codec in ("none", "zstd")}
+    settings = {c: StoreSettings(row_group_tokens=40, codec=c) for c in ("none", "zstd")}
+    return {
+        codec: make_store(folder / codec, sentences, tiny_model_folder, chosen, shard_sentences=30)
+        for codec, chosen in settings.items()
+    }
 
 
 @pytest.mark.parametrize("where", ["none", "zstd", "memory://features"])
@@ -68,23 +60,22 @@ def test_several_threads_read_one_store(made: dict[str, Path], where: str) -> No
     """In a process of its own, which a fault would kill."""
     url = str(made.get(where, where))
     local = str(made["zstd" if where == "zstd" else "none"])
-    command = [sys.executable, "-c", READ, url, local]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    python(READ, url, local)
 
 
 def test_a_mapped_part_is_opened_once_and_holds_no_descriptor(
     made: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many there are and in whatever order they are read."""
+    """However many there are, in whatever order and by however many threads they are read."""
     from elmo.store import feature_store as module
 
     monkeypatch.setattr(module, "_OPEN_PARTS", 2)
     opened, part = [], module.Part
     monkeypatch.setattr(module, "Part", lambda *a, **b: (opened.append(a), part(*a, **b))[1])
     store = FeatureStore(made["none"])
-    for k in np.random.default_rng(0).permutation(len(store)):
-        store[int(k)]
+    order = np.random.default_rng(0).permutation(len(store)).tolist()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(store.__getitem__, [0] * 50 + order))
     assert len(opened) == len(store.numbers()) > 5
     assert descriptors(made["none"]) == 0
 
@@ -106,7 +97,7 @@ def test_a_store_that_is_closed_holds_no_file_and_says_so(made: dict[str, Path])
         first = store[0]
         assert descriptors(made["zstd"]) > 0
     assert descriptors(made["zstd"]) == 0
-    with pytest.raises(ElmoError, match=r"zstd: is closed; open the store again"):
+    with pytest.raises(ElmoError, match=r"store: is closed; open the store again"):
         store[0]
     assert np.isfinite(first).all()
 
@@ -122,20 +113,3 @@ def test_a_list_of_numbers_gives_their_sentences(made: dict[str, Path]) -> None:
     for mask in ([True, False], np.arange(len(store)) < 2, True):
         with pytest.raises(TypeError, match=r"store\[np.flatnonzero\(mask\)\]"):
             store[mask]  # type: ignore[index]
-
-
-def test_threads_open_a_part_once(made: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from elmo.store import feature_store as module
-
-    opened = []
-    part = module.Part
-
-    def count(*given: object, **named: object) -> object:
-        opened.append(given)
-        return part(*given, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module, "Part", count)
-    store = FeatureStore(made["none"])
-    with ThreadPoolExecutor(THREADS) as threads:
-        list(threads.map(lambda k: store[k], [0] * 50))
-    assert len(opened) == 1

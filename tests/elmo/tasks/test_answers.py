@@ -12,11 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from elmo.errors import BadSettings
 from elmo.tasks.comparison import evaluate_seeds
 from elmo.tasks.example_files import read_examples
 from elmo.tasks.examples import Classified, Predicate, Span, Tagged
-from elmo.tasks.kinds import KINDS, task_settings
+from elmo.tasks.kinds import KINDS
 from elmo.tasks.label_scores import label_scores
 from elmo.tasks.modules import tag_probabilities, viterbi_decode
 from elmo.tasks.questions import best_spans
@@ -171,12 +170,6 @@ def test_classes_weigh_alike_where_that_is_asked_for(kind: str) -> None:
     model.balance_classes(given)
     means = plain(scores[:9], numbers[:9]), plain(scores[9:], numbers[9:])
     torch.testing.assert_close(model.loss(given, word_vectors), sum(means) / 2)
-
-
-def test_only_labels_have_weights() -> None:
-    assert task_settings("pairs", {"class_weights": "balanced"}).class_weights == "balanced"
-    with pytest.raises(BadSettings, match="class_weights: not available for tagging"):
-        task_settings("tagging", {"class_weights": "balanced"})
 
 
 def test_a_task_remembers_its_columns(tmp_path: Path) -> None:

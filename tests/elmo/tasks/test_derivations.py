@@ -17,15 +17,7 @@ from torch import Tensor, nn
 from elmo.data.characters import Characters
 from elmo.io.records import digest
 from elmo.model.weights import load_weights
-from elmo.tasks.examples import (
-    Classified,
-    Document,
-    Example,
-    Pair,
-    Predicate,
-    Question,
-    Tokens,
-)
+from elmo.tasks.examples import Classified, Document, Example, Pair, Predicate, Question, Tokens
 from elmo.tasks.inputs import TaskInputs, WordTable
 from elmo.tasks.kinds import KINDS, task_settings
 from elmo.tasks.modules import BidirectionalRNN

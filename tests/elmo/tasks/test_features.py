@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from elmo.data.arrays import Floats
-from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.records import read_json
 from elmo.model.folder import load_model
@@ -128,38 +127,6 @@ def test_labels_that_count_again_are_taken_off() -> None:
         model.shares = Shares(2, 1, 0.5)
         expected -= 0.75 * 2.5 * torch.tensor(frequency).log()
         torch.testing.assert_close(model(train, word_vectors), expected)
-
-
-def test_texts_whose_words_tell_nothing_hide_no_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words are drawn blindly, and a number of the vectors is the label, more or less. With one
-    prior for every text, words learned by heart outvote it."""
-    random = np.random.default_rng(0)
-
-    def draw(count: int) -> tuple[list[Classified], dict[Tokens, Floats]]:
-        texts = [tuple(f"w{k}" for k in random.integers(30, size=6)) for _ in range(count)]
-        labels = random.integers(2, size=count)
-        noise = random.normal(size=(count, 1, 6, 8))
-        noise[..., 0] += 2.5 * (labels - 0.5)[:, None, None]
-        vectors = dict(zip(texts, noise.astype(np.float32), strict=True))
-        return [Classified("f", t, "ab"[k]) for t, k in zip(texts, labels, strict=True)], vectors
-
-    (train, of_train), (test, of_test) = draw(80), draw(400)
-
-    def count_right() -> list[int]:
-        model = LinearModels(ROWS, 2)
-        model.fit(train, ["a", "b"], lambda sentences: [of_train[s] for s in sentences])
-        right = []
-        for shares in (Shares(0, 1, 1), Shares(0, 0, 1)):
-            model.shares = shares
-            guesses = model.predict(test, ["a", "b"], lambda ss: [of_test[s] for s in ss])
-            right.append(sum(g == e.label for g, e in zip(guesses, test, strict=True)))
-        return right
-
-    together, alone = count_right()
-    assert together >= alone - 4
-    monkeypatch.setattr(features, "TEXT_PRIORS", ((0.01,), (300.0,)))
-    together, alone = count_right()
-    assert together < alone - 40
 
 
 def test_few_or_large_texts_are_not_cross_validated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,11 +292,6 @@ def test_static_vectors_answer_with_the_rest(
     before = [guess for _, guess in task.predict(dev.examples)]
     write_json(out / "task.json", record)
     assert [guess for _, guess in Task.load(out).predict(dev.examples)] == before
-
-
-def test_only_tokens_and_texts_have_features() -> None:
-    with pytest.raises(ElmoError, match="features: not available for roles"):
-        task_settings("roles", {"features": 64})
 
 
 def test_texts_without_words_and_labels_that_training_lacks() -> None:

@@ -15,15 +15,7 @@ import zstandard
 
 from elmo.errors import ElmoError
 from elmo.tasks.example_files import read_examples
-from elmo.tasks.examples import (
-    Classified,
-    Document,
-    Link,
-    Pair,
-    Predicate,
-    Question,
-    Tagged,
-)
+from elmo.tasks.examples import Classified, Document, Link, Pair, Predicate, Question, Tagged
 
 DATA = Path(os.environ.get("ELMO_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
@@ -419,13 +411,7 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ("tagging", "x.conllu", "1\ta\n", 1, "2 columns, CoNLL-U has 10"),
         ("tagging", "x.conllu", "2\ta\tx" + "\t_" * 7 + "\n", 1, "token ID '2' follows 0"),
         ("tagging", "x.jsonl", '{"tokens": ["a"], "tags": []}\n', 1, "1 tokens but 0 tags"),
-        (
-            "tagging",
-            "x.jsonl",
-            '\n{"tokens": "a"}\n',
-            2,
-            "tokens must be a list, found text",
-        ),
+        ("tagging", "x.jsonl", '\n{"tokens": "a"}\n', 2, "tokens must be a list, found text"),
         ("tagging", "x.jsonl", "{\n", 1, "is not a JSON object, found {"),
         ("tagging", "x.jsonl", "a;\n", 1, "found a;; write one object a line"),
         ("tagging", "x.jsonl", '{"text": "\\u0000", "label": 1}\n', 1, "has a zero byte"),
@@ -467,13 +453,7 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ("tagging", "x.jsonl", '{"tokens": ["a", "b"], "tags": ["O", ""]}', 1, "an empty tag"),
         ("classification", "x.jsonl", '{"tokens": [""], "label": "b"}', 1, "token 1 of its"),
         ("classification", "x.tsv", "text\tlabel\ttext\n", 1, "names 'text' twice; rename one"),
-        (
-            "classification",
-            "x.tsv",
-            "text\tlabel\na\n",
-            2,
-            "1 fields, 2 in the header",
-        ),
+        ("classification", "x.tsv", "text\tlabel\na\n", 2, "1 fields, 2 in the header"),
         ("classification", "x.tsv", "good\t3\n", 1, "has no 'text', found good, 3; pass --columns"),
         ("classification", "x.csv", "text;label\na;b\n", 1, "separated by ';'"),
         ("classification", "x.tsv", "text,label\na,b\n", 1, "separated by ','"),

@@ -2,15 +2,15 @@
 
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.elmo.conftest import make_store
+from tests.programs import ROOT, call
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "tagger.py"
+EXAMPLE = ROOT / "examples" / "tagger.py"
 
 
 @pytest.mark.slow
@@ -27,20 +27,9 @@ def test_the_example_learns_tags_of_words_from_a_store(
     blocked.mkdir()
     for name in ("ray", "mlflow", "dvc", "click", "pipeline"):
         (blocked / f"{name}.py").write_text("raise ImportError('not part of the library')\n")
-    done = subprocess.run(
-        [sys.executable, EXAMPLE, tiny_model_folder, "store", "tags.txt"],
-        cwd=tmp_path,
-        env={
-            "PYTHONPATH": os.pathsep.join([str(blocked), str(EXAMPLE.parents[1])]),
-            "PATH": "",
-            "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    accuracy, *layers, last = done.stdout.splitlines()
+    own = {"PYTHONPATH": f"{blocked}{os.pathsep}{ROOT}", "PATH": "", "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, EXAMPLE, tiny_model_folder, "store", "tags.txt"]
+    accuracy, *layers, last = call(*words, cwd=tmp_path, env=own).splitlines()
     assert float(accuracy.removeprefix("held-out accuracy ")) > 0.6  # one of six by chance
     assert [line.split()[0] for line in layers] == ["layer_0", "layer_1", "layer_2"]
     assert "'tags': [" in last

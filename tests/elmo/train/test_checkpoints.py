@@ -6,11 +6,8 @@ import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,6 @@ from torch import Tensor
 
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.location import Location
-from elmo.nn.cell import choose_cell_functions
 from elmo.train.checkpoints import Checkpoint, CheckpointFolder, TrainingProgress
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.perplexity import PerplexityEvaluator
@@ -31,22 +27,13 @@ from elmo.train.step import WorkerGroup
 from tests.elmo import run_job
 from tests.elmo.run_job import make_job, weights
 from tests.elmo.watching import Watching
+from tests.files import flip
 from tests.forked import finish, forked
+from tests.programs import python
 
 ALONE = WorkerGroup()
 RISING = {"lr": 1.0, "warmup_steps": 100}  # it gets worse in the end: the last is not the best
 EVERY_STEP = {"minutes": 0, "epochs": 3}
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def eager() -> Iterator[None]:
-    """The cell that is there without a compiler: the one to be exact, and quick to start."""
-    choose_cell_functions.cache_clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ELMO_COMPILE", "0")
-        yield
-    choose_cell_functions.cache_clear()
 
 
 class Heard:
@@ -234,10 +221,7 @@ def test_a_damaged_checkpoint_is_deleted_with_a_word_and_the_one_before_is_used(
     with pytest.raises(KeyboardInterrupt):
         fit(job, workers=ALONE, report=Heard(20, lambda: os.kill(os.getpid(), signal.SIGTERM)))
     checkpoints = tmp_path / "cut" / "job" / "checkpoints"
-    newest = checkpoints / "step-000000020" / "state.safetensors"
-    data = bytearray(newest.read_bytes())
-    data[-9] ^= 1
-    newest.write_bytes(data)
+    flip(checkpoints / "step-000000020" / "state.safetensors", -9)
     left = checkpoints / ".step-000000021.0123abcd"
     left.mkdir()  # by a writer that was killed
     assert same(run(tmp_path / "cut"), whole)
@@ -301,15 +285,7 @@ try:
 except ElmoError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"ELMO_COMPILE": "0"},
-    )
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.splitlines()
+    (line,) = python(code, tmp_path).splitlines()
     assert re.search(r"checkpoints/step-\d+: File too large", line)
     assert not (tmp_path / "job" / "checkpoints").exists()  # nor what was made to hold it
 
@@ -326,22 +302,6 @@ def elsewhere(folder: Path, rank: int) -> None:
     torch.save(weights(job), folder / f"weights-{rank}")
 
 
-@pytest.mark.slow
-def test_a_checkpoint_is_of_the_moment_when_it_was_saved(tmp_path: Path) -> None:
-    """Training goes on before the thread that writes has begun."""
-    folder = CheckpointFolder(Location(tmp_path / "checkpoints"), keep=1)
-    tensors, progress = {"w": torch.ones(1)}, TrainingProgress(3, 5, {"rows": []})
-    begin = threading.Event()
-    folder._thread.submit(begin.wait, 60)
-    folder.save(Checkpoint(tensors, progress), best_step=None)
-    progress.tokens, progress.means.steps = 7, 1
-    tensors["w"].zero_()
-    begin.set()
-    folder.wait()
-    saved = folder.load(3)
-    assert (saved.progress.tokens, saved.progress.means.steps, saved.tensors["w"]) == (5, 0, 1)
-
-
 def test_the_first_worker_alone_reads_checkpoints(tmp_path: Path) -> None:
     """The newest to go on from, and at the end the best."""
     for worker in processes(tmp_path, 1, {"optimizer": RISING}, stop_at=10):
@@ -351,18 +311,23 @@ def test_the_first_worker_alone_reads_checkpoints(tmp_path: Path) -> None:
     assert same(first, second)
 
 
-def test_a_checkpoint_is_copied_once(tmp_path: Path) -> None:
-    """Counted: what training waits for is one copy, and what is written is that copy."""
-    job = make_job(tmp_path / "job")
-    progress = TrainingProgress(3, 9, job.stream("train", ALONE, epochs=1, seed=1).first_position())
+def test_a_checkpoint_is_one_copy_of_the_moment_when_it_was_saved(tmp_path: Path) -> None:
+    """Training goes on before the thread that writes has begun; what it waits for is one copy."""
     tensors = {"a": torch.ones(300, 7), "b": torch.ones(5, 2, dtype=torch.int64)}
     size = sum(value.nbytes for value in tensors.values())
-    kept = CheckpointFolder(Location(tmp_path / "kept"), keep=1)
+    progress = TrainingProgress(3, 5, {"rows": [[0, 0]]})
+    folder = CheckpointFolder(Location(tmp_path / "kept"), keep=1)
+    begin = threading.Event()
+    folder._thread.submit(begin.wait, 60)
     copying = ("empty", "clone", "_to_copy", "empty_like")
     with Watching() as seen:
-        kept.save(Checkpoint(tensors, progress), best_step=None)
-        tensors["a"].zero_()  # training goes on
-        kept.wait()
+        folder.save(Checkpoint(tensors, progress), best_step=None)
+        progress.tokens, progress.means.steps = 7, 1
+        tensors["a"].zero_()
+        begin.set()
+        folder.wait()
     assert sum(sum(one.bytes) for one in seen.operations if one.name in copying) == size
-    found = kept.load(3).tensors
-    assert torch.equal(found["a"], torch.ones(300, 7)) and torch.equal(found["b"], tensors["b"])
+    saved = folder.load(3)
+    assert (saved.progress.tokens, saved.progress.means.steps) == (5, 0)
+    assert torch.equal(saved.tensors["a"], torch.ones(300, 7))
+    assert torch.equal(saved.tensors["b"], tensors["b"])

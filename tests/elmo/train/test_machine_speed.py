@@ -4,15 +4,7 @@ import pytest
 import torch
 
 from elmo.train import machine_speed
-from elmo.train.machine_speed import (
-    MatrixSpeeds,
-    choose_faster_precision,
-    measure_matrix_speeds,
-)
-
-
-def test_the_machine_is_measured_in_both_precisions() -> None:
-    assert all(0 < value < 1e7 for value in measure_matrix_speeds(torch.device("cpu")))
+from elmo.train.machine_speed import MatrixSpeeds, choose_faster_precision, measure_matrix_speeds
 
 
 def test_auto_is_bfloat16_where_that_is_clearly_faster() -> None:

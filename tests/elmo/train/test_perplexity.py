@@ -7,16 +7,10 @@ import numpy as np
 import pytest
 
 from elmo.model.folder import Model
-from elmo.nn import cell
 from elmo.train import perplexity as module
 from elmo.train.perplexity import perplexity, sentence_scores
 from tests.elmo.watching import Watching
 from tests.pipeline.command_line import elmo
-
-
-@pytest.fixture(autouse=True)
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmo.nn.lstm.choose_cell_functions", lambda device, cells: cell.EAGER)
 
 
 def line(model: Model, tokens: int) -> list[str]:

@@ -87,6 +87,19 @@ def encode(weights: dict[str, Tensor], row: Tensor) -> Tensor:
     return x @ weights["bilm.encoder.project_weight"] + weights["bilm.encoder.project_bias"]
 
 
+def next_state(
+    weights: dict[str, Tensor], way: int, layer: int, x: Tensor, state: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The output and the cell of one step of one row."""
+    h, c = state
+    z = torch.cat([x, h]) @ weights[f"bilm.lstm.weight.{layer}"][way]
+    i, j, f, o = (z + weights[f"bilm.lstm.bias.{layer}"][way]).chunk(4)
+    c = torch.sigmoid(f + 1) * c + torch.sigmoid(i) * torch.tanh(j)
+    c = c.clamp(-CONFIG.cell_clip, CONFIG.cell_clip)
+    h = (torch.sigmoid(o) * torch.tanh(c)) @ weights[f"bilm.lstm.project.{layer}"][way]
+    return h.clamp(-CONFIG.projection_clip, CONFIG.projection_clip), c
+
+
 def loss_of(
     weights: dict[str, Tensor], window: Window, states: dict[tuple[int, int, int], tuple], step: int
 ) -> tuple[Tensor, list[float]]:
@@ -100,16 +113,7 @@ def loss_of(
             for t in range(WINDOW):
                 x = x_NP[window.index_STB[way, t, row]]
                 for layer in range(CONFIG.layers):
-                    h, c = states[way, row, layer]
-                    weight = weights[f"bilm.lstm.weight.{layer}"][way]
-                    z = torch.cat([x, h]) @ weight + weights[f"bilm.lstm.bias.{layer}"][way]
-                    i, j, f, o = z.chunk(4)
-                    c = torch.sigmoid(f + 1) * c + torch.sigmoid(i) * torch.tanh(j)
-                    c = c.clamp(-CONFIG.cell_clip, CONFIG.cell_clip)
-                    h = (torch.sigmoid(o) * torch.tanh(c)) @ weights[f"bilm.lstm.project.{layer}"][
-                        way
-                    ]
-                    h = h.clamp(-CONFIG.projection_clip, CONFIG.projection_clip)
+                    h, c = next_state(weights, way, layer, x, states[way, row, layer])
                     states[way, row, layer] = (h, c)
                     x = h if layer == 0 else h + x
                 total = total + sampled(weights, x, int(window.targets_STB[way, t, row]), draw)
@@ -153,6 +157,24 @@ def sampled(
     return torch.stack(logits).logsumexp(0) - logits[0]
 
 
+def networks() -> tuple[BiLM, Softmax, dict[str, Tensor], dict[str, Tensor]]:
+    """The network and its softmax, their weights by name, and a copy of these in float64."""
+    bilm, softmax = BiLM(CONFIG, character_count=261), Softmax(len(WORDS), CONFIG.projection)
+    bilm.reset_parameters(1)
+    softmax.reset_parameters(2)
+    ours = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
+    ours |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
+    for value in ours.values():
+        value.mul_(1.5)
+    return bilm, softmax, ours, {n: p.double().requires_grad_() for n, p in ours.items()}
+
+
+def zero_states() -> dict[tuple[int, int, int], tuple[Tensor, Tensor]]:
+    """The state before the first step, by direction, row and layer."""
+    zero = (torch.zeros(4, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))
+    return {(way, row, k): zero for way in (0, 1) for row in range(ROWS) for k in (0, 1)}
+
+
 @pytest.mark.parametrize("by_onednn", [False, True])
 def test_three_steps_of_the_2018_recipe(
     by_onednn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,22 +182,11 @@ def test_three_steps_of_the_2018_recipe(
     if by_onednn and not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         pytest.skip("this torch has no oneDNN")
     monkeypatch.setattr(products, "mkl_lacks_avx512", lambda: by_onednn)
-    bilm = BiLM(CONFIG, character_count=261)
-    bilm.reset_parameters(1)
-    softmax = Softmax(len(WORDS), CONFIG.projection)
-    softmax.reset_parameters(2)
-    for module in (bilm, softmax):
-        for parameter in module.parameters():
-            parameter.data.mul_(1.5)
-    ours = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
-    ours |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
-    theirs = {n: p.double().clone().requires_grad_() for n, p in ours.items()}
+    bilm, softmax, ours, theirs = networks()
     sums = {n: torch.ones_like(p) for n, p in theirs.items()}
     optimizer = Optimizer(SETTINGS.optimizer, ours, steps=3)
     stepper = Stepper(bilm, softmax, optimizer, SETTINGS, WorkerGroup())
-    state = bilm.lstm.zero_state(ROWS)
-    zero = (torch.zeros(4, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))
-    states = {(way, row, k): zero for way in (0, 1) for row in range(ROWS) for k in (0, 1)}
+    state, states = bilm.lstm.zero_state(ROWS), zero_states()
     random = np.random.default_rng(3)
     sentences = [[WORDS[k] for k in random.integers(2, 14, 2 + j % 5)] for j in range(20)]
     clipped = []

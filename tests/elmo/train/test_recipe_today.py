@@ -28,8 +28,11 @@ from tests.elmo.train.test_recipe_2018 import (
     WINDOW,
     WORDS,
     encode,
+    networks,
+    next_state,
     sampled,
     windows,
+    zero_states,
 )
 
 SAMPLES, SEED, DROPOUT, CLIP = 4, 6, 0.3, 0.2
@@ -68,13 +71,7 @@ def loss_of(
             h, c = states[way, row, layer]
             if window.reset_TB[t, row]:
                 h, c = torch.zeros_like(h), torch.zeros_like(c)
-            weight = weights[f"bilm.lstm.weight.{layer}"][way]
-            z = torch.cat([x, h]) @ weight + weights[f"bilm.lstm.bias.{layer}"][way]
-            i, j, f, o = z.chunk(4)
-            c = torch.sigmoid(f + 1) * c + torch.sigmoid(i) * torch.tanh(j)
-            c = c.clamp(-CONFIG.cell_clip, CONFIG.cell_clip)
-            h = (torch.sigmoid(o) * torch.tanh(c)) @ weights[f"bilm.lstm.project.{layer}"][way]
-            h = h.clamp(-CONFIG.projection_clip, CONFIG.projection_clip)
+            h, c = next_state(weights, way, layer, x, (h, c))
             states[way, row, layer] = (h, c)
             x = h if layer == 0 else h + x
         x = x * scales_LSTBP[layers, way, t, row]
@@ -84,14 +81,7 @@ def loss_of(
 
 
 def test_three_steps_with_adamw_and_dropout(tmp_path: Path) -> None:
-    bilm, softmax = BiLM(CONFIG, character_count=261), Softmax(len(WORDS), CONFIG.projection)
-    bilm.reset_parameters(1)
-    softmax.reset_parameters(2)
-    ours = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
-    ours |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
-    for value in ours.values():
-        value.mul_(1.5)
-    theirs = {n: p.double().clone().requires_grad_() for n, p in ours.items()}
+    bilm, softmax, ours, theirs = networks()
     weights = [p for n, p in theirs.items() if has_weight_decay(n)]
     biases = [p for n, p in theirs.items() if not has_weight_decay(n)]
     chosen = SETTINGS.optimizer
@@ -104,9 +94,7 @@ def test_three_steps_with_adamw_and_dropout(tmp_path: Path) -> None:
     word_matrix = ("softmax.weight", "softmax.bias")
     optimizer = Optimizer(chosen, ours, steps=3, word_matrix=word_matrix)
     stepper = Stepper(bilm, softmax, optimizer, SETTINGS, WorkerGroup())
-    state = bilm.lstm.zero_state(ROWS)
-    zero = (torch.zeros(4, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))
-    states = {(way, row, k): zero for way in (0, 1) for row in range(ROWS) for k in (0, 1)}
+    state, states = bilm.lstm.zero_state(ROWS), zero_states()
     assert _seed(SEED, 2) == 8712014179388824241  # else a resumed training draws other candidates
     sentences = [[WORDS[2 + (3 * j + k) % 12] for k in range(4)] for j in range(6)]
     found = windows(tmp_path, sentences, block_sentences=1)

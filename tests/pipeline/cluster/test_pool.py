@@ -69,17 +69,13 @@ def die(item: int) -> int:
     return item
 
 
-def test_two_gpus_make_two_actors_whatever_the_cores(tmp_path: Path) -> None:
-    here, given = Cluster(gpu=True), [str(tmp_path), 2]
+@pytest.mark.parametrize("actors", [0, 6])
+def test_two_gpus_make_two_actors_whatever_the_cores(tmp_path: Path, actors: int) -> None:
+    """More that are asked for than can be placed hold up nothing."""
+    here, given = Cluster(gpu=True, actors=actors), [str(tmp_path), 2]
     found = list(workers.map_actors(Process, given, range(8), cluster=here, label="features"))
     assert sorted(found) == list(range(8))
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_more_actors_asked_for_than_can_be_placed_hold_up_nothing(tmp_path: Path) -> None:
-    here, given = Cluster(gpu=True, actors=6), [str(tmp_path), 2]
-    found = list(workers.map_actors(Process, given, range(8), cluster=here, label="features"))
-    assert sorted(found) == list(range(8))
 
 
 def describe(what: str) -> tuple[str, bool, str, str]:

@@ -3,13 +3,12 @@ starts."""
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.programs import ROOT, python
+
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
 ENVIRONMENT |= {"PYTHONPATH": str(ROOT)}
 
@@ -45,12 +44,5 @@ with workers.session() as ray:
         print(done.stdout.strip().splitlines()[-1:])
 print(os.listdir(sys.argv[1]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", session, str(tmp_path)],
-        env=ENVIRONMENT | {"HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["[]", "[]", "['ran 42']", "[]"]  # nor is a token left
+    printed = python(session, tmp_path, env=ENVIRONMENT | {"HOME": str(tmp_path)}, timeout=300)
+    assert printed.splitlines() == ["[]", "[]", "['ran 42']", "[]"]  # nor is a token left

@@ -12,7 +12,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,10 @@ import pytest
 from elmo.errors import ElmoError
 from pipeline.cluster import submit
 from tests.cluster.projects import project
+from tests.hostile.test_registries import answering
 from tests.pipeline.command_line import ROOT, elmo
 from tests.ports import free_port
+from tests.programs import python
 
 TOKEN = "a-token-of-this-test-that-is-long-enough-0123456789"
 SECRET = "secret-key-of-this-test"
@@ -82,19 +83,11 @@ def test_a_wrong_submission_is_one_line(
 
 @pytest.mark.parametrize("answer", [b"{}", b"[]", b"<html></html>"])
 def test_what_is_no_jobs_api_is_said(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Other(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(answer)
-
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")
-    with HTTPServer(("127.0.0.1", 0), Other) as server:
-        threading.Thread(target=server.serve_forever).start()
-        address = f"http://127.0.0.1:{server.server_port}"
+    with answering(200, answer)() as port:
+        address = f"http://127.0.0.1:{port}"
         with pytest.raises(ElmoError, match=f"{address}: the server there is not a Ray Jobs API"):
             submit.connect(address)
-        server.shutdown()
 
 
 def test_a_job_waits_for_what_saves_after_its_parent_died(tmp_path: Path) -> None:
@@ -417,13 +410,8 @@ print(_choose_work_id("two", "p"))
 for job in ("two", "other"):
     client.stop_job(job)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, f"http://127.0.0.1:{cluster.port}"],
-        env=cluster.environment | {"RAY_ADDRESS": f"http://127.0.0.1:{cluster.port}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("  ")]
+    address = f"http://127.0.0.1:{cluster.port}"
+    own = cluster.environment | {"RAY_ADDRESS": address}
+    printed = python(code, address, env=own, timeout=300)
+    lines = [line for line in printed.splitlines() if not line.startswith("  ")]
     assert lines == ["p q", "p-two", "p"]

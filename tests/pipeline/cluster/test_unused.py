@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,16 +16,15 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from pipeline.cluster import storage
 from pipeline.commands.cli import cli
+from tests.programs import ROOT, call
 
-ROOT = Path(__file__).resolve().parents[3]
 OWN = os.environ | {"DVC_NO_ANALYTICS": "1", "PYTHONPATH": str(ROOT), "ELMO_ACTORS": "1"}
 OWN |= {"GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@b.c"}
 OWN |= {"GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@b.c"}
 
 
 def shell(*command: str, cwd: Path = Path()) -> None:
-    done = subprocess.run(command, env=OWN, cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    call(*command, env=OWN, cwd=cwd)
 
 
 def unused(*options: str) -> None:

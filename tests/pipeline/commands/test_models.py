@@ -20,13 +20,13 @@ from elmo.store.build import build
 from elmo.store.neighbors import clearest_layer, random_cosine
 from pipeline.cluster import workers
 from pipeline.commands import models
-from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import RegisterSettings, TokenizeSettings
-from pipeline.stages import register, tokenize
-from pipeline.text.input_files import find_inputs
+from pipeline.settings.params import RegisterSettings
+from pipeline.stages import register
 from tests.elmo.conftest import WHITESPACE, make_store, save_tiny_model
 from tests.elmo.data.test_tokenizer import needed
+from tests.pipeline import here
 from tests.pipeline.command_line import elmo
+from tests.pipeline.stages.test_tokenize import in_order, make
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = [
@@ -35,11 +35,6 @@ LINES = [
     "오늘은 학교에 간다.",
     "吾輩は猫である。 名前はまだ無い。",
 ]
-
-
-@pytest.fixture(autouse=True)
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ELMO_COMPILE", "0")
 
 
 def embed(model: Path, data: bytes, out: Path, **changes: Any) -> list[np.ndarray]:
@@ -57,11 +52,7 @@ def embed(model: Path, data: bytes, out: Path, **changes: Any) -> list[np.ndarra
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.slow
 def test_the_same_tokens_everywhere(
-    name: str,
-    sentences: Any,
-    tmp_path: Path,
-    empty_database: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, sentences: Any, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed(name)
     model = tmp_path / "model"
@@ -75,18 +66,9 @@ def test_the_same_tokens_everywhere(
     # The tokenize stage, which made what the model was trained on.
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
-    monkeypatch.setattr(workers, "map_tasks", lambda function, items, **_: map(function, items))
-    params = TokenizeSettings(name, sentences, "line", 0.0, 0.0, 0, 0, 0, 1.0, (), 1 << 20)
-    tokenize.tokenize(
-        find_inputs([str(text)]),
-        Location(tmp_path / "shards"),
-        params,
-        column="text",
-        work=Location(tmp_path / "runs"),
-        cluster=Cluster(workers=0, cpus=1, gpu=False, actors=1),
-    )
-    shards = sentences_of(tmp_path / "shards")
-    assert [tokens for tokens in shards if tokens] == [t for line in expected for t in line]
+    monkeypatch.setattr(workers, "map_tasks", here.map_tasks)
+    made = make(tmp_path / "shards", text, tokenizer=name, sentences=sentences)
+    assert [row for row in in_order(made) if row] == [t for line in expected for t in line]
     # embed: each sentence alone, the tokens of a line end to end.
     vectors = embed(model, text.read_bytes(), tmp_path / "out.npz")
     for of_line, found in zip(expected, vectors, strict=True):
@@ -126,14 +108,6 @@ def test_the_same_tokens_everywhere(
     for found, ours in zip(predicted, vectors, strict=True):
         array = np.array(found, np.float32).reshape(ours.shape)
         np.testing.assert_allclose(array, ours, atol=1e-5)
-
-
-def sentences_of(folder: Path) -> list[list[str]]:
-    from elmo.data.shards import Shards
-
-    shards = Shards(folder)
-    opened = [shards.open(entry) for entry in shards.entries()]
-    return [shard.tokens(row) for shard in opened for row in range(len(shard))]
 
 
 def test_a_store_of_another_tokenizers_shards_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pipeline.settings import params
 from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.command_line import elmo
 from tests.pipeline.installed import ROOT, built_wheel
+from tests.programs import call
 
 TEXT = "the cat sat on the carpet\nanother dog slept here\n\nmore text of the world\n"
 
@@ -53,10 +55,7 @@ def test_one_text_is_also_the_task_text(tmp_path: Path) -> None:
     lines = new(tmp_path / "p", text=["t.txt"])
     made = params.load(tmp_path / "p" / "params.yaml")
     assert made.corpus.general == made.corpus.domain == (str(tmp_path / "t.txt"),)
-    assert lines[1:] == [
-        "general text: t.txt, 73 bytes",
-        "domain text: t.txt, 73 bytes",
-    ]
+    assert lines[1:] == ["general text: t.txt, 73 bytes", "domain text: t.txt, 73 bytes"]
     assert made.report.neighbors_of == ()
     assert made.labels.package == ""
     assert made.tasks == {} and "tasks: {}\n\nreport:" in (tmp_path / "p/params.yaml").read_text()
@@ -114,10 +113,7 @@ def test_what_can_not_be_fine_tuned_is_said(
     ("given", "message"),
     [
         ({"text": ["no.txt"]}, "^no.txt: no such file or folder of text; name one as --text$"),
-        (
-            {"text": ["goood.txt"]},
-            "^goood.txt: .* did you mean 'good.txt'.; name one as --text$",
-        ),
+        ({"text": ["goood.txt"]}, "^goood.txt: .* did you mean 'good.txt'.; name one as --text$"),
         ({"text": ["empty"]}, "^empty: is a folder without text files; name another as --text$"),
         ({"domain": ["no*"]}, r"^no\*: no such file or folder of text; name one as --domain$"),
         ({"text": [""]}, "^corpus: an empty name as --text"),
@@ -227,15 +223,11 @@ def test_an_experiment_of_dvc_can_begin_at_once(tmp_path: Path) -> None:
     nobody = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     nobody |= {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "GIT_CONFIG_NOSYSTEM": "1"}
 
-    def call(*command: str) -> str:
-        done = subprocess.run(command, cwd=tmp_path, env=nobody, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    call(sys.executable, "-m", "pipeline", "init", ".", "--text", "mine.txt")
-    assert call("git", "log", "--format=%s").strip() == "Start a project"
-    assert call("git", "status", "--porcelain").strip() == "?? mine.txt"  # what is yours is left
-    call("dvc", "exp", "run", "--queue", "-S", "vocab.min_count=1")
+    run = partial(call, cwd=tmp_path, env=nobody)
+    run(sys.executable, "-m", "pipeline", "init", ".", "--text", "mine.txt")
+    assert run("git", "log", "--format=%s").strip() == "Start a project"
+    assert run("git", "status", "--porcelain").strip() == "?? mine.txt"  # what is yours is left
+    run("dvc", "exp", "run", "--queue", "-S", "vocab.min_count=1")
 
 
 @pytest.mark.slow
@@ -243,21 +235,18 @@ def test_outputs_and_dvcs_cache_share_their_files(tmp_path: Path) -> None:
     """Nothing lies on the disk twice, and an earlier output comes back as it was."""
     (tmp_path / "mine.txt").write_text("".join(f"the cat sat on mat {k}\n\n" for k in range(60)))
     own = os.environ | {"PYTHONPATH": str(ROOT), "ELMO_ACTORS": "1", "DVC_NO_ANALYTICS": "1"}
-
-    def call(*command: str) -> None:
-        done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    run = partial(call, sys.executable, "-m", cwd=tmp_path, env=own)
 
     def shards(heldout: float) -> dict[str, tuple[bytes, int]]:
         text = (tmp_path / "params.yaml").read_text()
         (tmp_path / "params.yaml").write_text(
             re.sub(r"heldout: [\d.]+", f"heldout: {heldout}", text)
         )
-        call(sys.executable, "-m", "dvc", "repro", "-q", "tokenize@general")
+        run("dvc", "repro", "-q", "tokenize@general")
         paths = sorted((tmp_path / "data" / "shards" / "general").iterdir())
         return {path.name: (path.read_bytes(), path.stat().st_nlink) for path in paths}
 
-    call(sys.executable, "-m", "pipeline", "init", ".", "--text", "mine.txt")
+    run("pipeline", "init", ".", "--text", "mine.txt")
     first = shards(0.3)
     assert len(first) == 4 and {links for _, links in first.values()} == {2}
     assert shards(0.5) != first

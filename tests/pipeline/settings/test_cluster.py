@@ -1,7 +1,6 @@
 """How the work is run: defaults, cluster.yaml and variables, in that order."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import yaml
 from elmo.errors import ElmoError
 from pipeline.settings import cluster
 from pipeline.settings.cluster import Cluster
+from tests.programs import call
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -101,6 +101,5 @@ def test_an_experiment_in_a_copy_of_the_project_has_the_projects_settings(
     commands += [[*git, "commit", "-qm", "x"], [*dvc, "exp", "run", ways[0], "-n", "try"]]
     commands += [[*dvc, "exp", "run", way] for way in ways[1:]]
     for command in [*commands, [*dvc, "exp", "apply", "try"]]:
-        done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        call(*command, cwd=tmp_path, env=own)
     assert "gpu yes" in (tmp_path / "out").read_text()

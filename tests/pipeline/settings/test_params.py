@@ -71,11 +71,7 @@ def test_a_whole_number_may_have_an_exponent(
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        (
-            "pretrain.training.optimizer.lr",
-            "1e",
-            "a number above 0 and at most 1e+06, found '1e'",
-        ),
+        ("pretrain.training.optimizer.lr", "1e", "a number above 0 and at most 1e+06, found '1e'"),
         ("pretrain.training.epochs", 1.5, "a whole number of at least 0 and at most"),
         ("pretrain.training.epochs", True, "a whole number of at least 0 and at most"),
         ("pretrain.training.rows", -1, "a whole number of at least 1 and at most 65,536, found -1"),

@@ -2,8 +2,6 @@
 
 import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,12 +13,10 @@ from elmo.train import machine_speed
 from elmo.train.machine_speed import MatrixSpeeds
 from pipeline.settings import params
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.precision import (
-    forget_precision,
-    with_chosen_precision,
-)
+from pipeline.settings.precision import forget_precision, with_chosen_precision
 from tests.pipeline.command_line import ROOT, elmo
 from tests.pipeline.settings.test_params import changed
+from tests.programs import python
 
 EMULATES, HAS_UNITS = MatrixSpeeds(100.0, 0.5), MatrixSpeeds(100.0, 500.0)
 
@@ -34,47 +30,30 @@ def measured(monkeypatch: pytest.MonkeyPatch, speeds: MatrixSpeeds) -> None:
     monkeypatch.setattr(machine_speed, "measure_matrix_speeds", lambda device: speeds)
 
 
-def commands(tmp_path: Path, requested: str) -> dict[str, tuple[list[object], str]]:
-    """Each command with a precision, on inputs that are missing, and the setting it names."""
-    out, absent = tmp_path / "out", tmp_path / "absent"
-    training = ["--curves", tmp_path / "curves", "--work", tmp_path / "runs"]
-
-    def change(setting: str) -> list[object]:
-        return ["--params", changed(tmp_path, setting, requested)]
-
-    return {
-        "pretrain": (
-            [absent, absent, out, *training, *change("pretrain.training.precision")],
-            "pretrain.training.precision",
-        ),
-        "finetune": (
-            [absent, absent, absent, out, *training, *change("finetune.training.precision")],
-            "finetune.training.precision",
-        ),
-        "features": (
-            [absent, absent, out, "--work", tmp_path / "runs", *change("features.precision")],
-            "features.precision",
-        ),
-        "embed": (
-            [absent, "--input", "-", "--output", out.with_suffix(".npz"), "--precision", requested],
-            "--precision",
-        ),
-    }
+TRAINING = ["--curves", "curves", "--work", "runs"]
+# Each command with a precision, on inputs that are missing, and the setting that it names.
+COMMANDS = {
+    "pretrain": (["a", "b", "out", *TRAINING], "pretrain.training.precision"),
+    "finetune": (["a", "b", "c", "out", *TRAINING], "finetune.training.precision"),
+    "features": (["a", "b", "out", "--work", "runs"], "features.precision"),
+    "embed": (["a", "--input", "-", "--output", "out.npz"], "--precision"),
+}
 
 
-NAMES = ["pretrain", "finetune", "features", "embed"]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_auto_is_settled_before_anything_is_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments, setting = commands(tmp_path, "auto")[name]
+    arguments, setting = COMMANDS[name]
+    if setting == "--precision":
+        arguments = [*arguments, setting, "auto"]
+    else:
+        arguments = [*arguments, "--params", str(changed(tmp_path, setting, "auto"))]
     for speeds, chosen in ((EMULATES, "float32"), (HAS_UNITS, "bfloat16")):
         measured(monkeypatch, speeds)
         details: list[str] = []
         monkeypatch.setattr("pipeline.terminal.progress.log_detail", details.append)
-        _, _, error = elmo(name, *arguments)
+        _, _, error = elmo(name, *arguments, cwd=tmp_path)
         said = details[0] if details else error  # of the setting that is an option
         assert f"{setting}: auto is {chosen}" in said
         assert ("auto is" in error) == (name == "embed")
@@ -113,11 +92,4 @@ def test_a_processor_without_bfloat16_is_measured_as_such() -> None:
         "from pipeline.settings.precision import choose_precision\n"
         "print(choose_precision('auto', setting='x', device='cpu', say=lambda line: None))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "float32\n"
+    assert python(program, env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}) == "float32\n"

@@ -3,16 +3,17 @@
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from elmo.data.characters import Characters
@@ -30,6 +31,7 @@ from pipeline.settings.cluster import Cluster
 from pipeline.stages import features
 from tests.elmo.run_job import NETWORK, random_bilm
 from tests.files import contents
+from tests.pipeline import here
 from tests.pipeline.stage_runs import runs_of
 from tests.small_disk import small_disk
 
@@ -186,10 +188,7 @@ def test_driver_and_actors_killed_at_random_instants_end_with_the_same_bytes(
 def test_counts_are_the_metrics_and_the_model_is_named(
     tmp_path: Path, given: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "pipeline.cluster.workers.map_actors",
-        lambda kind, arguments, items, **_: map(kind(*arguments), items),
-    )
+    monkeypatch.setattr("pipeline.cluster.workers.map_actors", here.map_actors)
     found = features.run(
         Location(given / "shards"),
         Location(given / "model"),
@@ -209,32 +208,13 @@ def test_counts_are_the_metrics_and_the_model_is_named(
     assert (tags["store"], tags["store_place"]) == (store.digest, str(tmp_path / "store"))
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("one_ray")
-def test_nothing_is_left_where_the_stage_fails(tmp_path: Path, given: Path) -> None:
-    shutil.copytree(given / "shards", tmp_path / "shards")
-    shutil.copytree(given / "model", tmp_path / "model")
-    (tmp_path / "shards" / "train-00001.arrow").write_bytes(b"")
-    with pytest.raises(ElmoError, match="train-00001.arrow: truncated or altered"):
-        run(tmp_path, tmp_path / "store", PARAMS, 1)
-    assert not (tmp_path / "store").exists()
-
-
 def actors(driver: int) -> list[int]:
     """The processes of a driver's actors."""
-    parents, names = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (folder / "stat").read_text()
-            names[int(folder.name)] = (folder / "cmdline").read_text()
-        except OSError:
-            continue
-        parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
-
-    def ours(process: int) -> bool:
-        return process == driver or (process in parents and ours(parents[process]))
-
-    return [process for process, name in names.items() if "ray::_Actor" in name and ours(process)]
+    found = []
+    for process in psutil.Process(driver).children(recursive=True):
+        with suppress(psutil.Error):  # it has ended
+            found += [process.pid] * any("ray::_Actor" in word for word in process.cmdline())
+    return found
 
 
 def test_a_store_that_can_not_fit_is_refused_before_the_work(

@@ -41,20 +41,9 @@ def task_sentences(count: int) -> list[list[str]]:
 def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `general`, `task` and a pretrained `model`."""
     folder = tmp_path_factory.mktemp("inputs")
-    write_shards(
-        folder / "general",
-        sentences(140),
-        heldout_every=7,
-        shard_sentences=30,
-        tokenizer=WHITESPACE,
-    )
-    write_shards(
-        folder / "domain",
-        task_sentences(100),
-        heldout_every=6,
-        shard_sentences=30,
-        tokenizer=WHITESPACE,
-    )
+    how = {"shard_sentences": 30, "tokenizer": WHITESPACE}
+    write_shards(folder / "general", sentences(140), heldout_every=7, **how)
+    write_shards(folder / "domain", task_sentences(100), heldout_every=6, **how)
     (folder / "vocab").mkdir()
     Vocabulary(WORDS, COUNTS).save(folder / "vocab")
     Characters().save(folder / "vocab" / "characters.json")

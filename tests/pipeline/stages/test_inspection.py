@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from elmo.data.manifest import DroppedText
-from elmo.data.shards import Shards
-from elmo.io.location import Location
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import TokenizeSettings
 from pipeline.stages.inspection import inspect_text
-from pipeline.stages.tokenize import tokenize
 from pipeline.text.input_files import find_inputs
 from tests.pipeline.command_line import elmo
+from tests.pipeline.stages.test_tokenize import make
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -63,16 +61,9 @@ def test_a_filter_is_said_to_leave_out_what_it_leaves_out(
     findings = {finding["reason"]: finding for finding in text["findings"]}
     assert set(findings) == {*SETTINGS, "mojibake", "markup"}
     for reason, setting in SETTINGS.items():
-        out = tmp_path / reason
-        tokenize(
-            inputs,
-            Location(out),
-            replace(params, **setting),  # type: ignore[arg-type]
-            column="body",
-            work=Location(tmp_path / "work"),
-            cluster=CLUSTER,
-        )
-        dropped = Shards(out).manifest.counts.dropped
+        how = {"documents": "auto", "heldout": 0.1, "shard_bytes": size, **setting}
+        shards = make(tmp_path / reason, *dirty, column="body", **how)  # type: ignore[arg-type]
+        dropped = shards.manifest.counts.dropped
         finding = findings[reason]
         assert DroppedText(finding["lines"], finding["bytes"]) == dropped[reason]
         assert {finding["setting"]: finding["value"]} == (setting or {"": None})
@@ -131,9 +122,8 @@ def test_held_out_documents_with_a_near_copy_in_training_are_counted(
     (tmp_path / "a.txt").write_text("\n".join(sorted(twins)) + "\n")
     inputs = find_inputs([str(tmp_path / "a.txt")])
     params = replace(PARAMS, heldout=0.3, documents="line", shard_bytes=size)
-    out, work = Location(tmp_path / "out"), Location(tmp_path / "work")
-    tokenize(inputs, out, params, column="", work=work, cluster=CLUSTER)
-    shards = [Shards(tmp_path / "out").open(e) for e in Shards(tmp_path / "out").entries("heldout")]
+    made = make(tmp_path / "out", tmp_path / "a.txt", heldout=0.3, shard_bytes=size)
+    shards = [made.open(entry) for entry in made.entries("heldout")]
     heldout = {" ".join(shard.tokens(k)) for shard in shards for k in range(len(shard))}
     text = inspect_text(inputs, params, column="", cluster=CLUSTER)
     in_training = sum(twins[one] not in heldout for one in heldout)

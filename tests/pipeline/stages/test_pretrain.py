@@ -33,6 +33,7 @@ from pipeline.settings.params import PretrainSettings
 from pipeline.stages import live, pretrain
 from tests.elmo.conftest import save_tiny_model
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
+from tests.files import contents
 from tests.pipeline.mlflow_process import MlflowServer
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
@@ -60,10 +61,7 @@ def test_a_trained_model_is_taken_as_it_is(inputs: Path, tmp_path: Path) -> None
     given = tmp_path / "given"
     save_tiny_model(given, tokenizer=NO_TOKENIZER)
     metrics = run(inputs, tmp_path, replace(PARAMS, model=str(given)))
-    files = sorted(path.name for path in given.iterdir())
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == files
-    for name in files:
-        assert (tmp_path / "model" / name).read_bytes() == (given / name).read_bytes()
+    assert contents(tmp_path / "model") == contents(given)
     shards = Shards(inputs / "shards")
     heldout = [list(s) for i in shards.entries("heldout") for s in sentences_of(shards.open(i))]
     measured = perplexity(load_model(given), heldout).average

@@ -297,12 +297,7 @@ def test_the_first_of_two_versions_wins(inputs: Path, monkeypatch: pytest.Monkey
         (before,) = champion.list_versions("tiny")
         tags = before.tags
         version, _ = registry.register(
-            inputs / "model",
-            name="tiny",
-            margin=0.01,
-            tags=tags,
-            run_id=log.run_id,
-            description="",
+            inputs / "model", name="tiny", margin=0.01, tags=tags, run_id=log.run_id, description=""
         )
     assert version == 1
     assert aliases() == {1: ["candidate", "champion"], 2: []}

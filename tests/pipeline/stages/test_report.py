@@ -32,6 +32,7 @@ from pipeline.settings.params import ReportSettings
 from pipeline.stages import report
 from tests.elmo.conftest import save
 from tests.elmo.run_job import NETWORK, random_bilm
+from tests.files import contents
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
 PARAMS = ReportSettings(
@@ -159,6 +160,18 @@ def page(made: Path) -> str:
     return (made / "report" / "index.html").read_text(encoding="utf-8")
 
 
+def report_of(given: Path, *, named: str = "") -> str:
+    """The text of the report that is made of changed inputs."""
+    assert run(given, given / "report", named=named) == {"tasks": 0}
+    return text_of((given / "report" / "index.html").read_text(encoding="utf-8"))
+
+
+def empty_curves(given: Path, stage: str) -> None:
+    """Leave the header of each curve, as a stage that trains nothing does."""
+    for curve in (given / "curves" / stage).iterdir():
+        curve.write_text(curve.read_text().splitlines()[0] + "\n")
+
+
 def text_of(page: str) -> str:
     """The page as it is read: text alone, a space between its pieces."""
     pieces: list[str] = []
@@ -250,8 +263,7 @@ def test_the_sentence_that_a_query_begins_is_no_neighbour_of_it(made: Path) -> N
 @pytest.mark.slow
 def test_the_same_inputs_give_the_same_bytes(made: Path, page: str, tmp_path: Path) -> None:
     run(made, tmp_path / "again")
-    for path in (made / "report").iterdir():
-        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes(), path.name
+    assert contents(tmp_path / "again") == contents(made / "report")
 
 
 @pytest.mark.parametrize(
@@ -262,7 +274,7 @@ def test_the_same_inputs_give_the_same_bytes(made: Path, page: str, tmp_path: Pa
     ],
 )
 def test_unknown_words_and_unknown_counts_of_words_are_noted(
-    given: Path, tmp_path: Path, name: str, value: float | None, said: str
+    given: Path, name: str, value: float | None, said: str
 ) -> None:
     """A model of 2018 has no counts of its words, so no unigram model to compare with."""
     file = given / "model" / "training.json"
@@ -271,8 +283,7 @@ def test_unknown_words_and_unknown_counts_of_words_are_noted(
         figures[name] = value
     del training["digest"]
     write_json(file, training | {"digest": digest(training)})
-    run(given, tmp_path / "report")
-    assert said in text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
+    assert said in report_of(given)
 
 
 MISSING = [
@@ -303,7 +314,7 @@ def test_another_models_registration_is_refused(given: Path, tmp_path: Path) -> 
         run(given, tmp_path / "report")
 
 
-def test_one_text_alone_has_no_column_of_fine_tuning(given: Path, tmp_path: Path) -> None:
+def test_one_text_alone_has_no_column_of_fine_tuning(given: Path) -> None:
     """The model was taken as it is, so nothing is compared with itself."""
     training = {
         "run_id": "run-abc",
@@ -313,11 +324,8 @@ def test_one_text_alone_has_no_column_of_fine_tuning(given: Path, tmp_path: Path
     save(given / "model", load_model(given / "model"), training=training)
     taken = {"domain_perplexity_after": 86.02, "words_added": 0}
     write_json(given / "numbers" / "finetune.json", taken)
-    for name in ("train.tsv", "heldout.tsv"):
-        curve = given / "curves" / "finetune" / name
-        curve.write_text(curve.read_text().splitlines()[0] + "\n")
-    assert run(given, tmp_path / "report") == {"tasks": 0}
-    said = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
+    empty_curves(given, "finetune")
+    said = report_of(given)
     assert "The domain text is the general text, so nothing was fine-tuned." in said
     head = "Held-out unigram pretrained below unigram bits per byte tokens unknown"
     assert f"{head} General text 414.4 86.0 4.82 × 1.313 9,467 2.9%" in said
@@ -325,7 +333,7 @@ def test_one_text_alone_has_no_column_of_fine_tuning(given: Path, tmp_path: Path
 
 
 def test_a_model_taken_as_it_is_has_no_panel_of_pretraining(
-    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An empty pair of axes says nothing."""
     from pipeline.report import pictures
@@ -338,12 +346,9 @@ def test_a_model_taken_as_it_is_has_no_panel_of_pretraining(
         lambda results, path: drawn.append(list(results.curves)) or draw(results, path),
     )
     write_json(given / "numbers" / "pretrain.json", {})
-    for name in ("train.tsv", "heldout.tsv"):
-        curve = given / "curves" / "pretrain" / name
-        curve.write_text(curve.read_text().splitlines()[0] + "\n")
-    assert run(given, tmp_path / "report", named="english") == {"tasks": 0}
+    empty_curves(given, "pretrain")
+    said = report_of(given, named="english")
     assert drawn == [["fine-tuning on domain text"]]
-    said = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     head = "Held-out perplexity 150.0 on domain text before fine-tuning english, 85.1 after."
     assert head in said and "Started from english, trained elsewhere" in said
     assert re.search(r" 85 equally likely .*473\.", said)

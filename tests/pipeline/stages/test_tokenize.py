@@ -70,21 +70,8 @@ def cut_pieces(monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
 
 
 def params(**changes: object) -> TokenizeSettings:
-    plain = {"tokenizer": "whitespace", "sentences": "line", "documents": "line"}
-    return TokenizeSettings(
-        **{
-            **plain,
-            "heldout": 0.0,
-            "near_duplicates": 0.0,
-            "repeated_lines": 0,
-            "min_bytes": 0,
-            "max_bytes": 0,
-            "max_symbols": 1.0,
-            "scripts": (),
-            "shard_bytes": 1024,
-            **changes,
-        }
-    )  # type: ignore[arg-type]
+    plain = TokenizeSettings("whitespace", "line", "line", 0.0, 0.0, 0, 0, 0, 1.0, (), 1024)
+    return replace(plain, **changes)  # type: ignore[arg-type]
 
 
 def make(
@@ -128,6 +115,12 @@ def make_corpus(folder: Path, general: Sequence[Path], domain: Sequence[Path]) -
     out = Location(folder / "corpus")
     corpus.run(out, settings, work=Location(folder / "work"))
     return out
+
+
+def run(texts: Location, out: Path, text: str, **changes: object) -> dict[str, float]:
+    """Run the stage on one text of a corpus; return its figures."""
+    places = {"work": Location(out.parent / "runs"), "cluster": CLUSTER}
+    return tokenize.run(texts, Location(out), params(**changes), text=text, **places)
 
 
 def rows(shards: Shards) -> dict[int, list[str]]:
@@ -347,9 +340,9 @@ def test_too_many_files_are_refused_before_they_are_read(
 
 
 def test_documents_between_blank_lines_are_never_divided(tmp_path: Path) -> None:
+    """Blank lines before the first one belong to it."""
     pick = random.Random(3)
-    text: list[str] = []
-    expected: list[int] = []
+    text, expected = ["", " "], [0, 0]
     for document in range(150):
         size = 400 if document == 70 else pick.randrange(1, 12)
         block = [f"document {document} line {i}" for i in range(size)]
@@ -371,12 +364,6 @@ def test_documents_between_blank_lines_are_never_divided(tmp_path: Path) -> None
         assert all(len(split) == 1 for split in splits.values())
         assert {split for (split,) in splits.values()} == {"train", "heldout"}
         assert shards.manifest.counts.documents == 150
-
-
-def test_blank_lines_before_the_first_document_are_of_it(tmp_path: Path) -> None:
-    path = text_file(tmp_path, ["", "", "a", "", "b"])
-    shards = make(tmp_path / "out", path, documents="blank")
-    assert [document for document, _ in documents(shards).values()] == [0, 0, 0, 0, 1]
 
 
 def test_documents_keep_their_split_when_the_corpus_around_them_changes(tmp_path: Path) -> None:
@@ -636,12 +623,8 @@ def test_nothing_is_learned_from_that_the_other_text_holds_out(
     for size in (4096, 1 << 20):
         sides: dict[str, dict[str, set[str]]] = {}
         for text in ("general", "domain"):
-            out = tmp_path / f"{text}{size}"
-            how = params(
-                documents="blank", heldout=0.4, near_duplicates=similarity, shard_bytes=size
-            )
-            places = {"work": Location(tmp_path / "work"), "cluster": CLUSTER}
-            tokenize.run(both_texts, Location(out), how, text=text, **places)
+            out, how = tmp_path / f"{text}{size}", {"documents": "blank", "shard_bytes": size}
+            run(both_texts, out, text, heldout=0.4, near_duplicates=similarity, **how)
             shards = open_checked(out)
             lines, side = rows(shards), documents(shards)
             sides[text] = {
@@ -788,28 +771,22 @@ def test_a_manifest_says_nothing_of_this_machine(tmp_path: Path) -> None:
     assert str(tmp_path) not in text and f"{date.today():%Y-%m}" not in text
 
 
-def test_tokens_over_the_limit_stay_whole_and_are_counted(tmp_path: Path) -> None:
-    shards = make(tmp_path / "out", text_file(tmp_path, LINES))
-    assert rows(shards)[6] == ["x" * 70]
-    assert shards.manifest.quality["long_tokens"] == 1
-    assert shards.manifest.quality["longest_tokens"][0] == {"bytes": 70, "token": "x" * 60}
-
-
 def test_the_quality_report_counts_what_is_odd(tmp_path: Path) -> None:
     lines = ["a fine line of text"] * 3 + [f"line {c} more" for c in "abcdefg"]
-    lines += ["совсем другой язык", "| 1 | 2 | 3 |", "----- .", ""]
-    report = make(tmp_path / "out", text_file(tmp_path, lines)).manifest.quality
-    assert report["duplicate_share"] == pytest.approx(2 / 13, abs=1e-6)
+    lines += ["совсем другой язык", "| 1 | 2 | 3 |", "----- .", "", "x" * 70]
+    shards = make(tmp_path / "out", text_file(tmp_path, lines))
+    report = shards.manifest.quality
+    assert in_order(shards)[-1] == ["x" * 70]  # over the limit of characters, and whole
+    assert report["long_tokens"] == 1
+    assert report["longest_tokens"][0] == {"bytes": 70, "token": "x" * 60}
+    assert report["duplicate_share"] == pytest.approx(2 / 14, abs=1e-6)
     assert report["not_text_sentences"] == 2
     assert report["odd_script_sentences"] == 1
-    assert report["scripts"] == {"latin": 10, "cyrillic": 1}
+    assert report["scripts"] == {"latin": 11, "cyrillic": 1}
 
 
 BAD = {
-    "UTF-16 without a mark": (
-        "ab\nc".encode("utf-16-le"),
-        r"t\.txt:1: .* zero byte, .* UTF-16",
-    ),
+    "UTF-16 without a mark": ("ab\nc".encode("utf-16-le"), r"t\.txt:1: .* zero byte, .* UTF-16"),
     "binary": (b"fine\nsome \x00 more\n", r"t\.txt:2: .* zero byte"),
     "invalid UTF-8": (b"fine\nna\xefve\n", r"t\.txt:2: byte 3 of the line \(0xef\) is not UTF-8"),
     "cut character": ("ok\n고".encode()[:-1], r"t\.txt:2: byte 1 of the line \(0xea\)"),
@@ -1089,12 +1066,10 @@ def test_a_file_of_both_texts_falls_to_one_side(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text(f"text\n{lines}")
     both_files = [tmp_path / "a.csv", tmp_path / "b.csv"]
     both_texts = make_corpus(tmp_path, both_files, both_files[:1])
-    how = params(documents="auto", heldout=0.001)
-    places = {"work": Location(tmp_path / "work"), "cluster": CLUSTER}
     with pytest.raises(
         ElmoError, match=r"no document is held out .*; set tokenize\.heldout to 0\."
     ):
-        tokenize.run(both_texts, Location(tmp_path / "out"), how, text="domain", **places)
+        run(both_texts, tmp_path / "out", "domain", documents="auto", heldout=0.001)
 
 
 def test_records_are_not_divided(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -1278,26 +1253,12 @@ def test_another_text_or_setting_takes_nothing_from_finished_pieces(tmp_path: Pa
 
 def test_the_stage_reads_the_corpus_folder_and_notices_changed_files(tmp_path: Path) -> None:
     own = text_file(tmp_path, LINES, "own.txt")
-    out, work = Location(tmp_path / "out"), Location(tmp_path / "runs")
     texts = make_corpus(tmp_path, [own], [own])
-    metrics = tokenize.run(texts, out, params(), text="general", work=work, cluster=CLUSTER)
+    metrics = run(texts, tmp_path / "out", "general")
     assert metrics["sentences"] == len(LINES) and metrics["blank_lines"] == 2
     own.write_text("other text\n")
     with pytest.raises(ElmoError, match=r"own\.txt: has changed since the corpus stage"):
-        tokenize.run(texts, out, params(), text="general", work=work, cluster=CLUSTER)
-
-
-@pytest.mark.parametrize(
-    ("name", "module"),
-    [("korean", "kiwipiepy"), ("japanese", "fugashi"), ("unicode", "tokenizers")],
-)
-def test_a_tokenizer_without_its_library_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str
-) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    extra = "text" if name == "unicode" else name
-    with pytest.raises(ElmoError, match=re.escape(f"pip install 'elmo-pipeline[{extra}]'")):
-        make(tmp_path / "out", text_file(tmp_path, LINES), tokenizer=name)
+        run(texts, tmp_path / "out", "general")
 
 
 @pytest.mark.parametrize(("name", "module"), [("korean", "kiwipiepy"), ("japanese", "fugashi")])
@@ -1337,10 +1298,8 @@ def test_little_held_out_text_is_said() -> None:
 )
 def test_what_is_odd_about_a_text_is_said(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "t.txt").write_text(text)
-    how = params(sentences="split")
-    places = {"work": Location(tmp_path / "runs"), "cluster": CLUSTER, "column": "text"}
-    inputs = find_inputs([str(tmp_path / "t.txt")])
-    figures = tokenize.tokenize(inputs, Location(tmp_path / "out"), how, **places)
+    texts = make_corpus(tmp_path, [tmp_path / "t.txt"], [tmp_path / "t.txt"])
+    figures = run(texts, tmp_path / "out", "general", sentences="split")
     line = tokenize.summary(figures | {"heldout_tokens": 9999})
     assert said in line if said else ";" not in line
     assert "\n" not in line

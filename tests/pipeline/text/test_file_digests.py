@@ -9,13 +9,10 @@ import fsspec
 import pytest
 
 from elmo.errors import ElmoError
-from elmo.io.location import Location
 from pipeline.cluster import workers
-from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import TokenizeSettings
-from pipeline.stages import tokenize as stage
 from pipeline.text import file_digests, input_files
-from pipeline.text.input_files import InputFile, check_inputs, find_inputs
+from pipeline.text.input_files import check_inputs, find_inputs
+from tests.pipeline.stages.test_tokenize import make
 
 TEXT = "".join(f"the cat sat on mat {k}\n\n" for k in range(20))
 
@@ -81,29 +78,14 @@ def test_a_file_that_was_just_written_is_read_again(
     assert len(opened) == 2
 
 
-def tokenized(found: list[InputFile], tmp_path: Path) -> None:
-    params = TokenizeSettings("whitespace", "line", "auto", 0.2, 0.0, 0, 0, 0, 1.0, (), 1024)
-    own = Cluster(actors=1)
-    stage.tokenize(
-        found,
-        Location(tmp_path / "out"),
-        params,
-        column="text",
-        work=Location(tmp_path / "work"),
-        cluster=own,
-    )
-
-
 def test_a_task_sees_that_its_file_changed_while_it_was_read(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = find_inputs([text])
-
     def late(function: Callable[[Any], Any], items: Any, **_: Any) -> list[Any]:
         write(text, TEXT.replace("cat", "dog"))
         return [function(item) for item in items]
 
     monkeypatch.setattr(workers, "map_tasks", late)
     with pytest.raises(ElmoError, match=r"a\.txt: has changed since the corpus stage"):
-        tokenized(found, tmp_path)
+        make(tmp_path / "out", text, documents="auto", heldout=0.2)
     assert not (tmp_path / "out").exists()

@@ -73,10 +73,7 @@ def test_tsv_has_no_quoting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (
-            b"id,txt\n1,a\n",
-            "in.csv:1: .* 'text', found id, txt; set corpus.column",
-        ),
+        (b"id,txt\n1,a\n", "in.csv:1: .* 'text', found id, txt; set corpus.column"),
         (b"text;n\na;1\n", "in.csv:1: .* ';': 'text;n'; write commas: python -c"),
         (b"text;n, unit\na, b;1, 2\n", "in.csv:1: .* ';': .*; write commas: python -c"),
         (b"text\tn\na\t1\n", "in.csv:1: .* '.t': .*; rename the file to .tsv"),

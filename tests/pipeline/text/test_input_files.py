@@ -9,12 +9,7 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ElmoError
-from pipeline.text.input_files import (
-    InputFile,
-    find_inputs,
-    open_input,
-    read_chunk,
-)
+from pipeline.text.input_files import find_inputs, open_input
 
 
 def files(folder: Path, *names: str) -> Path:
@@ -146,11 +141,3 @@ def test_whatever_a_file_system_raises_is_one_line() -> None:
     for call in (lambda: find_inputs(["broken://x.txt"]), lambda: open_input("broken://x.txt")):
         with pytest.raises(ElmoError, match=r"^broken://x\.txt: .*: the network; restore"):
             call()
-
-
-def test_a_damaged_file_is_named_while_it_is_read(tmp_path: Path) -> None:
-    path = files(tmp_path, "a.txt.zst") / "a.txt.zst"
-    input_ = InputFile("a", str(path), 1, "0" * 64)
-    with open_input(str(path), compression="zstd") as file:
-        with pytest.raises(ElmoError, match=r"a\.txt\.zst: truncated or not zstd"):
-            read_chunk(input_, file, 10)

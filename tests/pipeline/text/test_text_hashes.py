@@ -40,10 +40,3 @@ def test_runs_hash_as_defined_and_empty_ones_to_zero() -> None:
         slow([11]),
         0,
     ]
-
-
-def test_hashes_of_like_strings_are_spread_evenly() -> None:
-    found = hash_strings(pa.array([f"sentence number {i}" for i in range(20_000)]))
-    assert len(np.unique(found)) == 20_000
-    tenths = np.bincount((found >> np.uint64(32)).astype(np.int64) * 10 >> 32, minlength=10)
-    assert abs(tenths - 2000).max() < 200

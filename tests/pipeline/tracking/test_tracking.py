@@ -63,10 +63,7 @@ def test_a_run_says_who_from_where_and_what_it_read(
     monkeypatch.setenv("DVC_ROOT", str(project))
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
     inputs = {"corpus": "c" * 64, "parent": "d" * 64}
-    sources = {
-        "corpus": tmp_path / "shards",
-        "parent": Location("s3://key:hunter2@bucket/model"),
-    }
+    sources = {"corpus": tmp_path / "shards", "parent": Location("s3://key:hunter2@bucket/model")}
     names = []
     for stage, changed in (("pretrain", False), ("finetune", True)):
         if changed:
