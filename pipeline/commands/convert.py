@@ -97,7 +97,7 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
 @click.command()
 @click.argument("model", type=PATH)
 @click.argument("out", type=PATH)
-@click.option("--name", required=True, help="The name that loads the model, such as english.")
+@click.option("--name", required=True, help="The name to load the model by, such as english.")
 @click.option("--version", default="1.0", show_default=True, help="The version of the package.")
 @click.option(
     "--licence",
@@ -158,7 +158,7 @@ def package(
 )
 @OVERWRITE
 def dump(store: "Location", out: Path, dtype: Any, overwrite: bool) -> None:
-    """Export STORE to other tools, as the Parquet table OUT with one row per token.
+    """Export STORE for other tools, as the Parquet table OUT with one row per token.
 
     \b
     Example: elmo dump data/features vectors.parquet

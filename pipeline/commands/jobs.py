@@ -18,7 +18,7 @@ from .options import JSON, PARAMS
 @click.option("--folder", help="The folder on the cluster's shared storage, or a URL.")
 @click.option("--command", help="A command to run instead of stages.")
 @click.option(
-    "--env", "variables", multiple=True, help="Another variable to send: NAME or NAME=VALUE."
+    "--env", "variables", multiple=True, help="Also send this variable: NAME or NAME=VALUE."
 )
 @PARAMS
 def submit(
@@ -31,9 +31,9 @@ def submit(
 ) -> None:
     """Run STAGES (default: all) and the stages they need on a Ray cluster, with `dvc repro`.
 
-    The job gets the code and params of this folder, and the environment variables on an allow-list
-    (S3, Azure, Google, MLflow). The exit code is that of the job. If you interrupt this command,
-    the job continues; Ray's commands for it (`ray job logs`, `ray job stop`) are printed.
+    The job gets the code and params of this folder, and environment variables for S3, Azure, Google
+    and MLflow. The exit code is that of the job. If you interrupt this command, the job continues,
+    and Ray's commands for it (`ray job logs`, `ray job stop`) are printed.
 
     \b
     Example: elmo submit pretrain --address http://head:8265 --folder /shared/elmo

@@ -56,7 +56,7 @@ class _FilesCommand(click.Command):
     "--from",
     "model",
     metavar="MODEL",
-    help="A trained model to fine-tune, by name or folder, instead of pretraining one.",
+    help="The name or folder of a trained model to fine-tune instead of pretraining one.",
 )
 def init(
     folder: Path,

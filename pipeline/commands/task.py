@@ -43,7 +43,7 @@ def _add_reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def task() -> None:
-    """Train and use models for the paper's six tasks; docs/tasks.md shows kinds and formats.
+    """Train and use models for the paper's six tasks; docs/tasks.md lists kinds and file formats.
 
     \b
     Example: elmo task train tagging --train train.conll --dev dev.conll --model english --out ner
@@ -73,12 +73,12 @@ def task() -> None:
     help="The number of training runs, with seeds 0, 1, and so on.",
 )
 @click.option(
-    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting to change: epochs=20."
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting, such as epochs=20."
 )
 @click.option(
     "--curve",
     is_flag=True,
-    help="Train on a quarter and on half of the examples too; print scores.",
+    help="Also train on a half and a quarter of the examples, and print the scores.",
 )
 @click.option("--store", type=PATH, help="A store of exactly these sentences. Default: a new one.")
 @click.option(

@@ -36,7 +36,7 @@ _TYPES_AT_A_TIME = 4_000_000  # whose characters are counted at a time
 STAGE = Stage(
     name="vocab",
     version=2,
-    help="Count the words of SHARDS.",
+    help="Count the words of SHARDS and choose the vocabulary.",
     inputs=(Argument("shards"),),
     outputs=(OUT,),
     run=lambda params, **arguments: run(params=params.vocab, **arguments),
