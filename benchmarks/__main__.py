@@ -112,7 +112,7 @@ def redraw_table(page: str, results: Mapping[str, Mapping[str, Any]]) -> str:
         last_cells = f"{machine} | `benchmarks.{command}`"
         for row in benchmark.rows:
             if cell := row.cell(figures):
-                lines.append(f"| {row.claim} | {row.baseline} | {cell} | {last_cells} |")
+                lines.append(f"| {row.label} | {row.baseline} | {cell} | {last_cells} |")
                 last_cells = "″ | ″"
     if not _MARK.search(page):
         sys.exit(f"error: {PAGE}: put <!-- rows --> and <!-- end --> around the table")

@@ -48,8 +48,8 @@ def main() -> None:
 
     sides = [f"ours {precision}" for precision in precisions()]
     runs: dict[str, list[Any]] = {side: [] for side in (*options.peer, *sides)}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         embedding.make_weights(folder, options.size)
         training.prepare_text(options.text, folder)
         text = folder / "text"
@@ -59,11 +59,11 @@ def main() -> None:
         for _ in range(options.repeat):
             for side, side_runs in runs.items():
                 if side in options.peer:
-                    side_runs.append(_run_peer(side, options, name))
+                    side_runs.append(_run_peer(side, options, folder_name))
                 elif options.workload == "training":
-                    side_runs.append(training.run_side(step_options, name, side)[0])
+                    side_runs.append(training.run_side(step_options, folder_name, side)[0])
                 else:
-                    side_runs.append(embedding.run_side(options, name, *side.split()))
+                    side_runs.append(embedding.run_side(options, folder_name, *side.split()))
     figures: dict[str, Any] = {}
     for python in options.peer:
         peer = f"bilm-tf on TensorFlow {runs[python][0]['tensorflow']}"
@@ -96,7 +96,7 @@ def _measure_training(options: argparse.Namespace) -> dict[str, Any]:
     from bilm.training import load_vocab, train
 
     vocabulary = load_vocab(str(options.folder / "words"), 50)
-    text = BidirectionalLMDataset(str(options.folder / "text"), vocabulary, shuffle_on_load=True)
+    dataset = BidirectionalLMDataset(str(options.folder / "text"), vocabulary, shuffle_on_load=True)
     bilm_options = json.loads((options.folder / "options.json").read_text(encoding="utf-8"))
     bilm_options["char_cnn"]["n_characters"] = 261  # without the padding symbol of embedding
     bilm_options.update(
@@ -114,7 +114,7 @@ def _measure_training(options: argparse.Namespace) -> dict[str, Any]:
 
     class TimedDataset:
         def iter_batches(self, rows: int, window: int) -> object:
-            for batch in islice(text.iter_batches(rows, window), WARM_UP + options.steps):
+            for batch in islice(dataset.iter_batches(rows, window), WARM_UP + options.steps):
                 start_time = time.perf_counter()
                 yield batch
                 seconds.append(time.perf_counter() - start_time)

@@ -91,8 +91,8 @@ def main() -> None:
     parser.add_argument("--s3", action="store_true", help="keep data and models only on S3")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the cluster is stopped too
-    with tempfile.TemporaryDirectory(prefix="chaos") as name:
-        home = Path(name)
+    with tempfile.TemporaryDirectory(prefix="chaos") as folder_name:
+        home = Path(folder_name)
         _write_text(home / "text.txt", options.text_kb)
         project = _make_project(home, "calm")
         start_time = time.monotonic()
@@ -353,8 +353,8 @@ class Cluster:
 
     def killable_kinds(self) -> set[str]:
         """Return the kinds of parts that have run long enough to be killed."""
-        latest = time.monotonic() - SETTLING_SECONDS
-        kinds = {k.partition(" ")[0] for k in self.processes if self.start_times[k] < latest}
+        latest_start = time.monotonic() - SETTLING_SECONDS
+        kinds = {k.partition(" ")[0] for k in self.processes if self.start_times[k] < latest_start}
         return kinds | {"raylet"} if "node" in kinds else kinds
 
     def restart_parts(self) -> None:
@@ -422,9 +422,9 @@ def _kill_tree(pid: int) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
     return port
 
 

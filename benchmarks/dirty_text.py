@@ -57,10 +57,10 @@ def main() -> None:
     print_figures(figures)
 
 
-def make_dirty(clean: list[dict[str, Any]], changed_share: float) -> list[dict[str, Any]]:
+def make_dirty(clean_records: list[dict[str, Any]], changed_share: float) -> list[dict[str, Any]]:
     """Return the documents with faults and copies added: `kind` names the change to a document,
     `of` is the id of the document that it copies, or -1."""
-    rng, records = random.Random(1), [dict(record) for record in clean]
+    rng, records = random.Random(1), [dict(record) for record in clean_records]
     for record in rng.sample(records, len(records) // 10):
         is_near = len(records) % 2
         text = _replace_words(record["text"], changed_share, rng) if is_near else record["text"]
@@ -152,8 +152,8 @@ def _read_kept_ids(project: Path) -> set[int]:
 def _perplexities(project: Path, unseen: Path) -> dict[str, float]:
     numbers = json.loads((project / "numbers/pretrain.json").read_text())
     model = str(project / "models/pretrain")
-    answer = json.loads(_run_elmo("perplexity", model, "--input", str(unseen), "--json"))
-    return {"held out": numbers["heldout_perplexity"], "unseen": answer["average"]}
+    scores = json.loads(_run_elmo("perplexity", model, "--input", str(unseen), "--json"))
+    return {"held out": numbers["heldout_perplexity"], "unseen": scores["average"]}
 
 
 def _run_elmo(*words: str) -> str:

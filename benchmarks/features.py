@@ -43,8 +43,8 @@ class Side:
 def main() -> None:
     """Write both sides, read them in turn and print the figures."""
     options = _parse_options()
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder_name:
+        folder = Path(folder_name)
         make_weights(folder, options.size)
         sentences = take_tokens([line for line in read_lines(options.text) if line], options.tokens)
         write_shards(folder / "shards", sentences, shard_sentences=len(sentences))

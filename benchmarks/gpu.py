@@ -69,9 +69,9 @@ def main() -> None:
 
 def _measure_all(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     figures: dict[str, Any] = {}
-    end = time.monotonic() + options.seconds
+    deadline = time.monotonic() + options.seconds
     for workload, network, precision, rows, graphs in _plan_measurements(options):
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             break
         parts = [workload, network, precision, rows and f"{rows} rows", not graphs and "no graphs"]
         name = ", ".join(part for part in parts if part)
@@ -115,11 +115,11 @@ def _run_measurement(
     graphs: bool = True,
 ) -> dict[str, Any]:
     side = {"workload": workload, "folder": folder, "network": network, "precision": precision}
-    words = ["--side", json.dumps(side | {"rows": rows})]
+    arguments = ["--side", json.dumps(side | {"rows": rows})]
     for name in ("words", "steps", "sentences", "profile"):
         if value := getattr(options, name):
-            words += [f"--{name}", str(value)]
-    command = [sys.executable, "-m", "benchmarks.gpu", str(options.text), *words]
+            arguments += [f"--{name}", str(value)]
+    command = [sys.executable, "-m", "benchmarks.gpu", str(options.text), *arguments]
     environment = os.environ | {"ELMO_CUDA_GRAPHS": "1" if graphs else "0"}
     child = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
     if child.returncode:

@@ -20,17 +20,17 @@ def prepare_shards(
 ) -> tuple[Shards, Vocabulary]:
     """Write the shards of two files to `out`, unless it exists, with only the first `tokens` of
     `train` (0: all); return the shards and a vocabulary of all tokens of `train`."""
-    text = read_lines(train)
+    lines = read_lines(train)
     if not out.exists():
-        _write_splits(out, {"train": take_tokens(text, tokens), "heldout": read_lines(heldout)})
+        _write_splits(out, {"train": take_tokens(lines, tokens), "heldout": read_lines(heldout)})
     shards = Shards(out)
-    counts = Counter(token for line in text for token in line)
-    lines = len(text)
-    unknown = counts.pop("<unk>", 0) + counts.pop("<UNK>", 0)
+    counts = Counter(token for line in lines for token in line)
+    line_count = len(lines)
+    unknown_count = counts.pop("<unk>", 0) + counts.pop("<UNK>", 0)
     words = sorted(counts, key=lambda word: (-counts[word], word))
     marks = ["<S>", "</S>", "<UNK>"]
     return shards, Vocabulary(
-        [*marks, *words], [lines, lines, unknown, *(counts[word] for word in words)]
+        [*marks, *words], [line_count, line_count, unknown_count, *(counts[word] for word in words)]
     )
 
 
@@ -43,16 +43,16 @@ def take_tokens(lines: list[list[str]], tokens: int) -> list[list[str]]:
     """Return the first lines, with at most that many tokens in total (0: all)."""
     if tokens == 0:
         return lines
-    ends = np.cumsum([len(line) for line in lines])
-    return lines[: int(np.searchsorted(ends, tokens, side="right"))]
+    line_ends = np.cumsum([len(line) for line in lines])
+    return lines[: int(np.searchsorted(line_ends, tokens, side="right"))]
 
 
 def _write_splits(out: Path, texts: dict[Split, list[list[str]]]) -> None:
-    splits: dict[Split, int] = {}
+    document_counts: dict[Split, int] = {}
     entries, totals, first_id = [], Counter[str](), 0
     with new_folder(Location(out), required=("manifest.json",)) as folder:
         for split, lines in texts.items():
-            splits[split] = len(lines)
+            document_counts[split] = len(lines)
             for number, start in enumerate(range(0, len(lines), SHARD_SENTENCES)):
                 chunk = lines[start : start + SHARD_SENTENCES]
                 path = folder / shard_name(split, number)
@@ -74,7 +74,7 @@ def _write_splits(out: Path, texts: dict[Split, list[list[str]]]) -> None:
         write_manifest(
             Location(folder),
             shards=entries,
-            documents=splits,
+            documents=document_counts,
             tokenizer=TokenizerEntry("whitespace"),
             counts=ShardsCounts(blank_lines=0, token_bytes=totals["bytes"], dropped={}, **totals),
             inputs=[],

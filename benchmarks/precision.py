@@ -54,7 +54,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)
         write_shards(folder / "shards", sentences)
-        exact_store = None
+        reference = None
         for way, settings in settings_by_way.items():
             out = folder / way.replace(" ", "-")
             build(
@@ -65,7 +65,7 @@ def main() -> None:
                 work=folder / "runs",
             )
             store = FeatureStore(out)
-            exact_store = exact_store or store
+            reference = reference or store
             task = train_task(
                 "tagging",
                 train,
@@ -80,18 +80,18 @@ def main() -> None:
             scores = [seed_scores["accuracy"] for seed_scores in task.scores.values()]
             figures[way] = {
                 "probe accuracy": round(mean(scores), 4),
-                "layers": _measure_errors(exact_store, store),
+                "layers": _measure_errors(reference, store),
             }
     tokens = sum(len(sentence) for sentence in sentences)
     print_figures({"sentences": len(sentences), "tokens": tokens, "ways": figures})
 
 
-def _measure_errors(exact_store: FeatureStore, store: FeatureStore) -> dict[str, Any]:
+def _measure_errors(reference: FeatureStore, store: FeatureStore) -> dict[str, Any]:
     """Return the relative L2 error of each layer of `store`."""
     figures = {}
-    for layer in exact_store.layers:
+    for layer in reference.layers:
         error_sum = square_sum = 0.0
-        blocks = zip(exact_store.blocks(layers=[layer]), store.blocks(layers=[layer]), strict=True)
+        blocks = zip(reference.blocks(layers=[layer]), store.blocks(layers=[layer]), strict=True)
         for pair in blocks:
             a, b = (block.vectors[0].astype(np.float64) for block in pair)
             error_sum += float(((a - b) ** 2).sum())

@@ -1,6 +1,6 @@
 """The rows of docs/benchmarks.md: the command of each benchmark and the format of its figures.
 
-The figures of a benchmark are in `results/NAME.json`. The page shows only claims that have both a
+The figures of a benchmark are in `results/NAME.json`. The page shows only rows that have both a
 command here and such a file.
 """
 
@@ -16,7 +16,7 @@ PRECISIONS = ("float32", "bfloat16")
 class Row:
     """A row of the page; `cell` formats the figures and returns "" if they are missing."""
 
-    claim: str
+    label: str
     baseline: str
     cell: Callable[[Figures], str]
 
@@ -88,12 +88,12 @@ def _embedding_benchmark(size: str) -> Benchmark:
     )
 
 
-def _bilm_tf_benchmark(workload: str, claim: str, minutes: int) -> Benchmark:
+def _bilm_tf_benchmark(workload: str, label: str, minutes: int) -> Benchmark:
     """Compare with the package of 2018, on its own TensorFlow 1 and on TensorFlow 2."""
     peers = [f"bilm-tf on TensorFlow {version}" for version in ("1.15", "2.15")]
     ratios = (
-        Row(claim_or_ditto, f"{peer}, float32", _ratio_cell(f"ours {{}} / {peer}"))
-        for claim_or_ditto, peer in zip((claim, "…"), peers, strict=True)
+        Row(label_or_ditto, f"{peer}, float32", _ratio_cell(f"ours {{}} / {peer}"))
+        for label_or_ditto, peer in zip((label, "…"), peers, strict=True)
     )
     memory = Row("… peak memory", ", ".join(peers), _memory_cell("ours float32", *peers))
     command = ("bilm_tf", "{text}", workload, "--peer", "{bilm-tf}", "{bilm-tf-2}")

@@ -27,8 +27,8 @@ def make_application(milliseconds: float, *, has_conditions: bool) -> Applicatio
         time.sleep(milliseconds / 1000)
         if not has_conditions:
             environ.pop("HTTP_IF_NONE_MATCH", None)
-        answer: Iterable[bytes] = moto(environ, start_response)
-        return answer
+        response: Iterable[bytes] = moto(environ, start_response)
+        return response
 
     return application
 

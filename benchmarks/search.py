@@ -51,13 +51,13 @@ class WordVectors:
     def __init__(self, path: Path) -> None:
         with path.open(encoding="utf-8") as file:
             self.dim = int(next(file).split()[1])
-            self._rows = dict(line.split(" ", 1) for line in file)
+            self._line_by_word = dict(line.split(" ", 1) for line in file)
 
     def embed(self, words: Iterable[str]) -> Any:
         """Return the vectors (words, dim), zeros for a missing word."""
-        rows = [self._rows.get(word) for word in words]
+        lines = [self._line_by_word.get(word) for word in words]
         return np.stack(
-            [np.fromstring(row, sep=" ") if row else np.zeros(self.dim) for row in rows]
+            [np.fromstring(line, sep=" ") if line else np.zeros(self.dim) for line in lines]
         )
 
 
@@ -120,9 +120,9 @@ def score_search(
         for name, encode in encoders.items()
     }
     cosines["counts_weighted"] = cosines["counts"] + 0.3 * cosines["weighted"]
-    own_paragraphs = np.arange(len(texts))
+    targets = np.arange(len(texts))
     return {
-        name: float((cosine.argmax(1) == own_paragraphs).mean()) for name, cosine in cosines.items()
+        name: float((cosine.argmax(1) == targets).mean()) for name, cosine in cosines.items()
     } | {"paragraphs": len(texts)}
 
 

@@ -70,10 +70,10 @@ def _measure_datasets(
         return {"tokens": tokenizers[0].split(batch["text"])}
 
     results: dict[str, Any] = {}
-    lines = datasets.load_dataset("text", data_files=str(text), cache_dir=str(out), split="train")
+    dataset = datasets.load_dataset("text", data_files=str(text), cache_dir=str(out), split="train")
 
     def run_map() -> None:
-        results["tokens"] = lines.map(
+        results["tokens"] = dataset.map(
             tokenize_batch,
             batched=True,
             num_proc=options.processes,
@@ -108,13 +108,13 @@ def _summarize_runs(
 def _write_one_file(texts: list[str], folder: Path, megabytes: int) -> Path:
     """Write the first distinct lines of the text, up to `megabytes`, to one file for both sides;
     the stage would leave copies out."""
-    out, lines = folder / "text.txt", set[int]()
+    out, line_hashes = folder / "text.txt", set[int]()
     with out.open("wb") as file:
         for text in find_inputs(texts):
             with open_input(text.url, compression=text.compression) as source:
                 for line in source:
-                    if file.tell() < megabytes * 10**6 and hash(line) not in lines:
-                        lines.add(hash(line))
+                    if file.tell() < megabytes * 10**6 and hash(line) not in line_hashes:
+                        line_hashes.add(hash(line))
                         file.write(line)
     return out
 

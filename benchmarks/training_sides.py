@@ -85,8 +85,8 @@ def prepare_steps(
     softmax = new_softmax(len(vocabulary), config.projection, seed=2)
     if side == "ours":
         return windows, _our_step(bilm, softmax, recipe, workers)
-    body = _FusedLayers(bilm) if side == "nn.LSTM" else _LoopLayers(bilm)
-    return windows, _plain_step(body, softmax, recipe)
+    bilm_layers = _FusedLayers(bilm) if side == "nn.LSTM" else _LoopLayers(bilm)
+    return windows, _plain_step(bilm_layers, softmax, recipe)
 
 
 def open_stream(
@@ -134,9 +134,9 @@ def embedding_flop(shape: ModelShape, *, types: float = 0.2, characters: int = 5
         count * width * shape.char_dim * (characters - width + 1) for width, count in shape.filters
     )
     width = sum(count for _, count in shape.filters)
-    encoder = convolutions + shape.highways * 2 * width**2 + width * shape.projection
-    cell = 4 * shape.cells * 2 * shape.projection + shape.cells * shape.projection
-    return 2 * (2 * shape.layers * cell + types * encoder)
+    encoder_products = convolutions + shape.highways * 2 * width**2 + width * shape.projection
+    cell_products = 4 * shape.cells * 2 * shape.projection + shape.cells * shape.projection
+    return 2 * (2 * shape.layers * cell_products + types * encoder_products)
 
 
 class _OperationCounter(TorchDispatchMode):
@@ -204,19 +204,19 @@ def _make_stepper(
     return Stepper(bilm, softmax, optimizer, recipe, workers)
 
 
-def _plain_step(body: nn.Module, softmax: Softmax, recipe: TrainingSettings) -> Step:
+def _plain_step(bilm_layers: nn.Module, softmax: Softmax, recipe: TrainingSettings) -> Step:
     """Return a step with autograd and torch's Adagrad over the whole word matrix, both in float32;
     in bfloat16, with autocast."""
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=recipe.precision == "bfloat16")
-    parameters = [*body.parameters(), *softmax.parameters()]
+    parameters = [*bilm_layers.parameters(), *softmax.parameters()]
     optimizer = torch.optim.Adagrad(parameters, lr=0.2, initial_accumulator_value=1.0, eps=0.0)
-    carry: Any = None
+    state: Any = None
 
     def step(window: Window, number: int) -> None:
-        nonlocal carry
+        nonlocal state
         optimizer.zero_grad()
         with autocast:
-            h_STBP, carry = body(window, carry)
+            h_STBP, state = bilm_layers(window, state)
             h_NP = nn.functional.dropout(h_STBP, 0.1).flatten(0, 2)
             loss = _sampled_loss(h_NP, window, softmax, number)
         (loss * recipe.loss_scale).backward()
@@ -227,16 +227,16 @@ def _plain_step(body: nn.Module, softmax: Softmax, recipe: TrainingSettings) -> 
 
 
 def _sampled_loss(h_NP: Tensor, window: Window, softmax: Softmax, number: int) -> Tensor:
-    draw = sample_candidates(SAMPLES, len(softmax.weight), np.random.default_rng(number))
+    candidates = sample_candidates(SAMPLES, len(softmax.weight), np.random.default_rng(number))
     targets = window.targets_STB.reshape(-1)
-    targets_N, words = torch.from_numpy(targets), torch.from_numpy(draw.words)
-    true_N = (h_NP * softmax.weight[targets_N]).sum(1) + softmax.bias[targets_N]
-    true_N = true_N - torch.from_numpy(draw.log_expected_counts(targets))
-    logits_NM = h_NP @ softmax.weight[words].T + softmax.bias[words]
-    logits_NM = logits_NM - torch.from_numpy(draw.log_expected_counts(draw.words))
-    logits_NM = logits_NM.masked_fill(targets_N[:, None] == words, -torch.inf)
-    all_logits = torch.cat([true_N[:, None], logits_NM], 1)
-    return (all_logits.logsumexp(1) - true_N).sum() / len(targets_N)
+    targets_N, candidate_ids = torch.from_numpy(targets), torch.from_numpy(candidates.words)
+    target_logits_N = (h_NP * softmax.weight[targets_N]).sum(1) + softmax.bias[targets_N]
+    target_logits_N = target_logits_N - torch.from_numpy(candidates.log_expected_counts(targets))
+    logits_NM = h_NP @ softmax.weight[candidate_ids].T + softmax.bias[candidate_ids]
+    logits_NM = logits_NM - torch.from_numpy(candidates.log_expected_counts(candidates.words))
+    logits_NM = logits_NM.masked_fill(targets_N[:, None] == candidate_ids, -torch.inf)
+    all_logits_NM = torch.cat([target_logits_N[:, None], logits_NM], 1)
+    return (all_logits_NM.logsumexp(1) - target_logits_N).sum() / len(targets_N)
 
 
 class _Layers(nn.Module):
@@ -246,14 +246,14 @@ class _Layers(nn.Module):
         super().__init__()
         self.bilm = bilm
 
-    def forward(self, window: Window, carry: Any) -> tuple[Tensor, Any]:
+    def forward(self, window: Window, previous_states: Any) -> tuple[Tensor, Any]:
         x_STBP = _layer_0(self.bilm, window)
         states = []
         for layer in range(self.bilm.config.layers):
             x_STBP = nn.functional.dropout(x_STBP, 0.1)
             outputs = []
             for direction in (0, 1):
-                state = None if carry is None else carry[2 * layer + direction]
+                state = None if previous_states is None else previous_states[2 * layer + direction]
                 y_TBP, state = self.scan(x_STBP[direction], layer, direction, state)
                 outputs.append(y_TBP)
                 states.append(tuple(part.detach() for part in state))

@@ -117,10 +117,10 @@ def compare_label_shares(task: ComparedTask, shares: Sequence[float], *, work: P
     for share in sorted(shares):
         count = max(1, round(share * len(examples)))
         subset = [examples[k] for k in sorted(order[:count])]
-        part = {**data, "train": replace(data["train"], examples=subset)}
+        data_part = {**data, "train": replace(data["train"], examples=subset)}
         for name, changes in WAYS["elmo"].items():
             settings = _make_settings(task, changes)
-            way = _train_way(f"{name}, {share:.3g}", task, part, settings, work=work)
+            way = _train_way(f"{name}, {share:.3g}", task, data_part, settings, work=work)
             way.row.extra |= {"share": share, "train_examples": count}
             ways.append(way)
         _add_gains(ways[-2], ways[-2:])
@@ -175,11 +175,11 @@ def _check_settings(task: ComparedTask, ways: Mapping[str, Mapping[str, Any]]) -
 
 
 def _check_tokenizers(folders: Sequence[Path]) -> None:
-    expected, *tokenizers = (read_config(path).tokenizer for path in folders)
+    reference, *tokenizers = (read_config(path).tokenizer for path in folders)
     for path, tokenizer in zip(folders[1:], tokenizers, strict=True):
-        if not tokenizer.has_same_tokens(expected):
+        if not tokenizer.has_same_tokens(reference):
             raise ElmoError(
-                f"{path}: its text was cut by {tokenizer}, that of {folders[0]} by {expected}; "
+                f"{path}: its text was cut by {tokenizer}, that of {folders[0]} by {reference}; "
                 "compare models with the same tokenizer"
             )
 

@@ -40,7 +40,7 @@ HELD_OUT_ARTICLES = (  # of lm-squad-wiki
     "= Sexual orientation =",
     "= Valencia =",
 )
-RUN_WORDS = 8  # a paragraph that shares a run of so many words with the held-out text is left out
+NGRAM_WORDS = 8  # a paragraph that shares a run of so many words with the held-out text is left out
 _WORD = re.compile(r"\w+")
 _JOINER = re.compile(r" @([-,.])@ ")
 _SPACE_BEFORE = re.compile(r" ([,.;:!?%)\]]|'s|'t|n't|'re|'ve|'ll|'d|'m)")
@@ -59,20 +59,20 @@ def main() -> None:
     heldout = held_out_documents(options.data)
     text = "\n\n".join("\n".join(document) for document in heldout)
     (options.out / "heldout.txt").write_text(f"{text}\n", encoding="utf-8")
-    heldout_runs = {run for document in heldout for line in document for run in word_runs(line)}
+    heldout_ngrams = {run for document in heldout for line in document for run in word_ngrams(line)}
     paragraph_hashes: set[int] = set()
-    for corpus, step in CORPORA.items():
+    for corpus, interval in CORPORA.items():
         paragraphs: list[str] = []
         repeated_count = overlap_count = 0
-        for document in list(training_documents(options.data / corpus))[::step]:
+        for document in list(training_documents(options.data / corpus))[::interval]:
             for paragraph in document:
-                key = hash(paragraph)
-                if key in paragraph_hashes:
+                paragraph_hash = hash(paragraph)
+                if paragraph_hash in paragraph_hashes:
                     repeated_count += 1
-                elif not heldout_runs.isdisjoint(word_runs(paragraph)):
+                elif not heldout_ngrams.isdisjoint(word_ngrams(paragraph)):
                     overlap_count += 1
                 else:
-                    paragraph_hashes.add(key)
+                    paragraph_hashes.add(paragraph_hash)
                     paragraphs.append(paragraph)
         lines = "".join(f"{line}\n" for line in paragraphs)
         (options.out / f"{corpus}.txt").write_text(lines, encoding="utf-8")
@@ -125,10 +125,10 @@ def detokenize(lines: Iterable[str]) -> Iterator[str]:
             yield _SPACE_AFTER.sub(r"\1", _SPACE_BEFORE.sub(r"\1", _JOINER.sub(r"\1", line)))
 
 
-def word_runs(paragraph: str) -> Iterator[tuple[str, ...]]:
-    """Yield each run of `RUN_WORDS` words of a paragraph, in lower case, without punctuation."""
+def word_ngrams(paragraph: str) -> Iterator[tuple[str, ...]]:
+    """Yield each run of `NGRAM_WORDS` words of a paragraph, in lower case, without punctuation."""
     words = _WORD.findall(paragraph.lower())
-    return zip(*(words[k:] for k in range(RUN_WORDS)), strict=False)
+    return zip(*(words[k:] for k in range(NGRAM_WORDS)), strict=False)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ from research.probes import static_vectors
 
 # By kind: C of logistic regression on features and on vectors, and the scale of vectors beside
 # features. They do well on several data sets; a few examples are too few to choose them.
-STRENGTHS = {"tagging": (100.0, 0.1, 0.3), "classification": (10.0, 0.01, 0.03)}
+LOGISTIC_SETTINGS = {"tagging": (100.0, 0.1, 0.3), "classification": (10.0, 0.01, 0.03)}
 
 TASK_TRAIN = "elmo task train"
 ALL_BY_HAND = "all, by hand"
@@ -88,7 +88,7 @@ def compare_few_labels(
     digests = {split: source_digest(split, path) for split, path in sources.items()}
     static_digests = {name: sha256(path) for name, path in static.items()}
     model_digests = [model_digest(model) for model in models]
-    identity = [kind, digests, dict(columns), *model_digests, STRENGTHS]
+    identity = [kind, digests, dict(columns), *model_digests, LOGISTIC_SETTINGS]
     folder = work.absolute() / f"few-{digest(identity)[:16]}"
     rows = []
     with work_folder_lock(folder):
@@ -153,7 +153,7 @@ def _score_ways(
     folder: Path,
     vector_sources: Mapping[str, Vectors],
     static: Mapping[str, Path],
-    tune: Callable[..., list[Any]] | None,
+    fine_tune: Callable[..., list[Any]] | None,
     pending_ways: Sequence[str],
 ) -> Iterator[tuple[str, Result]]:
     """Train in each of `pending_ways` on the `examples` of a draw; yield the way and its result.
@@ -161,7 +161,7 @@ def _score_ways(
     from scipy import sparse
 
     test, train = data["test"].examples, data["train"]
-    strength, dense_strength, scale = STRENGTHS[kind]
+    sparse_c, dense_c, vector_scale = LOGISTIC_SETTINGS[kind]
     store = partial(build_sentence_store, model=model, layers=None)
     test_vectors = store(distinct_sentences(test), work=folder)
     work = folder / "draw"  # emptied for each draw, so that its whole CPU time is counted
@@ -170,20 +170,20 @@ def _score_ways(
     example_vectors = store(distinct_sentences(examples), work=work)
     embedding_seconds = _cpu_seconds() - start_seconds
     sides = (examples, test)
-    builders: dict[str, Callable[[], list[Any]]] = {
+    build_by_input: dict[str, Callable[[], list[Any]]] = {
         "features": partial(_feature_matrices, kind, *sides)
     }
     for name, vectors in vector_sources.items():
-        builders[name] = partial(_scaled_vectors, kind, sides, (vectors, vectors))
-    builders["ELMo"] = partial(_scaled_vectors, kind, sides, (example_vectors, test_vectors))
+        build_by_input[name] = partial(_scaled_vectors, kind, sides, (vectors, vectors))
+    build_by_input["ELMo"] = partial(_scaled_vectors, kind, sides, (example_vectors, test_vectors))
 
     def predict_by_hand(names: Sequence[str]) -> list[Any]:
-        blocks = [builders[name]() for name in names]
+        blocks = [build_by_input[name]() for name in names]
         if len(names) == 1:
-            return _predict(blocks[0], *sides, strength if "features" in names else dense_strength)
-        scaled = [blocks[0], *([scale * side for side in block] for block in blocks[1:])]
+            return _predict(blocks[0], *sides, sparse_c if "features" in names else dense_c)
+        scaled = [blocks[0], *([vector_scale * side for side in block] for block in blocks[1:])]
         x = [sparse.hstack(part, format="csr") for part in zip(*scaled, strict=True)]
-        return _predict(x, *sides, strength)
+        return _predict(x, *sides, sparse_c)
 
     def predict_with_task(**words: Any) -> list[Any]:
         cut = len(examples) * 4 // 5
@@ -191,20 +191,20 @@ def _score_ways(
         out, settings = work / f"task-{len(words)}", task_settings(kind, words)
         train_task(kind, *parts, out=out, settings=settings, model=model, work=work)
         task = Task.load(out, vectors=test_vectors)
-        return [guess for _, guess in task.predict(test)]
+        return [prediction for _, prediction in task.predict(test)]
 
-    combined_names = [name for name in builders if name not in ("MiniLM", "masked LM")]
+    combined_names = [name for name in build_by_input if name not in ("MiniLM", "masked LM")]
     ways: dict[str, Callable[[], list[Any]]] = {
         "most frequent label": partial(_predict_most_frequent, kind, *sides),
-        **{f"{name}, by hand": partial(predict_by_hand, [name]) for name in builders},
+        **{f"{name}, by hand": partial(predict_by_hand, [name]) for name in build_by_input},
         ALL_BY_HAND: partial(predict_by_hand, combined_names),
         TASK_TRAIN: predict_with_task,
     }
     for name, path in static.items():
         words = {"words": "file", "word_file": str(path), "word_dim": _vector_width(path)}
         ways[f"{TASK_TRAIN}, {name}"] = partial(predict_with_task, **words)
-    if tune:
-        ways[FINE_TUNED] = partial(tune, examples, test)
+    if fine_tune:
+        ways[FINE_TUNED] = partial(fine_tune, examples, test)
     labels = sorted({label for example in examples for label in _labels(example)})
     gold = [label for example in test for label in _labels(example)]
     for name, vectors in vector_sources.items():  # caches those of the test file untimed
@@ -212,11 +212,11 @@ def _score_ways(
             vectors([example.tokens for example in test])
     for way in pending_ways:
         start_seconds = _cpu_seconds()
-        guesses = ways[way]()
+        answers = ways[way]()
         seconds = _cpu_seconds() - start_seconds
         seconds += embedding_seconds if way.startswith(("ELMo", "elmo", "all")) else 0.0
         is_tagging = kind == "tagging"
-        tally = tally_tags(test, guesses, labels) if is_tagging else tally_accuracy(gold, guesses)
+        tally = tally_tags(test, answers, labels) if is_tagging else tally_accuracy(gold, answers)
         yield way, {"score": main_score(tally.scores()), "seconds": round(seconds, 2)}
     shutil.rmtree(work)
 
@@ -320,16 +320,14 @@ def _scaled_vectors(
     return [scaler.transform(table) for table in tables]
 
 
-def _predict(
-    x: Sequence[Any], examples: Sequence[Any], test: Sequence[Any], strength: float
-) -> list[Any]:
+def _predict(x: Sequence[Any], examples: Sequence[Any], test: Sequence[Any], c: float) -> list[Any]:
     """Fit logistic regression on `examples` and return its labels of `test`; `x` are the inputs."""
     from sklearn.linear_model import LogisticRegression
 
     labels = [label for example in examples for label in _labels(example)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # not quite converged
-        logistic = LogisticRegression(C=strength, max_iter=100).fit(x[0], labels)
+        logistic = LogisticRegression(C=c, max_iter=100).fit(x[0], labels)
     answers = iter(logistic.predict(x[1]).tolist())
     predictions = [[next(answers) for _ in _labels(example)] for example in test]
     return predictions if hasattr(test[0], "tags") else [label for (label,) in predictions]
@@ -337,8 +335,8 @@ def _predict(
 
 def _predict_most_frequent(kind: str, examples: Sequence[Any], test: Sequence[Any]) -> list[Any]:
     if kind == "tagging":
-        tag_of = most_frequent_tagger((example.tokens, example.tags) for example in examples)
-        return [[tag_of(word) for word in example.tokens] for example in test]
+        predict_tag = most_frequent_tagger((example.tokens, example.tags) for example in examples)
+        return [[predict_tag(word) for word in example.tokens] for example in test]
     labels = [example.label for example in examples]
     return [max(sorted(set(labels)), key=labels.count)] * len(test)
 

@@ -118,11 +118,11 @@ def _layer_vectors(embedder: Embedder, layer: int, sentences: Sequence[TaggedTok
 
 
 def _fit_softmax(
-    x_ND: Tensor, tags_N: Tensor, tags: int, l2: float, iterations: int
+    x_ND: Tensor, tags_N: Tensor, tag_count: int, l2: float, iterations: int
 ) -> tuple[Tensor, Tensor]:
     """Return the weights (C, D) and bias (C) of the linear softmax that minimises the loss."""
-    weight_CD = torch.zeros(tags, x_ND.shape[1], requires_grad=True)
-    bias_C = torch.zeros(tags, requires_grad=True)
+    weight_CD = torch.zeros(tag_count, x_ND.shape[1], requires_grad=True)
+    bias_C = torch.zeros(tag_count, requires_grad=True)
     optimizer = torch.optim.LBFGS(
         [weight_CD, bias_C], max_iter=iterations, line_search_fn="strong_wolfe"
     )
@@ -145,9 +145,9 @@ def _fit_softmax(
 
 def _score_most_frequent(train: Iterable[TaggedTokens], test: Iterable[TaggedTokens]) -> float:
     """Return the accuracy of predicting the most frequent tag of each word."""
-    tag_of = most_frequent_tagger(train)
+    predict_tag = most_frequent_tagger(train)
     is_right = [
-        tag_of(token) == tag
+        predict_tag(token) == tag
         for tokens, tags in test
         for token, tag in zip(tokens, tags, strict=True)
     ]

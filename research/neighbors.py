@@ -45,8 +45,8 @@ def find_neighbors(
         )
         word = tokens[position]
         is_same_word = [item.tokens[item.position].lower() == word.lower() for item in nearest]
-        share = float(np.mean(is_same_word)) if is_same_word else 0.0
-        score = nearest[0].cosine if same_word and nearest else share
+        same_word_share = float(np.mean(is_same_word)) if is_same_word else 0.0
+        score = nearest[0].cosine if same_word and nearest else same_word_share
         rows.append(Row(line, score))
         neighbor_lists[line] = {
             "in context": [item.context() for item in nearest],
@@ -81,6 +81,6 @@ def _nearest_words(words: list[str], vectors: Any, word: str, count: int) -> lis
     """Return the words nearest by cosine; none if `word` has no vector."""
     if word not in words:
         return []
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    order = np.argsort(-(unit @ unit[words.index(word)]), kind="stable")
+    unit_vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    order = np.argsort(-(unit_vectors @ unit_vectors[words.index(word)]), kind="stable")
     return [words[k] for k in order if words[k] != word][:count]

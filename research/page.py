@@ -87,14 +87,14 @@ def format_finding(finding: Finding) -> str:
 def few_table_lines(finding: Finding) -> list[str]:
     """Return the lines of a table of few labels, with a column for each way; for each number of
     examples, one line of scores in %, with their range over draws, and one of CPU seconds."""
-    by_count: dict[str, dict[str, Row]] = {}
+    rows_by_count: dict[str, dict[str, Row]] = {}
     for row in finding.rows:
         way, _, count = row.name.rpartition(", ")
-        by_count.setdefault(count, {})[way.removesuffix(", by hand")] = row
-    titles = [f"{finding.metric}, %", *next(iter(by_count.values()))]
+        rows_by_count.setdefault(count, {})[way.removesuffix(", by hand")] = row
+    titles = [f"{finding.metric}, %", *next(iter(rows_by_count.values()))]
     lines = [_format_line(titles), _format_line(["---"] * len(titles))]
-    for count, by_way in by_count.items():
-        rows = by_way.values()
+    for count, row_by_way in rows_by_count.items():
+        rows = row_by_way.values()
         best, draws = max(row.mean for row in rows), max(len(row.scores) for row in rows)
         cells = [f"{100 * row.mean:.1f}" for row in rows]
         for k, row in enumerate(rows):

@@ -123,19 +123,19 @@ def _parse_sentence(
 ) -> SenseSentence:
     tokens: list[str] = []
     occurrences = []
-    for word in element:
+    for child in element:
         start = len(tokens)
-        tokens += (word.text or "").replace("_", " ").split()
-        if word.tag == "instance" and word.get("id") in keys_by_id:
-            lemma, tag = word.get("lemma"), word.get("pos", "")
+        tokens += (child.text or "").replace("_", " ").split()
+        if child.tag == "instance" and child.get("id") in keys_by_id:
+            lemma, tag = child.get("lemma"), child.get("pos", "")
             if lemma is None or tag not in _POS_BY_TAG:
                 raise ElmoError(
-                    f"{path}: instance {word.get('id')} must have a lemma and pos "
+                    f"{path}: instance {child.get('id')} must have a lemma and pos "
                     f"{', '.join(_POS_BY_TAG)}, found {lemma!r} and {tag!r}"
                 )
-            keys = keys_by_id[str(word.get("id"))]
-            key = lemma.lower(), _POS_BY_TAG[tag]
-            occurrences.append(SenseOccurrence(start, len(tokens), key, keys))
+            keys = keys_by_id[str(child.get("id"))]
+            word = lemma.lower(), _POS_BY_TAG[tag]
+            occurrences.append(SenseOccurrence(start, len(tokens), word, keys))
     return SenseSentence(document, tuple(tokens), tuple(occurrences))
 
 
