@@ -22,8 +22,8 @@ from elmo.tasks.kinds import task_settings
 from elmo.tasks.metrics import Tally
 from elmo.tasks.settings import TaskSettings
 from pipeline.stages import task_training
+from pipeline.stages.task_training import source_digest
 from pipeline.terminal.progress import say
-from pipeline.tracking.task_runs import source_digest
 from research.finding import Finding, FindingKind, Row, command_line, mean_row
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def _train_way(
                 data,
                 task.kind,
                 settings,
-                seeds=task.seeds,
+                seeds=range(task.seeds),
                 model=task.model,
                 work=work.absolute(),
                 device=task.device,

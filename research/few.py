@@ -41,8 +41,8 @@ from elmo.tasks.metrics import main_score, tally_accuracy
 from elmo.tasks.tagging import tally_tags
 from elmo.tasks.task import Task, train_task
 from elmo.tasks.vectors import Vectors, build_sentence_store, softmax_vectors
+from pipeline.stages.task_training import source_digest
 from pipeline.terminal.progress import say
-from pipeline.tracking.task_runs import source_digest
 from research.finding import Finding, command_line, mean_row
 from research.probes import static_vectors
 

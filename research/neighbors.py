@@ -11,7 +11,7 @@ from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
 from elmo.store.neighbors import neighbors, parse_query
 from elmo.tasks.inputs import read_word_vectors
-from pipeline.tracking.task_runs import source_digest
+from pipeline.stages.task_training import source_digest
 from research.finding import Finding, Row, command_line
 
 

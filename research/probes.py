@@ -18,7 +18,7 @@ from elmo.store import model_digest
 from elmo.tasks.example_files import read_examples
 from elmo.tasks.examples import Tagged
 from elmo.tasks.inputs import read_word_vectors
-from pipeline.tracking.task_runs import source_digest
+from pipeline.stages.task_training import source_digest
 from research import layer_probe, senses
 from research.finding import Finding, Row, bootstrap_row, command_line
 

@@ -60,10 +60,10 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MLflow's database as SQLite file, without a run; copy it."""
-    from pipeline import tracking
+    from pipeline.tracking.client import check_mlflow
 
     path = tmp_path_factory.mktemp("database") / "empty.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-        tracking.check_mlflow()
+        check_mlflow()
     return path

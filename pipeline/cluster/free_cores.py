@@ -11,7 +11,7 @@ from typing import Any
 from elmo.errors import ElmoError
 
 from ..settings.cluster import Cluster
-from ..terminal.progress import say
+from ..terminal.progress import clock_time, say
 
 PAUSE_SECONDS = 1.0  # between looks at what has come
 
@@ -29,7 +29,7 @@ def hold_cores(ray: Any, cluster: Cluster, waiting: "WaitReport", *, is_own: boo
     if is_own and placeable_workers(ray, cpus=cluster.cpus, gpus=gpus) < cluster.workers:
         raise ElmoError(
             f"{waiting.label}: {cluster.workers} workers need {needs}, but there are "
-            f"{describe_resources(ray)}; lower workers or cpus"
+            f"{_describe_resources(ray)}; lower workers or cpus"
         )
     worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
     group = ray.util.placement_group([worker] * cluster.workers)
@@ -55,10 +55,13 @@ def placeable_workers(ray: Any, *, cpus: float, gpus: int) -> int:
     return count
 
 
-def describe_resources(ray: Any) -> str:
-    """Return the cores and GPUs of the living nodes as text, such as `8 cores and 2 GPUs`."""
-    total = ray.cluster_resources()
-    return f"{total.get('CPU', 0):.0f} cores and {total.get('GPU', 0):.0f} GPUs"
+def _describe_resources(ray: Any) -> str:
+    """Return the cores and GPUs of the living nodes as text."""
+    total, free = ray.cluster_resources(), ray.available_resources()
+    return (
+        f"{total.get('CPU', 0):.0f} cores and {total.get('GPU', 0):.0f} GPUs, "
+        f"{free.get('CPU', 0):.0f} and {free.get('GPU', 0):.0f} of them free"
+    )
 
 
 class WaitReport:
@@ -83,27 +86,17 @@ class WaitReport:
             self.start_time, self.last_report_time = time_now, time_now - 20
         if time_now - self.start_time > self.limit:
             raise ElmoError(
-                f"{self.label}: waited {_duration(self.limit)} for {requirement}; the cluster has "
-                f"{describe_resources(ray)}, {_list_free(ray)}; add nodes, request less, or raise "
-                "wait_minutes"
+                f"{self.label}: waited {clock_time(self.limit)} for {requirement}; the cluster has "
+                f"{_describe_resources(ray)}; add nodes, request less, or raise wait_minutes"
             )
         if time_now - self.last_report_time > 30:
             self.last_report_time = time_now
             say(
                 f"{self.label}: waiting for {requirement}: the cluster has "
-                f"{describe_resources(ray)}, {_list_free(ray)}; "
-                f"{_duration(time_now - self.start_time)} of {_duration(self.limit)}"
+                f"{_describe_resources(ray)}; "
+                f"{clock_time(time_now - self.start_time)} of {clock_time(self.limit)}"
             )
 
     def reset(self) -> None:
         """Note that the wait is over, so that the next one starts from zero."""
         self.start_time = None
-
-
-def _list_free(ray: Any) -> str:
-    free = ray.available_resources()
-    return f"{free.get('CPU', 0):.0f} and {free.get('GPU', 0):.0f} of them free"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

@@ -7,7 +7,6 @@ what of DVC's cache it names.
 
 import contextlib
 import ctypes
-import filecmp
 import json
 import os
 import re
@@ -229,12 +228,10 @@ def _prepare(home: Path, variables: dict[str, str]) -> None:
     if not (home / ".dvc").exists():
         _init(home, variables)
     for name in PROJECT_FILES:
-        source, target = PACKAGE / name, home / name
-        if not source.exists() or (target.exists() and filecmp.cmp(source, target, shallow=False)):
-            continue
-        copy = home / f".{name}.{os.getpid()}"
-        shutil.copyfile(source, copy)
-        copy.replace(target)
+        if (PACKAGE / name).exists():
+            copy = home / f".{name}.{os.getpid()}"
+            shutil.copyfile(PACKAGE / name, copy)
+            copy.replace(home / name)
 
 
 def _init(home: Path, variables: dict[str, str]) -> None:

@@ -5,9 +5,9 @@ An item whose worker dies is retried a few times, each with a line; then an erro
 This file is given Ray and imports it nowhere.
 
 Ray Data's `map_batches` with a pool of actors, or `ray.util.ActorPool` with `max_task_retries`,
-would replace about 115 of these 200 lines. But they retry without a line and without naming the
-item, and wait for cores without end; and an item of an actor whose node is lost waits for that
-actor, while others are idle.
+would replace most of `run_actors`. But they retry without a line and without naming the item, and
+wait for cores without end; and an item of an actor whose node is lost waits for that actor, while
+others are idle.
 """
 
 import time
@@ -32,107 +32,60 @@ def run_actors(
     arguments: Sequence[Any],
     work: Sequence[Any],
     cluster: Cluster,
-    retries: "RetryCount",
     progress: Progress,
+    name: Callable[[Any], str],
 ) -> Iterator[Any]:
     """Yield what actors `worker_type(*arguments)` return for the items of `work`, as they finish.
 
-    `ray` is the module `ray`, connected; `retries` counts the workers that die, `progress` the
-    results. Only actors that have started are given items, so one that can't be placed holds up
-    nothing.
+    `ray` is the module `ray`, connected; `progress` counts the results and has the work's name for
+    messages, `name(item)` is that of an item. Only actors that have started are given items, so one
+    that can't be placed holds up nothing.
     """
-    wait_report, last_check = WaitReport(retries.label, cluster), float("-inf")
-    actors = _Actors(ray, _actor_class(ray, worker_type, arguments, cluster), retries)
-    queue = deque(work)
+    wait_report, last_check = WaitReport(progress.label, cluster), float("-inf")
+    actor_class = _actor_class(ray, worker_type, arguments, cluster)
+    queue, deaths = deque(work), Counter[str]()
+    starting: dict[Any, Any] = {}  # actors by what Ray gives back once they have started
+    busy: dict[Any, tuple[Any, Any]] = {}  # the actor and its item, by its result
     try:
-        while queue or actors.busy:
+        while queue or busy:
             if time.monotonic() - last_check > SIZE_CHECK_SECONDS:
-                last_check, actor_limit = time.monotonic(), _actor_limit(ray, cluster)
-            while len(actors) < min(actor_limit, len(queue) + len(actors.busy)):
-                actors.start()
-            while queue and actors.idle:
-                actors.assign(queue.popleft())
-            references = actors.wait_any()
-            if not references and not actors.busy:
+                last_check = time.monotonic()
+                # At least 1, so that an autoscaler sees that a core is needed.
+                capacity = placeable_workers(ray, cpus=1, gpus=int(cluster.gpu))
+                actor_limit = cluster.actors or max(1, capacity)
+            for _ in range(len(starting), min(actor_limit - len(busy), len(queue))):
+                actor = actor_class.remote()
+                starting[actor.start.remote()] = actor
+            references = ray.wait([*busy, *starting], num_returns=1, timeout=PAUSE_SECONDS)[0]
+            if not references and not busy:
                 wait_report.report_missing("a core" + " and a GPU" * cluster.gpu, ray)
             for reference in references:
                 wait_report.reset()
-                if reference in actors.starting:
-                    actors.add_started(reference)
-                    continue
-                item = actors.busy[reference][1]
+                has_item = reference in busy
+                actor, item = busy.pop(reference, None) or (starting.pop(reference), None)
                 try:
-                    result = actors.result(reference)
-                except _loss_errors(ray):  # counted
-                    queue.appendleft(item)
+                    result = get_result(ray, reference)
+                except _loss_errors(ray) as error:
+                    ray.kill(actor)
+                    queue.extendleft([item] * has_item)
+                    item_name = name(item)[:200] if has_item else "a worker that was starting"
+                    _count_death(deaths, progress.label, item_name, error)
                     continue
-                progress.advance()
-                yield result
+                if queue:
+                    next_item = queue.popleft()
+                    busy[actor.call.remote(next_item)] = actor, next_item
+                else:
+                    ray.kill(actor)
+                if has_item:
+                    progress.advance()
+                    yield result
     except Exception:
-        actors.finish()
+        if busy:  # one that fails after Ray has shut down prints a complaint
+            ray.wait(list(busy), num_returns=len(busy), timeout=5)
         raise
     finally:
-        actors.kill()
-
-
-class _Actors:
-    """Actors that are starting, idle, or busy with an item."""
-
-    def __init__(self, ray: Any, actor_class: Any, retries: "RetryCount") -> None:
-        self.ray, self.actor_class, self.retries = ray, actor_class, retries
-        self.starting: dict[Any, Any] = {}  # by what Ray gives back once they have started
-        self.idle: list[Any] = []
-        self.busy: dict[Any, tuple[Any, Any]] = {}  # the actor and its item, by its result
-
-    def __len__(self) -> int:
-        return len(self.starting) + len(self.idle) + len(self.busy)
-
-    def start(self) -> None:
-        """Start another actor."""
-        actor = self.actor_class.remote()
-        self.starting[actor.start.remote()] = actor
-
-    def assign(self, item: Any) -> None:
-        """Assign an item to an idle actor."""
-        actor = self.idle.pop()
-        self.busy[actor.call.remote(item)] = (actor, item)
-
-    def wait_any(self) -> list[Any]:
-        """Return the references that are ready: of actors that started, or of finished items."""
-        references = [*self.busy, *self.starting]
-        finished: list[Any] = self.ray.wait(references, num_returns=1, timeout=PAUSE_SECONDS)[0]
-        return finished
-
-    def add_started(self, reference: Any) -> None:
-        """Add an actor whose start has ended to the idle ones, or count it as lost."""
-        actor = self.starting.pop(reference)
-        try:
-            get_result(self.ray, reference)
-            self.idle.append(actor)
-        except _loss_errors(self.ray) as error:
-            self.retries.count(None, error)
-
-    def result(self, reference: Any) -> Any:
-        """Return the result of an item; where its actor was lost, count that and raise."""
-        actor, item = self.busy.pop(reference)
-        try:
-            result = get_result(self.ray, reference)
-        except _loss_errors(self.ray) as error:
-            self.ray.kill(actor)
-            self.retries.count(item, error)
-            raise
-        self.idle.append(actor)
-        return result
-
-    def finish(self) -> None:
-        """Wait for busy actors: one that fails after Ray has shut down prints a complaint."""
-        if self.busy:
-            self.ray.wait(list(self.busy), num_returns=len(self.busy), timeout=5)
-
-    def kill(self) -> None:
-        """Kill all actors, which frees their cores and GPUs."""
-        for actor in [*self.starting.values(), *self.idle, *(a for a, _ in self.busy.values())]:
-            self.ray.kill(actor)
+        for actor in [*starting.values(), *(actor for actor, _ in busy.values())]:
+            ray.kill(actor)
 
 
 def get_result(ray: Any, reference: Any) -> Any:
@@ -143,39 +96,19 @@ def get_result(ray: Any, reference: Any) -> Any:
         raise error.cause if isinstance(error.cause, Exception) else error from None
 
 
-def _actor_limit(ray: Any, cluster: Cluster) -> int:
-    """Return how many actors may work at a time: the setting, or as many as fit on the cluster.
+def _count_death(deaths: Counter[str], label: str, name: str, error: Exception) -> None:
+    """Count and print that a worker of the item `name` died, by `error`, which Ray raised.
 
-    It is at least 1, so that an autoscaler sees that a core is needed.
+    Raises `Damaged`, naming the item, after `RETRIES` retries.
     """
-    return cluster.actors or max(1, placeable_workers(ray, cpus=1, gpus=int(cluster.gpu)))
-
-
-class RetryCount:
-    """A count of the deaths of each item's worker; an item that has too many is an error.
-
-    In messages `label` is the work's name, and `name(item)` that of an item.
-    """
-
-    def __init__(self, label: str, name: Callable[[Any], str]) -> None:
-        self.label, self.name = label, name
-        self.deaths: Counter[str] = Counter()
-
-    def count(self, item: Any, error: Exception) -> None:
-        """Count and print that the worker of `item` died; None is a worker that had none yet.
-
-        `error` is what Ray raised. Raises `Damaged`, naming the item, after `RETRIES` retries.
-        """
-        name = "a worker that was starting" if item is None else self.name(item)[:200]
-        self.deaths[name] += 1
-        times = self.deaths[name]
-        cause = type(error).__name__
-        if times > RETRIES:
-            raise Damaged(
-                f"{self.label}: {name} crashed its worker {times} times ({cause}); check whether "
-                "it is damaged or the workers are out of memory"
-            ) from None
-        say(f"{self.label}: {name}: its worker died ({cause}); retry {times} of {RETRIES}")
+    deaths[name] += 1
+    times, cause = deaths[name], type(error).__name__
+    if times > RETRIES:
+        raise Damaged(
+            f"{label}: {name} crashed its worker {times} times ({cause}); check whether it is "
+            "damaged or the workers are out of memory"
+        ) from None
+    say(f"{label}: {name}: its worker died ({cause}); retry {times} of {RETRIES}")
 
 
 def _actor_class(

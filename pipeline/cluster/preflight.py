@@ -24,28 +24,28 @@ CACHE_SECONDS = 40.0  # for this long, a network file system may hide another no
 _IMAGE_ADVICE = "use one image for all"
 
 
-def check_nodes(ray: Any, folders: Sequence[Location], *, timeout: float = ANSWER_SECONDS) -> int:
-    """Check each node of a cluster; return how many were checked, 0 if there is only one.
+def check_nodes(ray: Any, folders: Sequence[Location]) -> None:
+    """Raise `ElmoError` with every problem of a cluster's nodes, and the nodes that have it.
 
-    Raises `ElmoError` with every problem and the nodes that have it. Each node must see those of
-    `folders` that are local, and answer in `timeout` seconds. If the cluster has one node, that is
-    this machine, and no check is made.
+    Each node must see those of `folders` that are local, and answer in `ANSWER_SECONDS`. If the
+    cluster has one node, that is this machine, and no check is made.
     """
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if len(nodes) < 2:
+        return
     packages = {name: package_version(name) for name in PACKAGES}
-    nodes = _worker_nodes(ray)
-    with write_markers(folders) as marker_by_folder:
-        problems = _check_all(ray, nodes, (packages, code_digest(), marker_by_folder), timeout)
     nodes_by_cause: dict[str, list[str]] = {}
-    for node, cause in problems:
-        nodes_by_cause.setdefault(cause, []).append(node)
+    with write_markers(folders) as marker_by_folder:
+        arguments = packages, code_digest(), marker_by_folder
+        for node, cause in _find_problems(ray, nodes, arguments):
+            nodes_by_cause.setdefault(cause, []).append(node)
     if nodes_by_cause:
         raise ElmoError(
             "; ".join(
-                f"node{'s' * (len(node_names) > 1)} {', '.join(node_names)}: {cause}"
-                for cause, node_names in nodes_by_cause.items()
+                f"node{'s' * (len(names) > 1)} {', '.join(names)}: {cause}"
+                for cause, names in nodes_by_cause.items()
             )
         )
-    return len(nodes)
 
 
 def check_node(
@@ -63,11 +63,8 @@ def check_node(
     problems = []
     for name, version in packages.items():
         if (installed_version := package_version(name)) != version:
-            note = (
-                f"{installed_version}, and the driver has {version}"
-                if installed_version
-                else "is not installed"
-            )
+            note = f"{installed_version}, and the driver has {version}"
+            note = note if installed_version else "is not installed"
             problems.append(f"{name} {note}; {_IMAGE_ADVICE}")
     if code_digest() != expected_digest:
         problems.append(
@@ -85,46 +82,36 @@ def check_node(
     return problems
 
 
-def _worker_nodes(ray: Any) -> list[dict[str, Any]]:
-    """Return the living nodes that offer CPUs or GPUs, as head nodes often do not; none if this
-    machine is the only node."""
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    if len(nodes) < 2:
-        return []
-    return [node for node in nodes if node["Resources"].keys() & {"CPU", "GPU"}]
+def _find_problems(
+    ray: Any, nodes: Sequence[dict[str, Any]], arguments: tuple[Any, ...]
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with nodes, each after its name; the check runs on all at once.
 
-
-def _check_all(
-    ray: Any, nodes: Sequence[dict[str, Any]], arguments: tuple[Any, ...], timeout: float
-) -> list[tuple[str, str]]:
-    """Return what is wrong with each node; the check runs on all at once.
-
-    If the process of a check is lost, Ray repeats the check. A lost node is left out.
+    Nodes without CPUs and GPUs, as head nodes often are, do no work and are not asked. If the
+    process of a check is lost, Ray repeats the check. A lost node is left out.
     """
     node_affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     remote_check = ray.remote(num_cpus=0, max_retries=4)(check_node)
     name_by_reference = {}
     for node in nodes:
-        strategy = node_affinity(node["NodeID"], soft=False)
-        name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-        name_by_reference[remote_check.options(scheduling_strategy=strategy).remote(*arguments)] = (
-            name
-        )
-    if name_by_reference:
-        ray.wait(list(name_by_reference), num_returns=len(name_by_reference), timeout=timeout)
-    problems = []
+        if node["Resources"].keys() & {"CPU", "GPU"}:
+            check = remote_check.options(
+                scheduling_strategy=node_affinity(node["NodeID"], soft=False)
+            )
+            name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+            name_by_reference[check.remote(*arguments)] = name
+    deadline = time.monotonic() + ANSWER_SECONDS
     for reference, name in name_by_reference.items():
         try:
-            problems += [(name, cause) for cause in ray.get(reference, timeout=0)]
+            causes = ray.get(reference, timeout=max(0.0, deadline - time.monotonic()))
         except ray.exceptions.GetTimeoutError:
-            problems.append((name, f"did not answer in {timeout:.0f} s"))
+            causes = [f"did not answer in {ANSWER_SECONDS:.0f} s"]
         except ray.exceptions.RayTaskError as error:  # it can't import the code, for instance
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            cause = (lines or [type(error).__name__])[-1][:300]
-            problems.append((name, f"{cause}; send the code (elmo submit) or mount it"))
+            cause = str(error).strip().splitlines()[-1].strip()[:300]
+            causes = [f"{cause}; send the code (elmo submit) or mount it"]
         except ray.exceptions.RayError:
             continue
-    return problems
+        yield from ((name, cause) for cause in causes)
 
 
 @contextmanager

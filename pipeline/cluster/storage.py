@@ -12,13 +12,13 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from elmo.errors import BadSettings, Damaged, ElmoError, NotFound
+from elmo.errors import Damaged, ElmoError, NotFound
 from elmo.io.folders import check_folder, new_folder
 from elmo.io.location import Location, in_parallel
 from elmo.io.records import digest, json_bytes, read_record
@@ -102,14 +102,6 @@ def resolve_input(folder: Location, url: str | None = None) -> Location:
     return files_folder(url, name, output)
 
 
-def resolve_inputs(arguments: Mapping[str, Any], names: Iterable[str], url: str) -> dict[str, Any]:
-    """Return arguments in which the folders `names` of the project are where their data are."""
-    return {
-        name: resolve_input(folder, url) if name in names and folder is not None else folder
-        for name, folder in arguments.items()
-    }
-
-
 def resolve_work(work: Any, url: str) -> Any:
     """Return where a stage keeps its work in progress: at the URL, if there is one."""
     name = _path_below_url(work, url)
@@ -152,10 +144,8 @@ def published_location(out: Location, url: str | None = None) -> Location:
     if not url or not out.url.startswith(f"{url}/"):
         return out
     name = _published_name(out, url)
-    output = read_output(url, name)
-    if output is None or not _has_all_files(url, name, output):
-        return out
-    return files_folder(url, name, output)
+    output = _read_whole_output(url, name)
+    return out if output is None else files_folder(url, name, output)
 
 
 def publish_output(out: Any, data_folder: Any, url: str) -> None:
@@ -171,9 +161,8 @@ def publish_output(out: Any, data_folder: Any, url: str) -> None:
     record = Output(data_folder.folder_name, data_folder.tree())
     folder_at_url, file = _folder_at_url(url, name), f"{Path(name).name}.json"
     while not folder_at_url.create(file, json_bytes(msgspec.to_builtins(record), source=name)):
-        existing = read_output(url, name)
-        if existing is not None and _has_all_files(url, name, existing):
-            record = existing
+        if (whole_output := _read_whole_output(url, name)) is not None:
+            record = whole_output
             break
         folder_at_url.delete(file)  # it has lost files
     files = folder_at_url / record.folder
@@ -207,8 +196,8 @@ def delete_lost_pointers(url: str) -> list[str]:
     outputs is there, since the URL may be another's, or where a folder has other files too.
     """
     pointers = find_pointers()
-    states = in_parallel(lambda item: _is_published_whole(url, item.folder), pointers.values())
-    folders = [folder for folder, is_whole in zip(pointers, states, strict=True) if not is_whole]
+    outputs = in_parallel(lambda item: _read_whole_output(url, item.folder), pointers.values())
+    folders = [folder for folder, output in zip(pointers, outputs, strict=True) if output is None]
     if len(folders) == len(pointers) > 1:
         raise ElmoError(
             f"{url}: has none of this project's {len(folders)} outputs; correct the setting "
@@ -259,15 +248,12 @@ def check_result_paths(names: Iterable[str]) -> None:
             raise ElmoError(f"{name[:200]!r}: is not the name of a result; nothing was written")
 
 
-def _is_published_whole(url: str, name: str) -> bool:
+def _read_whole_output(url: str, name: str) -> Output | None:
+    """Return the output `name`, if it is at the URL with all its files and their sizes."""
     output = read_output(url, name)
-    return output is not None and _has_all_files(url, name, output)
-
-
-def _has_all_files(url: str, name: str, output: Output) -> bool:
-    """Tell whether all files of an output are at the URL, with their sizes; one listing."""
-    sizes = files_folder(url, name, output).tree()
-    return all(sizes.get(file) == size for file, size in output.sizes.items())
+    sizes = files_folder(url, name, output).tree() if output is not None else {}
+    is_whole = output is not None and output.sizes.items() <= sizes.items()
+    return output if is_whole else None
 
 
 def _is_published(folder_at_url: Location, folder: str) -> bool:
@@ -323,10 +309,7 @@ def project_id() -> str:
     if not work.exists(PROJECT_ID):
         _WORK.mkdir(exist_ok=True)
         work.create(PROJECT_ID, secrets.token_hex(8).encode())
-    content = work.read(PROJECT_ID).decode(errors="replace")
-    if re.fullmatch("[0-9a-f]{16}", content) is None:
-        raise BadSettings(f"{_WORK / PROJECT_ID}: is not a project id; delete it to start again")
-    return content
+    return work.read(PROJECT_ID).decode()
 
 
 def _path_below_url(folder: Any, url: str) -> str:

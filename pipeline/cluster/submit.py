@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import elmo
-from elmo.errors import ElmoError, NotFound, reason_of
+from elmo.errors import ElmoError, NotFound, first_line, reason_of
 
 from .. import PACKAGE
 from ..settings import cluster as cluster_settings
@@ -119,7 +119,14 @@ def submit(
             client.submit_job(
                 entrypoint=shlex.join(["exec", "python", "elmo_job.py", folder or "-", *program]),
                 submission_id=job,
-                runtime_env=_runtime_env(package),
+                runtime_env={
+                    "working_dir": str(package),
+                    "env_vars": {
+                        "RAY_JOB_STOP_SIGNAL": "SIGINT",  # DVC waits for its stage on this one
+                        "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
+                    },
+                    "worker_process_setup_hook": "elmo_job.set_environment",
+                },
                 metadata=metadata,
             )
     server = without_credentials(client.get_address())
@@ -177,19 +184,6 @@ def pack(package: Path, variables: dict[str, str], *, params: Path, state: bool 
             shutil.copyfile(path, package / on_cluster.STATE / name)
 
 
-def _runtime_env(package: Path) -> dict[str, Any]:
-    """Return what Ray sets up for the job; a stop leaves it time to save a checkpoint."""
-    variables = {
-        "RAY_JOB_STOP_SIGNAL": "SIGINT",  # DVC waits for its stage on this one
-        "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
-    }
-    return {
-        "working_dir": str(package),
-        "env_vars": variables,
-        "worker_process_setup_hook": "elmo_job.set_environment",
-    }
-
-
 def connect(address: str | None) -> Any:
     """Return a client of the Jobs API at `address`.
 
@@ -242,12 +236,7 @@ def catch_ray_errors(address: str, *, advice: str = "; check --address") -> Iter
     except OSError as error:  # those of requests are
         raise ElmoError(f"no Ray Jobs API answers at {api}: {reason_of(error)}{advice}") from None
     except (RuntimeError, ValueError) as error:  # as Ray raises them
-        raise ElmoError(f"the Ray Jobs API at {api}: {_shorten(error)}{advice}") from None
-
-
-def _shorten(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) < 400 else text[:400] + "…"
+        raise ElmoError(f"the Ray Jobs API at {api}: {first_line(error)}{advice}") from None
 
 
 def list_commands(client: Any, job: str) -> list[str]:
@@ -276,7 +265,7 @@ def follow_log(client: Any, job: str) -> int:
     if status == "SUCCEEDED":
         return 0
     if info.driver_exit_code is None and info.message and status == "FAILED":
-        print(f"error: {_shorten(RuntimeError(info.message))}", file=sys.stderr)
+        print(f"error: {first_line(RuntimeError(info.message))}", file=sys.stderr)
     code = info.driver_exit_code or 1
     print(f"{job}: {status}, exit code {code}", file=sys.stderr, flush=True)
     return int(code)

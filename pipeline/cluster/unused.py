@@ -50,10 +50,17 @@ def find_unused(url: str) -> Unused:
     ]
     for name, data in zip(marks, in_parallel(Location(url).read, marks), strict=True):
         names.add(parse_record(data, storage.Pointer, source=f"{url}/{name}").folder)
-    digests = {digest for lock in locks for digest in _folders_of(lock)}
+    entries = [entry for lock in locks for entry in results.parse_lock(lock).values()]
+    outs = {str(out.get("md5", "")) for entry in entries for out in results.list_outs(entry)}
+    digests = {digest for digest in outs if digest.endswith(".dir")}
     pointer_names = [_pointed_to(digest, projects) for digest in digests]
     names |= {name for name in pointer_names if name}
-    in_progress = set(_find_outputs_in_progress(url, tree))
+    record_file = re.compile(rf"{storage.UNFINISHED}/[^/]+/{storage.UNFINISHED_RECORDS}/(.+)\.json")
+    in_progress = {
+        (match[1], Location(url).read_record(name, storage.UnfinishedOutput).folder)
+        for name in tree
+        if (match := record_file.fullmatch(name))
+    }
     unused = {}
     for name, output in outputs.items():
         place = name.rpartition("/")[0]
@@ -99,14 +106,6 @@ def _outputs(url: str, tree: dict[str, int]) -> Iterator[tuple[str, storage.Outp
             yield name, output
 
 
-def _find_outputs_in_progress(url: str, tree: dict[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield the name and folder of each output in progress."""
-    record_file = re.compile(rf"{storage.UNFINISHED}/[^/]+/{storage.UNFINISHED_RECORDS}/(.+)\.json")
-    for name in tree:
-        if match := record_file.fullmatch(name):
-            yield match[1], Location(url).read_record(name, storage.UnfinishedOutput).folder
-
-
 def _projects() -> Iterator[Path]:
     """Yield this project's folder in each worktree of the repository and in DVC's experiments."""
     subfolder = _git("rev-parse", "--show-prefix").decode().strip()
@@ -135,23 +134,16 @@ def _read_git_locks() -> set[bytes]:
     return locks
 
 
-def _folders_of(lock: bytes) -> set[str]:
-    """Return the digests of the folders among the outputs that a `dvc.lock` names."""
-    outs = [out for entry in results.parse_lock(lock).values() for out in results.list_outs(entry)]
-    return {str(out["md5"]) for out in outs if str(out.get("md5", "")).endswith(".dir")}
-
-
 def _pointed_to(digest: str, projects: Iterable[Path]) -> str | None:
     """Return what a folder of DVC's caches points to: empty where it is no pointer, None where
     neither this project's cache nor those of the others have it."""
     for project in (None, *projects):
         files = results.files_of_folder(digest, project)
-        if files is not None and POINTER_FILE not in files:
+        if files is None:
+            continue
+        if POINTER_FILE not in files:
             return ""
-        if (
-            files is not None
-            and (file := results.cache_path(files[POINTER_FILE], project)).is_file()
-        ):
+        if (file := results.cache_path(files[POINTER_FILE], project)).is_file():
             return parse_record(file.read_bytes(), storage.Pointer, source=str(file)).folder
     return None
 

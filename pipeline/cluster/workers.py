@@ -46,10 +46,6 @@ _LOCAL_SETTINGS = {  # for Ray Train; a cluster has Ray's own, for many workers 
 }
 _THREAD_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how threads wait for each other
 SAME_STOP_SECONDS = 3.0  # Ray signals every process of a job, and `elmo run` passes its signal on
-NO_WORKERS = (
-    "workers is 0; to train on a cluster, set workers in cluster.yaml to 1 or more, or "
-    "ELMO_WORKERS (elmo submit --env ELMO_WORKERS=1)"
-)
 
 
 @contextmanager
@@ -87,19 +83,6 @@ def session() -> Iterator[Any]:
         ray.shutdown()
 
 
-@contextmanager
-def checked_nodes(folders: Sequence[Location]) -> Iterator[None]:
-    """Connect to Ray for the block, once each node is known to reach these folders.
-
-    Raises `ElmoError` with what nodes lack.
-    """
-    from . import preflight
-
-    with session() as ray:
-        preflight.check_nodes(ray, folders)
-        yield
-
-
 def map_tasks(
     function: Callable[[Item], Result],
     items: Iterable[Item],
@@ -114,11 +97,15 @@ def map_tasks(
     longer than starting Ray. An exception of `function` is raised as it is. Messages call the work
     `label`, and an item `name(item)`.
     """
+
+    def make_actor() -> Callable[[tuple[int, Item]], tuple[int, Result]]:
+        return lambda numbered_item: (numbered_item[0], function(numbered_item[1]))
+
     results: dict[int, Result] = {}
     next_number = 0
     for number, result in map_actors(
-        _NumberedCall,
-        [function],
+        make_actor,
+        [],
         enumerate(items),
         cluster=replace(cluster, gpu=False),
         label=label,
@@ -164,17 +151,6 @@ def _call_in(
     return function(*arguments)
 
 
-class _NumberedCall:
-    """An actor that calls a function, and gives back the number of the item with the result."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
-
-    def __call__(self, numbered_item: tuple[int, Any]) -> tuple[int, Any]:
-        number, item = numbered_item
-        return number, self.function(item)
-
-
 def map_actors(
     make_actor: Callable[..., Any],
     arguments: Sequence[Any],
@@ -208,9 +184,8 @@ def map_actors(
             )
         if not work:
             return
-        retries = pool.RetryCount(label, name)
         with session() as ray:
-            yield from pool.run_actors(ray, make_actor, arguments, work, cluster, retries, progress)
+            yield from pool.run_actors(ray, make_actor, arguments, work, cluster, progress, name)
 
 
 def fit(
@@ -232,7 +207,11 @@ def fit(
     `label`, Ray's dashboard `name`.
     """
     if has_cluster() and cluster.workers == 0:
-        raise ElmoError(f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']} and {NO_WORKERS}")
+        raise ElmoError(
+            f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']} and workers is 0; to train on a cluster, "
+            "set workers in cluster.yaml to 1 or more, or ELMO_WORKERS (elmo submit --env "
+            "ELMO_WORKERS=1)"
+        )
     if cluster.workers == 0:
         return loop(config, 0, 1, choose_device(cluster))
     _set_ray_defaults()
@@ -259,7 +238,7 @@ def fit(
 
     def train() -> Any:
         trainer = TorchTrainer(
-            _WorkerLoop(loop, config, gpu=cluster.gpu),
+            _worker_loop(loop, config, gpu=cluster.gpu),
             torch_config=TorchConfig(backend="nccl" if cluster.gpu else "gloo"),
             scaling_config=scaling_config,
             run_config=run_config,
@@ -364,59 +343,50 @@ def _call_stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result
 
 
 def _start_ray(ray: Any, options: dict[str, Any]) -> None:
-    """Start or reach Ray. On a busy machine its processes may be too slow the first time."""
-    if (address := os.environ.get("RAY_ADDRESS", "")).startswith("http"):
+    """Start or reach Ray; an error is one line that says what to do."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address.startswith("http"):
         raise ElmoError(
             f"RAY_ADDRESS {address}: is the address of a Jobs API, which only elmo submit uses; "
             "set Ray's own, such as HEAD:6379"
         )
-    show_activity("waiting for Ray to start" if not has_cluster() else "waiting for Ray's head")
-    for is_last in (False, True):
-        try:
-            ray.init(**options)
-            show_activity("")
-            return
-        except Exception as error:
-            ray.shutdown()
-            reason = first_line(error)
-            if has_cluster():
-                raise ElmoError(
-                    f"RAY_ADDRESS {os.environ['RAY_ADDRESS']}: no Ray cluster answers there "
-                    f"({reason}); start it, or unset RAY_ADDRESS to work on this machine"
-                ) from None
-            if is_last:
-                raise ElmoError(
-                    f"Ray failed twice to start on this machine ({reason}); free cores, memory and "
-                    "space in /tmp, then run the same command again"
-                ) from None
-            say("Ray did not start in time; trying once more")
+    show_activity("waiting for Ray's head" if address else "waiting for Ray to start")
+    try:
+        ray.init(**options)
+    except Exception as error:
+        ray.shutdown()
+        reason = first_line(error)
+        if address:
+            raise ElmoError(
+                f"RAY_ADDRESS {address}: no Ray cluster answers there ({reason}); start it, or "
+                "unset RAY_ADDRESS to work on this machine"
+            ) from None
+        raise ElmoError(
+            f"Ray did not start on this machine ({reason}); free cores, memory and space in /tmp, "
+            "then run the same command again"
+        ) from None
+    show_activity("")
 
 
-class _WorkerLoop:
-    """The function that a worker runs: the loop, told which worker it is.
+def _worker_loop(
+    loop: Callable[[dict[str, Any], int, int, str], Any], config: dict[str, Any], *, gpu: bool
+) -> Callable[[], Any]:
+    """Return the function that a worker runs: the loop, told which worker it is.
 
     The config travels in it: Ray Train shows and keeps what it is given as `train_loop_config`, and
     an address in the config may hold a login.
     """
 
-    def __init__(
-        self,
-        loop: Callable[[dict[str, Any], int, int, str], Any],
-        config: dict[str, Any],
-        *,
-        gpu: bool,
-    ) -> None:
-        self.loop, self.config, self.gpu = loop, config, gpu
-        self.__name__ = loop.__name__
-
-    def __call__(self) -> Any:
+    def run() -> Any:
         from ray import train
         from ray.train.torch import get_device
 
         keep_freed_memory()
         context = train.get_context()
-        device = str(get_device()) if self.gpu else "cpu"
-        return self.loop(self.config, context.get_world_rank(), context.get_world_size(), device)
+        device = str(get_device()) if gpu else "cpu"
+        return loop(config, context.get_world_rank(), context.get_world_size(), device)
+
+    return run
 
 
 def _should_begin_here(work: Sequence[Any], cluster: Cluster) -> bool:

@@ -9,6 +9,7 @@ from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
 
 from .options import (
+    DTYPE,
     HDF5,
     INPUT_FOLDER,
     NEW_FILE,
@@ -149,13 +150,7 @@ def package(
 @click.command()
 @click.argument("store", type=INPUT_FOLDER)
 @click.argument("out", type=NEW_FILE)
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "float16"]),
-    default="float32",
-    show_default=True,
-    help="The number type of the vectors.",
-)
+@DTYPE
 @OVERWRITE
 def dump(store: "Location", out: Path, dtype: Any, overwrite: bool) -> None:
     """Export STORE for other tools, as the Parquet table OUT with one row per token.

@@ -2,12 +2,14 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
 from .options import JSON, PARAMS
+
+_print = partial(click.echo, err=True)
 
 
 @click.command()
@@ -52,7 +54,11 @@ def submit(
         params=params_file,
         say=_print,
     )
-    code = _follow_job(client, job_id)
+    try:
+        code = cluster_jobs.follow_log(client, job_id)
+    except KeyboardInterrupt:
+        _print("\n".join([f"\n{job_id} continues:", *cluster_jobs.list_commands(client, job_id)]))
+        sys.exit(130)
     url = storage.storage_url()
     if code == 0 and command is None and url and folder in (None, url):
         from ..cluster import results
@@ -94,18 +100,3 @@ def unused(remove: bool, as_json: bool) -> None:
             f"{report.unknown_count} outputs of commits are not in DVC's cache "
             "and may be among these"
         )
-
-
-def _follow_job(client: Any, job_id: str) -> int:
-    """Print a job's log until it ends; return its exit code."""
-    from ..cluster import submit as cluster_jobs
-
-    try:
-        return cluster_jobs.follow_log(client, job_id)
-    except KeyboardInterrupt:
-        _print("\n".join([f"\n{job_id} continues:", *cluster_jobs.list_commands(client, job_id)]))
-        sys.exit(130)
-
-
-def _print(line: str) -> None:
-    click.echo(line, err=True)

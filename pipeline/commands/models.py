@@ -4,22 +4,24 @@ What loads torch is imported in the command that needs it: `elmo --help` does wi
 """
 
 import json
-import os
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 import click
 
-from elmo.errors import ElmoError, not_utf8_error
+from elmo.errors import ElmoError
 from elmo.settings import MAX_LINE_BYTES, MAX_TOKENS
 
 from ..report.phrases import unknown_words_remark
 from ..terminal.progress import Progress
 from .options import (
     DEVICE,
+    DTYPE,
     JSON,
     NEW_FILE,
     NPZ,
@@ -70,13 +72,7 @@ COLUMN = click.option(
     show_default=True,
     help="The layers to write: all, or numbers such as 0,2.",
 )
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "float16"]),
-    default="float32",
-    show_default=True,
-    help="The number type of the file.",
-)
+@DTYPE
 @click.option(
     "--precision",
     type=click.Choice(["auto", "float32", "bfloat16"]),
@@ -108,7 +104,12 @@ def embed(
     \b
     Example: elmo embed models/finetune --input text.txt --output vectors.npz
     """
-    from elmo.io.atomic import check_absent
+    import zipfile
+
+    import numpy as np
+
+    from elmo.io.atomic import check_absent, new_file_if_absent
+    from elmo.model.batches import Carry
     from elmo.model.embedder import Embedder
 
     from ..settings.precision import choose_precision
@@ -125,50 +126,24 @@ def embed(
         embedder = Embedder.load(model, device=device, precision=compute_precision)
         layer_numbers = _parse_layers(layers, embedder)
         tokenize = None if pretokenized else embedder.model.text_tokenizer()
-        progress = Progress("embed", _kilobytes(getattr(source, "name", "-")), unit="kB")
-        lines = _read_lines(
-            source, tokenize, column=column, max_tokens=MAX_TOKENS, progress=progress
-        )
-        with progress:
-            count = _write_vectors(
-                out, embedder, lines, batch_size, layers=layer_numbers, state=state, dtype=dtype
-            )
+        lines = _read_lines(source, tokenize, column=column, max_tokens=MAX_TOKENS)
+        carry: Carry | Literal["reset"] = "reset"
+        if state == "carry":
+            carry = Carry()
+            lines = ([[token for tokens in line for token in tokens]] for line in lines)
+        arrays = embedder.embed_stream(lines, batch_size, layers=layer_numbers, state=carry)
+        count = 0
+        with (
+            Progress("embed", None, unit="lines") as progress,
+            new_file_if_absent(out) as path,
+            zipfile.ZipFile(path, "w", allowZip64=True) as archive,
+        ):
+            for count, vectors in enumerate(arrays, 1):
+                name = zipfile.ZipInfo(f"{count - 1}.npy")
+                with archive.open(name, "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(cast(BinaryIO, entry), vectors.astype(dtype))
+                progress.advance()
     print_done(f"embed: {count:,} lines in {output}")
-
-
-def _write_vectors(
-    out: Path,
-    embedder: "Embedder",
-    lines: Iterator[LineSentences],
-    batch_size: int,
-    *,
-    layers: list[int],
-    state: str,
-    dtype: str,
-) -> int:
-    """Write an array for each line; return how many.
-
-    Where the model's tokenizer cuts a line into sentences each is read alone, and their tokens
-    stand end to end.
-    """
-    import zipfile
-
-    import numpy as np
-
-    from elmo.io.atomic import new_file_if_absent
-    from elmo.model.batches import Carry
-
-    carry: Carry | Literal["reset"] = "reset"
-    if state == "carry":
-        carry = Carry()
-        lines = ([[token for tokens in line for token in tokens]] for line in lines)
-    count = 0
-    with new_file_if_absent(out) as path, zipfile.ZipFile(path, "w", allowZip64=True) as archive:
-        for vectors in embedder.embed_stream(lines, batch_size, layers=layers, state=carry):
-            with archive.open(zipfile.ZipInfo(f"{count}.npy"), "w", force_zip64=True) as entry:
-                np.lib.format.write_array(cast(BinaryIO, entry), vectors.astype(dtype))
-            count += 1
-    return count
 
 
 def _parse_layers(layers: str, embedder: "Embedder") -> list[int]:
@@ -241,25 +216,12 @@ def perplexity(
     )
 
 
-def _kilobytes(name: str) -> float | None:
-    """Return the size of a file of plain text; None for a pipe, records and what is compressed."""
-    from elmo.io.text_files import COMPRESSIONS
-
-    from ..text.formats import BY_ENDING
-
-    ending = Path(name).suffix.lower()
-    if ending in COMPRESSIONS or BY_ENDING.get(ending, "text") != "text":
-        return None
-    return os.path.getsize(name) / 1000 if os.path.isfile(name) else None
-
-
 def _read_lines(
     source: BinaryIO,
     tokenize: "TextTokenizer | None",
     *,
     column: str,
     max_tokens: int,
-    progress: Progress | None = None,
 ) -> Iterator[LineSentences]:
     """The sentences of each line or record, those of tokens between spaces without `tokenize`.
 
@@ -268,8 +230,6 @@ def _read_lines(
     name = getattr(source, "name", "-")
     token_count = 0
     for number, text in _read_texts(source, name, column):
-        if progress is not None:
-            progress.advance((len(text.encode()) + 1) / 1000)  # and the end of the line
         if tokenize is None:
             lines = (line.removesuffix("\r") for line in text.split("\n"))
             sentences = [[t for t in line.split(" ") if t] for line in lines]
@@ -287,32 +247,18 @@ def _read_lines(
 
 
 def _read_texts(source: BinaryIO, name: str, column: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines or records of a file, or the lines of a pipe."""
-    if os.path.isfile(name):
-        from ..text.text_blocks import read_texts
+    """Yield the lines or records of a file, or the lines of a pipe, which is copied first."""
+    from ..text.text_blocks import read_texts
 
+    with NamedTemporaryFile() as copy:
+        path = Path(name)
+        if not path.is_file():
+            shutil.copyfileobj(source, copy)
+            copy.flush()
+            path = Path(copy.name)
         try:
-            yield from read_texts(Path(name), column)
+            yield from read_texts(path, column)
         except ElmoError as error:
-            message = str(error).replace("set corpus.column", "pass --column")
+            message = str(error).replace(str(path), name)
+            message = message.replace("set corpus.column", "pass --column")
             raise ElmoError(message.replace("corpus.column", "--column")) from None
-        return
-    from ..text.other_formats import check_plain_text
-
-    number = 0
-    while line := source.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        if len(line) > MAX_LINE_BYTES:
-            raise ElmoError(
-                f"{name}:{number}: the line has more than {MAX_LINE_BYTES:,} bytes; write one "
-                "sentence per line"
-            )
-        if number == 1:
-            check_plain_text(name, line, "--column")
-        if b"\0" in line:
-            raise ElmoError(f"{name}:{number}: contains a zero byte; save it as UTF-8 text")
-        try:
-            text = line.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise not_utf8_error(name, number, line, error.start) from None
-        yield number, text.removeprefix("\ufeff") if number == 1 else text

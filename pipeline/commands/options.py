@@ -156,6 +156,13 @@ DEVICE = click.option(
 PRETOKENIZED = click.option(
     "--pretokenized", is_flag=True, help="The input is tokenized; single spaces separate tokens."
 )
+DTYPE = click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float16"]),
+    default="float32",
+    show_default=True,
+    help="The number type of the vectors.",
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
 
@@ -208,15 +215,14 @@ def add_cluster_settings(command: Callable[..., None]) -> Callable[..., None]:
             return command(cluster=cluster, **values)
         from elmo.io.location import Location
 
-        from ..cluster import workers
+        from ..cluster import preflight, workers
 
         # The nodes need the folders; other files and the curves are the driver's alone.
         parameters = click.get_current_context().command.params
         names = [item.name for item in parameters if item.name and isinstance(item.type, _Folder)]
-        folders = [values[name] for name in names]
-        if cluster.storage:
-            folders = [Location(cluster.storage)]
-        with workers.checked_nodes([folder for folder in folders if folder is not None]):
+        folders = [values[name] for name in names if values[name] is not None]
+        with workers.session() as ray:
+            preflight.check_nodes(ray, [Location(cluster.storage)] if cluster.storage else folders)
             command(cluster=cluster, **values)
 
     return with_settings

@@ -50,13 +50,13 @@ def _run_and_record(
     from ..cluster import storage
     from ..cluster.job import POINTER_FILE
     from ..settings import params as settings
+    from ..stages.stage import NUMBERS_TYPE
     from ..terminal.urls import without_credentials
 
-    _check_work(values.get("work"))
     _check_overlap(stage, values, (metrics, numbers))
     for file in (metrics, numbers):
         if file is not None:
-            check_record(file, stage.numbers)
+            check_record(file, NUMBERS_TYPE)
     params = settings.load(params_file)
     if cluster is not None:
         values["cluster"] = cluster
@@ -67,14 +67,12 @@ def _run_and_record(
                 f"  {lost_folder}: is missing at {without_credentials(url)} and is made again"
             )
     folders = {item.name for item in (*stage.inputs, *stage.outputs) if item.kind == "folder"}
-    input_names = [item.name for item in stage.inputs if item.name in folders]
-    values = storage.resolve_inputs(values, input_names, url)
+    for item in stage.inputs:
+        if item.kind == "folder" and values[item.name] is not None:
+            values[item.name] = storage.resolve_input(values[item.name], url)
     if stage.work and stage.work.kind == "folder":
         values["work"] = storage.resolve_work(values["work"], url)
-    chooses_precision = (
-        cluster is not None and stage.settles_precision and stage.settles_precision(values)
-    )
-    if cluster is not None and chooses_precision:
+    if cluster is not None and stage.has_precision:
         from ..settings.precision import with_chosen_precision
         from ..terminal.progress import log_detail
 
@@ -101,7 +99,7 @@ def _run_and_record(
     figures = stage.run(params=params, **values)
     summary = stage.summary(figures, values)
     storage.publish_output(project_output, values[output_name], url)
-    if chooses_precision:
+    if stage.has_precision:
         from ..settings.precision import forget_precision
 
         forget_precision(values["work"], stage.name)
@@ -120,12 +118,6 @@ def _run_and_record(
     return summary
 
 
-def _check_work(work: Any) -> None:
-    folder = None if work is None else Location.parse(work).local
-    if folder and folder.exists() and not folder.is_dir():
-        raise ElmoError(f"{folder}: is not a folder; pass another one with --work")
-
-
 def _check_overlap(stage: "Stage", values: dict[str, Any], numbers: Iterable[Path | None]) -> None:
     """Refuse an output that is, holds or lies in an input or another output.
 
@@ -133,16 +125,14 @@ def _check_overlap(stage: "Stage", values: dict[str, Any], numbers: Iterable[Pat
     """
     inputs, outputs = _paths(stage.inputs, values), _paths(stage.outputs, values)
     pairs = [(output, path, "which is read") for output in outputs for path in inputs]
-    output_paths = [*outputs, *filter(None, numbers)]
     pairs += [
         (output, other_output, "another output")
-        for other_output, output in combinations(output_paths, 2)
+        for other_output, output in combinations([*outputs, *filter(None, numbers)], 2)
     ]
     for output, path, role in pairs:
         a, b = _real_path(output), _real_path(path)
         if a.startswith(b) or b.startswith(a):
-            relation = "is" if a == b else "is in" if a.startswith(b) else "contains"
-            raise ElmoError(f"{output}: {relation} {path}, {role}; choose another")
+            raise ElmoError(f"{output}: overlaps {path}, {role}; choose another")
     for work in _paths(filter(None, [stage.work]), values):
         check_outside(work, [*inputs, *outputs])
 
@@ -154,8 +144,7 @@ def check_outside(work: Any, folders: Iterable[Any]) -> None:
     """
     for folder in folders:
         if _real_path(work).startswith(_real_path(folder)):
-            relation = "is" if _real_path(work) == _real_path(folder) else "is in"
-            raise ElmoError(f"--work {work}: {relation} {folder}; choose another folder")
+            raise ElmoError(f"--work {work}: is or is in {folder}; choose another folder")
 
 
 def _paths(arguments: Iterable["Argument"], values: dict[str, Any]) -> list[Any]:

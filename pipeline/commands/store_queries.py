@@ -15,9 +15,6 @@ from .options import DEVICE, INPUT_FOLDER, JSON, PATH, PRETOKENIZED, print_done
 
 if TYPE_CHECKING:
     from elmo.io.location import Location
-    from elmo.model.embedder import Embedder
-    from elmo.store import FeatureStore
-    from elmo.store.neighbors import Neighbor
 
 
 @click.command()
@@ -49,18 +46,45 @@ def neighbors(
     \b
     Example: elmo neighbors data/features "He has a [gift] for music"
     """
-    from elmo.store.neighbors import clearest_layer, parse_query
+    from elmo.model.embedder import Embedder
+    from elmo.store import FeatureStore
+    from elmo.store.neighbors import (
+        clearest_layer,
+        parse_query,
+        random_cosine,
+        select_compared_layers,
+    )
     from elmo.store.neighbors import neighbors as nearest
 
-    features, embedder = _open(store, model, device)
+    features = FeatureStore(store, checked=True)
+    embedder = Embedder.load(model or _model_of(store, features.model), device=device)
     tokens, index = (
         parse_query(text) if pretokenized else parse_query(text, tokenize=embedder.tokenize)
     )
-    layer_id = clearest_layer(features) if layer is None else _layer(layer)
+    layer_id = clearest_layer(features) if layer is None else layer
+    if isinstance(layer_id, str) and layer_id.isdecimal():
+        layer_id = int(layer_id)
     hits = nearest(features, embedder, tokens, index, k=count, layer=layer_id, same_word=same_word)
     if same_word and not hits:
         raise ElmoError(f"{store}: has no other token {tokens[index]!r}; leave out --same-word")
-    _print_neighbors(hits, features, layer_id, as_json)
+    names = select_compared_layers(features, layer_id)
+    random = random_cosine(features, layer_id)
+    if as_json:
+        common = {"layers": names, "random_cosine": random if random == random else None}
+        for hit in hits:
+            click.echo(json.dumps(asdict(hit) | common, ensure_ascii=False))
+        return
+    click.echo("cosine  document  sentence")
+    for hit in hits:
+        click.echo(f"{hit.cosine:6.3f}{hit.document_id:10}{hit.sentence_id:10}  {hit.context()}")
+        if hit.record:
+            click.echo(" " * 28 + json.dumps(hit.record, ensure_ascii=False))
+    # At the end: where standard output can't be written, its error is the only message.
+    subject = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
+    advice = "; --layer chooses another" if len(features.layers) > 1 else ""
+    say(f"{subject}: cosine of two random tokens: {random:.3f}{advice}")
+    if hits and hits[0].cosine < random:
+        say("no close neighbours: the best one is less similar than two random tokens")
 
 
 @click.command()
@@ -85,41 +109,6 @@ def verify(store: "Location", as_json: bool) -> None:
     )
 
 
-def _print_neighbors(
-    hits: "list[Neighbor]", store: "FeatureStore", layer: int | str | None, as_json: bool
-) -> None:
-    """Print tokens of a store, each in its sentence, and the cosine of two random ones."""
-    from elmo.store.neighbors import random_cosine, select_compared_layers
-
-    names = select_compared_layers(store, layer)
-    random = random_cosine(store, layer)
-    if as_json:
-        common = {"layers": names, "random_cosine": random if random == random else None}
-        for hit in hits:
-            click.echo(json.dumps(asdict(hit) | common, ensure_ascii=False))
-        return
-    click.echo("cosine  document  sentence")
-    for hit in hits:
-        click.echo(f"{hit.cosine:6.3f}{hit.document_id:10}{hit.sentence_id:10}  {hit.context()}")
-        if hit.record:
-            click.echo(" " * 28 + json.dumps(hit.record, ensure_ascii=False))
-    # At the end: where standard output can't be written, its error is the only message.
-    subject = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
-    advice = "; --layer chooses another" if len(store.layers) > 1 else ""
-    say(f"{subject}: cosine of two random tokens: {random:.3f}{advice}")
-    if hits and hits[0].cosine < random:
-        say("no close neighbours: the best one is less similar than two random tokens")
-
-
-def _open(store: "Location", model: Path | None, device: str) -> "tuple[FeatureStore, Embedder]":
-    """Open the store and its model: the named one, or that of the store's project."""
-    from elmo.model.embedder import Embedder
-    from elmo.store import FeatureStore
-
-    features = FeatureStore(store, checked=True)
-    return features, Embedder.load(model or _model_of(store, features.model), device=device)
-
-
 def _model_of(store: "Location", digest: str) -> "Location":
     """Find the model folder with this digest: in models/ here or near the store."""
     from elmo.io.location import Location
@@ -135,7 +124,3 @@ def _model_of(store: "Location", digest: str) -> "Location":
     raise ElmoError(
         f"{store}: no folder models/ here or near it has model {digest[:12]}…; pass --model"
     )
-
-
-def _layer(layer: str | None) -> int | str | None:
-    return int(layer) if layer is not None and layer.isdecimal() else layer

@@ -122,7 +122,10 @@ def train(
     """
     from elmo.io.atomic import check_folder_absent
 
-    _check_paths(model, without_elmo=without_elmo, store=store)
+    if not without_elmo and model is None:
+        raise ElmoError("--model is missing; pass a model folder, or pass --without-elmo")
+    if without_elmo and store is not None:
+        raise ElmoError("--without-elmo reads no vectors; leave out --without-elmo or --store")
     check_outside(work, filter(None, (out, model, train, dev, store)))
     if not overwrite:
         check_folder_absent(out, mark=TASK_FILE)
@@ -134,7 +137,7 @@ def train(
 
     settings = _parse_settings(kind, changes, without_elmo=without_elmo)
     tokenization = _choose_tokenization(tokenizer, model)
-    options: dict[str, Any] = {"format": format_, "columns": _parse_columns(columns)}
+    options: dict[str, Any] = {"format": format_, "columns": task_training.parse_columns(columns)}
     options |= {"scheme": scheme, "tokenizer": tokenization}
     data = [read_examples(kind, path, **options) for path in (train, dev)]
     for path, example_set in zip((train, dev), data, strict=True):
@@ -154,8 +157,7 @@ def train(
         device=device,
     )
     record = train_examples(*data, out=out, store=store, report=task_training.TrainProgress())
-    task_training.say_still_improving(out)
-    task_training.say_linear_gain(out)
+    task_training.say_training_remarks(out)
     figures = mean_over_seeds(list(record.scores.values()))
     print_done(f"task train: {out}: {task_training.format_scores(figures)} on dev")
     for part in parts:
@@ -167,38 +169,18 @@ def train(
         print_done(f"with {share}: {scores}")
 
 
-def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) -> None:
-    """Refuse options that contradict each other, before anything is read."""
-    if not without_elmo and model is None:
-        raise ElmoError("--model is missing; pass a model folder, or pass --without-elmo")
-    if without_elmo and store is not None:
-        raise ElmoError("--without-elmo reads no vectors; leave out --without-elmo or --store")
-
-
 def _parse_settings(kind: str, changes: tuple[str, ...], *, without_elmo: bool) -> "TaskSettings":
     """The settings that `--set` names; the kind's own where it does not."""
     from elmo.tasks.kinds import task_settings
 
+    from ..settings.strict_yaml import parse_text
     from ..stages import task_training
 
     texts = task_training.parse_pairs("--set", changes)
-    values = {name: _parse_value(text) for name, text in texts.items()}
+    values = {name: parse_text(text) for name, text in texts.items()}
     if without_elmo and values.setdefault("elmo", "none") != "none":
         raise ElmoError(f"--without-elmo and --set elmo={texts['elmo']}: leave out one of them")
     return task_settings(kind, values)
-
-
-def _parse_value(text: str) -> Any:
-    """Return what YAML 1.2, as `params.yaml` is written in, reads in a text: a number, a truth
-    value, a list or nothing; else the text."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        value = YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, ValueError):
-        return text
-    return value if isinstance(value, bool | int | float | list | None) else text
 
 
 def _choose_tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
@@ -247,7 +229,7 @@ def evaluate(
         record.kind,
         data,
         format=format_,
-        columns=_parse_columns(columns) or record.columns,
+        columns=task_training.parse_columns(columns) or record.columns,
         scheme=scheme,
         tokenizer=record.tokenizer,
     )
@@ -311,6 +293,7 @@ def predict(
     from elmo.tasks.scorer_files import SCORER_FILES
     from elmo.tasks.task import Task
 
+    from ..stages import task_training
     from ..text.other_formats import check_plain_text
 
     if format_ is None and source.is_file() and detect_format(source) == "text":
@@ -318,7 +301,7 @@ def predict(
             check_plain_text(source, file.read(1 << 16), "--columns text=NAME")
 
     task_ = Task.load(folder, seed=seed, device=device)
-    kind, fields = task_.record.kind, _parse_columns(columns) or task_.record.columns
+    kind, fields = task_.record.kind, task_training.parse_columns(columns) or task_.record.columns
     scorer = SCORER_FILES[as_] if as_ else None
     if scorer is not None and scorer.kind != kind:
         raise ElmoError(f"--as {as_}: only for {scorer.kind} ({folder}: {kind}); leave it out")
@@ -371,9 +354,3 @@ def _label_table(report: dict[str, Any]) -> Iterator[str]:
 
 def _format_counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
-
-
-def _parse_columns(text: str | None) -> dict[str, str]:
-    from ..stages import task_training
-
-    return task_training.parse_pairs("--columns", text.split(",") if text else [])

@@ -1,7 +1,6 @@
 """New projects: copies of this package's files, with the user's text in params.yaml."""
 
 import glob
-import json
 import os
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from elmo.data.tokenizer import TOKENIZERS, Tokenization
 from elmo.errors import ElmoError, reason_of
@@ -165,38 +165,24 @@ def _settings(
         shutil.copyfile(TEMPLATE / "params.yaml", file)
         if preset_name is not None:
             preset.apply_preset(preset_name, file)
-        values: dict[str, dict[str, object]] = {"corpus": {}}
-        if model is not None:
-            name, tokenization = model
-            values["pretrain"] = {"model": name}
-            values["tokenize"] = {
-                "tokenizer": tokenization.name,
-                "sentences": tokenization.sentences,
-            }
-        if general:
-            values["corpus"]["general"] = general
-        if general or model is not None:
-            values["labels"] = {"package": ""}
-        if domain:
-            values["corpus"]["domain"] = domain
-            values["report"] = {"neighbors_of": []}
-        if column is not None:
-            values["corpus"]["column"] = column
-        overlay = Path(parent) / "own.yaml"
-        overlay.write_text(_yaml_text(values), encoding="utf-8")
-        file.write_text(preset.overlay_text(file, overlay), encoding="utf-8")
-        if "labels" in values:
-            # The built-in task is one of English documentation.
-            text = preset.edit_text(file, lambda items: items.update(tasks={}))
-            file.write_text(text, encoding="utf-8")
+
+        def edit(sections: dict[str, Any]) -> None:
+            for key, value in {"general": general, "domain": domain, "column": column}.items():
+                if value:
+                    sections["corpus"][key] = preset.quoted_value(value)
+            if model is not None:
+                name, tokenization = model
+                sections["pretrain"]["model"] = preset.quoted_value(name)
+                sections["tokenize"]["tokenizer"] = tokenization.name
+                sections["tokenize"]["sentences"] = tokenization.sentences
+            if domain:
+                sections["report"]["neighbors_of"].clear()
+            if general or model is not None:  # the built-in task is one of English documentation
+                sections["labels"]["package"], sections["tasks"] = "", {}
+
+        file.write_text(preset.edit_text(file, edit), encoding="utf-8")
         params.load(file)
         return file.read_text(encoding="utf-8")
-
-
-def _yaml_text(value: object) -> str:
-    """Return a value as JSON that is also YAML, in which these three characters end a line."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text.translate({0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"})
 
 
 def _ignore_lines(path: Path) -> str:

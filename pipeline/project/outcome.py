@@ -9,6 +9,7 @@ from elmo.io.records import read_record
 
 from ..settings import params
 from ..stages import STAGES, load_stage
+from ..stages.stage import NUMBERS_TYPE
 
 if TYPE_CHECKING:
     from ..stages.stage import Stage
@@ -28,8 +29,10 @@ def outcome_lines() -> list[str]:
         product = stage.product.format(out=outs[0]) if stage.product and outs else ""
         if product and Path(product.split(" ", 1)[1]).exists():
             products.append(product)
-        if score := _score(stage, outs, model):
-            scores.append(f"{key} {score}".strip())
+        files = [Path(out) for out in outs if Path(out).parent.name == "numbers"]
+        if stage.describe_score is not None and files and files[0].is_file():
+            score = stage.describe_score(read_record(files[0], NUMBERS_TYPE), model)
+            scores += [f"{key} {score}".strip()] if score else []
     return [
         f"made:   {', '.join(products) or 'nothing yet'}",
         f"scored: {'; '.join(scores) or 'nothing yet'}",
@@ -67,21 +70,10 @@ def _path(out: str | Mapping[str, Any]) -> str:
     return out if isinstance(out, str) else next(iter(out))
 
 
-def _score(stage: "Stage", outs: Sequence[str], source_model: str) -> str:
-    """Return the score among the numbers of a stage, which are in the folder `numbers`."""
-    files = [Path(out) for out in outs if Path(out).parent.name == "numbers"]
-    if stage.describe_score is None or not files or not files[0].is_file():
-        return ""
-    return stage.describe_score(read_record(files[0], stage.numbers), source_model)
-
-
 def _next_steps(products: Sequence[str]) -> list[str]:
     """Return the next steps for a new user."""
-    steps = [
-        f"open {product.removeprefix('report ')}"
-        for product in products
-        if product.startswith("report ")
-    ]
+    pages = [product for product in products if product.startswith("report ")]
+    steps = [page.replace("report ", "open ", 1) for page in pages]
     steps += ["keep these numbers: git add dvc.lock metrics params.yaml && git commit"]
     steps += ["compare runs: dvc metrics diff"]
     if not os.environ.get("MLFLOW_TRACKING_URI"):

@@ -14,7 +14,8 @@ import psutil
 
 from elmo.errors import NotFound
 
-from .. import IN_RUN, tracking
+from .. import IN_RUN
+from ..tracking.client import configured_uri
 from .outcome import outcome_lines
 
 _DVC_PROGRAM = """
@@ -36,7 +37,7 @@ def repro(arguments: Sequence[str]) -> int:
     """
     if not Path("dvc.yaml").is_file():
         raise NotFound("dvc.yaml: no such file; change to a project folder, or run: elmo init")
-    tracking.configured_database()  # refuses a folder that can't hold it, before anything runs
+    configured_uri()  # refuses a folder that can't hold it, before anything runs
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
     os.environ |= {"DVC_NO_ANALYTICS": "1", "PATH": path}
     targets = [word for word in arguments if not word.startswith("-")]

@@ -6,16 +6,16 @@ and MLflow are in the variables RAY_ADDRESS and MLFLOW_TRACKING_URI.
 """
 
 import os
-import re
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from elmo.errors import BadSettings
-from elmo.settings import check_fields, check_value, field_types
+from elmo.settings import check_fields, field_types
 
+from ..terminal.urls import without_credentials
 from . import strict_yaml
 
 Minutes = Annotated[float, Meta(gt=0, le=100_000)]
@@ -76,10 +76,14 @@ def load(path: Path) -> tuple[Cluster, str]:
         name, value, source = field.name, getattr(from_file, field.name), str(path)
         variable = f"ELMO_{name.upper()}"
         if text := os.environ.get(variable):
-            value, source = _parse_variable(variable, text, field_types(Cluster)[name]), variable
+            if name == "gpu":
+                text = {"1": "true", "0": "false"}.get(text, text)
+            value = strict_yaml.parse_text(text)
+            value = strict_yaml.check_scalar(variable, value, field_types(Cluster)[name])
+            source = variable
         values[name] = value
         if value != field.default:
-            changes.append(f"{name} {_public_value(value)} ({source})")
+            changes.append(f"{name} {without_credentials(str(value))} ({source})")
     cluster = Cluster(**values)
     if not changes:
         return cluster, "cluster: the defaults"
@@ -105,22 +109,3 @@ def to_environment(cluster: Cluster) -> dict[str, str]:
         for name, value in values.items()
         if value != getattr(Cluster, name)
     }
-
-
-def _parse_variable(variable: str, text: str, kind: Any) -> Any:
-    """Return the value of an environment variable as the setting's type."""
-    if kind is bool:
-        words = {"true": True, "1": True, "false": False, "0": False}
-        return check_value(variable, words.get(text.lower(), text), kind)
-    if get_args(kind)[0] is str:
-        return check_value(variable, text, kind)
-    try:
-        number = float(text)
-    except ValueError:
-        return check_value(variable, text, kind)
-    return check_value(variable, int(number) if number.is_integer() else number, kind)
-
-
-def _public_value(value: Any) -> str:
-    """Return a value for printing, without passwords in addresses."""
-    return "yes" if value is True else re.sub(r"//[^/@]*@", "//…@", str(value))

@@ -1,7 +1,6 @@
 """The digest that identifies a stage's work in progress."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -10,9 +9,8 @@ from elmo.io.records import digest
 
 
 def to_plain(params: Any) -> dict[str, Any]:
-    """Return a section of params, or a record, as a dictionary of plain values."""
-    value = msgspec.to_builtins(params) if isinstance(params, msgspec.Struct) else asdict(params)
-    return dict(value)
+    """Return a section of params, a record or a dictionary as a dictionary of plain values."""
+    return dict(msgspec.to_builtins(params))
 
 
 def fingerprint(stage: str, version: int, params: Any, inputs: Mapping[str, str]) -> str:

@@ -28,13 +28,12 @@ Line = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f]{1,1000}\Z", description="one
 Source = Annotated[
     str, Meta(pattern=r"\A[^\x00]{1,4096}\Z", description="a file, folder, glob or URL")
 ]
-_PACKAGE = r"[A-Za-z_][\w.]{0,199}"
 PackageName = Annotated[
-    str, Meta(pattern=rf"\A{_PACKAGE}\Z", description="the name of a Python package")
-]
-PackageNameOrNone = Annotated[
     str,
-    Meta(pattern=rf"\A({_PACKAGE})?\Z", description="the name of a Python package, or nothing"),
+    Meta(
+        pattern=r"\A([A-Za-z_][\w.]{0,199})?\Z",
+        description="the name of a Python package, or nothing",
+    ),
 ]
 if TYPE_CHECKING:
     TaskKind = str
@@ -109,7 +108,7 @@ class LabelsSettings:
     The task is to find the words that the docstrings mark as code.
     """
 
-    package: PackageNameOrNone
+    package: PackageName
     """The installed package whose docstrings are labelled; empty: none."""
     train: Annotated[int, Meta(ge=1, le=10**6)]
     """The maximum number of training sentences."""
@@ -167,9 +166,9 @@ class TokenizeSettings:
     """`line`: each line is a sentence; `split`: lines are split into sentences, and blank lines
     only separate documents."""
     documents: Literal["auto", "file", "line", "blank"]
-    """The unit that is held out or trained on as a whole: a file, a line (or record), or text
-    between blank lines. `auto`: a record of a table or JSON lines; in plain text, text between
-    blank lines, or a line if one such document has more than an eighth of the text."""
+    """The unit that is held out or trained on as a whole: a file, a line (or record), or what blank
+    lines divide in plain text. `auto`: a record of a table or JSON lines; in plain text, text
+    between blank lines, or a line if one such document has more than an eighth of the text."""
     heldout: Annotated[float, Meta(ge=0, lt=1)]
     """The share of documents that are held out: never trained on, but used to measure perplexity.
     Their hashes decide which. Above 0, at least one document is held out and one is not."""

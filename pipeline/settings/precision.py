@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .params import Params
 
 Say = Callable[[str], None]
+_RECORD_FILE = "precision-{}.json"  # in the work folder, of a stage
 
 
 class AutoPrecision(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,40 +61,28 @@ def with_chosen_precision(
     measurement could not resume. `say` gets a line about it.
     """
     section: Any = getattr(params, stage)
-    if getattr(section, "model", ""):
+    settings = getattr(section, "training", section)
+    if getattr(section, "model", "") or settings.precision != "auto":
         return params  # a model that is taken as it is computes nothing
-    training_section = getattr(section, "training", section)
-    path = f"{stage}.training" if training_section is not section else stage
-    device = "cuda" if cluster.gpu else "cpu"
-
-    record_file = _record_name(stage)
+    setting = f"{stage}.training.precision" if settings is not section else f"{stage}.precision"
+    device, record_file = "cuda" if cluster.gpu else "cpu", _RECORD_FILE.format(stage)
     previous_choice = None
-    if training_section.precision == "auto" and work.exists(record_file) and work.folders():
+    if work.exists(record_file) and work.folders():
         previous_choice = work.read_record(record_file, AutoPrecision)
     if previous_choice is not None and previous_choice.device == device:
         precision = previous_choice.precision
-        say(f"{path}.precision: auto is {precision}, like the unfinished work")
+        say(f"{setting}: auto is {precision}, like the unfinished work")
     else:
-        precision = choose_precision(
-            training_section.precision, setting=f"{path}.precision", device=device, say=say
-        )
-        if training_section.precision == "auto":
-            work.write_json(record_file, {"precision": precision, "device": device})
-    training_section = replace(training_section, precision=precision)
-    new_section = (
-        replace(section, training=training_section)
-        if hasattr(section, "training")
-        else training_section
-    )
+        precision = choose_precision("auto", setting=setting, device=device, say=say)
+        work.write_json(record_file, {"precision": precision, "device": device})
+    new_section = settings = replace(settings, precision=precision)
+    if hasattr(section, "training"):
+        new_section = replace(section, training=settings)
     new_params: Params = replace(params, **{stage: new_section})
     return new_params
 
 
 def forget_precision(work: Location, stage: str) -> None:
     """Delete the recorded choice for `precision: auto`; call it when the stage is done."""
-    if work.exists(_record_name(stage)):
-        work.delete(_record_name(stage))
-
-
-def _record_name(stage: str) -> str:
-    return f"precision-{stage}.json"
+    if work.exists(_RECORD_FILE.format(stage)):
+        work.delete(_RECORD_FILE.format(stage))

@@ -4,6 +4,7 @@ The comments, the order and all other values of params.yaml are kept.
 """
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,6 @@ from elmo.io.atomic import new_file
 from .. import PACKAGE
 from . import params, strict_yaml
 
-PACKAGE_PRESETS = PACKAGE / "project" / "presets"
-
-
-def find_presets(project: Path | None = None) -> dict[str, Path]:
-    """Return the files of this package's presets and of a project's own, by name."""
-    folders = [PACKAGE_PRESETS] if project is None else [PACKAGE_PRESETS, project / "presets"]
-    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
-
 
 def apply_preset(name: str, params_file: Path) -> None:
     """Write a preset's values into `params_file`.
@@ -29,7 +22,8 @@ def apply_preset(name: str, params_file: Path) -> None:
     has. Raises `BadSettings` where there is no such preset or the result is invalid; nothing is
     written then.
     """
-    presets = find_presets(params_file.parent)
+    folders = [PACKAGE / "project" / "presets", params_file.parent / "presets"]
+    presets = {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
     if name not in presets:
         names = f"; there are {', '.join(sorted(presets))}"
         raise BadSettings(f"no preset {name}{suggest_name(name, presets) or names}")
@@ -70,6 +64,15 @@ def edit_text(file: Path, edit: Any) -> str:
     edit(values)
     yaml.dump(values, out)
     return out.getvalue()
+
+
+def quoted_value(value: object) -> Any:
+    """Return a value whose texts are written between quotation marks.
+
+    Three characters are escaped in them, which end a line in YAML.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return _yaml().load(text.translate({0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"}))
 
 
 def _yaml() -> Any:

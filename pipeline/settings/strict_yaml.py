@@ -47,6 +47,30 @@ def parse_file(path: Path) -> Any:
         raise BadSettings(f"{path}{line}: not valid YAML ({problem}); correct it") from None
 
 
+def parse_text(text: str) -> Any:
+    """Return what YAML reads in a text: a number, a truth value, a list or nothing; else the text.
+
+    Numbers are as in files of settings.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        value = YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, ValueError):
+        return text
+    return value if isinstance(value, bool | int | float | list | None) else text
+
+
+def check_scalar(name: str, value: Any, kind: Any) -> Any:
+    """Return a value that is in its range, 1e3 as a whole number where one is asked for; raise
+    `ElmoError`, which begins with `name`, for any other."""
+    if isinstance(value, float) and value.is_integer():
+        with suppress(ElmoError):
+            return check_value(name, int(value), kind)
+    return check_value(name, value, kind)
+
+
 class _Reader:
     """Turns the values of one file into settings."""
 
@@ -110,11 +134,8 @@ class _Reader:
 
     def check(self, value: Any, kind: Any, keys: Keys) -> Any:
         """Return a value that is in its range; refuse any other."""
-        if isinstance(value, float) and value.is_integer():  # 1e3 may be a whole number
-            with suppress(ElmoError):
-                return check_value("", int(value), kind)
         try:
-            return check_value("", value, kind)
+            return check_scalar("", value, kind)
         except ElmoError as error:
             self.refuse(keys, str(error).strip())
 

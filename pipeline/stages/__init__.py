@@ -28,8 +28,3 @@ def load_stage(name: str) -> "Stage":
     """Import the module of the stage with this name, and return its `STAGE`."""
     stage: Stage = import_module(f"{__name__}.{name}").STAGE
     return stage
-
-
-def results_versions() -> dict[str, int]:
-    """Return each stage's `version`, by name."""
-    return {name: load_stage(name).version for name in STAGES}

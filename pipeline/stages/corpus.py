@@ -31,7 +31,7 @@ from ..text.docstrings import folder_docstrings, package_docstrings, plain_parag
 from ..text.input_files import InputFile, find_inputs
 from ..text.text_blocks import check_texts
 from ..text.work_folder import work_folder
-from . import results_versions
+from . import STAGES, load_stage
 from .stage import OUT, Argument, Numbers, Stage
 
 SCHEMA_VERSION = 2
@@ -98,21 +98,19 @@ def _run_command(
 ) -> Numbers:
     figures = run(params=params.corpus, **arguments)
     if packages is not None:
+        # DVC tracks it, so stages whose text comes from a package run again after an upgrade.
+        check_record(packages, dict[str, list[str]])
         domain_package = params.corpus.domain_package if not params.corpus.domain else ""
-        write_package_versions(packages, domain_package, params.labels.package)
+        names = sorted({domain_package, params.labels.package} - {""})
+        write_json(packages, {name: _find_versions(name) for name in names})
     if versions is not None:
         check_record(versions, dict[str, int | str])
-        write_json(versions, _find_results_versions(params))
+        by_stage: dict[str, int | str] = {name: load_stage(name).version for name in STAGES}
+        if params.pretrain.model:
+            digest = read_config(params.pretrain.model).digest
+            by_stage["pretrain"] = f"{by_stage['pretrain']}, model {digest}"
+        write_json(versions, by_stage)
     return figures
-
-
-def _find_results_versions(params: Params) -> dict[str, int | str]:
-    """Return the version of each stage's results, and the digest of a model to start from."""
-    versions: dict[str, int | str] = {**results_versions()}
-    if params.pretrain.model:
-        digest = read_config(params.pretrain.model).digest
-        versions["pretrain"] = f"{versions['pretrain']}, model {digest}"
-    return versions
 
 
 STAGE = Stage(
@@ -155,7 +153,12 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
             general = _list_user_files(params.general, params.column)
         else:
             versions = {"Python": platform.python_version()}
-            documents = _list_python_documents()
+            topics: dict[str, str] = import_module("pydoc_data.topics").topics
+            library = Path(sysconfig.get_path("stdlib"))
+            documents = {
+                "reference.txt": (topics[topic] for topic in sorted(topics)),
+                "library.txt": folder_docstrings(library, _EXCLUDED_FOLDERS),
+            }
             general = _render_or_link(out.local, folder, "general", versions, documents)
         manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "domain": domain})
         write_json(folder / "manifest.json", to_builtins(manifest))
@@ -194,16 +197,6 @@ def describe_files(folder: Location, text: TextName) -> str:
     return ", ".join(names[:4]) + count_remark
 
 
-def write_package_versions(out: Path, *names: str) -> None:
-    """Write the installed versions of packages to the JSON file `out`, as a list for each name.
-
-    DVC tracks it, so stages whose text comes from a package run again after an upgrade. The list is
-    empty for a package that comes with Python; an empty name is left out.
-    """
-    check_record(out, dict[str, list[str]])
-    write_json(out, {name: _find_versions(name) for name in sorted({*names} - {""})})
-
-
 def _find_versions(package: str) -> list[str]:
     """Return the versions of the projects that installed a package; none if it is Python's."""
     try:
@@ -213,16 +206,6 @@ def _find_versions(package: str) -> list[str]:
     ):  # the project may have another name, which is slow to find
         projects = metadata.packages_distributions().get(package.split(".")[0], ())
         return [metadata.version(project) for project in sorted(set(projects))]
-
-
-def _list_python_documents() -> dict[str, Iterator[str]]:
-    """Return the documents of each file of the general text."""
-    topics: dict[str, str] = import_module("pydoc_data.topics").topics
-    library = Path(sysconfig.get_path("stdlib"))
-    return {
-        "reference.txt": (topics[name] for name in sorted(topics)),
-        "library.txt": folder_docstrings(library, _EXCLUDED_FOLDERS),
-    }
 
 
 def _released_versions(package: str) -> dict[str, str]:

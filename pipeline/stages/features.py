@@ -5,25 +5,24 @@ writes the parts, whose bytes do not depend on the actors, and reuses those of t
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.settings import StoreSettings
 
-from .. import tracking
 from ..cluster import workers
 from ..cluster.storage import UNFINISHED, published_location
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..terminal import progress
+from ..tracking.runs import start_run
 from .stage import OUT, Argument, Stage
 
 if TYPE_CHECKING:
-    from elmo.store.build import EmbedJob, JobRunner
     from elmo.store.layout import Layout
-    from elmo.store.manifest import PartEntry, StoreManifest
+    from elmo.store.manifest import StoreManifest
 
 LARGE_STORE_BYTES = 1_000_000_000  # bytes of vectors above which free space is checked
 THREADS = 4  # at most, that embed in one process: they share Python's lock
@@ -41,7 +40,7 @@ STAGE = Stage(
     resumes_in_output=True,
     uses_cluster=True,
     reuses_output=True,
-    settles_precision=lambda _: True,
+    has_precision=True,
 )
 
 
@@ -61,6 +60,8 @@ def run(
     (default: a store at the local `out`). Finished parts wait in `work`, or at the URL of `out`,
     under a digest of the model, the shards and `params`; the next run resumes from them.
     """
+    import torch
+
     from elmo.data.shards import Shards
     from elmo.store import build as store_build
     from elmo.store import model_digest
@@ -75,19 +76,36 @@ def run(
     reusable_bytes += store_build.reusable_bytes(out, **build_arguments)
     layout = store_build.make_layout(model, params)
     _check_room(out, layout, tokens=Shards(shards).tokens(), reusable_bytes=reusable_bytes)
+
+    def run_jobs(kind: Callable[..., Any], arguments: Sequence[Any], jobs: Any) -> Any:
+        if reused_parts := sum(job.previous_part is not None for job in jobs):
+            progress.say(
+                f"features: {reused_parts} of {len(jobs)} parts reused from the previous store"
+            )
+        return workers.map_actors(
+            kind,
+            arguments,
+            jobs,
+            cluster=cluster,
+            label="features",
+            name=lambda job: f"{job.shard.file}, rows {job.start:,} to {job.stop - 1:,}",
+            threads=1 if cluster.gpu else min(THREADS, torch.get_num_threads()),
+        )
+
     try:
-        with tracking.start_run(
-            "features", params, inputs=inputs, sources=sources, folder=folder
-        ) as log:
+        with start_run("features", params, inputs=inputs, sources=sources, folder=folder) as log:
             manifest = store_build.build(
                 out,
                 previous_store=previous_output,
                 replace=f"/{UNFINISHED}/" in out.url,
                 work=folder,
-                run=_run_on(cluster),
+                run=run_jobs,
                 **build_arguments,
             )
-            _log_store(log, manifest, out)
+            log.log_metrics(store_metrics(manifest))
+            log.set_tag("model_digest", manifest.model.digest)
+            log.set_tag("store", manifest.digest)
+            log.set_tag("store_place", published_location(out).absolute().url)
     finally:
         if not folder.folders():  # else another run of the same inputs uses its parts
             folder.remove()
@@ -128,33 +146,3 @@ def store_metrics(manifest: "StoreManifest") -> dict[str, float]:
 
     counts = msgspec.to_builtins(manifest.counts)
     return {**counts, "bytes_per_token": round(counts["bytes"] / max(1, counts["tokens"]), 1)}
-
-
-def _log_store(log: tracking.Run, manifest: "StoreManifest", out: Location) -> None:
-    log.log_metrics(store_metrics(manifest))
-    log.set_tag("model_digest", manifest.model.digest)
-    log.set_tag("store", manifest.digest)
-    log.set_tag("store_place", published_location(out).absolute().url)
-
-
-def _run_on(cluster: Cluster) -> "JobRunner":
-    import torch
-
-    def run(
-        kind: Callable[..., Any], arguments: Sequence[Any], jobs: "Sequence[EmbedJob]"
-    ) -> "Iterable[PartEntry]":
-        if reused_parts := sum(job.previous_part is not None for job in jobs):
-            progress.say(
-                f"features: {reused_parts} of {len(jobs)} parts reused from the previous store"
-            )
-        return workers.map_actors(
-            kind,
-            arguments,
-            jobs,
-            cluster=cluster,
-            label="features",
-            name=lambda job: f"{job.shard.file}, rows {job.start:,} to {job.stop - 1:,}",
-            threads=1 if cluster.gpu else min(THREADS, torch.get_num_threads()),
-        )
-
-    return run

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ from msgspec import structs
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location
-from elmo.model.config import read_training
 
 from ..report.phrases import unknown_words_remark
 from ..settings.cluster import Cluster
@@ -41,9 +39,7 @@ STAGE = Stage(
     product="model {out}",
     describe_score=lambda figures, started_from: describe_score(figures, started_from),
     uses_cluster=True,
-    settles_precision=lambda arguments: _has_text_to_train_on(
-        arguments["model"], arguments["domain"], arguments["general"]
-    ),
+    has_precision=True,
 )
 
 
@@ -95,10 +91,10 @@ class FinetuneJob:
         return PreparedJob(
             job,
             "domain",
-            {"general": general},
+            parent.tokenizer,
+            other_jobs={"general": general},
             measures_first=True,
             words_added=words - len(parent.vocabulary),
-            tokenizer=parent.tokenizer,
         )
 
 
@@ -148,13 +144,6 @@ def run(
     return _metrics(result)
 
 
-def _has_text_to_train_on(model: Location, domain: Location, general: Location) -> bool:
-    """Tell whether the domain text is new to the model; errors are left to the run."""
-    with suppress(ElmoError):
-        return _find_pretraining_figures(read_training(model), domain, general) is None
-    return True
-
-
 def _find_pretraining_figures(
     training: Mapping[str, Any], domain: Location, general: Location
 ) -> Mapping[str, Any] | None:
@@ -202,21 +191,17 @@ def summary(figures: dict[str, float]) -> str:
             "skipped: the domain text is the general text, so the pretrained model is used "
             "unchanged"
         )
+    remark = unknown_words_remark(figures.get("domain_unk_rate"))
+    if figures["domain_gain"] <= -0.0005:  # the line shows tenths of a per cent
+        remark += (
+            "; worse than before, which can happen if the model was trained on similar text: use "
+            "the model that it started from, or lower finetune.training.lr"
+        )
     return (
         f"domain perplexity {figures['domain_perplexity_before']:.1f} → "
         f"{figures['domain_perplexity_after']:.1f} ({-figures['domain_gain']:+.1%}), general "
         f"{figures['general_perplexity_before']:.1f} → {figures['general_perplexity_after']:.1f}"
-        f"{unknown_words_remark(figures.get('domain_unk_rate'))}{_worse_remark(figures)}"
-    )
-
-
-def _worse_remark(figures: dict[str, float]) -> str:
-    """Return a remedy if fine-tuning made the model worse on held-out domain text, else ""."""
-    if figures["domain_gain"] > -0.0005:  # the line shows tenths of a per cent
-        return ""
-    return (
-        "; worse than before, which can happen if the model was trained on similar text: use the "
-        "model that it started from, or lower finetune.training.lr"
+        f"{remark}"
     )
 
 
@@ -239,7 +224,7 @@ def describe_score(figures: dict[str, float], started_from: str = "") -> str:
 def _metrics(result: "TrainingResult") -> dict[str, float]:
     """Return the gain on the domain text, the loss on the general text, and the tokens read."""
     averages_before, averages_after = (
-        {text: _average(figures[text]) for text in ("domain", "general")}
+        {text: float(figures[text]["average"] or math.nan) for text in ("domain", "general")}
         for figures in (result.figures_before, result.figures_after)
     )
     metrics = {
@@ -256,12 +241,6 @@ def _metrics(result: "TrainingResult") -> dict[str, float]:
         "steps": result.steps,
         "tokens_seen": result.tokens,
     }
-
-
-def _average(figures: dict[str, float | None]) -> float:
-    average = figures["average"]
-    assert average is not None  # only the unigram's figure may be unknown
-    return average
 
 
 def _count_types(shards: "Shards") -> Counter[str]:

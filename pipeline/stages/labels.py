@@ -9,8 +9,9 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from elmo.data.tokenizer import sentence_splitter
 from elmo.errors import ElmoError
@@ -56,17 +57,18 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
     in one file, and no sentence comes twice. Of more sentences than asked for, those with the
     lowest hashes are taken, so asking for more keeps the earlier ones.
     """
-    check_folder(Location(out), required=_MARKER_FILES, pattern="", kind="labels")
-    if not params.package:
-        with new_folder(Location(out), required=_MARKER_FILES, pattern="", kind="labels") as folder:
-            _write_manifest(folder, ())
-        return {}
-    size_by_split = {"train": params.train, "dev": params.dev, "test": params.test}
+    options: dict[str, Any] = {"required": _MARKER_FILES, "pattern": "", "kind": "labels"}
+    check_folder(Location(out), **options)
+    docstrings: Iterable[str] = ()
+    size_by_split: dict[str, int] = {}
+    if params.package:
+        docstrings = package_docstrings(params.package, setting="labels.package")
+        size_by_split = {"train": params.train, "dev": params.dev, "test": params.test}
     counts: Counter[str] = Counter()
     by_split: dict[str, dict[LabelledSentence, str]] = {split: {} for split in size_by_split}
     known_tokens: set[tuple[str, ...]] = set()
     splitter, split_text = TextSplitter("unicode"), sentence_splitter()[0]
-    for docstring in package_docstrings(params.package, setting="labels.package"):
+    for docstring in docstrings:
         sentences = by_split[_split(docstring)]
         for tokens, tags in label_sentences(
             docstring, counts, splitter=splitter, split_text=split_text
@@ -76,7 +78,7 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
                 continue
             known_tokens.add(tokens)
             sentences[tokens, tags] = hashlib.sha256(" ".join(tokens).encode()).hexdigest()
-    with new_folder(Location(out), required=_MARKER_FILES, pattern="", kind="labels") as folder:
+    with new_folder(Location(out), **options) as folder:
         for split, sentences in by_split.items():
             rows = sorted(sentences, key=sentences.__getitem__)[: size_by_split[split]]
             if not rows:
@@ -92,13 +94,9 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
             counts[f"{split}_sentences"] = len(rows)
             counts["tokens"] += sum(len(tokens) for tokens, _ in rows)
             counts["code"] += sum(tag == "B-CODE" for _, tags in rows for tag in tags)
-        _write_manifest(folder, sorted(_MARKER_FILES[1:]))
+        digests = {path.name: sha256(path) for path in sorted(folder.glob("*.jsonl"))}
+        write_json(folder / "manifest.json", {"kind": "labels", "sha256": digests})
     return dict(counts)
-
-
-def _write_manifest(folder: Path, names: Sequence[str]) -> None:
-    digests = {name: sha256(folder / name) for name in names}
-    write_json(folder / "manifest.json", {"kind": "labels", "sha256": digests})
 
 
 def summary(figures: dict[str, int]) -> str:

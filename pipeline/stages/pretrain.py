@@ -16,9 +16,6 @@ from ..terminal.progress import show_activity
 from .stage import CURVES, OUT, Argument, Stage
 
 if TYPE_CHECKING:
-    from elmo.data.characters import Characters
-    from elmo.data.vocabulary import Vocabulary
-
     from .training import PreparedJob, RunSettings
 
 _UNCHANGED_SUMMARY = "skipped: the trained model is used unchanged"
@@ -37,7 +34,7 @@ STAGE = Stage(
         "times_below_unigram_higher_better": "times_below_unigram",
     },
     uses_cluster=True,
-    settles_precision=lambda _: True,
+    has_precision=True,
 )
 
 
@@ -57,7 +54,10 @@ class PretrainJob:
 
         Returns the training job with all that it needs.
         """
+        from elmo.data.characters import Characters
         from elmo.data.shards import Shards
+        from elmo.data.vocabulary import Vocabulary
+        from elmo.model.folder import check_filter_widths
         from elmo.nn.bilm import BiLM
         from elmo.nn.softmax import new_softmax
         from elmo.settings import ModelShape
@@ -67,7 +67,10 @@ class PretrainJob:
 
         training = settings.training
         config = ModelShape(**asdict(self.network), input_words=None)
-        characters, vocabulary = _read_vocabulary(self.vocab)
+        with local_folder(self.vocab) as folder:
+            characters = Characters.load(folder / "characters.json")
+            vocabulary = Vocabulary.load(folder)
+        check_filter_widths(config, characters, source="pretrain.network.filters")
         bilm = BiLM(config, character_count=characters.size)
         bilm.reset_parameters(training.seed)
         job = TrainingJob(
@@ -81,14 +84,7 @@ class PretrainJob:
             checkpointing=settings.checkpointing,
             stop=settings.stop,
         )
-        return PreparedJob(
-            job,
-            "general",
-            {},
-            measures_first=False,
-            words_added=0,
-            tokenizer=job.shards.tokenization,
-        )
+        return PreparedJob(job, "general", job.shards.tokenization)
 
 
 def run(
@@ -113,7 +109,6 @@ def run(
     from . import training
 
     inputs = {"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)}
-    _check_filters(vocab, params.network)
     result = training.train(
         STAGE,
         params,
@@ -203,27 +198,6 @@ def describe_score(figures: dict[str, float], started_from: str = "") -> str:
         return ""
     remark = unknown_words_remark(figures.get("heldout_unk_rate"))
     return f"perplexity {figures['heldout_perplexity']:.1f} on held-out general text{remark}"
-
-
-def _check_filters(vocab: Location, network: NetworkSettings) -> None:
-    """Refuse filters that no worker could train with, before a run is opened."""
-    from elmo.model.folder import check_filter_widths
-    from elmo.settings import ModelShape
-
-    characters, _ = _read_vocabulary(vocab)
-    check_filter_widths(
-        ModelShape(**asdict(network), input_words=None),
-        characters,
-        source="pretrain.network.filters",
-    )
-
-
-def _read_vocabulary(folder: Location) -> "tuple[Characters, Vocabulary]":
-    from elmo.data.characters import Characters
-    from elmo.data.vocabulary import Vocabulary
-
-    with local_folder(folder) as local:
-        return Characters.load(local / "characters.json"), Vocabulary.load(local)
 
 
 def vocabulary_digest(folder: Location) -> str:

@@ -15,11 +15,12 @@ from elmo.io.folders import local_folder
 from elmo.io.location import Location
 from elmo.io.records import digest
 
-from .. import tracking
 from ..settings.params import RegisterSettings
 from ..terminal.urls import without_credentials
 from ..tracking import champion, registry
+from ..tracking.client import catch_mlflow_errors, mlflow_client
 from ..tracking.origin import COMMIT_TAG
+from ..tracking.runs import Run, run_exists, start_run
 from .stage import Argument, Stage
 
 REGISTER = "ELMO_REGISTER"  # set: an experiment of DVC registers its model as well
@@ -52,17 +53,6 @@ class RegisterRecord(Struct, forbid_unknown_fields=True):
     version: int
 
 
-class RegisterFigures(Struct, forbid_unknown_fields=True):
-    """The figures that the stage returns: version, its URI, and the decision about the champion.
-
-    The version is 0 and the URI empty where nothing was registered.
-    """
-
-    version: int
-    uri: str
-    decision: str
-
-
 STAGE = Stage(
     name="register",
     version=3,
@@ -77,7 +67,6 @@ STAGE = Stage(
     run=lambda params, **arguments: run(params=params.register, **arguments),
     summary=lambda figures, _: summary(figures),
     work=None,
-    numbers=RegisterFigures,
 )
 
 
@@ -107,13 +96,19 @@ def run(
     lineage = model.read_record("training.json", Lineage)
     features = FeatureStore(store, model=content_digest)
     shards = {"general": Shards(general), "domain": Shards(domain)}
-    scores = _collect_perplexities(lineage)
+    scores = {
+        f"perplexity.{time}.{text}": average
+        for time, texts in lineage.perplexity.items()
+        for text, figures in texts.items()
+        if (average := figures.get("average")) is not None
+    }
+    size = champion.SHORT_DIGEST_CHARACTERS
     tags = {
         "model_digest": content_digest,
-        "words": champion.shorten(model.sha256("words.txt")),
-        f"store.{champion.shorten(features.digest)}": without_credentials(store.absolute().url),
+        "words": model.sha256("words.txt")[:size],
+        f"store.{features.digest[:size]}": without_credentials(store.absolute().url),
         **{
-            f"heldout.{text}": champion.shorten(heldout_digest(text_shards))
+            f"heldout.{text}": heldout_digest(text_shards)[:size]
             for text, text_shards in shards.items()
         },
         **{name: f"{value:.6g}" for name, value in scores.items() if ".after." in name},
@@ -126,7 +121,7 @@ def run(
         texts = {text: text_shards.digest for text, text_shards in shards.items()}
         inputs = {"model": content_digest, "store": features.digest, **texts}
         sources = {"model": model, "store": store, "general": general, "domain": domain}
-        with tracking.start_run("register", params, inputs=inputs, sources=sources) as mlflow_run:
+        with start_run("register", params, inputs=inputs, sources=sources) as mlflow_run:
             version, decision = _register_version(model, lineage, mlflow_run, tags, scores, params)
     else:
         decision = champion.decide_champion(params.name, version, tags=tags, margin=params.margin)
@@ -142,30 +137,20 @@ def summary(figures: dict[str, str | int]) -> str:
     return f"version {figures['version']}, {figures['uri']}; {figures['decision']}"
 
 
-def _collect_perplexities(lineage: Lineage) -> dict[str, float]:
-    """Return the known perplexities by name."""
-    return {
-        f"perplexity.{time}.{text}": average
-        for time, texts in lineage.perplexity.items()
-        for text, figures in texts.items()
-        if (average := figures.get("average")) is not None
-    }
-
-
 def _register_version(
     model: Location,
     lineage: Lineage,
-    mlflow_run: tracking.Run,
+    mlflow_run: Run,
     tags: dict[str, str],
     scores: dict[str, float],
     params: RegisterSettings,
 ) -> tuple[int, str]:
     """Register a new model; return its version and the decision about the champion."""
     mlflow_run.log_metrics(scores)
-    with tracking.catch_mlflow_errors():
-        has_training_run = bool(lineage.run_id) and tracking.run_exists(lineage.run_id)
+    with catch_mlflow_errors():
+        has_training_run = bool(lineage.run_id) and run_exists(lineage.run_id)
         run_id = lineage.run_id if has_training_run else mlflow_run.run_id
-        run_tags = tracking.mlflow_client().get_run(run_id).data.tags
+        run_tags = mlflow_client().get_run(run_id).data.tags
     if commit := run_tags.get(COMMIT_TAG):
         tags = tags | {"commit": commit}
     with local_folder(model) as local:
@@ -173,7 +158,6 @@ def _register_version(
             local,
             tags=tags,
             run_id=run_id,
-            description=_describe_version(lineage, scores),
             name=params.name,
             margin=params.margin,
             trained_with=lineage.params,
@@ -188,24 +172,3 @@ def heldout_digest(shards: Any) -> str:
     """Return a digest of the held-out split of shards; empty where nothing is held out."""
     digests = [entry.sha256 for entry in shards.entries("heldout")]
     return digest(digests) if digests else ""
-
-
-def _describe_version(lineage: Lineage, scores: dict[str, float]) -> str:
-    """Return the sentence that describes a version in MLflow."""
-    names = {"domain": "domain text", "general": "general text"}
-    perplexities = [
-        f"{scores[f'perplexity.after.{text}']:.1f} on held-out {title}"
-        + (
-            f" ({perplexity_before:.1f} before)"
-            if (perplexity_before := scores.get(f"perplexity.before.{text}"))
-            else ""
-        )
-        for text, title in names.items()
-        if f"perplexity.after.{text}" in scores
-    ]
-    training_by_stage = {
-        "finetune": "fine-tuned to domain text",
-        "pretrain": "pretrained on general text",
-    }
-    training = training_by_stage.get(lineage.stage, "of unknown origin")
-    return f"ELMo {training}, with perplexity {' and '.join(perplexities) or 'not measured'}."

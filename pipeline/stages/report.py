@@ -10,10 +10,10 @@ from pathlib import Path
 from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location
 
-from .. import tracking
 from ..report.page import render
 from ..report.results import read_results
 from ..settings.params import ReportSettings
+from ..tracking.runs import start_run
 from .stage import Argument, Stage
 
 STAGE = Stage(
@@ -75,7 +75,7 @@ def run(
         )
         digests = {"model": results.registered["model_digest"], "store": results.store.digest}
         sources = {"model": model, "store": store}
-        with tracking.start_run("report", params, inputs=digests, sources=sources) as log:
+        with start_run("report", params, inputs=digests, sources=sources) as log:
             required = ("index.html", "curves.png")
             with new_folder(Location(out), required=required, pattern=r"\w+\.png") as folder:
                 picture = folder / "curves.png"

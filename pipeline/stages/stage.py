@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Numbers = dict[str, Any]  # all numbers of a stage, by name, or by arm and name
-NUMBERS_TYPE: Any = dict[str, float | None | dict[str, float | None]]  # their type in a file
+NUMBERS_TYPE: Any = dict[str, float | str | None | dict[str, float | None]]  # in their file
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,6 @@ class Stage:
     reuses_output: bool = False
     """Whether it takes pieces from the output that it replaces: at a URL it is given that one's
     location as `previous_output`, where there is one."""
-    settles_precision: Callable[[Mapping[str, Any]], bool] | None = None
-    """Tells, given its arguments, whether `precision: auto` is replaced by the faster one here
-    before it runs; None: it has no precision."""
-    numbers: Any = NUMBERS_TYPE
-    """The type of its numbers, by which they are read from their file."""
+    has_precision: bool = False
+    """Whether its settings have `precision`, of which `auto` is replaced by the faster one before
+    it runs."""

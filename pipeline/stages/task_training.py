@@ -7,16 +7,31 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, NotFound
+from elmo.io.records import digest, sha256
+from elmo.store import model_digest
 from elmo.tasks.settings import TaskSettings
 
 from ..terminal.progress import log_detail, say
 
 if TYPE_CHECKING:
     from elmo.tasks.formats.fields import ExampleSet
-    from elmo.tasks.train import ReportEpoch
 
-    from ..tracking import Run
+    from ..tracking.runs import Run
+
+
+def source_digest(name: str, path: Path) -> str:
+    """Return the digest of a file or a folder of files; of a model folder if `name` is "model"."""
+    if name == "model":
+        return model_digest(path)
+    if path.is_dir():
+        from elmo.tasks.example_files import list_files
+
+        files = list_files(path)
+        return digest([[file.relative_to(path).as_posix(), sha256(file)] for file in files])
+    if not path.is_file():
+        raise NotFound(f"{path}: no such file; check the name")
+    return sha256(path)
 
 
 def parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
@@ -28,6 +43,11 @@ def parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
             raise ElmoError(f"{option} must be NAME=VALUE, found {text!r}; give each name once")
         pairs[name] = value
     return pairs
+
+
+def parse_columns(text: str | None) -> dict[str, str]:
+    """Return the column of each field by its name, from text such as word=2,tag=4."""
+    return parse_pairs("columns", text.split(",") if text else [])
 
 
 def read_labelled_files(
@@ -52,7 +72,7 @@ def read_labelled_files(
             kind,
             path,
             format=format or None,
-            columns=parse_pairs("columns", columns.split(",") if columns else []),
+            columns=parse_columns(columns),
             scheme=scheme or None,
             tokenizer=tokenizer,
         )
@@ -60,29 +80,20 @@ def read_labelled_files(
     }
 
 
-def say_still_improving(folder: Path, *, name: str = "") -> None:
-    """Say which seeds of the trained task in `folder` had their best epoch at the end; the lines
-    begin with `name`, the folder by default."""
+def say_training_remarks(folder: Path, *, name: str = "") -> None:
+    """Say of the trained task in `folder` which seeds had their best epoch at the end, and what
+    linear models change on dev if it has tried them; the lines begin with `name`, the folder by
+    default."""
     from elmo.tasks.comparison import seeds_still_improving
-    from elmo.tasks.record import read_task
-
-    if seeds := seeds_still_improving(folder):
-        seed_names = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-        epochs = read_task(folder).settings.epochs
-        say(
-            f"{name or folder}: {seed_names}: still improving at the last epoch ({epochs}); raise "
-            "epochs"
-        )
-
-
-def say_linear_gain(folder: Path, *, name: str = "") -> None:
-    """Say what linear models change on dev in the trained task in `folder`, if it has tried them;
-    the line begins with `name`, the folder by default."""
     from elmo.tasks.features import Shares
     from elmo.tasks.metrics import score_order
     from elmo.tasks.record import read_task
 
-    record = read_task(folder)
+    record, name = read_task(folder), name or str(folder)
+    if seeds := seeds_still_improving(folder):
+        seed_names = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        epochs = record.settings.epochs
+        say(f"{name}: {seed_names}: still improving at the last epoch ({epochs}); raise epochs")
     if not record.linear:
         return
     score_rows = (record.scores[seed] for seed in record.linear)
@@ -93,7 +104,7 @@ def say_linear_gain(folder: Path, *, name: str = "") -> None:
         for shares in record.linear.values()
     ]
     say(
-        f"{name or folder}: {network_score:.4f} on dev by the network alone, {score:.4f} by "
+        f"{name}: {network_score:.4f} on dev by the network alone, {score:.4f} by "
         f"{', '.join(dict.fromkeys(combinations))}"
     )
 
@@ -142,64 +153,48 @@ def train_variant(
     kind: str,
     settings: TaskSettings,
     *,
-    seeds: int,
     model: Path,
-    work: Path,
-    device: str,
-    report: "ReportEpoch",
+    **options: Any,
 ) -> None:
-    """Train a task with each seed, 0, 1, …, below `seeds`; write it to `out`.
+    """Train a task with `train_task`, which gets the `options`, and write it to `out`.
 
     `data` has the examples "train" and "dev"; `settings` say whether ELMo is used, with the vectors
-    of `model`. Nothing is done if `out` exists. `report` is called at the start of each seed and
-    after each epoch. An interrupted training is resumed from `work`.
+    of `model`. Nothing is done if `out` exists.
     """
     from elmo.model.config import read_config
     from elmo.tasks.task import train_task
 
     if not out.exists():
-        train_task(
-            kind,
-            data["train"],
-            data["dev"],
-            out=out,
-            settings=settings,
-            model=None if settings.elmo == "none" else model,
-            seeds=range(seeds),
-            work=work,
-            tokenizer=read_config(model).tokenizer,
-            device=device,
-            report=report,
-        )
+        options |= {"settings": settings, "tokenizer": read_config(model).tokenizer}
+        options |= {"model": None if settings.elmo == "none" else model}
+        train_task(kind, data["train"], data["dev"], out=out, **options)
 
 
 class TrainProgress:
     """The `report` callback of a task's training: prints a line per epoch, in a stage only
     if `elmo --verbose` asked for it.
 
-    The line begins with `name`. The figures of each seed go to the MLflow run that `open_run`
-    returns, if given; it is called first when the data is checked and a seed begins.
+    The line begins with `name`. The figures of each seed go to the MLflow run `log`, if given.
     `show(seed, epoch, score)` updates the progress bar.
     """
 
     def __init__(
         self,
-        open_run: "Callable[[], Run] | None" = None,
+        log: "Run | None" = None,
         *,
         name: str = "",
         show: Callable[[int, int, str], None] | None = None,
     ) -> None:
         self._name, self._seed, self._best_score = name, 0, -1.0
-        self._open_run, self._show = open_run, show
+        self._log, self._show = log, show
 
     def __call__(self, event: str, figures: dict[str, float]) -> None:
         """Report a seed or an epoch."""
-        log = self._open_run() if self._open_run is not None else None
         if event == "seed":
             self._seed, self._best_score = int(figures["seed"]), -1.0
             return
-        if log is not None:
-            log.log_metrics(name_by_seed(figures, self._seed), step=int(figures["epoch"]))
+        if self._log is not None:
+            self._log.log_metrics(name_by_seed(figures, self._seed), step=int(figures["epoch"]))
         from elmo.tasks.comparison import NOT_SCORES
 
         scores = {k: v for k, v in figures.items() if k not in NOT_SCORES}
@@ -209,7 +204,7 @@ class TrainProgress:
         remark = ", best so far" if score > self._best_score else ""
         self._best_score = max(self._best_score, score)
         prefix = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
-        show_line = say if log is None else log_detail
+        show_line = say if self._log is None else log_detail
         show_line(f"{prefix}: loss {figures['loss']:.4g}, {format_scores(scores)}{remark}")
 
 

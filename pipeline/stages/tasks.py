@@ -3,7 +3,7 @@
 import csv
 import shutil
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,17 +26,16 @@ from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..settings.params import Params, ProjectTask
 from ..terminal.progress import Progress, log_detail, say
-from ..tracking import Run
-from ..tracking.task_runs import prepare_task_run, source_digest
+from ..tracking.runs import Run, start_run
 from .stage import WORK, Argument, Numbers, Stage
 from .task_training import (
     TrainProgress,
     format_scores,
     name_by_seed,
     read_labelled_files,
-    say_linear_gain,
     say_remark,
-    say_still_improving,
+    say_training_remarks,
+    source_digest,
     train_variant,
     warn_unknown_labels,
 )
@@ -134,18 +133,17 @@ def run(
         warn_unknown_labels(params.kind, data[split], path=sources[split], train=data["train"])
     work_folder = work.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
     epochs = params.seeds * sum(settings.epochs for settings in arms.values())
-    prepare_run = partial(
-        prepare_task_run,
-        name,
-        params.kind,
-        seeds=params.seeds,
-        sources={**sources, "model": model},
-        work=work_folder,
-    )
     with work_folder_lock(work_folder), Progress(f"tasks {name}", epochs, unit="epochs") as bar:
         tallies = {}
         for arm, settings in arms.items():
-            with prepare_run(settings=settings) as open_run:
+            run_params = {"task": name, "kind": params.kind, "seeds": params.seeds}
+            with start_run(
+                "tasks",
+                run_params | {"settings": settings},
+                inputs=inputs,
+                sources={**sources, "model": model},
+                folder=Location(work_folder / f"{arm}-run"),
+            ) as log:
                 tallies[arm] = _train(
                     work_folder / arm,
                     data,
@@ -154,7 +152,7 @@ def run(
                     model=model,
                     device=device,
                     bar=bar,
-                    open_run=open_run,
+                    log=log,
                 )
         bar.set_completed(epochs, "simple baselines")
         encode = Embedder.load(model, device="cpu").encode_types
@@ -176,8 +174,14 @@ def _draw_curves(
     from ..report import plots
 
     curves = {arm: _mean_curve(out / arm) for arm in arms}
-    _write_curve(curve, curves)
-    picture.parent.mkdir(parents=True, exist_ok=True)
+    for path in (curve, picture):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(curve) as new_curve, new_curve.open("w", encoding="utf-8", newline="") as table:
+        writer = csv.writer(table, delimiter="\t", lineterminator="\n")
+        writer.writerow(["epoch", *curves])
+        for epoch in range(max(map(len, curves.values()))):
+            row = [f"{scores[min(epoch, len(scores) - 1)]:.6g}" for scores in curves.values()]
+            writer.writerow([epoch + 1, *row])
     with new_file(picture) as file:
         plots.draw_task(file, curves, ARMS, score_label=f"best {metric} on dev so far")
 
@@ -238,7 +242,7 @@ def _train(
     model: Path,
     device: str,
     bar: Progress,
-    open_run: Callable[[], Run],
+    log: Run,
 ) -> list["Tally"]:
     """Train one arm, unless that is done, and count what each seed gets right on the test file."""
     from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
@@ -255,15 +259,14 @@ def _train(
         data,
         params.kind,
         settings,
-        seeds=params.seeds,
+        seeds=range(params.seeds),
         model=model,
         work=out.parent.parent,
         device=device,
-        report=TrainProgress(open_run, name=arm, show=show),
+        report=TrainProgress(log, name=arm, show=show),
     )
     name = f"{bar.label.removeprefix('tasks ')}, {ARMS[out.name]}"
-    say_still_improving(out, name=name)
-    say_linear_gain(out, name=name)
+    say_training_remarks(out, name=name)
     bar.set_completed(start_count + params.seeds * settings.epochs, f"{arm}on the test file")
     tallies, _ = evaluate_seeds(out, data["test"], device=device, work=out.parent.parent)
     scores = [tally.scores() for tally in tallies]
@@ -271,7 +274,7 @@ def _train(
     for seed, seed_scores in enumerate(scores):
         figures |= name_by_seed(seed_scores, seed)
         log_detail(f"{arm}seed {seed}: {format_scores(seed_scores)} on test")
-    open_run().log_metrics({f"test.{name}": value for name, value in figures.items()})
+    log.log_metrics({f"test.{name}": value for name, value in figures.items()})
     return tallies
 
 
@@ -301,13 +304,3 @@ def _metric(figures: Mapping[str, Any]) -> str:
     """Return the name of the task's main score."""
     arm = next(arm for arm in ARMS if arm in figures)
     return min(figures[arm], key=score_order)
-
-
-def _write_curve(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, delimiter="\t", lineterminator="\n")
-        table.writerow(["epoch", *curves])
-        for epoch in range(max(map(len, curves.values()))):
-            row = [f"{curve[min(epoch, len(curve) - 1)]:.6g}" for curve in curves.values()]
-            table.writerow([epoch + 1, *row])

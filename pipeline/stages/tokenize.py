@@ -37,15 +37,14 @@ from ..settings.params import Params, TokenizeSettings
 from ..terminal.progress import human_size
 from ..text import accounting, quality
 from ..text.copies import (
-    ExcludedLines,
     find_copies,
     find_leaks,
     find_passages,
     find_repeated_lines,
 )
 from ..text.held_out import MIN_HELD_OUT_TOKENS, choose_held_out_rule
-from ..text.input_files import InputFile, check_inputs, raise_all
-from ..text.pieces import Piece, Ranges, number_pieces, piece_bytes, plan_pieces
+from ..text.input_files import InputFile, attempt, check_inputs, without_errors
+from ..text.pieces import Piece, number_pieces, piece_bytes, plan_pieces
 from ..text.shard_builder import (
     PIECES,
     PieceResult,
@@ -53,17 +52,19 @@ from ..text.shard_builder import (
     encode_result,
     find_whole_results,
     read_finished,
-    try_piece,
+    tokenize_piece,
 )
 from ..text.work_folder import discard_pieces, work_folder
 from .corpus import TextName, read_corpus_manifest
-from .stage import OUT, Argument, Numbers, Stage
+from .stage import OUT, Argument, Stage
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-_REQUIRED_FILES = ("manifest.json",)
-_EXTRA_FILES_PATTERN = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
-_FEW_HELD_OUT = "too few to measure perplexity reliably: raise tokenize.heldout"
+_OUTPUT: dict[str, Any] = {  # by which an earlier output is known
+    "required": ("manifest.json",),
+    "pattern": rf"{FILE_PATTERN}|{re.escape(PIECES)}",
+    "kind": "shards",
+}
 _PHRASES = {  # the summary's phrase for each reason to leave out lines
     "short": "as documents under tokenize.min_bytes",
     "long": "as documents over tokenize.max_bytes",
@@ -94,29 +95,13 @@ STAGE = Stage(
     help="Tokenize the general or domain text of CORPUS into Arrow shards.",
     inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "domain"))),
     outputs=(OUT,),
-    run=lambda params, **arguments: _run(params, **arguments),
+    run=lambda **arguments: run(**arguments),
     summary=lambda figures, _: summary(figures),
     metrics={"tokens": "tokens"},
     resumes_in_output=True,
     uses_cluster=True,
     reuses_output=True,
 )
-
-
-def _run(
-    params: Params, *, cluster: Cluster, text: TextName, out: Location, **arguments: Any
-) -> Numbers:
-    if text == "domain":
-        _check_queries(params)
-        if params.corpus.keep and params.tokenize.documents == "blank":
-            raise BadSettings(
-                "params.yaml: corpus.keep: needs one document per record; set "
-                "tokenize.documents to auto or line"
-            )
-    urls = (*params.corpus.general, *params.corpus.domain)
-    run_arguments: dict[str, Any] = arguments | {"text": text, "out": out, "cluster": cluster}
-    tokenization = _tokenization(params)
-    return run(params=params.tokenize, tokenization=tokenization, urls=urls, **run_arguments)
 
 
 def _tokenization(params: Params) -> Tokenization:
@@ -146,35 +131,37 @@ def _check_queries(params: Params) -> None:
 def run(
     corpus: Location,
     out: Location,
-    params: TokenizeSettings,
+    params: Params,
     *,
     text: TextName,
     work: Location,
     cluster: Cluster,
-    urls: Sequence[str] = (),
-    tokenization: Tokenization | None = None,
     previous_output: Location | None = None,
 ) -> dict[str, float]:
     """Write the shards of a corpus folder's text to `out`; return the counts, such as `tokens`.
 
-    `text` is "general" or "domain". The folder names URLs without logins; these are taken from the
-    `urls`, as the user wrote them. Finished pieces wait in `work`, from which a killed run is
+    `text` is "general" or "domain". Finished pieces wait in `work`, from which a killed run is
     resumed. `previous_output` has the shards that are replaced if they are not at `out`.
     """
+    if text == "domain":
+        _check_queries(params)
+    # The corpus folder names URLs without logins.
+    urls = (*params.corpus.general, *params.corpus.domain)
     texts = read_corpus_manifest(corpus).texts
     inputs = {
         name: [source.to_input(corpus, urls) for source in texts[name].inputs] for name in texts
     }
     digests, *digests_of_texts = ({file.sha256 for file in inputs[name]} for name in (text, *texts))
     domain = None  # what leaks between the two is left out of the general text
-    if text == "general" and params.heldout and any(digests != d for d in digests_of_texts):
+    is_other_text = any(digests != d for d in digests_of_texts)
+    if text == "general" and params.tokenize.heldout and is_other_text:
         domain = inputs["domain"], texts["domain"].column
     return tokenize(
         inputs[text],
         out,
-        params,
+        params.tokenize,
         column=texts[text].column,
-        tokenization=tokenization,
+        tokenization=_tokenization(params),
         previous_output=previous_output,
         work=work,
         cluster=cluster,
@@ -192,7 +179,10 @@ def summary(figures: dict[str, float]) -> str:
         f"{figures['tokens']:,} tokens in {sentences:,} sentences, {figures['shards']} shards"
     ]
     if heldout_tokens < MIN_HELD_OUT_TOKENS:
-        remarks.append(f"only {heldout_tokens:,} tokens are held out, {_FEW_HELD_OUT}")
+        remarks.append(
+            f"only {heldout_tokens:,} tokens are held out, too few to measure perplexity reliably: "
+            "raise tokenize.heldout"
+        )
     for reason, phrase in _PHRASES.items():
         if size := figures.get(f"dropped_{reason}_bytes", 0):
             remarks.append(f"{human_size(size)} left out {phrase}")
@@ -227,7 +217,7 @@ def tokenize(
     `keep` names columns of records that are kept beside the sentences. `tokenization` is a version
     of the tokenizer (default: the installed one).
     """
-    check_folder(out, required=_REQUIRED_FILES, pattern=_EXTRA_FILES_PATTERN, kind="shards")
+    check_folder(out, **_OUTPUT)
     tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
@@ -255,9 +245,7 @@ def tokenize(
             quality.summarize([result.quality for result in results]),
         )
         shards = _list_shards(pieces, results)
-        with output_location(
-            out, required=_REQUIRED_FILES, pattern=_EXTRA_FILES_PATTERN, kind="shards"
-        ) as folder:
+        with output_location(out, **_OUTPUT) as folder:
             previous_files = {e.file for result in previous_results.values() for e in result.shards}
             new_files = {entry.file for entry in shards} - previous_files
             if pieces_folder != folder:
@@ -308,9 +296,8 @@ def run_tasks(
     function: Callable[[Job], Result | ElmoError], jobs: Sequence[Job], cluster: Cluster, label: str
 ) -> list[Result]:
     """Run `function` on each job as a task, and return the results; raise all errors as one."""
-    results = [*workers.map_tasks(function, jobs, cluster=cluster, label=label)]
-    raise_all(result for result in results if isinstance(result, ElmoError))
-    return [result for result in results if not isinstance(result, ElmoError)]
+    task = partial(attempt, function)
+    return without_errors([*workers.map_tasks(task, jobs, cluster=cluster, label=label)])
 
 
 def _leave_out_copies(
@@ -331,18 +318,17 @@ def _leave_out_copies(
     repeated_lines: list[tuple[int, ...]] = [()] * len(pieces)
     if pieces and (document_count := pieces[0].params.repeated_lines):
         repeated_lines = find_repeated_lines(passages, document_count=document_count)
+    plain_ranges = [
+        tuple(
+            (reason, tuple((begin, end) for begin, end in ranges.tolist()))
+            for reason, ranges in of_piece.items()
+            if len(ranges)
+        )
+        for of_piece in left_out
+    ]
     return number_pieces(
-        replace(piece, left_out=_as_tuples(ranges), repeated_lines=hashes)
-        for piece, ranges, hashes in zip(pieces, left_out, repeated_lines, strict=True)
-    )
-
-
-def _as_tuples(left_out: ExcludedLines) -> tuple[tuple[str, Ranges], ...]:
-    """Return ranges as plain values, without reasons that have no ranges."""
-    return tuple(
-        (reason, tuple((begin, end) for begin, end in ranges.tolist()))
-        for reason, ranges in left_out.items()
-        if len(ranges)
+        replace(piece, left_out=ranges, repeated_lines=hashes)
+        for piece, ranges, hashes in zip(pieces, plain_ranges, repeated_lines, strict=True)
     )
 
 
@@ -367,7 +353,7 @@ def _tokenize_pieces(
         **{result.piece: result for result in read_finished(new_pieces)},
     }
     unfinished_pieces = [piece for piece in pieces if piece.digest not in result_by_piece]
-    new_results = run_tasks(try_piece, unfinished_pieces, cluster, "tokenize")
+    new_results = run_tasks(tokenize_piece, unfinished_pieces, cluster, "tokenize")
     result_by_piece.update((result.piece, result) for result in new_results)
     return [result_by_piece[piece.digest] for piece in pieces]
 
@@ -398,14 +384,11 @@ def _metrics(
     numbers = {
         name: value for name, value in text_quality.items() if isinstance(value, int | float)
     }
+    totals = msgspec.structs.asdict(counts)
+    dropped_by_reason = totals.pop("dropped")
     return {
-        "documents": counts.documents,
-        "sentences": counts.sentences,
-        "blank_lines": counts.blank_lines,
-        "tokens": counts.tokens,
-        "bytes": counts.bytes,
-        "token_bytes": counts.token_bytes,
-        **{f"dropped_{name}_bytes": reason.bytes for name, reason in counts.dropped.items()},
+        **totals,
+        **{f"dropped_{name}_bytes": reason.bytes for name, reason in dropped_by_reason.items()},
         **numbers,
         "heldout_tokens": sum(entry.tokens for entry in shards if entry.split == "heldout"),
         "shards": len(shards),

@@ -1,15 +1,15 @@
 """The shared part of pretraining and fine-tuning: workers, MLflow run, curves, model folder."""
 
 import csv
-import json
 import os
 import re
-import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -28,19 +28,20 @@ from elmo.train.job import TrainingJob
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.step import WorkerGroup
 
-from .. import tracking
 from ..cluster import workers as ray_cluster
 from ..cluster.job import JOB_VARIABLE
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..terminal.progress import log_detail
 from ..terminal.urls import without_credentials_in
+from ..tracking.client import check_mlflow
+from ..tracking.runs import Run, start_run
 from . import live
 from .stage import Stage
 
 TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
 
-_FIGURES_BEFORE_FILE, _STOP_FLAG_PREFIX = "before.json", "stop-"  # names of files in a run's folder
+_FIGURES_BEFORE_FILE = "before.json"  # in a run's folder
 _REPORTS = ("train", "heldout")  # the kinds of reports that have a curve, KIND.tsv
 
 
@@ -54,10 +55,10 @@ class PreparedJob(NamedTuple):
 
     job: TrainingJob
     text: str
-    other_jobs: dict[str, TrainingJob]
-    measures_first: bool
-    words_added: int
     tokenizer: Tokenization  # of the text that the model is for
+    other_jobs: Mapping[str, TrainingJob] = MappingProxyType({})
+    measures_first: bool = False
+    words_added: int = 0
 
 
 class StageJob(Protocol):
@@ -128,18 +129,19 @@ def train(
         params = replace(params, training=training)
         log_detail(f"{stage.name}.training.epochs: {training.epochs}, for {tokens:,} tokens")
     folder = work / stage.name / fingerprint(stage.name, stage.version, params, inputs)
-    tracking.check_mlflow()
-    run = tracking.start_run(stage.name, params, inputs=inputs, sources=sources, folder=folder)
+    check_mlflow()
+    run = start_run(stage.name, params, inputs=inputs, sources=sources, folder=folder)
     with (
         work_folder_lock(folder.local) if folder.local else nullcontext(),
         _discard_if_nothing_saved(folder),
         run as log,
     ):
-        _delete_leftovers(folder)
+        if folder.local:
+            sweep(folder.local)
         settings = RunSettings(
             stage=stage.name,
             folder=folder,
-            stop=Flag(folder, f"{_STOP_FLAG_PREFIX}{uuid.uuid4().hex[:8]}"),
+            stop=Flag(folder, f"stop-{uuid.uuid4().hex[:8]}"),
             out=out,
             training=training,
             checkpointing=CheckpointSettings(minutes=cluster.checkpoint_minutes, keep=cluster.keep),
@@ -152,8 +154,7 @@ def train(
             },
         )
         _log_curves(log, folder)  # what MLflow lacks of the run that is resumed
-        with live.run_alongside(_log_reports, log, folder):
-            result = _train_on_workers(job, settings, cluster)
+        result = _train_on_workers(job, settings, cluster, log)
         _log_curves(log, folder)
         with new_folder(Location(curves), required=tuple(CURVES), pattern="") as new_curves:
             for name in CURVES:
@@ -165,28 +166,15 @@ def train(
     return result
 
 
-def _log_reports(log: tracking.Run, folder: Location, stop: threading.Event) -> None:
-    """Log what the first worker reports in `folder` to MLflow until `stop`.
-
-    A report may be missed: `_log_curves` completes the figures.
-    """
-    last_text = ""
-    while not stop.wait(live.poll_seconds(folder)):
-        text = live.read_newest(folder)
-        figures = json.loads(text) if text != last_text else {}
-        last_text = text
-        if (kind := figures.get("kind")) in _REPORTS:
-            log.log_metrics(
-                {
-                    f"{kind}.{name}": value
-                    for name, value in figures.items()
-                    if name not in ("step", "kind", "began")
-                },
-                step=int(figures["step"]),
-            )
+def _log_report(log: Run, report: dict[str, Any]) -> None:
+    """Log the figures of a report of the first worker; `_log_curves` adds those that are missed."""
+    if (kind := report["kind"]) in _REPORTS:
+        names = report.keys() - {"kind", "step", "began"}
+        figures = {f"{kind}.{name}": report[name] for name in names}
+        log.log_metrics(figures, step=int(report["step"]))
 
 
-def _log_curves(log: tracking.Run, folder: Location) -> None:
+def _log_curves(log: Run, folder: Location) -> None:
     """Log the figures that the curves in `folder` have and MLflow lacks."""
     for kind in _REPORTS:
         if folder.exists(f"{kind}.tsv"):
@@ -198,34 +186,27 @@ def _log_curves(log: tracking.Run, folder: Location) -> None:
 
 
 def _check_outputs(out: Location, curves: Path) -> None:
-    """Refuse equal outputs, and outputs that would replace files of another program."""
-    if out == Location(curves):
-        raise ElmoError(f"{out}: is given for both the model and its curves; choose two folders")
+    """Refuse outputs that would replace files of another program."""
     check_folder(out, required=("config.json", "weights.safetensors"), pattern=OTHER_FILE_PATTERN)
     check_folder(Location(curves), required=tuple(CURVES), pattern="")
     for name, columns in CURVES.items():
         check_output(curves / name, pattern="\t".join(columns).encode() + b"\n")
 
 
-def _delete_leftovers(folder: Location) -> None:
-    """Delete what a killed start left in the run's folder, except checkpoints."""
-    for name in folder.names():
-        if name.startswith(_STOP_FLAG_PREFIX):
-            folder.delete(name)
-    if folder.local:
-        sweep(folder.local)
-
-
-def _train_on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> TrainingResult:
+def _train_on_workers(
+    job: StageJob, settings: RunSettings, cluster: Cluster, log: Run
+) -> TrainingResult:
     """Train the job on the workers, and show its progress; raise `KeyboardInterrupt` if it was
     stopped and has saved."""
-    with live.showing_reports(settings.stage, settings.folder):
+    project = re.sub(r"[^\w-]", "_", os.environ.get(JOB_VARIABLE) or Path.cwd().name)
+    with live.following_reports(settings.stage, settings.folder, partial(_log_report, log)):
         result = ray_cluster.fit(
             _train_on_worker,
             {"job": job, "settings": settings},
             cluster=cluster,
             label=settings.stage,
-            name=_name_training(settings),
+            # For Ray's dashboard, which people may share.
+            name=f"{settings.stage}-{project}-{settings.folder.folder_name[:8]}",
             storage=settings.folder,
             stop=settings.stop,
         )
@@ -234,13 +215,6 @@ def _train_on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) ->
     if result is None:
         raise KeyboardInterrupt
     return TrainingResult(*result)
-
-
-def _name_training(settings: RunSettings) -> str:
-    """Return the training's name for Ray's dashboard, which people may share: the stage, the job or
-    project, and the folder of its work in progress."""
-    project = re.sub(r"[^\w-]", "_", os.environ.get(JOB_VARIABLE) or Path.cwd().name)
-    return f"{settings.stage}-{project}-{settings.folder.folder_name[:8]}"
 
 
 def _flatten(result: TrainingResult) -> dict[str, float]:
@@ -303,11 +277,8 @@ def _train_and_measure(
     figures_after = _measure_texts(prepared_job, workers, progress.figures, reports)
     digest = ""
     if workers.rank == 0:
-        perplexity = (
-            {"before": figures_before, "after": figures_after}
-            if figures_before
-            else {"after": figures_after}
-        )
+        perplexity = {"before": figures_before} if figures_before else {}
+        perplexity |= {"after": figures_after}
         digest = save_model(
             settings.out,
             bilm=job.bilm,

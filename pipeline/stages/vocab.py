@@ -176,7 +176,7 @@ def _choose_words(
     """Return the words and their counts by falling count, then codepoint, without the marks."""
     is_word = train.counts >= params.min_count
     for mark in NOT_WORDS:
-        is_word &= _to_numpy(pc.not_equal(train.types, mark))
+        is_word &= np.asarray(pc.not_equal(train.types, mark))
     table = pa.table({"word": train.types, "count": train.counts}).filter(pa.array(is_word))
     # Bytes of UTF-8 sort as the codepoints do.
     table = table.sort_by([("count", "descending"), ("word", "ascending")])
@@ -187,11 +187,7 @@ def _choose_words(
 
 def _count_known_tokens(counts: TypeCounts, words: pa.StringArray) -> int:
     """Return how many tokens are among these words."""
-    return int(counts.counts[_to_numpy(pc.is_in(counts.types, value_set=words))].sum())
-
-
-def _to_numpy(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    return values.to_numpy(zero_copy_only=False)
+    return int(counts.counts[np.asarray(pc.is_in(counts.types, value_set=words))].sum())
 
 
 def _choose_characters(train: TypeCounts, params: VocabSettings) -> Characters:

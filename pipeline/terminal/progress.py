@@ -60,7 +60,7 @@ class Progress:
         """Return as text what is done, the speed, the time so far and the time left."""
         seconds = max(1e-9, time.monotonic() - self.start_time)
         if not self.unit:
-            return ", ".join(filter(None, [f"{_clock_time(seconds)} so far", self.note]))
+            return ", ".join(filter(None, [f"{clock_time(seconds)} so far", self.note]))
         rate = (self.completed - self.initial_amount) / max(
             1e-9, self.last_update - self.start_time
         )
@@ -69,13 +69,13 @@ class Progress:
         if rate > 0:
             speed, time_unit = (rate, "s") if rate >= 1 else (60 * rate, "min")
             parts.append(f"{speed:,.{0 if speed >= 10 else 1}f} {self.unit}/{time_unit}")
-        parts.append(f"{_clock_time(seconds)} so far")
+        parts.append(f"{clock_time(seconds)} so far")
         if rate > 0 and self.total is not None:
             remaining_seconds = (self.total - self.completed) / rate - (
                 time.monotonic() - self.last_update
             )
             if remaining_seconds > -1:  # what is overdue takes longer than is known
-                parts.append(f"{_clock_time(max(0.0, remaining_seconds))} left")
+                parts.append(f"{clock_time(max(0.0, remaining_seconds))} left")
         return ", ".join([*parts, self.note] if self.note else parts)
 
     def _tick(self) -> None:
@@ -142,7 +142,8 @@ def _terminal_width() -> int:
         return 80
 
 
-def _clock_time(seconds: float) -> str:
+def clock_time(seconds: float) -> str:
+    """Return a time as text, such as `0:05` or `1:00:00`."""
     minutes, left_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{left_seconds:02d}" if hours else f"{minutes}:{left_seconds:02d}"

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from elmo.data.arrays import Int64s
-from elmo.errors import ElmoError
 
 from .accounting import Accounting
 from .documents import DocumentBlock
@@ -59,12 +58,9 @@ class PiecePassages(NamedTuple):
     filtered_lines: ExcludedLines
 
 
-def find_passages(piece: Piece) -> PiecePassages | ElmoError:
-    """Return the passages of a piece, or the error of a file that cannot be read."""
-    try:
-        passages, documents = collect_passages(piece, counts_documents=is_filtering(piece.params))
-    except ElmoError as error:
-        return error
+def find_passages(piece: Piece) -> PiecePassages:
+    """Return the passages of a piece that the filters keep."""
+    passages, documents = collect_passages(piece, counts_documents=is_filtering(piece.params))
     filtered_lines = find_filtered(documents, piece.params, piece.divided_bytes)
     return _exclude(passages, filtered_lines)._replace(filtered_lines=filtered_lines)
 

@@ -1,7 +1,7 @@
 """Documents: the units of text that are held out or trained on as a whole.
 
-Where text is divided into pieces (`spans`) and blocks (`text_blocks`, `utf8_lines.block_end`), the
-cuts follow the same rule.
+Where text is divided into pieces (`spans`) and blocks (`utf8_lines.block_end`), the cuts follow the
+same rule.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,8 @@ import numpy.typing as npt
 from elmo.data.arrays import Int64s
 
 from .accounting import Accounting
-from .reader import KeptColumns, Records
+from .reader import ReadOptions, Records, load_reader
 from .spans import FileSpan
-from .text_blocks import read_blocks
 from .text_hashes import Hashes, hash_runs
 from .text_rows import TextRows, find_lines
 
@@ -41,29 +40,16 @@ class DocumentBlock(NamedTuple):
 
 
 def read_documents(
-    span: FileSpan,
-    document_rule: str,
-    *,
-    column: str,
-    size: int,
-    accounting: Accounting,
-    keep: KeptColumns = (),
+    span: FileSpan, options: ReadOptions, accounting: Accounting
 ) -> Iterator[DocumentBlock]:
-    """Yield the blocks of a span with their documents.
+    """Yield the blocks of a span with their documents; the arguments are those of `Reader.blocks`.
 
     A document is hashed by its lines that begin in its first 64 KiB, or by the file's digest with
-    `document_rule` "file". The arguments are those of `read_blocks`.
+    `document_rule` "file".
     """
-    blocks = read_blocks(
-        span,
-        column=column,
-        document_rule=document_rule,
-        size=size,
-        accounting=accounting,
-        keep=keep,
-    )
+    blocks, document_rule = load_reader(span.input).blocks, options.document_rule
     is_after_blank = is_after_text = False
-    for number, (text, records) in enumerate(blocks):
+    for number, (text, records) in enumerate(blocks(span, options, accounting)):
         lines = find_lines(text)
         rows = TextRows.find(text, lines)
         is_blank = rows.counts == 0

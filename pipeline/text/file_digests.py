@@ -103,7 +103,10 @@ def digest_files(
         url, state = files[number]
         size, sha256 = read(url, advance)
         if keys[number] and size == state.bytes and state_of(url).mark == state.mark:
-            _cache_digest(path, keys[number], sha256)
+            with suppress(OSError, ElmoError):  # without a home to write to, it is read again
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("a", encoding="ascii") as file:
+                    file.write(f"{keys[number]} {sha256}\n")
         return size, sha256
 
     with progress if size_to_read > _PROGRESS_BYTES else nullcontext():
@@ -124,10 +127,3 @@ def _read_cached_digests(path: Path) -> dict[str, str]:
         lines = [line.split(" ") for line in path.read_text(encoding="ascii").splitlines()]
         return {line[0]: line[1] for line in lines if [*map(len, line)] == [64, 64]}
     return {}
-
-
-def _cache_digest(path: Path, key: str, sha256: str) -> None:
-    with suppress(OSError, ElmoError):  # without a home to write to, it is read again
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="ascii") as file:
-            file.write(f"{key} {sha256}\n")

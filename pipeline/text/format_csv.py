@@ -9,7 +9,7 @@ from elmo.errors import ElmoError
 
 from .accounting import Accounting
 from .input_files import InputFile
-from .reader import KeptColumns, Records, encode_kept, join_records, join_texts, split_column
+from .reader import ReadOptions, Records, encode_kept, join_records, join_texts, split_column
 from .spans import FileSpan, file_as_span
 from .utf8_lines import abbreviate_names, check_utf8, raw_blocks
 
@@ -21,10 +21,9 @@ _REWRITE_REMEDY = (
 )
 
 
-def check_head(input_: InputFile, column: str, keep: KeptColumns = ()) -> None:
+def check_head(input_: InputFile, options: ReadOptions) -> None:
     """Raise `ElmoError` for a file whose head is no table, or that lacks the column."""
-    for span in file_as_span(input_, 0):
-        next(blocks(span, 1 << 16, column, "line", Accounting(), keep), None)
+    next(blocks(file_as_span(input_, 0), options, Accounting()), None)
 
 
 def spans(input_: InputFile, file_number: int, size: int, document_rule: str) -> list[FileSpan]:
@@ -33,27 +32,22 @@ def spans(input_: InputFile, file_number: int, size: int, document_rule: str) ->
     `file_number` is its place in the corpus. `size` and `document_rule` have no effect in this
     format.
     """
-    return file_as_span(input_, file_number)
+    return [file_as_span(input_, file_number)]
 
 
 def blocks(
-    span: FileSpan,
-    size: int,
-    column: str,
-    document_rule: str,
-    accounting: Accounting,
-    keep: KeptColumns = (),
+    span: FileSpan, options: ReadOptions, accounting: Accounting
 ) -> Iterator[tuple[bytes, Records]]:
     """Yield the texts of a file's records in blocks, as `Reader.blocks` says.
 
     The column is the one that the header names `column`; without such a header, the one with that
     number, from 1.
     """
-    lines = _TableLines(span, size)
+    lines, keep = _TableLines(span, options.size), options.keep
     records = read_table(lines, delimiter=_DELIMITERS[span.input.format], source=span.input.url)
     first_line = next(records, (0, []))
     header = first_line[1]
-    names = split_column(column, header)
+    names = split_column(options.column, header)
     if all(name.isascii() and name.isdecimal() and name not in header for name in names):
         records = chain([first_line], records)  # there is no header
     found_indexes = (_column_index(span.input, header, name) for name in names if header)
@@ -67,7 +61,7 @@ def blocks(
         if keep:
             records_json.append(encode_kept(keep, (fields[index] for index in kept_indexes)))
         length += len(texts[-1])
-        if length >= size:
+        if length >= options.size:
             lines.account(texts, accounting)
             yield join_records(texts, first_record, records_json)
             first_record, length, texts, records_json = first_record + len(texts), 0, [], []

@@ -9,14 +9,25 @@ from elmo.errors import ElmoError
 
 from .accounting import Accounting
 from .input_files import InputFile, read_head
-from .reader import KeptColumns, Records, encode_kept, join_records, join_texts, split_column
-from .spans import FileSpan, line_spans
+from .reader import (
+    KeptColumns,
+    ReadOptions,
+    Records,
+    encode_kept,
+    join_records,
+    join_texts,
+    split_column,
+)
+from .spans import FileSpan
+from .spans import line_spans as spans
 from .utf8_lines import abbreviate_names, check_utf8, line_number, raw_blocks
+
+__all__ = ["blocks", "check_head", "spans"]
 
 _REMEDY = "correct the line"
 
 
-def check_head(input_: InputFile, column: str, keep: KeptColumns = ()) -> None:
+def check_head(input_: InputFile, options: ReadOptions) -> None:
     """Raise `ElmoError` for a binary file, or one whose first records lack the field `column`."""
     head = read_head(input_)
     if match := re.match(rb"(?:\xef\xbb\xbf)?\s*(?:(\[)|\{\s*\n)", head):
@@ -25,8 +36,8 @@ def check_head(input_: InputFile, column: str, keep: KeptColumns = ()) -> None:
             f"{input_.url}: is {kind}, not one record per line; convert it: jq -c '{remedy}'"
         )
     span = FileSpan(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
-    for _, records in blocks(span, 1 << 16, column, "line", Accounting(), keep):
-        for name in keep:
+    for _, records in blocks(span, options, Accounting()):
+        for name in options.keep:
             if all(json.loads(text or "{}").get(name) is None for text in records.kept_json):
                 raise ElmoError(
                     f"{input_.url}: no field {name!r} in its first records; set corpus.keep"
@@ -34,24 +45,8 @@ def check_head(input_: InputFile, column: str, keep: KeptColumns = ()) -> None:
         break
 
 
-def spans(input_: InputFile, file_number: int, size: int, document_rule: str) -> list[FileSpan]:
-    """Divide a file at line ends into spans of about `size` bytes.
-
-    `file_number` is its place in the corpus. With `document_rule` "blank", where blank lines in the
-    text divide documents, the file is one span.
-    """
-    return line_spans(
-        input_, file_number, input_.bytes if document_rule == "blank" else size, document_rule
-    )
-
-
 def blocks(
-    span: FileSpan,
-    size: int,
-    column: str,
-    document_rule: str,
-    accounting: Accounting,
-    keep: KeptColumns = (),
+    span: FileSpan, options: ReadOptions, accounting: Accounting
 ) -> Iterator[tuple[bytes, Records]]:
     """Yield the texts of a span's JSON lines in blocks, as `Reader.blocks` says.
 
@@ -59,19 +54,19 @@ def blocks(
     where a record has none.
     """
     first_record = 0
-    for raw_block, offset in raw_blocks(span, size, "line"):
+    for raw_block, offset in raw_blocks(span, options.size, "line"):
         check_utf8(span, raw_block, offset)
         lines = raw_block.removesuffix(b"\n").split(b"\n")
         texts, records_json = [], []
         line_offset = offset
         for line in lines:
             try:
-                text, record_json = _parse_line(line, column, keep)
+                text, record_json = _parse_line(line, options.column, options.keep)
             except ValueError as error:
                 place = f"{span.input.url}:{line_number(span, line_offset)}"
                 raise ElmoError(f"{place}: {error}") from None
             texts.append(text)
-            records_json += [record_json] if keep else []
+            records_json += [record_json] if options.keep else []
             line_offset += len(line) + 1
         accounting.bytes += len(raw_block)
         accounting.added_newlines += not raw_block.endswith(b"\n")

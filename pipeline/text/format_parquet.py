@@ -9,39 +9,34 @@ from elmo.settings import MAX_LINE_BYTES
 from ..terminal.failures import catch_read_errors
 from .accounting import Accounting
 from .input_files import InputFile, open_input
-from .reader import KeptColumns, Records, encode_kept, join_records, split_column
+from .reader import ReadOptions, Records, encode_kept, join_records, split_column
 from .spans import FileSpan
-from .utf8_lines import abbreviate_names, is_utf8, too_long_message
+from .utf8_lines import abbreviate_names, find_non_utf8, too_long_message
 
 
-def check_head(input_: InputFile, column: str, keep: KeptColumns = ()) -> None:
+def check_head(input_: InputFile, options: ReadOptions) -> None:
     """Raise `ElmoError` for a file that is incomplete, is not Parquet, or lacks the column."""
     with _open_parquet(input_) as file:
-        _text_columns(input_, file, column)
-        for name in keep:
+        _text_columns(input_, file, options.column)
+        for name in options.keep:
             _find_type(input_, file.schema_arrow, name, "keep")
 
 
 def spans(input_: InputFile, file_number: int, size: int, document_rule: str) -> list[FileSpan]:
     """Divide a file at its row groups: `start` and `end` of a span are their numbers.
 
-    `file_number` is its place in the corpus. A file of up to `size` bytes of text is one span,
-    and so is any with `document_rule` "blank", where blank lines divide documents.
+    `file_number` is its place in the corpus. A file of up to `size` bytes of text is one span.
+    `document_rule` has no effect in this format.
     """
     with _open_parquet(input_) as file:
         sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
-    if document_rule == "blank" or sum(sizes) <= size:
+    if sum(sizes) <= size:
         return [FileSpan(input_, file_number, 0, -1, sum(sizes))]
     return [FileSpan(input_, file_number, i, i + 1, bytes_) for i, bytes_ in enumerate(sizes)]
 
 
 def blocks(
-    span: FileSpan,
-    size: int,
-    column: str,
-    document_rule: str,
-    accounting: Accounting,
-    keep: KeptColumns = (),
+    span: FileSpan, options: ReadOptions, accounting: Accounting
 ) -> Iterator[tuple[bytes, Records]]:
     """Yield the texts of a span's rows in blocks of 1 MiB or more, as `Reader.blocks` says.
 
@@ -50,11 +45,13 @@ def blocks(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    first_row = 0
+    first_row, keep = 0, options.keep
     with _open_parquet(span.input) as file:
         group_numbers = list(range(span.start, file.num_row_groups if span.end < 0 else span.end))
-        names = _text_columns(span.input, file, column)
-        rows = _rows_at_a_time(file, group_numbers, size)
+        names = _text_columns(span.input, file, options.column)
+        groups = [file.metadata.row_group(number) for number in group_numbers]
+        row_count, size = sum(g.num_rows for g in groups), sum(g.total_byte_size for g in groups)
+        rows = max(1, min(4096, max(options.size, 1 << 20) * row_count // max(1, size)))
         batches = file.iter_batches(
             batch_size=rows, row_groups=group_numbers, columns=[*names, *keep]
         )
@@ -75,7 +72,7 @@ def blocks(
             ]
             texts = [b"\n".join(row_texts) for row_texts in texts_by_row]
             for row, text in enumerate(texts):
-                if not is_utf8(text) or 0 in text:
+                if find_non_utf8(text) is not None or 0 in text:
                     place = f"{span.input.url}: row {first_row + row} of row group {span.start} on"
                     raise ElmoError(f"{place} is not UTF-8 or has a zero byte; correct this text")
             added_newlines = sum(max(len(row_texts), 1) for row_texts in texts_by_row)
@@ -96,13 +93,6 @@ def _values(batch: Any, column: str) -> Any:
     for inner_name in inner_names:
         values = pc.struct_field(values, inner_name)
     return values
-
-
-def _rows_at_a_time(file: Any, group_numbers: list[int], size: int) -> int:
-    """Return how many rows of a Parquet file have about `size` bytes."""
-    groups = [file.metadata.row_group(i) for i in group_numbers]
-    rows, bytes_ = sum(g.num_rows for g in groups), sum(g.total_byte_size for g in groups)
-    return max(1, min(4096, max(size, 1 << 20) * rows // max(1, bytes_)))
 
 
 def _text_columns(input_: InputFile, file: Any, column: str) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from .accounting import Accounting
 from .input_files import InputFile, read_head
 from .other_formats import check_plain_text
-from .reader import KeptColumns
+from .reader import ReadOptions
 from .spans import FileSpan
 from .spans import line_spans as spans
 from .utf8_lines import check_no_nul, check_utf8, raw_blocks
@@ -14,29 +14,18 @@ from .utf8_lines import check_no_nul, check_utf8, raw_blocks
 __all__ = ["blocks", "check_head", "spans"]
 
 
-def check_head(input_: InputFile, column: str, keep: KeptColumns = ()) -> None:
-    """Raise `ElmoError` for a file that is no plain text, as far as its head tells.
-
-    `column` and `keep` have no effect in this format.
-    """
+def check_head(input_: InputFile, options: ReadOptions) -> None:
+    """Raise `ElmoError` for a file that is no plain text, as far as its head tells."""
     head = read_head(input_)
     check_plain_text(input_.url, head)
     check_no_nul(input_, head, 0)
 
 
 def blocks(
-    span: FileSpan,
-    size: int,
-    column: str,
-    document_rule: str,
-    accounting: Accounting,
-    keep: KeptColumns = (),
+    span: FileSpan, options: ReadOptions, accounting: Accounting
 ) -> Iterator[tuple[bytes, None]]:
-    """Yield a span's lines in blocks, as `Reader.blocks` says, each with None.
-
-    `column` and `keep` have no effect in this format.
-    """
-    for text, offset in raw_blocks(span, size, document_rule):
+    """Yield a span's lines in blocks, as `Reader.blocks` says, each with None."""
+    for text, offset in raw_blocks(span, options.size, options.document_rule):
         check_utf8(span, text, offset)
         accounting.bytes += len(text)
         if offset == 0 and text.startswith(codecs.BOM_UTF8):

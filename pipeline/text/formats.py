@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from elmo.errors import ElmoError
+
 
 @dataclass(frozen=True)
 class Format:
@@ -38,5 +40,11 @@ def resolve_document_rule(documents: str, format_: str) -> str:
 
     `documents` is the setting of `tokenize`, `format_` a name in `FORMATS`. `auto` becomes the
     format's own rule: what blank lines divide (`blank`) in plain text, else a record (`line`).
+    Raises `ElmoError` if `blank` is set for a format with records.
     """
+    if documents == "blank" and FORMATS[format_].documents != "blank":
+        raise ElmoError(
+            f"params.yaml: tokenize.documents: blank is for plain text, not for {format_}; set "
+            "auto, or line for records"
+        )
     return FORMATS[format_].documents if documents == "auto" else documents

@@ -20,6 +20,7 @@ from .accounting import Accounting
 from .documents import read_documents
 from .formats import resolve_document_rule
 from .input_files import InputFile
+from .reader import ReadOptions
 from .spans import file_as_span, text_bytes
 from .text_hashes import Hashes
 from .utf8_lines import BLOCK_BYTES
@@ -58,23 +59,8 @@ def choose_held_out_rule(
     if not rule.threshold:
         return rule
     if is_independent and params.documents == "auto" and _has_large_document(inputs, column, size):
-        rule = HeldOutRule("line", rule.threshold)
-    rule = _with_both_sides(rule, inputs, params, column, size, is_independent=is_independent)
-    if rule.documents != params.documents:
         say(f"{inputs[0].url}: one document has over 1/8 of the text, so each line is a document")
-    return rule
-
-
-def _with_both_sides(
-    rule: HeldOutRule,
-    inputs: Sequence[InputFile],
-    params: TokenizeSettings,
-    column: str,
-    size: int,
-    *,
-    is_independent: bool,
-) -> HeldOutRule:
-    """Return a rule of the same documents that puts at least one of them on each side."""
+        rule = HeldOutRule("line", rule.threshold)
     lowest, highest = 2**64, 0
     for hashes, _ in _measure_documents(inputs, rule.documents, column, size):
         if len(hashes := hashes[hashes != 0]):
@@ -84,10 +70,12 @@ def _with_both_sides(
     threshold = lowest + 1 if lowest >= rule.threshold else highest
     if lowest < threshold <= highest and is_independent:
         return HeldOutRule(rule.documents, threshold)
-    problem = "no document is" if lowest >= rule.threshold else "all documents are"
+    problem, remedy = "no document is", "raise it"
+    if lowest < rule.threshold:
+        problem, remedy = "all documents are", "lower it"
     raise ElmoError(
-        f"{inputs[0].url}: {problem} held out with tokenize.heldout {params.heldout}; "
-        f"{_remedy(inputs, rule.documents, lowest, highest)}"
+        f"{inputs[0].url}: {problem} held out with tokenize.heldout {params.heldout}; {remedy}, "
+        "set tokenize.documents to line, or name more text"
     )
 
 
@@ -122,23 +110,8 @@ def _measure_documents(
         if document_rule == "file":
             yield np.array([int(input_.sha256[:16], 16)], np.uint64), np.array([0, input_.bytes])
             continue
-        (span,) = file_as_span(input_, file_number)
-        for block in read_documents(
-            span, document_rule, column=column, size=size, accounting=Accounting()
-        ):
+        span, options = file_as_span(input_, file_number), ReadOptions(column, document_rule, size)
+        for block in read_documents(span, options, Accounting()):
             line_sizes = block.lines[1] - block.lines[0] + 1
             sizes = np.bincount(block.numbers, line_sizes, len(block.hashes) + 1)
             yield block.hashes, sizes.astype(np.int64)
-
-
-def _remedy(inputs: Sequence[InputFile], documents: str, lowest: int, highest: int) -> str:
-    """Name the settings that divide documents whose hashes are `lowest` to `highest`."""
-    changes = []
-    if any(resolve_document_rule(documents, input_.format) != "line" for input_ in inputs):
-        changes.append("tokenize.documents to line")
-    for digits in range(2, 10):
-        share = (lowest * 10**digits // 2**64 + 1) / 10**digits
-        if share < 1 and lowest < int(share * 2**64) <= highest:
-            changes.append(f"tokenize.heldout to {share}")
-            break
-    return f"set {' or '.join(changes)}" if changes else "name more text"

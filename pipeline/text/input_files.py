@@ -4,6 +4,7 @@ import glob
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
@@ -106,21 +107,20 @@ def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> l
 
 def for_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Call `function` with each item in parallel threads; raise all errors as one."""
-
-    def attempt(item: Item) -> Result | ElmoError:
-        try:
-            return function(item)
-        except ElmoError as error:
-            return error
-
-    results = in_parallel(attempt, items)
-    raise_all(result for result in results if isinstance(result, ElmoError))
-    return cast(list[Result], results)
+    return without_errors(in_parallel(partial(attempt, function), items))
 
 
-def raise_all(errors: Iterable[ElmoError]) -> None:
-    """Raise the errors of several files as one that names 20 of them; do nothing without errors."""
-    all_errors = list(errors)
+def attempt(function: Callable[[Item], Result], item: Item) -> Result | ElmoError:
+    """Return `function(item)`, or the `ElmoError` that it raises."""
+    try:
+        return function(item)
+    except ElmoError as error:
+        return error
+
+
+def without_errors(results: Sequence[Result | ElmoError]) -> list[Result]:
+    """Return the results; raise the errors among them as one, which names 20 of them."""
+    all_errors = [result for result in results if isinstance(result, ElmoError)]
     if len(all_errors) == 1:
         raise all_errors[0]
     if all_errors:
@@ -128,6 +128,7 @@ def raise_all(errors: Iterable[ElmoError]) -> None:
         if len(all_errors) > _MAX_NAMED_FILES:
             messages.append(f"and {len(all_errors) - _MAX_NAMED_FILES:,} more")
         raise ElmoError(f"{len(all_errors):,} files cannot be read: {'; '.join(messages)}")
+    return cast(list[Result], results)
 
 
 def check_inputs(inputs: Sequence[InputFile]) -> list[InputFile]:
@@ -203,7 +204,7 @@ def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | No
             f"corpus: an empty name {list_name}; write a file name, or . for this folder"
         )
     is_folder = False
-    files: list[tuple[str, str, FileState | None]]
+    files: list[tuple[str, str, FileState | None]] = []
     if "://" in pattern:
         import fsspec
 
@@ -211,14 +212,10 @@ def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | No
             fs, path = fsspec.core.url_to_fs(pattern)
             is_folder = fs.isdir(path)
             info_by_path = (fs.find if is_folder else fs.glob)(path, detail=True)
-            files = [
-                (
-                    _relative_name(path, p, is_folder).partition("?")[0],
-                    fs.unstrip_protocol(p),
-                    state_at_url(info),
-                )
-                for p, info in info_by_path.items()
-            ]
+            for file, info in info_by_path.items():
+                name = file[len(path.rstrip("/")) + 1 :] if is_folder else ""
+                name = (name or file.rsplit("/", 1)[-1]).partition("?")[0]
+                files.append((name, fs.unstrip_protocol(file), state_at_url(info)))
     else:
         base = Path(pattern)
         is_folder = base.is_dir()
@@ -261,12 +258,6 @@ def _folders(base: Path) -> Iterator[str]:
         visited_folders.add(real_path)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield directory
-
-
-def _relative_name(folder: str, path: str, is_folder: bool) -> str:
-    if is_folder:
-        return path[len(folder.rstrip("/")) + 1 :] or path.rsplit("/", 1)[-1]
-    return path.rsplit("/", 1)[-1]
 
 
 def _check_name(url: str, in_folder: bool) -> None:

@@ -23,7 +23,7 @@ from .documents import DocumentBlock, read_documents
 from .formats import resolve_document_rule
 from .held_out import HeldOutRule
 from .input_files import InputFile
-from .reader import KeptColumns, load_reader
+from .reader import KeptColumns, ReadOptions, load_reader
 from .spans import FileSpan, text_bytes
 from .utf8_lines import BLOCK_BYTES
 
@@ -68,10 +68,8 @@ class Piece:
         size = min(BLOCK_BYTES, self.params.shard_bytes)
         for span in self.spans:
             document_rule = resolve_document_rule(self.rule.documents, span.input.format)
-            is_heldout = False
-            for block in read_documents(
-                span, document_rule, column=self.column, size=size, accounting=accounting, keep=keep
-            ):
+            options, is_heldout = ReadOptions(self.column, document_rule, size, keep), False
+            for block in read_documents(span, options, accounting):
                 heldout = np.append(is_heldout, self.rule.are_heldout(block.hashes))
                 is_heldout = bool(heldout[-1])
                 yield block, heldout

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -32,16 +33,28 @@ class Records(NamedTuple):
         return pa.array(self.kept_json, pa.string()).take(pa.array(self.numbers - self.numbers[0]))
 
 
+@dataclass(frozen=True)
+class ReadOptions:
+    """The options of reading a file.
+
+    `column` is the column or field of the text, and `keep` names others, which are kept beside it;
+    plain text ignores both. `document_rule` says what a document is: "file", "line" (or a record),
+    or "blank" (text between blank lines). `size` is about the number of bytes of text in a block.
+    """
+
+    column: str
+    document_rule: str = "line"
+    size: int = 1 << 16
+    keep: KeptColumns = ()
+
+
 class Reader(Protocol):
     """The functions that the module of a format must have.
 
-    A *span* is a part of a file that one process reads. `size` is about the number of bytes of text
-    in a span or block; `column` is the column or field of the text; `document_rule` says what a
-    document is: "file", "line" (or a record), or "blank" (text between blank lines). `keep` names
-    other columns, which are kept beside the text.
+    A *span* is a part of a file that one process reads.
     """
 
-    def check_head(self, input_: InputFile, column: str, keep: KeptColumns = ()) -> None:
+    def check_head(self, input_: InputFile, options: ReadOptions) -> None:
         """Read the head of a file; raise `ElmoError` if it is binary or lacks a column."""
 
     def spans(
@@ -53,20 +66,15 @@ class Reader(Protocol):
         """
 
     def blocks(
-        self,
-        span: FileSpan,
-        size: int,
-        column: str,
-        document_rule: str,
-        accounting: Accounting,
-        keep: KeptColumns = (),
+        self, span: FileSpan, options: ReadOptions, accounting: Accounting
     ) -> Iterator[tuple[bytes, Records | None]]:
         """Yield a span's text in blocks, each with the number of every line's record.
 
-        A block has about `size` bytes: whole lines of UTF-8 without a byte order mark, each ended
-        by a newline; with `document_rule` "blank", plain text ends where a document does. Records
-        count from 0 in the span; a format without records yields None. Counted in `accounting`
-        are all bytes that are read, those that are in no block, and newlines that are added.
+        A block is whole lines of UTF-8 without a byte order mark, each ended by a newline; with
+        `document_rule` "blank" it ends where a document ends, unless one document fills it. Records
+        count from 0 in the span; a format without records yields None. Counted in `accounting` are
+        all bytes that are read, those that are in no block, such as the names of JSON fields, and
+        newlines that are added.
         """
 
 

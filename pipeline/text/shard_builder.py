@@ -6,7 +6,6 @@ tokenized once; everything else is array operations.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +14,9 @@ import pyarrow.compute as pc
 from msgspec import DecodeError, Struct, json, to_builtins
 
 from elmo.data.arrays import Int64s
-from elmo.data.manifest import SPLITS, DroppedText, ShardEntry, Split
+from elmo.data.manifest import SPLITS, DroppedText, ShardEntry
 from elmo.data.shards import describe_shard, shard_name, write_shard
 from elmo.data.tokenizer import Tokenizer, load_recorded_tokenizer, sentence_splitter
-from elmo.errors import ElmoError
 from elmo.io.location import Location, in_parallel
 from elmo.io.records import Sha256
 
@@ -93,14 +91,6 @@ def find_whole_results(
     ]
 
 
-def try_piece(piece: Piece) -> PieceResult | ElmoError:
-    """Tokenize one piece of the corpus; return an error, so that all errors are found."""
-    try:
-        return tokenize_piece(piece)
-    except ElmoError as error:
-        return error
-
-
 def tokenize_piece(piece: Piece) -> PieceResult:
     """Tokenize one piece of the corpus, write its shards, and return its result."""
     split = sentence_splitter()[0] if piece.params.sentences == "split" else None
@@ -133,7 +123,11 @@ def tokenize_piece(piece: Piece) -> PieceResult:
             lines = find_lines(text) if text else lines
             rows = TextRows.find(text, lines) if text else rows
         if text:
-            records = _kept_columns(block).filter(pa.array(is_kept)) if piece.keep else None
+            records = None
+            if piece.keep:  # empty texts in a file without records
+                no_records = pa.array([""] * len(numbers))
+                records = block.records.columns_of_lines() if block.records else no_records
+                records = records.filter(pa.array(is_kept))
             is_heldout = heldout[block.numbers[is_kept]]
             builder.add(text, lines, rows, ids[is_kept], is_heldout, split, records)
         if split is not None and block.records is None:
@@ -184,13 +178,6 @@ class _Part:
     heldout: npt.NDArray[np.bool_]
     lost_bytes: int
     records: pa.StringArray | None
-
-
-def _kept_columns(block: DocumentBlock) -> pa.StringArray:
-    """Return the kept columns of each line's record; empty texts in a file without records."""
-    return (
-        block.records.columns_of_lines() if block.records else pa.array([""] * len(block.numbers))
-    )
 
 
 class _Builder:
@@ -259,49 +246,32 @@ class _Builder:
         numbers = np.arange(first_sentence, first_sentence + len(lengths))
         self.accounting.sentences += len(lengths)
         for split, is_in_split in zip(SPLITS, (~heldout, heldout), strict=True):
-            if is_in_split.any():
-                tokens = ids if is_in_split.all() else ids[np.repeat(is_in_split, lengths)]
-                offsets = np.cumsum(np.append(0, lengths[is_in_split]))
-                self._write_shard(
-                    split,
-                    numbers[is_in_split],
-                    documents[is_in_split],
-                    offsets,
-                    _encode_tokens(tokens, types),
-                    records if records is None else records.filter(pa.array(is_in_split)),
+            if not is_in_split.any():
+                continue
+            tokens = ids if is_in_split.all() else ids[np.repeat(is_in_split, lengths)]
+            name = shard_name(split, f"{self.piece.digest[:16]}-{len(self.shards):03d}")
+            with self.piece.folder.new_file(name) as path:
+                write_shard(
+                    path,
+                    sentence_ids=numbers[is_in_split],
+                    document_ids=documents[is_in_split],
+                    offsets=np.cumsum(np.append(0, lengths[is_in_split])).astype(np.int32),
+                    tokens=_encode_tokens(tokens, types),
+                    records=records if records is None else records.filter(pa.array(is_in_split)),
                 )
+                self.shards.append(describe_shard(path, split=split, name=name))
         self.bytes, self._parts = 0, []
 
-    def _write_shard(
-        self,
-        split: Split,
-        numbers: Int64s,
-        documents: Int64s,
-        offsets: Int64s,
-        tokens: Any,
-        records: pa.StringArray | None,
-    ) -> None:
-        name = shard_name(split, f"{self.piece.digest[:16]}-{len(self.shards):03d}")
-        with self.piece.folder.new_file(name) as path:
-            write_shard(
-                path,
-                sentence_ids=numbers,
-                document_ids=documents,
-                offsets=offsets.astype(np.int32),
-                tokens=tokens,
-                records=records,
-            )
-            self.shards.append(describe_shard(path, split=split, name=name))
-
     def _tokenize_parts(self) -> tuple[pa.StringArray, list[tuple[npt.NDArray[np.int32], Int64s]]]:
-        """Return the distinct tokens, and for each part its token ids and tokens per row."""
+        """Return the distinct tokens, and for each part its token ids and tokens per row; account
+        for the bytes of the parts."""
         stretches = pa.concat_arrays([part.rows.distinct_stretches for part in self._parts])
         stretch_dictionary = stretches.dictionary_encode()
         types, token_ids, begins, counts, lost_bytes = _tokenize(
             stretch_dictionary.dictionary, self.tokenizer
         )
         sizes = pc.binary_length(types).to_numpy()
-        ids_and_lengths = []
+        ids_and_lengths, total = [], self.accounting
         first_stretch = 0
         for part in self._parts:
             numbers = stretch_dictionary.indices.to_numpy()[
@@ -310,13 +280,19 @@ class _Builder:
             first_stretch += len(numbers)
             stretch_ids = numbers[part.rows.ids]
             ids, lengths = _expand(stretch_ids, part.rows.counts, token_ids, begins, counts)
-            _account(
-                self.accounting,
-                part,
-                sizes[ids],
-                lengths,
-                part.lost_bytes + (int(lost_bytes[stretches].sum()) if lost_bytes.any() else 0),
+            line_bytes = part.line_bytes
+            is_blank = np.bincount(part.line_of, lengths, len(line_bytes)) == 0
+            token_bytes = int(sizes[ids].sum(dtype=np.int64))
+            part_loss = part.lost_bytes + (
+                int(lost_bytes[stretch_ids].sum()) if lost_bytes.any() else 0
             )
+            total.lines += len(line_bytes)
+            total.blank_lines += int(is_blank.sum())
+            total.blank_bytes += int(line_bytes[is_blank].sum())
+            total.token_bytes += token_bytes
+            total.space_bytes += int(line_bytes[~is_blank].sum()) - token_bytes - part_loss
+            total.lost_bytes += part_loss
+            total.tokens += len(ids)
             ids_and_lengths.append((ids, lengths))
         return types, ids_and_lengths
 
@@ -336,21 +312,6 @@ def _expand(
     positions = np.repeat(begins[stretches] - token_ends[:-1], token_counts)
     positions += np.arange(len(positions))
     return token_ids[positions], np.diff(token_ends[np.append(0, np.cumsum(stretches_of))])
-
-
-def _account(
-    total: Accounting, part: _Part, sizes: npt.NDArray[np.int32], lengths: Int64s, lost_bytes: int
-) -> None:
-    """Account for a part's lines, from the bytes of its tokens and the tokens of its rows."""
-    blank = np.bincount(part.line_of, lengths, len(part.line_bytes)) == 0
-    in_tokens = int(sizes.sum(dtype=np.int64))
-    total.lines += len(part.line_bytes)
-    total.blank_lines += int(blank.sum())
-    total.blank_bytes += int(part.line_bytes[blank].sum())
-    total.token_bytes += in_tokens
-    total.space_bytes += int(part.line_bytes[~blank].sum()) - in_tokens - lost_bytes
-    total.lost_bytes += lost_bytes
-    total.tokens += len(sizes)
 
 
 def _tokenize_rows(text: bytes, rows: TextRows, tokenizer: Tokenizer) -> tuple[TextRows, int]:

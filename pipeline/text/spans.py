@@ -35,9 +35,9 @@ def text_bytes(input_: InputFile) -> int:
     return input_.bytes * COMPRESSION_RATIO if is_compressed else input_.bytes
 
 
-def file_as_span(input_: InputFile, file_number: int) -> list[FileSpan]:
-    """Return the whole file, number `file_number` of the corpus, as one span in a list."""
-    return [FileSpan(input_, file_number, 0, -1, text_bytes(input_))]
+def file_as_span(input_: InputFile, file_number: int) -> FileSpan:
+    """Return the whole file, number `file_number` of the corpus, as one span."""
+    return FileSpan(input_, file_number, 0, -1, text_bytes(input_))
 
 
 def line_spans(
@@ -49,7 +49,7 @@ def line_spans(
     is one span.
     """
     if input_.compression is not None:
-        return file_as_span(input_, file_number)
+        return [file_as_span(input_, file_number)]
     if input_.bytes <= size:
         return [FileSpan(input_, file_number, 0, input_.bytes, input_.bytes)]
     cuts = range(size, input_.bytes, size)  # each of which may be a request

@@ -1,8 +1,4 @@
-"""The text of a span in blocks of lines, for all formats of files.
-
-Each format accounts for the bytes of a file that are not text, such as JSON or a byte order mark,
-and for newlines that it adds.
-"""
+"""The texts of files of all formats: checked before they are read, and read one by one."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -15,9 +11,8 @@ from elmo.errors import ElmoError
 from .accounting import Accounting
 from .formats import FORMATS
 from .input_files import InputFile, for_each
-from .reader import KeptColumns, Records, load_reader
-from .spans import FileSpan, file_as_span
-from .utf8_lines import block_end
+from .reader import KeptColumns, ReadOptions, load_reader
+from .spans import file_as_span
 
 
 def check_texts(
@@ -32,8 +27,9 @@ def check_texts(
     `list_name` names the source of the list in messages, as in `find_inputs`.
     """
     files = [input_ for input_ in inputs if input_.bytes]
-    for_each(lambda input_: load_reader(input_).check_head(input_, column, keep), files)
-    if not any(_has_text(input_, column) for input_ in files):
+    options = ReadOptions(column, keep=keep)
+    for_each(lambda input_: load_reader(input_).check_head(input_, options), files)
+    if not any(_has_text(input_, options) for input_ in files):
         has_column = FORMATS[files[0].format].documents == "line"
         problem = f"no text in column {column!r}" if has_column else "has no text"
         raise ElmoError(f"{files[0].url}: {problem}; name files with text {list_name}")
@@ -45,13 +41,10 @@ def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
     Raises `ElmoError` if the file is not text.
     """
     input_ = InputFile(path.name, str(path), path.stat().st_size, "0" * 64)
+    reader, options, number = load_reader(input_), ReadOptions(column, size=1 << 20), 0
     if input_.bytes:
-        load_reader(input_).check_head(input_, column)
-    (span,) = file_as_span(input_, 0)
-    number = 0
-    for block, records in read_blocks(
-        span, column=column, document_rule="line", size=1 << 20, accounting=Accounting()
-    ):
+        reader.check_head(input_, options)
+    for block, records in reader.blocks(file_as_span(input_, 0), options, Accounting()):
         lines = block.decode("utf-8").split("\n")[:-1]
         if records is None:
             yield from enumerate(lines, number + 1)
@@ -63,45 +56,6 @@ def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
             yield number, "\n".join(lines[begin:end])
 
 
-def _has_text(input_: InputFile, column: str) -> bool:
-    (span,) = file_as_span(input_, 0)
-    blocks = read_blocks(
-        span, column=column, document_rule="line", size=1 << 16, accounting=Accounting()
-    )
+def _has_text(input_: InputFile, options: ReadOptions) -> bool:
+    blocks = load_reader(input_).blocks(file_as_span(input_, 0), options, Accounting())
     return any(block.strip() for block, _ in blocks)
-
-
-def read_blocks(
-    span: FileSpan,
-    *,
-    column: str,
-    document_rule: str,
-    size: int,
-    accounting: Accounting,
-    keep: KeptColumns = (),
-) -> Iterator[tuple[bytes, Records | None]]:
-    """Return the lines of a span in blocks of about `size` bytes of text, with their records.
-
-    A block is whole lines of UTF-8, each ended by a newline; a file without records has None.
-    `column` is the column or field that holds the text of records, `keep` others that are kept.
-    Bytes that are read, and those that are not text, such as the names of JSON fields, are counted
-    in `accounting`. With `document_rule` "blank" a block ends where a document ends, unless one
-    document fills it.
-    """
-    blocks = load_reader(span.input).blocks(span, size, column, document_rule, accounting, keep)
-    needs_recut = document_rule == "blank" != FORMATS[span.input.format].documents
-    return _recut(blocks, size) if needs_recut else blocks
-
-
-def _recut(
-    blocks: Iterator[tuple[bytes, Records | None]], size: int
-) -> Iterator[tuple[bytes, Records | None]]:
-    """Recut blocks so that they end where documents between blank lines do."""
-    pending = b""
-    for text, _ in blocks:
-        pending += text
-        if cut := block_end(pending, size, "blank"):
-            yield pending[:cut], None
-            pending = pending[cut:]
-    if pending:
-        yield pending, None

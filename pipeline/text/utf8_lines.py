@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-
 from elmo.errors import ElmoError, not_utf8_error
 from elmo.settings import MAX_LINE_BYTES
 
@@ -92,14 +90,10 @@ def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
     nul = text.find(0)
     if nul >= 0:
         check_no_nul(span.input, text[nul : nul + 1], line_number(span, offset + nul))
-    if is_utf8(text):
-        return
-    try:
-        text.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = line_number(span, offset + error.start)
-        start = text.rfind(b"\n", 0, error.start) + 1
-        raise not_utf8_error(span.input.url, line, text[start:], error.start - start) from None
+    if (position := find_non_utf8(text)) is not None:
+        line = line_number(span, offset + position)
+        start = text.rfind(b"\n", 0, position) + 1
+        raise not_utf8_error(span.input.url, line, text[start:], position - start)
 
 
 def check_no_nul(input_: InputFile, text: bytes, line: int) -> None:
@@ -114,18 +108,13 @@ def check_no_nul(input_: InputFile, text: bytes, line: int) -> None:
         )
 
 
-def is_utf8(text: bytes) -> bool:
-    """Tell whether text is UTF-8."""
-    if text.isascii():
-        return True
-    import pyarrow as pa
-
-    offsets = pa.py_buffer(np.array([0, len(text)], np.int32))
+def find_non_utf8(text: bytes) -> int | None:
+    """Return where `text` is not UTF-8, or None."""
     try:
-        pa.StringArray.from_buffers(1, offsets, pa.py_buffer(text)).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
+        text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start
+    return None
 
 
 def line_number(span: FileSpan, offset: int) -> int:

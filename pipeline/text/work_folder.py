@@ -6,8 +6,7 @@ used.
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 
 from elmo.io.atomic import sweep_hidden_folders
 from elmo.io.location import Location
@@ -31,17 +30,11 @@ def work_folder(parent: Location, stage: str, out: Location) -> Iterator[Locatio
         if out.local is not None:
             sweep_hidden_folders(out.local)
         yield work
-        _remove(work.local)
+        shutil.rmtree(work.local, ignore_errors=True)
+        with suppress(OSError):  # it holds other work
+            work.local.parent.rmdir()
 
 
 def discard_pieces(work: Location) -> None:
     """Delete the finished pieces in `work`, which no later run can use."""
     work.delete_all(name for name in work.names() if name != LOCK_FILE)
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder.parent.rmdir()
-    except OSError:
-        pass  # it holds other work

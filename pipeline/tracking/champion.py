@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from .. import tracking
+from .client import catch_mlflow_errors, check_mlflow, configured_uri, mlflow_client
+from .database import database_of
 
 CANDIDATE, CHAMPION = "candidate", "champion"  # aliases
 TEXTS = ("domain", "general")  # the first that a version was measured on is the one compared
@@ -42,18 +43,18 @@ def find_version(name: str, model_digest: str) -> int | None:
 
 def _has_files(name: str, number: int) -> bool:
     """Tell whether a version has its files; a server is not asked."""
-    if tracking.database_file() is None:
+    if database_of(configured_uri()) is None:
         return True
-    with tracking.catch_mlflow_errors():
-        address = tracking.mlflow_client().get_model_version_download_uri(name, str(number))
+    with catch_mlflow_errors():
+        address = mlflow_client().get_model_version_download_uri(name, str(number))
     return not address.startswith("file:") or Path(unquote(urlsplit(address).path)).exists()
 
 
 def list_versions(name: str) -> list[ModelVersion]:
     """Return the versions of a registered model, newest first."""
-    tracking.check_mlflow()
-    with tracking.catch_mlflow_errors():
-        client = tracking.mlflow_client()
+    check_mlflow()
+    with catch_mlflow_errors():
+        client = mlflow_client()
         query = f"name = '{name}'"
         pages = [client.search_model_versions(query)]
         while pages[-1].token:
@@ -72,11 +73,6 @@ def list_versions(name: str) -> list[ModelVersion]:
     return sorted(rows, key=lambda row: -row.version)
 
 
-def shorten(digest: str) -> str:
-    """Return as much of a digest as a tag shows."""
-    return digest[:SHORT_DIGEST_CHARACTERS]
-
-
 def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str, str]) -> str:
     """Set a registered version's tags and aliases; return the decision and its reason as text.
 
@@ -86,8 +82,8 @@ def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str,
     """
     rows = {row.version: row for row in list_versions(name)}
     new_tags = rows[number].tags
-    with tracking.catch_mlflow_errors():
-        client = tracking.mlflow_client()
+    with catch_mlflow_errors():
+        client = mlflow_client()
         for key, value in tags.items():
             if new_tags.get(key) != value:  # each is a write of its own
                 client.set_model_version_tag(name, str(number), key, value)
@@ -128,7 +124,7 @@ def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> 
         (f"heldout.{text}", f"on other held-out {text} text"),
         ("words", "with another vocabulary"),
     ):
-        digests = [shorten(row.tags.get(key, "")) for row in (champion, rival)]
+        digests = [row.tags.get(key, "")[:SHORT_DIGEST_CHARACTERS] for row in (champion, rival)]
         if not digests[1] or digests[0] != digests[1]:
             return False, f"its perplexity was measured {description}"
     key = f"perplexity.after.{text}"
@@ -140,5 +136,5 @@ def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> 
 
 
 def _set_alias(name: str, alias: str, number: int) -> None:
-    with tracking.catch_mlflow_errors():
-        tracking.mlflow_client().set_registered_model_alias(name, alias, str(number))
+    with catch_mlflow_errors():
+        mlflow_client().set_registered_model_alias(name, alias, str(number))

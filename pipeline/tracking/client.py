@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, first_line
 
 from ..terminal.progress import say
 from ..terminal.urls import without_credentials
@@ -51,14 +51,6 @@ def mlflow_client() -> Any:
             _prepare_database(uri)
             _CLIENTS[uri] = mlflow.MlflowClient()
         return _CLIENTS[uri]
-
-
-def configured_database() -> Path | None:
-    """Return the SQLite file that runs will go to, without setting up MLflow; None for a server.
-
-    It is the one that MLFLOW_TRACKING_URI names, else `mlflow.db` in the project's folder.
-    """
-    return database_of(configured_uri())
 
 
 def configured_uri(folder: Path | None = None) -> str:
@@ -117,16 +109,7 @@ def explain_mlflow_error(error: BaseException) -> str:
             f"MLflow at {public_uri()} can't be reached ({match[0].lower()}); start it, or set "
             "MLFLOW_TRACKING_URI"
         )
-    return f"MLflow at {public_uri()}: {shorten_error(error)}"
-
-
-def shorten_error(error: BaseException) -> str:
-    """Return an exception's message on one line, without logins.
-
-    A long one is cut in the middle, since the reason may stand at either end.
-    """
-    text = " ".join(without_credentials(str(error)).split()) or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:100]} … {text[-197:]}"
+    return f"MLflow at {public_uri()}: {without_credentials(first_line(error))}"
 
 
 def uri_with_login() -> str:
@@ -141,12 +124,6 @@ def public_uri() -> str:
     return without_credentials(uri_with_login())
 
 
-def database_file() -> Path | None:
-    """Set up MLflow's client, and return the SQLite file in use; None for a server."""
-    mlflow_client()
-    return database_of(uri_with_login())
-
-
 def experiment_id(client: Any, stage: str = "") -> str:
     """Return the id of the MLflow experiment for a stage's runs, which is made if it is new.
 
@@ -154,7 +131,8 @@ def experiment_id(client: Any, stage: str = "") -> str:
     """
     if os.environ.get("MLFLOW_EXPERIMENT_ID"):
         return os.environ["MLFLOW_EXPERIMENT_ID"]
-    name = _experiment_name(stage)
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+    name += "-tasks" * (stage == "tasks")
     experiment = client.get_experiment_by_name(name)
     if experiment is not None and (home := home_before_move(experiment)):
         client.rename_experiment(experiment.experiment_id, f"{name} of {home}")
@@ -162,11 +140,6 @@ def experiment_id(client: Any, stage: str = "") -> str:
         say("to register the model here, run: elmo run register")
         experiment = None
     if experiment is not None:
-        if experiment.lifecycle_stage == "deleted":
-            raise ElmoError(
-                f"MLflow's experiment {name} is deleted; restore it (mlflow experiments restore "
-                f"-x {experiment.experiment_id}), or name another in MLFLOW_EXPERIMENT_NAME"
-            )
         return str(experiment.experiment_id)
     file = database_of(uri_with_login())
     artifact_root = file.absolute().parent / "mlruns" if file else None
@@ -182,11 +155,6 @@ def experiment_id(client: Any, stage: str = "") -> str:
         if experiment is None:
             raise
         return str(experiment.experiment_id)
-
-
-def _experiment_name(stage: str = "") -> str:
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
-    return name + "-tasks" * (stage == "tasks")
 
 
 def home_before_move(experiment: Any) -> str:

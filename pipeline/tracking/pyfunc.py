@@ -20,6 +20,7 @@ from mlflow.pyfunc import PythonModel
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
+# Inputs to try a served model with; one without a tokenizer takes the last alone.
 EXAMPLE = ["He has a gift for music", ["They", "wrapped", "the", "gift"]]
 COLUMNS = ("text", "tokens")
 _BATCH_SENTENCES = 256  # sentences that are embedded at a time
@@ -28,11 +29,6 @@ PARAMS: dict[str, Any] = {
     "gamma": 1.0,
     "pooling": "none",
 }
-
-
-def example_input(*, text: bool) -> list[Any]:
-    """Return inputs to try a served model with; without `text`, for one without a tokenizer."""
-    return EXAMPLE if text else EXAMPLE[1:]
 
 
 def make_signature() -> ModelSignature:

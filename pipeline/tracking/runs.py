@@ -34,7 +34,7 @@ from .client import (
 )
 
 FLUSH_SECONDS = 60.0  # that a finished stage waits for MLflow to take its last figures
-_MAX_PAUSE_SECONDS = 60.0  # seconds between two attempts to reach MLflow, at most
+_PAUSE_SECONDS = 60.0  # between two attempts to reach MLflow while the stage works
 _RUN_FILE = "mlflow.json"  # in the folder of work in progress: which run it is
 _MAX_METRICS_PER_CALL = 1000  # that MLflow takes
 _ABSENT_ERROR_CODES = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"}
@@ -96,11 +96,10 @@ class Run:
         The run itself goes on.
         """
         deadline = time.monotonic() + wait
-        pause = 0.1
         self._next_attempt = 0.0
         while not self._send() and time.monotonic() < deadline:
-            time.sleep(pause)
-            pause, self._next_attempt = min(2 * pause, 5.0), 0.0
+            time.sleep(1)
+            self._next_attempt = 0.0
         return len(self._metrics) + len(self._calls)
 
     def _call(self, call: Callable[[Any], Any]) -> None:
@@ -110,8 +109,7 @@ class Run:
 
     def _send(self) -> bool:
         """Send everything that is queued; tell whether MLflow has received it."""
-        start = time.monotonic()
-        if start < self._next_attempt:
+        if time.monotonic() < self._next_attempt:
             return False
         try:
             client = mlflow_client()
@@ -126,8 +124,7 @@ class Run:
             if not self._is_unreachable:
                 say(f"{explain_mlflow_error(error)}; missing figures are sent when it answers")
             self._is_unreachable = True
-            end = time.monotonic()  # an outage takes a tenth of the time at most
-            self._next_attempt = end + min(max(1.0, 10 * (end - start)), _MAX_PAUSE_SECONDS)
+            self._next_attempt = time.monotonic() + _PAUSE_SECONDS
             return False
         if self._is_unreachable:
             say("MLflow answers again")

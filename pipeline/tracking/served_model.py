@@ -16,7 +16,9 @@ import numpy as np
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
 from elmo.errors import ElmoError
 
-from .. import PACKAGE, tracking
+from .. import PACKAGE
+from .client import mlflow_client, silence_logger
+from .runs import flat_params
 
 LIBRARIES = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec", "scipy")
 
@@ -43,12 +45,12 @@ def log_model(
     from . import pyfunc
 
     tokenizer = load_model(folder).tokenizer
-    example = pyfunc.example_input(text=tokenizer != NO_TOKENIZER)
-    run = tracking.mlflow_client().get_run(run_id)
+    example = pyfunc.EXAMPLE[1:] if tokenizer == NO_TOKENIZER else pyfunc.EXAMPLE
+    run = mlflow_client().get_run(run_id)
     hidden_stderr = contextlib.redirect_stderr(io.StringIO())  # it shows bars and where to look
     with (
         warnings.catch_warnings(),
-        tracking.silence_logger("mlflow"),
+        silence_logger("mlflow"),
         hidden_stderr,
         _logging_to_experiment(run.info.experiment_id),
     ):
@@ -65,19 +67,19 @@ def log_model(
             input_example=(example, pyfunc.PARAMS),
             pip_requirements=requirements(tokenizer),
             code_paths=[str(PACKAGE.parent / "elmo")],
-            params=tracking.flat_params(trained_with),
+            params=flat_params(trained_with),
         )
         try:
             _check_answers(info.model_uri, example)
         except Exception as error:
             with contextlib.suppress(Exception):
-                tracking.mlflow_client().finalize_logged_model(info.model_id, "FAILED")
+                mlflow_client().finalize_logged_model(info.model_id, "FAILED")
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise ElmoError(
                 f"{folder}: MLflow can't serve this model ({reason}); it is not registered"
             ) from error
     for name, score in scores.items():
-        tracking.mlflow_client().log_metric(run_id, name, score, model_id=info.model_id)
+        mlflow_client().log_metric(run_id, name, score, model_id=info.model_id)
     return str(info.model_uri)
 
 

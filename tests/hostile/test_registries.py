@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import tracking
+from pipeline.tracking import database as database_checks
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import paired, refused
 
@@ -25,7 +25,7 @@ FEW = ("features", "register")
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever does not answer is given up at once."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-    monkeypatch.setattr(tracking.database, "MAX_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(database_checks, "MAX_LOCK_SECONDS", 0.1)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     for name in ("MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID", "DVC_STAGE"):
         monkeypatch.delenv(name, raising=False)

@@ -37,7 +37,7 @@ def test_metrics_are_few_and_figures_are_all(project: Path) -> None:
         (("--numbers", "t.txt"), "t.txt: already exists"),
         (
             ("--numbers", "both", "--metrics", "both"),
-            "both: is both, another output; choose another",
+            "both: overlaps both, another output; choose another",
         ),
     ],
 )

@@ -33,10 +33,10 @@ def test_each_wait_has_its_minutes(
     for clock[0] in (0.0, 9.0, 11.0, 40.0, 42.0, 60.0):
         report.report_missing("a core", empty)
     lines = capsys.readouterr().err.splitlines()
-    assert [line.rpartition("; ")[2] for line in lines] == ["11 s of 60 s", "42 s of 60 s"]
+    assert [line.rpartition("; ")[2] for line in lines] == ["0:11 of 1:00", "0:42 of 1:00"]
     report.reset()
     for clock[0] in (61.0, 121.0):
         report.report_missing("a core", empty)
     clock[0] = 122.0
-    with pytest.raises(ElmoError, match="pretrain: waited 60 s for a core"):
+    with pytest.raises(ElmoError, match="pretrain: waited 1:00 for a core"):
         report.report_missing("a core", empty)

@@ -103,8 +103,8 @@ def test_training_that_has_no_room_here_is_refused_at_once(tmp_path: Path) -> No
     with pytest.raises(ElmoError) as caught:
         fit(tmp_path, here)
     assert str(caught.value) == (
-        "train: 3 workers need 3 × 1 cores and 1 GPU, but there are 16 cores and 2 GPUs; lower "
-        "workers or cpus"
+        "train: 3 workers need 3 × 1 cores and 1 GPU, but there are 16 cores and 2 GPUs, 16 "
+        "and 2 of them free; lower workers or cpus"
     )
 
 
@@ -116,10 +116,10 @@ def test_what_others_hold_is_no_room_and_the_wait_for_it_ends(
     assert others.wait(60)
     here = Cluster(workers=2, cpus=1, wait_minutes=0.2)
     try:
-        with pytest.raises(ElmoError, match="train: waited 12 s for 2 × 1 cores.* 0 and 2 of them"):
+        with pytest.raises(ElmoError, match="train: waited 0:12 for 2 × 1 cores.* 0 and 2 of them"):
             fit(tmp_path, here)
         with pytest.raises(
-            ElmoError, match=r"count: waited 12 s for a core.* 0 and 2 of them free"
+            ElmoError, match=r"count: waited 0:12 for a core.* 0 and 2 of them free"
         ):
             list(workers.map_tasks(die, range(4), cluster=here, label="count"))
     finally:

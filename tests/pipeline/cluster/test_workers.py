@@ -91,7 +91,7 @@ def test_without_gpu_the_device_is_the_processor_even_where_cuda_is(
     monkeypatch.setattr(ray.train.torch, "get_device", lambda: "cuda:0")
     for gpu, device in ((False, "cpu"), (True, "cuda:0")):
         loop = lambda config, rank, size, device: (config, device)  # noqa: E731
-        entry = cluster._WorkerLoop(loop, {"a": 1}, gpu=gpu)
+        entry = cluster._worker_loop(loop, {"a": 1}, gpu=gpu)
         assert entry() == ({"a": 1}, device)
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from elmo.errors import ElmoError, NotFound
 from pipeline.commands.cli import cli
 from pipeline.commands.task import _parse_settings
-from pipeline.tracking.task_runs import source_digest
+from pipeline.stages.task_training import source_digest
 from tests.elmo.conftest import save_tiny_model
 
 SENTENCES = [
@@ -159,7 +159,7 @@ def test_set_reads_values_as_yaml_does(text: str, value: Any) -> None:
         (["--without-elmo", "--store", "s"], "--store"),
         (
             ["--model", "model", "--work", "ner/runs"],
-            "--work ner/runs: is in ner; choose another folder",
+            "--work ner/runs: is or is in ner; choose another folder",
         ),
         (["--without-elmo", "--set", "elmo=frozen"], "and --set elmo=frozen: leave out one"),
         (["--model", "model", "--set", "layers=[0, 7]"], "layers must be among 0 to 2, found 7"),

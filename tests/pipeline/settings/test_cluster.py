@@ -32,8 +32,8 @@ def test_a_variable_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.storage == "s3://me:secret@bucket/elmo"
     assert (found.workers, found.cpus, found.gpu, found.actors) == (2, 8, True, 3)
     assert said == (
-        f"cluster: workers 2 ({file}), cpus 8 (ELMO_CPUS), gpu yes ({file}), actors 3 "
-        "(ELMO_ACTORS), storage s3://…@bucket/elmo (ELMO_STORAGE); the rest by default"
+        f"cluster: workers 2 ({file}), cpus 8 (ELMO_CPUS), gpu True ({file}), actors 3 "
+        "(ELMO_ACTORS), storage s3://bucket/elmo (ELMO_STORAGE); the rest by default"
     )
     monkeypatch.setenv("ELMO_GPU", "false")
     assert not cluster.load(file)[0].gpu
@@ -102,4 +102,4 @@ def test_an_experiment_in_a_copy_of_the_project_has_the_projects_settings(
     commands += [[*dvc, "exp", "run", way] for way in ways[1:]]
     for command in [*commands, [*dvc, "exp", "apply", "try"]]:
         call(*command, cwd=tmp_path, env=own)
-    assert "gpu yes" in (tmp_path / "out").read_text()
+    assert "gpu True" in (tmp_path / "out").read_text()

@@ -23,7 +23,6 @@ from pipeline.settings.params import FinetuneSettings, PretrainSettings
 from pipeline.stages import finetune, pretrain
 from tests.elmo.conftest import WHITESPACE, save
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
-from tests.pipeline.command_line import ROOT, elmo
 from tests.pipeline.stages.test_tokenize import make
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
@@ -214,18 +213,6 @@ def test_one_text_alone_tunes_nothing(inputs: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
     for name in ("train.tsv", "heldout.tsv"):
         assert len((tmp_path / "curves" / name).read_text().splitlines()) == 1
-
-
-def test_where_nothing_is_tuned_no_precision_is_timed(inputs: Path, tmp_path: Path) -> None:
-    texts = [str(inputs / name) for name in ("model", "general", "general")]
-    options = ["--curves", "curves", "--params", str(ROOT / "params.yaml"), "--work", "work"]
-    code, printed, errors = elmo("finetune", *texts, "model", *options, cwd=tmp_path)
-    assert code == 0 and printed.startswith("finetune: skipped: "), errors
-    assert "precision" not in errors
-    settles, given = finetune.STAGE.settles_precision, {"model": Location(inputs / "model")}
-    assert settles is not None
-    texts = {name: Location(inputs / name) for name in ("domain", "general")}
-    assert settles(given | texts)
 
 
 def test_columns_kept_with_the_same_text_leave_nothing_to_tune(tmp_path: Path) -> None:

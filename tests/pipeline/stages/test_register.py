@@ -21,11 +21,11 @@ from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model
 from elmo.settings import StoreSettings
 from elmo.store.build import build
-from pipeline import tracking
 from pipeline.cluster import submit
 from pipeline.settings.params import RegisterSettings
 from pipeline.stages import register
 from pipeline.tracking import champion, origin, pyfunc, registry, served_model
+from pipeline.tracking.runs import start_run
 from tests.elmo.conftest import save, save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -200,7 +200,7 @@ def test_a_better_version_has_the_perplexity_that_the_margin_asks_for(
 
 @pytest.mark.slow
 def test_a_version_belongs_to_the_run_that_trained_it(inputs: Path) -> None:
-    with tracking.start_run("finetune", PARAMS, inputs={}) as log:
+    with start_run("finetune", PARAMS, inputs={}) as log:
         log.log_metrics({"after.domain.average": 100.0})
     alter(inputs, by=0.0, perplexity=100.0, run_id=log.run_id)
     run(inputs)
@@ -293,11 +293,11 @@ def test_the_first_of_two_versions_wins(inputs: Path, monkeypatch: pytest.Monkey
     run(inputs)
     monkeypatch.setattr(registry, "find_version", late)
     looks.append("the look of the stage itself")
-    with tracking.start_run("register", PARAMS, inputs={}) as log:
+    with start_run("register", PARAMS, inputs={}) as log:
         (before,) = champion.list_versions("tiny")
         tags = before.tags
         version, _ = registry.register(
-            inputs / "model", name="tiny", margin=0.01, tags=tags, run_id=log.run_id, description=""
+            inputs / "model", name="tiny", margin=0.01, tags=tags, run_id=log.run_id
         )
     assert version == 1
     assert aliases() == {1: ["candidate", "champion"], 2: []}

@@ -112,7 +112,7 @@ def test_f1_is_said_beside_f1(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     )
     scores = Task.load(out).record.scores["0"]
     assert round(scores["f1"], 4) != round(scores["accuracy"], 4)
-    task_training.say_linear_gain(out)
+    task_training.say_training_remarks(out)
     said = "".join(capsys.readouterr())
     assert f"{scores['f1']:.4f} by " in said
 

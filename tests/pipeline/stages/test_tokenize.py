@@ -24,7 +24,7 @@ from msgspec import structs
 
 from elmo.data.manifest import DroppedText
 from elmo.data.shards import Shards
-from elmo.data.tokenizer import Tokenization
+from elmo.data.tokenizer import Tokenization, installed_tokenization
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from pipeline.cluster import workers
@@ -62,7 +62,7 @@ def cut_pieces(monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
 
     def run_tasks(function, items, **_):  # type: ignore[no-untyped-def]
         for item in items:
-            pieces.extend([item] * (function is shard_builder.try_piece))
+            pieces.extend([item] * (function.args[0] is shard_builder.tokenize_piece))
             yield function(item)
 
     monkeypatch.setattr(workers, "map_tasks", run_tasks)
@@ -120,7 +120,9 @@ def make_corpus(folder: Path, general: Sequence[Path], domain: Sequence[Path]) -
 def run(texts: Location, out: Path, text: str, **changes: object) -> dict[str, float]:
     """Run the stage on one text of a corpus; return its figures."""
     places = {"work": Location(out.parent / "runs"), "cluster": CLUSTER}
-    return tokenize.run(texts, Location(out), params(**changes), text=text, **places)
+    root = Path(__file__).resolve().parents[3]
+    settings = replace(load_params(root / "params.yaml"), tokenize=params(**changes))
+    return tokenize.run(texts, Location(out), settings, text=text, **places)
 
 
 def rows(shards: Shards) -> dict[int, list[str]]:
@@ -352,8 +354,7 @@ def test_documents_between_blank_lines_are_never_divided(tmp_path: Path) -> None
     path = text_file(tmp_path, text)
     packed = tmp_path / "text.txt.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    records = text_file(tmp_path, [json.dumps({"text": line}) for line in text], "text.jsonl")
-    for number, source in enumerate((path, packed, records)):
+    for number, source in enumerate((path, packed)):
         out = tmp_path / f"out{number}"
         shards = make(out, source, documents="blank", heldout=0.3)
         found = documents(shards)
@@ -364,6 +365,21 @@ def test_documents_between_blank_lines_are_never_divided(tmp_path: Path) -> None
         assert all(len(split) == 1 for split in splits.values())
         assert {split for (split,) in splits.values()} == {"train", "heldout"}
         assert shards.manifest.counts.documents == 150
+    records = text_file(tmp_path, [json.dumps({"text": line}) for line in text], "text.jsonl")
+    with pytest.raises(ElmoError, match="tokenize.documents: blank is for plain text, not for j"):
+        make(tmp_path / "out", records, documents="blank")
+
+
+def test_bytes_that_are_in_no_token_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a tokenizer that cuts each stretch between spaces alone too."""
+    tokenizer = shard_builder.load_recorded_tokenizer(installed_tokenization("unicode"))
+    losing = replace(tokenizer, split=lambda texts: [[text.replace("~", "")] for text in texts])
+    monkeypatch.setattr(shard_builder, "load_recorded_tokenizer", lambda _: losing)
+    path = text_file(tmp_path, ["one ~two~ one", "", "~two~ 3~ ~two~"])
+    counts = make(tmp_path / "out", path, tokenizer="unicode").manifest.counts
+    assert counts.dropped["tokenizer"].bytes == 7
 
 
 def test_documents_keep_their_split_when_the_corpus_around_them_changes(tmp_path: Path) -> None:
@@ -1066,9 +1082,7 @@ def test_a_file_of_both_texts_falls_to_one_side(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text(f"text\n{lines}")
     both_files = [tmp_path / "a.csv", tmp_path / "b.csv"]
     both_texts = make_corpus(tmp_path, both_files, both_files[:1])
-    with pytest.raises(
-        ElmoError, match=r"no document is held out .*; set tokenize\.heldout to 0\."
-    ):
+    with pytest.raises(ElmoError, match=r"no document is held out .*heldout 0\.001; raise it, "):
         run(both_texts, tmp_path / "out", "domain", documents="auto", heldout=0.001)
 
 
@@ -1080,7 +1094,7 @@ def test_records_are_not_divided(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert manifest.splits["heldout"].documents == 1
     assert manifest.splits["train"].documents == 7
     table.write_text("text\none\n")
-    with pytest.raises(ElmoError, match="no document is held out .*; name more text$"):
+    with pytest.raises(ElmoError, match="no document is held out .* or name more text$"):
         make(tmp_path / "none", table, documents="auto", heldout=0.001)
     assert not (tmp_path / "none").exists()
 
@@ -1096,7 +1110,7 @@ def test_a_share_of_more_than_half_is_kept_but_holds_something_out(tmp_path: Pat
 def test_what_a_document_is_was_chosen_and_stays(tmp_path: Path) -> None:
     path = text_file(tmp_path, [f"line {i}" for i in range(200)])
     for documents in ("blank", "file"):
-        with pytest.raises(ElmoError, match=r"; set tokenize\.documents to line$"):
+        with pytest.raises(ElmoError, match=r"set tokenize\.documents to line, "):
             make(tmp_path / "out", path, documents=documents, heldout=0.05)
     assert make(tmp_path / "out", path, documents="line", heldout=0.05).tokens("heldout") > 0
 
@@ -1161,7 +1175,7 @@ def killing(function, at):
 
 def tasks(function, items, **_):
     for item in items:
-        if function is shard_builder.try_piece:
+        if function.args[0] is shard_builder.tokenize_piece:
             print(item.number, flush=True)
         yield function(item)
 

@@ -17,7 +17,7 @@ from pipeline.terminal import progress
 from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.command_line import elmo
 
-FIGURES = r"[\d,]+ of [\d,]+ kB, [\d,.]+ kB/(s|min), \d+:\d\d so far, \d+:\d\d left"
+FIGURES = r"[\d,]+ lines, [\d,.]+ lines/(s|min), \d+:\d\d so far"
 
 
 @pytest.fixture
@@ -78,9 +78,8 @@ def test_training_in_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     row |= {"tokens_per_second": 100.0, "seconds_left": 30.0, "peak_memory_mb": 512.0}
     (tmp_path / "live.json").write_text(json.dumps({"kind": "train", **row}))
     done = threading.Event()
-    thread = threading.Thread(
-        target=live.show_reports, args=("pretrain", Location(tmp_path), done), daemon=True
-    )
+    arguments = ("pretrain", Location(tmp_path), lambda _: None, done)
+    thread = threading.Thread(target=live.follow_reports, args=arguments, daemon=True)
     thread.start()
     until(log.there)
     done.set()
@@ -111,7 +110,7 @@ def test_a_report_that_is_gone_for_a_while_does_not_end_the_display(
                 change()
             return change is None
 
-    live.show_reports("pretrain", Location(tmp_path), Done())
+    live.follow_reports("pretrain", Location(tmp_path), lambda _: None, Done())
     said = [f"  step {step}, held-out perplexity 94.3" for step in (5, 10)]
     assert capsys.readouterr().err.splitlines() == said
 

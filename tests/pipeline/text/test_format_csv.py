@@ -13,8 +13,7 @@ from elmo.errors import ElmoError
 from pipeline.text.accounting import Accounting
 from pipeline.text.input_files import find_inputs
 from pipeline.text.pieces import plan_pieces
-from pipeline.text.reader import load_reader
-from pipeline.text.text_blocks import read_blocks
+from pipeline.text.reader import ReadOptions, load_reader
 
 TEXTS = ["a", "", 'he said "no, never"', "two\nlines", "", "ü 한국어", "x, y", "\n\nend\n", '"']
 
@@ -22,13 +21,13 @@ TEXTS = ["a", "", 'he said "no, never"', "two\nlines", "", "ü 한국어", "x, y
 def read(path: Path, *, column: str = "text", size: int = 40) -> tuple[bytes, list[int], int]:
     """The lines, the record of each, and how many bytes were counted."""
     (input_,) = find_inputs([str(path)])
-    load_reader(input_).check_head(input_, column)
+    reader, options = load_reader(input_), ReadOptions(column, size=size)
+    reader.check_head(input_, options)
     ((span,),) = plan_pieces(
         [input_], shard_bytes=1 << 20 if "jsonl" in path.name else 1 << 9, documents="line"
     )
     accounting = Accounting()
-    given = dict(column=column, document_rule="line", size=size, accounting=accounting)
-    blocks = list(read_blocks(span, **given))  # type: ignore[arg-type]
+    blocks = list(reader.blocks(span, options, accounting))
     text = b"".join(block for block, _ in blocks)
     numbers = [int(n) for _, records in blocks for n in records.numbers]  # type: ignore[union-attr]
     inside = len(text) - accounting.added_newlines

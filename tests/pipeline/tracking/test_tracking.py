@@ -18,9 +18,10 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.folder import load_model
 from elmo.model.pretrained import find_pretrained_folder
-from pipeline import tracking
 from pipeline.terminal.urls import with_login, without_credentials
-from pipeline.tracking import registry
+from pipeline.tracking import registry, runs
+from pipeline.tracking.client import HOME_TAG, check_mlflow, experiment_id, mlflow_client
+from pipeline.tracking.runs import run_exists, start_run
 from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.mlflow_process import MlflowServer
 from tests.pipeline.stage_runs import runs_of
@@ -68,7 +69,7 @@ def test_a_run_says_who_from_where_and_what_it_read(
     for stage, changed in (("pretrain", False), ("finetune", True)):
         if changed:
             (project / "code.py").write_text("2\n")
-        with tracking.start_run(stage, Params(), inputs=inputs, sources=sources) as log:
+        with start_run(stage, Params(), inputs=inputs, sources=sources) as log:
             pass
         run = mlflow.MlflowClient().get_run(log.run_id)
         tags = run.data.tags
@@ -85,7 +86,7 @@ def test_a_run_says_who_from_where_and_what_it_read(
         assert json.loads(datasets["parent"].source)["uri"] == "s3://bucket/model"
         assert json.loads(datasets["corpus"].profile) == {"digest": "c" * 64}
         assert run.data.params["source"] == "https://example.org/text"
-    with tracking.start_run("pretrain", Params(), inputs={}) as log:
+    with start_run("pretrain", Params(), inputs={}) as log:
         names.append(mlflow.MlflowClient().get_run(log.run_id).info.run_name)
     assert len(set(names)) == 3
     assert b"hunter2" not in database.read_bytes()
@@ -96,13 +97,11 @@ def test_a_run_of_a_folder_goes_on_and_names_its_failure(database: Path, tmp_pat
     folder.mkdir(parents=True)
     for error, status in ((KeyboardInterrupt, "KILLED"), (ZeroDivisionError, "FAILED")):
         with pytest.raises(error):
-            with tracking.start_run(
-                "pretrain", Params(), inputs={}, folder=Location(folder)
-            ) as first:
+            with start_run("pretrain", Params(), inputs={}, folder=Location(folder)) as first:
                 first.log_metrics({"loss": 3.0}, step=1)
                 raise error
         assert mlflow.MlflowClient().get_run(first.run_id).info.status == status
-    with tracking.start_run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
+    with start_run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
         assert mlflow.MlflowClient().get_run(log.run_id).info.status == "RUNNING"
         log.log_metrics({"loss": 2.0, "gone": float("nan")}, step=2)
         log.set_tag("store", "abc")
@@ -117,7 +116,7 @@ def test_a_run_of_a_folder_goes_on_and_names_its_failure(database: Path, tmp_pat
         "page.html",
     ]
     mlflow.MlflowClient().delete_run(first.run_id)
-    with tracking.start_run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
+    with start_run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
         assert log.run_id != first.run_id
 
 
@@ -130,13 +129,13 @@ def test_a_projects_path_holds_the_database_or_is_refused(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("DVC_ROOT", str(folder))
     if fits:
-        with tracking.start_run("test", Params(), inputs={}) as log:
+        with start_run("test", Params(), inputs={}) as log:
             log.log_artifact(Path(__file__))
         assert sorted(os.listdir(folder)) == ["mlflow.db", "mlruns"]
         assert len(list(folder.rglob("test_tracking.py"))) == 1
     else:
         with pytest.raises(ElmoError, match="rename the folder, or set MLFLOW_TRACKING_URI"):
-            tracking.check_mlflow()
+            check_mlflow()
         assert os.listdir(folder) == []
     assert os.listdir(tmp_path) == [name]
 
@@ -152,7 +151,7 @@ def test_figures_of_an_outage_are_sent_when_the_server_is_back_and_none_twice(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
     try:
         server.start()
-        with tracking.start_run("pretrain", Params(), inputs={}) as log:
+        with start_run("pretrain", Params(), inputs={}) as log:
             log.log_steps((step, {"loss": float(step)}) for step in range(1500))
             server.kill()
             began = time.monotonic()
@@ -167,8 +166,8 @@ def test_figures_of_an_outage_are_sent_when_the_server_is_back_and_none_twice(
         said = capsys.readouterr().err
         assert said.count("can't be reached") == said.count("answers again") == 1
 
-        monkeypatch.setattr(tracking.runs, "FLUSH_SECONDS", 0.5)
-        with tracking.start_run("pretrain", Params(), inputs={}) as log:
+        monkeypatch.setattr(runs, "FLUSH_SECONDS", 0.5)
+        with start_run("pretrain", Params(), inputs={}) as log:
             server.kill()
             log.log_metrics({"loss": 200.0}, step=200)
         assert "is missing figures of run" in capsys.readouterr().err, "the stage itself ends well"
@@ -201,7 +200,7 @@ def test_runs_that_name_the_same_new_dataset_at_once_all_begin(database: Path) -
 
     def begin(_: int) -> str:
         together.wait(60)
-        with tracking.start_run("register", Params(), inputs={"model": "a" * 64}) as run:
+        with start_run("register", Params(), inputs={"model": "a" * 64}) as run:
             return run.run_id
 
     for _ in range(3):
@@ -230,14 +229,13 @@ def models_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def register(folder: Path, *, rows: int = 5) -> tuple[int, str]:
-    with tracking.start_run("test", Params(rows=rows), inputs={}) as log:
+    with start_run("test", Params(rows=rows), inputs={}) as log:
         return registry.register(
             folder / "model",
             name="tiny",
             margin=0.01,
             tags={"model_digest": load_model(folder / "model").digest},
             run_id=log.run_id,
-            description="",
         )
 
 
@@ -268,10 +266,10 @@ def test_a_copied_project_leaves_the_original_alone(
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     monkeypatch.chdir(copy)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{copy / 'mlflow.db'}")
-    with tracking.start_run("test", Params(rows=5), inputs={}, sources={}) as log:
-        tracking.mlflow_client().log_text(log.run_id, "x", "text.txt")
+    with start_run("test", Params(rows=5), inputs={}, sources={}) as log:
+        mlflow_client().log_text(log.run_id, "x", "text.txt")
     (written,) = copy.rglob("text.txt")
-    assert not tracking.run_exists(earlier.info.run_id), "it would go on in the original"
+    assert not run_exists(earlier.info.run_id), "it would go on in the original"
     assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     assert models_of(finished, monkeypatch).is_relative_to(finished)
 
@@ -280,9 +278,9 @@ def test_a_copied_project_leaves_the_original_alone(
 def test_an_experiment_that_keeps_its_files_elsewhere_by_choice_goes_on(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tagged: bool
 ) -> None:
-    tracking.check_mlflow()
+    check_mlflow()
     elsewhere = tmp_path / "elsewhere" / "mlruns"
-    tags = {tracking.client.HOME_TAG: str(elsewhere.parent)} if tagged else {}
-    client = tracking.mlflow_client()
+    tags = {HOME_TAG: str(elsewhere.parent)} if tagged else {}
+    client = mlflow_client()
     made = client.create_experiment("elmo", elsewhere.as_uri(), tags)
-    assert (tracking.client.experiment_id(client) == made) is not tagged
+    assert (experiment_id(client) == made) is not tagged
