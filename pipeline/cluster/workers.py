@@ -343,7 +343,7 @@ def _call_stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result
 
 
 def _start_ray(ray: Any, options: dict[str, Any]) -> None:
-    """Start or reach Ray; an error is one line that says what to do."""
+    """Start or reach Ray. On a busy machine its processes may be too slow the first time."""
     address = os.environ.get("RAY_ADDRESS", "")
     if address.startswith("http"):
         raise ElmoError(
@@ -351,21 +351,25 @@ def _start_ray(ray: Any, options: dict[str, Any]) -> None:
             "set Ray's own, such as HEAD:6379"
         )
     show_activity("waiting for Ray's head" if address else "waiting for Ray to start")
-    try:
-        ray.init(**options)
-    except Exception as error:
-        ray.shutdown()
-        reason = first_line(error)
+    for is_last in (False, True):
+        try:
+            ray.init(**options)
+            show_activity("")
+            return
+        except Exception as error:
+            ray.shutdown()
+            reason = first_line(error)
         if address:
             raise ElmoError(
                 f"RAY_ADDRESS {address}: no Ray cluster answers there ({reason}); start it, or "
                 "unset RAY_ADDRESS to work on this machine"
-            ) from None
-        raise ElmoError(
-            f"Ray did not start on this machine ({reason}); free cores, memory and space in /tmp, "
-            "then run the same command again"
-        ) from None
-    show_activity("")
+            )
+        if is_last:
+            raise ElmoError(
+                f"Ray failed twice to start on this machine ({reason}); free cores, memory and "
+                "space in /tmp, then run the same command again"
+            )
+        say("Ray did not start in time; trying once more")
 
 
 def _worker_loop(
