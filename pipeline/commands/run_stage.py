@@ -50,13 +50,12 @@ def _run_and_record(
     from ..cluster import storage
     from ..cluster.job import POINTER_FILE
     from ..settings import params as settings
-    from ..stages.stage import NUMBERS_TYPE
     from ..terminal.urls import without_credentials
 
     _check_overlap(stage, values, (metrics, numbers))
     for file in (metrics, numbers):
         if file is not None:
-            check_record(file, NUMBERS_TYPE)
+            check_record(file, stage.numbers)
     params = settings.load(params_file)
     if cluster is not None:
         values["cluster"] = cluster

@@ -53,6 +53,15 @@ class RegisterRecord(Struct, forbid_unknown_fields=True):
     version: int
 
 
+class RegisterFigures(Struct, forbid_unknown_fields=True):
+    """The figures that the stage returns: the version and its URI, as in the record, and the
+    decision about the champion."""
+
+    version: int
+    uri: str
+    decision: str
+
+
 STAGE = Stage(
     name="register",
     version=3,
@@ -67,6 +76,7 @@ STAGE = Stage(
     run=lambda params, **arguments: run(params=params.register, **arguments),
     summary=lambda figures, _: summary(figures),
     work=None,
+    numbers=RegisterFigures,
 )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Numbers = dict[str, Any]  # all numbers of a stage, by name, or by arm and name
-NUMBERS_TYPE: Any = dict[str, float | str | None | dict[str, float | None]]  # in their file
+NUMBERS_TYPE: Any = dict[str, float | None | dict[str, float | None]]  # in their file
 
 
 @dataclass(frozen=True)
@@ -63,3 +63,5 @@ class Stage:
     has_precision: bool = False
     """Whether its settings have `precision`, of which `auto` is replaced by the faster one before
     it runs."""
+    numbers: Any = NUMBERS_TYPE
+    """The type of its numbers in their file: a JSON file of another type is not replaced."""
