@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from elmo.io.folders import local_folder
 from elmo.io.location import Location
 from elmo.io.records import digest
-from elmo.settings import NetworkSettings
+from elmo.settings import ModelShape, NetworkSettings
 
 from ..report.phrases import unknown_words_remark, versus_unigram
 from ..settings.cluster import Cluster
@@ -16,6 +16,9 @@ from ..terminal.progress import show_activity
 from .stage import CURVES, OUT, Argument, Stage
 
 if TYPE_CHECKING:
+    from elmo.data.characters import Characters
+    from elmo.data.vocabulary import Vocabulary
+
     from .training import PreparedJob, RunSettings
 
 _UNCHANGED_SUMMARY = "skipped: the trained model is used unchanged"
@@ -54,23 +57,16 @@ class PretrainJob:
 
         Returns the training job with all that it needs.
         """
-        from elmo.data.characters import Characters
         from elmo.data.shards import Shards
-        from elmo.data.vocabulary import Vocabulary
-        from elmo.model.folder import check_filter_widths
         from elmo.nn.bilm import BiLM
         from elmo.nn.softmax import new_softmax
-        from elmo.settings import ModelShape
         from elmo.train.job import TrainingJob
 
         from .training import PreparedJob
 
         training = settings.training
         config = ModelShape(**asdict(self.network), input_words=None)
-        with local_folder(self.vocab) as folder:
-            characters = Characters.load(folder / "characters.json")
-            vocabulary = Vocabulary.load(folder)
-        check_filter_widths(config, characters, source="pretrain.network.filters")
+        characters, vocabulary = _read_vocabulary(self.vocab, config)
         bilm = BiLM(config, character_count=characters.size)
         bilm.reset_parameters(training.seed)
         job = TrainingJob(
@@ -109,6 +105,8 @@ def run(
     from . import training
 
     inputs = {"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)}
+    # What no worker could train with is refused before a run is opened.
+    _read_vocabulary(vocab, ModelShape(**asdict(params.network), input_words=None))
     result = training.train(
         STAGE,
         params,
@@ -198,6 +196,19 @@ def describe_score(figures: dict[str, float], started_from: str = "") -> str:
         return ""
     remark = unknown_words_remark(figures.get("heldout_unk_rate"))
     return f"perplexity {figures['heldout_perplexity']:.1f} on held-out general text{remark}"
+
+
+def _read_vocabulary(folder: Location, shape: ModelShape) -> "tuple[Characters, Vocabulary]":
+    """Read a vocabulary folder; raise `ElmoError` if it is damaged, or a filter of the network's
+    `shape` is wider than a token."""
+    from elmo.data.characters import Characters
+    from elmo.data.vocabulary import Vocabulary
+    from elmo.model.folder import check_filter_widths
+
+    with local_folder(folder) as local:
+        characters, vocabulary = Characters.load(local / "characters.json"), Vocabulary.load(local)
+    check_filter_widths(shape, characters, source="pretrain.network.filters")
+    return characters, vocabulary
 
 
 def vocabulary_digest(folder: Location) -> str:
