@@ -153,12 +153,7 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
             general = _list_user_files(params.general, params.column)
         else:
             versions = {"Python": platform.python_version()}
-            topics: dict[str, str] = import_module("pydoc_data.topics").topics
-            library = Path(sysconfig.get_path("stdlib"))
-            documents = {
-                "reference.txt": (topics[topic] for topic in sorted(topics)),
-                "library.txt": folder_docstrings(library, _EXCLUDED_FOLDERS),
-            }
+            documents = _list_python_documents()
             general = _render_or_link(out.local, folder, "general", versions, documents)
         manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "domain": domain})
         write_json(folder / "manifest.json", to_builtins(manifest))
@@ -206,6 +201,16 @@ def _find_versions(package: str) -> list[str]:
     ):  # the project may have another name, which is slow to find
         projects = metadata.packages_distributions().get(package.split(".")[0], ())
         return [metadata.version(project) for project in sorted(set(projects))]
+
+
+def _list_python_documents() -> dict[str, Iterator[str]]:
+    """Return the documents of each file of the general text."""
+    topics: dict[str, str] = import_module("pydoc_data.topics").topics
+    library = Path(sysconfig.get_path("stdlib"))
+    return {
+        "reference.txt": (topics[name] for name in sorted(topics)),
+        "library.txt": folder_docstrings(library, _EXCLUDED_FOLDERS),
+    }
 
 
 def _released_versions(package: str) -> dict[str, str]:
