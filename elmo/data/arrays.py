@@ -1,5 +1,5 @@
-"""Types of numpy arrays that several modules name, sets of small numbers, without sorting, and runs
-of sentences."""
+"""Types of numpy arrays that several modules name, and functions of arrays: sets of small numbers
+without sorting, and sentences end to end in runs."""
 
 from collections.abc import Iterator
 

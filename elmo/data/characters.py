@@ -118,7 +118,7 @@ class Characters:
         record = read_record(path, _Record)
         symbols = record.symbols
         if (record.kind == "unicode") != (symbols is not None):
-            raise ElmoError(f"{path}: symbols must be a list of characters for kind unicode alone")
+            raise ElmoError(f"{path}: kind unicode needs symbols, a list; kind bytes has none")
         if len(set(symbols or ())) != len(symbols or ()):
             raise ElmoError(f"{path}: symbols has a character twice; remove one")
         return cls(symbols, record.max_characters)

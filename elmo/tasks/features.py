@@ -19,6 +19,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -42,6 +43,7 @@ SHRINKAGE = 10.0  # of the models' shares towards 1
 CORRECTION = 0.75  # share of the labels' frequency that is subtracted where it counts again
 MAX_VECTOR_VALUES = 1 << 27  # of the vectors that are learned from: 0.5 GB
 STEPS = 100  # of L-BFGS at most
+CACHED_EXAMPLES = 1024  # whose features are not hashed anew: dev is scored with several shares
 LETTER, RUN = re.compile(r"[^\W\d_]"), re.compile(r"(.)\1+")
 
 
@@ -396,6 +398,7 @@ def _vectors_of(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
     return torch.cat(rows)
 
 
+@lru_cache(maxsize=CACHED_EXAMPLES)
 def _hash_example(example: Labelled, hashes: int) -> tuple[list[int], list[int], list[int]]:
     """Return the hashes below `hashes` of the features of an example's items, how often each occurs
     in its item, and their number in each item."""

@@ -72,8 +72,11 @@ class EmbeddedVectors:
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[npt.NDArray[np.float16]]:
         """Return the vectors of each sentence, float16 (L, T, D)."""
-        layer_arrays = self.embedder.embed(sentences, layers=self.layers)
-        return [layers_LTD.astype(np.float16) for layers_LTD in layer_arrays]
+        distinct = list(dict.fromkeys(sentences))  # a text has several predicates or questions
+        layer_arrays = self.embedder.embed(distinct, layers=self.layers)
+        halves = (layers_LTD.astype(np.float16) for layers_LTD in layer_arrays)
+        by_sentence = dict(zip(distinct, halves, strict=True))
+        return [by_sentence[sentence] for sentence in sentences]
 
 
 class SoftmaxVectors:

@@ -61,14 +61,18 @@ def run_actors(
                 wait_report.report_missing("a core" + " and a GPU" * cluster.gpu, ray)
             for reference in references:
                 wait_report.reset()
-                has_item = reference in busy
-                actor, item = busy.pop(reference, None) or (starting.pop(reference), None)
+                if has_item := reference in busy:
+                    actor, item = busy.pop(reference)
+                else:
+                    actor, item = starting.pop(reference), None
                 try:
                     result = get_result(ray, reference)
                 except _loss_errors(ray) as error:
                     ray.kill(actor)
-                    queue.extendleft([item] * has_item)
-                    item_name = name(item)[:200] if has_item else "a worker that was starting"
+                    item_name = "a worker that was starting"
+                    if has_item:
+                        queue.appendleft(item)
+                        item_name = name(item)[:200]
                     _count_death(deaths, progress.label, item_name, error)
                     continue
                 if queue:

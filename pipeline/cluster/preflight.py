@@ -63,8 +63,9 @@ def check_node(
     problems = []
     for name, version in packages.items():
         if (installed_version := package_version(name)) != version:
-            note = f"{installed_version}, and the driver has {version}"
-            note = note if installed_version else "is not installed"
+            note = "is not installed"
+            if installed_version:
+                note = f"{installed_version}, and the driver has {version}"
             problems.append(f"{name} {note}; {_IMAGE_ADVICE}")
     if code_digest() != expected_digest:
         problems.append(

@@ -6,6 +6,7 @@ What loads torch is imported in the command that needs it: `elmo --help` does wi
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -250,9 +251,9 @@ def _read_texts(source: BinaryIO, name: str, column: str) -> Iterator[tuple[int,
     """Yield the lines or records of a file, or the lines of a pipe, which is copied first."""
     from ..text.text_blocks import read_texts
 
-    with NamedTemporaryFile() as copy:
-        path = Path(name)
-        if not path.is_file():
+    path = Path(name)
+    with nullcontext() if path.is_file() else NamedTemporaryFile() as copy:
+        if copy is not None:
             shutil.copyfileobj(source, copy)
             copy.flush()
             path = Path(copy.name)

@@ -143,7 +143,7 @@ def check_outside(work: Any, folders: Iterable[Any]) -> None:
     """
     for folder in folders:
         if _real_path(work).startswith(_real_path(folder)):
-            raise ElmoError(f"--work {work}: is or is in {folder}; choose another folder")
+            raise ElmoError(f"--work {work}: must be outside {folder}; choose another folder")
 
 
 def _paths(arguments: Iterable["Argument"], values: dict[str, Any]) -> list[Any]:

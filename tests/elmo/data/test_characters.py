@@ -50,7 +50,7 @@ def test_unicode_characters_with_an_unknown_one(tmp_path: Path) -> None:
     [
         ('{"kind": "bytes", "max_characters": 10000000000}', "max_characters: "),
         ('{"kind": "unicode", "max_characters": 50}', "symbols must be a list"),
-        ('{"kind": "bytes", "max_characters": 50, "symbols": ["a"]}', "kind unicode alone"),
+        ('{"kind": "bytes", "max_characters": 50, "symbols": ["a"]}', "kind bytes has none"),
         ('{"kind": "unicode", "max_characters": 9, "symbols": ["a", "a"]}', "a character twice"),
         ('{"kind": "bytes", "max_characters": 50, "more": 1}', "unknown field `more`"),
     ],
