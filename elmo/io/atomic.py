@@ -180,8 +180,10 @@ def hidden_folder(out: Path) -> Iterator[Path]:
 def sweep_hidden_folders(out: Path) -> None:
     """Delete the hidden folders that killed writers of `out` left: their locks are free."""
     pattern = re.compile(_hidden_pattern(out))
-    for path in out.parent.iterdir() if out.parent.is_dir() else ():
-        if pattern.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+    # Names alone, since a folder may have thousands of files and each is written through here.
+    for name in os.listdir(out.parent) if out.parent.is_dir() else ():
+        path = out.parent / name if name[0] == "." and pattern.fullmatch(name) else None
+        if path is not None and path.is_dir() and not path.is_symlink():
             with suppress(OSError):
                 lock = os.open(path, os.O_RDONLY)
                 try:
