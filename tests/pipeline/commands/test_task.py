@@ -159,7 +159,7 @@ def test_set_reads_values_as_yaml_does(text: str, value: Any) -> None:
         (["--without-elmo", "--store", "s"], "--store"),
         (
             ["--model", "model", "--work", "ner/runs"],
-            "--work ner/runs: is or is in ner; choose another folder",
+            "--work ner/runs: must be outside ner; choose another folder",
         ),
         (["--without-elmo", "--set", "elmo=frozen"], "and --set elmo=frozen: leave out one"),
         (["--model", "model", "--set", "layers=[0, 7]"], "layers must be among 0 to 2, found 7"),
