@@ -25,6 +25,23 @@ def test_what_is_embedded_has_the_numbers_of_a_store(
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_sentence_with_two_questions_is_embedded_once(
+    tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    embed = Embedder.embed
+
+    def count(self: Embedder, sentences: Any, **options: Any) -> Any:
+        given.extend(sentences)
+        return embed(self, sentences, **options)
+
+    monkeypatch.setattr(Embedder, "embed", count)
+    vectors = EmbeddedVectors(Embedder.load(tiny_model_folder), layers=None)
+    first, _, again = vectors([("he", "has"), ("a", "gift"), ("he", "has")])
+    np.testing.assert_array_equal(first, again)
+    assert given == [("he", "has"), ("a", "gift")]
+
+
 def test_all_seeds_read_vectors_made_once(
     tmp_path: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
