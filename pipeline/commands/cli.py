@@ -133,8 +133,7 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        sys.exit(1)
+        sys.exit(error.format_message())
     except click.ClickException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", name)
         message = _printable_line(" ".join(error.format_message().split()))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from .options import JSON, PARAMS
+from .options import JSON, PARAMS, check_stdout
 
 _print = partial(click.echo, err=True)
 
@@ -86,6 +86,7 @@ def unused(remove: bool, as_json: bool) -> None:
     from ..cluster import storage
     from ..cluster import unused as unused_outputs
 
+    check_stdout(is_needed=not remove)
     url = storage.storage_url()
     if not url:
         raise ElmoError("cluster.yaml: storage is empty, so all outputs are here; set it to a URL")

@@ -30,6 +30,7 @@ from .options import (
     PATH,
     PRETOKENIZED,
     TEXT,
+    check_stdout,
     output_file,
     print_done,
 )
@@ -180,6 +181,7 @@ def perplexity(
     \b
     Example: elmo perplexity models/finetune --input text.txt
     """
+    check_stdout()
     from elmo.model.folder import load_model
     from elmo.train import perplexity as evaluation
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from elmo.errors import ElmoError, NotFound
+
 if TYPE_CHECKING:
     from elmo.io.location import Location
 
@@ -17,8 +20,6 @@ if TYPE_CHECKING:
 def _check_name(value: str, *, urls: bool) -> None:
     """Refuse a name that stands for no file: an empty one, one that is not UTF-8, which no manifest
     could hold, and what was to be a URL but is none, or is none that a path can be."""
-    from elmo.errors import ElmoError
-
     from ..terminal.urls import without_credentials
 
     name = without_credentials(value)
@@ -50,7 +51,6 @@ class _NewFile(_Path):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the name as a `Path`; refuse one whose folder does not exist."""
-        from elmo.errors import NotFound
         from elmo.io.atomic import check_parent
 
         path = super().convert(value, param, ctx)
@@ -133,8 +133,6 @@ def _check_device(context: click.Context, _: Any, device: str) -> str:
         return device
     import torch
 
-    from elmo.errors import ElmoError
-
     try:
         device_type = torch.device(device).type
     except RuntimeError:
@@ -166,6 +164,12 @@ DTYPE = click.option(
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
 
+def check_stdout(*, is_needed: bool = True) -> None:
+    """Refuse, before any work, a closed standard output if the result `is_needed` there."""
+    if is_needed and sys.__stdout__ is None:
+        raise ElmoError("standard output is closed, so the result would be lost; name a file: > F")
+
+
 OVERWRITE = click.option(
     "--overwrite",
     is_flag=True,
@@ -182,7 +186,6 @@ def output_file(
     without an error. `ElmoError` is raised if `out` is one of `inputs` or lies in one, or
     would replace a file that does not begin as the regular expression `kind` does.
     """
-    from elmo.errors import ElmoError
     from elmo.io.atomic import check_file, new_file
 
     if overwrite:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import JSON, PARAMS, PATH, add_cluster_settings, print_done
+from .options import JSON, PARAMS, PATH, add_cluster_settings, check_stdout, print_done
 
 if TYPE_CHECKING:
     from ..settings.cluster import Cluster
@@ -114,6 +114,7 @@ def inspect(
     """
     from elmo.errors import ElmoError
 
+    check_stdout(is_needed=out is None)
     from ..project.init import TEMPLATE
     from ..settings.params import load
     from ..stages.inspection import inspect_text

@@ -11,7 +11,7 @@ import click
 from elmo.errors import ElmoError
 
 from ..terminal.progress import say
-from .options import DEVICE, INPUT_FOLDER, JSON, PATH, PRETOKENIZED, print_done
+from .options import DEVICE, INPUT_FOLDER, JSON, PATH, PRETOKENIZED, check_stdout, print_done
 
 if TYPE_CHECKING:
     from elmo.io.location import Location
@@ -46,6 +46,7 @@ def neighbors(
     \b
     Example: elmo neighbors data/features "He has a [gift] for music"
     """
+    check_stdout()
     from elmo.model.embedder import Embedder
     from elmo.store import FeatureStore
     from elmo.store.neighbors import (
@@ -96,6 +97,7 @@ def verify(store: "Location", as_json: bool) -> None:
     \b
     Example: elmo verify data/features
     """
+    check_stdout(is_needed=as_json)
     from elmo.store.verify import verify as check
 
     counts = check(store).counts

@@ -13,7 +13,7 @@ from elmo.errors import ElmoError
 from elmo.tasks import TASK_FILE
 from elmo.tasks.kinds import KINDS
 
-from .options import DEVICE, JSON, OVERWRITE, PATH, print_done
+from .options import DEVICE, JSON, OVERWRITE, PATH, check_stdout, print_done
 from .run_stage import check_outside
 
 if TYPE_CHECKING:
@@ -218,6 +218,7 @@ def evaluate(
     """
     import json
 
+    check_stdout()
     from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
     from elmo.tasks.example_files import read_examples
     from elmo.tasks.record import read_task
@@ -288,6 +289,7 @@ def predict(
     """
     import json
 
+    check_stdout()
     from elmo.io.text_files import open_decompressed
     from elmo.tasks.example_files import detect_format, read_examples
     from elmo.tasks.scorer_files import SCORER_FILES

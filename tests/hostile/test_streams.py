@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.commands import COMMANDS
-from tests.hostile.harness import listing
+from tests.hostile.harness import listing, refused
 from tests.pipeline.command_line import ROOT, elmo
 
 READING = {
@@ -36,6 +36,24 @@ def test_standard_output_that_takes_nothing(case: Path, redirected: str, code: i
     )
     os.close(writing)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(COMMANDS[name] for name in ("perplexity", "neighbors")),
+        [*COMMANDS["verify"], "--json"],
+        ["inspect", "in.txt"],
+        ["task", "predict", "model", "--input", "in.txt"],
+        ["task", "evaluate", "model", "--data", "in.txt"],
+        ["unused"],
+    ],
+)
+def test_a_result_is_not_printed_on_a_closed_output(
+    case: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "__stdout__", None)
+    assert "standard output is closed" in refused(*words, cwd=case)
 
 
 INPUTS = {
