@@ -126,7 +126,7 @@ def run_side(
 def _measure_side(options: argparse.Namespace) -> dict[str, float]:
     import torch
 
-    from elmo.nn.memory import keep_freed_memory
+    from elmo.io.memory import keep_freed_memory
 
     keep_freed_memory()  # as in a real training; it makes the other sides faster too
     torch.set_num_threads(options.threads)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from elmo.nn.memory import keep_freed_memory
+from elmo.io.memory import keep_freed_memory
 
 
 @contextmanager

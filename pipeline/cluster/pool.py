@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from elmo.errors import Damaged
-from elmo.nn.memory import keep_freed_memory
+from elmo.io.memory import keep_freed_memory
 
 from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from elmo.errors import ElmoError, first_line, reason_of
 from elmo.io.folders import Flag
 from elmo.io.location import Location, temporary_folder
-from elmo.nn.memory import keep_freed_memory
+from elmo.io.memory import keep_freed_memory
 
 from .. import PACKAGE
 from ..settings.cluster import Cluster

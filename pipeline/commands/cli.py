@@ -10,7 +10,7 @@ from types import FrameType
 import click
 
 from elmo.errors import ElmoError, suggest_name
-from elmo.nn.memory import keep_freed_memory
+from elmo.io.memory import keep_freed_memory
 
 from .. import IN_RUN
 from ..stages import STAGES, load_stage

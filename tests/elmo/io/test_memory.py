@@ -10,7 +10,7 @@ from tests.programs import python
 FREED = """
 import resource, sys
 import torch
-from elmo.nn.memory import keep_freed_memory
+from elmo.io.memory import keep_freed_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
