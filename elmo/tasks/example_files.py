@@ -217,5 +217,8 @@ def detect_format(path: Path) -> str:
     """Return the format that a file's ending names; raise `ElmoError` if it names none."""
     suffix = [s.lower() for s in path.suffixes if s.lower() not in COMPRESSIONS][-1:]
     if not suffix or suffix[0] not in FORMAT_BY_SUFFIX:
-        raise ElmoError(f"{path}: the extension does not show the format; pass --format")
+        formats = ", ".join(dict.fromkeys(FORMAT_BY_SUFFIX.values()))
+        raise ElmoError(
+            f"{path}: the extension shows none of {formats}; convert the file, or pass --format"
+        )
     return FORMAT_BY_SUFFIX[suffix[0]]

@@ -28,15 +28,15 @@ class ScorerFile(NamedTuple):
 
 
 def _conlleval_lines(predictions: Predictions, _path: Path, _columns: Columns) -> Iterator[str]:
-    """Yield `word gold predicted` for each token and an empty line after each sentence; tags of
-    spans are BIO."""
+    """Yield `word gold predicted` for each token, `_` for white space within one of them, and an
+    empty line after each sentence; tags of spans are BIO."""
     example: Tagged
     for example, answer in predictions:
         gold = list(example.tags or ())
         if "spans" in answer:
             gold = [{"S": "B", "E": "I"}.get(tag[0], tag[0]) + tag[1:] for tag in gold]
         for row in zip(example.tokens, gold, answer["tags"], strict=True):
-            yield " ".join(row)
+            yield " ".join("_".join(cell.split()) or "_" for cell in row)
         yield ""
 
 

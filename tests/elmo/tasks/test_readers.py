@@ -415,6 +415,9 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ("tagging", "x.jsonl", "{\n", 1, "is not a JSON object, found {"),
         ("tagging", "x.jsonl", "a;\n", 1, "found a;; write one object a line"),
         ("tagging", "x.jsonl", '{"text": "\\u0000", "label": 1}\n', 1, "has a zero byte"),
+        ("tagging", "x.jsonl", '{"tokens": ["a\\ud800"]}\n', 1, "half a surrogate pair"),
+        ("tagging", "x.jsonl", '{"tokens": ["a\\uDC00"]}\n', 1, "half a surrogate pair"),
+        ("tagging", "x.jsonl", '{"tokens": "\\ud83d\\ude00\n', 1, "is not a JSON object"),
         ("tagging", "x.conll", "a\tO\n\nb\tO\rc\tB-X\r", 3, "a carriage return within the line"),
         ("tagging", "x.conll", "a\tO\nb\t\n", 2, "a token has an empty tag"),
         ("tagging", "x.conll", "a\tO\t\nb\tO\n", 2, "2 columns here, 3 in the first"),
@@ -486,7 +489,7 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     with pytest.raises(ElmoError, match="no such file"):
         read_examples("tagging", tmp_path / "none.conll")
-    with pytest.raises(ElmoError, match="pass --format"):
+    with pytest.raises(ElmoError, match="none of conll, .*convert the file, or pass --format"):
         read_examples("tagging", written(tmp_path, "x.data", "a\tb\n"))
     with pytest.raises(ElmoError, match="tagging is read from conll, conllu, jsonl, text"):
         read_examples("tagging", written(tmp_path, "x.json", "{}"))

@@ -53,6 +53,8 @@ def test_tags_stand_beside_the_gold_ones() -> None:
     plain = Tagged("x:1", ("$", "5"), ("SYM", "NUM"))
     said = {"tags": ["SYM", "EX"]}
     assert lines("conll", [(plain, said)]) == ["$ SYM SYM", "5 NUM EX", ""]
+    blank = Tagged("x:1", ("New York", "\n"), ("SYM", "A B"))
+    assert lines("conll", [(blank, said)]) == ["New_York SYM SYM", "_ A_B EX", ""]
 
 
 def test_answers_are_one_object() -> None:
