@@ -131,9 +131,9 @@ def model_card(model: Model, *, name: str, licence: str, language: str | None, a
     placed after the title.
     """
     config, training = model.bilm.config, model.training
-    head = [f"license: {licence}", "library_name: elmo-pipeline", "tags: [elmo, word-vectors]"]
-    if language:
-        head.insert(1, f"language: {language}")
+    stated = {"license": licence} | ({"language": language} if language else {})
+    head = [f"{key}: {json.dumps(value)}" for key, value in stated.items()]  # "no" is Norwegian
+    head += ["library_name: elmo-pipeline", "tags: [elmo, word-vectors]"]
     facts = [
         ("Digest", f"`{model.digest}`"),
         (

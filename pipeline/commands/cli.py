@@ -120,9 +120,9 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     """
     try:
         keep_freed_memory()
-        signal.signal(signal.SIGTERM, _interrupt)
-        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            signal.signal(signal.SIGINT, _interrupt)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup does
+                signal.signal(number, _interrupt)
         _name_home()
         with commands.make_context(name, sys.argv[1:]) as context:
             commands.invoke(context)

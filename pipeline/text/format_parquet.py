@@ -106,7 +106,9 @@ def _text_columns(input_: InputFile, file: Any, column: str) -> list[str]:
         type_ = _find_type(input_, schema, name)
         type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
         if not (pa.types.is_string(type_) or pa.types.is_large_string(type_)):
-            raise ElmoError(f"{input_.url}: column {name!r} must hold strings, found {type_}")
+            raise ElmoError(
+                f"{input_.url}: column {name!r} must hold strings, found {type_}; set corpus.column"
+            )
     return names
 
 

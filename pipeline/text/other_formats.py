@@ -17,6 +17,7 @@ _SIGNATURES = (
     (rb"\{\\rtf|\xd0\xcf\x11\xe0", "a word processor file", "save it as text"),
     (rb"%!PS", "a PostScript file", "extract its text: ps2ascii"),
     (rb"PK\x03\x04", "an archive or an office document", "unpack it, or save it as text"),
+    (rb"(?s).{257}ustar", "a tar archive", "unpack it"),
     (rb"\x1f\x8b", "compressed with gzip", "unpack it, or rename it to end in .gz"),
     (rb"BZh[1-9]1AY", "compressed with bzip2", "unpack it, or rename it to end in .bz2"),
     (rb"\xfd7zXZ\x00", "compressed with xz", "unpack it, or rename it to end in .xz"),

@@ -14,6 +14,7 @@ from pipeline.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 _CONTEXT = click.Context(cli.cli)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 COMMANDS = {
     name: command
     for name in cli.cli.list_commands(_CONTEXT)
@@ -23,7 +24,7 @@ COMMANDS = {
 
 def elmo(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> tuple[int, str, str]:
     """The exit code, the output and the errors of `elmo ARGUMENTS`."""
-    stops = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+    stops = {one: signal.getsignal(one) for one in _SIGNALS}
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as own:
         out, err = (Path(own) / name for name in ("out", "err"))
         patch.chdir(cwd)

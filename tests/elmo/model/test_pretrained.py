@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from elmo.errors import ElmoError
 from elmo.model.config import read_config
@@ -29,10 +30,11 @@ def test_the_card_says_data_and_perplexities(tiny_model_folder: Path, tmp_path: 
     }
     save(tmp_path / "m", model, training=training)
     digest = write_package(
-        tmp_path / "m", tmp_path / "out", name="tiny", licence="apache-2.0", language="en"
+        tmp_path / "m", tmp_path / "out", name="tiny", licence="apache: 2.0", language="no"
     )
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert card.startswith("---\nlicense: apache-2.0\nlanguage: en\nlibrary_name: elmo-pipeline\n")
+    head = yaml.safe_load(card.split("---")[1])
+    assert (head["license"], head["language"]) == ("apache: 2.0", "no")
     assert digest in card and "2 × 16 cells, projection 4, 20 filters" in card
     assert "| task, after finetune | 12.3 | 11.0 | 11.7 |" in card
     assert "| task, before finetune | 12.3 | 11.0 | - |" in card

@@ -133,7 +133,7 @@ def test_a_full_disk_is_one_line() -> None:
         assert line.startswith("error: standard output: No space left on device; make room")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_is_one_line_and_leaves_nothing(tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-m", "pipeline", "corpus", str(tmp_path / "out"), "--work", "work"]
     process = subprocess.Popen(

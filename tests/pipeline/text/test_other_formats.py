@@ -100,11 +100,19 @@ def test_plain_text_is_none_of_them(text: str) -> None:
 
 @pytest.mark.parametrize(
     "head",
-    [b"\x1f\x8b\x08", b"BZh91AY&SY", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"PAR1"],
+    [
+        b"a.txt".ljust(257, b"\0") + b"ustar",
+        b"\x1f\x8b\x08",
+        b"BZh91AY&SY",
+        b"\xfd7zXZ\x00",
+        b"\x28\xb5\x2f\xfd",
+        b"PK\x03\x04",
+        b"PAR1",
+    ],
 )
 def test_a_compressed_file_without_its_ending_is_told(tmp_path: Path, head: bytes) -> None:
     (tmp_path / "t.txt").write_bytes(head + bytes(range(200)))
-    with pytest.raises(ElmoError, match=r"t\.txt: is (compressed|an archive|a Parquet)"):
+    with pytest.raises(ElmoError, match=r"t\.txt: is (compressed|an? (tar )?archive|a Parquet)"):
         check_texts(find_inputs([str(tmp_path / "t.txt")]), "text")
 
 
