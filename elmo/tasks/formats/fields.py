@@ -206,9 +206,11 @@ def _check_header(
     """Raise `ElmoError` if the first line of a table, `cells`, lacks one of `columns`, or if its
     `names` are not distinct."""
     for name, column in columns.items():
-        if names.count(column) == 1:
+        if list(columns.values()).count(column) > 1:
+            problem, remedy = f"column {column!r} is named for two fields", "pass --columns"
+        elif names.count(column) == 1:
             continue
-        if column in names:
+        elif column in names:
             problem, remedy = f"the header names {column!r} twice", "rename one"
         elif wrong_mark := describe_delimiter(cells):
             raise ElmoError(f"{request.path}:{number}: {wrong_mark}")

@@ -123,6 +123,9 @@ def _check_plain_scheme(request: ReadRequest, rows: Sequence[_Row]) -> None:
 
 def _make_examples(request: ReadRequest, rows: Sequence[_Row], counts: Counter[str]) -> ExampleSet:
     """Return sentences with their tags as BIOES, or unchanged if the tags mark no spans."""
+    if request.labelled and rows and all(row.tags == list(row.tokens) for row in rows):
+        remedy = "name their column: --columns tag=2"
+        raise line_error(request.path, rows[0].lines[0], "the tags are the words", remedy)
     scheme = request.scheme or schemes.detect_scheme(row.tags for row in rows if row.tags)
     remark = ""
     if scheme == "plain" and request.scheme is None:

@@ -420,6 +420,7 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ("tagging", "x.jsonl", '{"tokens": "\\ud83d\\ude00\n', 1, "is not a JSON object"),
         ("tagging", "x.conll", "a\tO\n\nb\tO\rc\tB-X\r", 3, "a carriage return within the line"),
         ("tagging", "x.conll", "a\tO\nb\t\n", 2, "a token has an empty tag"),
+        ("tagging", "x.conll", "a\ta\nb\tb\n", 1, "the tags are the words"),
         ("tagging", "x.conll", "a\tO\t\nb\tO\n", 2, "2 columns here, 3 in the first"),
         ("tagging", "x.conll", "a B-X\nb 0\n", 2, "tag '0' fits no scheme"),
         ("tagging", "x.conll", "a O\nb B_X\nc I_X\n", 2, "tag 'B_X' fits no scheme"),
@@ -483,6 +484,12 @@ def test_a_broken_line_is_refused_with_its_file_and_line(
     assert str(refused.value).startswith(f"{path}:{line}: ")
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_column_is_of_one_field(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.csv", "a,b\n")
+    with pytest.raises(ElmoError, match=r"x.csv:1: column '1' is named for two fields"):
+        read_examples("classification", path, columns={"text": "1", "label": "1"})
 
 
 def test_broken_files_are_refused(tmp_path: Path) -> None:
