@@ -17,7 +17,7 @@ PAUSE_SECONDS = 1.0  # between looks at what has come
 
 
 @contextmanager
-def hold_cores(ray: Any, cluster: Cluster, waiting: "WaitReport", *, is_own: bool) -> Iterator[Any]:
+def hold_cores(ray: Any, cluster: Cluster, report: "WaitReport", *, is_own: bool) -> Iterator[Any]:
     """Wait until the cluster has free cores and GPUs for all training workers; hold them as a
     placement group, which also reaches an autoscaler, for the block.
 
@@ -28,14 +28,14 @@ def hold_cores(ray: Any, cluster: Cluster, waiting: "WaitReport", *, is_own: boo
     gpus = int(cluster.gpu)
     if is_own and placeable_workers(ray, cpus=cluster.cpus, gpus=gpus) < cluster.workers:
         raise ElmoError(
-            f"{waiting.label}: {cluster.workers} workers need {needs}, but there are "
+            f"{report.label}: {cluster.workers} workers need {needs}, but there are "
             f"{_describe_resources(ray)}; lower workers or cpus"
         )
     worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
     group = ray.util.placement_group([worker] * cluster.workers)
     try:
         while not group.wait(PAUSE_SECONDS):
-            waiting.report_missing(needs, ray)
+            report.report_missing(needs, ray)
         yield group
     finally:
         ray.util.remove_placement_group(group)
@@ -50,8 +50,8 @@ def placeable_workers(ray: Any, *, cpus: float, gpus: int) -> int:
     for node in ray.nodes():
         resources = node["Resources"]
         if node["Alive"]:
-            fits = int(resources.get("CPU", 0) // cpus)
-            count += min(fits, int(resources.get("GPU", 0) // gpus)) if gpus else fits
+            slots = int(resources.get("CPU", 0) // cpus)
+            count += min(slots, int(resources.get("GPU", 0) // gpus)) if gpus else slots
     return count
 
 

@@ -44,27 +44,27 @@ def run_actors(
     wait_report, last_check = WaitReport(progress.label, cluster), float("-inf")
     actor_class = _actor_class(ray, worker_type, arguments, cluster)
     queue, deaths = deque(work), Counter[str]()
-    starting: dict[Any, Any] = {}  # actors by what Ray gives back once they have started
-    busy: dict[Any, tuple[Any, Any]] = {}  # the actor and its item, by its result
+    starts: dict[Any, Any] = {}  # actors by what Ray gives back once they have started
+    calls: dict[Any, tuple[Any, Any]] = {}  # the actor and its item, by its result
     try:
-        while queue or busy:
+        while queue or calls:
             if time.monotonic() - last_check > SIZE_CHECK_SECONDS:
                 last_check = time.monotonic()
                 # At least 1, so that an autoscaler sees that a core is needed.
                 capacity = placeable_workers(ray, cpus=1, gpus=int(cluster.gpu))
                 actor_limit = cluster.actors or max(1, capacity)
-            for _ in range(len(starting), min(actor_limit - len(busy), len(queue))):
+            for _ in range(len(starts), min(actor_limit - len(calls), len(queue))):
                 actor = actor_class.remote()
-                starting[actor.start.remote()] = actor
-            references = ray.wait([*busy, *starting], num_returns=1, timeout=PAUSE_SECONDS)[0]
-            if not references and not busy:
+                starts[actor.start.remote()] = actor
+            references = ray.wait([*calls, *starts], num_returns=1, timeout=PAUSE_SECONDS)[0]
+            if not references and not calls:
                 wait_report.report_missing("a core" + " and a GPU" * cluster.gpu, ray)
             for reference in references:
                 wait_report.reset()
-                if has_item := reference in busy:
-                    actor, item = busy.pop(reference)
+                if has_item := reference in calls:
+                    actor, item = calls.pop(reference)
                 else:
-                    actor, item = starting.pop(reference), None
+                    actor, item = starts.pop(reference), None
                 try:
                     result = get_result(ray, reference)
                 except _loss_errors(ray) as error:
@@ -77,18 +77,18 @@ def run_actors(
                     continue
                 if queue:
                     next_item = queue.popleft()
-                    busy[actor.call.remote(next_item)] = actor, next_item
+                    calls[actor.call.remote(next_item)] = actor, next_item
                 else:
                     ray.kill(actor)
                 if has_item:
                     progress.advance()
                     yield result
     except Exception:
-        if busy:  # one that fails after Ray has shut down prints a complaint
-            ray.wait(list(busy), num_returns=len(busy), timeout=5)
+        if calls:  # one that fails after Ray has shut down prints a complaint
+            ray.wait(list(calls), num_returns=len(calls), timeout=5)
         raise
     finally:
-        for actor in [*starting.values(), *(actor for actor, _ in busy.values())]:
+        for actor in [*starts.values(), *(actor for actor, _ in calls.values())]:
             ray.kill(actor)
 
 

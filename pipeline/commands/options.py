@@ -198,8 +198,8 @@ def output_file(
 
 
 # How each kind of output begins, as a regular expression.
-NPZ, HDF5, PARQUET = b"PK", rb"\x89HDF", b"PAR1"
-OPTIONS = rb'\s*\{.*"(lstm|char_cnn)"'
+NPZ_START, HDF5_START, PARQUET_START = b"PK", rb"\x89HDF", b"PAR1"
+OPTIONS_JSON_START = rb'\s*\{.*"(lstm|char_cnn)"'
 
 
 def add_cluster_settings(command: Callable[..., None]) -> Callable[..., None]:

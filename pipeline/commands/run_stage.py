@@ -55,7 +55,7 @@ def _run_and_record(
     _check_overlap(stage, values, (metrics, numbers))
     for file in (metrics, numbers):
         if file is not None:
-            check_record(file, stage.numbers)
+            check_record(file, stage.figures_type)
     params = settings.load(params_file)
     if cluster is not None:
         values["cluster"] = cluster
@@ -109,7 +109,7 @@ def _run_and_record(
     if numbers is not None:
         write_json(numbers, rounded_figures)
     if metrics is not None:
-        names = stage.metrics or {key: key for key in rounded_figures}
+        names = stage.figure_by_metric or {key: key for key in rounded_figures}
         write_json(
             metrics,
             {name: rounded_figures[key] for name, key in names.items() if key in rounded_figures},
@@ -117,7 +117,7 @@ def _run_and_record(
     return summary
 
 
-def _check_overlap(stage: "Stage", values: dict[str, Any], numbers: Iterable[Path | None]) -> None:
+def _check_overlap(stage: "Stage", values: dict[str, Any], files: Iterable[Path | None]) -> None:
     """Refuse an output that is, holds or lies in an input or another output.
 
     Files of numbers may go beside what was read.
@@ -126,7 +126,7 @@ def _check_overlap(stage: "Stage", values: dict[str, Any], numbers: Iterable[Pat
     pairs = [(output, path, "which is read") for output in outputs for path in inputs]
     pairs += [
         (output, other_output, "another output")
-        for other_output, output in combinations([*outputs, *filter(None, numbers)], 2)
+        for other_output, output in combinations([*outputs, *filter(None, files)], 2)
     ]
     for output, path, role in pairs:
         a, b = _real_path(output), _real_path(path)

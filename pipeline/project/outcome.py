@@ -30,7 +30,7 @@ def outcome_lines() -> list[str]:
             products.append(product)
         files = [Path(out) for out in outs if Path(out).parent.name == "numbers"]
         if stage.describe_score is not None and files and files[0].is_file():
-            score = stage.describe_score(read_record(files[0], stage.numbers), model)
+            score = stage.describe_score(read_record(files[0], stage.figures_type), model)
             scores += [f"{key} {score}".strip()] if score else []
     return [
         f"made:   {', '.join(products) or 'nothing yet'}",

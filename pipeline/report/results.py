@@ -62,7 +62,7 @@ class Results:
 
 def read_results(
     *,
-    numbers: Path,
+    figures_folder: Path,
     curves: Path,
     model: Path,
     store: Location,
@@ -72,14 +72,14 @@ def read_results(
 ) -> Results:
     """Read the results of all stages, and of `tasks`; raise `ElmoError` where one is missing.
 
-    `numbers`, `curves`, `model` and `store` are folders that the stages wrote, `registration_file`
-    is what register wrote. `tasks` are the names of tasks. `model_name` is the model to start from
-    by the settings, "" where there is none.
+    `figures_folder`, `curves`, `model` and `store` are folders that the stages wrote,
+    `registration_file` is what register wrote. `tasks` are the names of tasks. `model_name` is the
+    model to start from by the settings, "" where there is none.
     """
     from elmo.store import FeatureStore
 
-    figures = {name: read_json(numbers / f"{name}.json") for name in FIGURES}
-    scores_by_task = {name: read_json(numbers / f"tasks-{name}.json") for name in tasks}
+    figures = {name: read_json(figures_folder / f"{name}.json") for name in FIGURES}
+    scores_by_task = {name: read_json(figures_folder / f"tasks-{name}.json") for name in tasks}
     training = read_json(model / "training.json")
     feature_store = FeatureStore(store, model=model, checked=True)
     registration = _read_registration(registration_file, feature_store)

@@ -32,7 +32,7 @@ from ..text.input_files import InputFile, find_inputs
 from ..text.text_blocks import check_texts
 from ..text.work_folder import work_folder
 from . import STAGES, load_stage
-from .stage import OUT, Argument, Numbers, Stage
+from .stage import OUT, Argument, Figures, Stage
 
 SCHEMA_VERSION = 2
 TextName = Literal["general", "domain"]
@@ -95,7 +95,7 @@ class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
 
 def _run_command(
     params: Params, packages: Path | None, versions: Path | None, **arguments: Any
-) -> Numbers:
+) -> Figures:
     figures = run(params=params.corpus, **arguments)
     if packages is not None:
         # DVC tracks it, so stages whose text comes from a package run again after an upgrade.

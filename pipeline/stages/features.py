@@ -35,7 +35,7 @@ STAGE = Stage(
     outputs=(OUT,),
     run=lambda params, **arguments: run(params=params.features, **arguments),
     summary=lambda figures, _: summary(figures),
-    metrics={"tokens": "tokens", "bytes": "bytes"},
+    figure_by_metric={"tokens": "tokens", "bytes": "bytes"},
     product="vectors {out}",
     resumes_in_output=True,
     uses_cluster=True,
@@ -54,7 +54,7 @@ def run(
     cluster: Cluster,
     previous_output: Location | None = None,
 ) -> dict[str, float]:
-    """Write the vectors of all sentences of `shards` to a store at `out`; return `store_metrics`.
+    """Write the vectors of all sentences of `shards` to a store at `out`; return `count_store`.
 
     Parts that are still right are taken from `previous_output`, the store that is replaced
     (default: a store at the local `out`). Finished parts wait in `work`, or at the URL of `out`,
@@ -102,14 +102,14 @@ def run(
                 run=run_jobs,
                 **build_arguments,
             )
-            log.log_metrics(store_metrics(manifest))
+            log.log_metrics(count_store(manifest))
             log.set_tag("model_digest", manifest.model.digest)
             log.set_tag("store", manifest.digest)
             log.set_tag("store_place", published_location(out).absolute().url)
     finally:
         if not folder.folders():  # else another run of the same inputs uses its parts
             folder.remove()
-    return store_metrics(manifest)
+    return count_store(manifest)
 
 
 def _check_room(out: Location, layout: "Layout", *, tokens: int, reusable_bytes: int) -> None:
@@ -129,7 +129,7 @@ def _check_room(out: Location, layout: "Layout", *, tokens: int, reusable_bytes:
 
 
 def summary(figures: dict[str, float]) -> str:
-    """Return the line that the stage prints, from the `figures` of `store_metrics`."""
+    """Return the line that the stage prints, from the `figures` of `count_store`."""
     return (
         f"{figures['tokens']:,} tokens in {figures['parts']} parts, "
         f"{progress.human_size(figures['bytes'])}, "
@@ -137,7 +137,7 @@ def summary(figures: dict[str, float]) -> str:
     )
 
 
-def store_metrics(manifest: "StoreManifest") -> dict[str, float]:
+def count_store(manifest: "StoreManifest") -> dict[str, float]:
     """Return the counts of a store by the names that MLflow shows, from its manifest.
 
     They are sentences, tokens, types, parts, bytes, and bytes per token.

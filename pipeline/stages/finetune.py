@@ -32,7 +32,7 @@ STAGE = Stage(
     outputs=(OUT, CURVES),
     run=lambda params, **arguments: run(params=params.finetune, **arguments),
     summary=lambda figures, _: summary(figures),
-    metrics={
+    figure_by_metric={
         "perplexity_lower_better": "domain_perplexity_after",
         "gain_share_higher_better": "domain_gain",
     },
@@ -141,7 +141,7 @@ def run(
         work=work,
         cluster=cluster,
     )
-    return _metrics(result)
+    return _collect_figures(result)
 
 
 def _find_pretraining_figures(
@@ -221,18 +221,18 @@ def describe_score(figures: dict[str, float], started_from: str = "") -> str:
     return f"domain perplexity {perplexity_before} → {perplexity_after}{origin}{remark}"
 
 
-def _metrics(result: "TrainingResult") -> dict[str, float]:
+def _collect_figures(result: "TrainingResult") -> dict[str, float]:
     """Return the gain on the domain text, the loss on the general text, and the tokens read."""
     averages_before, averages_after = (
-        {text: float(figures[text]["average"] or math.nan) for text in ("domain", "general")}
-        for figures in (result.figures_before, result.figures_after)
+        {text: float(perplexities[text]["average"] or math.nan) for text in ("domain", "general")}
+        for perplexities in (result.figures_before, result.figures_after)
     )
-    metrics = {
+    perplexities = {
         f"{text}_perplexity_{time}": averages[text]
         for text in ("domain", "general")
         for time, averages in (("before", averages_before), ("after", averages_after))
     }
-    return metrics | {
+    return perplexities | {
         "domain_gain": 1 - averages_after["domain"] / averages_before["domain"],
         "general_loss": averages_after["general"] / averages_before["general"] - 1,
         "domain_tokens": result.figures_after["domain"]["tokens"] or 0,

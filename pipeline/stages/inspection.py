@@ -104,14 +104,14 @@ def inspect_text(
     except ElmoError:  # of one document none can be held out; what cannot be read is named below
         pieces = plan(params=replace(new_params, heldout=0.0))
     contents = run_tasks(examine_piece, pieces, cluster, "inspect")
-    documents = [of_piece.documents for of_piece in contents]
+    documents = [content.documents for content in contents]
     whole_documents = _join_files(documents, pieces)
     scripts = Counter(SCRIPTS[i] for i in whole_documents.scripts if i >= 0)
     if not new_params.scripts:
         new_params = replace(new_params, scripts=tuple(name for name, _ in scripts.most_common(1)))
 
     choices = _choose_by_reason(contents, pieces, new_params)
-    passages = [of_piece.passages for of_piece in contents]
+    passages = [content.passages for content in contents]
     hashes, counts = count_lines(passages)
     order = np.argsort(-counts, kind="stable")[:_MAX_SAMPLES]
     repeated_hashes = hashes[order[counts[order] >= new_params.repeated_lines]]
@@ -133,7 +133,7 @@ def inspect_text(
         reason: [[texts[index][lines] for index, lines in pair] for pair in samples]
         for reason, (_, samples) in choices.items()
     } | {"repeated_line": [[text_by_hash[key]] for key in repeated_hashes.tolist()]}
-    left_out = sum_accounts(accounting for accounting, *_ in results).left_out
+    drops = sum_accounts(accounting for accounting, *_ in results).left_out
     sizes = whole_documents.sizes
     return {
         "formats": Counter(input_.format for input_ in inputs),
@@ -151,9 +151,9 @@ def inspect_text(
         "words": _count_words(contents),
         "heldout": _find_held_out_twins(passages, new_params.near_duplicates),
         "scripts": dict(scripts.most_common()),
-        "quality": summarize([of_piece.quality for of_piece in contents]),
+        "quality": summarize([content.quality for content in contents]),
         "findings": [
-            _describe(reason, samples, left_out.get(reason, DroppedText(0, 0)), new_params, is_on)
+            _describe(reason, samples, drops.get(reason, DroppedText(0, 0)), new_params, is_on)
             for reason, samples in samples_by_reason.items()
         ],
     }
@@ -163,14 +163,14 @@ def _choose_by_reason(
     contents: Sequence[PieceContents], pieces: Sequence[Piece], new_params: TokenizeSettings
 ) -> dict[str, tuple[list[Int64s], list[tuple[Place, ...]]]]:
     """Return for each reason the lines of each piece that are left out, and places of samples."""
-    exact = [of_piece.passages.exact for of_piece in contents]
-    near_documents = [of_piece.passages.near_documents for of_piece in contents]
+    exact = [content.passages.exact for content in contents]
+    near_documents = [content.passages.near_documents for content in contents]
     near_originals = find_originals(near_documents, similarity=new_params.near_duplicates)
     filtered_lines = [
-        find_filtered(of_piece.documents, new_params, piece.divided_bytes)
-        for of_piece, piece in zip(contents, pieces, strict=True)
+        find_filtered(content.documents, new_params, piece.divided_bytes)
+        for content, piece in zip(contents, pieces, strict=True)
     ]
-    copies, copy_samples = _choose([part.lines for part in exact], find_originals(exact))
+    copies, copy_samples = _sample([part.lines for part in exact], find_originals(exact))
     is_copy = [
         are_in(part.lines[:, 0], ranges) & are_in(part.lines[:, 1] - 1, ranges)
         for part, ranges in zip(near_documents, copies, strict=True)
@@ -178,9 +178,9 @@ def _choose_by_reason(
     near_originals[np.concatenate(is_copy)] = -1
     return {
         "copy": (copies, copy_samples),
-        "near_copy": _choose([part.lines for part in near_documents], near_originals),
-        **{reason: _choose([part[reason] for part in filtered_lines]) for reason in FILTERS},
-        **{name: _choose([of_piece.faults[name] for of_piece in contents]) for name in _FAULTS},
+        "near_copy": _sample([part.lines for part in near_documents], near_originals),
+        **{reason: _sample([part[reason] for part in filtered_lines]) for reason in FILTERS},
+        **{name: _sample([content.faults[name] for content in contents]) for name in _FAULTS},
     }
 
 
@@ -231,7 +231,7 @@ def examine_piece(piece: Piece) -> PieceContents | ElmoError:
             word_count += len(rows.ids)
 
     try:
-        passages, documents = collect_passages(piece, counts_documents=True, on_block=examine)
+        passages, documents = collect_passages(piece, needs_documents=True, on_block=examine)
     except ElmoError as error:
         return error
     lines_by_fault = {name: np.concatenate(lines) for name, lines in faults.items()}
@@ -242,25 +242,25 @@ def examine_piece(piece: Piece) -> PieceContents | ElmoError:
 def _find_first(words: Hashes, places: Int64s) -> tuple[Hashes, Int64s]:
     """Return the distinct words and the first place of each."""
     order = np.argsort(places, kind="stable")
-    distinct, firsts = np.unique(words[order], return_index=True)
-    return distinct, places[order][firsts]
+    distinct_words, indices = np.unique(words[order], return_index=True)
+    return distinct_words, places[order][indices]
 
 
 def _count_words(contents: Sequence[PieceContents]) -> dict[str, tuple[int, int]]:
     """Return by shares of the text, from its beginning, its words and the distinct ones of them."""
-    ends = np.cumsum([of_piece.word_count for of_piece in contents])
+    ends = np.cumsum([content.word_count for content in contents])
     places = [p.places + end - p.word_count for p, end in zip(contents, ends.tolist(), strict=True)]
-    words = np.concatenate([of_piece.words for of_piece in contents])
-    _, firsts = _find_first(words, np.concatenate(places))
+    words = np.concatenate([content.words for content in contents])
+    _, first_places = _find_first(words, np.concatenate(places))
     counts = {f"{share:.0%}": math.ceil(share * int(ends[-1])) for share in _TEXT_SHARES}
-    return {share: (count, int((firsts < count).sum())) for share, count in counts.items()}
+    return {share: (count, int((first_places < count).sum())) for share, count in counts.items()}
 
 
 def _find_held_out_twins(passages: Sequence[PiecePassages], similarity: float) -> dict[str, int]:
     """Count the held-out documents that are long enough, and those with a near copy in training."""
-    documents = [of_piece.near_documents for of_piece in passages]
-    keys = np.concatenate([of_piece.keys for of_piece in documents])
-    heldout = np.concatenate([of_piece.heldout for of_piece in documents])
+    documents = [piece.near_documents for piece in passages]
+    keys = np.concatenate([piece.keys for piece in documents])
+    heldout = np.concatenate([piece.heldout for piece in documents])
     keys = np.concatenate([keys[~heldout], keys[heldout]])
     count = int((~heldout).sum())
     pairs = find_near_duplicates(keys, similarity=similarity, reference_count=count)
@@ -271,14 +271,14 @@ def _find_held_out_twins(passages: Sequence[PiecePassages], similarity: float) -
 def _join_files(documents: Sequence[DocumentCounts], pieces: Sequence[Piece]) -> DocumentCounts:
     """Return the documents of all pieces; a file that is one document is one, if it is divided."""
     ids, end = [], 0
-    for of_piece, piece in zip(documents, pieces, strict=True):
+    for counts, piece in zip(documents, pieces, strict=True):
         end -= bool(piece.divided_bytes and piece.spans[0].start)
-        ids.append(np.arange(end, end + len(of_piece.sizes)))
-        end += len(of_piece.sizes)
+        ids.append(np.arange(end, end + len(counts.sizes)))
+        end += len(counts.sizes)
     return join_counts(documents, ids)
 
 
-def _choose(
+def _sample(
     ranges: Sequence[Int64s], originals: Int64s | None = None
 ) -> tuple[list[Int64s], list[tuple[Place, ...]]]:
     """Return the merged ranges of each piece that are left out, and the places of samples.
@@ -286,7 +286,7 @@ def _choose(
     With `originals`, the numbers of earlier ranges that they repeat (-1: none), each sample is
     followed by the place of the earlier one.
     """
-    pieces = np.repeat(np.arange(len(ranges)), [len(of_piece) for of_piece in ranges])
+    pieces = np.repeat(np.arange(len(ranges)), [len(piece_ranges) for piece_ranges in ranges])
     lines = np.concatenate(ranges)
     is_left_out = np.ones(len(lines), bool) if originals is None else originals >= 0
     numbers = np.flatnonzero(is_left_out)
@@ -307,22 +307,22 @@ def sample_piece(
     The job is the piece, the merged ranges of lines by reason, the ranges of samples, and the
     hashes of repeated lines of which samples are read.
     """
-    piece, left_out, ranges, hashes = job
+    piece, exclusions, ranges, hashes = job
     accounting, after_copies, first_line = Accounting(), Accounting(), 0
-    copies = {"copy": left_out["copy"]}
+    copies = {"copy": exclusions["copy"]}
     text_by_range: dict[Range, Sample] = {}
     text_by_hash: dict[int, Sample] = {}
     repeated_lines = np.array(piece.repeated_lines, np.uint64)
     try:
         for block, _ in piece.read_documents(Accounting()):
-            end_line = first_line + len(block.numbers)
-            numbers = np.arange(first_line, end_line)
-            for reason, lines in left_out.items():
+            end_line = first_line + len(block.document_numbers)
+            line_numbers = np.arange(first_line, end_line)
+            for reason, lines in exclusions.items():
                 is_near = reason == "near_copy"
                 ranges_by_reason = (copies if is_near else {}) | {reason: lines}
                 counts = after_copies if is_near else accounting
-                keep_lines(block, numbers, ranges_by_reason, repeated_lines[:0], counts)
-            keep_lines(block, numbers, copies, repeated_lines, after_copies)
+                keep_lines(block, line_numbers, ranges_by_reason, repeated_lines[:0], counts)
+            keep_lines(block, line_numbers, copies, repeated_lines, after_copies)
             for begin, end in ranges:
                 if first_line <= begin < end_line:
                     text_by_range[begin, end] = _read_sample(

@@ -32,7 +32,7 @@ STAGE = Stage(
     run=lambda params, **arguments: run(params=params.pretrain, **arguments),
     summary=lambda figures, _: summary(figures),
     describe_score=lambda figures, started_from: describe_score(figures, started_from),
-    metrics={
+    figure_by_metric={
         "perplexity_lower_better": "heldout_perplexity",
         "times_below_unigram_higher_better": "times_below_unigram",
     },
@@ -118,11 +118,11 @@ def run(
         work=work,
         cluster=cluster,
     )
-    figures = _figures(result.figures_after["general"])
+    figures = _name_figures(result.figures_after["general"])
     return figures | {"steps": result.steps, "tokens_seen": result.tokens}
 
 
-def _figures(heldout: dict[str, float | None]) -> dict[str, float]:
+def _name_figures(heldout: dict[str, float | None]) -> dict[str, float]:
     """Return the held-out figures by their names in the stage's numbers."""
     names = {
         "heldout_perplexity": "average",
@@ -133,13 +133,13 @@ def _figures(heldout: dict[str, float | None]) -> dict[str, float]:
         "heldout_bits_per_byte": "bits_per_byte",
         "unigram_perplexity": "unigram",
     }
-    metrics = {
+    figures = {
         name: value for name, key in names.items() if (value := heldout.get(key)) is not None
     }
-    if "unigram_perplexity" in metrics:
-        times_below = metrics["unigram_perplexity"] / metrics["heldout_perplexity"]
-        metrics["times_below_unigram"] = times_below
-    return metrics
+    if "unigram_perplexity" in figures:
+        times_below = figures["unigram_perplexity"] / figures["heldout_perplexity"]
+        figures["times_below_unigram"] = times_below
+    return figures
 
 
 def _copy_named_model(
@@ -166,7 +166,7 @@ def _copy_named_model(
         figures = perplexity(model, heldout).to_dict()
     copy_model(params.model, out)
     write_empty_curves(Location(curves))
-    return _figures(figures)
+    return _name_figures(figures)
 
 
 def summary(figures: dict[str, float]) -> str:

@@ -76,7 +76,7 @@ STAGE = Stage(
     run=lambda params, **arguments: run(params=params.register, **arguments),
     summary=lambda figures, _: summary(figures),
     work=None,
-    numbers=RegisterFigures,
+    figures_type=RegisterFigures,
 )
 
 

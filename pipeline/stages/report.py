@@ -65,7 +65,7 @@ def run(
 
     with local_folder(model) as local_model:
         results = read_results(
-            numbers=numbers_in,
+            figures_folder=numbers_in,
             curves=curves,
             model=local_model,
             store=store,

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Numbers = dict[str, Any]  # all numbers of a stage, by name, or by arm and name
-NUMBERS_TYPE: Any = dict[str, float | None | dict[str, float | None]]  # in their file
+Figures = dict[str, Any]  # all figures of a stage, by name, or by arm and name
+FIGURES_TYPE: Any = dict[str, float | None | dict[str, float | None]]  # in their file
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Stage:
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
     """The first belongs to the stage; the others may share a folder with those of other stages."""
-    run: Callable[..., Numbers]
+    run: Callable[..., Figures]
     """Does the work: gets all params as `params`, the arguments by name, and perhaps `cluster`."""
-    summary: Callable[[Numbers, Mapping[str, Any]], str]
-    """Returns the line that the stage prints, given its numbers and its arguments."""
-    metrics: Mapping[str, str] = field(default_factory=dict)
-    """The name of a number, by its column in `dvc metrics show`: the few that people compare."""
+    summary: Callable[[Figures, Mapping[str, Any]], str]
+    """Returns the line that the stage prints, given its figures and its arguments."""
+    figure_by_metric: Mapping[str, str] = field(default_factory=dict)
+    """The name of a figure, by its column in `dvc metrics show`: the few that people compare."""
     product: str = ""
     """What the end of a run lists as made; `{out}` stands for the output."""
-    describe_score: Callable[[Numbers, str], str] | None = None
+    describe_score: Callable[[Figures, str], str] | None = None
     """Returns how good the result is, in a few words, for the end of a run; it is given the name of
     the model that the project starts from too, empty where it pretrains one."""
     work: Argument | None = WORK
@@ -63,5 +63,5 @@ class Stage:
     has_precision: bool = False
     """Whether its settings have `precision`, of which `auto` is replaced by the faster one before
     it runs."""
-    numbers: Any = NUMBERS_TYPE
-    """The type of its numbers in their file: a JSON file of another type is not replaced."""
+    figures_type: Any = FIGURES_TYPE
+    """The type of its figures in their file: a JSON file of another type is not replaced."""

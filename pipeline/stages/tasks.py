@@ -27,7 +27,7 @@ from ..settings.fingerprint import fingerprint
 from ..settings.params import Params, ProjectTask
 from ..terminal.progress import Progress, log_detail, say
 from ..tracking.runs import Run, start_run
-from .stage import WORK, Argument, Numbers, Stage
+from .stage import WORK, Argument, Figures, Stage
 from .task_training import (
     TrainProgress,
     format_scores,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 MAIN_SCORES = ("f1", "accuracy")  # one of them is the first score of each task
 
 
-def _run(params: Params, name: str, model: Location, cluster: Cluster, **options: Any) -> Numbers:
+def _run(params: Params, name: str, model: Location, cluster: Cluster, **options: Any) -> Figures:
     if name not in params.tasks:
         names = ", ".join(params.tasks) or "none"
         raise NotFound(f"tasks.{name}: no such task in params.yaml; it has {names}")
@@ -74,7 +74,7 @@ STAGE = Stage(
     ),
     run=_run,
     summary=lambda figures, _: summary(figures),
-    metrics={f"{metric}_higher_better": metric for metric in MAIN_SCORES}
+    figure_by_metric={f"{metric}_higher_better": metric for metric in MAIN_SCORES}
     | {"gain_over_without_elmo_higher_better": "gain"},
     describe_score=lambda figures, _: score_text(figures),
     work=replace(WORK, kind="path"),
@@ -161,7 +161,7 @@ def run(
         with new_folder(Location(out), **options) as folder:
             for arm in arms:
                 link_folder(work_folder / arm, folder / arm)
-        figures = _figures(tallies, data)
+        figures = _collect_figures(tallies, data)
     _draw_curves(out, arms, curve, picture, metric=_metric(figures))
     shutil.rmtree(work_folder, ignore_errors=True)
     return figures
@@ -278,7 +278,7 @@ def _train(
     return tallies
 
 
-def _figures(
+def _collect_figures(
     tallies: Mapping[str, Sequence["Tally"]], data: Mapping[str, "ExampleSet"]
 ) -> dict[str, Any]:
     from elmo.tasks.comparison import gain_of, mean_over_seeds

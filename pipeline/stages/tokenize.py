@@ -43,7 +43,7 @@ from ..text.copies import (
     find_repeated_lines,
 )
 from ..text.held_out import MIN_HELD_OUT_TOKENS, choose_held_out_rule
-from ..text.input_files import InputFile, attempt, check_inputs, without_errors
+from ..text.input_files import InputFile, attempt, check_inputs, raise_errors
 from ..text.pieces import Piece, number_pieces, piece_bytes, plan_pieces
 from ..text.shard_builder import (
     PIECES,
@@ -97,7 +97,7 @@ STAGE = Stage(
     outputs=(OUT,),
     run=lambda **arguments: run(**arguments),
     summary=lambda figures, _: summary(figures),
-    metrics={"tokens": "tokens"},
+    figure_by_metric={"tokens": "tokens"},
     resumes_in_output=True,
     uses_cluster=True,
     reuses_output=True,
@@ -270,7 +270,7 @@ def tokenize(
                 quality=text_quality,
             )
         pieces_folder.delete_all(piece.result_name for piece in pieces)
-    return _metrics(counts, text_quality, shards)
+    return _collect_figures(counts, text_quality, shards)
 
 
 def plan_text(
@@ -297,7 +297,7 @@ def run_tasks(
 ) -> list[Result]:
     """Run `function` on each job as a task, and return the results; raise all errors as one."""
     task = partial(attempt, function)
-    return without_errors([*workers.map_tasks(task, jobs, cluster=cluster, label=label)])
+    return raise_errors([*workers.map_tasks(task, jobs, cluster=cluster, label=label)])
 
 
 def _leave_out_copies(
@@ -311,23 +311,23 @@ def _leave_out_copies(
     passages = run_tasks(find_passages, all_pieces, cluster, "copies")
     passages, domain_passages = passages[: len(pieces)], passages[len(pieces) :]
     similarity = pieces[0].params.near_duplicates if pieces else 0.0
-    left_out = find_copies(passages, similarity=similarity)
+    exclusions = find_copies(passages, similarity=similarity)
     if domain_passages:
         leaks = find_leaks(passages, domain_passages, similarity=similarity)
-        left_out = [{**ranges, "leak": leak} for ranges, leak in zip(left_out, leaks, strict=True)]
+        exclusions = [{**item, "leak": leak} for item, leak in zip(exclusions, leaks, strict=True)]
     repeated_lines: list[tuple[int, ...]] = [()] * len(pieces)
     if pieces and (document_count := pieces[0].params.repeated_lines):
         repeated_lines = find_repeated_lines(passages, document_count=document_count)
     plain_ranges = [
         tuple(
             (reason, tuple((begin, end) for begin, end in ranges.tolist()))
-            for reason, ranges in of_piece.items()
+            for reason, ranges in excluded_lines.items()
             if len(ranges)
         )
-        for of_piece in left_out
+        for excluded_lines in exclusions
     ]
     return number_pieces(
-        replace(piece, left_out=ranges, repeated_lines=hashes)
+        replace(piece, excluded_lines=ranges, repeated_lines=hashes)
         for piece, ranges, hashes in zip(pieces, plain_ranges, repeated_lines, strict=True)
     )
 
@@ -378,10 +378,10 @@ def _list_shards(pieces: Sequence[Piece], results: Sequence[PieceResult]) -> lis
     return [entry for split in SPLITS for entry in entries if entry.split == split]
 
 
-def _metrics(
+def _collect_figures(
     counts: ShardsCounts, text_quality: TextQuality, shards: Sequence[ShardEntry]
 ) -> dict[str, float]:
-    numbers = {
+    quality_figures = {
         name: value for name, value in text_quality.items() if isinstance(value, int | float)
     }
     totals = msgspec.structs.asdict(counts)
@@ -389,7 +389,7 @@ def _metrics(
     return {
         **totals,
         **{f"dropped_{name}_bytes": reason.bytes for name, reason in dropped_by_reason.items()},
-        **numbers,
+        **quality_figures,
         "heldout_tokens": sum(entry.tokens for entry in shards if entry.split == "heldout"),
         "shards": len(shards),
     }

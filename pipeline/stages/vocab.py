@@ -41,7 +41,7 @@ STAGE = Stage(
     outputs=(OUT,),
     run=lambda params, **arguments: run(params=params.vocab, **arguments),
     summary=lambda figures, _: summary(figures),
-    metrics={"words": "words", "heldout_covered_share_higher_better": "heldout_coverage"},
+    figure_by_metric={"words": "words", "heldout_covered_share_higher_better": "heldout_coverage"},
     uses_cluster=True,
 )
 

@@ -60,7 +60,7 @@ class PiecePassages(NamedTuple):
 
 def find_passages(piece: Piece) -> PiecePassages:
     """Return the passages of a piece that the filters keep."""
-    passages, documents = collect_passages(piece, counts_documents=is_filtering(piece.params))
+    passages, documents = collect_passages(piece, needs_documents=is_filtering(piece.params))
     filtered_lines = find_filtered(documents, piece.params, piece.divided_bytes)
     return _exclude(passages, filtered_lines)._replace(filtered_lines=filtered_lines)
 
@@ -68,10 +68,10 @@ def find_passages(piece: Piece) -> PiecePassages:
 def collect_passages(
     piece: Piece,
     *,
-    counts_documents: bool,
+    needs_documents: bool,
     on_block: Callable[[DocumentBlock, int], None] = lambda *_: None,
 ) -> tuple[PiecePassages, DocumentCounts]:
-    """Return the passages of a piece before any filter, and with `counts_documents` its documents.
+    """Return the passages of a piece before any filter, and with `needs_documents` its documents.
 
     `on_block` is called with each block and the number of its first line.
     """
@@ -82,24 +82,24 @@ def collect_passages(
     exact = [_no_passages(np.zeros(0, np.uint64))]
     near_documents = [_no_passages(np.zeros((0, SLOTS), np.uint16))]
     for block, heldout in piece.read_documents(Accounting()):
-        lines, rows, numbers = block.lines, block.rows, block.numbers
+        lines, rows, document_numbers = block.lines, block.rows, block.document_numbers
         sizes, has_text = lines[1] - lines[0], rows.counts > 0
         if piece.params.repeated_lines:
-            document_ids = (numbers + document_count).astype(np.uint64)
+            document_ids = (document_numbers + document_count).astype(np.uint64)
             pairs = np.stack([rows.hashes, document_ids], 1)
             lines_by_document.append(np.unique(pairs[has_text], axis=0))
-        if counts_documents:
+        if needs_documents:
             document_counts.append(count_documents(block, first_line))
-            ids.append(np.unique(numbers) + document_count)
+            ids.append(np.unique(document_numbers) + document_count)
         on_block(block, first_line)
         document_count += len(block.hashes)
-        for of_line in (np.arange(len(sizes)), numbers):
-            begins = np.flatnonzero(np.diff(of_line, prepend=-1))
-            counts = np.add.reduceat(has_text, begins, dtype=np.int64)
-            is_large = np.add.reduceat(sizes * has_text, begins) >= MIN_COPY_BYTES
-            ranges = np.stack([begins, np.append(begins[1:], len(sizes))], 1)
-            sides = heldout[numbers[begins]]
-            if of_line is numbers:
+        for unit_of_line in (np.arange(len(sizes)), document_numbers):
+            starts = np.flatnonzero(np.diff(unit_of_line, prepend=-1))
+            counts = np.add.reduceat(has_text, starts, dtype=np.int64)
+            is_large = np.add.reduceat(sizes * has_text, starts) >= MIN_COPY_BYTES
+            ranges = np.stack([starts, np.append(starts[1:], len(sizes))], 1)
+            sides = heldout[document_numbers[starts]]
+            if unit_of_line is document_numbers:
                 if piece.params.near_duplicates:
                     is_long, sketches = sketch_documents(block.text, lines, ranges[is_large])
                     near_ranges = first_line + ranges[is_large][is_long]
@@ -141,7 +141,7 @@ def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> 
     """
     exact = find_originals([piece.exact for piece in pieces])
     copies = split_ranges(exact >= 0, [piece.exact.lines for piece in pieces])
-    left_out: list[ExcludedLines] = [
+    exclusions: list[ExcludedLines] = [
         {**piece.filtered_lines, "copy": ranges}
         for piece, ranges in zip(pieces, copies, strict=True)
     ]
@@ -152,9 +152,9 @@ def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> 
         near_ranges = split_ranges(
             near_originals >= 0, [piece.near_documents.lines for piece in pieces]
         )
-        for of_piece, ranges in zip(left_out, near_ranges, strict=True):
-            of_piece["near_copy"] = ranges
-    return left_out
+        for excluded_lines, ranges in zip(exclusions, near_ranges, strict=True):
+            excluded_lines["near_copy"] = ranges
+    return exclusions
 
 
 def find_originals(pieces: Sequence[Passages], *, similarity: float = 0.0) -> Int64s:
@@ -165,8 +165,8 @@ def find_originals(pieces: Sequence[Passages], *, similarity: float = 0.0) -> In
     keys = np.concatenate([piece.keys for piece in pieces])
     if similarity:
         return find_near_duplicates(keys, similarity=similarity)
-    _, firsts, indices = np.unique(keys, return_index=True, return_inverse=True)
-    return np.where(firsts[indices] < np.arange(len(keys)), firsts[indices], -1)
+    _, first_indices, indices = np.unique(keys, return_index=True, return_inverse=True)
+    return np.where(first_indices[indices] < np.arange(len(keys)), first_indices[indices], -1)
 
 
 def find_leaks(
@@ -182,18 +182,18 @@ def find_leaks(
     """
     copies = find_copies(other_pieces, similarity=similarity)
     other_pieces = [
-        _exclude(piece, of_piece) for piece, of_piece in zip(other_pieces, copies, strict=True)
+        _exclude(piece, exclusions) for piece, exclusions in zip(other_pieces, copies, strict=True)
     ]
     passages, other_passages = (
         _join([piece.exact for piece in text]) for text in (pieces, other_pieces)
     )
     is_leak = np.zeros(len(passages.keys), bool)
     for side in (False, True):
-        on_side, other_keys = (
+        is_on_side, other_keys = (
             passages.heldout == side,
             other_passages.keys[other_passages.heldout != side],
         )
-        is_leak[on_side] = np.isin(passages.keys[on_side], other_keys)
+        is_leak[is_on_side] = np.isin(passages.keys[is_on_side], other_keys)
     ranges = split_ranges(is_leak, [piece.exact.lines for piece in pieces])
     if similarity and (count := sum(len(piece.near_documents.keys) for piece in other_pieces)):
         originals = find_near_duplicates(
@@ -212,9 +212,9 @@ def find_leaks(
     return ranges
 
 
-def _exclude(piece: PiecePassages, left_out: ExcludedLines) -> PiecePassages:
+def _exclude(piece: PiecePassages, exclusions: ExcludedLines) -> PiecePassages:
     """Return the piece without the passages that are left out."""
-    ranges = _merge(np.concatenate([*left_out.values()]))
+    ranges = _merge(np.concatenate([*exclusions.values()]))
     if not len(ranges):
         return piece
 
@@ -239,17 +239,17 @@ def _join(parts: Sequence[Passages]) -> Passages:
 
 def split_ranges(is_left_out: npt.NDArray[np.bool_], ranges: Sequence[Int64s]) -> list[Int64s]:
     """Return each piece's merged ranges that `is_left_out`, a mask over all pieces, selects."""
-    ends = np.cumsum([len(of_piece) for of_piece in ranges])
+    ends = np.cumsum([len(piece_ranges) for piece_ranges in ranges])
     parts = zip(ranges, np.split(is_left_out, ends[:-1]), strict=True)
-    return [_merge(of_piece[mask]) for of_piece, mask in parts]
+    return [_merge(piece_ranges[mask]) for piece_ranges, mask in parts]
 
 
 def _merge(ranges: Int64s) -> Int64s:
     """Merge ranges that overlap or touch, and sort them."""
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
     ends = np.maximum.accumulate(ranges[:, 1])
-    begins = np.flatnonzero(np.append(True, ranges[1:, 0] > ends[:-1])[: len(ranges)])
-    return np.stack([ranges[begins, 0], np.append(ends[begins[1:] - 1], ends[-1:])], 1)
+    starts = np.flatnonzero(np.append(True, ranges[1:, 0] > ends[:-1])[: len(ranges)])
+    return np.stack([ranges[starts, 0], np.append(ends[starts[1:] - 1], ends[-1:])], 1)
 
 
 def are_in(numbers: Int64s, ranges: Int64s) -> npt.NDArray[np.bool_]:

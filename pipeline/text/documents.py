@@ -25,9 +25,9 @@ class DocumentBlock(NamedTuple):
     """A block of a text with its lines and the documents that begin in it.
 
     `file` is the name of its file. `lines` has the begins and ends of the lines, `rows` their text,
-    and `records` their records, None in a file without records. `numbers` has for each line the
-    number of its document, from 1; 0 is the document that continues from the previous block.
-    `hashes` has the hash of each document (0: without text).
+    and `records` their records, None in a file without records. `document_numbers` has for each
+    line the number of its document, from 1; 0 is the document that continues from the previous
+    block. `hashes` has the hash of each document (0: without text).
     """
 
     file: str
@@ -35,7 +35,7 @@ class DocumentBlock(NamedTuple):
     records: Records | None
     lines: tuple[Int64s, Int64s]
     rows: TextRows
-    numbers: Int64s
+    document_numbers: Int64s
     hashes: Hashes
 
 
@@ -65,21 +65,21 @@ def read_documents(
         elif document_rule == "line":
             is_begin = ~is_begin
         is_begin[0] |= number == 0
-        numbers = np.cumsum(is_begin, dtype=np.int64)
+        document_numbers = np.cumsum(is_begin, dtype=np.int64)
         if document_rule == "file":
-            hashes = np.array([int(span.input.sha256[:16], 16)], np.uint64)[: numbers[-1]]
+            hashes = np.array([int(span.input.sha256[:16], 16)], np.uint64)[: document_numbers[-1]]
         else:
-            hashes = _hash_documents(lines[0], rows.hashes, is_begin, numbers)
-        yield DocumentBlock(span.input.name, text, records, lines, rows, numbers, hashes)
+            hashes = _hash_documents(lines[0], rows.hashes, is_begin, document_numbers)
+        yield DocumentBlock(span.input.name, text, records, lines, rows, document_numbers, hashes)
 
 
 def _hash_documents(
-    starts: Int64s, line_hashes: Hashes, is_begin: npt.NDArray[np.bool_], numbers: Int64s
+    starts: Int64s, line_hashes: Hashes, is_begin: npt.NDArray[np.bool_], document_numbers: Int64s
 ) -> Hashes:
     """Return the hash of each document from those of its first lines."""
     if is_begin.all():
         return line_hashes
-    limits = np.append(0, starts[is_begin] + _HASHED_BYTES)[numbers]
+    limits = np.append(0, starts[is_begin] + _HASHED_BYTES)[document_numbers]
     is_hashed = (line_hashes != 0) & (starts < limits)
-    counts = np.bincount(numbers[is_hashed], minlength=numbers[-1] + 1)[1:]
+    counts = np.bincount(document_numbers[is_hashed], minlength=document_numbers[-1] + 1)[1:]
     return hash_runs(line_hashes[is_hashed], counts)

@@ -52,15 +52,15 @@ def is_filtering(params: TokenizeSettings) -> bool:
 
 def count_documents(block: DocumentBlock, first_line: int) -> DocumentCounts:
     """Count the documents of a block, of which one may go on; `first_line` is its first line."""
-    begins = np.flatnonzero(np.diff(block.numbers, prepend=-1))
-    ends = np.append(begins[1:], len(block.numbers))
+    starts = np.flatnonzero(np.diff(block.document_numbers, prepend=-1))
+    ends = np.append(starts[1:], len(block.document_numbers))
     kinds = find_kinds(block.text.decode("utf-8"))
     data = np.frombuffer(block.text, np.uint8)
     cuts = np.cumsum(data & 0xC0 != 0x80)[block.lines[1][ends - 1]]  # in characters, not bytes
     documents = np.repeat(np.arange(len(cuts)), np.diff(cuts, prepend=0))
     counts = np.bincount(documents * KIND_COUNT + kinds, minlength=len(cuts) * KIND_COUNT)
-    sizes = np.add.reduceat(block.lines[1] - block.lines[0], begins)
-    lines = first_line + np.stack([begins, ends], 1)
+    sizes = np.add.reduceat(block.lines[1] - block.lines[0], starts)
+    lines = first_line + np.stack([starts, ends], 1)
     return DocumentCounts(lines, sizes, counts.reshape(-1, KIND_COUNT).astype(np.int32))
 
 
@@ -69,11 +69,11 @@ def join_counts(parts: Sequence[DocumentCounts], ids: Sequence[Int64s]) -> Docum
     if not any(map(len, ids)):
         nothing = np.zeros((0, 2), np.int64)
         return DocumentCounts(nothing, nothing[:, 0], np.zeros((0, KIND_COUNT), np.int32))
-    begins = np.flatnonzero(np.diff(np.concatenate(ids), prepend=-1))
+    starts = np.flatnonzero(np.diff(np.concatenate(ids), prepend=-1))
     lines, sizes, kinds = map(np.concatenate, zip(*parts, strict=True))
-    ends = np.append(begins[1:], len(lines)) - 1
-    lines = np.stack([lines[begins, 0], lines[ends, 1]], 1)
-    return DocumentCounts(lines, np.add.reduceat(sizes, begins), np.add.reduceat(kinds, begins))
+    ends = np.append(starts[1:], len(lines)) - 1
+    lines = np.stack([lines[starts, 0], lines[ends, 1]], 1)
+    return DocumentCounts(lines, np.add.reduceat(sizes, starts), np.add.reduceat(kinds, starts))
 
 
 def find_filtered(

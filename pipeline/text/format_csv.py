@@ -50,8 +50,8 @@ def blocks(
     names = split_column(options.column, header)
     if all(name.isascii() and name.isdecimal() and name not in header for name in names):
         records = chain([first_line], records)  # there is no header
-    found_indexes = (_column_index(span.input, header, name) for name in names if header)
-    indexes = [*dict.fromkeys(found_indexes)]  # a column may be named by its number too
+    column_indexes = (_column_index(span.input, header, name) for name in names if header)
+    indexes = [*dict.fromkeys(column_indexes)]  # a column may be named by its number too
     kept_indexes = [_column_index(span.input, header, name, "keep") for name in keep if header]
     texts: list[bytes] = []
     records_json: list[str] = []
@@ -76,24 +76,24 @@ class _TableLines:
     def __init__(self, span: FileSpan, size: int) -> None:
         self._span, self._size = span, size
         self._bytes = self._bom_bytes = 0
-        self._has_open_line = False  # whether the last line has no end
+        self._has_partial_line = False  # whether the last line has no end
 
     def __iter__(self) -> Iterator[str]:
-        for raw, offset in raw_blocks(self._span, self._size, "line"):
-            check_utf8(self._span, raw, offset)
-            if offset == 0 and raw.startswith(codecs.BOM_UTF8):
-                raw = raw[len(codecs.BOM_UTF8) :]
+        for block, offset in raw_blocks(self._span, self._size, "line"):
+            check_utf8(self._span, block, offset)
+            if offset == 0 and block.startswith(codecs.BOM_UTF8):
+                block = block[len(codecs.BOM_UTF8) :]
                 self._bom_bytes = len(codecs.BOM_UTF8)
-            whole_lines, _, unended_line = raw.rpartition(b"\n")
-            lines = [line + b"\n" for line in whole_lines.split(b"\n")] if b"\n" in raw else []
-            for line in [*lines, unended_line] if unended_line else lines:
+            whole_lines, _, partial_line = block.rpartition(b"\n")
+            lines = [line + b"\n" for line in whole_lines.split(b"\n")] if b"\n" in block else []
+            for line in [*lines, partial_line] if partial_line else lines:
                 self._bytes += len(line)
-                self._has_open_line = line is unended_line
+                self._has_partial_line = line is partial_line
                 yield line.decode("utf-8")
 
     def account(self, texts: list[bytes], accounting: Accounting) -> None:
         """Count the bytes since the last call, which held these texts."""
-        added_newlines = int(self._has_open_line and bool(texts))
+        added_newlines = int(self._has_partial_line and bool(texts))
         accounting.bytes += self._bytes + self._bom_bytes
         accounting.mark += self._bom_bytes
         accounting.added_newlines += added_newlines
@@ -109,9 +109,9 @@ def _column_index(input_: InputFile, names: list[str], column: str, setting: str
         raise ElmoError(f"{input_.url}:1: the header names {column!r} twice; rename one")
     if column.isascii() and column.isdecimal() and 0 < int(column) <= len(names):
         return int(column) - 1
-    own_delimiter = _DELIMITERS[input_.format]
-    header = own_delimiter.join(names)
-    for delimiter in ";|\t,".replace(own_delimiter, ""):
+    file_delimiter = _DELIMITERS[input_.format]
+    header = file_delimiter.join(names)
+    for delimiter in ";|\t,".replace(file_delimiter, ""):
         if column in header.split(delimiter) or (len(names) == 1 and delimiter in header):
             raise ElmoError(
                 f"{input_.url}:1: the columns are separated by {delimiter!r}: {header[:60]!r}; "

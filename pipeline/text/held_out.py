@@ -113,5 +113,5 @@ def _measure_documents(
         span, options = file_as_span(input_, file_number), ReadOptions(column, document_rule, size)
         for block in read_documents(span, options, Accounting()):
             line_sizes = block.lines[1] - block.lines[0] + 1
-            sizes = np.bincount(block.numbers, line_sizes, len(block.hashes) + 1)
+            sizes = np.bincount(block.document_numbers, line_sizes, len(block.hashes) + 1)
             yield block.hashes, sizes.astype(np.int64)

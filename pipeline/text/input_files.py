@@ -107,7 +107,7 @@ def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> l
 
 def for_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Call `function` with each item in parallel threads; raise all errors as one."""
-    return without_errors(in_parallel(partial(attempt, function), items))
+    return raise_errors(in_parallel(partial(attempt, function), items))
 
 
 def attempt(function: Callable[[Item], Result], item: Item) -> Result | ElmoError:
@@ -118,7 +118,7 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Result | ElmoErro
         return error
 
 
-def without_errors(results: Sequence[Result | ElmoError]) -> list[Result]:
+def raise_errors(results: Sequence[Result | ElmoError]) -> list[Result]:
     """Return the results; raise the errors among them as one, which names 20 of them."""
     all_errors = [result for result in results if isinstance(result, ElmoError)]
     if len(all_errors) == 1:

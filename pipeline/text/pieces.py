@@ -40,9 +40,9 @@ class Piece:
 
     It has the spans of files to read, the settings, the rule of held-out documents, and the folder
     for its shards. `column` names the text of records, `tokenizer` describes the tokenizer as the
-    manifest does, and `version` is that of the stage. Lines in the ranges of `left_out` (by reason)
-    or with a hash in `repeated_lines` are left out. `keep` names columns of records that are kept
-    beside the sentences. `copy` numbers pieces with the same text.
+    manifest does, and `version` is that of the stage. Lines in the ranges of `excluded_lines` (by
+    reason) or with a hash in `repeated_lines` are left out. `keep` names columns of records that
+    are kept beside the sentences. `copy` numbers pieces with the same text.
     """
 
     number: int
@@ -53,7 +53,7 @@ class Piece:
     column: str
     tokenizer: Tokenization
     version: int
-    left_out: tuple[tuple[str, Ranges], ...] = ()
+    excluded_lines: tuple[tuple[str, Ranges], ...] = ()
     repeated_lines: tuple[int, ...] = ()
     keep: KeptColumns = ()
     copy: int = 0
@@ -96,7 +96,7 @@ class Piece:
             self.column,
             self.params.shard_bytes,
             self.version,
-            self.left_out,
+            self.excluded_lines,
             self.repeated_lines,
             self.keep,
             self.copy,

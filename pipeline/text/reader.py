@@ -105,10 +105,10 @@ def join_records(
     The first record has the number `first_number`; `kept_json` has the kept columns of each.
     """
     line_counts = [text.count(b"\n") + 1 for text in texts]
-    numbers = np.repeat(
+    record_numbers = np.repeat(
         np.arange(first_number, first_number + len(texts), dtype=np.int64), line_counts
     )
-    return b"".join(text + b"\n" for text in texts), Records(numbers, kept_json or [])
+    return b"".join(text + b"\n" for text in texts), Records(record_numbers, kept_json or [])
 
 
 def encode_kept(keep: KeptColumns, values: Iterable[Any]) -> str:

@@ -96,8 +96,8 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     split = sentence_splitter()[0] if piece.params.sentences == "split" else None
     accounting, quality = Accounting(), QualityCounts()
     builder = _Builder(piece, load_recorded_tokenizer(piece.tokenizer), accounting, quality)
-    left_out = {
-        reason: np.array(ranges, np.int64).reshape(-1, 2) for reason, ranges in piece.left_out
+    excluded_lines = {
+        reason: np.array(ranges, np.int64).reshape(-1, 2) for reason, ranges in piece.excluded_lines
     }
     first_line, repeated_lines = 0, np.array(piece.repeated_lines, np.uint64)
     # Only the first piece of a file counts it as a document.
@@ -105,14 +105,14 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     for block, heldout in piece.read_documents(accounting, piece.keep):
         if builder.bytes >= piece.params.shard_bytes:
             builder.write()
-        numbers = np.arange(first_line, first_line + len(block.numbers))
-        first_line += len(numbers)
-        is_kept = keep_lines(block, numbers, left_out, repeated_lines, accounting)
-        ids = block.numbers + (accounting.document_ids - 1)
+        line_numbers = np.arange(first_line, first_line + len(block.document_numbers))
+        first_line += len(line_numbers)
+        is_kept = keep_lines(block, line_numbers, excluded_lines, repeated_lines, accounting)
+        ids = block.document_numbers + (accounting.document_ids - 1)
         accounting.document_ids += len(block.hashes)
         if not continues_file:
             has_text = np.zeros(len(heldout), bool)
-            has_text[block.numbers[is_kept & (block.rows.counts > 0)]] = True
+            has_text[block.document_numbers[is_kept & (block.rows.counts > 0)]] = True
             accounting.heldout_documents += int((has_text & heldout)[1:].sum())
             accounting.train_documents += int((has_text & ~heldout)[1:].sum())
         text, lines, rows = block.text, block.lines, block.rows
@@ -125,10 +125,10 @@ def tokenize_piece(piece: Piece) -> PieceResult:
         if text:
             records = None
             if piece.keep:  # empty texts in a file without records
-                no_records = pa.array([""] * len(numbers))
+                no_records = pa.array([""] * len(line_numbers))
                 records = block.records.columns_of_lines() if block.records else no_records
                 records = records.filter(pa.array(is_kept))
-            is_heldout = heldout[block.numbers[is_kept]]
+            is_heldout = heldout[block.document_numbers[is_kept]]
             builder.add(text, lines, rows, ids[is_kept], is_heldout, split, records)
         if split is not None and block.records is None:
             quality.add_lines(text)
@@ -142,16 +142,16 @@ def tokenize_piece(piece: Piece) -> PieceResult:
 
 def keep_lines(
     block: DocumentBlock,
-    numbers: Int64s,
-    left_out: Mapping[str, Int64s],
+    line_numbers: Int64s,
+    excluded_lines: Mapping[str, Int64s],
     repeated_lines: Hashes,
     accounting: Accounting,
 ) -> npt.NDArray[np.bool_]:
     """Tell for each line, by its number in the piece, whether it stays; count the others."""
-    reasons = {reason: are_in(numbers, ranges) for reason, ranges in left_out.items()}
+    reasons = {reason: are_in(line_numbers, ranges) for reason, ranges in excluded_lines.items()}
     if len(repeated_lines):
         reasons["repeated_line"] = np.isin(block.rows.hashes, repeated_lines)
-    is_kept, sizes = np.ones(len(numbers), bool), block.lines[1] - block.lines[0]
+    is_kept, sizes = np.ones(len(line_numbers), bool), block.lines[1] - block.lines[0]
     for reason, is_excluded in reasons.items():
         is_dropped = is_kept & is_excluded
         if is_dropped.any():
@@ -243,7 +243,7 @@ class _Builder:
             lengths, heldout = lengths[has_tokens], heldout[has_tokens]
             documents = documents[has_tokens]
         first_sentence = self.accounting.sentences
-        numbers = np.arange(first_sentence, first_sentence + len(lengths))
+        ids_of_sentences = np.arange(first_sentence, first_sentence + len(lengths))
         self.accounting.sentences += len(lengths)
         for split, is_in_split in zip(SPLITS, (~heldout, heldout), strict=True):
             if not is_in_split.any():
@@ -253,7 +253,7 @@ class _Builder:
             with self.piece.folder.new_file(name) as path:
                 write_shard(
                     path,
-                    sentence_ids=numbers[is_in_split],
+                    sentence_ids=ids_of_sentences[is_in_split],
                     document_ids=documents[is_in_split],
                     offsets=np.cumsum(np.append(0, lengths[is_in_split])).astype(np.int32),
                     tokens=_encode_tokens(tokens, types),
@@ -267,19 +267,19 @@ class _Builder:
         for the bytes of the parts."""
         stretches = pa.concat_arrays([part.rows.distinct_stretches for part in self._parts])
         stretch_dictionary = stretches.dictionary_encode()
-        types, token_ids, begins, counts, lost_bytes = _tokenize(
+        types, token_ids, starts, counts, lost_bytes = _tokenize(
             stretch_dictionary.dictionary, self.tokenizer
         )
         sizes = pc.binary_length(types).to_numpy()
         ids_and_lengths, total = [], self.accounting
         first_stretch = 0
         for part in self._parts:
-            numbers = stretch_dictionary.indices.to_numpy()[
+            dictionary_indices = stretch_dictionary.indices.to_numpy()[
                 first_stretch : first_stretch + len(part.rows.distinct_stretches)
             ]
-            first_stretch += len(numbers)
-            stretch_ids = numbers[part.rows.ids]
-            ids, lengths = _expand(stretch_ids, part.rows.counts, token_ids, begins, counts)
+            first_stretch += len(dictionary_indices)
+            stretch_ids = dictionary_indices[part.rows.ids]
+            ids, lengths = _expand(stretch_ids, part.rows.counts, token_ids, starts, counts)
             line_bytes = part.line_bytes
             is_blank = np.bincount(part.line_of, lengths, len(line_bytes)) == 0
             token_bytes = int(sizes[ids].sum(dtype=np.int64))
@@ -301,15 +301,15 @@ def _expand(
     stretches: npt.NDArray[np.int32],
     stretches_of: Int64s,
     token_ids: npt.NDArray[np.int32],
-    begins: Int64s,
+    starts: Int64s,
     counts: Int64s,
 ) -> tuple[npt.NDArray[np.int32], Int64s]:
     """Return the tokens of stretches end to end, and the number of tokens in each row."""
     if (counts == 1).all():
-        return token_ids[begins][stretches], stretches_of
+        return token_ids[starts][stretches], stretches_of
     token_counts = counts[stretches]
     token_ends = np.append(0, np.cumsum(token_counts))
-    positions = np.repeat(begins[stretches] - token_ends[:-1], token_counts)
+    positions = np.repeat(starts[stretches] - token_ends[:-1], token_counts)
     positions += np.arange(len(positions))
     return token_ids[positions], np.diff(token_ends[np.append(0, np.cumsum(stretches_of))])
 
@@ -346,15 +346,15 @@ def _tokenize(
     counts[other_stretches] = [len(tokens) for tokens in token_lists]
     split = pa.array([token for tokens in token_lists for token in tokens], pa.string())
     token_dictionary = pa.concat_arrays([stretches.filter(is_whole), split]).dictionary_encode()
-    begins = np.empty(len(stretches), np.int64)
+    starts = np.empty(len(stretches), np.int64)
     order = np.append(np.flatnonzero(is_whole.to_numpy(zero_copy_only=False)), other_stretches)
-    begins[order] = np.cumsum(counts[order]) - counts[order]
+    starts[order] = np.cumsum(counts[order]) - counts[order]
     for i, text, tokens in zip(other_stretches.tolist(), texts, token_lists, strict=True):
         lost_bytes[i] = _count_lost_bytes(text, tokens)
     return (
         token_dictionary.dictionary,
         token_dictionary.indices.to_numpy(),
-        begins,
+        starts,
         counts,
         lost_bytes,
     )

@@ -50,8 +50,8 @@ def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
             yield from enumerate(lines, number + 1)
             number += len(lines)
             continue
-        begins = np.flatnonzero(np.diff(records.numbers, prepend=-1))
-        for begin, end in pairwise([*begins.tolist(), len(lines)]):
+        starts = np.flatnonzero(np.diff(records.numbers, prepend=-1))
+        for begin, end in pairwise([*starts.tolist(), len(lines)]):
             number += 1
             yield number, "\n".join(lines[begin:end])
 

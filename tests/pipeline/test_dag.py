@@ -142,7 +142,7 @@ def test_metrics_and_graph(project: Path) -> None:
     assert values["metrics/tasks-animals.json"]["data"]["f1_higher_better"] >= 0
     columns = {name for file in values.values() for name in file["data"]}
     others = {"accuracy_higher_better"}  # of tasks of another metric
-    known = {column for name in NAMES for column in load_stage(name).metrics}
+    known = {column for name in NAMES for column in load_stage(name).figure_by_metric}
     assert columns == known - others
     assert "finetune" in call(project, "dvc", "dag", "--mermaid")
 

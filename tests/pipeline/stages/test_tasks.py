@@ -243,4 +243,4 @@ def test_a_column_names_the_first_score_of_every_metric() -> None:
     """Else `dvc metrics show` would lack it."""
     for metric in get_args(metrics.Metric):
         scores = metrics.Tally(metric, [(1.0,) * metrics.MAX_COUNTS]).scores()
-        assert f"{min(scores, key=score_order)}_higher_better" in tasks.STAGE.metrics
+        assert f"{min(scores, key=score_order)}_higher_better" in tasks.STAGE.figure_by_metric

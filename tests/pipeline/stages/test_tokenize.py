@@ -1016,7 +1016,7 @@ def test_shards_are_taken_over_where_all_that_they_depend_on_is_the_same(
         {"copy": 1},
         {"keep": ("x",)},
         {"repeated_lines": (1,)},
-        {"left_out": (("copy", ((0, 1),)),)},
+        {"excluded_lines": (("copy", ((0, 1),)),)},
         {"tokenizer": Tokenization("x")},
         {"params": params(shard_bytes=4096)},
         {"rule": replace(piece.rule, documents="file")},

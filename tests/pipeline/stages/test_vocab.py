@@ -17,7 +17,7 @@ from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import VocabSettings
 from pipeline.stages import vocab
-from pipeline.stages.stage import Numbers
+from pipeline.stages.stage import Figures
 from tests.files import contents
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -37,7 +37,7 @@ def params(**changes: object) -> VocabSettings:
     return VocabSettings(**{**plain, "min_character_count": 1, "max_characters": 50, **changes})  # type: ignore[arg-type]
 
 
-def count(shards: Shards, out: Path, chosen: VocabSettings | None = None) -> Numbers:
+def count(shards: Shards, out: Path, chosen: VocabSettings | None = None) -> Figures:
     """Run the stage with a work folder beside `out`."""
     work = Location(out.parent / "runs")
     chosen = chosen or params()
