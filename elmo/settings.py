@@ -80,8 +80,8 @@ def describe_type(kind: Any) -> str:
         return "a list"
     if get_origin(kind) is not Annotated:
         return words_by_type.get(kind, f"a {getattr(kind, '__name__', kind)}")
-    base, *metas = get_args(kind)
-    meta = next(item for item in metas if isinstance(item, Meta))
+    base, *metadata = get_args(kind)
+    meta = next(item for item in metadata if isinstance(item, Meta))
     if meta.description is not None:
         return meta.description
     bounds = [

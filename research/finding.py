@@ -76,7 +76,7 @@ def read_finding(path: Path) -> Finding:
 
 def command_line() -> str:
     """Return the command line of this process, without passwords in URLs."""
-    return urls.without_credentials_in(shlex.join(["python", "-m", "research", *sys.argv[1:]]))
+    return urls.hide_credentials_in(shlex.join(["python", "-m", "research", *sys.argv[1:]]))
 
 
 def mean_row(name: str, scores: Sequence[float], extra: Mapping[str, float]) -> Row:

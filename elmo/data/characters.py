@@ -143,7 +143,7 @@ def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
     """Raise `ElmoError` unless `sentences` is a list of lists of strings, naming the first that is
     not."""
     if isinstance(sentences, str) or not _is_list(sentences):
-        raise ElmoError(f"sentences must be a list of token lists, found {_kind(sentences)}")
+        raise ElmoError(f"sentences must be a list of token lists, found {_type_name(sentences)}")
     for number, sentence in enumerate(sentences):
         if isinstance(sentence, str):
             raise ElmoError(
@@ -163,5 +163,5 @@ def _is_list(value: object) -> bool:
     return hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     return "a string; tokenize it" if isinstance(value, str) else f"a {type(value).__name__}"

@@ -150,7 +150,7 @@ def read_shards_manifest(folder: Location) -> ShardsManifest:
     header = folder.read_record("manifest.json", Header)
     if header.kind != "shards":
         raise ElmoError(f"{path}: is not the manifest of a shards folder; name another")
-    header.check_version(path, "schema", SCHEMA_VERSION, remake="make the shards again")
+    header.check_version(path, "schema", SCHEMA_VERSION, remedy="make the shards again")
     return folder.read_record("manifest.json", ShardsManifest)
 
 

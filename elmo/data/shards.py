@@ -45,7 +45,7 @@ SCHEMA = pa.schema(
 )
 
 
-RECORD = pa.field("record", pa.dictionary(pa.int32(), pa.string()), nullable=False)  # if kept
+RECORD_FIELD = pa.field("record", pa.dictionary(pa.int32(), pa.string()), nullable=False)  # if kept
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def write_shard(
     columns = [pa.array(sentence_ids, pa.int64()), pa.array(document_ids, pa.int64()), lists]
     schema = SCHEMA
     if records is not None:
-        schema = SCHEMA.append(RECORD)
+        schema = SCHEMA.append(RECORD_FIELD)
         columns.append(records.dictionary_encode())
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
@@ -303,7 +303,7 @@ def _check_sha256_once(path: Path, modified_ns: int, sha256: str) -> None:
 def _read_batch(path: Path) -> pa.RecordBatch:
     try:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            is_shard = reader.schema in (SCHEMA, SCHEMA.append(RECORD))
+            is_shard = reader.schema in (SCHEMA, SCHEMA.append(RECORD_FIELD))
             if reader.num_record_batches != 1 or not is_shard:
                 raise ElmoError(f"{path}: is an Arrow file but not a shard; make it again")
             return reader.get_batch(0)

@@ -128,7 +128,7 @@ class WindowStream:
 
     def first_position(self) -> StreamPosition:
         """Return the position before the first window, from which `windows` reads everything."""
-        return {"rows": [[0, int(bound)] for bound in self._group(0).bounds[:-1]]}
+        return {"rows": [[0, int(bound)] for bound in self._get_group(0).bounds[:-1]]}
 
     def windows(self, position: StreamPosition) -> Iterator[WindowAndPosition]:
         """Yield the windows from `position` onwards, each with a function that returns the position
@@ -137,12 +137,12 @@ class WindowStream:
         rows, blocks = _RowCursor(self, position), _BlockBuffer(len(self.own_rows))
         steps_T1 = np.arange(self.window)[:, None]
         while count := rows.advance():
-            group_B, offset_B, tokens_B = rows.window_begins(self.own_rows)
-            begin_B = blocks.find_begins(group_B, offset_B, self.window)
+            group_B, offset_B, tokens_B = rows.window_starts(self.own_rows)
+            start_B = blocks.find_starts(group_B, offset_B, self.window)
             length_B = np.full(len(self.own_rows), self.window)
-            is_whole_B = (tokens_B == self.window) & (begin_B >= 0)
+            is_whole_B = (tokens_B == self.window) & (start_B >= 0)
             # keys, words and starts, of rows whose window lies in the block that they had
-            tokens_5TB = blocks.blocks_5n.take(np.where(is_whole_B, begin_B + steps_T1, 0), axis=1)
+            tokens_5TB = blocks.blocks_5n.take(np.where(is_whole_B, start_B + steps_T1, 0), axis=1)
             for column in np.flatnonzero(~is_whole_B).tolist():
                 row_tokens, row_5T = 0, tokens_5TB[:, :, column]
                 row_5T[:] = [[self.vocabulary.bos], [self.vocabulary.eos], [0], [0], [0]]
@@ -151,7 +151,7 @@ class WindowStream:
                 ):
                     if block_id != blocks.block_id_B[column]:
                         blocks.put_block(column, block_id, offset, self._read_block(*block_id))
-                    begin = int(blocks.begin_B[column]) + block_offset
+                    begin = int(blocks.start_B[column]) + block_offset
                     piece_5n = blocks.blocks_5n[:, begin : begin + tokens]
                     row_5T[:, row_tokens : row_tokens + tokens] = piece_5n
                     row_tokens += tokens
@@ -193,7 +193,7 @@ class WindowStream:
         lengths[is_word] = word_lengths[keys[is_word]]
         oov_keys = keys[~is_word]
         tokens = [
-            self._table(int(key // _OOV) - 1).shard.dictionary[int(key % _OOV)].as_py()
+            self._get_table(int(key // _OOV) - 1).shard.dictionary[int(key % _OOV)].as_py()
             for key in oov_keys
         ]
         if tokens:
@@ -202,8 +202,8 @@ class WindowStream:
 
     def _read_block(self, group: int, number: int) -> TokenBlock:
         """Read the block `number` of a group."""
-        shard_number, block = self._group(group).blocks_M2[number].tolist()
-        table = self._table(shard_number)
+        shard_number, block = self._get_group(group).blocks_M2[number].tolist()
+        table = self._get_table(shard_number)
         offsets = self._block_offsets(table.shard, block)
         ids = table.shard.ids[offsets[0] : offsets[-1]]
         lengths = np.diff(offsets)
@@ -215,7 +215,7 @@ class WindowStream:
         start = block * self.block_sentences
         return shard.offsets[start : start + self.block_sentences + 1].astype(np.int64)
 
-    def _group(self, number: int) -> "_Group":
+    def _get_group(self, number: int) -> "_Group":
         """Return the group `number`, counted over all epochs, of shuffled blocks."""
         if number not in self._groups:
             self._groups[number] = self._draw_group(*divmod(number, self.groups_per_epoch))
@@ -251,7 +251,7 @@ class WindowStream:
             bounds[row] = sentence_ends[np.abs(sentence_ends - bounds[row]).argmin()]
         return _Group(blocks_M2, ends_M, bounds)
 
-    def _table(self, number: int) -> "_ShardTypes":
+    def _get_table(self, number: int) -> "_ShardTypes":
         if number not in self._tables:
             self._tables[number] = _ShardTypes.open(
                 self.shards, self.entries, number, self.vocabulary
@@ -281,20 +281,20 @@ class _BlockBuffer:
 
     `blocks_5n` has their keys in both directions, their words in both directions, and where
     sentences begin. Row k reads the block `block_id_B[k]` (its group and number), which begins at
-    the column `begin_B[k]`.
+    the column `start_B[k]`.
     """
 
     def __init__(self, rows: int) -> None:
         self.blocks_5n, self._end = np.zeros((5, 1), np.int64), 0
         self.block_id_B, self._group_B = [(-1, -1)] * rows, np.full(rows, -1)
-        self.begin_B, self._offset_B, self._tokens_B, self._size_B = np.zeros((4, rows), np.int64)
+        self.start_B, self._offset_B, self._tokens_B, self._size_B = np.zeros((4, rows), np.int64)
 
-    def find_begins(self, group_B: Int64s, offset_B: Int64s, tokens: int) -> Int64s:
+    def find_starts(self, group_B: Int64s, offset_B: Int64s, tokens: int) -> Int64s:
         """Return the column of the next tokens of each row, from an offset in a group on; −1 where
         they are not all in the row's block."""
         block_offset_B = offset_B - self._offset_B
         is_inside_B = (block_offset_B >= 0) & (block_offset_B + tokens <= self._tokens_B)
-        return np.where(is_inside_B & (group_B == self._group_B), self.begin_B + block_offset_B, -1)
+        return np.where(is_inside_B & (group_B == self._group_B), self.start_B + block_offset_B, -1)
 
     def put_block(
         self, row: int, block_id: tuple[int, int], offset: int, block: TokenBlock
@@ -310,7 +310,7 @@ class _BlockBuffer:
             block_id[0],
             offset,
         )
-        self._tokens_B[row], begin = tokens, int(self.begin_B[row])
+        self._tokens_B[row], begin = tokens, int(self.start_B[row])
         columns_5n = self.blocks_5n[:, begin : begin + tokens]
         columns_5n[:2], columns_5n[2:4], columns_5n[4] = block
 
@@ -320,11 +320,11 @@ class _BlockBuffer:
             old_5n, self._end = self.blocks_5n, 0
             self.blocks_5n = np.empty((5, (int(self._size_B.sum()) + tokens) * 3 // 2), np.int64)
             for k, size in enumerate(self._size_B.tolist()):
-                begin = self.begin_B[k]
+                begin = self.start_B[k]
                 self.blocks_5n[:, self._end : self._end + size] = old_5n[:, begin : begin + size]
-                self.begin_B[k] = self._end
+                self.start_B[k] = self._end
                 self._end += size
-        self.begin_B[row], self._size_B[row] = self._end, tokens
+        self.start_B[row], self._size_B[row] = self._end, tokens
         self._end += tokens
 
 
@@ -336,22 +336,22 @@ class _RowCursor:
         self.stream = stream
         self.groups = stream.epochs * stream.groups_per_epoch
         self.group, self.offset = np.array(position["rows"], np.int64).reshape(-1, 2).T.copy()
-        ends = [self._part(row, group)[1] for row, group in enumerate(self.group.tolist())]
+        ends = [self._find_part(row, group)[1] for row, group in enumerate(self.group.tolist())]
         self.end = np.array(ends, np.int64)
         self._parts: dict[int, list[tuple[int, int, int]]] = {}
 
     def advance(self) -> int:
         """Advance all rows by one window; return the number of tokens they read, 0 at the end."""
         window = self.stream.window
-        self._window_begin = self.group, self.offset, np.minimum(self.end - self.offset, window)
+        self._window_start = self.group, self.offset, np.minimum(self.end - self.offset, window)
         self._parts = {}
-        self.group, self.offset = self.group.copy(), self.offset + self._window_begin[2]
-        tokens_B = self._window_begin[2].copy()
+        self.group, self.offset = self.group.copy(), self.offset + self._window_start[2]
+        tokens_B = self._window_start[2].copy()
         for row in np.flatnonzero((tokens_B < window) & (self.group < self.groups)).tolist():
-            parts = [self._window_begin_of(row)]
+            parts = [self._find_window_start(row)]
             while tokens_B[row] < window and self.group[row] < self.groups:
                 self.group[row] += 1
-                start, self.end[row] = self._part(row, int(self.group[row]))
+                start, self.end[row] = self._find_part(row, int(self.group[row]))
                 tokens = min(window - int(tokens_B[row]), int(self.end[row]) - start)
                 parts.append((int(self.group[row]), start, tokens))
                 self.offset[row] = start + tokens
@@ -359,32 +359,32 @@ class _RowCursor:
             self._parts[row] = parts
         return int(tokens_B.sum())
 
-    def window_begins(self, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    def window_starts(self, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """Return the group and offset where the window of each of some rows begins, and how many
         tokens follow in the row's part of that group."""
-        group, offset, tokens = self._window_begin
+        group, offset, tokens = self._window_start
         return group[rows], offset[rows], tokens[rows]
 
-    def _window_begin_of(self, row: int) -> tuple[int, int, int]:
+    def _find_window_start(self, row: int) -> tuple[int, int, int]:
         """Return where a row's window begins: the group, the offset there, and how many tokens
         follow in the row's part of it."""
-        group, offset, tokens = (int(array_B[row]) for array_B in self._window_begin)
+        group, offset, tokens = (int(array_B[row]) for array_B in self._window_start)
         return group, offset, tokens
 
-    def _part(self, row: int, group: int) -> tuple[int, int]:
+    def _find_part(self, row: int, group: int) -> tuple[int, int]:
         """Return where a row's part of a group begins and ends; beyond the last group it is
         empty."""
         if group == self.groups:
             return 0, 0
-        begin, end = self.stream._group(group).bounds[row : row + 2].tolist()
+        begin, end = self.stream._get_group(group).bounds[row : row + 2].tolist()
         return begin, end
 
     def pieces(self, row: int) -> Iterator[tuple[tuple[int, int], int, int, int]]:
         """Yield the parts of blocks that a row reads in this window: the group and number of the
         block, its offset in the group, an offset in it, and how many tokens."""
-        for group, start, remaining in self._parts.get(row) or [self._window_begin_of(row)]:
+        for group, start, remaining in self._parts.get(row) or [self._find_window_start(row)]:
             if remaining:
-                ends_M = self.stream._group(group).ends_M
+                ends_M = self.stream._get_group(group).ends_M
             while remaining:
                 number = int(np.searchsorted(ends_M, start, side="right"))
                 tokens = min(remaining, int(ends_M[number]) - start)
@@ -397,10 +397,10 @@ class _RowCursor:
 
         Computing the position costs more than the window itself, and it is seldom needed.
         """
-        return partial(_position, self.group, self.offset)
+        return partial(_make_position, self.group, self.offset)
 
 
-def _position(group: Int64s, offset: Int64s) -> StreamPosition:
+def _make_position(group: Int64s, offset: Int64s) -> StreamPosition:
     return {"rows": np.stack([group, offset], 1).tolist()}
 
 

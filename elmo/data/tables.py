@@ -62,14 +62,14 @@ def _parse_records(
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            raise ElmoError(f"{source}:{begin}: {_explain(error)}") from None
+            raise ElmoError(f"{source}:{begin}: {_explain_error(error)}") from None
         if fields is None:
             return
         yield reader.line_num, fields
         begin = reader.line_num + 1
 
 
-def _explain(error: csv.Error) -> str:
+def _explain_error(error: csv.Error) -> str:
     text = str(error)
     if "unexpected end" in text or "field larger" in text:
         return (

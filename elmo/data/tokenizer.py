@@ -202,7 +202,7 @@ def _load(name: str, pattern: str, form: str) -> Tokenizer:
     kind = TOKENIZERS[name]
     with _require_extra(kind.extra, f"tokenizer {name}"):
         split = kind.make(pattern)
-        libraries = _versions(*kind.packages)
+        libraries = _find_versions(*kind.packages)
     if not form:
         return Tokenizer(name, kind, split, libraries)
     return Tokenizer(name, kind, lambda texts: split([*map(compose, texts)]), libraries)
@@ -252,7 +252,7 @@ def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
         starts[:1] = [0]
         return [part[start:end] for start, end in zip(starts, ends, strict=True)]
 
-    return split, _versions("syntok")
+    return split, _find_versions("syntok")
 
 
 def _make_whitespace(_: str) -> SplitTexts:
@@ -276,7 +276,7 @@ def _make_korean(_: str) -> SplitTexts:
     def split(texts: Sequence[str]) -> list[list[str]]:
         morphemes = kiwi.tokenize(list(texts))
         return [
-            _cut_at(text, [t.start for t in tokens])
+            _split_at(text, [t.start for t in tokens])
             for text, tokens in zip(texts, morphemes, strict=True)
         ]
 
@@ -329,11 +329,11 @@ TOKENIZERS: Mapping[str, TokenizerKind] = {
 }
 
 
-def _cut_at(text: str, starts: Sequence[int]) -> list[str]:
+def _split_at(text: str, starts: Sequence[int]) -> list[str]:
     """Split `text` at the given token starts and at white space; nothing but white space is
     lost."""
-    cuts = sorted({0, *starts, len(text)})
-    pieces = (text[a:b] for a, b in zip(cuts, cuts[1:], strict=False))
+    edges = sorted({0, *starts, len(text)})
+    pieces = (text[a:b] for a, b in zip(edges, edges[1:], strict=False))
     return [token for piece in pieces for token in piece.split()]
 
 
@@ -348,7 +348,7 @@ def _require_extra(extra: str, purpose: str) -> Iterator[None]:
         ) from None
 
 
-def _versions(*packages: str) -> dict[str, str]:
+def _find_versions(*packages: str) -> dict[str, str]:
     return {package: metadata.version(package) for package in packages}
 
 

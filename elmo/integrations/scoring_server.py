@@ -26,12 +26,12 @@ def adapt_scoring_server() -> None:
         return
 
     def answer_request(data: Any, content_type: str | None, model: Any, schema: Any) -> Any:
-        known_params = model.metadata.get_params_schema()
+        valid_params = model.metadata.get_params_schema()
         try:
             items, params = read_request(
                 data,
                 content_type or "",
-                [item.name for item in known_params.params] if known_params else [],
+                [item.name for item in valid_params.params] if valid_params else [],
             )
             text = io.StringIO()
             server.predictions_to_json(model.predict(items, params=params), text)
@@ -135,10 +135,10 @@ def build_request(body: Mapping[str, Any], params: Iterable[str]) -> dict[str, A
     return request
 
 
-def _check_names(subject: str, names: Iterable[str], known_names: Iterable[str]) -> None:
-    known_names = list(known_names)
-    if unknown_names := [str(name) for name in names if name not in known_names]:
-        expected = ", ".join(known_names) or "nothing"
+def _check_names(subject: str, names: Iterable[str], valid_names: Iterable[str]) -> None:
+    valid_names = list(valid_names)
+    if unknown_names := [str(name) for name in names if name not in valid_names]:
+        expected = ", ".join(valid_names) or "nothing"
         raise ElmoError(f"{subject} must hold {expected}, found {', '.join(unknown_names)}")
 
 

@@ -122,17 +122,17 @@ def check_absent(out: Path) -> None:
     """
     check_file(out)
     if out.exists() and out.stat().st_size:
-        _refuse(out)
+        _raise_exists(out)
 
 
-def check_folder_absent(out: Path, *, mark: str) -> None:
+def check_folder_absent(out: Path, *, marker: str) -> None:
     """Raise `ElmoError`, as `check_absent` does, if an output folder is whole: it has the file
-    `mark`."""
-    if (out / mark).exists():
-        _refuse(out)
+    `marker`."""
+    if (out / marker).exists():
+        _raise_exists(out)
 
 
-def _refuse(out: Path) -> NoReturn:
+def _raise_exists(out: Path) -> NoReturn:
     sweep_hidden_folders(out)
     raise ElmoError(f"{out}: already exists; delete it, choose another name or pass --overwrite")
 

@@ -63,14 +63,14 @@ def _make_room(folder: Path, *, keep: str) -> None:
             copies.append(((folder / name).stat(), name))
     used_bytes = sum(status.st_size for status, _ in copies)
     limit = os.environ.get(LIMIT_ENV)
-    max_bytes = _gigabytes(limit) if limit else (shutil.disk_usage(folder).free + used_bytes) / 2
+    max_bytes = _parse_size(limit) if limit else (shutil.disk_usage(folder).free + used_bytes) / 2
     for status, name in sorted(copies, key=lambda copy: copy[0].st_atime_ns):
         if used_bytes > max_bytes and name != keep:
             (folder / name).unlink(missing_ok=True)
             used_bytes -= status.st_size
 
 
-def _gigabytes(text: str) -> float:
+def _parse_size(text: str) -> float:
     try:
         return float(text) * 1e9
     except ValueError:

@@ -29,7 +29,7 @@ from elmo.io.records import (
     parse_record,
     read_record,
 )
-from elmo.io.remote import THREADS, Remote
+from elmo.io.remote import MAX_REQUESTS, Remote
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -42,7 +42,7 @@ def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> li
     Return the results in the order of the items, or raise the first exception in that order.
     """
     items_ = list(items)
-    with ThreadPoolExecutor(max(1, min(THREADS, len(items_)))) as threads:
+    with ThreadPoolExecutor(max(1, min(MAX_REQUESTS, len(items_)))) as threads:
         return list(threads.map(function, items_))
 
 

@@ -55,17 +55,17 @@ class Header(msgspec.Struct):
     schema: Any = None
     format: Any = None
 
-    def check_version(self, source: object, key: str, expected: int, *, remake: str) -> None:
+    def check_version(self, source: object, key: str, expected: int, *, remedy: str) -> None:
         """Raise `Mismatch` unless the file's version, its field `key`, is `expected`, the one that
         this code reads.
 
-        `source` names the file in the message; `remake` is the advice for an older file.
+        `source` names the file in the message; `remedy` is the advice for an older file.
         """
         version = getattr(self, key)
         if version == expected:
             return
         is_newer = isinstance(version, int) and version > expected
-        remedy = "a newer version wrote it: upgrade elmo-pipeline" if is_newer else remake
+        remedy = "a newer version wrote it: upgrade elmo-pipeline" if is_newer else remedy
         raise Mismatch(
             f"{source}: has {key} {str(version)[:20]}, but this version reads {expected}; {remedy}"
         )
@@ -101,9 +101,9 @@ def check_sha256(path: Path, expected: str) -> None:
     """Raise `ElmoError` if a file is missing or its SHA-256 is not the expected one."""
     if not path.is_file():
         raise missing_error(path)
-    actual = sha256(path)
-    if actual != expected:
-        raise altered_error(path, f"sha256 {actual[:12]}…, its manifest says {expected[:12]}…")
+    digest = sha256(path)
+    if digest != expected:
+        raise altered_error(path, f"sha256 {digest[:12]}…, its manifest says {expected[:12]}…")
 
 
 def digest(value: Any) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from elmo.errors import ElmoError, reason_of
 
-THREADS = 32  # requests at a time
+MAX_REQUESTS = 32  # requests at a time
 _CONDITIONAL_STORES: set[str] = set()  # where `create` is known to refuse an existing name
 
 
@@ -39,7 +39,7 @@ class Remote:
             raise
         except Exception as error:
             name = f"{self.url}/{file}" if file else self.url
-            reason = without_login(reason_of(error, "check the URL and access"), self.url)
+            reason = remove_login(reason_of(error, "check the URL and access"), self.url)
             raise ElmoError(f"{name}: {type(error).__name__}: {reason}") from error
 
     def listing(self, kind: str) -> list[tuple[str, Any]]:
@@ -108,7 +108,7 @@ class Remote:
                 options = {"use_listings_cache": False, **options}
             if self.url.startswith("s3://"):  # whose client opens 10 connections otherwise
                 client_settings = {**conf.get("s3", {}), **options}.get("config_kwargs") or {}
-                options["config_kwargs"] = {"max_pool_connections": THREADS, **client_settings}
+                options["config_kwargs"] = {"max_pool_connections": MAX_REQUESTS, **client_settings}
             fs, root = url_to_fs(self.url, **options)
             self._connection = os.getpid(), fs, root.rstrip("/")
         _, fs, root = self._connection
@@ -138,7 +138,7 @@ def _walk(fs: Any, folder: str) -> Iterator[tuple[str, Any]]:
             yield entry["name"], entry
 
 
-def without_login(reason: str, url: str) -> str:
+def remove_login(reason: str, url: str) -> str:
     """Return `reason`, a library's error message, without the user and password of `url`, which
     libraries may mistake for part of a bucket's name."""
     login = urlsplit(url).netloc.rpartition("@")[0]

@@ -29,7 +29,7 @@ from elmo.io.records import FileName, Header, Sha256, digest
 from elmo.settings import ModelShape
 
 FORMAT = 2  # the version of the form of `config.json`
-CONFIG, TRAINING = "config.json", "training.json"
+CONFIG, TRAINING_FILE = "config.json", "training.json"
 ENTRY_POINTS = "elmo.models"  # the group of entry points by which packages install models
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
@@ -75,18 +75,18 @@ def write_config(
 
 def write_training(folder: Path, training: dict[str, Any]) -> None:
     """Write `training.json`, the record of a model's origin, together with its own digest."""
-    write_json(folder / TRAINING, {**training, "digest": digest(training)})
+    write_json(folder / TRAINING_FILE, {**training, "digest": digest(training)})
 
 
 def read_training(folder: Folder) -> dict[str, Any]:
     """Read `training.json` of a model folder; raise `ElmoError` if it is missing or was altered."""
     location = model_location(folder)
-    if not location.exists(TRAINING):
-        raise missing_error(location.name(TRAINING))
-    training = location.read_record(TRAINING, dict[str, Any])
+    if not location.exists(TRAINING_FILE):
+        raise missing_error(location.name(TRAINING_FILE))
+    training = location.read_record(TRAINING_FILE, dict[str, Any])
     recorded_digest = training.pop("digest", None)
     if read_config(location).training is UNSET and digest(training) != recorded_digest:
-        raise altered_error(location.name(TRAINING), "its digest differs")
+        raise altered_error(location.name(TRAINING_FILE), "its digest differs")
     return training
 
 
@@ -101,8 +101,8 @@ def model_location(folder: Folder) -> Location:
         raise NotFound("the model's name is empty; name a folder or an installed model")
     if not _NAME.fullmatch(name) or (Path(name) / CONFIG).exists():
         return Location.parse(folder)
-    for point in entry_points(group=ENTRY_POINTS, name=name):
-        spec = find_spec(point.module)
+    for entry_point in entry_points(group=ENTRY_POINTS, name=name):
+        spec = find_spec(entry_point.module)
         if spec is not None and spec.origin is not None:
             return Location(Path(spec.origin).parent)
     return Location.parse(folder)
@@ -119,7 +119,7 @@ def read_config(folder: Folder) -> ModelConfig:
         raise NotFound(f"{folder}: no such model folder{suggestion or suggest_model(str(folder))}")
     source = location.name(CONFIG)
     remedy = "make the model again with this version"
-    location.read_record(CONFIG, Header).check_version(source, "format", FORMAT, remake=remedy)
+    location.read_record(CONFIG, Header).check_version(source, "format", FORMAT, remedy=remedy)
     record = location.read_record(CONFIG, ModelConfig)
     if record.compute_digest() != record.digest:
         raise Damaged(
@@ -136,7 +136,7 @@ def suggest_model(name: str) -> str:
         return "; pass a model folder: download the model from MLflow's registry first"
     if not _NAME.fullmatch(name):
         return "; name another"
-    installed_names = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
+    installed_names = sorted(entry_point.name for entry_point in entry_points(group=ENTRY_POINTS))
     choices = f"there are {', '.join(installed_names)}" if installed_names else "there are none"
     return (
         suggest_name(name, installed_names)

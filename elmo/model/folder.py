@@ -26,7 +26,7 @@ from elmo.io.location import Folder, Location
 from elmo.io.records import check_sha256, sha256
 from elmo.model.config import (
     CONFIG,
-    TRAINING,
+    TRAINING_FILE,
     ModelConfig,
     model_location,
     read_config,
@@ -45,8 +45,8 @@ from elmo.nn.bilm import BiLM
 from elmo.nn.device import check_device
 from elmo.settings import ModelShape
 
-WEIGHTS = "weights.safetensors"
-_PIECES = (WEIGHTS, "words.txt", "characters.json")
+WEIGHTS_FILE = "weights.safetensors"
+_PIECES = (WEIGHTS_FILE, "words.txt", "characters.json")
 _COUNTS = "counts.txt"
 # Patterns of a model folder's file names: without config.json and the weights, and with them.
 OTHER_FILE_PATTERN = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
@@ -110,10 +110,10 @@ def save_model(
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
     with new_folder(
-        Location.parse(folder), required=(CONFIG, WEIGHTS), pattern=OTHER_FILE_PATTERN
+        Location.parse(folder), required=(CONFIG, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN
     ) as new_model:
         weights = {name: _convert_weight(precision, name, value) for name, value in weights.items()}
-        digests = {WEIGHTS: save_weights(new_model / WEIGHTS, weights)}
+        digests = {WEIGHTS_FILE: save_weights(new_model / WEIGHTS_FILE, weights)}
         vocabulary.save(new_model)
         characters.save(new_model / "characters.json")
         write_training(new_model, training)
@@ -143,7 +143,7 @@ def copy_model(model: Folder, out: Location) -> None:
     digest."""
     with (
         local_folder(model_location(model)) as source,
-        new_folder(out, required=(CONFIG, WEIGHTS), pattern=OTHER_FILE_PATTERN) as new_model,
+        new_folder(out, required=(CONFIG, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN) as new_model,
     ):
         for name in _model_files(source):
             shutil.copyfile(source / name, new_model / name)
@@ -163,7 +163,7 @@ def link_model(model: Folder, out: Path) -> None:
 
 
 def _model_files(folder: Path) -> list[str]:
-    names = (*_PIECES, _COUNTS, TRAINING, CONFIG)
+    names = (*_PIECES, _COUNTS, TRAINING_FILE, CONFIG)
     return [name for name in names if (folder / name).exists()]
 
 
@@ -181,7 +181,7 @@ def load_model(
     with local_folder(location) as local_path:
         model, weight_names = _load_without_weights(local_path)
         names_to_read = [name for name in weight_names if with_softmax or name.startswith("bilm.")]
-        weights = load_weights(local_path / WEIGHTS, names_to_read, device=device)
+        weights = load_weights(local_path / WEIGHTS_FILE, names_to_read, device=device)
         model.bilm.load_state_dict(strip_prefix(weights, "bilm."), assign=True)
         return replace(model, softmax=dict(strip_prefix(weights, "softmax.")) or None)
 
@@ -198,7 +198,7 @@ def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
         raise Mismatch(
             f"{folder}: words.txt has {len(vocabulary)} words, the model reads {shape.input_words}"
         )
-    path = folder / WEIGHTS
+    path = folder / WEIGHTS_FILE
     with torch.device("meta"):  # no memory is taken before every shape is known to be right
         bilm = BiLM(shape, character_count=characters.size)
     shapes = weight_shapes(path)
@@ -221,7 +221,7 @@ def _check_pieces(folder: Path, config: ModelConfig) -> None:
     for name, digest in sorted(config.pieces.items()):
         check_sha256(folder / name, digest)
     if config.training is not UNSET:
-        check_sha256(folder / TRAINING, config.training)
+        check_sha256(folder / TRAINING_FILE, config.training)
 
 
 def check_filter_widths(config: ModelShape, characters: Characters, *, source: str) -> None:
@@ -229,10 +229,10 @@ def check_filter_widths(config: ModelShape, characters: Characters, *, source: s
 
     The message begins with `source`.
     """
-    widest = max((width for width, _ in config.filters), default=0)
-    if config.input_words is None and widest > characters.max_characters:
+    max_width = max((width for width, _ in config.filters), default=0)
+    if config.input_words is None and max_width > characters.max_characters:
         raise ElmoError(
-            f"{source}: a filter is {widest} characters wide and a token has at most "
+            f"{source}: a filter is {max_width} characters wide and a token has at most "
             f"{characters.max_characters}; raise max_characters or use narrower filters"
         )
 

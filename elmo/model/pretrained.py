@@ -102,7 +102,7 @@ def write_package(
 def _project_text(name: str, version: str, model: Model) -> str:
     """Return the text of pyproject.toml, which requires the libraries of the model's tokenizer."""
     libraries = model.tokenizer.libraries | model.tokenizer.splitter
-    requires = ["elmo-pipeline", *(f"{k}=={v}" for k, v in sorted(libraries.items()))]
+    requirements = ["elmo-pipeline", *(f"{k}=={v}" for k, v in sorted(libraries.items()))]
     return f"""[build-system]
 requires = ["setuptools>=77"]
 build-backend = "setuptools.build_meta"
@@ -112,7 +112,7 @@ name = "elmo-{name.replace("_", "-")}"
 version = "{version}"
 description = "An ELMo model: {name}"
 readme = "README.md"
-dependencies = {json.dumps(requires)}
+dependencies = {json.dumps(requirements)}
 
 [project.entry-points."{ENTRY_POINTS}"]
 {name} = "elmo_{name}"
@@ -134,7 +134,7 @@ def model_card(model: Model, *, name: str, licence: str, language: str | None, a
     stated = {"license": licence} | ({"language": language} if language else {})
     head = [f"{key}: {json.dumps(value)}" for key, value in stated.items()]  # "no" is Norwegian
     head += ["library_name: elmo-pipeline", "tags: [elmo, word-vectors]"]
-    facts = [
+    card_lines = [
         ("Digest", f"`{model.digest}`"),
         (
             "Network",
@@ -148,7 +148,7 @@ def model_card(model: Model, *, name: str, licence: str, language: str | None, a
     ]
     lines = ["---", *head, "---", "", f"# ELMo: {name}", ""]
     lines += [about.strip(), ""] if about.strip() else []
-    lines += [*_table(("what", "value"), facts), ""]
+    lines += [*_table(("what", "value"), card_lines), ""]
     lines += ["## Data", "", *_data_lines(training), ""]
     lines += ["## Perplexity", "", *_perplexity_lines(training), ""]
     lines += ["## Use", "", "```python", "import elmo", ""]
@@ -175,18 +175,18 @@ def _data_lines(training: Mapping[str, Any]) -> list[str]:
 def _perplexity_lines(training: Mapping[str, Any]) -> list[str]:
     stage = training.get("stage", "training")
     rows = [
-        (f"{text}, {moment} {stage}", *(_format_perplexity(figures, k) for k in _SIDES))
+        (f"{text}, {moment} {stage}", *(_format_perplexity(figures, k) for k in _DIRECTIONS))
         for moment, texts in (training.get("perplexity") or {}).items()
         for text, figures in texts.items()
     ]
-    return _table(("held-out text", *_SIDES), rows) if rows else ["Not recorded in the model."]
+    return _table(("held-out text", *_DIRECTIONS), rows) if rows else ["Not recorded in the model."]
 
 
-_SIDES = ("forward", "backward", "average")
+_DIRECTIONS = ("forward", "backward", "average")
 
 
-def _format_perplexity(figures: Mapping[str, Any], side: str) -> str:
-    return f"{figures[side]:.1f}" if figures.get(side) is not None else "-"
+def _format_perplexity(figures: Mapping[str, Any], direction: str) -> str:
+    return f"{figures[direction]:.1f}" if figures.get(direction) is not None else "-"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

@@ -22,12 +22,12 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 Tensors = Sequence[Tensor | None]
-Function = Callable[..., tuple[Tensor | None, ...]]
+GraphFunction = Callable[..., tuple[Tensor | None, ...]]
 WARM_UP_CALLS = 2  # plain calls before a shape is captured: one that comes once is not worth it
 MAX_GRAPHS = 64  # graphs kept, the ones used last: each holds the memory of its inputs and outputs
 MAX_GRAPH_BYTES = 2 << 30  # of the inputs and outputs of a device's graphs, or on a GPU …
 MAX_SHARE = 1 / 8  # … this share of its memory, if that is more and there is room
-MAX_COUNTED = 1024  # shapes whose calls are counted
+MAX_COUNTED_SHAPES = 1024  # shapes whose calls are counted
 
 
 class _Graphs:
@@ -36,8 +36,8 @@ class _Graphs:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.calls: OrderedDict[Any, int] = OrderedDict()
-        self.captured: OrderedDict[Any, _Captured] = OrderedDict()
-        self.let_go: OrderedDict[Any, int] = OrderedDict()  # bytes of those that made room
+        self.graph_by_key: OrderedDict[Any, _Graph] = OrderedDict()
+        self.evicted: OrderedDict[Any, int] = OrderedDict()  # bytes of those that made room
         self.pools: dict[int, Any] = {}  # of a stream: what runs on two at once shares no memory
 
 
@@ -50,7 +50,7 @@ class Lease:
 
 
 def call_with_cuda_graph(
-    function: Function, tensors: Tensors, constants: tuple[Any, ...], *, fixed: Tensors = ()
+    function: GraphFunction, tensors: Tensors, constants: tuple[Any, ...], *, fixed: Tensors = ()
 ) -> Any:
     """Return `function(*tensors, *fixed, *constants)`; on a GPU, once its shapes have come several
     times, capture the call as a CUDA graph and replay that, which saves the launches of many small
@@ -65,15 +65,15 @@ def call_with_cuda_graph(
 
 
 def call_lending_outputs(
-    function: Function,
+    function: GraphFunction,
     tensors: Tensors,
     constants: tuple[Any, ...],
     *,
     fixed: Tensors = (),
     lent: int,
 ) -> tuple[Any, Lease | None]:
-    """Call a function as `call_with_cuda_graph` does, but leave its last `lent` outputs in the
-    graph's own memory instead of copying them; return the outputs and a lease.
+    """Call a function as `call_with_cuda_graph` does, but leave its last `lent` outputs in
+    the graph's own memory instead of copying them; return the outputs and a lease.
 
     Keep the lease as long as you read those outputs. Meanwhile, another call is computed without
     the graph; it has its own outputs and no lease (None).
@@ -85,24 +85,24 @@ def call_lending_outputs(
         graphs = _devices.setdefault(device, _Graphs())
     stream = _stream(device)
     shapes = tuple(None if t is None else (t.shape, t.dtype, t.device) for t in tensors)
-    key = (function, stream, shapes, tuple(_place(t) for t in fixed), constants)
+    key = (function, stream, shapes, tuple(_storage_key(t) for t in fixed), constants)
     with graphs.lock:
-        graph = graphs.captured.get(key)
-        if graph is None and _is_worth_one(graphs, key, tensors):
+        graph = graphs.graph_by_key.get(key)
+        if graph is None and _is_worth_capturing(graphs, key, tensors):
             # What is lent must outlive replays of graphs captured earlier, which may use the memory
             # of a shared pool again.
             pool = _new_pool(device) if lent else graphs.pools.setdefault(stream, _new_pool(device))
-            graph = graphs.captured[key] = _Captured(function, tensors, fixed, constants, pool)
-            log.info("CUDA graph of %s: %d captured", function.__name__, len(graphs.captured))
-            _make_room(graphs, _most_bytes(device, _total_bytes(graphs)))
+            graph = graphs.graph_by_key[key] = _Graph(function, tensors, fixed, constants, pool)
+            log.info("CUDA graph of %s: %d captured", function.__name__, len(graphs.graph_by_key))
+            _make_room(graphs, _max_bytes(device, _total_bytes(graphs)))
         if graph is not None and not graph.is_lent:
-            if key in graphs.captured:
-                graphs.captured.move_to_end(key)
+            if key in graphs.graph_by_key:
+                graphs.graph_by_key.move_to_end(key)
             return graph(tensors, lent)
     return function(*tensors, *fixed, *constants), None
 
 
-def _is_worth_one(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
+def _is_worth_capturing(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
     """Count the call; return whether its shape is frequent enough for a graph, and the graph would
     fit.
 
@@ -110,12 +110,12 @@ def _is_worth_one(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
     otherwise alternating shapes would replace each other's graphs forever.
     """
     graphs.calls[key] = graphs.calls.pop(key, 0) + 1
-    if len(graphs.calls) > MAX_COUNTED:
+    if len(graphs.calls) > MAX_COUNTED_SHAPES:
         graphs.calls.popitem(last=False)
-    max_bytes = _most_bytes(next(t.device for t in tensors if t is not None), _total_bytes(graphs))
+    max_bytes = _max_bytes(next(t.device for t in tensors if t is not None), _total_bytes(graphs))
     if graphs.calls[key] <= WARM_UP_CALLS or _bytes(tensors) > max_bytes:
         return False
-    return key not in graphs.let_go or _total_bytes(graphs) + graphs.let_go[key] <= max_bytes
+    return key not in graphs.evicted or _total_bytes(graphs) + graphs.evicted[key] <= max_bytes
 
 
 def _make_room(graphs: _Graphs, max_bytes: int) -> None:
@@ -123,26 +123,26 @@ def _make_room(graphs: _Graphs, max_bytes: int) -> None:
 
     The newest is deleted if it alone is too large, otherwise the least recently used.
     """
-    is_too_large = next(reversed(graphs.captured.values())).bytes > max_bytes
+    is_too_large = next(reversed(graphs.graph_by_key.values())).bytes > max_bytes
     while _total_bytes(graphs) > max_bytes:
-        key, graph = graphs.captured.popitem(last=is_too_large)
-        graphs.let_go[key], is_too_large = graph.bytes, False
-    while len(graphs.captured) > MAX_GRAPHS:
-        graphs.captured.popitem(last=False)
-    while len(graphs.let_go) > MAX_COUNTED:
-        graphs.let_go.popitem(last=False)
+        key, graph = graphs.graph_by_key.popitem(last=is_too_large)
+        graphs.evicted[key], is_too_large = graph.bytes, False
+    while len(graphs.graph_by_key) > MAX_GRAPHS:
+        graphs.graph_by_key.popitem(last=False)
+    while len(graphs.evicted) > MAX_COUNTED_SHAPES:
+        graphs.evicted.popitem(last=False)
 
 
-def _most_bytes(device: torch.device, bytes_in_use: int) -> int:
+def _max_bytes(device: torch.device, bytes_in_use: int) -> int:
     """Return the most bytes that the graphs of a device may use; they use `bytes_in_use` now."""
     if device.type != "cuda":
         return MAX_GRAPH_BYTES
-    free, memory = torch.cuda.mem_get_info(device)
-    return max(MAX_GRAPH_BYTES, min(int(memory * MAX_SHARE), bytes_in_use + free // 2))
+    free_bytes, memory = torch.cuda.mem_get_info(device)
+    return max(MAX_GRAPH_BYTES, min(int(memory * MAX_SHARE), bytes_in_use + free_bytes // 2))
 
 
 def _total_bytes(graphs: _Graphs) -> int:
-    return sum(graph.bytes for graph in graphs.captured.values())
+    return sum(graph.bytes for graph in graphs.graph_by_key.values())
 
 
 def _bytes(tensors: Tensors) -> int:
@@ -164,7 +164,7 @@ def _uses_graphs(tensors: Tensors) -> bool:
     return os.environ.get("ELMO_CUDA_GRAPHS", "1") != "0"
 
 
-def _place(tensor: Tensor | None) -> Any:
+def _storage_key(tensor: Tensor | None) -> Any:
     """Return what identifies a tensor that a graph reads in place.
 
     Another tensor later stored at the same place, with the same shape, is read just as correctly.
@@ -174,12 +174,12 @@ def _place(tensor: Tensor | None) -> Any:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
-class _Captured:
+class _Graph:
     """A captured graph, with its input and output tensors."""
 
     def __init__(
         self,
-        function: Function,
+        function: GraphFunction,
         tensors: Tensors,
         fixed: Tensors,
         constants: tuple[Any, ...],
@@ -204,12 +204,12 @@ class _Captured:
         turn."""
         device = next(tensor.device for tensor in self.inputs if tensor is not None)
         with torch.cuda.device(device):
-            current = torch.cuda.current_stream(device)
+            current_stream = torch.cuda.current_stream(device)
             side_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            side_stream.wait_stream(current)
+            side_stream.wait_stream(current_stream)
             with torch.cuda.stream(side_stream):
                 call()
-            current.wait_stream(side_stream)
+            current_stream.wait_stream(side_stream)
             self.graph = torch.cuda.CUDAGraph()
             mode = "thread_local"
             with torch.cuda.graph(
@@ -222,11 +222,11 @@ class _Captured:
             if static_input is not None and tensor is not None:
                 static_input.copy_(tensor)
         self._replay()
-        copies = len(self.outputs) - lent
-        clones = (None if tensor is None else tensor.clone() for tensor in self.outputs[:copies])
+        split = len(self.outputs) - lent
+        clones = (None if tensor is None else tensor.clone() for tensor in self.outputs[:split])
         lease = Lease() if lent else None
         self._lease = None if lease is None else weakref.ref(lease)
-        return (*clones, *self.outputs[copies:]), lease
+        return (*clones, *self.outputs[split:]), lease
 
     def _replay(self) -> None:
         self.graph.replay()

@@ -176,9 +176,9 @@ def launch_ahead(launches: Iterator[Item], device: torch.device) -> Iterator[Ite
     On a GPU, the next item is requested before one is yielded, so that the GPU computes while the
     host uses the result.
     """
-    waiting: list[Item] = []
+    queue: list[Item] = []
     for item in launches:
-        waiting.append(item)
-        if device.type == "cpu" or len(waiting) > 1:
-            yield waiting.pop(0)
-    yield from waiting
+        queue.append(item)
+        if device.type == "cpu" or len(queue) > 1:
+            yield queue.pop(0)
+    yield from queue

@@ -161,7 +161,7 @@ class CharacterEncoder(nn.Module):
         Rows of padding are appended, and columns of padding alone are cut off, except as many as
         the widest filter reads; so the tokens' vectors stay the same.
         """
-        return partial(_pad, pad_id=self.char_embedding.shape[0] - 1, widest=max(self.widths))
+        return partial(_pad, pad_id=self.char_embedding.shape[0] - 1, max_width=max(self.widths))
 
     def _pool(self, characters_NK: Tensor, weight_WF: Tensor, *, is_padded: bool) -> Tensor:
         """Return the largest output of each filter over each token (tokens, filters).
@@ -172,10 +172,10 @@ class CharacterEncoder(nn.Module):
         # Rounded after the lookup, so that the gradients of a character's occurrences add up in
         # float32.
         x_NKE = nn.functional.embedding(characters_NK, self.char_embedding).to(weight_WF.dtype)
-        widest = max(self.widths)
-        largest_NF: Tensor = _MaxPool.apply(_convolve(x_NKE, weight_WF, widest), self.compiled)  # type: ignore[no-untyped-call]
-        if not is_padded and widest > 1:
-            end_NF = self._pool_end(x_NKE[:, 1 - widest :], weight_WF)
+        max_width = max(self.widths)
+        largest_NF: Tensor = _MaxPool.apply(_convolve(x_NKE, weight_WF, max_width), self.compiled)  # type: ignore[no-untyped-call]
+        if not is_padded and max_width > 1:
+            end_NF = self._pool_end(x_NKE[:, 1 - max_width :], weight_WF)
             largest_NF = torch.maximum(largest_NF, end_NF)
         activate = torch.relu if self.activation == "relu" else torch.tanh
         return activate(largest_NF + torch.cat(tuple(self.conv_bias)).to(weight_WF.dtype))
@@ -183,7 +183,7 @@ class CharacterEncoder(nn.Module):
     def _pool_end(self, x_NKE: Tensor, weight_WF: Tensor) -> Tensor:
         """Return the largest output of each filter over the last characters, fewer than the widest
         filter reads (tokens, filters); −∞ for a filter with no window there."""
-        length, widest = x_NKE.shape[1], max(self.widths)
+        length, max_width = x_NKE.shape[1], max(self.widths)
         remaining_K = torch.arange(length, 0, -1, device=x_NKE.device)  # from here to the end
         is_cut_KF = torch.cat(
             [
@@ -192,20 +192,20 @@ class CharacterEncoder(nn.Module):
             ],
             1,
         )
-        padded_NKE = nn.functional.pad(x_NKE, (0, 0, 0, widest - 1))
-        y_NKF = _convolve(padded_NKE, weight_WF, widest)
+        padded_NKE = nn.functional.pad(x_NKE, (0, 0, 0, max_width - 1))
+        y_NKF = _convolve(padded_NKE, weight_WF, max_width)
         y_NKF = y_NKF.masked_fill(is_cut_KF, -torch.inf)
         largest_NF: Tensor = _MaxPool.apply(y_NKF, self.compiled)  # type: ignore[no-untyped-call]
         return largest_NF
 
 
 def _pad(
-    characters_NK: npt.NDArray[np.int32], *, pad_id: int, widest: int
+    characters_NK: npt.NDArray[np.int32], *, pad_id: int, max_width: int
 ) -> npt.NDArray[np.int32]:
     N, K = characters_NK.shape
     is_used_K = (characters_NK != pad_id).any(0)
     length = K - int(np.argmax(is_used_K[::-1])) if is_used_K.any() else 0
-    columns = min(K, -(-(length + widest) // 8) * 8)
+    columns = min(K, -(-(length + max_width) // 8) * 8)
     rows = -(-max(N, 1) // 256) * 256
     padded_NK = np.full((rows, columns), pad_id, np.int32)
     padded_NK[:N] = characters_NK[:, :columns]

@@ -22,7 +22,7 @@ from elmo.nn.cell import EAGER, CellFunctions, choose_cell_functions, is_worth_c
 from elmo.nn.cuda_graphs import call_lending_outputs, call_with_cuda_graph
 from elmo.nn.products import add_products_, product
 
-Drop = Callable[[Tensor, int], Tensor]
+DropoutFunction = Callable[[Tensor, int], Tensor]
 
 
 class LSTMState(NamedTuple):
@@ -181,7 +181,7 @@ class LSTMStack(nn.Module):
         *,
         reset_STB: Tensor | None = None,
         sizes: Sequence[int] | None = None,
-        drop: Drop | None = None,
+        drop: DropoutFunction | None = None,
         weights: Sequence[LayerWeightsLike] | None = None,
     ) -> tuple[list[Tensor], LSTMState]:
         """Read T time steps, continuing from `state`; return the outputs of each layer (direction,
@@ -198,7 +198,7 @@ class LSTMStack(nn.Module):
         keep_STB1 = None if reset_STB is None else (~reset_STB).to(x_STBI.dtype).unsqueeze(-1)
         cell = self._choose_cell(x_STBI)
         outputs: list[Tensor] = []
-        last_h, last_c = [], []
+        last_h_states, last_c = [], []
         for layer in range(self.layer_count):
             if drop is not None:
                 x_STBI = drop(x_STBI, layer)
@@ -223,10 +223,10 @@ class LSTMStack(nn.Module):
             if self.skip and layer > 0:
                 y_STBP = y_STBP + x_STBI
             outputs.append(y_STBP)
-            last_h.append(h_SBP.to(state.h_LSBP.dtype))
+            last_h_states.append(h_SBP.to(state.h_LSBP.dtype))
             last_c.append(c_SBC)
             x_STBI = y_STBP
-        return outputs, LSTMState(torch.stack(last_h), torch.stack(last_c))
+        return outputs, LSTMState(torch.stack(last_h_states), torch.stack(last_c))
 
     def _choose_cell(self, x_STBI: Tensor) -> CellFunctions:
         """Return the cell functions to read this input with, eager or compiled."""

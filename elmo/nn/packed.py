@@ -27,7 +27,7 @@ class PackedWeights(NamedTuple):
     """The weights of one LSTM layer in the memory layout that oneDNN multiplies fastest on a CPU,
     one tensor per direction, with the interface of `elmo.nn.lstm.LayerWeights`."""
 
-    unpacked: LayerWeights
+    layer_weights: LayerWeights
     input: list[Tensor]
     recurrent: list[Tensor]
     project: list[Tensor] | None
@@ -44,12 +44,12 @@ class PackedWeights(NamedTuple):
 
     def __reduce__(self) -> Any:
         # Tensors in this layout can't be copied: a copy lays out its own.
-        return type(self).pack, (self.unpacked,)
+        return type(self).pack, (self.layer_weights,)
 
     def input_gates(self, x_STBI: Tensor) -> list[Tensor]:
         """Return what the input adds to the gates of every time step, as `LayerWeights.input_gates`
         does, but as one tensor (time step, row, 4 × cells) per direction."""
-        parts = zip(x_STBI, self.input, self.unpacked.bias_SG, strict=True)
+        parts = zip(x_STBI, self.input, self.layer_weights.bias_SG, strict=True)
         return [_product(x_TBI, input, bias_G) for x_TBI, input, bias_G in parts]
 
     def step(
@@ -86,8 +86,8 @@ def choose_for_one_row(weights: Sequence[LayerWeightsLike]) -> Sequence[LayerWei
     """Return the fastest form of each layer's weights, from `pack_if_faster`, for a batch of one
     row: in float32 the plain ones, for MKL's product of a vector and a matrix."""
     return [
-        layer.unpacked
-        if isinstance(layer, PackedWeights) and layer.unpacked.bias_SG.dtype == torch.float32
+        layer.layer_weights
+        if isinstance(layer, PackedWeights) and layer.layer_weights.bias_SG.dtype == torch.float32
         else layer
         for layer in weights
     ]

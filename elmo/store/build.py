@@ -362,7 +362,7 @@ def _plan_jobs(
 ) -> list[EmbedJob]:
     jobs: list[EmbedJob] = []
     old_parts = _find_parts(old_store)
-    for shard, start, stop in _ranges(corpus):
+    for shard, start, stop in _divide_shards(corpus):
         origin = Origin(
             split=shard.split,
             shard=SourceShard(file=shard.file, sha256=shard.sha256),
@@ -384,7 +384,7 @@ def _plan_jobs(
     return jobs
 
 
-def _ranges(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
+def _divide_shards(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
     """Yield the ranges of all shards, of nearly equal numbers of sentences.
 
     They depend on their shard alone, but a corpus of more than `MAX_PARTS` parts gets parts of

@@ -21,15 +21,15 @@ def to_stored(vectors_TD: Floats, dtype: str) -> npt.NDArray[Any]:
         raise ElmoError("the model computed a vector that is not finite; train it again")
     if dtype == "float32":
         return np.ascontiguousarray(vectors_TD, DTYPES["float32"])
-    halves = narrow(vectors_TD)
-    if not np.isfinite(halves).all():
+    vectors_float16 = to_float16(vectors_TD)
+    if not np.isfinite(vectors_float16).all():
         raise ElmoError(
             f"a value of {np.abs(vectors_TD).max():.0f} does not fit float16; use dtype float32"
         )
-    return halves
+    return vectors_float16
 
 
-def narrow(vectors_TD: Floats) -> npt.NDArray[np.float16]:
+def to_float16(vectors_TD: Floats) -> npt.NDArray[np.float16]:
     """Return vectors rounded to float16; torch does so 20 times as fast as numpy."""
     import torch
 

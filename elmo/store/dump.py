@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from elmo.data.arrays import Floats, split_into_runs
 from elmo.io.atomic import new_file_if_absent
 from elmo.store import FeatureStore
-from elmo.store.dtypes import narrow
+from elmo.store.dtypes import to_float16
 
 _TOKENS_AT_A_TIME = 4096
 
@@ -56,6 +56,6 @@ def export_token_table(
 
 def _list_array(vectors_TD: Floats, dtype: str) -> pa.Array:
     dim = vectors_TD.shape[1]
-    numbers_TD = narrow(vectors_TD) if dtype == "float16" else np.ascontiguousarray(vectors_TD)
+    numbers_TD = to_float16(vectors_TD) if dtype == "float16" else np.ascontiguousarray(vectors_TD)
     numbers = pa.array(numbers_TD.reshape(-1))
     return pa.FixedSizeListArray.from_arrays(numbers, dim)

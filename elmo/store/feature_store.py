@@ -123,7 +123,7 @@ class FeatureStore:
             return [self.vectors(_index(k)) for k in key]
         return self.vectors(_index(key))
 
-    def __getitems__(self, ks: Sequence[int]) -> "list[SentenceArray]":
+    def __getitems__(self, indices: Sequence[int]) -> "list[SentenceArray]":
         """Return the vectors of several sentences; torch's `DataLoader(store, batch_size=…)` calls
         this.
 
@@ -132,7 +132,7 @@ class FeatureStore:
         """
         from elmo.store.datasets import sentence_arrays
 
-        return sentence_arrays(self, ks)
+        return sentence_arrays(self, indices)
 
     def close(self) -> None:
         """Close all open files; the store cannot be read afterwards."""

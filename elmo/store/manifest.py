@@ -205,7 +205,7 @@ def read_manifest(location: Location) -> StoreManifest:
         raise _missing_store_error(location) from None
     if header.kind != "store":
         raise ElmoError(f"{source}: is not the manifest of a store; name another")
-    header.check_version(source, "schema", SCHEMA_VERSION, remake=_REMEDY)
+    header.check_version(source, "schema", SCHEMA_VERSION, remedy=_REMEDY)
     try:
         return location.read_record(MANIFEST, StoreManifest)
     except ElmoError as error:

@@ -195,10 +195,10 @@ class NearestSentences:
             self._trim()
 
     def _trim(self) -> None:
-        closest = sorted(self._candidates.items(), key=lambda item: item[1])[: self._k]
-        self._candidates = dict(closest)
-        if len(closest) == self._k:
-            self.farthest_candidate = closest[-1][1]
+        closest_words = sorted(self._candidates.items(), key=lambda item: item[1])[: self._k]
+        self._candidates = dict(closest_words)
+        if len(closest_words) == self._k:
+            self.farthest_candidate = closest_words[-1][1]
 
     def candidates(self) -> list[tuple[Tokens, Candidate]]:
         """Return the sentences, nearest first; of equally near ones, the first in the store comes

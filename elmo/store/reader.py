@@ -158,7 +158,7 @@ class Types:
                 rows = np.flatnonzero(group_T == group)
                 values_TP[rows] = tables[group][ids[rows] - starts[group]]
         x_TP = np.empty(values_TP.shape, np.float32)
-        widen(values_TP, x_TP)
+        to_float32(values_TP, x_TP)
         return x_TP
 
     @cached_property
@@ -275,7 +275,7 @@ class Part:
                 continue
             for row in range(start, stop):
                 row_TD = vectors_LTD[index, offsets[row - start] : offsets[row - start + 1]]
-                widen(self.raw(row, layer), row_TD)
+                to_float32(self.raw(row, layer), row_TD)
         return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
     def blocks(self, layers: Sequence[str]) -> Iterator[VectorBlock]:
@@ -308,7 +308,7 @@ class Part:
         return np.frombuffer(value, dtype).reshape(length, width)
 
 
-def widen(values: npt.NDArray[Any], out: Floats) -> None:
+def to_float32(values: npt.NDArray[Any], out: Floats) -> None:
     """Copy stored values (rows, columns) into the float32 array `out` of that shape; for float16,
     20 times as fast as numpy.
 

@@ -17,7 +17,7 @@ from elmo.data.arrays import Floats
 from elmo.tasks.examples import Tokens, learnable_examples
 from elmo.tasks.features import LinearModels, Shares
 from elmo.tasks.formats.fields import ExampleSet
-from elmo.tasks.kinds import FEATURES, KINDS_WITH_FEATURES
+from elmo.tasks.kinds import FEATURE_ROWS, KINDS_WITH_FEATURES
 from elmo.tasks.metrics import Tally, tally_accuracy
 from elmo.tasks.tagging import tally_tags
 
@@ -35,26 +35,26 @@ def score_baselines(kind: str, data: Mapping[str, ExampleSet], encode: Encode) -
     test: list[Any] = data["test"].examples
     if kind not in KINDS_WITH_FEATURES or not train:
         return {}
-    guesses: dict[str, list[Any]] = {}
+    answers: dict[str, list[Any]] = {}
     tally: Callable[..., Tally]
     if kind == "tagging":
         labels = sorted({tag for example in train for tag in example.tags})
         predict_tag = most_frequent_tagger((example.tokens, example.tags) for example in train)
-        guesses["majority"] = [[predict_tag(word) for word in example.tokens] for example in test]
+        answers["majority"] = [[predict_tag(word) for word in example.tokens] for example in test]
         tally = partial(tally_tags, test, labels=labels)
     else:
         label_counts = Counter(example.label for example in train)
         labels = sorted(label_counts)
-        guesses["majority"] = [_most_common(label_counts)] * len(test)
+        answers["majority"] = [_most_common(label_counts)] * len(test)
         tally = partial(tally_accuracy, [example.label for example in test])
     vectors = None if kind == "pairs" else partial(_static_vectors, encode)
-    models = LinearModels(FEATURES, len(labels))
+    models = LinearModels(FEATURE_ROWS, len(labels))
     models.fit(train, labels, vectors)
-    guesses["features"] = models.predict(test, labels)
+    answers["features"] = models.predict(test, labels)
     if vectors is not None:
         models.shares = Shares(network=0.0, features=0.0, vectors=1.0)
-        guesses["static"] = models.predict(test, labels, vectors)
-    return {name: tally(answers) for name, answers in guesses.items()}
+        answers["static"] = models.predict(test, labels, vectors)
+    return {name: tally(predictions) for name, predictions in answers.items()}
 
 
 def _static_vectors(encode: Encode, sentences: Sequence[Tokens]) -> list[Floats]:

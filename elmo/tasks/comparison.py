@@ -96,11 +96,11 @@ def best_by_epoch(folder: Path) -> list[list[float]]:
     """Return, for each seed of a trained task, the best main score on dev up to each epoch."""
     curves = []
     for seed in read_task(folder).seeds:
-        best, curve = -1.0, []
+        best_score, curve = -1.0, []
         for figures in read_curve(folder, seed):
             metric = min((name for name in figures if name not in NOT_SCORES), key=score_order)
-            best = max(best, figures[metric])
-            curve.append(best)
+            best_score = max(best_score, figures[metric])
+            curve.append(best_score)
         curves.append(curve)
     return curves
 

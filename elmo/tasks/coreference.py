@@ -138,16 +138,16 @@ class CoreferenceModel(TaskModel):
         spans = candidate_spans(document, self.settings.span_tokens)
         g_SD = self._represent_spans(h_ND, words_NW, spans)
         mention_S = self.mention(g_SD).squeeze(-1)
-        kept_numbers = self._prune(document, spans, mention_S)
-        kept_M = torch.tensor(kept_numbers, device=g_SD.device)
+        kept_indices = self._prune(document, spans, mention_S)
+        kept_M = torch.tensor(kept_indices, device=g_SD.device)
         g_MD, mention_M = g_SD[kept_M], mention_S[kept_M]
-        previous_M1 = torch.arange(len(kept_numbers))[:, None] - 1
-        antecedent_count = min(self.settings.antecedents, max(1, len(kept_numbers) - 1))
+        previous_M1 = torch.arange(len(kept_indices))[:, None] - 1
+        antecedent_count = min(self.settings.antecedents, max(1, len(kept_indices) - 1))
         previous_MA = previous_M1 - torch.arange(antecedent_count)
         antecedents_MA = previous_MA.clamp(min=-1).to(g_SD.device)
         scores_MA = self._score_pairs(g_MD, mention_M, antecedents_MA)
-        none_M1 = scores_MA.new_zeros(len(kept_numbers), 1)
-        return [spans[k] for k in kept_numbers], torch.cat([none_M1, scores_MA], 1), antecedents_MA
+        none_M1 = scores_MA.new_zeros(len(kept_indices), 1)
+        return [spans[k] for k in kept_indices], torch.cat([none_M1, scores_MA], 1), antecedents_MA
 
     def _represent_spans(self, h_ND: Tensor, words_NW: Tensor, spans: Sequence[Range]) -> Tensor:
         """Return the representation of each span, (S, D): [h_start; h_last; width; head]."""
@@ -169,21 +169,21 @@ class CoreferenceModel(TaskModel):
             return list(range(len(spans)))
         token_count = sum(map(len, document.tokens_of))
         limit = max(1, int(self.settings.spans_per_token * token_count))
-        kept_numbers: list[int] = []
+        kept_indices: list[int] = []
         max_stops: dict[int, int] = {}  # start → the largest stop of a kept span
         min_starts: dict[int, int] = {}  # last token → the smallest start of a kept span
         for k in mention_S.detach().argsort(descending=True, stable=True).tolist():
-            if len(kept_numbers) == limit:
+            if len(kept_indices) == limit:
                 break
             start, stop = spans[k]
             crosses = any(max_stops.get(t, 0) > stop for t in range(start + 1, stop)) or any(
                 min_starts.get(t, start) < start for t in range(start, stop - 1)
             )
             if not crosses:
-                kept_numbers.append(k)
+                kept_indices.append(k)
                 max_stops[start] = max(max_stops.get(start, 0), stop)
                 min_starts[stop - 1] = min(min_starts.get(stop - 1, start), start)
-        return sorted(kept_numbers)
+        return sorted(kept_indices)
 
     def _score_pairs(self, g_MD: Tensor, mention_M: Tensor, antecedents_MA: Tensor) -> Tensor:
         """Return m_i + m_j + pair(i, j) for each span and each of its antecedents, (M, A)."""

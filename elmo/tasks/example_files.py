@@ -131,7 +131,7 @@ def examples_of_items(
     split = TextSplitter(tokenizer)
     record_of_text = KINDS[kind].record_of_text
     for k, item in enumerate(items):
-        if not all(map(is_text, _strings_in(item))):
+        if not all(map(is_text, _find_strings(item))):
             raise ElmoError(f"item:{k}: {NOT_TEXT}")
     records = [_to_record(item, k, split, record_of_text) for k, item in enumerate(items)]
     request = ReadRequest(
@@ -160,7 +160,7 @@ def _to_record(
     return {"tokens": list(item)}
 
 
-def _strings_in(item: Any) -> Iterator[str]:
+def _find_strings(item: Any) -> Iterator[str]:
     """Yield all strings in an item, however deeply nested."""
     if hasattr(item, "tolist"):
         item = item.tolist()
@@ -168,7 +168,7 @@ def _strings_in(item: Any) -> Iterator[str]:
         yield item
     elif isinstance(item, Mapping | list | tuple):
         for part in item.values() if isinstance(item, Mapping) else item:
-            yield from _strings_in(part)
+            yield from _find_strings(part)
 
 
 def _plain_value(value: Any) -> Any:

@@ -42,9 +42,9 @@ FOLDS, MAX_CROSS_VALIDATED = 5, 3000
 SHRINKAGE = 10.0  # of the models' shares towards 1
 CORRECTION = 0.75  # share of the labels' frequency that is subtracted where it counts again
 MAX_VECTOR_VALUES = 1 << 27  # of the vectors that are learned from: 0.5 GB
-STEPS = 100  # of L-BFGS at most
+MAX_STEPS = 100  # of L-BFGS at most
 CACHED_EXAMPLES = 1024  # whose features are not hashed anew: dev is scored with several shares
-LETTER, RUN = re.compile(r"[^\W\d_]"), re.compile(r"(.)\1+")
+LETTER, REPEATED_CHARACTER = re.compile(r"[^\W\d_]"), re.compile(r"(.)\1+")
 
 
 class FeatureBags(NamedTuple):
@@ -267,7 +267,7 @@ def _fit(
     def fit(prior: float, importance_N1: Tensor) -> tuple[Tensor, Tensor]:
         weights_RK, bias_K = torch.zeros(rows, len(class_weights)), torch.zeros(len(class_weights))
         optimizer = torch.optim.LBFGS(
-            [weights_RK, bias_K], max_iter=STEPS, history_size=5, line_search_fn="strong_wolfe"
+            [weights_RK, bias_K], max_iter=MAX_STEPS, history_size=5, line_search_fn="strong_wolfe"
         )
         N = importance_N1.count_nonzero()
 
@@ -313,7 +313,7 @@ def _choose_shares(
     if not logs:
         return shares
     logs_NKP, shares_P = torch.stack(logs, 2), torch.ones(len(logs), requires_grad=True)
-    optimizer = torch.optim.LBFGS([shares_P], max_iter=STEPS)
+    optimizer = torch.optim.LBFGS([shares_P], max_iter=MAX_STEPS)
 
     def compute_loss() -> Tensor:
         optimizer.zero_grad()
@@ -392,7 +392,7 @@ def _vectors_of(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
         if isinstance(example, Tagged):
             rows.append(concatenate_layers(example.tokens))
             continue
-        means = [concatenate_layers(side).sum(0) / max(1, len(side)) for side in example.sentences]
+        means = [concatenate_layers(text).sum(0) / max(1, len(text)) for text in example.sentences]
         distance = [(means[0] - means[1]).abs()] if isinstance(example, Pair) else []
         rows.append(torch.cat([*means, *distance]).unsqueeze(0))
     return torch.cat(rows)
@@ -422,7 +422,7 @@ def _extract_features(example: Labelled) -> Iterator[list[str]]:
             yield words_and_pairs(example.tokens)
         case Pair():
             premise, hypothesis = (
-                words_and_pairs(side) for side in (example.premise, example.hypothesis)
+                words_and_pairs(text) for text in (example.premise, example.hypothesis)
             )
             premise_words = set(premise)
             yield [
@@ -444,7 +444,7 @@ def tagging_features(tokens: Tokens) -> Iterator[list[str]]:
     words = [word.lower() for word in forms]
     for k in range(2, len(words) - 2):
         word = words[k]
-        features = [f"{place} {words[k + place]}" for place in range(-2, 3)]
+        features = [f"{offset} {words[k + offset]}" for offset in range(-2, 3)]
         features += [
             f"pair {offset} {words[k + offset]} {words[k + offset + 1]}" for offset in (-1, 0)
         ]
@@ -458,5 +458,5 @@ def tagging_features(tokens: Tokens) -> Iterator[list[str]]:
 
 def describe_shape(word: str) -> str:
     """Return a word with its letters and digits by class, each run of a class once: `Xx-d`."""
-    letters = LETTER.sub(lambda letter: "X" if letter[0].isupper() else "x", word)
-    return RUN.sub(r"\1", re.sub(r"\d", "d", letters))
+    letters = LETTER.sub(lambda match: "X" if match[0].isupper() else "x", word)
+    return REPEATED_CHARACTER.sub(r"\1", re.sub(r"\d", "d", letters))

@@ -134,8 +134,8 @@ class TaskInputs(nn.Module):
     def l2(self) -> Tensor:
         """Return the L2 penalty λ·Σw² on the weights w that mix ELMo's layers, over all mixes; λ is
         the setting `l2`."""
-        terms = [mix.l2() for mix in self.mixes]
-        return self.settings.l2 * torch.stack(terms).sum() if terms else torch.zeros(())
+        penalties = [mix.l2() for mix in self.mixes]
+        return self.settings.l2 * torch.stack(penalties).sum() if penalties else torch.zeros(())
 
     def _encode_words(self, sentences: Sequence[Tokens], mask_BT: Tensor) -> Tensor:
         parameter = next(self.parameters())
@@ -156,8 +156,8 @@ class TaskInputs(nn.Module):
 
     def _word_id(self, token: str) -> int:
         """Return the id of a word, or of its lower case if a vector file contains only that."""
-        lower = token.lower() if self.settings.words == "file" else token
-        return self._ids.get(token) or self._ids.get(lower, 1)
+        lowercase_token = token.lower() if self.settings.words == "file" else token
+        return self._ids.get(token) or self._ids.get(lowercase_token, 1)
 
     def _mix_elmo(
         self, sentences: Sequence[Tokens], vectors: Vectors | None, mask_BT: Tensor

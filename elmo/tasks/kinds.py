@@ -14,7 +14,7 @@ from elmo.tasks.formats import coreference, questions, roles, tagging, texts
 from elmo.tasks.formats.fields import ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.settings import TaskSettings, with_changes
 
-FEATURES = 1 << 17  # rows of weights of a linear model of ordinary features
+FEATURE_ROWS = 1 << 17  # rows of weights of a linear model of ordinary features
 KINDS_WITH_FEATURES = ("tagging", "classification", "pairs")  # the kinds that can have such a model
 RecordOfText = Callable[[str, TextSplitter], dict[str, Any]]
 
@@ -29,8 +29,8 @@ class TaskKind:
 
     `readers` are by file format; `fields` are the fields that `--columns` can map; `defaults` are
     the settings if nothing is changed. `examples` are unlabelled records, shown as the input
-    example of a served task. `record_of_text` turns a text into a record. `gives_several` says
-    whether one record can give several examples.
+    example of a served task. `record_of_text` turns a text into a record. `has_several_predictions`
+    says whether one record can give several examples.
     """
 
     model: str  # the class, as module:name
@@ -39,7 +39,7 @@ class TaskKind:
     defaults: TaskSettings
     examples: tuple[Mapping[str, Any], ...]
     record_of_text: RecordOfText = _text_record
-    gives_several: bool = False
+    has_several_predictions: bool = False
 
     def model_class(self) -> Any:
         """Import and return the class of the task's model, to be called with inputs, labels and
@@ -59,7 +59,7 @@ KINDS: Mapping[str, TaskKind] = {
         },
         fields=("word", "tag", "text", "tokens", "tags"),
         defaults=TaskSettings(
-            l2=0.1, elmo_dropout=0.0, dropout=0.5, patience=10, features=FEATURES
+            l2=0.1, elmo_dropout=0.0, dropout=0.5, patience=10, features=FEATURE_ROWS
         ),
         examples=({"text": "He has a gift"}, {"tokens": ["He", "has", "a", "gift"]}),
     ),
@@ -72,7 +72,7 @@ KINDS: Mapping[str, TaskKind] = {
             "text": texts.read_classified,
         },
         fields=("text", "tokens", "label"),
-        defaults=TaskSettings(l2=0.0, elmo_dropout=0.25, dropout=0.25, features=FEATURES),
+        defaults=TaskSettings(l2=0.0, elmo_dropout=0.25, dropout=0.25, features=FEATURE_ROWS),
         examples=({"text": "He has a gift"}, {"tokens": ["He", "has", "a", "gift"]}),
     ),
     "pairs": TaskKind(
@@ -86,7 +86,7 @@ KINDS: Mapping[str, TaskKind] = {
             elmo_dropout=0.0,
             gradient_norm=10.0,
             elmo_output=True,
-            features=FEATURES,
+            features=FEATURE_ROWS,
         ),
         examples=({"premise": "He has a gift", "hypothesis": "He has nothing"},),
     ),
@@ -120,7 +120,7 @@ KINDS: Mapping[str, TaskKind] = {
             batch_size=64,
         ),
         examples=({"tokens": ["He", "has", "a", "gift"], "predicates": [1]},),
-        gives_several=True,
+        has_several_predictions=True,
     ),
     "coreference": TaskKind(
         model="elmo.tasks.coreference:CoreferenceModel",

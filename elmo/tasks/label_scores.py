@@ -31,13 +31,13 @@ def label_scores(answers: Sequence[Answer], *, marks_spans: bool) -> dict[str, A
     correct, predicted, gold = Counter[str](), Counter[str](), Counter[str]()
     confusion: dict[str, Counter[str]] = defaultdict(Counter)
     for example, (prediction, _) in answers:
-        gold_items, predicted_items = _items(example, prediction, marks_spans)
+        gold_items, predicted_items = _label_items(example, prediction, marks_spans)
         gold.update(label for *_, label in gold_items)
         predicted.update(label for *_, label in predicted_items)
         correct.update(label for *_, label in set(gold_items) & set(predicted_items))
         if not marks_spans and not isinstance(example, Predicate):
-            for (*_, gold_label), (*_, guess) in zip(gold_items, predicted_items, strict=True):
-                confusion[gold_label][guess] += 1
+            for (*_, gold_label), (*_, answer) in zip(gold_items, predicted_items, strict=True):
+                confusion[gold_label][answer] += 1
     labels = sorted(gold | predicted)
     if not labels:
         return {}
@@ -62,7 +62,7 @@ def label_scores(answers: Sequence[Answer], *, marks_spans: bool) -> dict[str, A
     return report
 
 
-def _items(
+def _label_items(
     example: Example, prediction: Any, marks_spans: bool
 ) -> tuple[Sequence[tuple[Any, ...]], Sequence[tuple[Any, ...]]]:
     """Return the items of an example and of its prediction, each with its label last."""

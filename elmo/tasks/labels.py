@@ -80,8 +80,8 @@ class LabelModel(TaskModel):
         answer["label"] = prediction
         if scores is not None:
             rounded_scores = [round(score, 4) for score in scores]
-            by_label = dict(zip(self.labels, rounded_scores, strict=True))
-            answer |= {"score": by_label[prediction], "scores": by_label}
+            score_by_label = dict(zip(self.labels, rounded_scores, strict=True))
+            answer |= {"score": score_by_label[prediction], "scores": score_by_label}
         return answer
 
     def tally(self, examples: Sequence[LabelledText], predictions: Sequence[str]) -> Tally:

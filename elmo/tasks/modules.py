@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from elmo.tasks.examples import Span
 
-FORBIDDEN = -10000.0
+FORBIDDEN_SCORE = -10000.0
 
 
 class BidirectionalRNN(nn.Module):

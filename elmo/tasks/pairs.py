@@ -52,12 +52,12 @@ class PairsModel(LabelModel):
         a_BTD, a_mask_BT = self._encode([example.premise for example in examples], vectors)
         b_BUD, b_mask_BU = self._encode([example.hypothesis for example in examples], vectors)
         match_BTU = a_BTD @ b_BUD.mT
-        a_seen_BTD = masked_softmax(match_BTU, b_mask_BU.unsqueeze(1)) @ b_BUD
-        b_seen_BUD = masked_softmax(match_BTU.mT, a_mask_BT.unsqueeze(1)) @ a_BTD
+        a_attended_BTD = masked_softmax(match_BTU, b_mask_BU.unsqueeze(1)) @ b_BUD
+        b_attended_BUD = masked_softmax(match_BTU.mT, a_mask_BT.unsqueeze(1)) @ a_BTD
         pooled = []
         for side, other_side, mask in (
-            (a_BTD, a_seen_BTD, a_mask_BT),
-            (b_BUD, b_seen_BUD, b_mask_BU),
+            (a_BTD, a_attended_BTD, a_mask_BT),
+            (b_BUD, b_attended_BUD, b_mask_BU),
         ):
             comparison = self.compare(
                 torch.cat([side, other_side, side - other_side, side * other_side], -1)
@@ -85,8 +85,8 @@ def initialise_weights(*modules: nn.Module) -> None:
             if "bias" in name:
                 nn.init.zeros_(parameter)
                 if "bias_ih" in name:
-                    quarter = len(parameter) // 4
-                    parameter.data[quarter : 2 * quarter] = 1.0
+                    quarter_size = len(parameter) // 4
+                    parameter.data[quarter_size : 2 * quarter_size] = 1.0
             elif "weight_hh" in name:
                 nn.init.orthogonal_(parameter)
             else:

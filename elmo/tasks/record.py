@@ -95,7 +95,7 @@ def read_task(folder: Path) -> TaskRecord:
         raise NotFound(f"{folder}: no such task folder{hint}")
     content = read_json(file)
     remedy = "train the task again with this version"
-    msgspec.convert(content, Header).check_version(file, "format", FORMAT, remake=remedy)
+    msgspec.convert(content, Header).check_version(file, "format", FORMAT, remedy=remedy)
     record = read_record(file, TaskRecord)
     if record_digest(content) != record.digest:
         raise Damaged(

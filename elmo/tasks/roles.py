@@ -18,7 +18,7 @@ from elmo.tasks.inputs import TaskInputs
 from elmo.tasks.metrics import Tally, predicate_arguments, tally_span_f1
 from elmo.tasks.model import TaskModel
 from elmo.tasks.modules import (
-    FORBIDDEN,
+    FORBIDDEN_SCORE,
     describe_spans,
     pad_labels,
     path_probabilities,
@@ -117,10 +117,10 @@ class RolesModel(TaskModel):
     ) -> list[tuple[list[str], list[float]]]:
         """Return the BIO tags of each predicate's sentence, and the probability of each tag."""
         scores_BTK, mask_BT = self._scores(examples, vectors)
-        start_K = torch.tensor([FORBIDDEN * (tag[0] == "I") for tag in self.labels])
+        start_K = torch.tensor([FORBIDDEN_SCORE * (tag[0] == "I") for tag in self.labels])
         transitions_KK = torch.tensor(
             [
-                [FORBIDDEN * (b[0] == "I" and a[2:] != b[2:]) for b in self.labels]
+                [FORBIDDEN_SCORE * (b[0] == "I" and a[2:] != b[2:]) for b in self.labels]
                 for a in self.labels
             ]
         )

@@ -56,13 +56,13 @@ def misfit_tags(tags: Set[str]) -> set[str]:
     They seem to mark spans if one is B-LABEL as it should be, or if all look like it (`B_PER`,
     `b-per`, `PER-B`, or `B` alone) besides one for outside (`O`, `o`, `0`, `_`).
     """
-    misfits = {tag for tag in tags if not _SPAN_TAG.fullmatch(tag)}
-    outside = {tag for tag in tags if _OUTSIDE.fullmatch(tag.strip())}
-    marks = {tag for tag in tags - outside if _MARK.fullmatch(tag.strip())}
-    begins = {tag for tag in marks if "b" in tag.strip()[0].lower() + tag.strip()[-1].lower()}
-    if begins - misfits:
-        return misfits
-    return misfits if begins and marks | outside == tags else set()
+    misfit_tags = {tag for tag in tags if not _SPAN_TAG.fullmatch(tag)}
+    outside_tags = {tag for tag in tags if _OUTSIDE.fullmatch(tag.strip())}
+    mark_tags = {tag for tag in tags - outside_tags if _MARK.fullmatch(tag.strip())}
+    begins = {tag for tag in mark_tags if "b" in tag.strip()[0].lower() + tag.strip()[-1].lower()}
+    if begins - misfit_tags:
+        return misfit_tags
+    return misfit_tags if begins and mark_tags | outside_tags == tags else set()
 
 
 def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:

@@ -18,7 +18,7 @@ from elmo.tasks.inputs import EncodedBatch, TaskInputs
 from elmo.tasks.metrics import Tally, tally_span_f1, tally_tag_accuracy
 from elmo.tasks.model import TaskModel
 from elmo.tasks.modules import (
-    FORBIDDEN,
+    FORBIDDEN_SCORE,
     BidirectionalRNN,
     describe_spans,
     pad_labels,
@@ -115,10 +115,10 @@ class TaggingModel(TaskModel):
             K = len(self.labels)
             return torch.zeros(K, K), torch.zeros(K), torch.zeros(K)
         penalty = [
-            [0.0 if may_follow(a, b) else FORBIDDEN for b in self.labels] for a in self.labels
+            [0.0 if may_follow(a, b) else FORBIDDEN_SCORE for b in self.labels] for a in self.labels
         ]
-        start = [0.0 if may_follow(None, tag) else FORBIDDEN for tag in self.labels]
-        end = [0.0 if may_follow(tag, None) else FORBIDDEN for tag in self.labels]
+        start = [0.0 if may_follow(None, tag) else FORBIDDEN_SCORE for tag in self.labels]
+        end = [0.0 if may_follow(tag, None) else FORBIDDEN_SCORE for tag in self.labels]
         return torch.tensor(penalty), torch.tensor(start), torch.tensor(end)
 
 

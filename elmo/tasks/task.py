@@ -177,7 +177,7 @@ class Task:
         for example, answer in self.answer(example_set.examples):
             number = int(example.source.rpartition(":")[2])
             answers[number].append(self.describe(example, *answer))
-        if KINDS[self.record.kind].gives_several:
+        if KINDS[self.record.kind].has_several_predictions:
             return answers
         return [texts[0] if texts else None for texts in answers]
 

@@ -21,7 +21,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.io.records import digest
 from elmo.model.embedder import Embedder
-from elmo.model.folder import WEIGHTS
+from elmo.model.folder import WEIGHTS_FILE
 from elmo.model.weights import load_weights, weight_shapes
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, model_digest
@@ -74,9 +74,9 @@ class EmbeddedVectors:
         """Return the vectors of each sentence, float16 (L, T, D)."""
         distinct = list(dict.fromkeys(sentences))  # a text has several predicates or questions
         layer_arrays = self.embedder.embed(distinct, layers=self.layers)
-        halves = (layers_LTD.astype(np.float16) for layers_LTD in layer_arrays)
-        by_sentence = dict(zip(distinct, halves, strict=True))
-        return [by_sentence[sentence] for sentence in sentences]
+        float16_layers = (layers_LTD.astype(np.float16) for layers_LTD in layer_arrays)
+        layers_by_sentence = dict(zip(distinct, float16_layers, strict=True))
+        return [layers_by_sentence[sentence] for sentence in sentences]
 
 
 class SoftmaxVectors:
@@ -93,7 +93,7 @@ class SoftmaxVectors:
         self._window = window
         words = Vocabulary.load(model).words
         self._numbers = {word: number for number, word in enumerate(words)}
-        weights_WP = load_weights(model / WEIGHTS, [SOFTMAX])[SOFTMAX].numpy()
+        weights_WP = load_weights(model / WEIGHTS_FILE, [SOFTMAX])[SOFTMAX].numpy()
         weights_WP -= weights_WP.mean(0)
         self._rows_WP = np.concatenate([weights_WP, np.zeros_like(weights_WP[:1])])
 
@@ -111,7 +111,7 @@ class SoftmaxVectors:
 
 def softmax_vectors(model: Path, *, window: int) -> SoftmaxVectors | None:
     """Return the static vectors of a model folder; None if the folder has no softmax."""
-    has_softmax = SOFTMAX in weight_shapes(model / WEIGHTS)
+    has_softmax = SOFTMAX in weight_shapes(model / WEIGHTS_FILE)
     return SoftmaxVectors(model, window=window) if has_softmax else None
 
 

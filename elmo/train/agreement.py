@@ -38,24 +38,24 @@ class StopAndSave:
         self.saved_at = time.monotonic()
 
     def agree(
-        self, step: int, is_interrupted: Callable[[], bool], *, at_once: bool
+        self, step: int, is_interrupted: Callable[[], bool], *, is_urgent: bool
     ) -> tuple[bool, bool]:
         """Return whether any worker should stop, and whether the first worker's clock asks for a
         checkpoint.
 
         The workers wait for each other to agree: about every second, at least every ten steps and,
-        with `at_once`, now.
+        with `is_urgent`, now.
         """
-        if self.workers.size > 1 and step < self._next_step and not at_once:
+        if self.workers.size > 1 and step < self._next_step and not is_urgent:
             return False, False
         time_now = time.monotonic()
         is_checkpoint_due = time_now - self.saved_at >= 60 * self.minutes
         steps_per_second = (step - self._last_vote[0]) / max(1e-9, time_now - self._last_vote[1])
         values = [float(is_checkpoint_due), min(AGREE_STEPS, steps_per_second)]
         values = values if self.workers.rank == 0 else [0.0, 0.0]
-        stops, saves, steps = self.workers.sum_over_workers([float(is_interrupted()), *values])
+        stops, save_votes, steps = self.workers.sum_over_workers([float(is_interrupted()), *values])
         self._last_vote, self._next_step = (step, time_now), step + max(1, int(steps))
-        return stops > 0, saves > 0
+        return stops > 0, save_votes > 0
 
 
 def is_true_on_any_worker(workers: WorkerGroup, condition: bool) -> bool:
@@ -75,8 +75,8 @@ def gather_rows(state: LSTMState, workers: WorkerGroup, *, rows: int) -> LSTMSta
         padded_LSBW[:, :, :B] = part_LSBW
         padded_parts = [torch.empty_like(padded_LSBW) for _ in counts]
         dist.all_gather(padded_parts, padded_LSBW)
-        own_parts = [part[:, :, :n] for part, n in zip(padded_parts, counts, strict=True)]
-        parts.append(torch.cat(own_parts, 2))
+        unpadded_parts = [part[:, :, :n] for part, n in zip(padded_parts, counts, strict=True)]
+        parts.append(torch.cat(unpadded_parts, 2))
     return LSTMState(*parts)
 
 

@@ -68,7 +68,7 @@ class Checkpoint:
     def load(cls, folder: Location) -> "Checkpoint":
         """Read a checkpoint from its folder; raise `ElmoError` if it is damaged."""
         header, file = folder.read_record("state.json", Header), folder.name("state.json")
-        header.check_version(file, "format", FORMAT, remake="train again with this version")
+        header.check_version(file, "format", FORMAT, remedy="train again with this version")
         record = folder.read_record("state.json", CheckpointRecord)
         with local_folder(folder) as local:
             check_sha256(local / "state.safetensors", record.sha256)

@@ -93,7 +93,7 @@ def _take_steps(
                 training.show_last_step(progress)
                 progress.due = not training.measure(progress, is_interrupted)
             should_stop, is_late = stop_and_save.agree(
-                progress.step, is_interrupted, at_once=is_measured
+                progress.step, is_interrupted, is_urgent=is_measured
             )
             if is_measured or is_late or should_stop:
                 training.show_last_step(progress)

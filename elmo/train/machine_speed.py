@@ -47,8 +47,8 @@ def choose_faster_precision(speeds: MatrixSpeeds) -> Precision:
 def _measure(precision: torch.dtype, device: torch.device) -> float:
     a = torch.ones(_ROWS, _WIDTH, dtype=precision, device=device)
     b = torch.ones(_WIDTH, _WIDTH, dtype=precision, device=device)
-    probe = a[:_PROBE_ROWS]
-    seconds = min(_time_product(probe, b, device) for _ in range(2)) / _PROBE_ROWS
+    first_rows = a[:_PROBE_ROWS]
+    seconds = min(_time_product(first_rows, b, device) for _ in range(2)) / _PROBE_ROWS
     if seconds * _ROWS < _MAX_SECONDS:
         times: list[float] = []
         while len(times) < _REPEATS and sum(times) < _MAX_SECONDS:

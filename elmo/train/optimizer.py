@@ -161,7 +161,7 @@ class Optimizer:
             return
         row_numbers = device_tensor(rows_R, parameter.device)
         mean, square = (self.slots[f"{name}.{moment}"] for moment in self._moments())
-        effect = self._missed_steps[name].effect(last_steps[rows_R], step)
+        effect = self._missed_steps[name].compute_effect(last_steps[rows_R], step)
         factors = np.stack(effect).astype(np.float32)
         factors_4R = device_tensor(factors, parameter.device).to(parameter.dtype)
         decay, move, mean_share, square_share = factors_4R.view(4, -1, *[1] * (parameter.dim() - 1))
@@ -175,21 +175,21 @@ class Optimizer:
     def _moments(self) -> tuple[str, ...]:
         return ("sum",) if self.settings.name == "adagrad" else ("mean", "square")
 
-    def _move(self, moves: list["_RowUpdate"], step: int, decay: float) -> None:
+    def _move(self, updates: list["_RowUpdate"], step: int, decay: float) -> None:
         """Update tensors of one decay together, in few operations."""
         settings, lr = self.settings, self.settings.learning_rate_at(step, self.steps)
-        gradients = [move.gradient for move in moves]
-        parameters = [move.parameter for move in moves]
+        gradients = [update.gradient for update in updates]
+        parameters = [update.parameter for update in updates]
         if settings.name == "adagrad":
-            sums = [move.mean_or_sum for move in moves]
+            sums = [update.mean_or_sum for update in updates]
             torch._foreach_addcmul_(sums, gradients, gradients)
             scales = torch._foreach_sqrt(sums)
             if settings.epsilon:
                 torch._foreach_add_(scales, settings.epsilon)
             torch._foreach_addcdiv_(parameters, gradients, scales, value=-lr)
             return
-        means = [move.mean_or_sum for move in moves]
-        squares = [move.mean_square for move in moves if move.mean_square is not None]
+        means = [update.mean_or_sum for update in updates]
+        squares = [update.mean_square for update in updates if update.mean_square is not None]
         if decay:
             torch._foreach_mul_(parameters, 1 - lr * decay)
         torch._foreach_lerp_(means, gradients, 1 - settings.beta1)
@@ -234,7 +234,7 @@ class _MissedSteps:
         self._moves = np.zeros(1)
         self._steps = 0
 
-    def effect(
+    def compute_effect(
         self, last_step_R: npt.NDArray[np.int64], step: int
     ) -> tuple[npt.NDArray[np.float64], ...]:
         """Return the effect on rows last used in steps `last_step_R`.
@@ -266,10 +266,10 @@ class _MissedSteps:
         powers = self.ratio ** np.arange(step + 1 - begin, 0, -1, dtype=np.float64)
         mean_correction = 1 - settings.beta1 ** (step + 1)
         square_correction = 1 - settings.beta2 ** (step + 1)
-        move = lr * math.sqrt(square_correction) / mean_correction
+        step_size = lr * math.sqrt(square_correction) / mean_correction
         earlier_steps = slice(begin, step + 1)
         growth = np.exp(self._log_decay[earlier_steps] - self._log_decay[step + 1])
-        self._moves[earlier_steps] += move * powers * growth
+        self._moves[earlier_steps] += step_size * powers * growth
         self._steps = step + 1
 
 

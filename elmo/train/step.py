@@ -33,7 +33,7 @@ from elmo.nn.cell import fuse_on_gpu
 from elmo.nn.device import copy_to_host, device_tensor, prefers_large_operations
 from elmo.nn.dropout import dropout_scales
 from elmo.nn.encoder import CharacterEncoder
-from elmo.nn.lstm import Drop, LSTMState
+from elmo.nn.lstm import DropoutFunction, LSTMState
 from elmo.nn.softmax import (
     Softmax,
     full_softmax_loss,
@@ -169,14 +169,14 @@ class Stepper:
         if workers.size > 1:
             backend = "gloo" if workers.device.type == "cuda" else None
             self._reader_group = dist.new_group(backend=backend)
-        pads = prefers_large_operations(workers.device)
+        should_pad = prefers_large_operations(workers.device)
         self.preparer = StepPreparer(
             settings,
             words=len(softmax.weight),
             layers=bilm.config.layers + 1,
             rows=workers.own_rows(settings.rows),
             device=workers.device,
-            pad=getattr(bilm.encoder, "pad_to_few_shapes", None) if pads else None,
+            pad=getattr(bilm.encoder, "pad_to_few_shapes", None) if should_pad else None,
             gather=self._gather_words if workers.size > 1 else None,
         )
 
@@ -329,7 +329,7 @@ class Stepper:
         dist.all_gather(parts, padded, group=self._reader_group)
         return [part.numpy()[part.numpy() >= 0] for part in parts]
 
-    def _make_dropout(self, keys_LB: Tensor | None) -> Drop:
+    def _make_dropout(self, keys_LB: Tensor | None) -> DropoutFunction:
         """Return the dropout of this worker's rows, keyed by seed, step, layer and row."""
         if keys_LB is None:
             return lambda x_STBP, layer: x_STBP

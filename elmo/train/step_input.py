@@ -100,7 +100,7 @@ class StepPreparer:
                 for layer in range(self.layers)
             ]
             keys_LB = host_tensor(torch.stack(keys).numpy(), device)
-        draws = self._draws(targets_SN, step)
+        draws = self._draw_candidates(targets_SN, step)
         return StepInput(
             predictions=window.count // 2,
             characters_NK=host_tensor(characters_NK, device),
@@ -123,8 +123,8 @@ class StepPreparer:
         are those of this worker."""
         device, vocabulary = self.device, self.words
         parts = [words] if self.gather is None else self.gather(words)
-        with_candidates = np.concatenate([*parts, *(draw.words for draw in draws)])
-        numbers = distinct_numbers(with_candidates, vocabulary)
+        words_and_candidates = np.concatenate([*parts, *(draw.words for draw in draws)])
+        numbers = distinct_numbers(words_and_candidates, vocabulary)
         row_of_V = index_table(numbers, vocabulary)
         targets_by_draw = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
         rows = [
@@ -133,7 +133,7 @@ class StepPreparer:
         ]
         return StepWordRows(numbers, host_tensor(numbers, device), rows)
 
-    def _draws(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[CandidateDraw]:
+    def _draw_candidates(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[CandidateDraw]:
         """Return one draw for both directions or one for each, equal on all workers; none if the
         softmax is not sampled."""
         settings, device = self.settings, self.device
@@ -164,11 +164,11 @@ def read_ahead(
         with closing(prefetch(_prepare(preparer, stream, position, step))) as items:
             yield from items
         return
-    receiving, sending = Pipe(duplex=False)
-    elsewhere = replace(preparer, device=torch.device("cpu"))
-    with helper_process(_send, sending, elsewhere, stream, position, step):
-        sending.close()
-        with receiving, closing(prefetch(_receive(receiving, preparer.device))) as items:
+    receiver, sender = Pipe(duplex=False)
+    cpu_preparer = replace(preparer, device=torch.device("cpu"))
+    with helper_process(_send, sender, cpu_preparer, stream, position, step):
+        sender.close()
+        with receiver, closing(prefetch(_receive(receiver, preparer.device))) as items:
             yield from items
 
 
@@ -179,20 +179,20 @@ def _prepare(
         yield preparer.prepare(window, step=number), position_after
 
 
-def _send(sending: Connection, *arguments: Any) -> None:
+def _send(sender: Connection, *arguments: Any) -> None:
     """Send each prepared step, then None; or the error that ends them."""
     try:
         for item in _prepare(*arguments):
-            sending.send_bytes(_pickled(item))
-        sending.send_bytes(_pickled(None))
+            sender.send_bytes(_pickle(item))
+        sender.send_bytes(_pickle(None))
     except Exception as error:
-        sending.send_bytes(_pickled(error))
+        sender.send_bytes(_pickle(error))
 
 
-def _receive(receiving: Connection, device: torch.device) -> Iterator[PreparedStep]:
+def _receive(receiver: Connection, device: torch.device) -> Iterator[PreparedStep]:
     while True:
         try:
-            item = pickle.loads(receiving.recv_bytes())
+            item = pickle.loads(receiver.recv_bytes())
         except (EOFError, OSError):  # OSError: it ended within a message
             raise ElmoError(
                 "the process that reads the text ended; run the same command again (in a script, "
@@ -213,7 +213,7 @@ class _Pickler(pickle.Pickler):
         return (torch.from_numpy, (value.numpy(),)) if type(value) is Tensor else NotImplemented
 
 
-def _pickled(value: Any) -> bytes:
+def _pickle(value: Any) -> bytes:
     file = io.BytesIO()
     _Pickler(file, protocol=5).dump(value)
     return file.getvalue()

@@ -24,18 +24,18 @@ def hold_cores(ray: Any, cluster: Cluster, report: "WaitReport", *, is_own: bool
     `ray` is the module `ray`, connected. Raises `ElmoError` after `wait_minutes`, or at once if
     this process started Ray (`is_own`), so no node can join, and the machine is too small.
     """
-    needs = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
+    requirement = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
     gpus = int(cluster.gpu)
     if is_own and placeable_workers(ray, cpus=cluster.cpus, gpus=gpus) < cluster.workers:
         raise ElmoError(
-            f"{report.label}: {cluster.workers} workers need {needs}, but there are "
+            f"{report.label}: {cluster.workers} workers need {requirement}, but there are "
             f"{_describe_resources(ray)}; lower workers or cpus"
         )
     worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
     group = ray.util.placement_group([worker] * cluster.workers)
     try:
         while not group.wait(PAUSE_SECONDS):
-            report.report_missing(needs, ray)
+            report.report_missing(requirement, ray)
         yield group
     finally:
         ray.util.remove_placement_group(group)
@@ -57,10 +57,10 @@ def placeable_workers(ray: Any, *, cpus: float, gpus: int) -> int:
 
 def _describe_resources(ray: Any) -> str:
     """Return the cores and GPUs of the living nodes as text."""
-    total, free = ray.cluster_resources(), ray.available_resources()
+    total, free_resources = ray.cluster_resources(), ray.available_resources()
     return (
         f"{total.get('CPU', 0):.0f} cores and {total.get('GPU', 0):.0f} GPUs, "
-        f"{free.get('CPU', 0):.0f} and {free.get('GPU', 0):.0f} of them free"
+        f"{free_resources.get('CPU', 0):.0f} and {free_resources.get('GPU', 0):.0f} of them free"
     )
 
 

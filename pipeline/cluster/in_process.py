@@ -13,40 +13,40 @@ Result = TypeVar("Result")
 MIN_RAY_SECONDS = 15.0  # of work that pay for starting Ray
 
 
-def results_here(
+def run_here(
     function: Callable[[Item], Result],
     work: list[Item],
     progress: Progress,
     *,
     threads: int,
-    hand_over: bool,
+    may_end: bool,
 ) -> Iterator[Result]:
     """Call `function` on the items of `work` in this process, and yield the results as they come.
 
-    Items are removed from `work` when they begin. With `hand_over`, it ends as soon as those that
-    are left are known to be worth a start of Ray. The first ones also pay for what is loaded once;
-    those that begin later tell how long the others take. Several threads call `function` side by
-    side; if they are to end early, its `stop()` is called.
+    Items are removed from `work` when they begin. With `may_end`, it ends as soon as those
+    that are left are known to be worth a start of Ray. The first ones also pay for what is loaded
+    once; those that begin later tell how long the others take. Several threads call `function` side
+    by side; if they are to end early, its `stop()` is called.
     """
-    running: dict[Future[tuple[Result, float]], bool] = {}  # whether an item tells of the others
-    is_first_over, is_over = False, False
+    futures: dict[Future[tuple[Result, float]], bool] = {}  # whether an item tells of the others
+    has_first_result, should_stop = False, False
     with _executor(threads) as executor:
         try:
-            while work or running:
-                while work and not is_over and len(running) < threads:
-                    running[executor.submit(_time_call, function, work.pop(0))] = is_first_over
-                if not running:
+            while work or futures:
+                while work and not should_stop and len(futures) < threads:
+                    futures[executor.submit(_time_call, function, work.pop(0))] = has_first_result
+                if not futures:
                     return
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    is_typical = running.pop(future)
+                for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                    is_typical = futures.pop(future)
                     result, seconds = future.result()
-                    is_typical, is_first_over = is_typical or seconds > MIN_RAY_SECONDS, True
-                    if hand_over and is_typical and len(work) * seconds > MIN_RAY_SECONDS * threads:
-                        is_over = True
+                    is_typical, has_first_result = is_typical or seconds > MIN_RAY_SECONDS, True
+                    if may_end and is_typical and len(work) * seconds > MIN_RAY_SECONDS * threads:
+                        should_stop = True
                     progress.advance()
                     yield result
         except BaseException:
-            if running:
+            if futures:
                 function.stop()  # type: ignore[attr-defined]
             raise
 
@@ -58,13 +58,13 @@ def _time_call(function: Callable[[Item], Result], item: Item) -> tuple[Result, 
 
 def _executor(threads: int) -> AbstractContextManager[Any]:
     if threads == 1:
-        return nullcontext(_Inline())
+        return nullcontext(_InlineExecutor())
     from elmo.nn.threads import one_thread_each
 
     return one_thread_each(threads)
 
 
-class _Inline:
+class _InlineExecutor:
     """An executor that calls a function at once: a signal then interrupts it."""
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":

@@ -21,7 +21,7 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 PROJECT_FILES = ("dvc.yaml", "params.yaml")
-STATE = "state"  # the folder with dvc.lock and its cached files, for a project at a URL
+STATE_FOLDER = "state"  # the folder with dvc.lock and its cached files, for a project at a URL
 LOCK = "dvc.lock"
 CACHE = ".dvc/cache/"  # of DVC: files under their digests, and what it remembers of runs
 JOBS = "jobs"  # at a URL, the folder with a project for each job
@@ -116,11 +116,11 @@ def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, s
     jobs = Location(f"{url}/{JOBS}")
     target = jobs / job
     target.create("job.json", json.dumps({"node": os.uname().nodename}).encode())
-    _init(home, variables)
+    _run_init(home, variables)
     _copy_dvc_cache(jobs, home)
     inherited_files = {name for name in _file_states(home) if name.startswith(CACHE)}
-    if (PACKAGE / STATE).is_dir():
-        shutil.copytree(PACKAGE / STATE, home, dirs_exist_ok=True)
+    if (PACKAGE / STATE_FOLDER).is_dir():
+        shutil.copytree(PACKAGE / STATE_FOLDER, home, dirs_exist_ok=True)
     _prepare(home, variables)
     if (home / LOCK).exists():  # what is not there is made again, or taken from an earlier run
         subprocess.run(["dvc", "checkout", "-q"], cwd=home, env=variables, capture_output=True)
@@ -226,7 +226,7 @@ def _is_hidden(parts: tuple[str, ...]) -> bool:
 def _prepare(home: Path, variables: dict[str, str]) -> None:
     """Make `home` a DVC workspace of the project as it was sent; its outs and dvc.lock stay."""
     if not (home / ".dvc").exists():
-        _init(home, variables)
+        _run_init(home, variables)
     for name in PROJECT_FILES:
         if (PACKAGE / name).exists():
             copy = home / f".{name}.{os.getpid()}"
@@ -234,7 +234,7 @@ def _prepare(home: Path, variables: dict[str, str]) -> None:
             copy.replace(home / name)
 
 
-def _init(home: Path, variables: dict[str, str]) -> None:
+def _run_init(home: Path, variables: dict[str, str]) -> None:
     for command in (["init", "--no-scm"], ["config", *CACHE_LINK_TYPES]):
         subprocess.run(["dvc", *command, "-q"], cwd=home, env=variables, check=True)
 

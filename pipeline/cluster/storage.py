@@ -157,7 +157,7 @@ def publish_output(out: Any, data_folder: Any, url: str) -> None:
     """
     if out == data_folder:
         return
-    manifests, name = _manifests(data_folder), _published_name(data_folder, url)
+    manifests, name = _list_manifests(data_folder), _published_name(data_folder, url)
     record = Output(data_folder.folder_name, data_folder.tree())
     folder_at_url, file = _folder_at_url(url, name), f"{Path(name).name}.json"
     while not folder_at_url.create(file, json_bytes(msgspec.to_builtins(record), source=name)):
@@ -280,7 +280,7 @@ def _folder_at_url(url: str, name: str) -> Location:
 
 def _published_name(location: Location, url: str) -> str:
     """Return the name of an output at the URL: its parent folder and its manifests' digest."""
-    manifests = _manifests(location)
+    manifests = _list_manifests(location)
     if not manifests:
         raise ElmoError(f"{location}: is empty; nothing was published")
     digests = dict(zip(manifests, in_parallel(location.sha256, manifests), strict=True))
@@ -288,7 +288,7 @@ def _published_name(location: Location, url: str) -> str:
     return f"{parent}/{digest(digests)[:16]}"
 
 
-def _manifests(location: Location) -> list[str]:
+def _list_manifests(location: Location) -> list[str]:
     """Return the manifests of an output, or all its files if it has none."""
     paths = list(location.tree())
     return [path for path in paths if _MANIFESTS.fullmatch(path)] or paths

@@ -28,7 +28,7 @@ from elmo.errors import ElmoError, NotFound, first_line, reason_of
 
 from .. import PACKAGE
 from ..settings import cluster as cluster_settings
-from ..terminal.urls import without_credentials
+from ..terminal.urls import hide_credentials
 from ..tracking.origin import COMMIT_ENV, commit_tags
 from . import job as on_cluster
 from . import results, storage
@@ -108,7 +108,7 @@ def submit(
     metadata = {on_cluster.JOB_VARIABLE: job}
     if folder is not None and is_url:
         metadata[on_cluster.PROJECT_VARIABLE] = storage.project_id()
-        variables_to_send["ELMO_STORAGE"], folder = folder, without_credentials(folder)
+        variables_to_send["ELMO_STORAGE"], folder = folder, hide_credentials(folder)
     with tempfile.TemporaryDirectory() as parent:
         package = Path(parent) / "package"
         # With its job's id each package is another, to Ray too, which keeps equal ones as they are
@@ -129,7 +129,7 @@ def submit(
                 },
                 metadata=metadata,
             )
-    server = without_credentials(client.get_address())
+    server = hide_credentials(client.get_address())
     say(f"submitted {job} to {server}; variables sent: {', '.join(variables_to_send) or '-'}")
     for line in list_commands(client, job):
         say(f"  {line}")
@@ -147,10 +147,10 @@ def choose_variables(entries: Iterable[str]) -> dict[str, str]:
         if name not in NOT_SENT and any(fnmatch.fnmatchcase(name, pattern) for pattern in ALLOWED)
     }
     for entry in entries:
-        name, sign, value = entry.partition("=")
-        if not sign and name not in os.environ:
+        name, separator, value = entry.partition("=")
+        if not separator and name not in os.environ:
             raise ElmoError(f"--env {name}: not set here; set it or write --env {name}=VALUE")
-        variables[name] = value if sign else os.environ[name]
+        variables[name] = value if separator else os.environ[name]
     return dict(sorted(variables.items()))
 
 
@@ -169,8 +169,8 @@ def pack(package: Path, variables: dict[str, str], *, params: Path, state: bool 
         json.dump(variables, file)
     # Under the names that dvc.yaml uses, whatever the packages are called where they are installed.
     for name, source in {"elmo": Path(elmo.__file__).parent, "elmo_pipeline": PACKAGE}.items():
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, package / name, ignore=ignore)
+        ignore_names = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source, package / name, ignore=ignore_names)
     for name in on_cluster.PROJECT_FILES:
         path = params if name == "params.yaml" else Path(name)
         if path.exists():
@@ -180,8 +180,8 @@ def pack(package: Path, variables: dict[str, str], *, params: Path, state: bool 
     if state and Path(on_cluster.LOCK).exists():
         files = {on_cluster.LOCK: Path(on_cluster.LOCK)} | results.files_to_send()
         for name, path in files.items():
-            (package / on_cluster.STATE / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, package / on_cluster.STATE / name)
+            (package / on_cluster.STATE_FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, package / on_cluster.STATE_FOLDER / name)
 
 
 def connect(address: str | None) -> Any:
@@ -194,7 +194,7 @@ def connect(address: str | None) -> Any:
         raise ElmoError("--address is missing; pass the Jobs API, such as http://HEAD:8265")
     if not re.match("https?://", address):
         raise ElmoError(
-            f"{without_credentials(address)}: is not the address of a Jobs API; pass one such as "
+            f"{hide_credentials(address)}: is not the address of a Jobs API; pass one such as "
             "--address http://HEAD:8265"
         )
     os.environ["RAY_API_SERVER_ADDRESS"] = address  # or RAY_ADDRESS would be preferred to it
@@ -223,7 +223,7 @@ def catch_ray_errors(address: str, *, advice: str = "; check --address") -> Iter
     """
     from ray.exceptions import AuthenticationError
 
-    api = without_credentials(address)
+    api = hide_credentials(address)
     try:
         yield
     except AuthenticationError:
@@ -242,7 +242,7 @@ def catch_ray_errors(address: str, *, advice: str = "; check --address") -> Iter
 def list_commands(client: Any, job: str) -> list[str]:
     """Return Ray's own commands for a job, ready to paste: its log, its end, the list of jobs."""
     ray = "RAY_AUTH_MODE=token ray" if os.environ.get("RAY_AUTH_MODE") == "token" else "ray"
-    address = f"--address {without_credentials(client.get_address())}"
+    address = f"--address {hide_credentials(client.get_address())}"
     return [
         f"{ray} job logs --follow {job} {address}",
         f"{ray} job stop {job} {address}  # training saves a checkpoint first",

@@ -21,7 +21,7 @@ _OUTPUT = re.compile(r"(.+/[0-9a-f]{16})\.json")
 _MAX_LOCK_BYTES = 16_000_000  # bytes of a dvc.lock
 
 
-class Unused(NamedTuple):
+class UnusedFiles(NamedTuple):
     """The unused outputs at the URL by name, each with its files' paths below the URL, its record
     first; and how many folders of `dvc.lock` files DVC's cache lacks: what these name is not known.
     """
@@ -30,7 +30,7 @@ class Unused(NamedTuple):
     unknown_count: int
 
 
-def find_unused(url: str) -> Unused:
+def find_unused(url: str) -> UnusedFiles:
     """Return the outputs at the `storage` URL that nothing names; nothing is deleted.
 
     Outputs are named by the pointers and `dvc.lock` of this project in all worktrees of its
@@ -38,9 +38,9 @@ def find_unused(url: str) -> Unused:
     URL, and by work in progress. Raises `ElmoError` where one of these can't be read.
     """
     tree = Location(url).tree()
-    outputs = dict(_outputs(url, tree))
+    outputs = dict(_list_outputs(url, tree))
     locks, names = _read_git_locks(), set()
-    projects = list(_projects())
+    projects = list(_list_projects())
     for project in projects:
         names |= {pointer.folder for pointer in storage.find_pointers(project).values()}
         if (project / LOCK).exists():
@@ -53,7 +53,7 @@ def find_unused(url: str) -> Unused:
     entries = [entry for lock in locks for entry in results.parse_lock(lock).values()]
     outs = {str(out.get("md5", "")) for entry in entries for out in results.list_outs(entry)}
     digests = {digest for digest in outs if digest.endswith(".dir")}
-    pointer_names = [_pointed_to(digest, projects) for digest in digests]
+    pointer_names = [_read_pointer(digest, projects) for digest in digests]
     names |= {name for name in pointer_names if name}
     record_file = re.compile(rf"{storage.UNFINISHED}/[^/]+/{storage.UNFINISHED_RECORDS}/(.+)\.json")
     in_progress = {
@@ -67,10 +67,10 @@ def find_unused(url: str) -> Unused:
         if name not in names and (place, output.folder) not in in_progress:
             files = [f"{place}/{output.folder}/{file}" for file in output.sizes]
             unused[name] = [f"{name}.json", *(file for file in files if file in tree)]
-    return Unused(unused, pointer_names.count(None))
+    return UnusedFiles(unused, pointer_names.count(None))
 
 
-def remove(url: str, unused: Unused) -> None:
+def remove(url: str, unused: UnusedFiles) -> None:
     """Delete the unused outputs at the URL: their records, then the files that these name. No link
     is followed.
 
@@ -81,16 +81,16 @@ def remove(url: str, unused: Unused) -> None:
             f"{unused.unknown_count} outputs of commits are not in DVC's cache, so their files are "
             "unknown; run: dvc fetch --all-commits"
         )
-    if _git("rev-parse", "--is-shallow-repository").strip() == b"true":
+    if _run_git("rev-parse", "--is-shallow-repository").strip() == b"true":
         raise ElmoError("this clone has no earlier commits; run: git fetch --unshallow --all")
-    if b"promisor" in _git("config", "--list", "--name-only"):
+    if b"promisor" in _run_git("config", "--list", "--name-only"):
         raise ElmoError("this clone is partial; run this command in a full clone")
     location = Location(url)
     location.delete_all(files[0] for files in unused.outputs.values())
     location.delete_all(file for files in unused.outputs.values() for file in files[1:])
 
 
-def _outputs(url: str, tree: dict[str, int]) -> Iterator[tuple[str, storage.Output]]:
+def _list_outputs(url: str, tree: dict[str, int]) -> Iterator[tuple[str, storage.Output]]:
     """Yield the outputs at the URL: those whose record has the mark of one."""
     prefixes = (f"{JOBS}/", f"{storage.UNFINISHED}/")
     names = [m[1] for n in tree if (m := _OUTPUT.fullmatch(n)) and not n.startswith(prefixes)]
@@ -106,11 +106,11 @@ def _outputs(url: str, tree: dict[str, int]) -> Iterator[tuple[str, storage.Outp
             yield name, output
 
 
-def _projects() -> Iterator[Path]:
+def _list_projects() -> Iterator[Path]:
     """Yield this project's folder in each worktree of the repository and in DVC's experiments."""
-    subfolder = _git("rev-parse", "--show-prefix").decode().strip()
+    subfolder = _run_git("rev-parse", "--show-prefix").decode().strip()
     yield Path()
-    for line in _git("worktree", "list", "--porcelain").decode().splitlines():
+    for line in _run_git("worktree", "list", "--porcelain").decode().splitlines():
         folder = Path(line.removeprefix("worktree "), subfolder)
         if line.startswith("worktree ") and folder.is_dir():
             yield folder
@@ -120,10 +120,10 @@ def _projects() -> Iterator[Path]:
 
 def _read_git_locks() -> set[bytes]:
     """Return the content of each `dvc.lock` among git's objects, reachable or not."""
-    listing = _git("cat-file", "--batch-all-objects", "--batch-check", "--unordered")
+    listing = _run_git("cat-file", "--batch-all-objects", "--batch-check", "--unordered")
     rows = [line.split() for line in listing.decode().splitlines()]
     blobs = [name for name, kind, size in rows if kind == "blob" and int(size) < _MAX_LOCK_BYTES]
-    contents = _git("cat-file", "--batch", data="\n".join(blobs).encode())
+    contents = _run_git("cat-file", "--batch", data="\n".join(blobs).encode())
     locks, start = set(), 0
     for _ in blobs:
         end = contents.index(b"\n", start)
@@ -134,7 +134,7 @@ def _read_git_locks() -> set[bytes]:
     return locks
 
 
-def _pointed_to(digest: str, projects: Iterable[Path]) -> str | None:
+def _read_pointer(digest: str, projects: Iterable[Path]) -> str | None:
     """Return what a folder of DVC's caches points to: empty where it is no pointer, None where
     neither this project's cache nor those of the others have it."""
     for project in (None, *projects):
@@ -148,7 +148,7 @@ def _pointed_to(digest: str, projects: Iterable[Path]) -> str | None:
     return None
 
 
-def _git(*command: str, data: bytes = b"") -> bytes:
+def _run_git(*command: str, data: bytes = b"") -> bytes:
     process = subprocess.run(["git", *command], input=data, capture_output=True)
     if process.returncode:
         reason = " ".join(process.stderr.decode(errors="replace").split())[-300:]

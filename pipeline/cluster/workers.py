@@ -28,7 +28,7 @@ from .. import PACKAGE
 from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say, show_activity
 from . import free_cores, pool
-from .in_process import results_here
+from .in_process import run_here
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -130,9 +130,9 @@ def call_on_gpu(
     variables = {name: value for name, value in os.environ.items() if name.startswith(names)}
     with session() as ray:
         worker_cluster = replace(cluster, workers=1, gpu=True)
-        wait_log = free_cores.WaitReport(label, cluster)
+        wait_report = free_cores.WaitReport(label, cluster)
         with free_cores.hold_cores(
-            ray, worker_cluster, wait_log, is_own=not has_cluster()
+            ray, worker_cluster, wait_report, is_own=not has_cluster()
         ) as group:
             strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
             options = {"num_cpus": cluster.cpus, "num_gpus": 1, "scheduling_strategy": strategy}
@@ -175,12 +175,12 @@ def map_actors(
         return
     with Progress(label, len(work), unit=unit) as progress:
         if _should_begin_here(work, cluster):
-            yield from results_here(
+            yield from run_here(
                 make_actor(*arguments),
                 work,
                 progress,
                 threads=1 if cluster.actors == 1 else min(threads, len(work)),
-                hand_over=cluster.actors == 0,
+                may_end=cluster.actors == 0,
             )
         if not work:
             return
@@ -248,8 +248,8 @@ def fit(
     checkpoints, restarts_left = (folder / "checkpoints").folders(), cluster.restarts
     while True:
         with session() as ray:
-            wait_log = free_cores.WaitReport(label, cluster)
-            with free_cores.hold_cores(ray, cluster, wait_log, is_own=not has_cluster()):
+            wait_report = free_cores.WaitReport(label, cluster)
+            with free_cores.hold_cores(ray, cluster, wait_report, is_own=not has_cluster()):
                 pass  # Ray Train asks for its own; meanwhile, other work may take them
             try:
                 return _call_stoppable(train, stop)

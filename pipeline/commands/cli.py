@@ -12,7 +12,7 @@ import click
 from elmo.errors import ElmoError, suggest_name
 from elmo.io.memory import keep_freed_memory
 
-from .. import IN_RUN
+from .. import RUN_ENV
 from ..stages import STAGES, load_stage
 from . import (
     convert,
@@ -123,15 +123,15 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # as nohup does
                 signal.signal(number, _interrupt)
-        _name_home()
+        _set_home()
         with commands.make_context(name, sys.argv[1:]) as context:
             commands.invoke(context)
         sys.stdout.flush()
         if signal.getsignal(signal.SIGALRM) == _interrupt:  # it is about to
             signal.setitimer(signal.ITIMER_REAL, 0)
             raise KeyboardInterrupt
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
+    except click.exceptions.Exit as exit_:
+        sys.exit(exit_.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         sys.exit(error.format_message())
     except click.ClickException as error:
@@ -140,12 +140,12 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         full_stop = "" if message.endswith((".", "?", "?)")) else "."
         sys.exit(f"error: {message}{full_stop} See {command} --help")
     except KeyboardInterrupt:
-        sys.exit(1 if IN_RUN in os.environ else "error: interrupted; run the same command again")
+        sys.exit(1 if RUN_ENV in os.environ else "error: interrupted; run the same command again")
     except Exception as error:
         _exit_with_message(error)
 
 
-def _name_home() -> None:
+def _set_home() -> None:
     """Set a home and a user name for libraries, if this user has no entry in passwd."""
     if os.path.expanduser("~") == "~":
         from elmo.io.location import temporary_folder
@@ -175,9 +175,9 @@ def _exit_with_message(error: Exception) -> None:
 def _printable_line(message: str) -> str:
     """Return a message on one line, without logins."""
     from ..terminal.failures import escape_control_characters
-    from ..terminal.urls import without_credentials
+    from ..terminal.urls import hide_credentials
 
-    return escape_control_characters(without_credentials(message))
+    return escape_control_characters(hide_credentials(message))
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:

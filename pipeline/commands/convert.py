@@ -61,7 +61,7 @@ def import_(
     from elmo.model.config import CONFIG
 
     if not overwrite:
-        check_folder_absent(model, mark=CONFIG)
+        check_folder_absent(model, marker=CONFIG)
     digest = import_2018(
         options,
         weights,
@@ -129,7 +129,7 @@ def package(
     from elmo.model.pretrained import PROJECT_FILE, write_package
 
     if not overwrite:
-        check_folder_absent(out, mark=PROJECT_FILE)
+        check_folder_absent(out, marker=PROJECT_FILE)
     try:
         text = about.read().decode("utf-8") if about else ""
     except UnicodeDecodeError:

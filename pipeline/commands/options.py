@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def _check_name(value: str, *, urls: bool) -> None:
     """Refuse a name that stands for no file: an empty one, one that is not UTF-8, which no manifest
     could hold, and what was to be a URL but is none, or is none that a path can be."""
-    from ..terminal.urls import without_credentials
+    from ..terminal.urls import hide_credentials
 
-    name = without_credentials(value)
+    name = hide_credentials(value)
     if not value.strip():
         raise ElmoError(f"{value!r}: the name is empty; pass a file or folder")
     if not value.isascii() and value != value.encode("utf-8", "ignore").decode("utf-8"):

@@ -50,7 +50,7 @@ def _run_and_record(
     from ..cluster import storage
     from ..cluster.job import POINTER_FILE
     from ..settings import params as settings
-    from ..terminal.urls import without_credentials
+    from ..terminal.urls import hide_credentials
 
     _check_overlap(stage, values, (metrics, numbers))
     for file in (metrics, numbers):
@@ -61,10 +61,8 @@ def _run_and_record(
         values["cluster"] = cluster
     url = (storage.storage_url() if cluster is None else cluster.storage).rstrip("/")
     if url and not stage.inputs:
-        for lost_folder in storage.delete_lost_pointers(url):
-            print_done(
-                f"  {lost_folder}: is missing at {without_credentials(url)} and is made again"
-            )
+        for folder in storage.delete_lost_pointers(url):
+            print_done(f"  {folder}: is missing at {hide_credentials(url)} and is made again")
     folders = {item.name for item in (*stage.inputs, *stage.outputs) if item.kind == "folder"}
     for item in stage.inputs:
         if item.kind == "folder" and values[item.name] is not None:
@@ -82,11 +80,11 @@ def _run_and_record(
     project_output = values[output_name]
     if output_name in folders:
         inputs = {item.name: str(values[item.name]) for item in stage.inputs}
-        depends = digest(
+        stage_digest = digest(
             [stage.name, stage.version, repr(getattr(params, stage.name, None)), inputs]
         )
         values[output_name] = storage.begin_output(
-            project_output, url, depends=depends, resumes=stage.resumes_in_output
+            project_output, url, depends=stage_digest, resumes=stage.resumes_in_output
         )
     if (
         stage.reuses_output
@@ -122,7 +120,7 @@ def _check_overlap(stage: "Stage", values: dict[str, Any], files: Iterable[Path 
 
     Files of numbers may go beside what was read.
     """
-    inputs, outputs = _paths(stage.inputs, values), _paths(stage.outputs, values)
+    inputs, outputs = _list_paths(stage.inputs, values), _list_paths(stage.outputs, values)
     pairs = [(output, path, "which is read") for output in outputs for path in inputs]
     pairs += [
         (output, other_output, "another output")
@@ -132,7 +130,7 @@ def _check_overlap(stage: "Stage", values: dict[str, Any], files: Iterable[Path 
         a, b = _real_path(output), _real_path(path)
         if a.startswith(b) or b.startswith(a):
             raise ElmoError(f"{output}: overlaps {path}, {role}; choose another")
-    for work in _paths(filter(None, [stage.work]), values):
+    for work in _list_paths(filter(None, [stage.work]), values):
         check_outside(work, [*inputs, *outputs])
 
 
@@ -146,7 +144,7 @@ def check_outside(work: Any, folders: Iterable[Any]) -> None:
             raise ElmoError(f"--work {work}: must be outside {folder}; choose another folder")
 
 
-def _paths(arguments: Iterable["Argument"], values: dict[str, Any]) -> list[Any]:
+def _list_paths(arguments: Iterable["Argument"], values: dict[str, Any]) -> list[Any]:
     """Return the files and folders among the arguments, unchanged."""
     paths = [values[item.name] for item in arguments if item.kind != "word"]
     return [item for item in paths if item is not None]
@@ -159,5 +157,5 @@ def _real_path(path: Any) -> str:
 
 
 def _format_duration(seconds: float) -> str:
-    minutes, left_seconds = divmod(round(seconds), 60)
-    return f"{minutes} min {left_seconds} s" if minutes else f"{seconds:.1f} s"
+    minutes, seconds_left = divmod(round(seconds), 60)
+    return f"{minutes} min {seconds_left} s" if minutes else f"{seconds:.1f} s"

@@ -71,9 +71,9 @@ def neighbors(
     names = select_compared_layers(features, layer_id)
     random = random_cosine(features, layer_id)
     if as_json:
-        common = {"layers": names, "random_cosine": random if random == random else None}
+        shared_fields = {"layers": names, "random_cosine": random if random == random else None}
         for hit in hits:
-            click.echo(json.dumps(asdict(hit) | common, ensure_ascii=False))
+            click.echo(json.dumps(asdict(hit) | shared_fields, ensure_ascii=False))
         return
     click.echo("cosine  document  sentence")
     for hit in hits:

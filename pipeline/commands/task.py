@@ -128,7 +128,7 @@ def train(
         raise ElmoError("--without-elmo reads no vectors; leave out --without-elmo or --store")
     check_outside(work, filter(None, (out, model, train, dev, store)))
     if not overwrite:
-        check_folder_absent(out, mark=TASK_FILE)
+        check_folder_absent(out, marker=TASK_FILE)
     from elmo.tasks.comparison import mean_over_seeds
     from elmo.tasks.example_files import read_examples
     from elmo.tasks.task import check_same_tags, train_task
@@ -236,7 +236,7 @@ def evaluate(
     )
     if (example_set.scheme == "plain") == (record.scheme == "plain"):  # else it is refused
         task_training.warn_unknown_labels(
-            record.kind, example_set, path=data, known_labels=record.labels
+            record.kind, example_set, path=data, seen_labels=record.labels
         )
     tallies, scores_by_label = evaluate_seeds(folder, example_set, device=device)
     scores = [tally.scores() for tally in tallies]

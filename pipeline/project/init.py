@@ -64,7 +64,7 @@ def create_project(
     if model is not None and not domain:
         raise ElmoError("--from needs a text to fine-tune on; pass it with --domain")
     own_model = None if model is None else _named_model(folder, model)
-    settings = _settings(
+    settings = _make_params(
         [_path_in_project(folder, name) for name in text],
         [_path_in_project(folder, name) for name in domain or text],
         column=column,
@@ -151,7 +151,7 @@ def _path_in_project(folder: Path, name: str) -> str:
     return str(absolute.relative_to(home) if absolute.is_relative_to(home) else absolute)
 
 
-def _settings(
+def _make_params(
     general: list[str],
     domain: list[str],
     *,
@@ -209,7 +209,7 @@ def _start_git_and_dvc(folder: Path) -> str:
         raise ElmoError(f"{folder / '.dvc'}: not a DVC folder (config is missing); delete it")
     has_git = shutil.which("git") is not None
     if has_git:
-        git = _call(folder, "git", "rev-parse", "--is-inside-work-tree")
+        git = _run_command(folder, "git", "rev-parse", "--is-inside-work-tree")
         if git.stdout.strip() == "false":
             raise ElmoError(f"{folder}: is inside git's own files; choose a folder outside them")
         if git.returncode:
@@ -230,30 +230,30 @@ def _start_git_and_dvc(folder: Path) -> str:
 def _commit(folder: Path, files: Iterable[str]) -> str:
     """Commit the project's files, from which DVC's experiments start; return git's error, if
     any."""
-    own_files = [*files, ".dvc/config", ".dvc/.gitignore", ".dvcignore"]
+    new_files = [*files, ".dvc/config", ".dvc/.gitignore", ".dvcignore"]
     options = ["-c", "commit.gpgsign=false"]
-    if _call(folder, "git", "config", "user.email").returncode:
+    if _run_command(folder, "git", "config", "user.email").returncode:
         options += ["-c", "user.name=elmo init", "-c", "user.email=elmo@localhost"]
-    paths = [name for name in own_files if (folder / name).exists()]
+    paths = [name for name in new_files if (folder / name).exists()]
     for command in (
         ["add", "--", *paths],
         ["commit", "-q", "--no-verify", "-m", "Start a project"],
     ):
-        process = _call(folder, "git", *options, *command)
+        process = _run_command(folder, "git", *options, *command)
         if process.returncode:
             return f"; not committed ({' '.join(process.stderr.split())[:200]})"
     return ""
 
 
 def _run(folder: Path, *command: str) -> None:
-    process = _call(folder, *command)
+    process = _run_command(folder, *command)
     if process.returncode:
         reason = " ".join(process.stderr.split())[:300] or f"exit code {process.returncode}"
         action = " ".join(command[1:]).removeprefix("-m ")
         raise ElmoError(f"{folder}: {action} failed ({reason}); nothing else was written")
 
 
-def _call(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+def _run_command(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
     variables = {"DVC_NO_ANALYTICS": "1", "LC_ALL": "C"}
     return subprocess.run(
         command, cwd=folder, env=os.environ | variables, capture_output=True, text=True

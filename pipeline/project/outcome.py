@@ -24,7 +24,7 @@ def outcome_lines() -> list[str]:
     model = params.load(Path("params.yaml")).pretrain.model if "pretrain" in lock else ""
     products: list[str] = []
     scores: list[str] = []
-    for stage, key, outs in _own_stages(project, lock):
+    for stage, key, outs in _list_own_stages(project, lock):
         product = stage.product.format(out=outs[0]) if stage.product and outs else ""
         if product and Path(product.split(" ", 1)[1]).exists():
             products.append(product)
@@ -48,7 +48,7 @@ def _read_stages(name: str) -> dict[str, Any]:
     return (yaml.safe_load(Path(name).read_text(encoding="utf-8")) or {}).get("stages") or {}
 
 
-def _own_stages(
+def _list_own_stages(
     project: Mapping[str, Any], lock: Mapping[str, Any]
 ) -> "Iterator[tuple[Stage, str, list[str]]]":
     """Yield our stages that have run, each with its key in a `foreach` and the paths of its outs.
@@ -59,12 +59,12 @@ def _own_stages(
         for key in (item.partition("@")[2] for item in lock if item.partition("@")[0] == name):
             if name in STAGES:
                 entry = entry.get("do", entry)
-                outs = sorted(map(_path, entry.get("outs", ())), key=str(entry["cmd"]).find)
+                outs = sorted(map(_path_of_out, entry.get("outs", ())), key=str(entry["cmd"]).find)
                 paths = [item.replace("${key}", key).replace("${item}", key) for item in outs]
                 yield load_stage(name), key, paths
 
 
-def _path(out: str | Mapping[str, Any]) -> str:
+def _path_of_out(out: str | Mapping[str, Any]) -> str:
     """Return the path of an out, which may be written with options."""
     return out if isinstance(out, str) else next(iter(out))
 

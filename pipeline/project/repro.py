@@ -14,7 +14,7 @@ import psutil
 
 from elmo.errors import NotFound
 
-from .. import IN_RUN
+from .. import RUN_ENV
 from ..tracking.client import configured_uri
 from .outcome import outcome_lines
 
@@ -58,7 +58,7 @@ def _run(command: Sequence[str]) -> int:
     process: subprocess.Popen[bytes] | None = None
     is_stopped = False
 
-    def pass_on(number: int = 0, frame: FrameType | None = None) -> None:
+    def forward_signal(number: int = 0, frame: FrameType | None = None) -> None:
         nonlocal is_stopped
         is_stopped = True
         if process is not None:
@@ -66,16 +66,16 @@ def _run(command: Sequence[str]) -> int:
                 os.killpg(process.pid, signal.SIGINT)
 
     signals = [sig for sig in _STOP_SIGNALS if signal.getsignal(sig) != signal.SIG_IGN]
-    handlers = {sig: signal.signal(sig, pass_on) for sig in signals}
+    handlers = {sig: signal.signal(sig, forward_signal) for sig in signals}
     try:
         process = subprocess.Popen(
             command,
-            env=os.environ | {IN_RUN: "1"},
+            env=os.environ | {RUN_ENV: "1"},
             process_group=0,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
         )
         if is_stopped:
-            pass_on()
+            forward_signal()
         code = process.wait()
         while is_stopped and _is_alive(process.pid):  # a shell may die before its stage
             time.sleep(0.1)

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from elmo.tasks.metrics import score_order
 
 from ..settings.params import ReportSettings
-from .phrases import ARMS, SIMPLE, interval_text, unknown_words_remark, versus_unigram
+from .phrases import ARMS, SIMPLE_BASELINES, interval_text, unknown_words_remark, versus_unigram
 from .results import Results
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def render(
     `pictures` has a file NAME.png for each task.
     """
     environment = load_templates(data_url, score_names, unknown_words_remark, versus_unigram)
-    environment.globals |= {"arms": ARMS | SIMPLE, "interval_text": interval_text}
+    environment.globals |= {"arms": ARMS | SIMPLE_BASELINES, "interval_text": interval_text}
     page = environment.get_template("page.html").render(
         title=params.title,
         results=results,
@@ -64,7 +64,7 @@ def data_url(file: Path) -> str:
 
 def score_names(figures: Mapping[str, Any]) -> list[str]:
     """Return the names of a task's scores, the main one first."""
-    scores = next(figures[arm] for arm in ARMS | SIMPLE if arm in figures)
+    scores = next(figures[arm] for arm in ARMS | SIMPLE_BASELINES if arm in figures)
     return sorted((name for name in scores if not name.endswith("_sd")), key=score_order)
 
 

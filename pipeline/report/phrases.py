@@ -6,7 +6,7 @@ from typing import Any
 
 NOTABLE_UNKNOWN_SHARE = 0.05  # share of unknown tokens from which a perplexity is shown with it
 ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
-SIMPLE = {
+SIMPLE_BASELINES = {
     "majority": "by the most frequent label",
     "features": "by ordinary features",
     "static": "by layer 0",

@@ -21,8 +21,8 @@ def draw_curves(results: Results, path: Path) -> None:
     axes = list(panels.flat)
     for axis, (stage, curves) in zip(axes, curves_by_stage.items(), strict=True):
         train, heldout = curves["train"], curves["heldout"]
-        axis.plot(_thousands(train), train["perplexity"], color=PALE, label="training")
-        heldout_tokens = _thousands(heldout)
+        axis.plot(_in_thousands(train), train["perplexity"], color=PALE, label="training")
+        heldout_tokens = _in_thousands(heldout)
         axis.plot(heldout_tokens, heldout["average"], "o-", color=BLUE, ms=4, label="held-out")
         if (level := unigram[stage]) is not None:
             axis.axhline(level, color=GREY, ls="--", lw=1.2, label="unigram model, held-out")
@@ -55,12 +55,12 @@ def _find_unigram_perplexities(results: Results) -> dict[str, float | None]:
     if not results.started_from:
         unigram["pretraining on general text"] = results.figures["pretrain"]["unigram_perplexity"]
     if results.is_tuned:
-        final = results.scores["after"]
-        unigram["fine-tuning on domain text"] = final["domain"]["unigram"]
+        final_scores = results.scores["after"]
+        unigram["fine-tuning on domain text"] = final_scores["domain"]["unigram"]
     return unigram
 
 
-def _thousands(curve: Curve) -> npt.NDArray[np.float64]:
+def _in_thousands(curve: Curve) -> npt.NDArray[np.float64]:
     return np.asarray(curve["tokens"], np.float64) / 1000
 
 

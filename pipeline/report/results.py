@@ -91,7 +91,7 @@ def read_results(
         network=read_json(model / "config.json")["model"],
         registered=registration,
         started_from="" if is_trained else model_name or "a pretrained model",
-        curves=_curves(curves, training["perplexity"], is_trained, is_finetuned),
+        curves=_choose_curves(curves, training["perplexity"], is_trained, is_finetuned),
         store=feature_store,
     )
 
@@ -107,7 +107,7 @@ def _read_registration(path: Path, store: "FeatureStore") -> JsonObject:
     return registration
 
 
-def _curves(
+def _choose_curves(
     folder: Path, scores: JsonObject, is_trained: bool, is_finetuned: bool
 ) -> dict[str, dict[str, "Curve"]]:
     """The curves of the stages that trained; the held-out one of fine-tuning begins before the

@@ -15,7 +15,7 @@ from msgspec import Meta
 from elmo.errors import BadSettings
 from elmo.settings import check_fields, field_types
 
-from ..terminal.urls import without_credentials
+from ..terminal.urls import hide_credentials
 from . import strict_yaml
 
 Minutes = Annotated[float, Meta(gt=0, le=100_000)]
@@ -69,11 +69,11 @@ def load(path: Path) -> tuple[Cluster, str]:
     Environment variables override the file at `path`, which may be missing.
     """
     path = _in_project(path)
-    from_file = strict_yaml.read_settings(path, Cluster) if os.path.lexists(path) else Cluster()
+    settings = strict_yaml.read_settings(path, Cluster) if os.path.lexists(path) else Cluster()
     values: dict[str, Any] = {}
     changes = []
     for field in fields(Cluster):
-        name, value, source = field.name, getattr(from_file, field.name), str(path)
+        name, value, source = field.name, getattr(settings, field.name), str(path)
         variable = f"ELMO_{name.upper()}"
         if text := os.environ.get(variable):
             if name == "gpu":
@@ -83,7 +83,7 @@ def load(path: Path) -> tuple[Cluster, str]:
             source = variable
         values[name] = value
         if value != field.default:
-            changes.append(f"{name} {without_credentials(str(value))} ({source})")
+            changes.append(f"{name} {hide_credentials(str(value))} ({source})")
     cluster = Cluster(**values)
     if not changes:
         return cluster, "cluster: the defaults"

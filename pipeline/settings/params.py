@@ -277,4 +277,4 @@ class Params:
 
 def load(path: Path) -> Params:
     """Read params.yaml; raise `ElmoError` naming the file, line and key of what is wrong."""
-    return strict_yaml.read_settings(path, Params, complete=True)
+    return strict_yaml.read_settings(path, Params, is_complete=True)

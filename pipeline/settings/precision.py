@@ -39,9 +39,9 @@ def choose_precision(choice: PrecisionChoice, *, setting: str, device: str, say:
     speeds = machine_speed.measure_matrix_speeds(torch.device(device))
     precision = machine_speed.choose_faster_precision(speeds)
     factor = speeds.speedup("bfloat16", "float32")
-    speedup = f"{factor:.0f}" if factor >= 10 else f"{factor:.2g}"
+    speedup_text = f"{factor:.0f}" if factor >= 10 else f"{factor:.2g}"
     say(
-        f"{setting}: auto is {precision}: on this machine, matrix products are {speedup} × as "
+        f"{setting}: auto is {precision}: on this machine, matrix products are {speedup_text} × as "
         "fast in bfloat16 as in float32"
     )
     return precision

@@ -47,7 +47,7 @@ def overlay_text(params_file: Path, source: Path) -> str:
             raise BadSettings(f"{path}: must hold sections of settings")
 
     def edit(values: Any) -> None:
-        overlay = _yaml().load(source.read_text(encoding="utf-8-sig"))
+        overlay = _make_yaml().load(source.read_text(encoding="utf-8-sig"))
         _merge(values, overlay, "", params_file, source)
 
     return edit_text(params_file, edit)
@@ -59,7 +59,7 @@ def edit_text(file: Path, edit: Any) -> str:
     `edit` gets them as nested dictionaries, and changes these in place. Comments are kept; the file
     itself is not written.
     """
-    yaml, out = _yaml(), io.StringIO()
+    yaml, out = _make_yaml(), io.StringIO()
     values = yaml.load(file.read_text(encoding="utf-8-sig"))
     edit(values)
     yaml.dump(values, out)
@@ -72,10 +72,10 @@ def quoted_value(value: object) -> Any:
     Three characters are escaped in them, which end a line in YAML.
     """
     text = json.dumps(value, ensure_ascii=False)
-    return _yaml().load(text.translate({0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"}))
+    return _make_yaml().load(text.translate({0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"}))
 
 
-def _yaml() -> Any:
+def _make_yaml() -> Any:
     """Return a YAML reader and writer that keeps comments and layout."""
     from ruamel.yaml import YAML
 

@@ -17,12 +17,12 @@ Settings = TypeVar("Settings")
 Keys = tuple[str | int, ...]  # the way to a value from the root of a file
 
 
-def read_settings(path: Path, kind: type[Settings], *, complete: bool = False) -> Settings:
+def read_settings(path: Path, kind: type[Settings], *, is_complete: bool = False) -> Settings:
     """Read a YAML file as the dataclass `kind`; an `ElmoError` names file, line and key.
 
-    A missing key takes its field's default, unless the file must be `complete`.
+    A missing key takes its field's default, unless the file must be complete (`is_complete`).
     """
-    reader = _Reader(path, complete)
+    reader = _Reader(path, is_complete)
     settings: Settings = reader.build(reader.root, kind, ())
     return settings
 
@@ -74,8 +74,8 @@ def check_scalar(name: str, value: Any, kind: Any) -> Any:
 class _Reader:
     """Turns the values of one file into settings."""
 
-    def __init__(self, path: Path, complete: bool) -> None:
-        self.path, self.is_complete = path, complete
+    def __init__(self, path: Path, is_complete: bool) -> None:
+        self.path, self.is_complete = path, is_complete
         self.root = parse_file(path)
 
     def build(self, value: Any, kind: Any, keys: Keys) -> Any:

@@ -26,7 +26,7 @@ from elmo.model.config import read_config
 
 from ..settings.params import CorpusSettings, Params
 from ..terminal.progress import human_size
-from ..terminal.urls import with_login, without_credentials
+from ..terminal.urls import hide_credentials, with_login
 from ..text.docstrings import folder_docstrings, package_docstrings, plain_paragraphs
 from ..text.input_files import InputFile, find_inputs
 from ..text.text_blocks import check_texts
@@ -105,11 +105,11 @@ def _run_command(
         write_json(packages, {name: _find_versions(name) for name in names})
     if versions is not None:
         check_record(versions, dict[str, int | str])
-        by_stage: dict[str, int | str] = {name: load_stage(name).version for name in STAGES}
+        version_by_stage: dict[str, int | str] = {name: load_stage(name).version for name in STAGES}
         if params.pretrain.model:
             digest = read_config(params.pretrain.model).digest
-            by_stage["pretrain"] = f"{by_stage['pretrain']}, model {digest}"
-        write_json(versions, by_stage)
+            version_by_stage["pretrain"] = f"{version_by_stage['pretrain']}, model {digest}"
+        write_json(versions, version_by_stage)
     return figures
 
 
@@ -175,7 +175,7 @@ def summary(figures: dict[str, float], out: Location) -> str:
 def read_corpus_manifest(folder: Location) -> CorpusManifest:
     """Read the manifest of a corpus folder; raise `ElmoError` if a name in it leaves the folder."""
     path, header = folder.name("manifest.json"), folder.read_record("manifest.json", Header)
-    header.check_version(path, "schema", SCHEMA_VERSION, remake="run the corpus stage")
+    header.check_version(path, "schema", SCHEMA_VERSION, remedy="run the corpus stage")
     manifest = folder.read_record("manifest.json", CorpusManifest)
     for name, text in manifest.texts.items():
         for file in text.inputs:
@@ -188,8 +188,8 @@ def read_corpus_manifest(folder: Location) -> CorpusManifest:
 def describe_files(folder: Location, text: TextName) -> str:
     """Return the names of a text's first four files and the number of others, for the terminal."""
     names = [source.name for source in read_corpus_manifest(folder).texts[text].inputs]
-    count_remark = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + count_remark
+    rest_text = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + rest_text
 
 
 def _find_versions(package: str) -> list[str]:
@@ -285,6 +285,6 @@ def _list_user_files(
     """Return the manifest's entry of the user's files: names and digests; nothing is copied."""
     inputs = find_inputs(patterns)
     check_texts(inputs, column, keep=keep)
-    files = tuple(TextFile(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)
+    files = tuple(TextFile(i.name, i.bytes, i.sha256, hide_credentials(i.url)) for i in inputs)
     counts = {"files": len(inputs), "bytes": sum(i.bytes for i in inputs)}
     return CorpusText(column, files, counts, {}, keep=keep or UNSET)

@@ -119,10 +119,10 @@ def _check_room(out: Location, layout: "Layout", *, tokens: int, reusable_bytes:
     if home is None or size < LARGE_STORE_BYTES:
         return
     existing_folder = next(path for path in (home, *home.parents) if path.is_dir())
-    free, human = shutil.disk_usage(existing_folder).free, progress.human_size
-    if (size if layout.codec == "none" else size // 2) - reusable_bytes > free:
+    free_bytes, human = shutil.disk_usage(existing_folder).free, progress.human_size
+    if (size if layout.codec == "none" else size // 2) - reusable_bytes > free_bytes:
         raise ElmoError(
-            f"{out}: {tokens:,} tokens need {human(size)}, but {human(free)} is free; set "
+            f"{out}: {tokens:,} tokens need {human(size)}, but {human(free_bytes)} is free; set "
             f'features.layers to "top" ({human(tokens * layout.vector_bytes)}), name less text in '
             "corpus.domain, or set storage in cluster.yaml to a URL"
         )

@@ -224,15 +224,15 @@ def describe_score(figures: dict[str, float], started_from: str = "") -> str:
 def _collect_figures(result: "TrainingResult") -> dict[str, float]:
     """Return the gain on the domain text, the loss on the general text, and the tokens read."""
     averages_before, averages_after = (
-        {text: float(perplexities[text]["average"] or math.nan) for text in ("domain", "general")}
-        for perplexities in (result.figures_before, result.figures_after)
+        {text: float(texts[text]["average"] or math.nan) for text in ("domain", "general")}
+        for texts in (result.figures_before, result.figures_after)
     )
-    perplexities = {
+    figures = {
         f"{text}_perplexity_{time}": averages[text]
         for text in ("domain", "general")
         for time, averages in (("before", averages_before), ("after", averages_after))
     }
-    return perplexities | {
+    return figures | {
         "domain_gain": 1 - averages_after["domain"] / averages_before["domain"],
         "general_loss": averages_after["general"] / averages_before["general"] - 1,
         "domain_tokens": result.figures_after["domain"]["tokens"] or 0,

@@ -59,7 +59,7 @@ _SETTINGS: dict[str, tuple[str, Any, Any]] = {  # as in `FILTERS`
 
 Range = tuple[int, int]  # of lines of a piece: the first, and the one after the last
 Sample = dict[str, Any]  # the file of a text, and its beginning
-Place = tuple[int, Range]  # lines of the piece with this number
+PassagePlace = tuple[int, Range]  # lines of the piece with this number
 
 
 class PieceContents(NamedTuple):
@@ -161,7 +161,7 @@ def inspect_text(
 
 def _choose_by_reason(
     contents: Sequence[PieceContents], pieces: Sequence[Piece], new_params: TokenizeSettings
-) -> dict[str, tuple[list[Int64s], list[tuple[Place, ...]]]]:
+) -> dict[str, tuple[list[Int64s], list[tuple[PassagePlace, ...]]]]:
     """Return for each reason the lines of each piece that are left out, and places of samples."""
     exact = [content.passages.exact for content in contents]
     near_documents = [content.passages.near_documents for content in contents]
@@ -218,12 +218,12 @@ def examine_piece(piece: Piece) -> PieceContents | ElmoError:
             quality.add_lines(block.text)
         if len(rows.ids):
             quality.add(rows.distinct_stretches, rows.ids, rows.counts, rows.hashes)
-            line_of = np.repeat(np.arange(len(rows.counts)), rows.counts)
+            line_by_token = np.repeat(np.arange(len(rows.counts)), rows.counts)
             for name, pattern in _FAULTS.items():
                 has_fault = pc.match_substring_regex(rows.distinct_stretches, pattern).to_numpy(
                     False
                 )
-                lines = first_line + np.unique(line_of[has_fault[rows.ids]])
+                lines = first_line + np.unique(line_by_token[has_fault[rows.ids]])
                 faults[name].append(np.stack([lines, lines + 1], 1))
             ids, first_places = np.unique(rows.ids, return_index=True)
             words.append(hash_strings(rows.distinct_stretches)[ids])
@@ -264,8 +264,8 @@ def _find_held_out_twins(passages: Sequence[PiecePassages], similarity: float) -
     keys = np.concatenate([keys[~heldout], keys[heldout]])
     count = int((~heldout).sum())
     pairs = find_near_duplicates(keys, similarity=similarity, reference_count=count)
-    in_training = int((pairs >= 0).sum()) if count else 0
-    return {"documents": int(heldout.sum()), "in_training": in_training}
+    twin_count = int((pairs >= 0).sum()) if count else 0
+    return {"documents": int(heldout.sum()), "in_training": twin_count}
 
 
 def _join_files(documents: Sequence[DocumentCounts], pieces: Sequence[Piece]) -> DocumentCounts:
@@ -280,7 +280,7 @@ def _join_files(documents: Sequence[DocumentCounts], pieces: Sequence[Piece]) ->
 
 def _sample(
     ranges: Sequence[Int64s], originals: Int64s | None = None
-) -> tuple[list[Int64s], list[tuple[Place, ...]]]:
+) -> tuple[list[Int64s], list[tuple[PassagePlace, ...]]]:
     """Return the merged ranges of each piece that are left out, and the places of samples.
 
     With `originals`, the numbers of earlier ranges that they repeat (-1: none), each sample is

@@ -25,15 +25,15 @@ from ..settings.params import LabelsSettings
 from ..text.docstrings import marked_up_paragraphs, package_docstrings
 from .stage import Argument, Stage
 
-SHORTEST, LONGEST = 5, 40  # tokens of a sentence
+MIN_TOKENS, MAX_SENTENCE_TOKENS = 5, 40  # tokens of a sentence
 MAX_CODE_TOKENS = 6  # tokens of a marked stretch
-HELD_SHARES = {"test": 0.25, "dev": 0.1}  # of the docstrings; the rest are for training
+SHARE_BY_SPLIT = {"test": 0.25, "dev": 0.1}  # of the docstrings; the rest are for training
 _MARKUP = re.compile(
     r":[\w:.+-]+:`~?(?P<role>[^`]*)`|``(?P<literal>[^`]*)``|`(?P<link>[^`<]*?)\s*<[^`>]*>`_*"
     r"|`(?P<name>[^`]*)`_?|(?<!\w)\*\*?(?P<emphasis>\w[^*]*)\*\*?(?!\w)|\s*\[[\w\s]+\]_"
 )
 _MARKER_FILES = ("manifest.json", "train.jsonl", "dev.jsonl", "test.jsonl")
-_CODE = ("role", "literal", "name")
+_CODE_GROUPS = ("role", "literal", "name")
 
 LabelledSentence = tuple[tuple[str, ...], tuple[str, ...]]  # tokens and their BIO tags
 
@@ -65,21 +65,21 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
         docstrings = package_docstrings(params.package, setting="labels.package")
         size_by_split = {"train": params.train, "dev": params.dev, "test": params.test}
     counts: Counter[str] = Counter()
-    by_split: dict[str, dict[LabelledSentence, str]] = {split: {} for split in size_by_split}
-    known_tokens: set[tuple[str, ...]] = set()
+    splits: dict[str, dict[LabelledSentence, str]] = {split: {} for split in size_by_split}
+    seen_sentences: set[tuple[str, ...]] = set()
     splitter, split_text = TextSplitter("unicode"), sentence_splitter()[0]
     for docstring in docstrings:
-        sentences = by_split[_split(docstring)]
+        sentences = splits[_choose_split(docstring)]
         for tokens, tags in label_sentences(
             docstring, counts, splitter=splitter, split_text=split_text
         ):
-            if tokens in known_tokens:
+            if tokens in seen_sentences:
                 counts["dropped_duplicate"] += 1
                 continue
-            known_tokens.add(tokens)
+            seen_sentences.add(tokens)
             sentences[tokens, tags] = hashlib.sha256(" ".join(tokens).encode()).hexdigest()
     with new_folder(Location(out), **options) as folder:
-        for split, sentences in by_split.items():
+        for split, sentences in splits.items():
             rows = sorted(sentences, key=sentences.__getitem__)[: size_by_split[split]]
             if not rows:
                 raise ElmoError(
@@ -122,9 +122,9 @@ def label_sentences(
     left out are counted in `counts` by the reason.
     """
     for paragraph in marked_up_paragraphs(docstring, Counter()):
-        plain, code = without_marks(" ".join(paragraph.split()))
+        plain_text, code = strip_marks(" ".join(paragraph.split()))
         start = 0
-        for text in split_text(plain):
+        for text in split_text(plain_text):
             stop = start + len(text)
             code_ranges = [(a - start, b - start) for a, b in code if start <= a < stop]
             start = stop
@@ -132,31 +132,31 @@ def label_sentences(
                 counts["dropped_unmarked"] += 1
                 continue
             tokens, offsets = splitter.tokens_and_offsets(text)
-            tags = _tags(offsets, code_ranges)
-            if tags is None or not SHORTEST <= len(tokens) <= LONGEST:
+            tags = _tag_code(offsets, code_ranges)
+            if tags is None or not MIN_TOKENS <= len(tokens) <= MAX_SENTENCE_TOKENS:
                 counts["dropped_length"] += 1
                 continue
             yield tokens, tags
 
 
-def without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
+def strip_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
     """Return a paragraph without its markup, and the ranges of its characters that are code."""
     parts: list[str] = []
-    code = []
+    code_ranges = []
     end = length = 0
     for match in _MARKUP.finditer(text):
         content = next((value for value in match.groups() if value is not None), "")
         plain_text = text[end : match.start()]
         parts += [plain_text, content]
         length += len(plain_text)
-        if match.lastgroup in _CODE and content:
-            code.append((length, length + len(content)))
+        if match.lastgroup in _CODE_GROUPS and content:
+            code_ranges.append((length, length + len(content)))
         length += len(content)
         end = match.end()
-    return "".join([*parts, text[end:]]), code
+    return "".join([*parts, text[end:]]), code_ranges
 
 
-def _tags(
+def _tag_code(
     offsets: tuple[tuple[int, int], ...], code: list[tuple[int, int]]
 ) -> tuple[str, ...] | None:
     """A BIO tag for each token; None where code is long, or begins or ends inside a token."""
@@ -176,11 +176,11 @@ def _tags(
     return tuple(tags)
 
 
-def _split(docstring: str) -> str:
+def _choose_split(docstring: str) -> str:
     """Return which file the sentences of a docstring go to, by its hash."""
     digest = hashlib.sha256(docstring.encode("utf-8", "replace")).digest()
     position = int.from_bytes(digest[:8], "big") / 2**64
-    for split, share in HELD_SHARES.items():
+    for split, share in SHARE_BY_SPLIT.items():
         if position < share:
             return split
         position -= share

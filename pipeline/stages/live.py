@@ -13,7 +13,7 @@ from elmo.train.perplexity import OnWindow
 
 from ..terminal.progress import Progress, log_detail, say, show_activity
 
-FILE = "live.json"  # in the run's folder
+LIVE_FILE = "live.json"  # in the run's folder
 _DISK_POLL, _URL_POLL = 0.5, 2.0  # seconds between reads of the report: on a disk, at a URL
 
 
@@ -41,7 +41,7 @@ class Reports:
         is_due = time.monotonic() - self.written_at >= _poll_seconds(self.folder)
         if self.is_first_worker and (is_due or not is_throttled):
             self.written_at = time.monotonic()
-            self.folder.write_json(FILE, {"kind": kind, **figures, "began": self.began})
+            self.folder.write_json(LIVE_FILE, {"kind": kind, **figures, "began": self.began})
 
 
 def _poll_seconds(folder: Location) -> float:
@@ -52,7 +52,7 @@ def _poll_seconds(folder: Location) -> float:
 def _read_newest(folder: Location) -> str:
     """Return the newest report as JSON; empty if there is none yet or the store does not answer."""
     try:
-        return folder.read(FILE).decode()
+        return folder.read(LIVE_FILE).decode()
     except (FileNotFoundError, ElmoError):
         return ""
 
@@ -63,7 +63,7 @@ def following_reports(
 ) -> Iterator[None]:
     """Show the training's progress on the terminal during the block, in a thread of its own, which
     calls `on_report` with each report."""
-    folder.delete(FILE)
+    folder.delete(LIVE_FILE)
     stop = threading.Event()
     arguments = (stage, folder, on_report, stop)
     thread = threading.Thread(target=follow_reports, args=arguments, daemon=True)

@@ -16,7 +16,7 @@ from elmo.io.location import Location
 from elmo.io.records import digest
 
 from ..settings.params import RegisterSettings
-from ..terminal.urls import without_credentials
+from ..terminal.urls import hide_credentials
 from ..tracking import champion, registry
 from ..tracking.client import catch_mlflow_errors, mlflow_client
 from ..tracking.origin import COMMIT_TAG
@@ -116,7 +116,7 @@ def run(
     tags = {
         "model_digest": content_digest,
         "words": model.sha256("words.txt")[:size],
-        f"store.{features.digest[:size]}": without_credentials(store.absolute().url),
+        f"store.{features.digest[:size]}": hide_credentials(store.absolute().url),
         **{
             f"heldout.{text}": heldout_digest(text_shards)[:size]
             for text, text_shards in shards.items()

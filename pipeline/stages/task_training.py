@@ -120,20 +120,20 @@ def warn_unknown_labels(
     example_set: "ExampleSet",
     *,
     path: Path,
-    known_labels: Sequence[str] = (),
+    seen_labels: Sequence[str] = (),
     train: "ExampleSet | None" = None,
 ) -> None:
     """Warn of labels of the file `path` that training has not seen and that can't be predicted.
 
     `example_set` has the file's examples, for a task of this `kind`. Pass either `train`, the
-    training examples, or `known_labels`, those of a trained task.
+    training examples, or `seen_labels`, those of a trained task.
     """
     from elmo.tasks.task import unknown_labels
 
     scheme = example_set.scheme
     if train is not None:
-        known_labels = unknown_labels(kind, (), train, scheme="plain")
-    if labels := unknown_labels(kind, known_labels, example_set, scheme=scheme):
+        seen_labels = unknown_labels(kind, (), train, scheme="plain")
+    if labels := unknown_labels(kind, seen_labels, example_set, scheme=scheme):
         names = ", ".join(labels[:8]) + (", …" if len(labels) > 8 else "")
         count = len(labels)
         say(f"{path}: {count} of its labels are not in the training file: {names}")

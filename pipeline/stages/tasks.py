@@ -21,7 +21,7 @@ from elmo.tasks.metrics import score_order
 from elmo.tasks.settings import TaskSettings
 
 from ..cluster import workers
-from ..report.phrases import ARMS, SIMPLE, interval_text
+from ..report.phrases import ARMS, SIMPLE_BASELINES, interval_text
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..settings.params import Params, ProjectTask
@@ -190,7 +190,7 @@ def summary(figures: Mapping[str, Any]) -> str:
     """Return the line that the stage prints, from the `figures` of `run`: scores and gain."""
     scores, metric = score_text(figures), _metric(figures)
     score = next(figures[arm][metric] for arm in ARMS if arm in figures)
-    if any(score <= figures[name][metric] for name in SIMPLE if name in figures):
+    if any(score <= figures[name][metric] for name in SIMPLE_BASELINES if name in figures):
         scores += "; no better than a simple baseline, so the score means little"
     test = f"{figures['examples']['test']:,} test examples"
     if "gain" not in figures:
@@ -209,7 +209,7 @@ def score_text(figures: Mapping[str, Any]) -> str:
     `figures` are those of `run`.
     """
     metric = _metric(figures)
-    rows = (ARMS | SIMPLE).items()
+    rows = (ARMS | SIMPLE_BASELINES).items()
     parts = (f"{figures[name][metric]:.3f} {words}" for name, words in rows if name in figures)
     return f"{metric} {', '.join(parts)}"
 
@@ -219,8 +219,8 @@ def _mean_curve(folder: Path) -> list[float]:
     from elmo.tasks.comparison import best_by_epoch
 
     curves = best_by_epoch(folder)
-    longest = max(map(len, curves))
-    padded = [curve + curve[-1:] * (longest - len(curve)) for curve in curves]
+    longest_curve = max(map(len, curves))
+    padded = [curve + curve[-1:] * (longest_curve - len(curve)) for curve in curves]
     return [statistics.fmean(values) for values in zip(*padded, strict=True)]
 
 

@@ -33,7 +33,7 @@ from ..cluster.job import JOB_VARIABLE
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..terminal.progress import log_detail
-from ..terminal.urls import without_credentials_in
+from ..terminal.urls import hide_credentials_in
 from ..tracking.client import check_mlflow
 from ..tracking.runs import Run, start_run
 from . import live
@@ -150,7 +150,7 @@ def train(
                 "stage": stage.name,
                 "inputs": inputs,
                 "run_id": log.run_id,
-                "params": without_credentials_in(asdict(params)),
+                "params": hide_credentials_in(asdict(params)),
             },
         )
         _log_curves(log, folder)  # what MLflow lacks of the run that is resumed
@@ -301,7 +301,7 @@ def _train_and_measure(
 def _measure_texts(
     prepared_job: PreparedJob,
     workers: WorkerGroup,
-    own_figures: dict[str, float | None] | None,
+    figures: dict[str, float | None] | None,
     reports: live.Reports,
 ) -> TextFigures:
     """Return perplexities on all held-out texts; those of the job's own text may be given."""
@@ -310,8 +310,8 @@ def _measure_texts(
         reporting_job = replace(job, on_window=reports.show_measuring(text))
         return heldout_perplexity(reporting_job, workers=workers).to_dict()
 
-    own_figures = own_figures or measure(prepared_job.text, prepared_job.job)
-    return {prepared_job.text: own_figures} | {
+    figures = figures or measure(prepared_job.text, prepared_job.job)
+    return {prepared_job.text: figures} | {
         text: measure(text, job) for text, job in prepared_job.other_jobs.items()
     }
 

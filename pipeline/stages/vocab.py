@@ -87,8 +87,8 @@ def run(
                 f"vocab.min_count {params.min_count} removes every word of {shards}; lower it"
             )
         boundaries = pa.array([SENTENCE_BEGIN, SENTENCE_END])
-        known_tokens = int(counts.sum()) + _count_known_tokens(train, boundaries)
-        special_counts = [train.sentences, train.sentences, train.tokens - known_tokens]
+        in_vocabulary_count = int(counts.sum()) + _count_known_tokens(train, boundaries)
+        special_counts = [train.sentences, train.sentences, train.tokens - in_vocabulary_count]
         lines = pa.concat_arrays([pa.array([*SPECIAL_WORDS]), words])
         characters = _choose_characters(train, params)
         with new_folder(out, required=_MARKER_FILES, pattern=_EXTRA_FILE_PATTERN) as folder:
@@ -102,7 +102,7 @@ def run(
         "words": len(words) + 3,
         "types": len(train.types),
         "tokens": train.tokens,
-        "coverage": known_tokens / train.tokens,
+        "coverage": in_vocabulary_count / train.tokens,
         "heldout_coverage": covered_tokens / heldout.tokens if heldout.tokens else 0.0,
         "long_tokens": _count_long_tokens(train, characters)
         + _count_long_tokens(heldout, characters),
@@ -164,8 +164,8 @@ def _read_counts(work: Location, name: str) -> pa.Table:
 def _sum_counts(tables: Sequence[pa.Table]) -> TypeCounts:
     """Return the sum of the counts of several shards; the types are in no particular order."""
     sentences = sum(int(table.schema.metadata[b"sentences"]) for table in tables)
-    empty = pa.table({"type": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
-    total = pa.concat_tables([empty, *(table.replace_schema_metadata() for table in tables)])
+    empty_table = pa.table({"type": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
+    total = pa.concat_tables([empty_table, *(table.replace_schema_metadata() for table in tables)])
     total = total.group_by("type").aggregate([("count", "sum")])
     return TypeCounts(total["type"].combine_chunks(), total["count_sum"].to_numpy(), sentences)
 

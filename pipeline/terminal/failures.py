@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from elmo.errors import ElmoError, NotFound, first_line, reason_of
-from elmo.io.remote import without_login
+from elmo.io.remote import remove_login
 
 # The package that defines an exception, and what a user knows it as.
 _LIBRARIES = {
@@ -81,5 +81,5 @@ def catch_read_errors(
     except FileNotFoundError:
         raise NotFound(f"{url}: no such file; check the name") from None
     except Exception as error:
-        reason = without_login(reason_of(error, remedy), url)
+        reason = remove_login(reason_of(error, remedy), url)
         raise ElmoError(f"{url}: {failure}: {reason}") from error

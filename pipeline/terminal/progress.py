@@ -144,9 +144,9 @@ def _terminal_width() -> int:
 
 def clock_time(seconds: float) -> str:
     """Return a time as text, such as `0:05` or `1:00:00`."""
-    minutes, left_seconds = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{left_seconds:02d}" if hours else f"{minutes}:{left_seconds:02d}"
+    return f"{hours}:{minutes:02d}:{seconds_left:02d}" if hours else f"{minutes}:{seconds_left:02d}"
 
 
 def human_size(count: float) -> str:

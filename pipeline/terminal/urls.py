@@ -14,13 +14,13 @@ _SECRET = re.compile(
 )
 
 
-def without_credentials(text: str) -> str:
+def hide_credentials(text: str) -> str:
     """Return `text` without the logins and secret query parameters of the URLs in it."""
     return _URL.sub(lambda url: _SECRET.sub(r"\1***", _LOGIN.sub("", url[0])), text)
 
 
 def with_login(url: str, known_urls: Iterable[str]) -> str:
-    """Return `url` with the login that `without_credentials` removed, taken from
+    """Return `url` with the login that `hide_credentials` removed, taken from
     `known_urls`.
 
     A URL of the same host gives its login, an equal one its secret parameters; without either,
@@ -28,24 +28,24 @@ def with_login(url: str, known_urls: Iterable[str]) -> str:
     """
     known_urls = [known_url for known_url in known_urls if "://" in known_url]
     for known_url in known_urls:
-        if without_credentials(known_url) == url:
+        if hide_credentials(known_url) == url:
             return known_url
     parts = urlsplit(url)
     for known_url in known_urls:
-        login, _, host = urlsplit(known_url).netloc.rpartition("@")
-        if login and (urlsplit(known_url).scheme, host) == (parts.scheme, parts.netloc):
-            return urlunsplit(parts._replace(netloc=f"{login}@{host}"))
+        login, _, host_name = urlsplit(known_url).netloc.rpartition("@")
+        if login and (urlsplit(known_url).scheme, host_name) == (parts.scheme, parts.netloc):
+            return urlunsplit(parts._replace(netloc=f"{login}@{host_name}"))
     return url
 
 
-def without_credentials_in(value: Any) -> Any:
+def hide_credentials_in(value: Any) -> Any:
     """Return `value`, a text or nested lists and dicts, with all its texts
-    `without_credentials`.
+    `hide_credentials`.
     """
     if isinstance(value, str):
-        return without_credentials(value)
+        return hide_credentials(value)
     if isinstance(value, dict):
-        return {key: without_credentials_in(item) for key, item in value.items()}
+        return {key: hide_credentials_in(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [without_credentials_in(item) for item in value]
+        return [hide_credentials_in(item) for item in value]
     return value

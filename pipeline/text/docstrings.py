@@ -127,20 +127,20 @@ def folder_docstrings(folder: Path, excluded_names: set[str]) -> Iterator[str]:
 def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield blocks of lines of one indentation between blank lines; a bullet begins a new block."""
     lines: list[str] = []
-    indent, hanging = 0, -1
+    indent, hanging_indent = 0, -1
     for raw in [*text.expandtabs().split("\n"), ""]:
         line = raw.strip()
-        depth = len(raw) - len(raw.lstrip())
+        indentation = len(raw) - len(raw.lstrip())
         bullet = _BULLET.match(line)
-        continues = lines and not bullet and depth in (indent, hanging)
+        continues = lines and not bullet and indentation in (indent, hanging_indent)
         if lines and (not line or not continues):
             yield indent, lines
             lines = []
         if not line:
             continue
         if not lines:
-            indent = depth
-            hanging = depth + bullet.end() if bullet else -1
+            indent = indentation
+            hanging_indent = indentation + bullet.end() if bullet else -1
             line = line[bullet.end() :] if bullet else line
         lines.append(line)
 

@@ -27,7 +27,7 @@ _MAX_CACHE_BYTES = 16 << 20  # bytes above which the cache is emptied
 _LARGE_BYTES = 1 << 20  # bytes of a file on a disk above which its digest is cached
 _PROGRESS_BYTES = 256 << 20  # bytes to read above which progress is shown
 _DELAY_SECONDS = 2.0  # after which a change of a file changes its time, on any disk
-_TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
+_TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
 class FileState(Struct, frozen=True):
@@ -68,7 +68,7 @@ def state_at_url(info: Mapping[str, Any]) -> FileState:
     size = int(info["size"])
     if tag := next((str(info[name]) for name in ("ETag", "etag") if info.get(name)), ""):
         return FileState(size, tag, "at a URL")
-    changed_at = next((info[name] for name in _TIMES if info.get(name)), None)
+    changed_at = next((info[name] for name in _TIME_KEYS if info.get(name)), None)
     if changed_at is None or isinstance(changed_at, str):
         return FileState(size, str(changed_at or ""))
     seconds = changed_at if isinstance(changed_at, int | float) else changed_at.timestamp()

@@ -60,7 +60,7 @@ def blocks(
                 batch = next(batches, None)
                 if batch is None:
                     break
-                columns = [_values(batch, name).cast(pa.large_binary()) for name in names]
+                columns = [_read_column(batch, name).cast(pa.large_binary()) for name in names]
             longest = max(pc.max(pc.binary_length(values)).as_py() or 0 for values in columns)
             if longest > MAX_LINE_BYTES:
                 raise ElmoError(
@@ -78,13 +78,13 @@ def blocks(
             added_newlines = sum(max(len(row_texts), 1) for row_texts in texts_by_row)
             accounting.bytes += sum(map(len, texts)) + len(texts) - added_newlines
             accounting.added_newlines += added_newlines
-            kept_columns = [_values(batch, name).to_pylist() for name in keep]
+            kept_columns = [_read_column(batch, name).to_pylist() for name in keep]
             kept_json = [encode_kept(keep, values) for values in zip(*kept_columns, strict=True)]
             yield join_records(texts, first_row, kept_json)
             first_row += len(texts)
 
 
-def _values(batch: Any, column: str) -> Any:
+def _read_column(batch: Any, column: str) -> Any:
     """Return the values of a column of a batch; `data.text` is field `text` of column `data`."""
     import pyarrow.compute as pc
 

@@ -61,17 +61,17 @@ def choose_held_out_rule(
     if is_independent and params.documents == "auto" and _has_large_document(inputs, column, size):
         say(f"{inputs[0].url}: one document has over 1/8 of the text, so each line is a document")
         rule = HeldOutRule("line", rule.threshold)
-    lowest, highest = 2**64, 0
+    min_hash, max_hash = 2**64, 0
     for hashes, _ in _measure_documents(inputs, rule.documents, column, size):
         if len(hashes := hashes[hashes != 0]):
-            lowest, highest = min(lowest, int(hashes.min())), max(highest, int(hashes.max()))
-        if lowest < rule.threshold <= highest:
+            min_hash, max_hash = min(min_hash, int(hashes.min())), max(max_hash, int(hashes.max()))
+        if min_hash < rule.threshold <= max_hash:
             return rule
-    threshold = lowest + 1 if lowest >= rule.threshold else highest
-    if lowest < threshold <= highest and is_independent:
+    threshold = min_hash + 1 if min_hash >= rule.threshold else max_hash
+    if min_hash < threshold <= max_hash and is_independent:
         return HeldOutRule(rule.documents, threshold)
     problem, remedy = "no document is", "raise it"
-    if lowest < rule.threshold:
+    if min_hash < rule.threshold:
         problem, remedy = "all documents are", "lower it"
     raise ElmoError(
         f"{inputs[0].url}: {problem} held out with tokenize.heldout {params.heldout}; {remedy}, "
@@ -85,16 +85,16 @@ def _has_large_document(inputs: Sequence[InputFile], column: str, size: int) -> 
         input_ for input_ in inputs if resolve_document_rule("auto", input_.format) == "blank"
     ]
     total = sum(map(text_bytes, inputs))
-    bytes_read = longest = open_size = 0
+    bytes_read = longest_document = partial_size = 0
     for _, sizes in _measure_documents(plain_texts, "auto", column, size):
-        open_size += int(sizes[0])
-        longest = max(longest, open_size, int(sizes[1:].max(initial=0)))
-        open_size = int(sizes[-1]) if len(sizes) > 1 else open_size
+        partial_size += int(sizes[0])
+        longest_document = max(longest_document, partial_size, int(sizes[1:].max(initial=0)))
+        partial_size = int(sizes[-1]) if len(sizes) > 1 else partial_size
         bytes_read += int(sizes.sum())
-        if bytes_read > _MAX_MEASURED_BYTES or longest > _MAX_DOCUMENT_SHARE * total:
+        if bytes_read > _MAX_MEASURED_BYTES or longest_document > _MAX_DOCUMENT_SHARE * total:
             break
-    return longest > _MAX_DOCUMENT_SHARE * total or (
-        bytes_read > _MAX_MEASURED_BYTES and longest == bytes_read
+    return longest_document > _MAX_DOCUMENT_SHARE * total or (
+        bytes_read > _MAX_MEASURED_BYTES and longest_document == bytes_read
     )
 
 

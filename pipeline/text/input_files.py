@@ -78,14 +78,14 @@ def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> l
     """
     files: dict[str, tuple[str, str, FileState | None]] = {}
     for pattern in patterns:
-        for name, url, state in _expand(pattern, list_name):
-            identity = url if "://" in url else os.path.realpath(url)
-            if identity in files:
+        for name, url, state in _expand_pattern(pattern, list_name):
+            canonical_url = url if "://" in url else os.path.realpath(url)
+            if canonical_url in files:
                 raise ElmoError(
                     f"{url}: named twice {list_name}, the second time by {pattern!r}; name each "
                     "file once"
                 )
-            files[identity] = name, url, state
+            files[canonical_url] = name, url, state
     manifest_bytes = sum(_ENTRY_BYTES + len(name) + len(url) for name, url, _ in files.values())
     limit = records.JSON_LIMIT // 2  # the rest of a manifest is for shards or parts
     if manifest_bytes > limit:
@@ -194,7 +194,7 @@ def read_head(input_: InputFile) -> bytes:
         return read_chunk(input_, file, 1 << 16)
 
 
-def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | None]]:
+def _expand_pattern(pattern: str, list_name: str) -> list[tuple[str, str, FileState | None]]:
     """Return the name, URL and listed state of each file that a pattern matches, sorted by URL.
 
     Names are relative to the pattern's folder.
@@ -222,7 +222,7 @@ def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | No
         if is_folder:
             paths = [
                 Path(directory, name)
-                for directory in _folders(base)
+                for directory in _walk_folders(base)
                 for name in os.listdir(directory)
             ]
             files = [(p.relative_to(base).as_posix(), str(p), None) for p in paths if p.is_file()]
@@ -244,7 +244,7 @@ def _expand(pattern: str, list_name: str) -> list[tuple[str, str, FileState | No
     return sorted(files, key=lambda file: file[1])
 
 
-def _folders(base: Path) -> Iterator[str]:
+def _walk_folders(base: Path) -> Iterator[str]:
     """Yield a folder and its subfolders, also linked ones, each once and without hidden ones."""
 
     def raise_error(error: OSError) -> None:

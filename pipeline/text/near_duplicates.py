@@ -75,13 +75,13 @@ def find_near_duplicates(
         positions = np.arange(len(order))
         is_first = np.append(True, np.diff(keys[order]) != 0)[: len(order)]
         firsts = np.maximum.accumulate(np.where(is_first, positions, 0))
-        is_later, previous = ~is_first & (originals[order] < 0), positions - 1
+        is_later, predecessors = ~is_first & (originals[order] < 0), positions - 1
         if reference_count:
             is_reference = order < reference_count
-            previous = np.maximum.accumulate(np.where(is_reference | is_first, positions, 0))
+            predecessors = np.maximum.accumulate(np.where(is_reference | is_first, positions, 0))
             is_later &= ~is_reference & is_reference[firsts]
         later_positions = np.flatnonzero(is_later)
-        for earlier_positions in (firsts[later_positions], previous[later_positions]):
+        for earlier_positions in (firsts[later_positions], predecessors[later_positions]):
             for start in range(0, len(later_positions), _PAIRS_AT_A_TIME):
                 part = slice(start, start + _PAIRS_AT_A_TIME)
                 documents, candidates = order[later_positions[part]], order[earlier_positions[part]]

@@ -93,5 +93,5 @@ def recognize_format(head: bytes) -> tuple[str, str] | None:
 def _is_table(lines: list[str]) -> bool:
     """Tell whether most lines have the same number of tabs, two or more."""
     counts = [line.count("\t") for line in lines if not line.startswith("#")]
-    commonest = max(set(counts), key=counts.count, default=0)
-    return commonest > 1 and len(counts) > 2 and counts.count(commonest) > 0.7 * len(counts)
+    max_count = max(set(counts), key=counts.count, default=0)
+    return max_count > 1 and len(counts) > 2 and counts.count(max_count) > 0.7 * len(counts)

@@ -82,10 +82,10 @@ class QualityCounts(Struct, forbid_unknown_fields=True):
             counts[:, script] = np.add.reduceat((scripts == script)[ids], begins, dtype=np.int32)
         counts[:, commonest_script] = lengths[lengths > 0] - counts.sum(1)
         is_not_text = counts[:, SYMBOL] * 2 > counts.sum(1)
-        main_counts = np.bincount(counts[~is_not_text, :SYMBOL].argmax(1), minlength=SYMBOL)
+        main_script_counts = np.bincount(counts[~is_not_text, :SYMBOL].argmax(1), minlength=SYMBOL)
         self.sentences += len(counts)
         self.not_text += int(is_not_text.sum())
-        for script, count in zip(SCRIPTS, main_counts.tolist(), strict=True):
+        for script, count in zip(SCRIPTS, main_script_counts.tolist(), strict=True):
             if count:
                 self.scripts[script] = self.scripts.get(script, 0) + count
 

@@ -165,14 +165,14 @@ def keep_lines(
 class _Part:
     """Lines of a shard as rows, one per sentence.
 
-    `line_of` has the line that each row comes from. `line_bytes`, `documents`, `heldout` and
+    `line_by_row` has the line that each row comes from. `line_bytes`, `documents`, `heldout` and
     `records` have for each line its bytes, its document, whether that is held out, and the columns
     of its record that are kept, if any. `lost_bytes` counts bytes, white space left out, that are
     in no token.
     """
 
     rows: TextRows
-    line_of: Int64s
+    line_by_row: Int64s
     line_bytes: Int64s
     documents: Int64s
     heldout: npt.NDArray[np.bool_]
@@ -208,14 +208,14 @@ class _Builder:
     ) -> None:
         """Gather whole lines with their documents and records; `split` yields sentences."""
         self.bytes += len(text)
-        line_of, lost_bytes = np.arange(len(documents)), 0
+        line_by_row, lost_bytes = np.arange(len(documents)), 0
         if split is not None:
-            text, line_of = _split_sentences(text, split)
+            text, line_by_row = _split_sentences(text, split)
             rows = TextRows.find(text, find_lines(text))
         if not self.tokenizer.kind.splits_at_spaces:
             rows, lost_bytes = _tokenize_rows(text, rows, self.tokenizer)
         sizes = lines[1] - lines[0]
-        self._parts.append(_Part(rows, line_of, sizes, documents, heldout, lost_bytes, records))
+        self._parts.append(_Part(rows, line_by_row, sizes, documents, heldout, lost_bytes, records))
 
     def write(self) -> None:
         """Write the gathered lines as one shard for each split."""
@@ -226,13 +226,13 @@ class _Builder:
         lengths = np.concatenate([lengths for _, lengths in ids_and_lengths])
         hashes = np.concatenate([part.rows.hashes for part in self._parts])
         self.quality.add(types, ids, lengths, hashes)
-        heldout = np.concatenate([part.heldout[part.line_of] for part in self._parts])
-        documents = np.concatenate([part.documents[part.line_of] for part in self._parts])
+        heldout = np.concatenate([part.heldout[part.line_by_row] for part in self._parts])
+        documents = np.concatenate([part.documents[part.line_by_row] for part in self._parts])
         records = None
         if self.piece.keep:
             records = pa.concat_arrays(
                 [
-                    part.records.take(part.line_of)
+                    part.records.take(part.line_by_row)
                     for part in self._parts
                     if part.records is not None
                 ]
@@ -279,9 +279,9 @@ class _Builder:
             ]
             first_stretch += len(dictionary_indices)
             stretch_ids = dictionary_indices[part.rows.ids]
-            ids, lengths = _expand(stretch_ids, part.rows.counts, token_ids, starts, counts)
+            ids, lengths = _expand_rows(stretch_ids, part.rows.counts, token_ids, starts, counts)
             line_bytes = part.line_bytes
-            is_blank = np.bincount(part.line_of, lengths, len(line_bytes)) == 0
+            is_blank = np.bincount(part.line_by_row, lengths, len(line_bytes)) == 0
             token_bytes = int(sizes[ids].sum(dtype=np.int64))
             part_loss = part.lost_bytes + (
                 int(lost_bytes[stretch_ids].sum()) if lost_bytes.any() else 0
@@ -297,7 +297,7 @@ class _Builder:
         return types, ids_and_lengths
 
 
-def _expand(
+def _expand_rows(
     stretches: npt.NDArray[np.int32],
     stretches_of: Int64s,
     token_ids: npt.NDArray[np.int32],

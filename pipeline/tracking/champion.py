@@ -102,8 +102,8 @@ def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str,
     if champion.tags.get("model_digest") == new_tags["model_digest"]:
         _set_alias(name, CHAMPION, number)
         return f"{CHAMPION} moved from version {champion.version} to {number}: it is the same model"
-    better, reason = is_better(champion, rows[number], margin=margin)
-    if better:
+    is_new_better, reason = is_better(champion, rows[number], margin=margin)
+    if is_new_better:
         _set_alias(name, CHAMPION, number)
         return f"{CHAMPION} moved from version {champion.version} to {number}: {reason}"
     return f"{CHAMPION} stays version {champion.version}: {reason}; use MLflow to choose another"

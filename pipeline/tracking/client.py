@@ -12,7 +12,7 @@ from typing import Any
 from elmo.errors import ElmoError, first_line
 
 from ..terminal.progress import say
-from ..terminal.urls import without_credentials
+from ..terminal.urls import hide_credentials
 from .database import check_database, database_of, make_database
 
 EXPERIMENT = "elmo"
@@ -109,7 +109,7 @@ def explain_mlflow_error(error: BaseException) -> str:
             f"MLflow at {public_uri()} can't be reached ({match[0].lower()}); start it, or set "
             "MLFLOW_TRACKING_URI"
         )
-    return f"MLflow at {public_uri()}: {without_credentials(first_line(error))}"
+    return f"MLflow at {public_uri()}: {hide_credentials(first_line(error))}"
 
 
 def uri_with_login() -> str:
@@ -121,7 +121,7 @@ def uri_with_login() -> str:
 
 def public_uri() -> str:
     """Return the tracking URI without its login, for messages."""
-    return without_credentials(uri_with_login())
+    return hide_credentials(uri_with_login())
 
 
 def experiment_id(client: Any, stage: str = "") -> str:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from ..terminal.urls import without_credentials_in
+from ..terminal.urls import hide_credentials_in
 from .client import project_root
 
 COMMIT_ENV = "ELMO_COMMIT"  # by which `elmo submit` sends the tags of the commit, as JSON
@@ -21,7 +21,7 @@ def origin_tags() -> dict[str, str]:
 
     tags = {"mlflow.source.type": "LOCAL"}
     command = ["elmo" if a.endswith("__main__.py") else a for a in sys.argv[:1]] + sys.argv[1:]
-    tags["mlflow.source.name"] = without_credentials_in(" ".join(command))[:500]
+    tags["mlflow.source.name"] = hide_credentials_in(" ".join(command))[:500]
     with contextlib.suppress(Exception):  # a container's user has no name
         tags["mlflow.user"] = getpass.getuser()
     return tags | commit_tags()

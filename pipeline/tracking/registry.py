@@ -49,9 +49,9 @@ def register(
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
-            created = client.create_model_version(
+            model_version = client.create_model_version(
                 name, uri, run_id, tags=dict(tags), model_id=uri.removeprefix("models:/")
             )
             # The version is another process's if that one was first.
-            number = find_version(name, content) or int(created.version)
+            number = find_version(name, content) or int(model_version.version)
         return number, decide_champion(name, number, margin=margin, tags=tags)

@@ -21,7 +21,7 @@ from elmo.io.records import digest
 
 from ..settings.fingerprint import to_plain
 from ..terminal.progress import say
-from ..terminal.urls import without_credentials, without_credentials_in
+from ..terminal.urls import hide_credentials, hide_credentials_in
 from . import origin
 from .client import (
     catch_mlflow_errors,
@@ -78,17 +78,17 @@ class Run:
         """Log a file or a folder as an artifact of the run."""
         absolute_path = str(path.absolute())
         name = "log_artifacts" if path.is_dir() else "log_artifact"
-        self._call(lambda client: getattr(client, name)(self.run_id, absolute_path))
+        self._queue_call(lambda client: getattr(client, name)(self.run_id, absolute_path))
 
     def set_tag(self, name: str, value: str) -> None:
         """Set a tag of the run."""
-        public_value = without_credentials(value)
-        self._call(lambda client: client.set_tag(self.run_id, name, public_value))
+        public_value = hide_credentials(value)
+        self._queue_call(lambda client: client.set_tag(self.run_id, name, public_value))
 
     def end(self, status: str) -> None:
         """Mark the run as ended with an MLflow status."""
         end_time = _milliseconds()
-        self._call(lambda client: client.set_terminated(self.run_id, status, end_time))
+        self._queue_call(lambda client: client.set_terminated(self.run_id, status, end_time))
 
     def close(self, wait: float = 10.0) -> int:
         """Send what MLflow lacks, for about `wait` seconds at most; return how much is left.
@@ -102,7 +102,7 @@ class Run:
             self._next_attempt = 0.0
         return len(self._metrics) + len(self._calls)
 
-    def _call(self, call: Callable[[Any], Any]) -> None:
+    def _queue_call(self, call: Callable[[Any], Any]) -> None:
         """Make a repeatable call to MLflow, after all figures and earlier calls are sent."""
         self._calls.append(call)
         self._send()
@@ -249,7 +249,7 @@ def run_exists(run_id: str) -> bool:
 def _address(source: Path | Location) -> str:
     """A path or URL as one that can be found: absolute, and without a login."""
     if "://" in str(source):
-        return without_credentials(str(source))
+        return hide_credentials(str(source))
     return Path(str(source)).absolute().as_uri()
 
 
@@ -260,7 +260,7 @@ def flat_params(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(item, dict):
             flat_values |= flat_params(item, f"{prefix}{key}.")
         else:
-            flat_values[prefix + key] = str(without_credentials_in(item))
+            flat_values[prefix + key] = str(hide_credentials_in(item))
     return flat_values
 
 

@@ -35,7 +35,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         replay(self)
 
     monkeypatch.setattr(graphs, "_uses_graphs", lambda tensors: True)
-    monkeypatch.setattr(graphs, "_Captured", Pretended)
+    monkeypatch.setattr(graphs, "_Graph", Pretended)
     monkeypatch.setattr(Pretended, "_replay", slowly)
     monkeypatch.setattr("elmo.model.batches.prefers_large_operations", lambda device: True)
     monkeypatch.setattr("elmo.model.mix.prefers_large_operations", lambda device: True)

@@ -55,7 +55,7 @@ def read_conll(request: ReadRequest) -> ExampleSet:
     def add_document() -> None:
         if sentences:
             documents.append(
-                _document(
+                _make_document(
                     f"{request.path}:{first_line}",
                     name,
                     sentences,
@@ -130,7 +130,7 @@ def read_jsonl(request: ReadRequest) -> ExampleSet:
         texts = [tuple(sentence) for sentence in sentences if sentence]
         if texts:
             source = f"{request.path}:{number}"
-            documents.append(_document(source, name, texts, clusters, counts))
+            documents.append(_make_document(source, name, texts, clusters, counts))
         else:
             counts["dropped_empty"] += 1
     counts["documents"] = len(documents)
@@ -201,7 +201,7 @@ def read_gap(request: ReadRequest) -> ExampleSet:
     return ExampleSet(documents, dict(counts))
 
 
-def _document(
+def _make_document(
     source: str,
     name: str,
     sentences: Sequence[Tokens],
@@ -215,9 +215,9 @@ def _document(
     merged_clusters: list[set[Range]] = []
     for cluster in clusters:
         spans = {(int(a), int(b)) for a, b in cluster}
-        matches = [rival for rival in merged_clusters if rival & spans]
+        matches = [group for group in merged_clusters if group & spans]
         counts["clusters_joined"] += len(matches)
-        merged_clusters = [rival for rival in merged_clusters if not rival & spans] + [
+        merged_clusters = [group for group in merged_clusters if not group & spans] + [
             spans.union(*matches)
         ]
     clusters = tuple(tuple(sorted(cluster)) for cluster in merged_clusters if len(cluster) > 1)

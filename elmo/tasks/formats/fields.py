@@ -133,8 +133,8 @@ def column_sentences(
     """
     rows = [t for _, t in islice(numbered_lines(path), SNIFFED_LINES) if _is_row(t)]
     first_row = next((text for text in rows if text[0] != "#"), rows[0] if rows else "")
-    tabs = "\t" in first_row
-    width = len(_columns(first_row, tabs=tabs))
+    has_tabs = "\t" in first_row
+    width = len(_columns(first_row, has_tabs=has_tabs))
     block: LineBlock = []
     for number, text in numbered_lines(path):
         if not _is_row(text):
@@ -145,8 +145,8 @@ def column_sentences(
                 counts["document_marks"] += 1
             if documents and text.startswith("#begin"):
                 yield DocumentBegin(number, text.removeprefix("#begin document").strip())
-        elif block or text[0] != "#" or not _is_comment(text, width, tabs=tabs):
-            block.append((number, _columns(text, tabs=tabs)))
+        elif block or text[0] != "#" or not _is_comment(text, width, has_tabs=has_tabs):
+            block.append((number, _columns(text, has_tabs=has_tabs)))
     if block:
         yield block
 
@@ -157,17 +157,17 @@ def _is_row(text: str) -> bool:
     return bool(text.strip()) and not text.startswith(marks)
 
 
-def _columns(text: str, *, tabs: bool) -> list[str]:
-    return text.split("\t") if tabs else re.split(r"[ \t]+", text.strip(" \t"))
+def _columns(text: str, *, has_tabs: bool) -> list[str]:
+    return text.split("\t") if has_tabs else re.split(r"[ \t]+", text.strip(" \t"))
 
 
-def _is_comment(text: str, width: int, *, tabs: bool) -> bool:
+def _is_comment(text: str, width: int, *, has_tabs: bool) -> bool:
     """Tell whether a line that begins with # before a sentence is a comment: one without the
     separator of columns or with the other one, with another number of columns, or with " = "."""
-    fields = text.split("\t") if tabs else text.split()
-    if tabs and fields[0].startswith("# "):
+    fields = text.split("\t") if has_tabs else text.split()
+    if has_tabs and fields[0].startswith("# "):
         return True
-    return len(fields) != width or (not tabs and ("\t" in text or " = " in text))
+    return len(fields) != width or (not has_tabs and ("\t" in text or " = " in text))
 
 
 def marks_documents(path: Path) -> bool:
@@ -184,16 +184,16 @@ def table_rows(request: ReadRequest, columns: Columns) -> Iterator[tuple[int, di
     """
     lines = (f"{text}\n" for _, text in numbered_lines(request.path))
     delimiter = "," if request.format == "csv" else "\t"
-    by_number = all(column.isdecimal() for column in columns.values())
+    has_only_numbers = all(column.isdecimal() for column in columns.values())
     names: list[str] | None = None
     for number, cells in read_table(lines, delimiter=delimiter, source=request.path):
         if names is None:
-            names = [str(k) for k in range(1, len(cells) + 1)] if by_number else cells
+            names = [str(k) for k in range(1, len(cells) + 1)] if has_only_numbers else cells
             _check_header(request, number, cells, names, columns)
-            if not by_number:
+            if not has_only_numbers:
                 continue
-        by_name = dict(zip(names, cells, strict=True))
-        yield number, {name: by_name[column] for name, column in columns.items()}
+        cell_by_name = dict(zip(names, cells, strict=True))
+        yield number, {name: cell_by_name[column] for name, column in columns.items()}
 
 
 def _check_header(

@@ -27,7 +27,7 @@ class _Answer(msgspec.Struct):
     answer_start: int
 
 
-class _Asked(msgspec.Struct):
+class _SquadQuestion(msgspec.Struct):
     id: str
     question: str
     answers: list[_Answer] = []
@@ -35,7 +35,7 @@ class _Asked(msgspec.Struct):
 
 class _Paragraph(msgspec.Struct):
     context: str
-    qas: list[_Asked]
+    qas: list[_SquadQuestion]
 
 
 class _Article(msgspec.Struct):
@@ -59,7 +59,7 @@ def read_squad(request: ReadRequest) -> ExampleSet:
             cut = request.split.tokens_and_offsets(paragraph.context)
             for q, qa in enumerate(paragraph.qas):
                 source = f"{request.path}: data[{a}].paragraphs[{p}].qas[{q}]"
-                question = _question(request, source, paragraph.context, cut, qa, counts)
+                question = _make_question(request, source, paragraph.context, cut, qa, counts)
                 if question is not None:
                     examples.append(question)
     counts["questions"] = len(examples)
@@ -73,7 +73,7 @@ def read_jsonl(request: ReadRequest) -> ExampleSet:
     counts: Counter[str] = Counter()
     for number, record in json_records(request):
         context = typed_field(request, record, "context", str, number)
-        qa = _Asked(
+        qa = _SquadQuestion(
             str(record.get("id", number)),
             typed_field(request, record, "question", str, number),
             typed_field(request, record, "answers", list[_Answer], number)
@@ -82,19 +82,19 @@ def read_jsonl(request: ReadRequest) -> ExampleSet:
         )
         source = f"{request.path}:{number}"
         cut = request.split.tokens_and_offsets(context)
-        question = _question(request, source, context, cut, qa, counts)
+        question = _make_question(request, source, context, cut, qa, counts)
         if question is not None:
             examples.append(question)
     counts["questions"] = len(examples)
     return ExampleSet(examples, dict(counts))
 
 
-def _question(
+def _make_question(
     request: ReadRequest,
     source: str,
     context: str,
     cut: tuple[Tokens, tuple[Range, ...]],
-    qa: _Asked,
+    qa: _SquadQuestion,
     counts: Counter[str],
 ) -> Question | None:
     """Return a question; the answer to learn is the most common reference, or the first of

@@ -155,7 +155,7 @@ def test_shards_come_together_in_other_groups_in_each_epoch(
     monkeypatch.setattr("elmo.data.stream.SHARDS_PER_GROUP", 1)
     read = stream(shards, rows=1, epochs=4)
     orders = [
-        tuple(int(read._group(epoch * len(read.entries) + k).blocks_M2[0, 0]) for k in range(5))
+        tuple(int(read._get_group(epoch * len(read.entries) + k).blocks_M2[0, 0]) for k in range(5))
         for epoch in range(4)
     ]
     assert {tuple(sorted(order)) for order in orders} == {(0, 1, 2, 3, 4)}

@@ -20,7 +20,7 @@ def empty() -> Iterator[None]:
 
 
 def captured() -> list[Any]:
-    return [graph for device in graphs._devices.values() for graph in device.captured.values()]
+    return [graph for device in graphs._devices.values() for graph in device.graph_by_key.values()]
 
 
 def calls() -> list[int]:
@@ -39,7 +39,7 @@ def halves(x: Tensor) -> tuple[Tensor, Tensor]:
     return x + 1, x / 2
 
 
-class Pretended(graphs._Captured):
+class Pretended(graphs._Graph):
     """Runs the function again where a graph would be replayed, on its own tensors and on those that
     lie where they lay."""
 
@@ -56,7 +56,7 @@ class Pretended(graphs._Captured):
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "_uses_graphs", lambda tensors: True)
-    monkeypatch.setattr(graphs, "_Captured", Pretended)
+    monkeypatch.setattr(graphs, "_Graph", Pretended)
 
 
 def test_on_a_cpu_nothing_is_captured() -> None:
@@ -119,7 +119,7 @@ def test_the_graph_used_longest_ago_makes_room(
 def test_what_is_kept_of_shapes_that_come_once_is_bounded(
     pretended: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphs, "MAX_COUNTED", 10)
+    monkeypatch.setattr(graphs, "MAX_COUNTED_SHAPES", 10)
     for rows in range(1, 50):
         graphs.call_with_cuda_graph(twice, (torch.ones(rows), None), (2.0,))
     assert len(calls()) == 10 and not captured()
@@ -303,7 +303,7 @@ def test_a_stack_read_by_graphs_is_the_stack(
     plain = readings(stack(), precision, 5)
     assert not captured()
     monkeypatch.setattr(graphs, "_uses_graphs", lambda tensors: True)
-    monkeypatch.setattr(graphs, "_Captured", Pretended)
+    monkeypatch.setattr(graphs, "_Graph", Pretended)
     found = readings(stack(), precision, 5)
     assert len(captured()) == 6  # of each layer: forward, backward, and without a gradient
     for one, other in zip(plain, found, strict=True):

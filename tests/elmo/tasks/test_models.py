@@ -10,7 +10,7 @@ from elmo.tasks.coreference import build_clusters, candidate_spans
 from elmo.tasks.examples import Document, Link
 from elmo.tasks.kinds import KINDS, task_settings
 from elmo.tasks.modules import (
-    FORBIDDEN,
+    FORBIDDEN_SCORE,
     BidirectionalRNN,
     SharedDropout,
     masked_softmax,
@@ -27,8 +27,8 @@ def masks(*lengths: int) -> torch.Tensor:
 
 def test_the_decoder_obeys_what_is_forbidden() -> None:
     emissions = torch.tensor([[[0.0, 9.0], [9.0, 0.0], [0.0, 9.0]]])
-    moves = torch.tensor([[0.0, FORBIDDEN], [0.0, 0.0]])
-    start, end = torch.tensor([0.0, FORBIDDEN]), torch.zeros(2)
+    moves = torch.tensor([[0.0, FORBIDDEN_SCORE], [0.0, 0.0]])
+    start, end = torch.tensor([0.0, FORBIDDEN_SCORE]), torch.zeros(2)
     assert viterbi_decode(emissions, masks(3), torch.zeros(2, 2), end, end) == [[1, 0, 1]]
     assert viterbi_decode(emissions, masks(3), moves, start, end) == [[0, 0, 0]]
 

@@ -415,7 +415,7 @@ def test_the_clock_of_the_first_worker_alone_counts(monkeypatch: pytest.MonkeyPa
     total = lambda self, values: asked.append(values) or [0.0, 0.0, 0.0]  # noqa: E731
     monkeypatch.setattr(WorkerGroup, "sum_over_workers", total)
     for rank in (0, 1):
-        agreement.StopAndSave(WorkerGroup(rank, 2), minutes=0).agree(5, bool, at_once=True)
+        agreement.StopAndSave(WorkerGroup(rank, 2), minutes=0).agree(5, bool, is_urgent=True)
     assert asked == [[0, 1, agreement.AGREE_STEPS], [0, 0, 0]]
 
 

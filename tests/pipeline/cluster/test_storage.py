@@ -289,7 +289,7 @@ def test_a_job_writes_its_project_in_a_folder_of_its_own(
         return 7
 
     monkeypatch.setattr(job, "run", stages)
-    monkeypatch.setattr(job, "_init", lambda home, variables: (home / ".dvc").mkdir())
+    monkeypatch.setattr(job, "_run_init", lambda home, variables: (home / ".dvc").mkdir())
     for word in ("first", "second"):
         (tmp_path / word).mkdir()
         monkeypatch.setenv(job.JOB_VARIABLE, word)
@@ -334,7 +334,7 @@ def test_a_project_that_can_not_be_saved_is_an_error_and_stays(
         return 0
 
     monkeypatch.setattr(job, "run", stage)
-    monkeypatch.setattr(job, "_init", lambda home, variables: None)
+    monkeypatch.setattr(job, "_run_init", lambda home, variables: None)
     with small_disk(tmp_path / "disk", "256k") as disk:
         assert job._run_at_url(f"local://{disk}/bucket", ["stage"], home, {}) == 1
     said = capsys.readouterr().out

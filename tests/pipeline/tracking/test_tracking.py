@@ -18,7 +18,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.folder import load_model
 from elmo.model.pretrained import find_pretrained_folder
-from pipeline.terminal.urls import with_login, without_credentials
+from pipeline.terminal.urls import hide_credentials, with_login
 from pipeline.tracking import registry, runs
 from pipeline.tracking.client import HOME_TAG, check_mlflow, experiment_id, mlflow_client
 from pipeline.tracking.runs import run_exists, start_run
@@ -185,13 +185,13 @@ def test_addresses_are_shown_without_their_secrets() -> None:
         "http://x.org/a?token=abc: no answer": "http://x.org/a?token=***: no answer",
         "(s3://k:pw@b/a?key=abc), s3://b/a?.txt": "(s3://b/a?key=***), s3://b/a?.txt",
     }.items():
-        assert without_credentials(text) == expected
+        assert hide_credentials(text) == expected
 
 
 def test_a_login_comes_back_from_the_addresses_that_the_user_gave() -> None:
     given = ["text.txt", "ftp://me:pw@example.org/a/*", "https://x.org/a?sig=abc"]
     for one in ("ftp://me:pw@example.org/a/b.txt", "https://x.org/a?sig=abc", "https://y.org/a"):
-        assert with_login(without_credentials(one), given) == one
+        assert with_login(hide_credentials(one), given) == one
 
 
 @pytest.mark.slow
