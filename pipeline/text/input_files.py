@@ -124,7 +124,11 @@ def raise_errors(results: Sequence[Result | ElmoError]) -> list[Result]:
     if len(all_errors) == 1:
         raise all_errors[0]
     if all_errors:
-        messages = [str(error) for error in all_errors[:_MAX_NAMED_FILES]]
+        paths_by_reason: dict[str, list[str]] = {}
+        for error in all_errors[:_MAX_NAMED_FILES]:
+            path, _, reason = str(error).partition(": ")
+            paths_by_reason.setdefault(reason, []).append(path)
+        messages = [f"{', '.join(paths)}: {reason}" for reason, paths in paths_by_reason.items()]
         if len(all_errors) > _MAX_NAMED_FILES:
             messages.append(f"and {len(all_errors) - _MAX_NAMED_FILES:,} more")
         raise ElmoError(f"{len(all_errors):,} files cannot be read: {'; '.join(messages)}")

@@ -906,7 +906,7 @@ def test_all_files_with_bad_text_are_named_at_once(tmp_path: Path) -> None:
         (tmp_path / f"{k}.txt").write_bytes(b"fine\n" * 3 + (b"na\xefve\n" if k % 2 else b""))
     with pytest.raises(ElmoError, match="3 files cannot be read: ") as error:
         make(tmp_path / "out", *sorted(tmp_path.glob("*.txt")))
-    assert all(f"{k}.txt:4: byte 3" in str(error.value) for k in (1, 3, 5))
+    assert all(f"{k}.txt:4" in str(error.value) for k in (1, 3, 5))
 
 
 @pytest.mark.parametrize(
