@@ -130,7 +130,7 @@ def test_a_full_disk_is_one_line() -> None:
             )
         assert done.returncode == 1
         (line,) = done.stderr.decode().splitlines()
-        assert line.startswith("error: standard output: No space left on device; make room")
+        assert line.startswith("error: standard output: No space left on device; redirect it")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
