@@ -141,7 +141,7 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(tmp_path: Path, number: int
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup ignores SIGHUP
     )
     while not list(tmp_path.iterdir()) and process.poll() is None:
         time.sleep(0.05)
