@@ -103,31 +103,20 @@ class TokenizerEntry(Tokenization, frozen=True, omit_defaults=True, forbid_unkno
         return Tokenization(**fields)
 
 
-class LongToken(TypedDict):
-    """The beginning of an unusually long token, and the size in bytes of the whole token."""
-
-    bytes: int
-    token: str
-
-
 class TextQuality(TypedDict, total=False):
     """Statistics of a text's quality; empty if the shards were not made from text.
 
     `duplicate_share` is that of repeated sentences among the `duplicates_sampled` that were
     compared. `decomposed_tokens` are not in the Unicode form NFC, `wrapped_lines` end within a
-    sentence. Tokens of more than 48 bytes are long; `longest_tokens` are the ten longest. Sentences
-    are not text if most of their tokens have no letter; the others are counted by main `scripts`,
-    and are odd unless that is the most common one.
+    sentence. Sentences are not text if most of their tokens have no letter; the others are counted
+    by main `scripts`.
     """
 
     duplicate_share: float
     duplicates_sampled: int
     decomposed_tokens: int
     wrapped_lines: int
-    long_tokens: int
-    longest_tokens: list[LongToken]
     not_text_sentences: int
-    odd_script_sentences: int
     scripts: dict[str, int]
 
 

@@ -9,7 +9,6 @@ runs in each `elmo run` to check whether the files have changed.
 
 import platform
 import sysconfig
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib import import_module, metadata, util
 from pathlib import Path
@@ -34,7 +33,7 @@ from ..text.work_folder import work_folder
 from . import STAGES, load_stage
 from .stage import OUT, Argument, Figures, Stage
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 TextName = Literal["general", "domain"]
 _EXCLUDED_FOLDERS = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
 # The texts that this stage writes itself; users' files stay where they are.
@@ -69,15 +68,13 @@ class CorpusText(Struct, frozen=True, forbid_unknown_fields=True):
     """One of the two texts of the corpus: its files, the column that holds it, and its counts.
 
     `counts` are of bytes, and of files or, in a text made from documentation, of documents and
-    words. `dropped_paragraphs` counts by reason the paragraphs of documentation that are left out,
-    and `rendered` has the versions that such a text depends on, unless its code is under
-    development. `keep` names the columns that are kept.
+    words. `rendered` has the versions that a text made from documentation depends on, unless its
+    code is under development. `keep` names the columns that are kept.
     """
 
     column: str
     inputs: Annotated[tuple[TextFile, ...], Meta(min_length=1)]
     counts: dict[str, Count]
-    dropped_paragraphs: dict[str, Count]
     rendered: dict[str, str] | UnsetType = UNSET
     keep: tuple[str, ...] | UnsetType = UNSET
 
@@ -247,32 +244,29 @@ def _render_or_link(
 
 def _write_text(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> CorpusText:
     """Write one text's files below `folder`; return its entry of the manifest."""
-    dropped_counts: Counter[str] = Counter()
     known_paragraphs: set[str] = set()
     inputs, documents, words = [], 0, 0
     (folder / text).mkdir()
     for name, raw_documents in files.items():
         path = folder / text / name
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            for document in _clean_documents(raw_documents, known_paragraphs, dropped_counts):
+            for document in _clean_documents(raw_documents, known_paragraphs):
                 file.write("\n" * (file.tell() > 0) + "".join(f"{line}\n" for line in document))
                 documents += 1
                 words += sum(len(line.split()) for line in document)
         inputs.append(TextFile(f"{text}/{name}", path.stat().st_size, sha256(path)))
     counts = {"documents": documents, "words": words, "bytes": sum(i.bytes for i in inputs)}
-    return CorpusText("text", tuple(inputs), counts, dict(dropped_counts))
+    return CorpusText("text", tuple(inputs), counts)
 
 
 def _clean_documents(
-    raw_documents: Iterable[str], known_paragraphs: set[str], dropped_counts: Counter[str]
+    raw_documents: Iterable[str], known_paragraphs: set[str]
 ) -> Iterator[list[str]]:
     """Yield the prose of each document without repeated paragraphs, if any is left."""
     for raw_document in raw_documents:
         paragraphs = []
-        for paragraph in plain_paragraphs(raw_document, dropped_counts):
-            if paragraph in known_paragraphs:
-                dropped_counts["duplicate"] += 1
-            else:
+        for paragraph in plain_paragraphs(raw_document):
+            if paragraph not in known_paragraphs:
                 known_paragraphs.add(paragraph)
                 paragraphs.append(paragraph)
         if paragraphs:
@@ -287,4 +281,4 @@ def _list_user_files(
     check_texts(inputs, column, keep=keep)
     files = tuple(TextFile(i.name, i.bytes, i.sha256, hide_credentials(i.url)) for i in inputs)
     counts = {"files": len(inputs), "bytes": sum(i.bytes for i in inputs)}
-    return CorpusText(column, files, counts, {}, keep=keep or UNSET)
+    return CorpusText(column, files, counts, keep=keep or UNSET)

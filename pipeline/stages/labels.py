@@ -70,14 +70,10 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
     splitter, split_text = TextSplitter("unicode"), sentence_splitter()[0]
     for docstring in docstrings:
         sentences = splits[_choose_split(docstring)]
-        for tokens, tags in label_sentences(
-            docstring, counts, splitter=splitter, split_text=split_text
-        ):
-            if tokens in seen_sentences:
-                counts["dropped_duplicate"] += 1
-                continue
-            seen_sentences.add(tokens)
-            sentences[tokens, tags] = hashlib.sha256(" ".join(tokens).encode()).hexdigest()
+        for tokens, tags in label_sentences(docstring, splitter=splitter, split_text=split_text):
+            if tokens not in seen_sentences:
+                seen_sentences.add(tokens)
+                sentences[tokens, tags] = hashlib.sha256(" ".join(tokens).encode()).hexdigest()
     with new_folder(Location(out), **options) as folder:
         for split, sentences in splits.items():
             rows = sorted(sentences, key=sentences.__getitem__)[: size_by_split[split]]
@@ -110,18 +106,14 @@ def summary(figures: dict[str, int]) -> str:
 
 
 def label_sentences(
-    docstring: str,
-    counts: Counter[str],
-    *,
-    splitter: TextSplitter,
-    split_text: Callable[[str], list[str]],
+    docstring: str, *, splitter: TextSplitter, split_text: Callable[[str], list[str]]
 ) -> Iterator[LabelledSentence]:
     """Yield the sentences of a docstring that have words marked as code, as tokens with BIO tags.
 
-    `split_text` cuts a paragraph into sentences, `splitter` a sentence into tokens. Sentences
-    left out are counted in `counts` by the reason.
+    `split_text` cuts a paragraph into sentences, `splitter` a sentence into tokens. Sentences of
+    too few or too many tokens are left out.
     """
-    for paragraph in marked_up_paragraphs(docstring, Counter()):
+    for paragraph in marked_up_paragraphs(docstring):
         plain_text, code = strip_marks(" ".join(paragraph.split()))
         start = 0
         for text in split_text(plain_text):
@@ -129,14 +121,11 @@ def label_sentences(
             code_ranges = [(a - start, b - start) for a, b in code if start <= a < stop]
             start = stop
             if not code_ranges:
-                counts["dropped_unmarked"] += 1
                 continue
             tokens, offsets = splitter.tokens_and_offsets(text)
             tags = _tag_code(offsets, code_ranges)
-            if tags is None or not MIN_TOKENS <= len(tokens) <= MAX_SENTENCE_TOKENS:
-                counts["dropped_length"] += 1
-                continue
-            yield tokens, tags
+            if tags is not None and MIN_TOKENS <= len(tokens) <= MAX_SENTENCE_TOKENS:
+                yield tokens, tags
 
 
 def strip_marks(text: str) -> tuple[str, list[tuple[int, int]]]:

@@ -4,7 +4,6 @@ import ast
 import os
 import re
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from importlib import util
 from inspect import cleandoc
@@ -34,45 +33,37 @@ _COMMON_WORDS = frozenset(
 )
 
 
-def plain_paragraphs(text: str, dropped_counts: Counter[str]) -> list[str]:
+def plain_paragraphs(text: str) -> list[str]:
     """Return the English paragraphs of a docstring or reference page, without markup.
 
-    Each is one line. Paragraphs that are left out are counted in `dropped_counts` by the reason:
-    doctests, code after `::`, directives, headings, and what does not read as English (grammar,
-    tables, signatures).
+    Each is one line. Doctests, code after `::`, directives, headings, and what does not read as
+    English (grammar, tables, signatures) are left out.
     """
-    return [_strip_markup(paragraph) for paragraph in marked_up_paragraphs(text, dropped_counts)]
+    return [_strip_markup(paragraph) for paragraph in marked_up_paragraphs(text)]
 
 
-def marked_up_paragraphs(text: str, dropped_counts: Counter[str]) -> Iterator[str]:
+def marked_up_paragraphs(text: str) -> Iterator[str]:
     """Yield the same paragraphs as `plain_paragraphs`, with their reStructuredText markup."""
     skipped_indent = -1
     for indent, lines in _blocks(text):
         if skipped_indent >= 0 and indent > skipped_indent:
-            dropped_counts["code"] += 1
             continue
         skipped_indent = -1
         if len(lines) > 1 and _RULE.fullmatch(lines[1]):
-            dropped_counts["heading"] += 1
             lines = lines[2:]
         if not lines:
             continue
         first_line, joined_lines = lines[0], " ".join(lines)
         if any(line.startswith((">>>", "...")) for line in lines):
-            dropped_counts["doctest"] += 1
-        elif _DIRECTIVE.match(first_line) and not _KEPT_DIRECTIVE.match(first_line):
-            dropped_counts["directive"] += 1
+            continue
+        if _DIRECTIVE.match(first_line) and not _KEPT_DIRECTIVE.match(first_line):
             skipped_indent = indent
-        elif _RULE.fullmatch(first_line):
-            dropped_counts["table"] += 1
-        else:
+        elif not _RULE.fullmatch(first_line):
             paragraph = _KEPT_DIRECTIVE.sub("", joined_lines, count=1)
             if _strip_markup(paragraph).endswith("::"):
                 skipped_indent, paragraph = indent, paragraph.rstrip()[:-1]
             if _is_prose(_strip_markup(paragraph)):
                 yield paragraph
-            else:
-                dropped_counts["not prose"] += 1
 
 
 def docstrings(source: str) -> Iterator[str]:

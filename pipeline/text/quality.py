@@ -1,4 +1,4 @@
-"""Counts that show a text's quality: duplicates, long tokens, scripts, tokens without letters."""
+"""Counts that show a text's quality: duplicates, scripts, tokens without letters."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,28 +17,23 @@ from .characters import SCRIPTS, SYMBOL, find_scripts
 from .text_hashes import Hashes
 
 _SAMPLE_SENTENCES = 2048  # of a piece, at most: compared with those of other pieces
-_LISTED_TOKENS = 10  # tokens that are listed
-_LONG_BYTES = 48  # bytes above which a token is long
 
 
-class QualityCounts(Struct, forbid_unknown_fields=True):
+class QualityCounts(Struct):
     """Counts that show problems of a text, or of a piece of it.
 
-    `not_text` counts sentences with hardly a letter, `long_tokens` tokens over 48 bytes, `scripts`
-    sentences by their main script, `decomposed` tokens that are not in the Unicode form NFC,
-    `wrapped` lines that end within a sentence. `longest` are the ten longest tokens, each after its
-    number of bytes. `hashes` are those of a sample of the sentences, 8 bytes each, little-endian,
-    from which duplicates are estimated: those that `interval` divides, so the samples of all pieces
-    have the same sentences.
+    `not_text` counts sentences with hardly a letter, `scripts` sentences by their main script,
+    `decomposed` tokens that are not in the Unicode form NFC, `wrapped` lines that end within a
+    sentence. `hashes` are those of a sample of the sentences, 8 bytes each, little-endian, from
+    which duplicates are estimated: those that `interval` divides, so the samples of all pieces have
+    the same sentences.
     """
 
     sentences: Count = 0
     decomposed: Count = 0
     wrapped: Count = 0
-    long_tokens: Count = 0
     not_text: Count = 0
     scripts: dict[str, Count] = {}
-    longest: list[tuple[Count, str]] = []
     interval: Count = 1
     hashes: bytes = b""
 
@@ -59,14 +54,7 @@ class QualityCounts(Struct, forbid_unknown_fields=True):
         The ids index `types`, the distinct tokens. `lengths` has the number of tokens of each
         sentence, `hashes` its hash (0: blank).
         """
-        sizes = pc.binary_length(types).to_numpy()
-        self.long_tokens += int((sizes > _LONG_BYTES)[ids].sum())
         self.decomposed += int(_are_decomposed(types)[ids].sum())
-        least_size = np.sort(sizes)[-_LISTED_TOKENS:][0] if len(types) else 0
-        long_types = np.flatnonzero(sizes >= least_size).tolist()
-        self.longest = _choose_longest(
-            [*self.longest, *((int(sizes[i]), types[i].as_py()) for i in long_types)]
-        )
         sample = np.append(np.frombuffer(self.hashes, "<u8"), hashes[hashes != 0])
         while len(sample) > _SAMPLE_SENTENCES:
             self.interval *= 2
@@ -97,26 +85,18 @@ def summarize(reports: Sequence[QualityCounts]) -> TextQuality:
     hashes = np.frombuffer(b"".join(report.hashes for report in reports), "<u8")
     hashes = _sample_hashes(hashes, interval)
     repeat_count = len(hashes) - len(np.unique(hashes))
-    longest = _choose_longest([pair for report in reports for pair in report.longest])
     return {
         "duplicate_share": round(repeat_count / len(hashes), 6) if len(hashes) else 0.0,
         "duplicates_sampled": len(hashes),
-        "long_tokens": sum(report.long_tokens for report in reports),
         "decomposed_tokens": sum(report.decomposed for report in reports),
         "wrapped_lines": sum(report.wrapped for report in reports),
-        "longest_tokens": [{"bytes": size, "token": token[:60]} for size, token in longest],
         "not_text_sentences": sum(report.not_text for report in reports),
-        "odd_script_sentences": sum(scripts.values()) - max(scripts.values(), default=0),
         "scripts": dict(scripts),
     }
 
 
 def _sample_hashes(hashes: Hashes, interval: int) -> Hashes:
     return hashes[hashes % np.uint64(interval) == 0]
-
-
-def _choose_longest(tokens: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    return sorted(set(tokens), key=lambda pair: (-pair[0], pair[1]))[:_LISTED_TOKENS]
 
 
 def _are_decomposed(types: pa.StringArray) -> npt.NDArray[np.bool_]:
