@@ -23,14 +23,8 @@ from elmo.errors import (
 )
 
 Record = TypeVar("Record")
-
-
 Count = Annotated[int, Meta(ge=0, le=2**53)]
-
-
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
-
-
 # A file in its manifest's folder: no separator, so it can't leave that folder, no leading dot.
 FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_length=128)]
 _REMEDY = "correct it, restore it or make it again"

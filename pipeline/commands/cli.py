@@ -41,8 +41,6 @@ SECTIONS: dict[str, list[click.Command]] = {
     "On a cluster": [jobs.submit, jobs.unused],
     "Settings": [project.preset],
 }
-
-
 _MAX_HELP_CHARACTERS = 200  # of a command's first sentence, which is wrapped and not cut
 _PRINT_FUNCTIONS = ("echo", "run_cli")  # functions that write to standard output
 

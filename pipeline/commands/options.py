@@ -121,8 +121,6 @@ PARAMS = click.option(
     type=PATH,
     help="The settings file.",
 )
-
-
 METRICS = click.option("--metrics", type=PATH, help="Write the main figures to this JSON file.")
 NUMBERS = click.option("--numbers", type=PATH, help="Write all figures to this JSON file.")
 

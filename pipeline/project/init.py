@@ -25,8 +25,6 @@ from ..text.text_blocks import check_texts
 from ..tracking.client import configured_uri
 
 TEMPLATE = PACKAGE / "project"
-
-
 _FINE_TUNED_REMARK = "to be fine-tuned to your domain; nothing is pretrained"
 _PROSE_REMARK = "English prose that comes with Python; pass your own with --text"
 _DOCSTRINGS_REMARK = "the docstrings of a package; pass your own text with --domain"

@@ -20,8 +20,6 @@ COLUMNS = {
     "train": ("tokens", "perplexity"),
     "heldout": ("tokens", "average"),
 }
-
-
 JsonObject = dict[str, Any]  # an object of a JSON file
 
 

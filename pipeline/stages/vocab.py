@@ -104,8 +104,6 @@ def run(
         "tokens": train.tokens,
         "coverage": in_vocabulary_count / train.tokens,
         "heldout_coverage": covered_tokens / heldout.tokens if heldout.tokens else 0.0,
-        "long_tokens": _count_long_tokens(train, characters)
-        + _count_long_tokens(heldout, characters),
         "characters": characters.size,
     }
 
@@ -207,14 +205,6 @@ def _choose_characters(train: TypeCounts, params: VocabSettings) -> Characters:
         np.argsort(-occurrences[frequent_codepoints], kind="stable")
     ]
     return Characters(tuple(chr(i) for i in sorted_codepoints), params.max_characters)
-
-
-def _count_long_tokens(counts: TypeCounts, characters: Characters) -> int:
-    """Return how many tokens do not fit in the characters of a token and are cut."""
-    length_of = pc.binary_length if characters.kind == "bytes" else pc.utf8_length
-    return int(
-        counts.counts[length_of(counts.types).to_numpy() > characters.max_characters - 2].sum()
-    )
 
 
 def _write_lines(path: Path, lines: pa.StringArray) -> None:

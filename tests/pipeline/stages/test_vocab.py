@@ -82,7 +82,6 @@ def test_metrics_say_what_is_covered(shards: Shards, tmp_path: Path) -> None:
         "tokens": 21,
         "coverage": 20 / 21,
         "heldout_coverage": 2 / 4,
-        "long_tokens": 1,
         "characters": 261,
     }
 
@@ -103,13 +102,6 @@ def test_unicode_characters_come_from_counts(shards: Shards, tmp_path: Path) -> 
     found = Characters.load(tmp_path / "out" / "characters.json")
     assert found.symbols == tuple(frequent)
     assert metrics["characters"] == found.size == len(frequent) + 6
-
-
-def test_a_token_is_long_by_its_bytes_or_its_characters(tmp_path: Path) -> None:
-    shards = write_shards(tmp_path / "s", [["고" * 17, "a" * 48, "a" * 49], ["고" * 17]])
-    assert count(shards, tmp_path / "b")["long_tokens"] == 3
-    chosen = params(characters="unicode")
-    assert count(shards, tmp_path / "u", chosen)["long_tokens"] == 1
 
 
 def test_the_division_into_shards_does_not_show(tmp_path: Path) -> None:
