@@ -9,7 +9,7 @@ Shapes: W words, T tokens of a sentence, D the width of a word's vector.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,15 +24,17 @@ from elmo.tasks.tagging import tally_tags
 Encode = Callable[[Sequence[str]], Floats]  # words → their vectors (W, D)
 
 
-def score_baselines(kind: str, data: Mapping[str, ExampleSet], encode: Encode) -> dict[str, Tally]:
-    """Train the baselines that apply to a kind of task on `data["train"]`, score them on
-    `data["test"]`; return their tallies by name.
+def score_baselines(
+    kind: str, train_set: ExampleSet, test_set: ExampleSet, encode: Encode | None
+) -> dict[str, Tally]:
+    """Train the baselines that apply to a kind of task on `train_set`, score them on `test_set`;
+    return their tallies by name.
 
-    `encode` gives the context-free vectors (layer 0) of words. No baseline applies to questions,
-    roles and coreference.
+    `encode` gives the context-free vectors (layer 0) of words, for `static`. No baseline applies to
+    questions, roles and coreference.
     """
-    train: list[Any] = learnable_examples(data["train"].examples)
-    test: list[Any] = data["test"].examples
+    train: list[Any] = learnable_examples(train_set.examples)
+    test: list[Any] = test_set.examples
     if kind not in KINDS_WITH_FEATURES or not train:
         return {}
     answers: dict[str, list[Any]] = {}
@@ -47,7 +49,7 @@ def score_baselines(kind: str, data: Mapping[str, ExampleSet], encode: Encode) -
         labels = sorted(label_counts)
         answers["majority"] = [_most_common(label_counts)] * len(test)
         tally = partial(tally_accuracy, [example.label for example in test])
-    vectors = None if kind == "pairs" else partial(_static_vectors, encode)
+    vectors = partial(_static_vectors, encode) if encode and kind != "pairs" else None
     models = LinearModels(FEATURE_ROWS, len(labels))
     models.fit(train, labels, vectors)
     answers["features"] = models.predict(test, labels)

@@ -129,11 +129,13 @@ def train(
     check_outside(work, filter(None, (out, model, train, dev, store)))
     if not overwrite:
         check_folder_absent(out, marker=TASK_FILE)
+    from elmo.model.embedder import Embedder
+    from elmo.tasks.baselines import score_baselines
     from elmo.tasks.comparison import mean_over_seeds
     from elmo.tasks.example_files import read_examples
     from elmo.tasks.task import check_same_tags, train_task
 
-    from ..stages import task_training
+    from ..stages import task_training, tasks
 
     settings = _parse_settings(kind, changes, without_elmo=without_elmo)
     tokenization = _choose_tokenization(tokenizer, model)
@@ -160,6 +162,11 @@ def train(
     task_training.say_training_remarks(out)
     figures = mean_over_seeds(list(record.scores.values()))
     print_done(f"task train: {out}: {task_training.format_scores(figures)} on dev")
+    encode = Embedder.load(model, device="cpu").encode_types if model else None
+    if tallies := score_baselines(kind, data[0], data[1], encode):
+        scores_by_name = {name: tally.scores() for name, tally in tallies.items()}
+        scores_by_name["baseline" if settings.elmo == "none" else "elmo"] = figures
+        print_done(f"on dev: {tasks.score_text(scores_by_name)}")
     for part in parts:
         share = f"{len(part.examples):,} of {len(data[0].examples):,} examples"
         report = task_training.TrainProgress(name=f"{share}: ")

@@ -156,7 +156,7 @@ def run(
                 )
         bar.set_completed(epochs, "simple baselines")
         encode = Embedder.load(model, device="cpu").encode_types
-        baselines = score_baselines(params.kind, data, encode)
+        baselines = score_baselines(params.kind, data["train"], data["test"], encode)
         tallies |= {name: [tally] for name, tally in baselines.items()}
         with new_folder(Location(out), **options) as folder:
             for arm in arms:
@@ -188,10 +188,7 @@ def _draw_curves(
 
 def summary(figures: Mapping[str, Any]) -> str:
     """Return the line that the stage prints, from the `figures` of `run`: scores and gain."""
-    scores, metric = score_text(figures), _metric(figures)
-    score = next(figures[arm][metric] for arm in ARMS if arm in figures)
-    if any(score <= figures[name][metric] for name in SIMPLE_BASELINES if name in figures):
-        scores += "; no better than a simple baseline, so the score means little"
+    scores = score_text(figures)
     test = f"{figures['examples']['test']:,} test examples"
     if "gain" not in figures:
         return f"{scores}; {figures['seeds']} seeds, {test}"
@@ -204,14 +201,19 @@ def summary(figures: Mapping[str, Any]) -> str:
 
 
 def score_text(figures: Mapping[str, Any]) -> str:
-    """Return the main score with ELMo, without it, and by each simple baseline, as one line.
+    """Return the main score with ELMo, without it, and by each simple baseline, as one line, which
+    ends with a warning if one of these is as good.
 
-    `figures` are those of `run`.
+    `figures` has the scores of each by its name in `ARMS` and `SIMPLE_BASELINES`.
     """
-    metric = _metric(figures)
-    rows = (ARMS | SIMPLE_BASELINES).items()
-    parts = (f"{figures[name][metric]:.3f} {words}" for name, words in rows if name in figures)
-    return f"{metric} {', '.join(parts)}"
+    metric, phrases = _metric(figures), ARMS | SIMPLE_BASELINES
+    scores = {name: figures[name][metric] for name in phrases if name in figures}
+    text = ", ".join(f"{score:.3f} {phrases[name]}" for name, score in scores.items())
+    if any(
+        scores[name] >= next(iter(scores.values())) for name in SIMPLE_BASELINES if name in scores
+    ):
+        text += "; no better than a simple baseline, so the score means little"
+    return f"{metric} {text}"
 
 
 def _mean_curve(folder: Path) -> list[float]:
