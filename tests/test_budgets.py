@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 18_615,
-    "pipeline": 13_708,
+    "pipeline": 13_711,
     "research": 2_303,
     "benchmarks": 3_499,
     "tests": 25_516,

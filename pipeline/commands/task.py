@@ -136,6 +136,7 @@ def train(
     from elmo.tasks.task import check_same_tags, train_task
 
     from ..stages import task_training, tasks
+    from ..terminal.progress import Progress
 
     settings = _parse_settings(kind, changes, without_elmo=without_elmo)
     tokenization = _choose_tokenization(tokenizer, model)
@@ -163,7 +164,9 @@ def train(
     figures = mean_over_seeds(list(record.scores.values()))
     print_done(f"task train: {out}: {task_training.format_scores(figures)} on dev")
     encode = Embedder.load(model, device="cpu").encode_types if model else None
-    if tallies := score_baselines(kind, data[0], data[1], encode):
+    with Progress("simple baselines", None, unit=""):
+        tallies = score_baselines(kind, data[0], data[1], encode)
+    if tallies:
         scores_by_name = {name: tally.scores() for name, tally in tallies.items()}
         scores_by_name["baseline" if settings.elmo == "none" else "elmo"] = figures
         print_done(f"on dev: {tasks.score_text(scores_by_name)}")
