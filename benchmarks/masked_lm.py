@@ -5,7 +5,7 @@
 
 `train` trains for MINUTES of CPU time on TEXT, which has one sentence per line, with tokens
 separated by spaces. The model is a ModernBERT with 5 layers of width 256; its tokens are pieces of
-a byte-pair encoding. Each batch has 16 sequences of 64 pieces, of which 30 % are masked. `tune`
+a byte-pair encoding. Each batch has 16 sequences of 64 pieces, of which 30% are masked. `tune`
 fine-tunes MODEL as a tagger on `sentences` and `tags` of EXAMPLES, then tags its `test` sentences.
 """
 
@@ -72,7 +72,7 @@ def train(text: Path, folder: Path, minutes: float, lr: float = LR) -> None:
         row_count += ROWS
         is_target = torch.rand(batch.shape) < MASKED_SHARE
         labels = batch.masked_fill(~is_target, -100)
-        draws = torch.rand(batch.shape)  # a target becomes: 80 % mask, 10 % random, 10 % itself
+        draws = torch.rand(batch.shape)  # a target becomes: 80% mask, 10% random, 10% itself
         inputs = batch.masked_fill(is_target & (draws < 0.8), tokenizer.mask_token_id)
         random_pieces = torch.randint(len(SPECIAL) + 1, len(tokenizer), batch.shape)
         inputs = torch.where(is_target & (draws >= 0.9), random_pieces, inputs)

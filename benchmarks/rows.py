@@ -52,7 +52,7 @@ def _cell_by_precision(pattern: str, describe: Callable[[Any], str]) -> Callable
 
 
 def _ratio_cell(pattern: str) -> Callable[[Figures], str]:
-    return _cell_by_precision(pattern, lambda ratio: f"{ratio:.1f} ×")
+    return _cell_by_precision(pattern, lambda ratio: f"{ratio:.1f}×")
 
 
 PEAK_SHARE = Row(
@@ -103,7 +103,7 @@ def _bilm_tf_benchmark(workload: str, label: str, minutes: int) -> Benchmark:
 def _store_cell(figures: Figures) -> str:
     ratios = figures["against hdf5 float32"]["store float16"]
     return (
-        f"scan {ratios['scan']:.1f} ×, random sentence {ratios['random sentence']:.1f} ×, "
+        f"scan {ratios['scan']:.1f}×, random sentence {ratios['random sentence']:.1f}×, "
         f"{ratios['bytes']:.0%} of the bytes"
     )
 
@@ -184,7 +184,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
             Row(
                 "training, two workers with one core each",
                 "one worker, one core",
-                _cell_by_precision("ours {}", lambda values: f"{values['ratio']:.2f} ×"),
+                _cell_by_precision("ours {}", lambda values: f"{values['ratio']:.2f}×"),
             ),
         ),
     ),
@@ -196,7 +196,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
             Row(
                 "tokenizing to shards",
                 "Hugging Face datasets' `map`, the same tokenizer and processes",
-                lambda figures: f"{figures['ratio_to_map_alone']:.1f} ×",
+                lambda figures: f"{figures['ratio_to_map_alone']:.1f}×",
             ),
         ),
     ),

@@ -21,7 +21,7 @@ class ElmoError(ValueError):
 
 
 class NotFound(ElmoError):
-    """A file, folder, model or package that was asked for does not exist."""
+    """A requested file, folder, model or package does not exist."""
 
 
 class Damaged(ElmoError):

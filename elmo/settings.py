@@ -178,7 +178,7 @@ class OptimizerSettings:
             )
         if self.name == "adamw" and not self.beta1**2 < self.beta2:
             raise BadSettings(
-                f"adamw needs beta1² below beta2, found {self.beta1} and {self.beta2}; change one"
+                f"adamw needs beta1² < beta2, found {self.beta1} and {self.beta2}; change one"
             )
 
     def learning_rate_at(self, step: int, steps: int) -> float:

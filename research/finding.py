@@ -34,7 +34,7 @@ FindingKind = Literal[
 class Row(msgspec.Struct, forbid_unknown_fields=True):
     """One row of a table.
 
-    `low` and `high` are the 95 % interval of `mean`: over seeds (Student's t) or, if no score
+    `low` and `high` are the 95% interval of `mean`: over seeds (Student's t) or, if no score
     depends on a seed, over sentences (bootstrap). For one seed they are None. `scores` are by seed.
     `extra` (`more` in the file) has other figures, such as the learned weight of each layer.
     """

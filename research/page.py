@@ -120,7 +120,7 @@ def _table_lines(finding: Finding) -> list[str]:
         "minutes": "minutes per seed",
     }
     titles = {key: title for key, title in columns.items() if key in keys}
-    lines = [_format_line(["", finding.metric, "95 % interval", *titles.values()])]
+    lines = [_format_line(["", finding.metric, "95% interval", *titles.values()])]
     lines.append(_format_line(["---"] * (3 + len(titles))))
     for row in finding.rows:
         cells = [_format_cell(row, key) for key in titles]

@@ -118,9 +118,9 @@ class Characters:
         record = read_record(path, _Record)
         symbols = record.symbols
         if (record.kind == "unicode") != (symbols is not None):
-            raise ElmoError(f"{path}: kind unicode needs symbols, a list; kind bytes has none")
+            raise ElmoError(f"{path}: kind unicode needs a list of symbols, kind bytes has none")
         if len(set(symbols or ())) != len(symbols or ()):
-            raise ElmoError(f"{path}: symbols has a character twice; remove one")
+            raise ElmoError(f"{path}: symbols lists a character twice; remove one")
         return cls(symbols, record.max_characters)
 
     def _encode_characters(self, token: str) -> Sequence[int]:

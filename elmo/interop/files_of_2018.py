@@ -80,7 +80,7 @@ def import_2018(
         raise ElmoError(f"{options}: the model reads characters; leave out --embedding")
     if config.input_words is not None:
         if vocabulary is None:
-            raise ElmoError(f"{weights}: reads words; pass the list of words with --vocabulary")
+            raise ElmoError(f"{weights}: this model reads words; pass them with --vocabulary")
         config = replace(config, input_words=len(words))
     state: dict[str, Tensor] = {}
     for path in dict.fromkeys((weights, embedding or weights)):
@@ -286,7 +286,7 @@ def _open_hdf5(path: Path) -> Iterator[Any]:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         reason = first_line(error)
-        raise Damaged(f"{path}: not an HDF5 file, or damaged ({reason}); get it again") from None
+        raise Damaged(f"{path}: not an HDF5 file, or damaged ({reason}); restore it") from None
 
 
 def _read_array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
@@ -301,11 +301,11 @@ def _read_array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Flo
     actual = tuple(dataset.shape)
     if name == "char_embed" and actual == (shape[0] + 1, *shape[1:]):
         raise ElmoError(
-            f"{path}: char_embed has 262 rows; files of 2018 have 261, without a row for padding"
+            f"{path}: char_embed has 262 rows instead of 261; delete the row for padding"
         )
     if actual != shape:
         source = "the vocabulary" if name == "embedding" else "options.json"
-        raise ElmoError(f"{path}: {name} has shape {actual}, {source} requires {shape}")
+        raise ElmoError(f"{path}: {name} has shape {actual}, but {source} requires {shape}")
     if dataset.dtype.kind != "f":
         raise ElmoError(f"{path}: {name} holds {dataset.dtype}, not floats")
     if dataset.external or dataset.nbytes > MAX_COMPRESSION_RATIO * dataset.id.get_storage_size():

@@ -44,7 +44,7 @@ def work_folder_lock(folder: Path) -> Iterator[None]:
         with (folder / LOCK_FILE).open("a+", encoding="utf-8") as file:
             is_locked = take_lock(file.fileno(), wait=False)
             if is_locked is None:
-                raise ElmoError(f"{folder}: its file system has no locks; choose another folder")
+                raise ElmoError(f"{folder}: cannot lock files there; choose another file system")
             if not is_locked:
                 file.seek(0)
                 owner = file.read(256).strip() or "another process"

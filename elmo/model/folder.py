@@ -196,7 +196,7 @@ def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
     vocabulary = Vocabulary.load(folder)
     if shape.input_words not in (None, len(vocabulary)):
         raise Mismatch(
-            f"{folder}: words.txt has {len(vocabulary)} words, the model reads {shape.input_words}"
+            f"{folder}: words.txt has {len(vocabulary)} words, but config.json {shape.input_words}"
         )
     path = folder / WEIGHTS_FILE
     with torch.device("meta"):  # no memory is taken before every shape is known to be right
@@ -250,6 +250,6 @@ def _check_shapes(bilm: BiLM, shapes: Shapes, word_count: int, path: Path) -> No
     for name in [*expected_shapes, *shapes]:
         if shapes.get(name) != expected_shapes.get(name):
             raise ElmoError(
-                f"{path}: {name} has shape {shapes.get(name, 'none')}, config.json, words.txt and "
-                f"characters.json require {expected_shapes.get(name, 'none')}"
+                f"{path}: {name} has shape {shapes.get(name, 'none')}, but config.json, words.txt "
+                f"and characters.json require {expected_shapes.get(name, 'none')}"
             )

@@ -48,7 +48,7 @@ def find_pretrained_folder(name: Folder) -> Folder:
         raise NotFound(f"{uri}: the registry has no such model ({reason})") from None
     configs = sorted(download.glob(f"artifacts/*/{CONFIG}"))
     if len(configs) != 1:
-        raise ElmoError(f"{uri}: was not registered by this package")
+        raise ElmoError(f"{uri}: is not an ELMo model of this package; name another")
     return configs[0].parent
 
 

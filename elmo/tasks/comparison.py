@@ -71,7 +71,7 @@ def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def gain_of(tallies: Sequence[Tally], baseline_tallies: Sequence[Tally]) -> dict[str, float | None]:
-    """Return the mean gain in the first score of `tallies` over `baseline_tallies`, with 95 %
+    """Return the mean gain in the first score of `tallies` over `baseline_tallies`, with 95%
     intervals.
 
     Both have a tally for each seed. One interval is over seeds, for the randomness of training

@@ -201,7 +201,7 @@ def _join_example_sets(path: Path, example_sets: Sequence[ExampleSet]) -> Exampl
         raise ElmoError(f"{path}: holds no files; name another folder, or a file")
     if len({example_set.scheme == "plain" for example_set in example_sets}) > 1:
         raise ElmoError(
-            f"{path}: the tags of some files mark spans, those of others do not; use one scheme"
+            f"{path}: only some files have tags that mark spans; use one scheme for all files"
         )
     counts: Counter[str] = Counter()
     for example_set in example_sets:

@@ -230,5 +230,5 @@ def read_word_vectors(
             words[fields[0]] = len(words)
             rows.append(vector)
     if not words:
-        raise ElmoError(f"{path}: holds no vectors")
+        raise ElmoError(f"{path}: holds no vectors; name another file")
     return list(words), np.stack(rows)

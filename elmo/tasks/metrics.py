@@ -54,7 +54,7 @@ class Tally(msgspec.Struct, forbid_unknown_fields=True):
 def paired_bootstrap(
     tallies: Sequence[Tally], baseline_tallies: Sequence[Tally]
 ) -> tuple[float, float]:
-    """Return the 95 % interval of the main score of `tallies` minus that of `baseline_tallies`, by
+    """Return the 95% interval of the main score of `tallies` minus that of `baseline_tallies`, by
     paired bootstrap.
 
     Each side has one tally per seed, all over the same test units. Each draw resamples the texts
@@ -81,7 +81,7 @@ def paired_bootstrap(
 
 
 def interval_over_seeds(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return Student's 95 % confidence interval of the mean of one value per seed, or None for a
+    """Return Student's 95% confidence interval of the mean of one value per seed, or None for a
     single seed."""
     if len(values) < 2:
         return None

@@ -99,7 +99,7 @@ def read_task(folder: Path) -> TaskRecord:
     record = read_record(file, TaskRecord)
     if record_digest(content) != record.digest:
         raise Damaged(
-            f"{file}: was altered (its digest is {record_digest(content)[:12]}…, it says "
+            f"{file}: was altered (its digest is {record_digest(content)[:12]}…, but says "
             f"{record.digest[:12]}…); restore it or train the task again"
         )
     return record

@@ -294,7 +294,7 @@ def _labelled_examples(train: ExampleSet) -> list[Example]:
     if examples := learnable_examples(train.examples):
         return examples
     source = train.examples[0].source if train.examples else "train"
-    raise ElmoError(f"{source}: no example has text and a label: nothing to learn; add one")
+    raise ElmoError(f"{source}: no example has text and a label, so nothing to learn; add one")
 
 
 def _describe_linear(linear: LinearModels, shares: Shares, network_scores: Scores) -> LinearShares:
@@ -333,12 +333,12 @@ def check_same_tags(example_set: ExampleSet, scheme: str) -> None:
     )
     if scheme == "plain":
         raise ElmoError(
-            f"{source}: the tags mark spans ({example_set.scheme}), those of the training file do "
-            "not; pass --scheme plain, or correct the training file"
+            f"{source}: the tags mark spans ({example_set.scheme}), unlike those of the training "
+            "file; pass --scheme plain, or correct the training file"
         )
     raise ElmoError(
-        f"{source}: the tags mark no spans, those of the training file do ({scheme}); to see the "
-        f"first tag that does not fit, pass --scheme {scheme}"
+        f"{source}: the tags mark no spans, unlike those of the training file ({scheme}); to see "
+        f"the first tag that does not fit, pass --scheme {scheme}"
     )
 
 

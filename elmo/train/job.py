@@ -52,7 +52,7 @@ class TrainingJob:
         precision `auto`, and 0 epochs."""
         if self.settings.precision not in PRECISIONS:
             raise ElmoError(
-                "training.precision auto: choose one of the two before training, as "
+                "training.precision auto: choose float32 or bfloat16 before training, as "
                 "elmo.train.machine_speed.choose_faster_precision does"
             )
         if not self.settings.epochs:

@@ -41,7 +41,7 @@ BLOCK_TOKENS = 1 << 18  # of sentences from which those of like length are read 
 Item = TypeVar("Item")
 OnWindow = Callable[[int, int], None]  # called with the tokens read so far, and those to read
 MAX_NATS = 700  # e to the power of more is no float
-MAX_HELDOUT_TOKENS = 200_000  # of the held-out text that are measured: an error of 0.6 %
+MAX_HELDOUT_TOKENS = 200_000  # of the held-out text that are measured: an error of 0.6%
 
 
 class NotFinite(ElmoError):

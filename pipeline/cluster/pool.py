@@ -110,7 +110,7 @@ def _count_death(deaths: Counter[str], label: str, name: str, error: Exception) 
     if times > RETRIES:
         raise Damaged(
             f"{label}: {name} crashed its worker {times} times ({cause}); check whether it is "
-            "damaged or the workers are out of memory"
+            "damaged, and whether the workers run out of memory"
         ) from None
     say(f"{label}: {name}: its worker died ({cause}); retry {times} of {RETRIES}")
 

@@ -164,7 +164,7 @@ def _exit_with_message(error: Exception) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or exiting flushes again
         if isinstance(error, BrokenPipeError):
             sys.exit(1)
-        message = f"standard output: {error.strerror}; redirect it; all files written are whole"
+        message = f"standard output: {error.strerror}; redirect it; all output files are complete"
     if message is None or os.environ.get("ELMO_VERBOSE"):
         raise error
     sys.exit(f"error: {_printable_line(message)}")

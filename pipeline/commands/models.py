@@ -162,7 +162,7 @@ def _parse_layers(layers: str, embedder: "Embedder") -> list[int]:
 @INPUT
 @PRETOKENIZED
 @JSON
-@click.option("--sentences", is_flag=True, help="Print one line of scores per input line instead.")
+@click.option("--sentences", is_flag=True, help="Print the −log p of each line in both directions.")
 @DEVICE
 @COLUMN
 def perplexity(

@@ -165,7 +165,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one obj
 def check_stdout(*, is_needed: bool = True) -> None:
     """Refuse, before any work, a closed standard output if the result `is_needed` there."""
     if is_needed and sys.__stdout__ is None:
-        raise ElmoError("standard output is closed, so the result would be lost; name a file: > F")
+        raise ElmoError("standard output is closed; redirect it to a file, for example: > out.txt")
 
 
 OVERWRITE = click.option(

@@ -222,7 +222,7 @@ def _start_git_and_dvc(folder: Path) -> str:
         _run(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
         _run(folder, sys.executable, "-m", "dvc", "config", "-q", *CACHE_LINK_TYPES)
         new_tools.append("DVC")
-    return f"{' and '.join(new_tools)} started" if new_tools else "git and DVC exist"
+    return f"{' and '.join(new_tools)} started" if new_tools else "git and DVC were there already"
 
 
 def _commit(folder: Path, files: Iterable[str]) -> str:

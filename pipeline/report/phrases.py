@@ -43,4 +43,4 @@ def describe_rule(finding: Mapping[str, Any]) -> str:
     if not finding["setting"]:
         return "always" if finding["is_on"] else "never, only counted"
     rule = f"tokenize.{finding['setting']}: {json.dumps(finding['value'])}"
-    return rule if finding["is_on"] else f"{rule}, which is off"
+    return rule if finding["is_on"] else f"{rule} (off)"

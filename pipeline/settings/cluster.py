@@ -40,7 +40,7 @@ class Cluster:
     """Whether each worker and actor has a GPU."""
     actors: Annotated[int, Meta(ge=0, le=100_000)] = 0
     """Processes that tokenize, count and embed, with one core each; 0: as many as fit, or this
-    process if the work takes seconds; 1: this process, unless an address is set."""
+    process if the work takes seconds; 1: this process, unless RAY_ADDRESS is set."""
     checkpoint_minutes: Minutes = 10.0
     """Minutes between checkpoints."""
     keep: Annotated[int, Meta(ge=1, le=1000)] = 2
@@ -87,7 +87,7 @@ def load(path: Path) -> tuple[Cluster, str]:
     cluster = Cluster(**values)
     if not changes:
         return cluster, "cluster: the defaults"
-    return cluster, f"cluster: {', '.join(changes)}; the rest by default"
+    return cluster, f"cluster: {', '.join(changes)}; defaults otherwise"
 
 
 def _in_project(path: Path) -> Path:

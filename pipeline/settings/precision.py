@@ -41,8 +41,8 @@ def choose_precision(choice: PrecisionChoice, *, setting: str, device: str, say:
     factor = speeds.speedup("bfloat16", "float32")
     speedup_text = f"{factor:.0f}" if factor >= 10 else f"{factor:.2g}"
     say(
-        f"{setting}: auto is {precision}: on this machine, matrix products are {speedup_text} × as "
-        "fast in bfloat16 as in float32"
+        f"{setting}: auto chose {precision}: on this machine, matrix products are {speedup_text}× "
+        "as fast in bfloat16 as in float32"
     )
     return precision
 
@@ -71,7 +71,7 @@ def with_chosen_precision(
         previous_choice = work.read_record(record_file, AutoPrecision)
     if previous_choice is not None and previous_choice.device == device:
         precision = previous_choice.precision
-        say(f"{setting}: auto is {precision}, like the unfinished work")
+        say(f"{setting}: auto chose {precision}, as in the unfinished work")
     else:
         precision = choose_precision("auto", setting=setting, device=device, say=say)
         work.write_json(record_file, {"precision": precision, "device": device})

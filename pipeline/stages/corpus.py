@@ -117,8 +117,8 @@ STAGE = Stage(
     inputs=(),
     outputs=(
         OUT,
-        Argument("packages", "path", "Write the versions of the packages used.", required=False),
-        Argument("versions", "path", "Write the version of each stage's results.", required=False),
+        Argument("packages", "path", "The file for the packages' versions.", required=False),
+        Argument("versions", "path", "The file for the stages' versions.", required=False),
     ),
     run=_run_command,
     summary=lambda figures, arguments: summary(figures, arguments["out"]),

@@ -101,7 +101,7 @@ def summary(figures: dict[str, int]) -> str:
         return "none: labels.package is empty"
     return (
         f"{figures['train_sentences']:,} sentences to learn from, {figures['dev_sentences']:,} for "
-        f"dev, {figures['test_sentences']:,} for test; {figures['code']:,} stretches of code"
+        f"dev, {figures['test_sentences']:,} for test; {figures['code']:,} code spans"
     )
 
 

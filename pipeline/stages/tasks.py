@@ -197,7 +197,7 @@ def summary(figures: Mapping[str, Any]) -> str:
         interval = interval_text(figures["gain_low"], figures["gain_high"])
         seeds = f"over {figures['seeds']} seeds {interval}, "
     units = interval_text(figures["gain_test_low"], figures["gain_test_high"])
-    return f"{scores}; ELMo's gain {figures['gain']:+.3f}, 95 % interval {seeds}over {test} {units}"
+    return f"{scores}; ELMo's gain {figures['gain']:+.3f}, 95% interval {seeds}over {test} {units}"
 
 
 def score_text(figures: Mapping[str, Any]) -> str:

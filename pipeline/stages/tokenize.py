@@ -86,7 +86,7 @@ _REMARKS = {  # by figure: the share of the sentences above which it is reported
         "{:,} lines end within a sentence: join each paragraph first, for example with awk "
         """-v RS= '{{$1=$1; print $0 "\\n"}}'""",
     ),
-    "decomposed_tokens": (0.05, "{:,} tokens are decomposed: convert the text with uconv -x nfc"),
+    "decomposed_tokens": (0.05, "{:,} tokens are not in NFC: convert the text with uconv -x nfc"),
 }
 
 STAGE = Stage(

@@ -122,7 +122,7 @@ class Run:
             self._is_resumed = True
             self._steps.clear()
             if not self._is_unreachable:
-                say(f"{explain_mlflow_error(error)}; missing figures are sent when it answers")
+                say(f"{explain_mlflow_error(error)}; figures are sent when it answers again")
             self._is_unreachable = True
             self._next_attempt = time.monotonic() + _PAUSE_SECONDS
             return False

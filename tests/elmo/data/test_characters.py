@@ -49,7 +49,7 @@ def test_unicode_characters_with_an_unknown_one(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ('{"kind": "bytes", "max_characters": 10000000000}', "max_characters: "),
-        ('{"kind": "unicode", "max_characters": 50}', "kind unicode needs symbols"),
+        ('{"kind": "unicode", "max_characters": 50}', "kind unicode needs a list of symbols"),
         ('{"kind": "bytes", "max_characters": 50, "symbols": ["a"]}', "kind bytes has none"),
         ('{"kind": "unicode", "max_characters": 9, "symbols": ["a", "a"]}', "a character twice"),
         ('{"kind": "bytes", "max_characters": 50, "more": 1}', "unknown field `more`"),

@@ -216,7 +216,7 @@ def test_a_model_that_reads_words_needs_their_list(tmp_path: Path) -> None:
     short = tmp_path / "short"
     short.write_text("<S>\n</S>\n<UNK>\n")
     with pytest.raises(
-        ElmoError, match=r"embedding has shape \(8, 4\), the vocabulary requires \(3, 4\)"
+        ElmoError, match=r"embedding has shape \(8, 4\), but the vocabulary requires \(3, 4\)"
     ):
         import_2018(options, weights, tmp_path / "model", vocabulary=short)
 

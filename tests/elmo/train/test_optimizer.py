@@ -167,7 +167,7 @@ def test_the_learning_rate_warms_up_and_decays() -> None:
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"beta1": 0.9, "beta2": 0.8}, "adamw needs beta1² below beta2"),
+        ({"beta1": 0.9, "beta2": 0.8}, "adamw needs beta1² < beta2"),
         ({"name": "sgd"}, "name must be one of"),
         ({"epsilon": 0.0}, "epsilon 0 divides by 0"),
         ({"name": "adagrad", "epsilon": 0.0, "accumulator": 0.0}, "epsilon 0 divides by 0"),

@@ -33,7 +33,7 @@ def test_a_variable_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert (found.workers, found.cpus, found.gpu, found.actors) == (2, 8, True, 3)
     assert said == (
         f"cluster: workers 2 ({file}), cpus 8 (ELMO_CPUS), gpu True ({file}), actors 3 "
-        "(ELMO_ACTORS), storage s3://bucket/elmo (ELMO_STORAGE); the rest by default"
+        "(ELMO_ACTORS), storage s3://bucket/elmo (ELMO_STORAGE); defaults otherwise"
     )
     monkeypatch.setenv("ELMO_GPU", "false")
     assert not cluster.load(file)[0].gpu

@@ -55,7 +55,7 @@ def test_auto_is_settled_before_anything_is_read(
         monkeypatch.setattr("pipeline.terminal.progress.log_detail", details.append)
         _, _, error = elmo(name, *arguments, cwd=tmp_path)
         said = details[0] if details else error  # of the setting that is an option
-        assert f"{setting}: auto is {chosen}" in said
+        assert f"{setting}: auto chose {chosen}" in said
         assert ("auto is" in error) == (name == "embed")
 
 

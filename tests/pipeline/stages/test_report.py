@@ -190,7 +190,7 @@ def text_of(page: str) -> str:
         "Left out of the general text, in bytes: near copy 30,000, space 90,000. Left out",
         "Left out of the domain text, in bytes: nothing.",
         "General text 414.4 86.0 115.0 +33.7% 3.60 × 1.313 9,467 2.9%",
-        "Domain text 473.0 150.0 85.1 −43.3% 5.56 ×",
+        "Domain text 473.0 150.0 85.1 −43.3% 5.56×",
         "81.8 on general text (forward 82.7, backward 80.9; unigram model 399.1)",
         "Two random tokens have a cosine of 0.",
     ],

@@ -127,7 +127,7 @@ def test_one_seed_has_no_interval_over_seeds() -> None:
     figures |= {"gain_low": None, "gain_high": None, "gain_test_low": 0.05, "gain_test_high": 0.2}
     said = tasks.summary(figures | {"examples": {"test": 150}})
     assert said.endswith(
-        "; ELMo's gain +0.100, 95 % interval over 150 test examples +0.050 to +0.200"
+        "; ELMo's gain +0.100, 95% interval over 150 test examples +0.050 to +0.200"
     )
     assert "no better" not in said
     figures |= {"majority": {"f1": 0.2}, "features": {"f1": 0.6}, "examples": {"test": 150}}
