@@ -1,7 +1,7 @@
 """Compare what simple models and `elmo task train` learn from a few labels.
 
 A draw is a random sample of labelled examples. The models "by hand" are scikit-learn's logistic
-regression, trained on the whole draw: on ordinary features, static vectors, ELMo, a general
+regression, trained on the whole draw: on hand-crafted features, static vectors, ELMo, a general
 sentence model, or all of these except the last. `elmo task train` learns from four fifths of the
 draw; the rest is its dev file.
 

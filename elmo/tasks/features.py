@@ -1,4 +1,4 @@
-"""Linear models beside a task's network: of ordinary features, ELMo's vectors and static vectors.
+"""Linear models beside a task's network: of features by hand, ELMo's vectors and static vectors.
 
 A token's features are those of textbooks of tagging: the word, its shape, prefixes and suffixes,
 the words around it and pairs of them. A text's are its words and pairs of words, weighted by

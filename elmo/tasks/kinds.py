@@ -14,7 +14,7 @@ from elmo.tasks.formats import coreference, questions, roles, tagging, texts
 from elmo.tasks.formats.fields import ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.settings import TaskSettings, with_changes
 
-FEATURE_ROWS = 1 << 17  # rows of weights of a linear model of ordinary features
+FEATURE_ROWS = 1 << 17  # rows of weights of a linear model of hand-crafted features
 KINDS_WITH_FEATURES = ("tagging", "classification", "pairs")  # the kinds that can have such a model
 RecordOfText = Callable[[str, TextSplitter], dict[str, Any]]
 

@@ -30,8 +30,8 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     bounds the gradients' norm (0: not at all). Training ends after `patience` epochs without a
     better dev score.
 
-    Tagging, classification and pairs: linear models of ordinary features, hashed to `features` rows
-    of weights, and of ELMo's vectors predict beside the network (0: none). Classification and
+    Tagging, classification and pairs: linear models of hand-crafted features, hashed to `features`
+    rows of weights, and of ELMo's vectors predict beside the network (0: none). Classification and
     pairs: `class_weights` is `balanced` if each label weighs as much in the loss as the others,
     however rare it is.
     Questions: an answer has at most `answer_tokens` tokens. Coreference: the model tries spans of

@@ -8,7 +8,7 @@ NOTABLE_UNKNOWN_SHARE = 0.05  # share of unknown tokens from which a perplexity 
 ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
 SIMPLE_BASELINES = {
     "majority": "by the most frequent label",
-    "features": "by ordinary features",
+    "features": "by hand-crafted features",
     "static": "by layer 0",
 }
 

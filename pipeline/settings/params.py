@@ -89,7 +89,7 @@ class CorpusSettings:
     """The text that the language model is trained on: files, folders, globs or URLs. Empty: the
     Python language reference and the standard library's docstrings."""
     domain: tuple[Source, ...]
-    """The text of your domain, which the model is tuned to and whose vectors are stored. Required
+    """The text of your domain: the model is fine-tuned on it, and its vectors are stored. Required
     if `general` is set. Empty: the docstrings of `domain_package`."""
     domain_package: PackageName
     """The installed package whose docstrings are the domain text if `domain` is empty."""
