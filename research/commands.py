@@ -172,7 +172,7 @@ def labels(task: "ComparedTask", shares: str, work: Path, out: Path) -> None:
     help="Model folder; repeat for models of several seeds, which the draws use in turn.",
 )
 @click.option("--counts", default="100,300,1000", show_default=True, help="Numbers of examples.")
-@click.option("--draws", default="3", show_default=True, help="Draws per count, as 3 or 5,5,1.")
+@click.option("--draws", default="3", show_default=True, help="Draws per count: 3 or 5,5,1.")
 @click.option("--columns", help="Column of each field, such as word=2,tag=4.")
 @STATIC
 @click.option("--peer", help="Python of an environment with all-MiniLM-L6-v2, to compare with.")
@@ -245,7 +245,7 @@ def senses(
 ) -> None:
     """Disambiguate word senses by nearest neighbour in each layer, without training (Table 5).
 
-    Files are in columns, as SemCor, or in XML of the unified evaluation framework.
+    Files have the columns of SemCor, or are XML of the unified evaluation framework.
     """
     from research.probes import probe_senses
 

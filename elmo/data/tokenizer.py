@@ -81,9 +81,9 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         """
         if tokenization.name != NO_TOKENIZER.name and not self.has_same_tokens(tokenization):
             raise Mismatch(
-                f"{shards}: was tokenized by {tokenization}, but the model {model} was trained on "
-                f"tokens of {self}, or of another version of it; tokenize the text with the "
-                "model's tokenizer, or choose another model"
+                f"{shards}: was tokenized by {tokenization}, but the model {model} requires "
+                f"{self}, in the same version; tokenize the text with the model's tokenizer, or "
+                "choose another model"
             )
 
 
@@ -362,7 +362,7 @@ def _check_versions(libraries: dict[str, str], name: str) -> None:
         except metadata.PackageNotFoundError:
             installed_version = ""
         if installed_version != version:
-            problem = f"{installed_version} is" if installed_version else "which is not"
+            problem = f"but {installed_version} is" if installed_version else "which is not"
             raise ElmoError(
                 f"the model's tokenizer {name} needs {package} {version}, {problem} installed; "
                 f"run: pip install {requirements}"

@@ -79,7 +79,7 @@ def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
         if is_inside and not continues:
             if scheme == "bioes":
                 raise TagError(
-                    position, f"tag {tag} follows {tags[position - 1]}, whose span no E- tag ends"
+                    position, f"tag {tag} follows {tags[position - 1]}, but no E- tag ends its span"
                 )
             spans.append(Span(start, position, label))
         if kind != "O" and not continues:

@@ -148,7 +148,7 @@ class ProjectTask:
     def __post_init__(self) -> None:
         """Check the settings together, as the task does."""
         if len({self.train, self.dev, self.test}) < 3:
-            raise BadSettings("train, dev and test must be three files")
+            raise BadSettings("train, dev and test must be three different files")
         try:
             task_settings(self.kind, dict(self.settings))
         except ElmoError as error:
