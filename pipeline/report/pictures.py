@@ -41,7 +41,7 @@ def draw_text(findings: Mapping[str, Any], path: Path) -> None:
     figure, (sizes, words) = plt.subplots(1, 2, figsize=(9, 3.6))
     shares = [float(share.rstrip("%")) for share in findings["document_bytes"]]
     sizes.plot(findings["document_bytes"].values(), shares, "o-", color=BLUE, ms=3)
-    sizes.set(xlabel="bytes of a document, at most", ylabel="% of the documents", xscale="symlog")
+    sizes.set(xlabel="size (bytes)", ylabel="% of documents up to this size", xscale="symlog")
     words.plot(*zip(*findings["words"].values(), strict=True), "o-", color=BLUE, ms=3)
     words.set(xlabel="words read", ylabel="distinct words", xscale="symlog", yscale="symlog")
     for axis in (sizes, words):
