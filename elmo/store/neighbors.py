@@ -1,4 +1,4 @@
-"""Nearest contextual neighbours: the tokens of a store that are used most like a given token.
+"""Nearest contextual neighbours: the tokens of a store used most similarly to a given one.
 
 Shapes: L layers, T tokens of a block, N tokens of different sentences, D the width of a vector.
 """

@@ -41,7 +41,7 @@ def neighbors(
     as_json: bool,
     device: str,
 ) -> None:
-    """List the tokens of STORE that are used most like the token in brackets.
+    """List the tokens of STORE that are used most similarly to the token in brackets.
 
     \b
     Example: elmo neighbors data/features "He has a [gift] for music"
@@ -82,8 +82,8 @@ def neighbors(
             click.echo(" " * 28 + json.dumps(hit.record, ensure_ascii=False))
     # At the end: where standard output can't be written, its error is the only message.
     subject = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
-    advice = "; --layer chooses another" if len(features.layers) > 1 else ""
-    say(f"{subject}: cosine of two random tokens: {random:.3f}{advice}")
+    advice = "; to choose another layer, pass --layer" if len(features.layers) > 1 else ""
+    say(f"{subject}: two random tokens have a cosine of {random:.3f}{advice}")
     if hits and hits[0].cosine < random:
         say("no close neighbours: the best one is less similar than two random tokens")
 

@@ -71,7 +71,7 @@ def score_names(figures: Mapping[str, Any]) -> list[str]:
 def find_neighbors(
     params: ReportSettings, store: "FeatureStore", embedder: "Embedder"
 ) -> dict[str, Any]:
-    """Return the tokens of the store that are used most like the marked one of each query.
+    """Return the tokens of the store that are used most similarly to the marked one of each query.
 
     The queries are `neighbors_of` in `params`. Each text comes in three parts, of which the second
     is the marked token. A sentence that begins with the query is left out.

@@ -100,8 +100,8 @@ def summary(figures: dict[str, int]) -> str:
     if not figures:
         return "none: labels.package is empty"
     return (
-        f"{figures['train_sentences']:,} sentences to learn from, {figures['dev_sentences']:,} for "
-        f"dev, {figures['test_sentences']:,} for test; {figures['code']:,} code spans"
+        f"{figures['train_sentences']:,} training, {figures['dev_sentences']:,} dev and "
+        f"{figures['test_sentences']:,} test sentences; {figures['code']:,} code spans"
     )
 
 

@@ -166,7 +166,8 @@ def test_neighbors_stand_beside_what_random_pairs_have(model: Path, store: Path)
     code, out, error = elmo(*words)
     assert (code, out.split()[:3], out.count("\n")) == (0, ["cosine", "document", "sentence"], 3)
     assert error == (
-        f"  layer {layer}: cosine of two random tokens: {random:.3f}; --layer chooses another\n"
+        f"  layer {layer}: two random tokens have a cosine of {random:.3f}; "
+        "to choose another layer, pass --layer\n"
     )
     for line in out.splitlines()[1:]:
         _, document, sentence, *_ = line.split()
