@@ -307,7 +307,7 @@ def _read_array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Flo
         source = "the vocabulary" if name == "embedding" else "options.json"
         raise ElmoError(f"{path}: {name} has shape {actual}, but {source} requires {shape}")
     if dataset.dtype.kind != "f":
-        raise ElmoError(f"{path}: {name} holds {dataset.dtype}, not floats")
+        raise ElmoError(f"{path}: {name} holds {dataset.dtype}, not floats; convert it")
     if dataset.external or dataset.nbytes > MAX_COMPRESSION_RATIO * dataset.id.get_storage_size():
         raise ElmoError(f"{path}: {name} is not stored in this file; copy the values into it")
     array = np.asarray(dataset[...], np.float32)

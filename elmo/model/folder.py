@@ -134,7 +134,7 @@ def _copy_readme(old_folder: Location, new_model: Path) -> None:
 def _convert_weight(precision: WeightPrecision, name: str, weight: Tensor) -> Tensor:
     converted_weight = weight.to(getattr(torch, precision))
     if precision == "float16" and not is_finite(converted_weight):
-        raise ElmoError(f"{name} holds values that are not finite in {precision}")
+        raise ElmoError(f"{name} is not finite in {precision}; train the model again")
     return converted_weight
 
 
@@ -196,7 +196,7 @@ def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
     vocabulary = Vocabulary.load(folder)
     if shape.input_words not in (None, len(vocabulary)):
         raise Mismatch(
-            f"{folder}: words.txt has {len(vocabulary)} words, but config.json {shape.input_words}"
+            f"{folder}: words.txt has {len(vocabulary)} words, not {shape.input_words}; restore it"
         )
     path = folder / WEIGHTS_FILE
     with torch.device("meta"):  # no memory is taken before every shape is known to be right

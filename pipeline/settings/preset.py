@@ -91,7 +91,7 @@ def _merge(base: Any, overlay: Any, key: str, params_file: Path, source: Path) -
         full_key = f"{key}.{name}" if key else str(name)
         if name not in base:
             line = overlay.lc.key(name)[0] + 1
-            raise BadSettings(f"{source}:{line}: {params_file} has no {full_key}")
+            raise BadSettings(f"{source}:{line}: {params_file} has no {full_key}; correct the name")
         if isinstance(value, dict) and isinstance(base[name], dict):
             _merge(base[name], value, full_key, params_file, source)
         elif value != base[name]:

@@ -152,7 +152,7 @@ def _mix_layers(vectors: np.ndarray, layers: str, gamma: float) -> np.ndarray:
             f"layers must be all, average, top or comma-separated weights, found {layers!r}"
         ) from None
     if len(weights) != len(vectors):
-        raise ElmoError(f"layers has {len(weights)} weights, the model {len(vectors)} layers")
+        raise ElmoError(f"layers has {len(weights)} weights; the model has {len(vectors)} layers")
     exp_weights = np.exp(weights - weights.max())
     return gamma * np.tensordot(exp_weights / exp_weights.sum(), vectors, 1)
 

@@ -211,7 +211,7 @@ def test_a_damaged_file_is_one_line_or_the_same_model(tmp_path: Path, seed: int)
 
 def test_a_model_that_reads_words_needs_their_list(tmp_path: Path) -> None:
     options, weights, _ = copy_golden("words", tmp_path)
-    with pytest.raises(ElmoError, match="pass the list of words with --vocabulary"):
+    with pytest.raises(ElmoError, match="pass them with --vocabulary"):
         import_2018(options, weights, tmp_path / "model", vocabulary=None)
     short = tmp_path / "short"
     short.write_text("<S>\n</S>\n<UNK>\n")

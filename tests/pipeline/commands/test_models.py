@@ -165,10 +165,8 @@ def test_neighbors_stand_beside_what_random_pairs_have(model: Path, store: Path)
     random = random_cosine(opened, layer)
     code, out, error = elmo(*words)
     assert (code, out.split()[:3], out.count("\n")) == (0, ["cosine", "document", "sentence"], 3)
-    assert error == (
-        f"  layer {layer}: two random tokens have a cosine of {random:.3f}; "
-        "to choose another layer, pass --layer\n"
-    )
+    shown = f"  layer {layer}: two random tokens have a cosine of {random:.3f}; to choose another"
+    assert error == f"{shown} layer, pass --layer\n"
     for line in out.splitlines()[1:]:
         _, document, sentence, *_ = line.split()
         assert int(document) == opened.document(int(sentence))

@@ -192,7 +192,7 @@ def test_a_tag_that_fits_no_scheme_is_not_taken_for_plain_tags(
         run(*words, "--without-elmo", "--scheme", "bio")
     (folder / "bad.conll").write_text("Ann\tPER\nLee\tPER\nsees\tO\n")
     capsys.readouterr()
-    with pytest.raises(ElmoError, match=r"^ner.conll: the tags mark spans \(bio\), those"):
+    with pytest.raises(ElmoError, match=r"^ner.conll: the tags mark spans \(bio\), unlike"):
         run(*words, "--without-elmo")
     assert "not in the training file" not in capsys.readouterr().err
     words[5] = "bad.conll"

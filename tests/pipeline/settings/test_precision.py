@@ -56,7 +56,7 @@ def test_auto_is_settled_before_anything_is_read(
         _, _, error = elmo(name, *arguments, cwd=tmp_path)
         said = details[0] if details else error  # of the setting that is an option
         assert f"{setting}: auto chose {chosen}" in said
-        assert ("auto is" in error) == (name == "embed")
+        assert ("auto chose" in error) == (name == "embed")
 
 
 def test_auto_stays_what_it_was_while_there_is_work_to_resume(

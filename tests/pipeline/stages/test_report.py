@@ -189,7 +189,7 @@ def text_of(page: str) -> str:
         "General 1,234 5,678 100,000 5.1% 600,000 80.0% 1.2%",
         "Left out of the general text, in bytes: near copy 30,000, space 90,000. Left out",
         "Left out of the domain text, in bytes: nothing.",
-        "General text 414.4 86.0 115.0 +33.7% 3.60 × 1.313 9,467 2.9%",
+        "General text 414.4 86.0 115.0 +33.7% 3.60× 1.313 9,467 2.9%",
         "Domain text 473.0 150.0 85.1 −43.3% 5.56×",
         "81.8 on general text (forward 82.7, backward 80.9; unigram model 399.1)",
         "Two random tokens have a cosine of 0.",
@@ -328,7 +328,7 @@ def test_one_text_alone_has_no_column_of_fine_tuning(given: Path) -> None:
     said = report_of(given)
     assert "The domain text is the general text, so nothing was fine-tuned." in said
     head = "Held-out unigram pretrained below unigram bits per byte tokens unknown"
-    assert f"{head} General text 414.4 86.0 4.82 × 1.313 9,467 2.9%" in said
+    assert f"{head} General text 414.4 86.0 4.82× 1.313 9,467 2.9%" in said
     assert "Domain text 4" not in said
 
 
