@@ -150,7 +150,7 @@ DEVICE = click.option(
     help="The device: cpu, or cuda for a GPU.",
 )
 PRETOKENIZED = click.option(
-    "--pretokenized", is_flag=True, help="The input is tokenized; single spaces separate tokens."
+    "--pretokenized", is_flag=True, help="The input is already tokenized; spaces separate tokens."
 )
 DTYPE = click.option(
     "--dtype",

@@ -30,7 +30,7 @@ THREADS = 4  # at most, that embed in one process: they share Python's lock
 STAGE = Stage(
     name="features",
     version=8,
-    help="Store MODEL's vectors of every token of SHARDS.",
+    help="Store the vectors that MODEL computes for every token of SHARDS.",
     inputs=(Argument("shards"), Argument("model")),
     outputs=(OUT,),
     run=lambda params, **arguments: run(params=params.features, **arguments),
