@@ -1,6 +1,6 @@
 """Train a tagger from a store of a model: python examples/tagger.py MODEL STORE TAGS.
 
-TAGS has one line per sentence of the store: one tag per token, between spaces.
+TAGS has one line per sentence of the store: one tag per token, separated by spaces.
 `pip install .` is enough.
 """
 

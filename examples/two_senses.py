@@ -1,8 +1,8 @@
-"""The first minute: one word in two senses, told apart by a model that is loaded by its name.
+"""Plot the vectors of a word in two senses, from a model that is loaded by its name.
 
 python examples/two_senses.py [PICTURE.png]
 
-For each sentence it prints the one in which *bank* is used most like it, and draws all on a plane.
+For each sentence, print the one in which *bank* is used most similarly. Plot all of them.
 """
 
 import sys
