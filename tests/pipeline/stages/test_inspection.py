@@ -150,7 +150,7 @@ def test_the_command_prints_what_is_in_the_text(
         code, out, _ = elmo("inspect", *dirty, "--column", "body", "--out", page)
         assert (code, "open " in out) == (0, True)
     html = page.read_text(encoding="utf-8")
-    for words in (">a.txt</td>", "cyrillic", "A &amp; header", "tokenize.max_symbols: 0.3, "):
+    for words in (">a.txt</td>", "cyrillic", "A &amp; header", "tokenize.max_symbols: 0.3 (off)"):
         assert words in html
     assert html.count("data:image/png") == html.count("src=") == 1
     page.write_text("<title>My own page</title>")
