@@ -97,8 +97,8 @@ class CorpusSettings:
     """The column of CSV, TSV and Parquet, or the field of JSON lines, that holds the text; `title +
     body` joins two, `data.text` is a field within another. Plain text ignores it."""
     keep: tuple[Line, ...]
-    """Other columns of the domain text's records, such as their id, that the store keeps beside
-    each sentence; `elmo neighbors` shows them."""
+    """Other columns of the domain text's records, such as their id, to store with each sentence.
+    `elmo neighbors` shows them."""
 
 
 @dataclass(frozen=True)
