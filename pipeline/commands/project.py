@@ -160,11 +160,11 @@ def _describe_text(report: dict[str, Any]) -> Iterator[str]:
     heldout, quality = report["heldout"], report["quality"]
     yield f"inspect: {human_size(report['bytes'])}; files: {listing(report['formats'])}"
     for name, description in {
-        "documents": f"{report['documents']:,}; of these, {', '.join(sizes)}",
+        "documents": f"{report['documents']:,}; sizes: {', '.join(sizes)}",
         "by script": listing(report["scripts"]) or "no letters",
         "words": f"{distinct:,} distinct in {word_count:,} ({growth})",
-        "held out": f"{heldout['documents']:,} documents of 256 bytes or more; near copies of "
-        f"{heldout['in_training']:,} are in the training text",
+        "held out": f"{heldout['documents']:,} documents of 256 bytes or more; the training text "
+        f"has near copies of {heldout['in_training']:,}",
         "repeated": f"{quality['duplicate_share']:.1%} of the lines",
         "not text": f"{quality['not_text_sentences']:,} lines are mostly symbols or digits",
         "wrapped": f"{quality['wrapped_lines']:,} lines end within a sentence",
