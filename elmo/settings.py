@@ -6,6 +6,7 @@ defaults.
 """
 
 import math
+import signal
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,7 @@ Codec = Literal["none", "zstd"]
 # With `epochs: 0`, a training takes at least so many steps, but reads the text at most so often.
 # To change these, raise the versions of the stages pretrain and finetune.
 MIN_STEPS, MAX_EPOCHS = 400, 4
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # nohup has the last ignored
 MAX_LAYERS = 256  # LSTM layers in each direction
 MAX_CHARACTERS = 1024  # of a token, read by the char-CNN
 MAX_TOKENS = 32_768  # of a line or sentence, all of whose vectors are in memory at once
@@ -102,7 +104,8 @@ def describe_type(kind: Any) -> str:
 
 def _quote(value: Any) -> str:
     """Return a value for a message: on one line and not too long."""
-    text = repr(list(value) if isinstance(value, tuple) else value)
+    is_of_yaml = hasattr(value, "tag") or hasattr(value, "year")  # has a tag, or is a date
+    text = str(value) if is_of_yaml else repr(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= 60 else text[:57] + "…"
 
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from elmo.errors import ElmoError
 from elmo.io.folders import Flag
 from elmo.nn.lstm import LSTMState
+from elmo.settings import STOP_SIGNALS
 from elmo.train.step import WorkerGroup
 
 AGREE_STEPS = 10  # steps after which workers agree whether to stop, at most
@@ -82,7 +83,7 @@ def gather_rows(state: LSTMState, workers: WorkerGroup, *, rows: int) -> LSTMSta
 
 @contextmanager
 def interruptible(stop: Flag | Path | None) -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether SIGTERM or SIGINT has arrived or the `stop` flag exists.
+    """Yield a function that tells whether a stop signal has arrived or the `stop` flag exists.
 
     A thread looks for the flag: at a URL that takes a request, and no step should wait for it.
     """
@@ -97,8 +98,9 @@ def interruptible(stop: Flag | Path | None) -> Iterator[Callable[[], bool]]:
 
     handlers: list[tuple[signal.Signals, Any]] = []
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            handlers.append((number, signal.signal(number, lambda *_: stop_event.set())))
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                handlers.append((number, signal.signal(number, lambda *_: stop_event.set())))
     if stop is not None and stop.exists():
         stop_event.set()
     if stop is not None:

@@ -11,6 +11,7 @@ import click
 
 from elmo.errors import ElmoError, suggest_name
 from elmo.io.memory import keep_freed_memory
+from elmo.settings import STOP_SIGNALS
 
 from .. import RUN_ENV
 from ..stages import STAGES, load_stage
@@ -118,8 +119,8 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     """
     try:
         keep_freed_memory()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup does
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, _interrupt)
         _set_home()
         with commands.make_context(name, sys.argv[1:]) as context:

@@ -13,6 +13,7 @@ from types import FrameType
 import psutil
 
 from elmo.errors import NotFound
+from elmo.settings import STOP_SIGNALS
 
 from .. import RUN_ENV
 from ..tracking.client import configured_uri
@@ -26,7 +27,6 @@ logging.raiseExceptions = False  # no traceback if standard output is full
 from dvc.cli import main
 sys.exit(main(sys.argv[1:]))
 """
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def repro(arguments: Sequence[str]) -> int:
@@ -37,6 +37,8 @@ def repro(arguments: Sequence[str]) -> int:
     """
     if not Path("dvc.yaml").is_file():
         raise NotFound("dvc.yaml: no such file; change to a project folder, or run: elmo init")
+    if not any(Path(folder, ".dvc").is_dir() for folder in [Path.cwd(), *Path.cwd().parents]):
+        raise NotFound(".dvc: no such folder here or above; run: elmo init .")
     configured_uri()  # refuses a folder that can't hold it, before anything runs
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
     os.environ |= {"DVC_NO_ANALYTICS": "1", "PATH": path}
@@ -65,7 +67,7 @@ def _run(command: Sequence[str]) -> int:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGINT)
 
-    signals = [sig for sig in _STOP_SIGNALS if signal.getsignal(sig) != signal.SIG_IGN]
+    signals = [sig for sig in STOP_SIGNALS if signal.getsignal(sig) != signal.SIG_IGN]
     handlers = {sig: signal.signal(sig, forward_signal) for sig in signals}
     try:
         process = subprocess.Popen(

@@ -45,6 +45,9 @@ def test_run_needs_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ElmoError, match=r"dvc.yaml: no such file; .*elmo init"):
         repro([])
+    (tmp_path / "dvc.yaml").touch()
+    with pytest.raises(ElmoError, match=r"\.dvc: no such folder here or above; run: elmo init"):
+        repro([])
 
 
 def test_options_of_dvc_are_passed_on(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import is_dataclass
+from datetime import date
 from pathlib import Path
 from types import UnionType
 from typing import Union, get_args, get_origin
@@ -72,6 +73,7 @@ def test_a_whole_number_may_have_an_exponent(
     ("key", "value", "message"),
     [
         ("pretrain.training.optimizer.lr", "1e", "a number above 0 and at most 1e+06, found '1e'"),
+        ("pretrain.training.optimizer.lr", date(2024, 1, 2), "found 2024-01-02"),
         ("pretrain.training.epochs", 1.5, "a whole number of at least 0 and at most"),
         ("pretrain.training.epochs", True, "a whole number of at least 0 and at most"),
         ("pretrain.training.rows", -1, "a whole number of at least 1 and at most 65,536, found -1"),
