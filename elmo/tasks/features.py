@@ -42,6 +42,7 @@ FOLDS, MAX_CROSS_VALIDATED = 5, 3000
 SHRINKAGE = 10.0  # of the models' shares towards 1
 CORRECTION = 0.75  # share of the labels' frequency that is subtracted where it counts again
 MAX_VECTOR_VALUES = 1 << 27  # of the vectors that are learned from: 0.5 GB
+MAX_WEIGHTS = 1 << 26  # of features: 0.25 GB, of which fitting has about 15 copies
 MAX_STEPS = 100  # of L-BFGS at most
 CACHED_EXAMPLES = 1024  # whose features are not hashed anew: dev is scored with several shares
 LETTER, REPEATED_CHARACTER = re.compile(r"[^\W\d_]"), re.compile(r"(.)\1+")
@@ -155,6 +156,8 @@ class LinearModels(nn.Module):
         feature_priors, vector_priors = TOKEN_PRIORS
         hashes_M, _, _ = self._hash_features(train)
         hash_U, count_U = torch.unique(hashes_M, return_counts=True)
+        frequent_U = count_U.argsort(descending=True, stable=True)[: MAX_WEIGHTS // len(labels)]
+        hash_U, count_U = hash_U[frequent_U.sort().values], count_U[frequent_U.sort().values]
         self.hash_U, self.idf_U = hash_U.float(), torch.ones(len(hash_U))
         if not isinstance(train[0], Tagged):
             feature_priors, vector_priors = TEXT_PRIORS

@@ -79,6 +79,17 @@ def test_the_model_of_vectors_is_that_of_scikit_learn() -> None:
     np.testing.assert_allclose(ours(unseen, _layers_of).numpy(), expected, atol=5e-3)
 
 
+def test_of_too_many_labels_the_frequent_features_are_learned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """10,000 labels took 13.6 GB."""
+    monkeypatch.setattr(features, "MAX_WEIGHTS", 3 * 3)
+    model = LinearModels(ROWS, 3)
+    model.fit([Classified("", ("a", "b", f"x{k}"), f"{k}") for k in range(3)], ["0", "1", "2"])
+    frequent = sorted(zlib.crc32(feature.encode()) % ROWS for feature in ("a", "b", "a b"))
+    assert model.hash_U.tolist() == frequent and len(model.weights_UK) == 3
+
+
 @pytest.mark.parametrize(
     ("kind", "shares", "scores", "total"),
     [
