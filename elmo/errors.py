@@ -19,6 +19,9 @@ _ADVICE = {  # for errors of the operating system
 class ElmoError(ValueError):
     """Bad input or settings; the one-line message says what is wrong, where, and what to do."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message.replace("\n", "\\n"))  # of an array that it quotes
+
 
 class NotFound(ElmoError):
     """A requested file, folder, model or package does not exist."""

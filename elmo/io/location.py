@@ -69,6 +69,8 @@ class Location:
     def __init__(self, url: str | Path, options: Mapping[str, Any] | None = None) -> None:
         if not isinstance(url, str | os.PathLike):
             raise TypeError(f"a folder must be a string or a Path, found {url!r:.80}")
+        if not str(url).strip():
+            raise ElmoError(f"the folder's name is empty, found {url!r}; name one")
         text = str(url).removeprefix("file://")
         if isinstance(url, Path) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]", text):
             raise ElmoError(
@@ -120,8 +122,9 @@ class Location:
         """Tell whether the folder has a file `file`: a name, or a path below the folder."""
         if self.local is not None:
             return (self.local / file).is_file()
-        with self._remote.connect(file) as (fs, path):
-            return bool(fs.exists(path))
+        with suppress(FileNotFoundError), self._remote.connect(file) as (fs, path):
+            return bool(fs.info(path))  # its `exists` is False too if a server does not answer
+        return False
 
     def names(self) -> list[str]:
         """Return the sorted names of the files in the folder, without subfolders; none if it is

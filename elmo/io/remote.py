@@ -35,9 +35,14 @@ class Remote:
         try:
             fs, root = self.file_system()
             yield fs, f"{root}/{file}"
-        except (FileNotFoundError, FileExistsError, ElmoError):
+        except (FileExistsError, ElmoError):
             raise
         except Exception as error:
+            if isinstance(error, FileNotFoundError):  # fsspec's too if a server does not answer
+                cause = error.__cause__
+                if not isinstance(cause, OSError) or isinstance(cause, FileNotFoundError):
+                    raise
+                error = cause
             name = f"{self.url}/{file}" if file else self.url
             reason = remove_login(reason_of(error, "check the URL and access"), self.url)
             raise ElmoError(f"{name}: {type(error).__name__}: {reason}") from error

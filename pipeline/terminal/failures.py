@@ -34,7 +34,7 @@ _LIBRARIES = {
 }
 # What Ray says where its head, or a process of its own beside the work, is gone.
 _RAY_IS_LOST = ("is unavailable", "temporarily unavailable", "Socket closed")
-_NO_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate", "bad_alloc")
+_NO_MEMORY = ("allocate memory", "out of memory", "Unable to allocate", "bad_alloc", "map segment")
 
 
 def user_message(error: BaseException) -> str | None:
@@ -51,6 +51,8 @@ def user_message(error: BaseException) -> str | None:
             return "Ray lost a process that this work needs; run the same command again to resume"
         if package in _LIBRARIES:
             return f"{_LIBRARIES[package]}: {first_line(error)}"
+    if isinstance(error, FileNotFoundError) and not error.filename:
+        return "the current folder no longer exists; change to another"
     if isinstance(error, OSError):
         prefix = f"{error.filename}: " if error.filename else ""
         return f"{prefix}{reason_of(error)}"

@@ -163,5 +163,8 @@ def test_what_fails_at_a_url_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(ElmoError, match=f"{location}/name: ") as error:
             location.read("name")
         assert "\n" not in str(error.value)
+    for call in ("exists", "size", "open"):
+        with pytest.raises(ElmoError, match="http://127.0.0.1:9/name: ClientConnectorError: "):
+            getattr(Location("http://127.0.0.1:9"), call)("name")
     with pytest.raises(ElmoError, match="one slash"):
         Location(Path("s3://bucket/x"))

@@ -57,6 +57,14 @@ def tensor_memory(folder: Path) -> None:
     torch.empty(2**60)
 
 
+def library_memory(folder: Path) -> None:
+    raise ImportError("libarrow.so: failed to map segment from shared object")
+
+
+def deleted_folder(folder: Path) -> None:
+    raise FileNotFoundError(2, "No such file or directory")  # as of os.getcwd
+
+
 def disk(folder: Path) -> None:
     with Path("/dev/full").open("wb") as file:
         file.write(b"x" * 100_000)
@@ -72,6 +80,8 @@ def disk(folder: Path) -> None:
         (tracking, "MLflow: API request failed"),
         (memory, "out of memory ("),
         (tensor_memory, "out of memory ("),
+        (library_memory, "out of memory ("),
+        (deleted_folder, "the current folder no longer exists; change to another"),
         (disk, "No space left on device; make room"),
     ],
 )
