@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
+from elmo.data.texts import check_distinct, list_items
 from elmo.errors import ElmoError
 
 TABLES = ("dataframe_split", "dataframe_records")
@@ -106,7 +107,7 @@ def _parquet_rows(data: bytes | str) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        return list(pq.read_table(pa.BufferReader(data)).to_pylist())
+        return list_items(pq.read_table(pa.BufferReader(data)))
     except (pa.ArrowException, OSError, TypeError) as error:
         raise ElmoError(f"the request must be a Parquet file ({error})") from None
 
@@ -149,10 +150,8 @@ def _split_table_rows(table: Any) -> list[dict[str, Any]]:
     )
     if not isinstance(columns, list) or not isinstance(data, list):
         raise ElmoError(f"dataframe_split must hold columns and data, found {table!r:.80}")
-    names = [str(name) for name in columns]
-    if len(set(names)) < len(names):
-        raise ElmoError(f"column names must be distinct, found {', '.join(names)}")
+    check_distinct(columns)
     for row in data:
         if not isinstance(row, list) or len(row) != len(columns):
             raise ElmoError(f"a row must have a cell for each column, found {row!r:.80}")
-    return [dict(zip(names, row, strict=True)) for row in data]
+    return [dict(zip(map(str, columns), row, strict=True)) for row in data]

@@ -198,8 +198,10 @@ class Embedder:
         _check_state(state, "reset")
         if isinstance(state, Carry):
             iterator = iter(texts)
-            while batch := [sentence for (sentence,) in islice(iterator, batch_size)]:
-                yield from self.embed(batch, batch_size, layers=layers, state=state)
+            while batch := list(islice(iterator, batch_size)):
+                if {*map(len, batch)} != {1}:
+                    raise ElmoError("with a Carry, each text must be a list of one sentence")
+                yield from self.embed([s for (s,) in batch], batch_size, layers=layers, state=state)
             return
         for group in _group_texts(texts, batch_size):
             sentences = [sentence for text in group for sentence in text]
@@ -331,10 +333,10 @@ class Embedder:
     def _layer_numbers(self, layers: Sequence[int] | None) -> Sequence[int]:
         if layers is None:
             return range(self.layers)
-        if not isinstance(layers, Iterable) or isinstance(layers, str) or not len(layers):
+        if not isinstance(layers, list | tuple | range | np.ndarray) or not len(layers):
             raise ElmoError(f"layers must be a list of numbers, such as [0, 2]; found {layers!r}")
         for layer in layers:
-            if layer not in range(self.layers):
+            if isinstance(layer, bool | float) or layer not in range(self.layers):
                 raise ElmoError(f"layers must be among 0 to {self.layers - 1}, found {layer}")
         return layers
 

@@ -24,11 +24,15 @@ def default_device() -> str:
 
 
 def check_device(device: str | torch.device) -> None:
-    """Raise `ElmoError` if torch does not know a device."""
+    """Raise `ElmoError` unless a device is a processor, or a GPU and this machine has one."""
     try:
-        torch.device(device)
+        kind = torch.device(device).type
     except (RuntimeError, TypeError):
-        raise ElmoError(f"device must be cpu or cuda, found {device!r:.80}") from None
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise ElmoError(f"device must be cpu or cuda, found {device!r:.80}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ElmoError(f"device {device}: this machine has no CUDA device; leave it out")
 
 
 def prefers_large_operations(device: torch.device) -> bool:

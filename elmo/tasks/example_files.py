@@ -9,6 +9,7 @@ or MISC.NER for a key in MISC), or to a key of JSON lines.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +60,9 @@ def read_examples(
     """
     path = Path(path)
     if path.is_dir():
+        read = partial(read_examples, kind, format=format, columns=columns, scheme=scheme)
         files = list_files(path)
-        example_sets = [
-            read_examples(
-                kind,
-                file,
-                format=format,
-                columns=columns,
-                scheme=scheme,
-                tokenizer=tokenizer,
-                labelled=labelled,
-            )
-            for file in files
-        ]
+        example_sets = [read(file, tokenizer=tokenizer, labelled=labelled) for file in files]
         return _join_example_sets(path, example_sets)
     readers = KINDS[kind].readers
     file_format = format or detect_format(path)

@@ -14,7 +14,7 @@ from elmo.tasks.examples import Span
 SCHEMES = ("bio", "iob1", "bioes", "plain")
 _SPAN_TAG = re.compile(r"O|[BIESLUM]-\S+")
 _LETTERS = str.maketrans("LUM", "ESI")  # of BILOU and BMES
-_MARK = re.compile(r"[BIESLUM][-_:./|]\S+|\S+[-_][BI]|[BIESLUM]", re.IGNORECASE)
+_MARK = re.compile(r"[BIESLUM][\W_]\S+|\S+[\W_][BIESLUM]|[BIESLUM]", re.IGNORECASE)
 _OUTSIDE = re.compile(r"[O0_-]", re.IGNORECASE)
 
 

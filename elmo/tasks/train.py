@@ -246,6 +246,10 @@ def check_examples(examples: Sequence[Example]) -> None:
     square of the length.
     """
     for example in examples:
+        if not isinstance(example, Example):
+            raise ElmoError(
+                f"must be an example, found {example!r:.60}; for texts, call task(texts)"
+            )
         is_empty = not example.sentences or not all(example.sentences)
         if is_empty and not isinstance(example, Question):
             raise ElmoError(f"{example.source}: has a text without tokens; leave it out")

@@ -129,16 +129,9 @@ def _check_device(context: click.Context, _: Any, device: str) -> str:
     """Refuse, before any work, a device that this machine does not have."""
     if device == "cpu" or context.resilient_parsing:
         return device
-    import torch
+    from elmo.nn.device import check_device
 
-    try:
-        device_type = torch.device(device).type
-    except RuntimeError:
-        device_type = ""
-    if device_type not in ("cpu", "cuda"):
-        raise ElmoError(f"--device must be cpu or cuda, found {device!r}")
-    if device_type == "cuda" and not torch.cuda.is_available():
-        raise ElmoError("--device cuda: this machine has no CUDA device; leave --device out")
+    check_device(device)
     return device
 
 

@@ -316,7 +316,7 @@ def typed_field(
     `ElmoError` names line `number` if the field is missing or of another type.
     """
     if name not in record:
-        problem = f"has no {name!r}, found {', '.join(record)}"
+        problem = f"has no {name!r}, found {', '.join(record) or 'nothing'}"
         raise line_error(request.path, number, problem, "rename one, or name it in columns")
     try:
         return msgspec.convert(record[name], kind)

@@ -425,7 +425,8 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ("tagging", "x.conll", "a B-X\nb 0\n", 2, "tag '0' fits no scheme"),
         ("tagging", "x.conll", "a O\nb B_X\nc I_X\n", 2, "tag 'B_X' fits no scheme"),
         ("tagging", "x.conll", "a o\nb b-x\nc i-x\n", 1, "tag 'o' fits no scheme"),
-        ("tagging", "x.conll", "a O\nb X-B\nc X-I\n", 2, "tag 'X-B' fits no scheme"),
+        ("tagging", "x.conll", "a O\nb X-B\nc X-E\n", 2, "tag 'X-B' fits no scheme"),
+        ("tagging", "x.conll", "a O\nb B–X\nc I–X\n", 2, "tag 'B–X' fits no scheme"),
         ("tagging", "x.conll", "a B\nb I\nc O\n", 1, "tag 'B' fits no scheme"),
         ("tagging", "x.conll", "a B-X\nb W-X\n", 2, "tag 'W-X' fits no scheme"),
         ("tagging", "x.jsonl", '{"tokens": ["a"], "tags": ["B-X "]}\n', 1, "tag 'B-X ' fits no"),
@@ -505,6 +506,8 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
         read_examples("tagging", tmp_path / "latin.conll")
     with pytest.raises(ElmoError, match="holds no examples of tagging; name a file"):
         read_examples("tagging", written(tmp_path, "empty.conll", ""))
+    with pytest.raises(ElmoError, match="tagging; counted: dropped empty 1; name a file"):
+        read_examples("tagging", written(tmp_path, "e.jsonl", '{"tokens": [], "tags": []}\n'))
     with pytest.raises(ElmoError, match="tagging; counted: document marks 1; name a file"):
         read_examples("tagging", written(tmp_path, "mark.conll", "-DOCSTART- O\n"))
     with pytest.raises(ElmoError, match=r"tagging has no 'label'"):
