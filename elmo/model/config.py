@@ -82,11 +82,11 @@ def read_training(folder: Folder) -> dict[str, Any]:
     """Read `training.json` of a model folder; raise `ElmoError` if it is missing or was altered."""
     location = model_location(folder)
     if not location.exists(TRAINING_FILE):
-        raise missing_error(location.name(TRAINING_FILE))
+        raise missing_error(location.path_of(TRAINING_FILE))
     training = location.read_record(TRAINING_FILE, dict[str, Any])
     recorded_digest = training.pop("digest", None)
     if read_config(location).training is UNSET and digest(training) != recorded_digest:
-        raise altered_error(location.name(TRAINING_FILE), "its digest differs")
+        raise altered_error(location.path_of(TRAINING_FILE), "its digest differs")
     return training
 
 
@@ -115,9 +115,9 @@ def read_config(folder: Folder) -> ModelConfig:
     """
     location = model_location(folder)
     if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
-        suggestion = suggest_path(location.local, folders=True) if location.local else ""
+        suggestion = suggest_path(location.local, only_folders=True) if location.local else ""
         raise NotFound(f"{folder}: no such model folder{suggestion or suggest_model(str(folder))}")
-    source = location.name(CONFIG)
+    source = location.path_of(CONFIG)
     remedy = "make the model again with this version"
     location.read_record(CONFIG, Header).check_version(source, "format", FORMAT, remedy=remedy)
     record = location.read_record(CONFIG, ModelConfig)

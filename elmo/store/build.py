@@ -283,7 +283,7 @@ def _publish(location: Location, manifest: StoreManifest) -> StoreManifest:
     _check_whole(location, manifest)
     paths = {*list_paths(manifest.parts), MANIFEST}
     location.delete_all(
-        path for path in location.tree() if re.fullmatch(STORE_FILE, path) and path not in paths
+        path for path in location.sizes() if re.fullmatch(STORE_FILE, path) and path not in paths
     )
     data = encode_manifest(location, manifest)
     if not location.create(MANIFEST, data) and location.read(MANIFEST) != data:
@@ -298,7 +298,7 @@ def _check_whole(location: Location, manifest: StoreManifest | None = None) -> N
     """Raise `ElmoError` if a store can't be opened, or a file of it is missing or has another size;
     `manifest` is the one to be written, if it is not there yet."""
     parts = (manifest or read_manifest(location)).parts
-    location.check_all((file.path, file.bytes) for part in parts for file in (part, part.types))
+    location.check_files((file.path, file.bytes) for part in parts for file in (part, part.types))
 
 
 def check_build(

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elmo.data.arrays import Floats
-from elmo.data.tokenizer import NOT_TEXT, is_text
+from elmo.data.tokenizer import NOT_TEXT_MESSAGE, is_text
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.settings import check_count
@@ -73,7 +73,7 @@ def parse_query(
     if not isinstance(text, str):
         raise ElmoError(f"the text must be a string with one token in brackets, found {text!r:.80}")
     if not is_text(text):
-        raise ElmoError(f"the text {text!r} {NOT_TEXT}")
+        raise ElmoError(f"the text {text!r} {NOT_TEXT_MESSAGE}")
     words = re.findall(r"\[([^\[\]\s]+)\]", text) or re.findall(r"\[([^\[\]]+)\]", text)
     if len(words) != 1:
         raise ElmoError(

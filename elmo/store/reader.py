@@ -55,7 +55,7 @@ class ParquetColumns:
     """One Parquet file of a store; in a memory-mapped file, values are located by arithmetic."""
 
     def __init__(self, location: Location, file: str, layout: Layout) -> None:
-        self.name = location.name(file)
+        self.name = location.path_of(file)
         self._lock = threading.Lock()  # of `_file` and `_decoded_columns`
         self.file_map = _map_file(location, file) if layout.codec == "none" else None
         self._file = open_parquet(location, file, file_map=self.file_map)
@@ -199,7 +199,7 @@ class Part:
         for file in (entry.types, entry):
             location.check_file(file.path, size=file.bytes, sha256=file.sha256 if checked else None)
         self._layout = layout
-        name = location.name(entry.file)
+        name = location.path_of(entry.file)
         self._parquet = ParquetColumns(location, entry.file, layout)
         self.types = Types(location, entry.types.path, layout)
         index = self._parquet.read(["sentence_id", "document_id", "length"])
@@ -356,7 +356,7 @@ def open_parquet(
     try:
         return pq.ParquetFile(source)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise altered_error(location.name(file), first_line(error)) from None
+        raise altered_error(location.path_of(file), first_line(error)) from None
 
 
 def check_layout(name: str, schema: pa.Schema, layout: Layout) -> None:

@@ -284,7 +284,7 @@ def _write_segment(
     runs = split_into_runs(
         offsets,
         min(layout.row_group_tokens, MAX_VALUE_BYTES // layout.vector_bytes),
-        begin=segment.start,
+        first_sentence=segment.start,
         end=segment.stop,
         max_sentences=MAX_ROWS,
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elmo.data.texts import is_missing
-from elmo.data.tokenizer import NOT_TEXT, Tokenization, is_text
+from elmo.data.tokenizer import NOT_TEXT_MESSAGE, Tokenization, is_text
 from elmo.errors import ElmoError
 from elmo.io.text_files import COMPRESSIONS
 from elmo.tasks import schemes
@@ -123,7 +123,7 @@ def examples_of_items(
     record_of_text = KINDS[kind].record_of_text
     for k, item in enumerate(items):
         if not all(map(is_text, _find_strings(item))):
-            raise ElmoError(f"item:{k}: {NOT_TEXT}")
+            raise ElmoError(f"item:{k}: {NOT_TEXT_MESSAGE}")
     records = [_to_record(item, k, split, record_of_text) for k, item in enumerate(items)]
     request = ReadRequest(
         Path("item"), "jsonl", columns or {}, None, split, labelled=False, items=records

@@ -67,7 +67,7 @@ class Checkpoint:
     @classmethod
     def load(cls, folder: Location) -> "Checkpoint":
         """Read a checkpoint from its folder; raise `ElmoError` if it is damaged."""
-        header, file = folder.read_record("state.json", Header), folder.name("state.json")
+        header, file = folder.read_record("state.json", Header), folder.path_of("state.json")
         header.check_version(file, "format", FORMAT, remedy="train again with this version")
         record = folder.read_record("state.json", CheckpointRecord)
         with local_folder(folder) as local:

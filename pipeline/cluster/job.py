@@ -152,7 +152,7 @@ def _copy_dvc_cache(jobs: Any, home: Path) -> None:
     )
     names = {
         match[1]: name
-        for name in jobs.tree()
+        for name in jobs.sizes()
         if (match := pattern.fullmatch(name)) and ".." not in name
     }
     for folder in {(home / path).parent for path in names}:

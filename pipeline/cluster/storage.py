@@ -126,7 +126,7 @@ def begin_output(out: Any, url: str, *, depends: str, resumes: bool) -> Any:
     if record is not None and not _is_published(folder_at_url, record.folder):
         if resumes and record.depends == depends:
             files = folder_at_url / record.folder
-            files.delete_all(filter(_MANIFESTS.fullmatch, files.tree()))
+            files.delete_all(filter(_MANIFESTS.fullmatch, files.sizes()))
             return files
         (folder_at_url / record.folder).remove()
     folder = secrets.token_hex(8)
@@ -158,7 +158,7 @@ def publish_output(out: Any, data_folder: Any, url: str) -> None:
     if out == data_folder:
         return
     manifests, name = _list_manifests(data_folder), _published_name(data_folder, url)
-    record = Output(data_folder.folder_name, data_folder.tree())
+    record = Output(data_folder.folder_name, data_folder.sizes())
     folder_at_url, file = _folder_at_url(url, name), f"{Path(name).name}.json"
     while not folder_at_url.create(file, json_bytes(msgspec.to_builtins(record), source=name)):
         if (whole_output := _read_whole_output(url, name)) is not None:
@@ -251,7 +251,7 @@ def check_result_paths(names: Iterable[str]) -> None:
 def _read_whole_output(url: str, name: str) -> Output | None:
     """Return the output `name`, if it is at the URL with all its files and their sizes."""
     output = read_output(url, name)
-    sizes = files_folder(url, name, output).tree() if output is not None else {}
+    sizes = files_folder(url, name, output).sizes() if output is not None else {}
     is_whole = output is not None and output.sizes.items() <= sizes.items()
     return output if is_whole else None
 
@@ -290,7 +290,7 @@ def _published_name(location: Location, url: str) -> str:
 
 def _list_manifests(location: Location) -> list[str]:
     """Return the manifests of an output, or all its files if it has none."""
-    paths = list(location.tree())
+    paths = list(location.sizes())
     return [path for path in paths if _MANIFESTS.fullmatch(path)] or paths
 
 

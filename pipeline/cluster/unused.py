@@ -37,7 +37,7 @@ def find_unused(url: str) -> UnusedFiles:
     repository and in DVC's experiments, by each `dvc.lock` among git's objects, by the jobs at the
     URL, and by work in progress. Raises `ElmoError` where one of these can't be read.
     """
-    tree = Location(url).tree()
+    tree = Location(url).sizes()
     outputs = dict(_list_outputs(url, tree))
     locks, names = _read_git_locks(), set()
     projects = list(_list_projects())

@@ -58,7 +58,7 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
         URL in `urls`, the URLs as the user wrote them.
         """
         if self.url is UNSET:
-            url = corpus.absolute().name(self.name)
+            url = corpus.absolute().path_of(self.name)
         else:
             url = with_login(Location(self.url).absolute().url, urls)
         return InputFile(self.name, url, self.bytes, self.sha256)
@@ -171,7 +171,7 @@ def summary(figures: dict[str, float], out: Location) -> str:
 
 def read_corpus_manifest(folder: Location) -> CorpusManifest:
     """Read the manifest of a corpus folder; raise `ElmoError` if a name in it leaves the folder."""
-    path, header = folder.name("manifest.json"), folder.read_record("manifest.json", Header)
+    path, header = folder.path_of("manifest.json"), folder.read_record("manifest.json", Header)
     header.check_version(path, "schema", SCHEMA_VERSION, remedy="run the corpus stage")
     manifest = folder.read_record("manifest.json", CorpusManifest)
     for name, text in manifest.texts.items():

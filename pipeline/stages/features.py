@@ -72,7 +72,7 @@ def run(
     sources = {"model": model, "shards": shards}
     build_arguments: dict[str, Any] = {"shards": shards, "model": model, "settings": params}
     build_arguments["device"] = workers.choose_device(cluster)
-    reusable_bytes = sum(folder.tree().values())
+    reusable_bytes = sum(folder.sizes().values())
     reusable_bytes += store_build.reusable_bytes(out, **build_arguments)
     layout = store_build.make_layout(model, params)
     _check_room(out, layout, tokens=Shards(shards).tokens(), reusable_bytes=reusable_bytes)

@@ -254,7 +254,7 @@ def tokenize(
                 folder.take_files(sorted(previous_files), previous_output)
             else:
                 for name in previous_files:
-                    link_or_copy(out.name(name), folder.name(name))
+                    link_or_copy(out.path_of(name), folder.path_of(name))
             folder.write(PIECES, b"".join(map(encode_result, results)))
             write_manifest(
                 folder,
@@ -340,7 +340,7 @@ def _read_previous_results(
         return {}
     digests = {piece.digest for piece in pieces}
     results = (result for result in decode_results(folder.read(PIECES)) if result.piece in digests)
-    return {result.piece: result for result in find_whole_results(results, folder, folder.tree())}
+    return {result.piece: result for result in find_whole_results(results, folder, folder.sizes())}
 
 
 def _tokenize_pieces(

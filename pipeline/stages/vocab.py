@@ -153,7 +153,7 @@ def count_shard(job: tuple[Location, ShardEntry, Location, str]) -> None:
 def _read_counts(work: Location, name: str) -> pa.Table:
     with (
         work.local_copy(name) as path,  # it may be deleted once it is mapped
-        catch_read_errors(work.name(name)),
+        catch_read_errors(work.path_of(name)),
         pa.ipc.open_file(pa.memory_map(str(path))) as file,
     ):
         return file.read_all()

@@ -16,9 +16,9 @@ from elmo.data.tokenizer import (
     NO_TOKENIZER,
     TextTokenizer,
     Tokenization,
-    compose,
     load_tokenizer,
     sentence_splitter,
+    to_nfc,
 )
 from elmo.errors import ElmoError
 from elmo.io.records import describe_mismatch
@@ -382,7 +382,7 @@ def token_offsets(text: str, tokens: Sequence[str]) -> tuple[Range, ...]:
         if start < 0 or text[stop:start].strip():
             start = stop + len(text[stop:]) - len(text[stop:].lstrip())
         stop = start + len(token)
-        while stop < len(text) and text[start:stop] != token != compose(text[start:stop]):
+        while stop < len(text) and text[start:stop] != token != to_nfc(text[start:stop]):
             stop += 1
         offsets.append((start, stop))
     return tuple(offsets)
