@@ -26,7 +26,7 @@ from elmo.io.atomic import new_file_if_absent, write_json
 from elmo.io.folders import check_folder
 from elmo.io.location import Location
 from elmo.io.records import check_readable, read_json, sha256
-from elmo.model.config import CONFIG
+from elmo.model.config import CONFIG_FILE
 from elmo.model.folder import (
     OTHER_FILE_PATTERN,
     WEIGHTS_FILE,
@@ -67,7 +67,7 @@ def import_2018(
     model is replaced only with `overwrite`. `ElmoError` names an option or dataset that is
     missing or does not fit.
     """
-    check_folder(Location(out), required=(CONFIG, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN)
+    check_folder(Location(out), required=(CONFIG_FILE, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN)
     if not overwrite and (files := Location(out).names()):
         raise ElmoError(f"{out}: already contains {files[0]}; choose another folder, or delete it")
     options, weights = Path(options), Path(weights)

@@ -58,10 +58,10 @@ def import_(
     """
     from elmo.interop.files_of_2018 import import_2018
     from elmo.io.atomic import check_folder_absent
-    from elmo.model.config import CONFIG
+    from elmo.model.config import CONFIG_FILE
 
     if not overwrite:
-        check_folder_absent(model, marker=CONFIG)
+        check_folder_absent(model, marker=CONFIG_FILE)
     digest = import_2018(
         options,
         weights,

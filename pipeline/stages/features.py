@@ -99,7 +99,7 @@ def run(
                 previous_store=previous_output,
                 replace=f"/{UNFINISHED}/" in out.url,
                 work=folder,
-                run=run_jobs,
+                run_jobs=run_jobs,
                 **build_arguments,
             )
             log.log_metrics(count_store(manifest))

@@ -339,7 +339,7 @@ def sample_piece(
 
 
 def _read_sample(block: DocumentBlock, begin: int, end: int) -> Sample:
-    """Return the file of a block, and the beginning of its lines `begin` to `end` on one line."""
+    """Return the file of a block, and the beginning of its lines `start` to `end` on one line."""
     start = int(block.lines[0][begin])
     stop = min(int(block.lines[1][end - 1]), start + 8 * _MAX_SAMPLE_CHARACTERS)
     text = " ".join(block.text[start:stop].decode("utf-8", "ignore").split())
