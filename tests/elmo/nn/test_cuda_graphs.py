@@ -155,7 +155,7 @@ def test_each_stream_has_graphs_of_its_own(
     pretended: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for stream in (1, 2):
-        monkeypatch.setattr(graphs, "_stream", lambda device, stream=stream: stream)
+        monkeypatch.setattr(graphs, "_stream_handle", lambda device, stream=stream: stream)
         for _ in range(graphs.WARM_UP_CALLS + 1):
             graphs.call_with_cuda_graph(twice, (torch.ones(2), None), (2.0,))
     assert len(captured()) == 2

@@ -14,7 +14,7 @@ from elmo.store import FeatureStore
 from elmo.store.build import build
 from elmo.store.neighbors import (
     Neighbor,
-    _cosine,
+    _compute_cosines,
     clearest_layer,
     neighbors,
     parse_query,
@@ -127,7 +127,7 @@ def test_equal_vectors_have_equal_cosines_wherever_they_lie() -> None:
     draw = np.random.default_rng(0)
     for count in range(1, 40):
         vector_D, query_D = draw.normal(size=(2, 512)).astype(np.float32)
-        cosine_T = _cosine(np.tile(vector_D, (1, count, 1)), query_D)
+        cosine_T = _compute_cosines(np.tile(vector_D, (1, count, 1)), query_D)
         assert len(set(cosine_T.tolist())) == 1, count
 
 
