@@ -73,7 +73,7 @@ class BatchReader:
             layer_outputs, next_state = self.lstm(
                 x_NP[index],
                 state.select_rows(slice(row_count)),
-                sizes=[batch.active_rows(t) for t in range(start, stop)],
+                row_counts=[batch.active_rows(t) for t in range(start, stop)],
                 weights=self.weights if row_count > 1 else self.one_row_weights,
             )
             state.h_LSBP[:, :, :row_count], state.c_LSBC[:, :, :row_count] = next_state

@@ -126,8 +126,8 @@ def count_types(
         for split in SPLITS
         for entry in shards.entries(split)
     ]
-    finished = set(work.names())
-    unfinished_jobs = [job for job in jobs if job[3] not in finished]
+    finished_names = set(work.names())
+    unfinished_jobs = [job for job in jobs if job[3] not in finished_names]
     for _ in workers.map_tasks(count_shard, unfinished_jobs, cluster=cluster, label="vocab"):
         pass
     tables = in_parallel(lambda job: _read_counts(work, job[3]), jobs)
@@ -204,7 +204,7 @@ def _choose_characters(train: TypeCounts, params: VocabSettings) -> Characters:
     sorted_codepoints = frequent_codepoints[
         np.argsort(-occurrences[frequent_codepoints], kind="stable")
     ]
-    return Characters(tuple(chr(i) for i in sorted_codepoints), params.max_characters)
+    return Characters(tuple(chr(code) for code in sorted_codepoints), params.max_characters)
 
 
 def _write_lines(path: Path, lines: pa.StringArray) -> None:

@@ -289,7 +289,7 @@ def test_a_job_writes_its_project_in_a_folder_of_its_own(
         return 7
 
     monkeypatch.setattr(job, "run", stages)
-    monkeypatch.setattr(job, "_run_init", lambda home, variables: (home / ".dvc").mkdir())
+    monkeypatch.setattr(job, "_init_dvc", lambda home, variables: (home / ".dvc").mkdir())
     for word in ("first", "second"):
         (tmp_path / word).mkdir()
         monkeypatch.setenv(job.JOB_VARIABLE, word)
@@ -316,7 +316,7 @@ def test_what_has_changed_in_a_jobs_project_is_saved_again(bucket: str, tmp_path
     (tmp_path / "home").mkdir()
     looks = work()
     stop: Any = SimpleNamespace(wait=lambda _: next(looks))
-    job._upload(tmp_path / "home", target, set(), stop, [""])
+    job._upload_changes(tmp_path / "home", target, set(), stop, [""])
     assert {name: target.read(name) for name in target.sizes()} == {"a": b"two"}
 
 
@@ -334,7 +334,7 @@ def test_a_project_that_can_not_be_saved_is_an_error_and_stays(
         return 0
 
     monkeypatch.setattr(job, "run", stage)
-    monkeypatch.setattr(job, "_run_init", lambda home, variables: None)
+    monkeypatch.setattr(job, "_init_dvc", lambda home, variables: None)
     with small_disk(tmp_path / "disk", "256k") as disk:
         assert job._run_at_url(f"local://{disk}/bucket", ["stage"], home, {}) == 1
     said = capsys.readouterr().out
