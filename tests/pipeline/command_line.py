@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 import pytest
 
+from elmo.settings import STOP_SIGNALS
 from pipeline.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 _CONTEXT = click.Context(cli.cli)
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 COMMANDS = {
     name: command
     for name in cli.cli.list_commands(_CONTEXT)
@@ -24,7 +24,7 @@ COMMANDS = {
 
 def elmo(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> tuple[int, str, str]:
     """The exit code, the output and the errors of `elmo ARGUMENTS`."""
-    stops = {one: signal.getsignal(one) for one in _SIGNALS}
+    stops = {one: signal.getsignal(one) for one in STOP_SIGNALS}
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as own:
         out, err = (Path(own) / name for name in ("out", "err"))
         patch.chdir(cwd)

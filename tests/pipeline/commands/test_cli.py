@@ -22,6 +22,7 @@ from click.testing import CliRunner
 from elmo.data.tokenizer import installed_tokenization
 from elmo.model.config import ENTRY_POINTS
 from elmo.model.embedder import Embedder
+from elmo.settings import STOP_SIGNALS
 from pipeline.commands.cli import cli
 from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.command_line import elmo
@@ -133,7 +134,7 @@ def test_a_full_disk_is_one_line() -> None:
         assert line.startswith("error: standard output: No space left on device; redirect it")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_an_interrupt_is_one_line_and_leaves_nothing(tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-m", "pipeline", "corpus", str(tmp_path / "out"), "--work", "work"]
     process = subprocess.Popen(
@@ -150,6 +151,14 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(tmp_path: Path, number: int
     assert process.returncode == 1
     assert error == "error: interrupted; run the same command again\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_while_python_ends_has_no_traceback() -> None:
+    code = "import atexit, os; atexit.register(os.kill, os.getpid(), 15)"
+    code += "; from pipeline.commands.cli import run_cli; run_cli()"
+    command = [sys.executable, "-c", code, "--version"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "") and "version" in done.stdout
 
 
 def every_command() -> Iterator[tuple[str, click.Command]]:
