@@ -158,14 +158,15 @@ def describe_mismatch(error: msgspec.ValidationError) -> tuple[str, str]:
     wrong with it, with plain words for the types."""
     problem, _, key_path = str(error).replace("`key` in ", "").partition(" - at `$")
     key_path = key_path.removesuffix("`").removeprefix(".")
-    types = re.fullmatch("Expected `(.+)`, got `(.+)`", problem)
+    types = re.fullmatch("Expected `(.+?)`(?:, got `(.+)`|(.*))", problem)
     if types is None:
         return key_path, problem.removeprefix("Object ")
     expected_type, value_type = (
-        " or ".join(_WORDS_BY_TYPE.get(name, name) for name in union.split(" | "))
-        for union in types.groups()
+        " or ".join(_WORDS_BY_TYPE.get(name, name) for name in (union or "").split(" | "))
+        for union in types.group(1, 2)
     )
-    return key_path, f"must be {expected_type}, found {value_type}"
+    limits = (types[3] or "").replace("matching regex", "of the form")
+    return key_path, f"must be {expected_type}{limits or f', found {value_type}'}"
 
 
 def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
@@ -175,8 +176,8 @@ def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         key_path, problem = describe_mismatch(error)
-        error_source = f"{source}: {key_path}" if key_path else source
-        raise ElmoError(f"{error_source}: {problem}; {_REMEDY}") from None
+        place = f"{source}: {key_path}" if key_path else source
+        raise ElmoError(f"{place}: {problem}; {_REMEDY}") from None
     except UnicodeDecodeError as error:
         raise ElmoError(f"{source}: not UTF-8 (byte {error.start}); {_REMEDY}") from None
     except RecursionError:
@@ -185,7 +186,7 @@ def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
         line, reason = "", str(error)
         try:
             json.loads(data)
-        except ValueError as json_error:
-            if isinstance(json_error, json.JSONDecodeError):
-                line, reason = f":{json_error.lineno}", json_error.msg
+        except ValueError as problem:
+            if isinstance(problem, json.JSONDecodeError):
+                line, reason = f":{problem.lineno}", problem.msg
         raise Damaged(f"{source}{line}: not valid JSON ({reason}); {_REMEDY}") from None

@@ -44,17 +44,17 @@ def _srl_eval_lines(predictions: Predictions, path: Path, columns: Columns) -> I
     """Yield for each token the roleset of the predicate that it is, or `-`, and a column for each
     predicate of the sentence, such as `(ARG0*`; sentences without predicates have the first column
     alone."""
-    if path.is_dir():
-        raise ElmoError(f"{path}: is a folder; --as props takes one file of columns")
+    if path.is_dir() or ".jsonl" in path.suffixes:
+        raise ElmoError(f"{path}: --as props takes one file of columns")
     prediction_iterator = iter(predictions)
     for rolesets in read_rolesets(path, columns):
         rows = [rolesets]
         for _ in range(sum(name != "-" for name in rolesets)):
             _, answer = next(prediction_iterator)
-            openings, closings = [""] * len(rolesets), [""] * len(rolesets)
+            begin, end = [""] * len(rolesets), [""] * len(rolesets)
             for start, stop, label in lenient_spans(answer["tags"]):
-                openings[start], closings[stop - 1] = f"({label}", ")"
-            rows.append([f"{a}*{b}" for a, b in zip(openings, closings, strict=True)])
+                begin[start], end[stop - 1] = f"({label}", ")"
+            rows.append([f"{a}*{b}" for a, b in zip(begin, end, strict=True)])
         yield from map("\t".join, zip(*rows, strict=True))
         yield ""
 

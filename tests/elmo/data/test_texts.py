@@ -46,14 +46,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "an array of two columns": (lambda: np.array([TEXTS, TEXTS]), r"shape \(2, 2\)"),
     "an array of no dimension": (lambda: np.array("he has"), r"shape \(\)"),
     "numbers": (lambda: [1, 2], "found 1"),
-    "two columns of a name": (
-        lambda: pandas.DataFrame([TEXTS], columns=["text", "text"]),
-        "names must be distinct, found text, text",
-    ),
-    "two columns of a name in Arrow": (
-        lambda: pyarrow.table([TEXTS, TEXTS], names=["text", "text"]),
-        "names must be distinct, found text, text",
-    ),
+    "two equal names": (lambda: pandas.DataFrame([TEXTS], columns=["a", "a"]), "found a, a"),
+    "two names of Arrow": (lambda: pyarrow.table([TEXTS] * 2, names=["a", "a"]), "found a, a"),
     "a text that is None": (lambda: ["he", None], "1: is missing, found None"),
     "a text that is NaN": (
         lambda: pandas.Series(["he", np.nan], dtype=object),

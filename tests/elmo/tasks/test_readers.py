@@ -418,6 +418,13 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ("tagging", "x.jsonl", '{"tokens": ["a\\ud800"]}\n', 1, "half a surrogate pair"),
         ("tagging", "x.jsonl", '{"tokens": ["a\\uDC00"]}\n', 1, "half a surrogate pair"),
         ("tagging", "x.jsonl", '{"tokens": "\\ud83d\\ude00\n', 1, "is not a JSON object"),
+        (
+            "coreference",
+            "x.jsonl",
+            '{"sentences": [["a"]], "clusters": [[[0]]]}',
+            1,
+            "must be a list of",
+        ),
         ("tagging", "x.conll", "a\tO\n\nb\tO\rc\tB-X\r", 3, "a carriage return within the line"),
         ("tagging", "x.conll", "a\tO\nb\t\n", 2, "a token has an empty tag"),
         ("tagging", "x.conll", "a\ta\nb\tb\n", 1, "the tags are the words"),

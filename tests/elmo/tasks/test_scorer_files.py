@@ -36,8 +36,9 @@ def test_right_roles_are_the_columns_of_the_file(tmp_path: Path) -> None:
     found = lines("props", [(one, {"tags": one.tags}) for one in examples], path)  # type: ignore
     gold = ["\t".join(line.split("\t")[5:]) for line in ROLES.splitlines()]
     assert found == [*gold, ""]
-    with pytest.raises(ElmoError, match="is a folder"):
-        lines("props", [], tmp_path)
+    for other in (tmp_path, tmp_path / "x.jsonl"):
+        with pytest.raises(ElmoError, match=f"^{other}: --as props takes one file of columns"):
+            lines("props", [], other)
 
 
 def test_tags_stand_beside_the_gold_ones() -> None:
