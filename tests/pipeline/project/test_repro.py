@@ -46,7 +46,8 @@ def test_run_needs_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ElmoError, match=r"dvc.yaml: no such file; .*elmo init"):
         repro([])
     (tmp_path / "dvc.yaml").touch()
-    with pytest.raises(ElmoError, match=r"\.dvc: no such folder here or above; run: elmo init"):
+    (tmp_path / ".dvc").mkdir()  # of an init that was killed
+    with pytest.raises(ElmoError, match=r"\.dvc/config: no such file here or above; run: elmo"):
         repro([])
 
 
