@@ -70,7 +70,7 @@ class Location:
         if not isinstance(url, str | os.PathLike):
             raise TypeError(f"a folder must be a string or a Path, found {url!r:.80}")
         if not str(url).strip():
-            raise ElmoError(f"the folder's name is empty, found {url!r}; name one")
+            raise ElmoError(f"the folder's name is empty, found {url!r}; pass one")
         text = str(url).removeprefix("file://")
         if isinstance(url, Path) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]", text):
             raise ElmoError(

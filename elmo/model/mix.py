@@ -206,11 +206,11 @@ class Elmo(nn.Module):
         if ids_BTK.dim() != 3 or ids_BTK.shape[2] != self.characters.max_characters:
             raise ElmoError(
                 f"ids must be (sentences, tokens, {self.characters.max_characters}), as "
-                f"Elmo.batch_to_ids makes them, found {tuple(ids_BTK.shape)}"
+                f"Elmo.batch_to_ids returns, found {tuple(ids_BTK.shape)}"
             )
         size, (low, high) = self.characters.size, ids_BTK.aminmax() if ids_BTK.numel() else (0, 0)
         if ids_BTK.dtype not in (torch.int32, torch.int64) or low < 0 or high > size:
-            raise ElmoError(f"ids must be integers from 0 to {size}, as Elmo.batch_to_ids makes")
+            raise ElmoError(f"ids must be integers from 0 to {size}, as batch_to_ids returns")
         mask_BT = ids_BTK[:, :, 0] > 0
         if (mask_BT[:, 1:] & ~mask_BT[:, :-1]).any():
             raise ElmoError("ids have a gap (a token follows a masked one); close it")

@@ -32,7 +32,7 @@ def check_device(device: str | torch.device) -> None:
     if kind not in ("cpu", "cuda"):
         raise ElmoError(f"device must be cpu or cuda, found {device!r:.80}")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ElmoError(f"device {device}: this machine has no CUDA device; leave it out")
+        raise ElmoError(f"device {device}: this machine has no CUDA device; use cpu")
 
 
 def prefers_large_operations(device: torch.device) -> bool:

@@ -126,7 +126,7 @@ def _make_examples(request: ReadRequest, rows: Sequence[_Row], counts: Counter[s
     first_row = next((row for row in rows if row.tokens), None)
     if request.labelled and first_row and all(row.tags == list(row.tokens) for row in rows):
         remedy = "name their column: --columns tag=2"
-        raise line_error(request.path, first_row.lines[0], "the tags are the words", remedy)
+        raise line_error(request.path, first_row.lines[0], "the tags repeat the words", remedy)
     scheme = request.scheme or schemes.detect_scheme(row.tags for row in rows if row.tags)
     remark = ""
     if scheme == "plain" and request.scheme is None:

@@ -427,7 +427,7 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ),
         ("tagging", "x.conll", "a\tO\n\nb\tO\rc\tB-X\r", 3, "a carriage return within the line"),
         ("tagging", "x.conll", "a\tO\nb\t\n", 2, "a token has an empty tag"),
-        ("tagging", "x.conll", "a\ta\nb\tb\n", 1, "the tags are the words"),
+        ("tagging", "x.conll", "a\ta\nb\tb\n", 1, "the tags repeat the words"),
         ("tagging", "x.conll", "a\tO\t\nb\tO\n", 2, "2 columns here, 3 in the first"),
         ("tagging", "x.conll", "a B-X\nb 0\n", 2, "tag '0' fits no scheme"),
         ("tagging", "x.conll", "a O\nb B_X\nc I_X\n", 2, "tag 'B_X' fits no scheme"),
