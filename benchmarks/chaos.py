@@ -162,7 +162,7 @@ def count_results(project: Path) -> Counter[str]:
         record = read_output(url, name)
         assert record is not None, f"{url}/{name}"
         out = files_folder(url, name, record)
-        names = [name for name in out.tree() if RESULT_NAME.fullmatch(name.rpartition("/")[2])]
+        names = [name for name in out.sizes() if RESULT_NAME.fullmatch(name.rpartition("/")[2])]
         files |= {f"{file.parent.relative_to(project)}/{name} {out.sha256(name)}" for name in names}
     curves = (project / "curves").glob("*/train.tsv")
     perplexity_lines = [
@@ -432,7 +432,7 @@ def _last_step(project: Path, url: str) -> int:
     """Return the last step that the training in progress has recorded; 0 if nothing is trained."""
     paths = [Path(folder, file) for folder, _, files in os.walk(project) for file in files]
     names = [str(path.relative_to(project)) for path in paths]
-    names += Location(url).tree() if url else []
+    names += Location(url).sizes() if url else []
     curves = [name for name in names if re.fullmatch(r".*work/\w+/\w+/train\.tsv", name)]
     step = 0
     for name in curves:  # only a training in progress has one

@@ -142,7 +142,7 @@ def _measure_training(options: argparse.Namespace) -> dict[str, Any]:
     stepper = _make_stepper(options)
     seconds, main_thread_seconds = _time_steps(options, stepper)
     rate = options.rows * WINDOW / seconds
-    graphs = [g for device in cuda_graphs._devices.values() for g in device.graph_by_key.values()]
+    graphs = [g for device in cuda_graphs._graphs.values() for g in device.graph_by_key.values()]
     figures = {
         "tokens_per_second": round(rate),
         "ms_a_step": round(1000 * seconds, 2),

@@ -54,20 +54,20 @@ def suggest_name(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
-def not_utf8_error(source: object, number: int, line: bytes, start: int) -> ElmoError:
-    """Return the exception for line `number`, from 1, of the text `source`: in the bytes `line`,
-    byte `start`, from 0, is not UTF-8."""
+def not_utf8_error(source: object, line_number: int, line: bytes, start: int) -> ElmoError:
+    """Return the exception for line `line_number`, from 1, of the text `source`: in the bytes
+    `line`, byte `start`, from 0, is not UTF-8."""
     return ElmoError(
-        f"{source}:{number}: byte {start + 1} of the line (0x{line[start]:02x}) is not UTF-8; "
+        f"{source}:{line_number}: byte {start + 1} of the line (0x{line[start]:02x}) is not UTF-8; "
         "save the file as UTF-8 (for example: iconv -f LATIN1 -t UTF-8)"
     )
 
 
-def suggest_path(path: Path, *, folders: bool = False) -> str:
-    """Return the end of a message that the file `path`, or with `folders` the folder, is missing:
-    the one beside it with the most similar name, as a question; empty if none is."""
+def suggest_path(path: Path, *, only_folders: bool = False) -> str:
+    """Return the end of a message that the file `path`, or with `only_folders` the folder, is
+    missing: the one beside it with the most similar name, as a question; empty if none is."""
     try:
-        names = [item.name for item in path.parent.iterdir() if not folders or item.is_dir()]
+        names = [item.name for item in path.parent.iterdir() if not only_folders or item.is_dir()]
     except OSError:
         return ""
     names = [name for name in names if name != path.name] if len(names) < 10_000 else []
@@ -90,7 +90,7 @@ def reason_of(error: BaseException, remedy: str = "") -> str:
     errors, also those that Arrow has wrapped; for others, the first line of the message. What to do
     follows: for some errors, such as a full disk, advice of their own, and else `remedy`."""
     match = re.search(r"\[errno (\d+)\]", str(error), re.IGNORECASE)
-    number = int(match[1]) if match else getattr(error, "errno", None)
+    error_number = int(match[1]) if match else getattr(error, "errno", None)
     system_reason = os.strerror(int(match[1])) if match else getattr(error, "strerror", None)
     reason = system_reason or first_line(error)
-    return "; ".join(filter(None, (reason, _ADVICE.get(number or 0, remedy))))
+    return "; ".join(filter(None, (reason, _ADVICE.get(error_number or 0, remedy))))

@@ -30,7 +30,7 @@ def split_into_runs(
     offsets: npt.NDArray[np.integer],
     max_tokens: int,
     *,
-    begin: int = 0,
+    first_sentence: int = 0,
     end: int | None = None,
     max_sentences: int | None = None,
 ) -> Iterator[tuple[int, int]]:
@@ -38,9 +38,9 @@ def split_into_runs(
 
     `offsets` (sentences + 1) is the index of each sentence's first token. A run has at most
     `max_tokens` tokens and `max_sentences` sentences (default: any number), but always at least one
-    sentence. Only sentences `begin` to `end - 1` are split (default: all).
+    sentence. Only sentences `first_sentence` to `end - 1` are split (default: all).
     """
-    start, end = begin, len(offsets) - 1 if end is None else end
+    start, end = first_sentence, len(offsets) - 1 if end is None else end
     while start < end:
         stop = int(np.searchsorted(offsets, offsets[start] + max_tokens, side="right")) - 1
         stop = min(max(stop, start + 1), end)

@@ -100,8 +100,8 @@ class Characters:
         max_characters). As by AllenNLP's `batch_to_ids`, each id is shifted by one, and 0 stands
         where there is no token."""
         check_token_lists(sentences)
-        longest = max(map(len, sentences), default=0)
-        ids_BTK = np.zeros((len(sentences), longest, self.max_characters), np.int64)
+        max_length = max(map(len, sentences), default=0)
+        ids_BTK = np.zeros((len(sentences), max_length, self.max_characters), np.int64)
         for row, sentence in enumerate(sentences):
             ids_BTK[row, : len(sentence)] = self.encode(list(sentence)).astype(np.int64) + 1
         return ids_BTK
@@ -131,11 +131,11 @@ class Characters:
                 raise ElmoError(
                     f"the token {token!a} has an unpaired surrogate; remove it"
                 ) from None
-        ids = self._ids
+        ids = self._id_by_symbol
         return [ids.get(character, len(ids)) for character in token]
 
     @cached_property
-    def _ids(self) -> dict[str, int]:
+    def _id_by_symbol(self) -> dict[str, int]:
         return {symbol: i for i, symbol in enumerate(self.symbols or ())}
 
 
@@ -144,18 +144,18 @@ def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
     not."""
     if isinstance(sentences, str) or not _is_list(sentences):
         raise ElmoError(f"sentences must be a list of token lists, found {_type_name(sentences)}")
-    for number, sentence in enumerate(sentences):
+    for index, sentence in enumerate(sentences):
         if isinstance(sentence, str):
             raise ElmoError(
-                f"sentence {number}: must be a list of tokens, found a string; split it, "
+                f"sentence {index}: must be a list of tokens, found a string; split it, "
                 "for example with Embedder.tokenize"
             )
         if not _is_list(sentence):
-            raise ElmoError(f"sentence {number}: must be a list of tokens, found {sentence!r:.80}")
+            raise ElmoError(f"sentence {index}: must be a list of tokens, found {sentence!r:.80}")
         for k, token in enumerate(sentence):
             if not isinstance(token, str) or "\0" in token:
                 kind = "without zero bytes" if isinstance(token, str) else "a string"
-                raise ElmoError(f"sentence {number}: token {k} must be {kind}, found {token!r:.80}")
+                raise ElmoError(f"sentence {index}: token {k} must be {kind}, found {token!r:.80}")
 
 
 def _is_list(value: object) -> bool:

@@ -135,7 +135,7 @@ class ShardsManifest(Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_shards_manifest(folder: Location) -> ShardsManifest:
     """Read `manifest.json` of a shards folder; raise `ElmoError` if it is none."""
-    path = folder.name("manifest.json")
+    path = folder.path_of("manifest.json")
     header = folder.read_record("manifest.json", Header)
     if header.kind != "shards":
         raise ElmoError(f"{path}: is not the manifest of a shards folder; name another")

@@ -83,13 +83,13 @@ class Shard:
     def rows(self, start: int, stop: int) -> "Shard":
         """Return the rows `start` to `stop - 1` as a shard of their own, with only the types they
         use."""
-        begin, end = int(self.offsets[start]), int(self.offsets[stop])
-        type_ids, ids = np.unique(self.ids[begin:end], return_inverse=True)
+        token_start, token_stop = int(self.offsets[start]), int(self.offsets[stop])
+        type_ids, ids = np.unique(self.ids[token_start:token_stop], return_inverse=True)
         return replace(
             self,
             sentence_ids=self.sentence_ids[start:stop],
             document_ids=self.document_ids[start:stop],
-            offsets=self.offsets[start : stop + 1] - np.int32(begin),
+            offsets=self.offsets[start : stop + 1] - np.int32(token_start),
             ids=ids.astype(np.int32),
             dictionary=self.dictionary.take(pa.array(type_ids)),
             records=None if self.records is None else self.records[start:stop],
@@ -140,7 +140,7 @@ class Shards:
 
         No shard is read, so it is quick enough to run before the work begins.
         """
-        self.location.check_all((entry.file, entry.bytes) for entry in self.entries())
+        self.location.check_files((entry.file, entry.bytes) for entry in self.entries())
 
 
 def open_shard_at(location: Location, entry: ShardEntry) -> Shard:
@@ -190,8 +190,8 @@ def write_shard(
     exactly the distinct tokens. `offsets` (n + 1) gives the index of each sentence's first token.
     `records` has what was kept of each sentence's record, as `Shard.records`.
     """
-    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), tokens)
-    columns = [pa.array(sentence_ids, pa.int64()), pa.array(document_ids, pa.int64()), lists]
+    token_lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), tokens)
+    columns = [pa.array(sentence_ids, pa.int64()), pa.array(document_ids, pa.int64()), token_lists]
     schema = SCHEMA
     if records is not None:
         schema = SCHEMA.append(RECORD_FIELD)
@@ -246,13 +246,13 @@ def write_shards(
     `shard_sentences` sentences. `tokenizer` records how the sentences were tokenized, if known. To
     make shards from text files, use the tokenize stage.
     """
-    texts = list(sentences)
-    heldout = {
-        i for i in range(len(texts)) if heldout_every and i % heldout_every == heldout_every - 1
+    rows = list(sentences)
+    heldout_ids = {
+        i for i in range(len(rows)) if heldout_every and i % heldout_every == heldout_every - 1
     }
     split_ids: dict[Split, list[int]] = {
-        "train": [i for i in range(len(texts)) if i not in heldout],
-        "heldout": sorted(heldout),
+        "train": [i for i in range(len(rows)) if i not in heldout_ids],
+        "heldout": sorted(heldout_ids),
     }
     location = Location.parse(out)
     with new_folder(
@@ -260,16 +260,16 @@ def write_shards(
     ) as folder:
         entries = []
         for split, ids in split_ids.items():
-            for number, start in enumerate(range(0, len(ids), shard_sentences)):
+            for shard_number, start in enumerate(range(0, len(ids), shard_sentences)):
                 row_ids = ids[start : start + shard_sentences]
-                path = folder / shard_name(split, number)
-                entries.append(_write_rows(path, split, row_ids, [texts[i] for i in row_ids]))
-        size = sum(len(token.encode()) for row in texts for token in row)
+                path = folder / shard_name(split, shard_number)
+                entries.append(_write_rows(path, split, row_ids, [rows[i] for i in row_ids]))
+        size = sum(len(token.encode()) for row in rows for token in row)
         counts = ShardsCounts(
-            documents=len(texts),
-            sentences=len(texts),
-            blank_lines=sum(not row for row in texts),
-            tokens=sum(len(row) for row in texts),
+            documents=len(rows),
+            sentences=len(rows),
+            blank_lines=sum(not row for row in rows),
+            tokens=sum(len(row) for row in rows),
             bytes=size,
             token_bytes=size,
             dropped={},
@@ -289,8 +289,8 @@ def write_shards(
 def _write_rows(path: Path, split: Split, ids: list[int], rows: list[Sequence[str]]) -> ShardEntry:
     offsets = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int32)
     tokens = pa.array([token for row in rows for token in row], pa.string()).dictionary_encode()
-    numbers = np.array(ids, np.int64)
-    write_shard(path, sentence_ids=numbers, document_ids=numbers, offsets=offsets, tokens=tokens)
+    id_array = np.array(ids, np.int64)
+    write_shard(path, sentence_ids=id_array, document_ids=id_array, offsets=offsets, tokens=tokens)
     return describe_shard(path, split=split)
 
 

@@ -31,7 +31,7 @@ from elmo.errors import ElmoError
 
 PREFETCH_COUNT = 2  # items that wait to be consumed
 SHARDS_PER_GROUP = 32  # shards of a group, at most: what must be open at a time
-_OOV = np.int64(1) << 32
+_OOV_STEP = np.int64(1) << 32
 Item = TypeVar("Item")
 
 
@@ -111,7 +111,7 @@ class WindowStream:
         self.rows, self.window, self.block_sentences = rows, window, block_sentences
         self.epochs, self.seed = epochs, seed
         self.own_rows = np.arange(rows) if own_rows is None else np.asarray(own_rows)
-        self._tables: OrderedDict[int, _ShardTypes] = OrderedDict()
+        self._shard_types: OrderedDict[int, _ShardTypes] = OrderedDict()
         self._groups: OrderedDict[int, _Group] = OrderedDict()
         self._encoded_words: tuple[npt.NDArray[np.int32], Int64s] | None = None
         self.groups_per_epoch = -(-len(self.entries) // SHARDS_PER_GROUP)
@@ -134,36 +134,36 @@ class WindowStream:
         """Yield the windows from `position` onwards, each with a function that returns the position
         after it, from which a resumed training continues. It is a function because positions are
         costly and seldom needed."""
-        rows, blocks = _RowCursor(self, position), _BlockBuffer(len(self.own_rows))
+        cursor, buffer = _RowCursor(self, position), _BlockBuffer(len(self.own_rows))
         steps_T1 = np.arange(self.window)[:, None]
-        while count := rows.advance():
-            group_B, offset_B, tokens_B = rows.window_starts(self.own_rows)
-            start_B = blocks.find_starts(group_B, offset_B, self.window)
+        while count := cursor.advance():
+            group_B, offset_B, tokens_B = cursor.window_starts(self.own_rows)
+            start_B = buffer.find_starts(group_B, offset_B, self.window)
             length_B = np.full(len(self.own_rows), self.window)
             is_whole_B = (tokens_B == self.window) & (start_B >= 0)
             # keys, words and starts, of rows whose window lies in the block that they had
-            tokens_5TB = blocks.blocks_5n.take(np.where(is_whole_B, start_B + steps_T1, 0), axis=1)
+            tokens_5TB = buffer.blocks_5n.take(np.where(is_whole_B, start_B + steps_T1, 0), axis=1)
             for column in np.flatnonzero(~is_whole_B).tolist():
                 row_tokens, row_5T = 0, tokens_5TB[:, :, column]
                 row_5T[:] = [[self.vocabulary.bos], [self.vocabulary.eos], [0], [0], [0]]
-                for block_id, offset, block_offset, tokens in rows.pieces(
+                for block_id, offset, block_offset, tokens in cursor.pieces(
                     int(self.own_rows[column])
                 ):
-                    if block_id != blocks.block_id_B[column]:
-                        blocks.put_block(column, block_id, offset, self._read_block(*block_id))
-                    begin = int(blocks.start_B[column]) + block_offset
-                    piece_5n = blocks.blocks_5n[:, begin : begin + tokens]
+                    if block_id != buffer.block_id_B[column]:
+                        buffer.put_block(column, block_id, offset, self._read_block(*block_id))
+                    begin = int(buffer.start_B[column]) + block_offset
+                    piece_5n = buffer.blocks_5n[:, begin : begin + tokens]
                     row_5T[:, row_tokens : row_tokens + tokens] = piece_5n
                     row_tokens += tokens
                 length_B[column] = row_tokens
             window = self._make_window(tokens_5TB, steps_T1 < length_B, 2 * count)
-            yield window, rows.position_after()
+            yield window, cursor.position_after()
 
     def _make_window(
         self, tokens_5TB: Int64s, mask_TB: npt.NDArray[np.bool_], count: int
     ) -> Window:
         keys_STB, words_STB = tokens_5TB[:2], tokens_5TB[2:4]
-        vocabulary_size, is_word_STB = len(self.vocabulary), keys_STB < _OOV
+        vocabulary_size, is_word_STB = len(self.vocabulary), keys_STB < _OOV_STEP
         oov_keys, oov_index = np.unique(keys_STB[~is_word_STB], return_inverse=True)
         distinct_words = distinct_numbers(keys_STB[is_word_STB], vocabulary_size)
         index_STB = np.empty(keys_STB.shape, np.int64)
@@ -186,24 +186,24 @@ class WindowStream:
             words = self.vocabulary.words
             self._encoded_words = self.encode(words), byte_lengths(words)
         word_characters_VK, word_lengths = self._encoded_words
-        is_word = keys < _OOV
+        is_word = keys < _OOV_STEP
         characters_NK = np.empty((len(keys), word_characters_VK.shape[1]), np.int32)
         characters_NK[is_word] = word_characters_VK[keys[is_word]]
         lengths = np.empty(len(keys), np.int64)
         lengths[is_word] = word_lengths[keys[is_word]]
         oov_keys = keys[~is_word]
         tokens = [
-            self._get_table(int(key // _OOV) - 1).shard.dictionary[int(key % _OOV)].as_py()
-            for key in oov_keys
+            self._get_types(number - 1).shard.dictionary[index].as_py()
+            for number, index in (divmod(int(key), int(_OOV_STEP)) for key in oov_keys)
         ]
         if tokens:
             characters_NK[~is_word], lengths[~is_word] = self.encode(tokens), byte_lengths(tokens)
         return characters_NK, lengths
 
-    def _read_block(self, group: int, number: int) -> TokenBlock:
-        """Read the block `number` of a group."""
-        shard_number, block = self._get_group(group).blocks_M2[number].tolist()
-        table = self._get_table(shard_number)
+    def _read_block(self, group: int, block_number: int) -> TokenBlock:
+        """Read the block `block_number` of a group."""
+        shard_number, block = self._get_group(group).blocks_M2[block_number].tolist()
+        table = self._get_types(shard_number)
         offsets = self._block_offsets(table.shard, block)
         ids = table.shard.ids[offsets[0] : offsets[-1]]
         lengths = np.diff(offsets)
@@ -215,27 +215,27 @@ class WindowStream:
         start = block * self.block_sentences
         return shard.offsets[start : start + self.block_sentences + 1].astype(np.int64)
 
-    def _get_group(self, number: int) -> "_Group":
-        """Return the group `number`, counted over all epochs, of shuffled blocks."""
-        if number not in self._groups:
-            self._groups[number] = self._draw_group(*divmod(number, self.groups_per_epoch))
+    def _get_group(self, index: int) -> "_Group":
+        """Return the group `index`, counted over all epochs, of shuffled blocks."""
+        if index not in self._groups:
+            self._groups[index] = self._draw_group(*divmod(index, self.groups_per_epoch))
             if len(self._groups) > 2:
                 self._groups.popitem(last=False)
-        self._groups.move_to_end(number)
-        return self._groups[number]
+        self._groups.move_to_end(index)
+        return self._groups[index]
 
     def _draw_group(self, epoch: int, number: int) -> "_Group":
-        shards = np.arange(len(self.entries))
+        shard_order = np.arange(len(self.entries))
         if self.seed is not None:
-            np.random.default_rng([self.seed, epoch]).shuffle(shards)
-        shard_numbers = np.array_split(shards, self.groups_per_epoch)[number].tolist()
-        shard_by_number = {shard: self.shards.open(self.entries[shard]) for shard in shard_numbers}
+            np.random.default_rng([self.seed, epoch]).shuffle(shard_order)
+        shard_numbers = np.array_split(shard_order, self.groups_per_epoch)[number].tolist()
+        shard_by_number = {k: self.shards.open(self.entries[k]) for k in shard_numbers}
         lengths_M, blocks = [], []
-        for shard, content in shard_by_number.items():
-            sentences = np.diff(content.offsets.astype(np.int64))
-            starts = np.arange(0, len(sentences), self.block_sentences)
-            lengths_M.append(np.add.reduceat(sentences + (sentences > 0), starts))
-            blocks.append(np.stack([np.full(len(starts), shard), np.arange(len(starts))], 1))
+        for shard_number, shard in shard_by_number.items():
+            sentence_lengths = np.diff(shard.offsets.astype(np.int64))
+            starts = np.arange(0, len(sentence_lengths), self.block_sentences)
+            lengths_M.append(np.add.reduceat(sentence_lengths + (sentence_lengths > 0), starts))
+            blocks.append(np.stack([np.full(len(starts), shard_number), np.arange(len(starts))], 1))
         blocks_M2, length_M = np.concatenate(blocks), np.concatenate(lengths_M)
         if self.seed is not None:
             order = np.random.default_rng([self.seed, epoch, number]).permutation(len(blocks_M2))
@@ -244,22 +244,22 @@ class WindowStream:
         bounds = np.arange(self.rows + 1) * int(ends_M[-1]) // self.rows
         for row in range(1, self.rows if bounds[-1] else 1):
             index = int(np.searchsorted(ends_M, bounds[row], side="right"))
-            shard, block = blocks_M2[index].tolist()
-            sentences = np.diff(self._block_offsets(shard_by_number[shard], block))
-            ends = np.cumsum(sentences + (sentences > 0), dtype=np.int64)
+            shard_number, block = blocks_M2[index].tolist()
+            sentence_lengths = np.diff(self._block_offsets(shard_by_number[shard_number], block))
+            ends = np.cumsum(sentence_lengths + (sentence_lengths > 0), dtype=np.int64)
             sentence_ends = int(ends_M[index] - length_M[index]) + np.concatenate([[0], ends])
             bounds[row] = sentence_ends[np.abs(sentence_ends - bounds[row]).argmin()]
         return _Group(blocks_M2, ends_M, bounds)
 
-    def _get_table(self, number: int) -> "_ShardTypes":
-        if number not in self._tables:
-            self._tables[number] = _ShardTypes.open(
-                self.shards, self.entries, number, self.vocabulary
+    def _get_types(self, shard_number: int) -> "_ShardTypes":
+        if shard_number not in self._shard_types:
+            self._shard_types[shard_number] = _ShardTypes.open(
+                self.shards, self.entries, shard_number, self.vocabulary
             )
-            if len(self._tables) > 2 * SHARDS_PER_GROUP:
-                self._tables.popitem(last=False)
-        self._tables.move_to_end(number)
-        return self._tables[number]
+            if len(self._shard_types) > 2 * SHARDS_PER_GROUP:
+                self._shard_types.popitem(last=False)
+        self._shard_types.move_to_end(shard_number)
+        return self._shard_types[shard_number]
 
 
 class _Group(NamedTuple):
@@ -334,27 +334,27 @@ class _RowCursor:
 
     def __init__(self, stream: WindowStream, position: StreamPosition) -> None:
         self.stream = stream
-        self.groups = stream.epochs * stream.groups_per_epoch
-        self.group, self.offset = np.array(position["rows"], np.int64).reshape(-1, 2).T.copy()
-        ends = [self._find_part(row, group)[1] for row, group in enumerate(self.group.tolist())]
-        self.end = np.array(ends, np.int64)
+        self.group_count = stream.epochs * stream.groups_per_epoch
+        self.group_B, self.offset_B = np.array(position["rows"], np.int64).reshape(-1, 2).T.copy()
+        ends = [self._find_part(row, group)[1] for row, group in enumerate(self.group_B.tolist())]
+        self.end_B = np.array(ends, np.int64)
         self._parts: dict[int, list[tuple[int, int, int]]] = {}
 
     def advance(self) -> int:
         """Advance all rows by one window; return the number of tokens they read, 0 at the end."""
         window = self.stream.window
-        self._window_start = self.group, self.offset, np.minimum(self.end - self.offset, window)
+        self._window = self.group_B, self.offset_B, np.minimum(self.end_B - self.offset_B, window)
         self._parts = {}
-        self.group, self.offset = self.group.copy(), self.offset + self._window_start[2]
-        tokens_B = self._window_start[2].copy()
-        for row in np.flatnonzero((tokens_B < window) & (self.group < self.groups)).tolist():
+        self.group_B, self.offset_B = self.group_B.copy(), self.offset_B + self._window[2]
+        tokens_B = self._window[2].copy()
+        for row in np.flatnonzero((tokens_B < window) & (self.group_B < self.group_count)).tolist():
             parts = [self._find_window_start(row)]
-            while tokens_B[row] < window and self.group[row] < self.groups:
-                self.group[row] += 1
-                start, self.end[row] = self._find_part(row, int(self.group[row]))
-                tokens = min(window - int(tokens_B[row]), int(self.end[row]) - start)
-                parts.append((int(self.group[row]), start, tokens))
-                self.offset[row] = start + tokens
+            while tokens_B[row] < window and self.group_B[row] < self.group_count:
+                self.group_B[row] += 1
+                start, self.end_B[row] = self._find_part(row, int(self.group_B[row]))
+                tokens = min(window - int(tokens_B[row]), int(self.end_B[row]) - start)
+                parts.append((int(self.group_B[row]), start, tokens))
+                self.offset_B[row] = start + tokens
                 tokens_B[row] += tokens
             self._parts[row] = parts
         return int(tokens_B.sum())
@@ -362,19 +362,19 @@ class _RowCursor:
     def window_starts(self, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """Return the group and offset where the window of each of some rows begins, and how many
         tokens follow in the row's part of that group."""
-        group, offset, tokens = self._window_start
+        group, offset, tokens = self._window
         return group[rows], offset[rows], tokens[rows]
 
     def _find_window_start(self, row: int) -> tuple[int, int, int]:
         """Return where a row's window begins: the group, the offset there, and how many tokens
         follow in the row's part of it."""
-        group, offset, tokens = (int(array_B[row]) for array_B in self._window_start)
+        group, offset, tokens = (int(array_B[row]) for array_B in self._window)
         return group, offset, tokens
 
     def _find_part(self, row: int, group: int) -> tuple[int, int]:
         """Return where a row's part of a group begins and ends; beyond the last group it is
         empty."""
-        if group == self.groups:
+        if group == self.group_count:
             return 0, 0
         begin, end = self.stream._get_group(group).bounds[row : row + 2].tolist()
         return begin, end
@@ -382,22 +382,22 @@ class _RowCursor:
     def pieces(self, row: int) -> Iterator[tuple[tuple[int, int], int, int, int]]:
         """Yield the parts of blocks that a row reads in this window: the group and number of the
         block, its offset in the group, an offset in it, and how many tokens."""
-        for group, start, remaining in self._parts.get(row) or [self._find_window_start(row)]:
-            if remaining:
+        for group, start, tokens_left in self._parts.get(row) or [self._find_window_start(row)]:
+            if tokens_left:
                 ends_M = self.stream._get_group(group).ends_M
-            while remaining:
-                number = int(np.searchsorted(ends_M, start, side="right"))
-                tokens = min(remaining, int(ends_M[number]) - start)
-                begin = int(ends_M[number - 1]) if number else 0
-                yield (group, number), begin, start - begin, tokens
-                start, remaining = start + tokens, remaining - tokens
+            while tokens_left:
+                block_number = int(np.searchsorted(ends_M, start, side="right"))
+                tokens = min(tokens_left, int(ends_M[block_number]) - start)
+                begin = int(ends_M[block_number - 1]) if block_number else 0
+                yield (group, block_number), begin, start - begin, tokens
+                start, tokens_left = start + tokens, tokens_left - tokens
 
     def position_after(self) -> Callable[[], StreamPosition]:
         """Return a function that computes the position after this window; it can be pickled.
 
         Computing the position costs more than the window itself, and it is seldom needed.
         """
-        return partial(_make_position, self.group, self.offset)
+        return partial(_make_position, self.group_B, self.offset_B)
 
 
 def _make_position(group: Int64s, offset: Int64s) -> StreamPosition:
@@ -415,12 +415,12 @@ class _ShardTypes:
 
     @classmethod
     def open(
-        cls, shards: Shards, entries: list[ShardEntry], number: int, vocabulary: Vocabulary
+        cls, shards: Shards, entries: list[ShardEntry], shard_number: int, vocabulary: Vocabulary
     ) -> "_ShardTypes":
-        shard = shards.open(entries[number])
+        shard = shards.open(entries[shard_number])
         words = vocabulary.ids(shard.types).astype(np.int64)
         is_unknown = words == vocabulary.unk
-        oov_keys = (number + 1) * _OOV + np.arange(len(words))
+        oov_keys = (shard_number + 1) * _OOV_STEP + np.arange(len(words))
         return cls(shard, words, np.where(is_unknown, oov_keys, words))
 
 
@@ -446,16 +446,16 @@ def lay_out_both_directions(
     full_keys[ends - 1] = vocabulary.eos
     full_words = full_keys.copy()
     full_keys[is_token], full_words[is_token] = keys, words
-    times = np.arange(int((lengths + 1).sum()))
+    positions = np.arange(int((lengths + 1).sum()))
     starts = np.cumsum(lengths + 1) - lengths - 1
-    sentence = np.repeat(np.arange(len(lengths)), lengths + 1)
-    time = times - starts[sentence]
-    forward = (ends - lengths - 2)[sentence] + time
-    backward = (ends - 1)[sentence] - time
+    sentence_index = np.repeat(np.arange(len(lengths)), lengths + 1)
+    time_step = positions - starts[sentence_index]
+    forward_index = (ends - lengths - 2)[sentence_index] + time_step
+    backward_index = (ends - 1)[sentence_index] - time_step
     return TokenBlock(
-        np.stack([full_keys[forward], full_keys[backward]]),
-        np.stack([full_words[forward + 1], full_words[backward - 1]]),
-        time == 0,
+        np.stack([full_keys[forward_index], full_keys[backward_index]]),
+        np.stack([full_words[forward_index + 1], full_words[backward_index - 1]]),
+        time_step == 0,
     )
 
 

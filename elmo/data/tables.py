@@ -22,18 +22,18 @@ def read_table(
     in the `ElmoError` that is raised for a malformed record, or one with another number of fields
     than the first.
     """
-    begin, field_count = 1, 0
-    for end, fields in _parse_records(lines, delimiter, source):
+    first_line, field_count = 1, 0
+    for last_line, fields in _parse_records(lines, delimiter, source):
         if fields:
             field_count = field_count or len(fields)
             if len(fields) != field_count:
                 remedy = "quote each field that contains a comma"
                 raise ElmoError(
-                    f"{source}:{begin}: {len(fields)} fields, {field_count} in the header; "
+                    f"{source}:{first_line}: {len(fields)} fields, {field_count} in the header; "
                     f"{remedy if delimiter == ',' else 'correct the line'}"
                 )
-            yield begin, fields
-        begin = end + 1
+            yield first_line, fields
+        first_line = last_line + 1
 
 
 def describe_delimiter(header: Sequence[str]) -> str:
@@ -51,22 +51,22 @@ def _parse_records(
     """Yield the number of the last line and the fields of each record; a blank line has no
     fields."""
     if delimiter == "\t":
-        for number, line in enumerate(lines, 1):
+        for line_number, line in enumerate(lines, 1):
             text = line.rstrip("\r\n")
-            yield number, text.split("\t") if text else []
+            yield line_number, text.split("\t") if text else []
         return
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    begin = 1
+    first_line = 1
     while True:
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            raise ElmoError(f"{source}:{begin}: {_explain_error(error)}") from None
+            raise ElmoError(f"{source}:{first_line}: {_explain_error(error)}") from None
         if fields is None:
             return
         yield reader.line_num, fields
-        begin = reader.line_num + 1
+        first_line = reader.line_num + 1
 
 
 def _explain_error(error: csv.Error) -> str:

@@ -24,7 +24,7 @@ def list_texts(batch: Any) -> list[str]:
     `ElmoError` names what is no text, such as a missing value, by its number from 0.
     """
     texts = []
-    for number, item in enumerate(list_items(batch)):
+    for index, item in enumerate(list_items(batch)):
         if isinstance(item, Mapping):
             if len(item) != 1:
                 names = ", ".join(map(str, item))
@@ -34,10 +34,10 @@ def list_texts(batch: Any) -> list[str]:
                 )
             (item,) = item.values()
         if is_missing(item):
-            raise ElmoError(f"text {number}: is missing, found {item!r}; leave it out, or pass ''")
+            raise ElmoError(f"text {index}: is missing, found {item!r}; leave it out, or pass ''")
         if not isinstance(item, str):
             hint = "; pass token lists to embed" if isinstance(item, list | tuple) else ""
-            raise ElmoError(f"text {number}: must be a string, found {item!r:.60}{hint}")
+            raise ElmoError(f"text {index}: must be a string, found {item!r:.60}{hint}")
         texts.append(item)
     return texts
 

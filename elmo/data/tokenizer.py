@@ -159,14 +159,14 @@ class TextTokenizer:
         if not isinstance(text, str):
             raise ElmoError(f"a text must be a string, found {text!r:.80}")
         if not is_text(text):
-            raise ElmoError(f"the text {text!r:.80} {NOT_TEXT}")
+            raise ElmoError(f"the text {text!r:.80} {NOT_TEXT_MESSAGE}")
         lines = text.split("\n")
         if self._split_sentences is not None:
             lines = [sentence for line in lines for sentence in self._split_sentences(line)]
         return [tokens for tokens in self._tokenizer.split(lines) if tokens]
 
 
-NOT_TEXT = "is not UTF-8, or has a zero byte; save it as UTF-8"
+NOT_TEXT_MESSAGE = "is not UTF-8, or has a zero byte; save it as UTF-8"
 
 
 def is_text(text: str) -> bool:
@@ -183,7 +183,7 @@ def load_tokenizer(name: str) -> Tokenizer:
     its packages are not installed."""
     if name not in TOKENIZERS:
         raise ElmoError(f"tokenizer: unknown {name!r}; choose from {', '.join(TOKENIZERS)}")
-    return _load(name, TOKENIZERS[name].pattern, TOKENIZERS[name].form)
+    return _load_version(name, TOKENIZERS[name].pattern, TOKENIZERS[name].form)
 
 
 def load_recorded_tokenizer(tokenization: Tokenization) -> Tokenizer:
@@ -195,20 +195,20 @@ def load_recorded_tokenizer(tokenization: Tokenization) -> Tokenizer:
             f"the model's tokenizer {tokenization.name} splits words with a pattern that "
             "this version does not know; install the version of this package that trained the model"
         )
-    return _load(tokenization.name, *version)
+    return _load_version(tokenization.name, *version)
 
 
-def _load(name: str, pattern: str, form: str) -> Tokenizer:
+def _load_version(name: str, pattern: str, form: str) -> Tokenizer:
     kind = TOKENIZERS[name]
     with _require_extra(kind.extra, f"tokenizer {name}"):
         split = kind.make(pattern)
         libraries = _find_versions(*kind.packages)
     if not form:
         return Tokenizer(name, kind, split, libraries)
-    return Tokenizer(name, kind, lambda texts: split([*map(compose, texts)]), libraries)
+    return Tokenizer(name, kind, lambda texts: split([*map(to_nfc, texts)]), libraries)
 
 
-def compose(text: str) -> str:
+def to_nfc(text: str) -> str:
     """Return a text in the Unicode form NFC, unless it is longer so: few characters are."""
     if unicodedata.is_normalized("NFC", text):
         return text
@@ -255,14 +255,14 @@ def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
     return split, _find_versions("syntok")
 
 
-def _make_whitespace(_: str) -> SplitTexts:
+def _make_whitespace_splitter(_: str) -> SplitTexts:
     return lambda texts: [text.split() for text in texts]
 
 
-def _make_unicode(pattern: str) -> SplitTexts:
+def _make_unicode_splitter(pattern: str) -> SplitTexts:
     library = import_module("tokenizers")
-    words = library.Regex(pattern)
-    splitter = library.pre_tokenizers.Split(words, behavior="removed", invert=True)
+    word_regex = library.Regex(pattern)
+    splitter = library.pre_tokenizers.Split(word_regex, behavior="removed", invert=True)
 
     def split(texts: Sequence[str]) -> list[list[str]]:
         return [[token for token, _ in splitter.pre_tokenize_str(text)] for text in texts]
@@ -270,20 +270,20 @@ def _make_unicode(pattern: str) -> SplitTexts:
     return split
 
 
-def _make_korean(_: str) -> SplitTexts:
-    kiwi = import_module("kiwipiepy").Kiwi(num_workers=1)
+def _make_korean_splitter(_: str) -> SplitTexts:
+    analyzer = import_module("kiwipiepy").Kiwi(num_workers=1)
 
     def split(texts: Sequence[str]) -> list[list[str]]:
-        morphemes = kiwi.tokenize(list(texts))
+        morphemes = analyzer.tokenize(list(texts))
         return [
-            _split_at(text, [t.start for t in tokens])
+            _split_at(text, [morpheme.start for morpheme in tokens])
             for text, tokens in zip(texts, morphemes, strict=True)
         ]
 
     return split
 
 
-def _make_japanese(_: str) -> SplitTexts:
+def _make_japanese_splitter(_: str) -> SplitTexts:
     import_module("unidic_lite")  # the dictionary that MeCab finds
     tagger = import_module("fugashi").Tagger("-Owakati")
 
@@ -296,13 +296,13 @@ def _make_japanese(_: str) -> SplitTexts:
 TOKENIZERS: Mapping[str, TokenizerKind] = {
     "whitespace": TokenizerKind(
         text="already tokenized, tokens between spaces",
-        make=_make_whitespace,
+        make=_make_whitespace_splitter,
         splits_at_spaces=True,
         one_token_pattern=r"[^\pZ\x00-\x20\x85]+",
     ),
     "unicode": TokenizerKind(
         text="raw text in most languages",
-        make=_make_unicode,
+        make=_make_unicode_splitter,
         packages=("tokenizers",),
         extra="text",
         splits_at_spaces=True,
@@ -312,7 +312,7 @@ TOKENIZERS: Mapping[str, TokenizerKind] = {
     ),
     "korean": TokenizerKind(  # morphemes that share a syllable stay one token
         text="Korean: morphemes by Kiwi",
-        make=_make_korean,
+        make=_make_korean_splitter,
         packages=("kiwipiepy", "kiwipiepy_model"),
         extra="korean",
         form="NFC",
@@ -320,7 +320,7 @@ TOKENIZERS: Mapping[str, TokenizerKind] = {
     ),
     "japanese": TokenizerKind(
         text="Japanese: words by MeCab and UniDic",
-        make=_make_japanese,
+        make=_make_japanese_splitter,
         packages=("fugashi", "unidic-lite"),
         extra="japanese",
         form="NFC",

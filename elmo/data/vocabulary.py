@@ -28,33 +28,33 @@ class Vocabulary:
     def __init__(self, words: Iterable[str], counts: Iterable[int] | None = None) -> None:
         self.words = list(words)
         self.counts = None if counts is None else list(counts)
-        self._ids = {word: i for i, word in enumerate(self.words)}
-        if len(self._ids) != len(self.words):
+        self._id_by_word = {word: i for i, word in enumerate(self.words)}
+        if len(self._id_by_word) != len(self.words):
             word = next(word for word, count in Counter(self.words).items() if count > 1)
             raise ElmoError(f"the word {word!r} is in the vocabulary twice; remove one")
-        if absent_words := [word for word in SPECIAL_WORDS if word not in self._ids]:
+        if absent_words := [word for word in SPECIAL_WORDS if word not in self._id_by_word]:
             raise ElmoError(
                 f"the vocabulary has no {', '.join(absent_words)}; add a line for each at the top"
             )
-        if _MAX_TERM_ID in self._ids:
+        if _MAX_TERM_ID in self._id_by_word:
             raise ElmoError(f"{_MAX_TERM_ID} is not a word; remove it")
         if self.counts is not None and len(self.counts) != len(self.words):
             raise ElmoError(
                 f"{len(self.words)} words but {len(self.counts)} counts; make both again"
             )
-        self.bos, self.eos, self.unk = (self._ids[word] for word in SPECIAL_WORDS)
+        self.bos, self.eos, self.unk = (self._id_by_word[word] for word in SPECIAL_WORDS)
 
     def __len__(self) -> int:
         return len(self.words)
 
     def __contains__(self, word: str) -> bool:
-        return word in self._ids
+        return word in self._id_by_word
 
     def ids(self, tokens: Iterable[str]) -> npt.NDArray[np.int32]:
         """Return the word id of each token as an int32 array; unknown tokens get the id of
         `<UNK>`."""
-        get, unk = self._ids.get, self.unk
-        return np.fromiter((get(token, unk) for token in tokens), np.int32)
+        get_id, unk = self._id_by_word.get, self.unk
+        return np.fromiter((get_id(token, unk) for token in tokens), np.int32)
 
     def save(self, folder: Path) -> None:
         """Write `words.txt` and, if counts are known, `counts.txt` to `folder`, one entry per
@@ -73,10 +73,10 @@ class Vocabulary:
         """
         file = path / "words.txt" if path.is_dir() else path
         lines = [line for _, line in numbered_lines(file)]
-        word_lines = [i for i, word in enumerate(lines) if word != _MAX_TERM_ID]
-        words = [lines[i] for i in word_lines]
+        word_indices = [i for i, word in enumerate(lines) if word != _MAX_TERM_ID]
+        words = [lines[i] for i in word_indices]
         if "" in words:
-            line = word_lines[words.index("")] + 1
+            line = word_indices[words.index("")] + 1
             raise ElmoError(f"{file}:{line}: the line is blank; delete it")
         counts_path = file.with_name("counts.txt")
         counts = None
@@ -87,7 +87,7 @@ class Vocabulary:
                     f"{counts_path}: has {len(counts)} counts, but {file} has {len(lines)} words; "
                     "make both again"
                 )
-            counts = [counts[i] for i in word_lines]
+            counts = [counts[i] for i in word_indices]
         try:
             return cls(words, counts)
         except ElmoError as error:

@@ -26,7 +26,7 @@ from elmo.io.atomic import new_file_if_absent, write_json
 from elmo.io.folders import check_folder
 from elmo.io.location import Location
 from elmo.io.records import check_readable, read_json, sha256
-from elmo.model.config import CONFIG
+from elmo.model.config import CONFIG_FILE
 from elmo.model.folder import (
     OTHER_FILE_PATTERN,
     WEIGHTS_FILE,
@@ -36,11 +36,11 @@ from elmo.model.folder import (
 from elmo.nn.bilm import BiLM
 from elmo.settings import ModelShape
 
-CHARACTERS = 261  # rows of the character embedding, without one for masks
+CHARACTER_COUNT = 261  # rows of the character embedding, without one for masks
 MAX_COMPRESSION_RATIO = 1100  # bytes of values in one of the file; gzip reaches 1032
 # Names of HDF5 datasets by those of the model's weights.
 _LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
-_HIGHWAY = {
+_HIGHWAY_DATASETS = {
     "carry_weight": "W_carry",
     "carry_bias": "b_carry",
     "transform_weight": "W_transform",
@@ -67,7 +67,7 @@ def import_2018(
     model is replaced only with `overwrite`. `ElmoError` names an option or dataset that is
     missing or does not fit.
     """
-    check_folder(Location(out), required=(CONFIG, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN)
+    check_folder(Location(out), required=(CONFIG_FILE, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN)
     if not overwrite and (files := Location(out).names()):
         raise ElmoError(f"{out}: already contains {files[0]}; choose another folder, or delete it")
     options, weights = Path(options), Path(weights)
@@ -92,7 +92,7 @@ def import_2018(
                     arrays = [_read_array(file, path, *dataset) for dataset in datasets]
                     state[name] = _join_datasets(name, arrays)
     with torch.device("meta"):
-        bilm = BiLM(config, character_count=CHARACTERS)
+        bilm = BiLM(config, character_count=CHARACTER_COUNT)
     bilm.load_state_dict(state, assign=True)
     inputs = {"options": sha256(options), "weights": sha256(weights)}
     if embedding is not None:
@@ -122,8 +122,8 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
             "50 bytes"
         )
     state = source_model.bilm.state_dict()
-    content = io.BytesIO()  # written to a full disk, the HDF5 library itself would crash
-    with _load_h5py().File(content, "w") as file:
+    buffer = io.BytesIO()  # written to a full disk, the HDF5 library itself would crash
+    with _load_h5py().File(buffer, "w") as file:
         for name, datasets in _datasets(config, None):
             arrays = list(state[name]) if name.startswith("lstm.") else [state[name]]
             for (dataset, shape), array in zip(datasets, arrays, strict=True):
@@ -133,7 +133,7 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
         new_file_if_absent(Path(weights)) as new_weights,
     ):
         write_json(new_options, _options_json(config))
-        new_weights.write_bytes(content.getbuffer())
+        new_weights.write_bytes(buffer.getbuffer())
 
 
 def read_options(path: Path) -> ModelShape:
@@ -154,8 +154,8 @@ def read_options(path: Path) -> ModelShape:
         word_encoder = {"char_dim": 0, "filters": [], "activation": "relu", "highways": 0}
         return ModelShape.from_dict(shape | word_encoder | {"input_words": 1}, source=path)
     cnn = _section(path, options, "char_cnn")
-    characters = cnn.get("n_characters", CHARACTERS + 1)
-    if characters not in (CHARACTERS, CHARACTERS + 1):
+    characters = cnn.get("n_characters", CHARACTER_COUNT + 1)
+    if characters not in (CHARACTER_COUNT, CHARACTER_COUNT + 1):
         raise ElmoError(
             f"{path}: char_cnn.n_characters must be 262 (261 while training), found {characters!r}"
         )
@@ -192,7 +192,7 @@ def _options_json(config: ModelShape) -> dict[str, Any]:
             "embedding": {"dim": config.char_dim},
             "filters": [list(pair) for pair in config.filters],
             "max_characters_per_token": DEFAULT_MAX_CHARACTERS,
-            "n_characters": CHARACTERS + 1,
+            "n_characters": CHARACTER_COUNT + 1,
             "n_highway": config.highways,
         }
     return options
@@ -209,8 +209,8 @@ def _datasets(config: ModelShape, names: set[str] | None) -> list[tuple[str, lis
     """
     datasets: list[tuple[str, list[NamedShape]]] = []
     if config.input_words is not None:
-        embedding = (config.input_words, config.projection)
-        datasets.append(("encoder.embedding", [("embedding", embedding)]))
+        embedding_shape = (config.input_words, config.projection)
+        datasets.append(("encoder.embedding", [("embedding", embedding_shape)]))
     else:
         datasets += _encoder_datasets(config)
     for layer in range(config.layers):
@@ -231,23 +231,23 @@ def _datasets(config: ModelShape, names: set[str] | None) -> list[tuple[str, lis
 
 
 def _encoder_datasets(config: ModelShape) -> list[tuple[str, list[NamedShape]]]:
-    total = sum(count for _, count in config.filters)
-    embedding = (CHARACTERS, config.char_dim)
+    filters = sum(count for _, count in config.filters)
+    embedding_shape = (CHARACTER_COUNT, config.char_dim)
     datasets: list[tuple[str, list[NamedShape]]] = [
-        ("encoder.char_embedding", [("char_embed", embedding)])
+        ("encoder.char_embedding", [("char_embed", embedding_shape)])
     ]
     for k, (width, count) in enumerate(config.filters):
         weight: tuple[int, ...] = (1, width, config.char_dim, count)
         datasets.append((f"encoder.conv_weight.{k}", [(f"CNN/W_cnn_{k}", weight)]))
         datasets.append((f"encoder.conv_bias.{k}", [(f"CNN/b_cnn_{k}", (count,))]))
     for k in range(config.highways):
-        for part, dataset in _HIGHWAY.items():
-            shape: tuple[int, ...] = (total, total) if part.endswith("weight") else (total,)
+        for part, dataset in _HIGHWAY_DATASETS.items():
+            shape: tuple[int, ...] = (filters, filters) if part.endswith("weight") else (filters,)
             datasets.append((f"encoder.highway.{k}.{part}", [(f"CNN_high_{k}/{dataset}", shape)]))
-    if total != config.projection:
-        projection: tuple[int, ...] = (total, config.projection)
-        datasets.append(("encoder.project_weight", [("CNN_proj/W_proj", projection)]))
-        datasets.append(("encoder.project_bias", [("CNN_proj/b_proj", projection[1:])]))
+    if filters != config.projection:
+        projection_shape: tuple[int, ...] = (filters, config.projection)
+        datasets.append(("encoder.project_weight", [("CNN_proj/W_proj", projection_shape)]))
+        datasets.append(("encoder.project_bias", [("CNN_proj/b_proj", projection_shape[1:])]))
     return datasets
 
 
@@ -298,14 +298,14 @@ def _read_array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Flo
         dataset = link and dataset[part]
     if not isinstance(dataset, h5py.Dataset):
         raise ElmoError(f"{path}: has no dataset {name}; options.json requires it")
-    actual = tuple(dataset.shape)
-    if name == "char_embed" and actual == (shape[0] + 1, *shape[1:]):
+    actual_shape = tuple(dataset.shape)
+    if name == "char_embed" and actual_shape == (shape[0] + 1, *shape[1:]):
         raise ElmoError(
             f"{path}: char_embed has 262 rows instead of 261; delete the row for padding"
         )
-    if actual != shape:
+    if actual_shape != shape:
         source = "the vocabulary" if name == "embedding" else "options.json"
-        raise ElmoError(f"{path}: {name} has shape {actual}, but {source} requires {shape}")
+        raise ElmoError(f"{path}: {name} has shape {actual_shape}, but {source} requires {shape}")
     if dataset.dtype.kind != "f":
         raise ElmoError(f"{path}: {name} holds {dataset.dtype}, not floats; convert it")
     if dataset.external or dataset.nbytes > MAX_COMPRESSION_RATIO * dataset.id.get_storage_size():

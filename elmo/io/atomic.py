@@ -214,8 +214,8 @@ def write_json(path: Path, value: Any) -> None:
     """
     check_file(path, pattern=rb"\{" if isinstance(value, dict) else rb"\[")
     data = json_bytes(value, source=str(path))
-    with new_file(path) as new_json:
-        new_json.write_bytes(data)
+    with new_file(path) as new_path:
+        new_path.write_bytes(data)
 
 
 def _name_output(error: BaseException, out: Path) -> None:

@@ -19,8 +19,8 @@ _COPY_NAME = re.compile("[0-9a-f]{64}")
 def user_cache() -> Path:
     """Return the user's cache folder for elmo, which may not exist; its content can be
     recreated."""
-    if home := os.environ.get("XDG_CACHE_HOME"):
-        return Path(home) / "elmo"
+    if cache_home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache_home) / "elmo"
     with suppress(RuntimeError):  # a container's user may have no home
         return Path.home() / ".cache" / "elmo"
     return temporary_folder() / "cache"
@@ -43,17 +43,17 @@ def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used last now
         return path
     if not location.exists(file):
-        raise missing_error(location.name(file))
+        raise missing_error(location.path_of(file))
     with folder.new_file(sha256) as new_copy:
         location.get(file, new_copy)
         if records.sha256(new_copy) != sha256:
-            raise altered_error(location.name(file), "its sha256 differs from its manifest's")
-    _make_room(folder.local, keep=sha256)
+            raise altered_error(location.path_of(file), "its sha256 differs from its manifest's")
+    _make_room(folder.local, kept_name=sha256)
     return path
 
 
-def _make_room(folder: Path, *, keep: str) -> None:
-    """Delete the least recently used copies while they take too much space, but never `keep`.
+def _make_room(folder: Path, *, kept_name: str) -> None:
+    """Delete the least recently used copies while they take too much space, but never `kept_name`.
 
     The limit is the variable `ELMO_CACHE_GB`, or half of the free space and the copies together.
     """
@@ -65,7 +65,7 @@ def _make_room(folder: Path, *, keep: str) -> None:
     limit = os.environ.get(LIMIT_ENV)
     max_bytes = _parse_size(limit) if limit else (shutil.disk_usage(folder).free + used_bytes) / 2
     for status, name in sorted(copies, key=lambda copy: copy[0].st_atime_ns):
-        if used_bytes > max_bytes and name != keep:
+        if used_bytes > max_bytes and name != kept_name:
             (folder / name).unlink(missing_ok=True)
             used_bytes -= status.st_size
 

@@ -41,9 +41,9 @@ def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> li
 
     Return the results in the order of the items, or raise the first exception in that order.
     """
-    items_ = list(items)
-    with ThreadPoolExecutor(max(1, min(MAX_REQUESTS, len(items_)))) as threads:
-        return list(threads.map(function, items_))
+    item_list = list(items)
+    with ThreadPoolExecutor(max(1, min(MAX_REQUESTS, len(item_list)))) as threads:
+        return list(threads.map(function, item_list))
 
 
 class Location:
@@ -113,7 +113,7 @@ class Location:
         """Return the last component of the path or URL."""
         return self.url.rstrip("/").rpartition("/")[2]
 
-    def name(self, file: str) -> str:
+    def path_of(self, file: str) -> str:
         """Return the full path or URL of a file of the folder (empty: of the folder), for
         messages."""
         return f"{self.url}/{file}" if file else self.url
@@ -137,7 +137,7 @@ class Location:
                 return []
         return sorted(name for name, _ in self._remote.listing("file"))
 
-    def tree(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, int]:
         """Return the size in bytes of each file, in subfolders too, by its path below the folder.
 
         At a URL this takes one listing.
@@ -185,11 +185,11 @@ class Location:
         if self.local is not None:
             return read_record(self.local / file, kind)
         try:
-            check_json_size(self.size(file), source=self.name(file))
+            check_json_size(self.size(file), source=self.path_of(file))
             data = self.read(file)
         except FileNotFoundError:
-            raise NotFound(f"{self.name(file)}: no such file; check the name") from None
-        return parse_record(data, kind, source=self.name(file))
+            raise NotFound(f"{self.path_of(file)}: no such file; check the name") from None
+        return parse_record(data, kind, source=self.path_of(file))
 
     def sha256(self, file: str) -> str:
         """Return the SHA-256 of a file's bytes, in hex."""
@@ -200,21 +200,21 @@ class Location:
         """Raise `ElmoError` if a file is missing, has another size or, if `sha256` is given, other
         bytes."""
         try:
-            actual_size = self.size(file)
+            real_size = self.size(file)
         except FileNotFoundError:
-            raise missing_error(self.name(file)) from None
-        if actual_size != size:
-            raise altered_error(self.name(file), f"{actual_size} bytes, its manifest says {size}")
+            raise missing_error(self.path_of(file)) from None
+        if real_size != size:
+            raise altered_error(self.path_of(file), f"{real_size} bytes, its manifest says {size}")
         if sha256 is not None and self.sha256(file) != sha256:
-            raise altered_error(self.name(file), "its sha256 differs from its manifest's")
+            raise altered_error(self.path_of(file), "its sha256 differs from its manifest's")
 
-    def check_all(self, sizes: Iterable[tuple[str, int]]) -> None:
+    def check_files(self, sizes: Iterable[tuple[str, int]]) -> None:
         """Raise `ElmoError` if one of many files is missing or has another size; it takes one
         listing.
 
         `sizes` are pairs: a file's path below the folder, and its size in bytes.
         """
-        size_by_path = self.tree()
+        size_by_path = self.sizes()
         mismatches = [entry for entry in sizes if size_by_path.get(entry[0]) != entry[1]]
         in_parallel(lambda entry: self.check_file(entry[0], size=entry[1]), mismatches)
 
@@ -242,7 +242,7 @@ class Location:
     def write_json(self, file: str, value: Any) -> None:
         """Write a value as JSON, like `elmo.io.atomic.write_json`, atomically replacing a file of
         that name."""
-        self.write(file, json_bytes(value, source=self.name(file)))
+        self.write(file, json_bytes(value, source=self.path_of(file)))
 
     @contextmanager
     def new_file(self, file: str) -> Iterator[Path]:
@@ -264,13 +264,13 @@ class Location:
         with self._remote.connect(file) as (fs, path):
             fs.put_file(str(source), path)
 
-    def get(self, file: str, path: Path) -> None:
+    def get(self, file: str, local_path: Path) -> None:
         """Copy a file of the folder to a local path."""
         if self.local is not None:
-            shutil.copyfile(self.local / file, path)
+            shutil.copyfile(self.local / file, local_path)
             return
         with self._remote.connect(file) as (fs, remote_path):
-            fs.get_file(remote_path, str(path))
+            fs.get_file(remote_path, str(local_path))
 
     def get_all(self, files: Iterable[str], folder: Path) -> None:
         """Copy files of the folder into a local one, in parallel."""
@@ -378,7 +378,7 @@ class Location:
         if self.local is not None:
             shutil.rmtree(self.local, ignore_errors=True)
             return
-        self.delete_all(name for name in self.tree() if name.endswith(".json"))
+        self.delete_all(name for name in self.sizes() if name.endswith(".json"))
         with suppress(FileNotFoundError), self._remote.connect("") as (fs, path):
             fs.rm(path.rstrip("/"), recursive=True)
 

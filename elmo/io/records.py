@@ -176,8 +176,8 @@ def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         key_path, problem = describe_mismatch(error)
-        place = f"{source}: {key_path}" if key_path else source
-        raise ElmoError(f"{place}: {problem}; {_REMEDY}") from None
+        error_source = f"{source}: {key_path}" if key_path else source
+        raise ElmoError(f"{error_source}: {problem}; {_REMEDY}") from None
     except UnicodeDecodeError as error:
         raise ElmoError(f"{source}: not UTF-8 (byte {error.start}); {_REMEDY}") from None
     except RecursionError:
@@ -186,7 +186,7 @@ def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
         line, reason = "", str(error)
         try:
             json.loads(data)
-        except ValueError as problem:
-            if isinstance(problem, json.JSONDecodeError):
-                line, reason = f":{problem.lineno}", problem.msg
+        except ValueError as json_error:
+            if isinstance(json_error, json.JSONDecodeError):
+                line, reason = f":{json_error.lineno}", json_error.msg
         raise Damaged(f"{source}{line}: not valid JSON ({reason}); {_REMEDY}") from None

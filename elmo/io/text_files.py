@@ -45,15 +45,15 @@ class _StreamReader(RawIOBase):
     """Reads the streams of a compressed file one after the other, and the zero bytes that may
     follow each; `EOFError` if the last one is truncated.
 
-    `new_decoder` returns the decoder of a stream, which fails on any other bytes. Python's own
+    `make_decoder` returns the decoder of a stream, which fails on any other bytes. Python's own
     readers of bz2 and xz end without an error there.
     """
 
-    def __init__(self, file: BinaryIO, new_decoder: Callable[[], Any]) -> None:
-        self._file, self._new_decoder = file, new_decoder
+    def __init__(self, file: BinaryIO, make_decoder: Callable[[], Any]) -> None:
+        self._file, self._make_decoder = file, make_decoder
         self._decoder: Any = None  # before the first stream
         self._compressed = self._text = b""
-        self._in_stream = False
+        self._is_in_stream = False
 
     def readable(self) -> bool:
         """Return True."""
@@ -63,18 +63,18 @@ class _StreamReader(RawIOBase):
         """Fill the buffer with text; return the number of bytes, 0 at the end."""
         while not self._text:
             self._compressed = self._compressed or self._file.read(_CHUNK_BYTES)
-            if not self._compressed and self._in_stream:
+            if not self._compressed and self._is_in_stream:
                 raise EOFError("the last stream is truncated")
             if not self._compressed:
                 return 0
-            if not self._in_stream:
+            if not self._is_in_stream:
                 self._compressed = self._compressed.lstrip(b"\0" if self._decoder else b"")
-                self._decoder = self._new_decoder()
-                self._in_stream = bool(self._compressed)
-            if self._in_stream:
+                self._decoder = self._make_decoder()
+                self._is_in_stream = bool(self._compressed)
+            if self._is_in_stream:
                 self._text = self._decoder.decompress(self._compressed)
                 self._compressed = self._decoder.unused_data
-                self._in_stream = not self._decoder.eof
+                self._is_in_stream = not self._decoder.eof
         count = min(len(buffer), len(self._text))
         buffer[:count], self._text = self._text[:count], self._text[count:]
         return count
@@ -99,16 +99,16 @@ def open_decompressed(path: Path) -> Iterator[BinaryIO]:
     """Open a file to read its bytes, decompressed if its name ends in .gz, .bz2, .xz or .zst; raise
     `ElmoError` if it is missing or damaged."""
     check_readable(path)
-    ending = path.suffix.lower()
+    extension = path.suffix.lower()
     try:
-        with decompress(path.open("rb"), COMPRESSIONS.get(ending)) as file:
+        with decompress(path.open("rb"), COMPRESSIONS.get(extension)) as file:
             yield file
     except Exception as error:
         has_reason = isinstance(error, ElmoError) or getattr(error, "errno", None)
-        if has_reason or ending not in COMPRESSIONS:
+        if has_reason or extension not in COMPRESSIONS:
             raise
         raise Damaged(
-            f"{path}: truncated or not {ending[1:]}; restore it, or correct its extension"
+            f"{path}: truncated or not {extension[1:]}; restore it, or correct its extension"
         ) from None
 
 

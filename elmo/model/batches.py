@@ -70,15 +70,15 @@ class BatchReader:
             row_count = batch.active_rows(start)
             stop = min(batch.time_steps, start + max(1, WINDOW_TOKENS // row_count))
             index = device_tensor(index_STB[:, start:stop, :row_count], x_NP.device)
-            ys, next_state = self.lstm(
+            layer_outputs, next_state = self.lstm(
                 x_NP[index],
                 state.select_rows(slice(row_count)),
-                sizes=[batch.active_rows(t) for t in range(start, stop)],
+                row_counts=[batch.active_rows(t) for t in range(start, stop)],
                 weights=self.weights if row_count > 1 else self.one_row_weights,
             )
             state.h_LSBP[:, :, :row_count], state.c_LSBC[:, :, :row_count] = next_state
             indices = device_tensor(batch.scatter_indices(start, stop, row_count), x_NP.device)
-            for y_STBP, y_ND in zip(ys, outputs, strict=True):
+            for y_STBP, y_ND in zip(layer_outputs, outputs, strict=True):
                 _scatter(y_STBP, y_ND, indices)
             start = stop
         if carry is not None:
@@ -111,8 +111,8 @@ class BatchReader:
         state = self._initial_state(None, rows)
         for (start, stop, width, _), indices in zip(windows, indices_by_window, strict=True):
             x_STBP = x_NP[index[:, start:stop, :width]]
-            ys, state = self.lstm(x_STBP, state.select_rows(slice(width)))
-            for y_STBP, y_ND in zip(ys, outputs, strict=True):
+            layer_outputs, state = self.lstm(x_STBP, state.select_rows(slice(width)))
+            for y_STBP, y_ND in zip(layer_outputs, outputs, strict=True):
                 _scatter(y_STBP, y_ND, indices)
         return outputs
 
@@ -191,8 +191,8 @@ class _Batch:
         time_steps = np.arange(start, stop)[:, None]
         offset, row = np.nonzero((time_steps >= 1) & (time_steps <= lengths[None]))
         source = offset * rows + row
-        t = offset + start
-        forward, backward = starts[row] + t - 1, starts[row] + lengths[row] - t
+        time_step = offset + start
+        forward, backward = starts[row] + time_step - 1, starts[row] + lengths[row] - time_step
         return np.array([[source, forward], [source, backward]])
 
 

@@ -29,7 +29,7 @@ from elmo.io.records import FileName, Header, Sha256, digest
 from elmo.settings import ModelShape
 
 FORMAT = 2  # the version of the form of `config.json`
-CONFIG, TRAINING_FILE = "config.json", "training.json"
+CONFIG_FILE, TRAINING_FILE = "config.json", "training.json"
 ENTRY_POINTS = "elmo.models"  # the group of entry points by which packages install models
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
@@ -69,7 +69,7 @@ def write_config(
     shape = msgspec.to_builtins(config.to_dict())
     record = ModelConfig(FORMAT, shape, tokenizer, pieces, "")
     record = msgspec.structs.replace(record, digest=record.compute_digest())
-    write_json(folder / CONFIG, msgspec.to_builtins(record))
+    write_json(folder / CONFIG_FILE, msgspec.to_builtins(record))
     return record.digest
 
 
@@ -82,11 +82,11 @@ def read_training(folder: Folder) -> dict[str, Any]:
     """Read `training.json` of a model folder; raise `ElmoError` if it is missing or was altered."""
     location = model_location(folder)
     if not location.exists(TRAINING_FILE):
-        raise missing_error(location.name(TRAINING_FILE))
+        raise missing_error(location.path_of(TRAINING_FILE))
     training = location.read_record(TRAINING_FILE, dict[str, Any])
     recorded_digest = training.pop("digest", None)
     if read_config(location).training is UNSET and digest(training) != recorded_digest:
-        raise altered_error(location.name(TRAINING_FILE), "its digest differs")
+        raise altered_error(location.path_of(TRAINING_FILE), "its digest differs")
     return training
 
 
@@ -99,7 +99,7 @@ def model_location(folder: Folder) -> Location:
     name = str(folder)
     if not name:
         raise NotFound("the model's name is empty; name a folder or an installed model")
-    if not _NAME.fullmatch(name) or (Path(name) / CONFIG).exists():
+    if not _NAME.fullmatch(name) or (Path(name) / CONFIG_FILE).exists():
         return Location.parse(folder)
     for entry_point in entry_points(group=ENTRY_POINTS, name=name):
         spec = find_spec(entry_point.module)
@@ -114,13 +114,13 @@ def read_config(folder: Folder) -> ModelConfig:
     `ElmoError` is raised if it is missing, has another format or was edited.
     """
     location = model_location(folder)
-    if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
-        suggestion = suggest_path(location.local, folders=True) if location.local else ""
+    if not (location.exists(CONFIG_FILE) or (location.local and location.local.is_dir())):
+        suggestion = suggest_path(location.local, only_folders=True) if location.local else ""
         raise NotFound(f"{folder}: no such model folder{suggestion or suggest_model(str(folder))}")
-    source = location.name(CONFIG)
+    source = location.path_of(CONFIG_FILE)
     remedy = "make the model again with this version"
-    location.read_record(CONFIG, Header).check_version(source, "format", FORMAT, remedy=remedy)
-    record = location.read_record(CONFIG, ModelConfig)
+    location.read_record(CONFIG_FILE, Header).check_version(source, "format", FORMAT, remedy=remedy)
+    record = location.read_record(CONFIG_FILE, ModelConfig)
     if record.compute_digest() != record.digest:
         raise Damaged(
             f"{source}: was altered (its digest is {record.compute_digest()[:12]}…, but it says "

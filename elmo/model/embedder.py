@@ -209,8 +209,8 @@ class Embedder:
             for text in group:
                 vectors = [next(sentence_vectors) for _ in text]
                 if not vectors:
-                    count = self.layers if layers is None else len(layers)
-                    vectors = [np.empty((count, 0, self.dim), np.float32)]
+                    layer_count = self.layers if layers is None else len(layers)
+                    vectors = [np.empty((layer_count, 0, self.dim), np.float32)]
                 yield np.concatenate(vectors, 1) if len(vectors) > 1 else vectors[0]
 
     def embed(
@@ -280,17 +280,17 @@ class Embedder:
 
         def launch_segments(copies: HostCopies) -> Iterator[Callable[[], list[Floats]]]:
             for segment, batches in segments:
-                begins = np.cumsum([0, *(len(sentence) for sentence in sentences[segment])])
+                offsets = np.cumsum([0, *(len(sentence) for sentence in sentences[segment])])
                 layers = [
-                    table_NP.new_empty(int(begins[-1]), self.dim) for _ in range(1, self.layers)
+                    table_NP.new_empty(int(offsets[-1]), self.dim) for _ in range(1, self.layers)
                 ]
                 for rows in batches:
-                    spans = [np.arange(*begins[row : row + 2]) for row in rows - segment.start]
+                    spans = [np.arange(*offsets[row : row + 2]) for row in rows - segment.start]
                     token_rows = device_tensor(np.concatenate(spans), table_NP.device)
                     outputs = self._reader.read(table_NP, [sentences[row] for row in rows], None)
                     for layer_TD, y_TD in zip(layers, outputs, strict=True):
                         layer_TD[token_rows] = y_TD
-                yield copies.begin([layer_TD.float() for layer_TD in layers])
+                yield copies.start([layer_TD.float() for layer_TD in layers])
 
         with host_copies() as copies:
             for wait_for_copies in launch_ahead(launch_segments(copies), table_NP.device):
@@ -320,7 +320,7 @@ class Embedder:
                     layers = [torch.cat([x_TP, x_TP], 1), *layers]
                 first_layer = self.layers - len(layers)
                 layer_vectors = [layers[k - first_layer].float() for k in layer_numbers]
-                yield rows, copies.begin(layer_vectors)
+                yield rows, copies.start(layer_vectors)
 
         with host_copies() as copies:
             for rows, wait_for_copies in launch_ahead(launch_batches(copies), x_NP.device):

@@ -25,7 +25,7 @@ from elmo.io.folders import link_or_copy, local_folder, new_folder
 from elmo.io.location import Folder, Location
 from elmo.io.records import check_sha256, sha256
 from elmo.model.config import (
-    CONFIG,
+    CONFIG_FILE,
     TRAINING_FILE,
     ModelConfig,
     model_location,
@@ -47,7 +47,7 @@ from elmo.settings import ModelShape
 
 WEIGHTS_FILE = "weights.safetensors"
 _PIECES = (WEIGHTS_FILE, "words.txt", "characters.json")
-_COUNTS = "counts.txt"
+_COUNTS_FILE = "counts.txt"
 # Patterns of a model folder's file names: without config.json and the weights, and with them.
 OTHER_FILE_PATTERN = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
 FILE_PATTERN = rf"config\.json|weights\.safetensors|{OTHER_FILE_PATTERN}"
@@ -110,14 +110,14 @@ def save_model(
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
     with new_folder(
-        Location.parse(folder), required=(CONFIG, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN
+        Location.parse(folder), required=(CONFIG_FILE, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN
     ) as new_model:
         weights = {name: _convert_weight(precision, name, value) for name, value in weights.items()}
         digests = {WEIGHTS_FILE: save_weights(new_model / WEIGHTS_FILE, weights)}
         vocabulary.save(new_model)
         characters.save(new_model / "characters.json")
         write_training(new_model, training)
-        names = (*_PIECES, _COUNTS) if (new_model / _COUNTS).exists() else _PIECES
+        names = (*_PIECES, _COUNTS_FILE) if (new_model / _COUNTS_FILE).exists() else _PIECES
         digests |= {name: sha256(new_model / name) for name in names if name not in digests}
         digest = write_config(new_model, bilm.config, tokenizer, pieces=digests)
         _load_without_weights(new_model)  # a folder that would not load is never written
@@ -143,11 +143,11 @@ def copy_model(model: Folder, out: Location) -> None:
     digest."""
     with (
         local_folder(model_location(model)) as source,
-        new_folder(out, required=(CONFIG, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN) as new_model,
+        new_folder(out, required=(CONFIG_FILE, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN) as target,
     ):
         for name in _model_files(source):
-            shutil.copyfile(source / name, new_model / name)
-        _copy_readme(out, new_model)
+            shutil.copyfile(source / name, target / name)
+        _copy_readme(out, target)
 
 
 def link_model(model: Folder, out: Path) -> None:
@@ -163,7 +163,7 @@ def link_model(model: Folder, out: Path) -> None:
 
 
 def _model_files(folder: Path) -> list[str]:
-    names = (*_PIECES, _COUNTS, TRAINING_FILE, CONFIG)
+    names = (*_PIECES, _COUNTS_FILE, TRAINING_FILE, CONFIG_FILE)
     return [name for name in names if (folder / name).exists()]
 
 
@@ -189,7 +189,7 @@ def load_model(
 def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
     """Load a model folder without its weights; check their shapes and return their names too."""
     config = read_config(folder)
-    shape = ModelShape.from_dict(config.model, source=folder / CONFIG)
+    shape = ModelShape.from_dict(config.model, source=folder / CONFIG_FILE)
     _check_pieces(folder, config)
     characters = Characters.load(folder / "characters.json")
     check_filter_widths(shape, characters, source=str(folder))
@@ -216,8 +216,8 @@ def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
 
 
 def _check_pieces(folder: Path, config: ModelConfig) -> None:
-    if _COUNTS not in config.pieces and (folder / _COUNTS).exists():
-        raise ElmoError(f"{folder / _COUNTS}: does not belong to this model; remove it")
+    if _COUNTS_FILE not in config.pieces and (folder / _COUNTS_FILE).exists():
+        raise ElmoError(f"{folder / _COUNTS_FILE}: does not belong to this model; remove it")
     for name, digest in sorted(config.pieces.items()):
         check_sha256(folder / name, digest)
     if config.training is not UNSET:

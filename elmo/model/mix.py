@@ -22,7 +22,7 @@ from elmo.nn.device import prefers_large_operations, round_up_rows, round_up_tim
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
 TOKENS_AT_ONCE = 4096  # in one piece of text that is read without gradients
-_EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}
+_EPSILON_BY_NORM = {"bilm-tf": 1e-12, "allennlp": 1e-13}
 
 
 class ScalarMix(nn.Module):
@@ -35,7 +35,7 @@ class ScalarMix(nn.Module):
 
     def __init__(self, layers: int, *, layer_norm: LayerNorm | None = None) -> None:
         super().__init__()
-        if layer_norm not in (None, *_EPSILON):
+        if layer_norm not in (None, *_EPSILON_BY_NORM):
             raise ElmoError(f"layer_norm must be bilm-tf, allennlp or None, found {layer_norm!r}")
         self.layer_norm = layer_norm
         self.weights = nn.Parameter(torch.zeros(layers))
@@ -47,7 +47,7 @@ class ScalarMix(nn.Module):
         if len(layers_LBTD) != len(self.weights):
             raise ElmoError(f"the mix has {len(self.weights)} layers, found {len(layers_LBTD)}")
         if self.layer_norm is not None:
-            layers_LBTD = _normalise(layers_LBTD, mask_BT, _EPSILON[self.layer_norm])
+            layers_LBTD = _normalise(layers_LBTD, mask_BT, _EPSILON_BY_NORM[self.layer_norm])
         weights_L = (self.weights.softmax(0) * self.gamma).to(layers_LBTD.dtype)
         return torch.einsum("l,lbtd->btd", weights_L, layers_LBTD)
 
@@ -168,9 +168,9 @@ class Elmo(nn.Module):
             x_NP, index_BT, mask_BT = self._encode(ids_BTK, precision)
             lengths_B = mask_BT.sum(1)
             time_steps = torch.arange(index_BT.shape[1] + 2, device=ids_BTK.device)
-            begin, end = len(x_NP) - 2, len(x_NP) - 1
-            forward_BT = nn.functional.pad(index_BT, (1, 1), value=begin)
-            forward_BT = torch.where(time_steps > lengths_B[:, None], end, forward_BT)
+            begin_index, end_index = len(x_NP) - 2, len(x_NP) - 1
+            forward_BT = nn.functional.pad(index_BT, (1, 1), value=begin_index)
+            forward_BT = torch.where(time_steps > lengths_B[:, None], end_index, forward_BT)
             reversed_BT = (lengths_B[:, None] + 1 - time_steps).clamp(min=0)
             index_SBT = torch.stack([forward_BT, forward_BT.gather(1, reversed_BT)])
             S, B, T = index_SBT.shape

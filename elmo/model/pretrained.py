@@ -10,7 +10,7 @@ from typing import Any
 from elmo.errors import ElmoError, NotFound
 from elmo.io.folders import new_folder
 from elmo.io.location import Folder, Location
-from elmo.model.config import CONFIG, ENTRY_POINTS
+from elmo.model.config import CONFIG_FILE, ENTRY_POINTS
 from elmo.model.folder import (
     FILE_PATTERN,
     Model,
@@ -40,13 +40,13 @@ def find_pretrained_folder(name: Folder) -> Folder:
             "MLFLOW_TRACKING_URI"
         )
     try:
-        download = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
+        download_folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
     except (MlflowException, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         if "No such artifact" in reason:
             reason = "its files are missing; if you moved its project, run there: elmo run register"
         raise NotFound(f"{uri}: the registry has no such model ({reason})") from None
-    configs = sorted(download.glob(f"artifacts/*/{CONFIG}"))
+    configs = sorted(download_folder.glob(f"artifacts/*/{CONFIG_FILE}"))
     if len(configs) != 1:
         raise ElmoError(f"{uri}: is not an ELMo model of this package; name another")
     return configs[0].parent
@@ -131,9 +131,9 @@ def model_card(model: Model, *, name: str, licence: str, language: str | None, a
     placed after the title.
     """
     config, training = model.bilm.config, model.training
-    stated = {"license": licence} | ({"language": language} if language else {})
-    head = [f"{key}: {json.dumps(value)}" for key, value in stated.items()]  # "no" is Norwegian
-    head += ["library_name: elmo-pipeline", "tags: [elmo, word-vectors]"]
+    fields = {"license": licence} | ({"language": language} if language else {})
+    yaml = [f"{key}: {json.dumps(value)}" for key, value in fields.items()]  # "no" is Norwegian
+    yaml += ["library_name: elmo-pipeline", "tags: [elmo, word-vectors]"]
     card_lines = [
         ("Digest", f"`{model.digest}`"),
         (
@@ -146,7 +146,7 @@ def model_card(model: Model, *, name: str, licence: str, language: str | None, a
         ("Tokenizer", str(model.tokenizer)),
         ("Licence", licence),
     ]
-    lines = ["---", *head, "---", "", f"# ELMo: {name}", ""]
+    lines = ["---", *yaml, "---", "", f"# ELMo: {name}", ""]
     lines += [about.strip(), ""] if about.strip() else []
     lines += [*_table(("what", "value"), card_lines), ""]
     lines += ["## Data", "", *_data_lines(training), ""]

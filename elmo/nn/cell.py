@@ -50,8 +50,8 @@ def choose_cell_functions(device: torch.device, cells: int) -> CellFunctions:
         return _log_choice(EAGER, obstacle)
     if not torch.cuda.is_available():  # the compiler would warn that it found none
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    compiled = [torch.compile(_copy_function(function, cells)) for function in EAGER[:-1]]
-    return _log_choice(CellFunctions._make([*compiled, "compiled"]), "fused by torch.compile")
+    functions = [torch.compile(_copy_function(function, cells)) for function in EAGER[:-1]]
+    return _log_choice(CellFunctions._make([*functions, "compiled"]), "fused by torch.compile")
 
 
 def _copy_function(function: Any, cells: int) -> Callable[..., Any]:

@@ -26,7 +26,7 @@ GraphFunction = Callable[..., tuple[Tensor | None, ...]]
 WARM_UP_CALLS = 2  # plain calls before a shape is captured: one that comes once is not worth it
 MAX_GRAPHS = 64  # graphs kept, the ones used last: each holds the memory of its inputs and outputs
 MAX_GRAPH_BYTES = 2 << 30  # of the inputs and outputs of a device's graphs, or on a GPU …
-MAX_SHARE = 1 / 8  # … this share of its memory, if that is more and there is room
+MAX_MEMORY_SHARE = 1 / 8  # … this share of its memory, if that is more and there is room
 MAX_COUNTED_SHAPES = 1024  # shapes whose calls are counted
 
 
@@ -35,14 +35,14 @@ class _Graphs:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.calls: OrderedDict[Any, int] = OrderedDict()
+        self.call_counts: OrderedDict[Any, int] = OrderedDict()
         self.graph_by_key: OrderedDict[Any, _Graph] = OrderedDict()
         self.evicted: OrderedDict[Any, int] = OrderedDict()  # bytes of those that made room
         self.pools: dict[int, Any] = {}  # of a stream: what runs on two at once shares no memory
 
 
-_devices: dict[torch.device, _Graphs] = {}
-_lock = threading.Lock()  # of `_devices`
+_graphs: dict[torch.device, _Graphs] = {}
+_lock = threading.Lock()  # of `_graphs`
 
 
 class Lease:
@@ -50,18 +50,18 @@ class Lease:
 
 
 def call_with_cuda_graph(
-    function: GraphFunction, tensors: Tensors, constants: tuple[Any, ...], *, fixed: Tensors = ()
+    function: GraphFunction, tensors: Tensors, constants: tuple[Any, ...], *, params: Tensors = ()
 ) -> Any:
-    """Return `function(*tensors, *fixed, *constants)`; on a GPU, once its shapes have come several
+    """Return `function(*tensors, *params, *constants)`; on a GPU, once its shapes have come several
     times, capture the call as a CUDA graph and replay that, which saves the launches of many small
     kernels.
 
     The function must depend on its arguments alone and return new tensors. `tensors` are copied
-    into the graph at each call; `fixed` tensors, such as weights, are read in place, so a graph is
+    into the graph at each call; `params`, such as weights, are read in place, so a graph is
     valid for their addresses only, and for equal `constants`. `ELMO_CUDA_GRAPHS=0` in the
     environment disables graphs.
     """
-    return call_lending_outputs(function, tensors, constants, fixed=fixed, lent=0)[0]
+    return call_lending_outputs(function, tensors, constants, params=params, lent_count=0)[0]
 
 
 def call_lending_outputs(
@@ -69,37 +69,37 @@ def call_lending_outputs(
     tensors: Tensors,
     constants: tuple[Any, ...],
     *,
-    fixed: Tensors = (),
-    lent: int,
+    params: Tensors = (),
+    lent_count: int,
 ) -> tuple[Any, Lease | None]:
-    """Call a function as `call_with_cuda_graph` does, but leave its last `lent` outputs in
+    """Call a function as `call_with_cuda_graph` does, but leave its last `lent_count` outputs in
     the graph's own memory instead of copying them; return the outputs and a lease.
 
     Keep the lease as long as you read those outputs. Meanwhile, another call is computed without
     the graph; it has its own outputs and no lease (None).
     """
     if not _uses_graphs(tensors):
-        return function(*tensors, *fixed, *constants), None
+        return function(*tensors, *params, *constants), None
     device = next(t.device for t in tensors if t is not None)
     with _lock:
-        graphs = _devices.setdefault(device, _Graphs())
-    stream = _stream(device)
+        graphs = _graphs.setdefault(device, _Graphs())
+    stream = _stream_handle(device)
     shapes = tuple(None if t is None else (t.shape, t.dtype, t.device) for t in tensors)
-    key = (function, stream, shapes, tuple(_storage_key(t) for t in fixed), constants)
+    key = (function, stream, shapes, tuple(_storage_key(t) for t in params), constants)
     with graphs.lock:
         graph = graphs.graph_by_key.get(key)
         if graph is None and _is_worth_capturing(graphs, key, tensors):
             # What is lent must outlive replays of graphs captured earlier, which may use the memory
             # of a shared pool again.
-            pool = _new_pool(device) if lent else graphs.pools.setdefault(stream, _new_pool(device))
-            graph = graphs.graph_by_key[key] = _Graph(function, tensors, fixed, constants, pool)
+            pool = _pool(device) if lent_count else graphs.pools.setdefault(stream, _pool(device))
+            graph = graphs.graph_by_key[key] = _Graph(function, tensors, params, constants, pool)
             log.info("CUDA graph of %s: %d captured", function.__name__, len(graphs.graph_by_key))
             _make_room(graphs, _max_bytes(device, _total_bytes(graphs)))
         if graph is not None and not graph.is_lent:
             if key in graphs.graph_by_key:
                 graphs.graph_by_key.move_to_end(key)
-            return graph(tensors, lent)
-    return function(*tensors, *fixed, *constants), None
+            return graph(tensors, lent_count)
+    return function(*tensors, *params, *constants), None
 
 
 def _is_worth_capturing(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
@@ -109,11 +109,11 @@ def _is_worth_capturing(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
     A graph that was deleted to make room is captured again only if it fits beside the others;
     otherwise alternating shapes would replace each other's graphs forever.
     """
-    graphs.calls[key] = graphs.calls.pop(key, 0) + 1
-    if len(graphs.calls) > MAX_COUNTED_SHAPES:
-        graphs.calls.popitem(last=False)
+    graphs.call_counts[key] = graphs.call_counts.pop(key, 0) + 1
+    if len(graphs.call_counts) > MAX_COUNTED_SHAPES:
+        graphs.call_counts.popitem(last=False)
     max_bytes = _max_bytes(next(t.device for t in tensors if t is not None), _total_bytes(graphs))
-    if graphs.calls[key] <= WARM_UP_CALLS or _bytes(tensors) > max_bytes:
+    if graphs.call_counts[key] <= WARM_UP_CALLS or _count_bytes(tensors) > max_bytes:
         return False
     return key not in graphs.evicted or _total_bytes(graphs) + graphs.evicted[key] <= max_bytes
 
@@ -138,22 +138,22 @@ def _max_bytes(device: torch.device, bytes_in_use: int) -> int:
     if device.type != "cuda":
         return MAX_GRAPH_BYTES
     free_bytes, memory = torch.cuda.mem_get_info(device)
-    return max(MAX_GRAPH_BYTES, min(int(memory * MAX_SHARE), bytes_in_use + free_bytes // 2))
+    return max(MAX_GRAPH_BYTES, min(int(memory * MAX_MEMORY_SHARE), bytes_in_use + free_bytes // 2))
 
 
 def _total_bytes(graphs: _Graphs) -> int:
     return sum(graph.bytes for graph in graphs.graph_by_key.values())
 
 
-def _bytes(tensors: Tensors) -> int:
+def _count_bytes(tensors: Tensors) -> int:
     return sum(t.numel() * t.element_size() for t in tensors if t is not None)
 
 
-def _stream(device: torch.device) -> int:
+def _stream_handle(device: torch.device) -> int:
     return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
 
 
-def _new_pool(device: torch.device) -> Any:
+def _pool(device: torch.device) -> Any:
     return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
@@ -181,7 +181,7 @@ class _Graph:
         self,
         function: GraphFunction,
         tensors: Tensors,
-        fixed: Tensors,
+        params: Tensors,
         constants: tuple[Any, ...],
         pool: Any = None,
     ) -> None:
@@ -190,8 +190,8 @@ class _Graph:
         # on: an input that knew where it came from would keep all that its backward pass needs.
         with torch.inference_mode(False):
             self.inputs = [None if t is None else t.detach().clone() for t in tensors]
-        self.outputs = self._capture(lambda: function(*self.inputs, *fixed, *constants))
-        self.bytes = _bytes(self.inputs) + _bytes(self.outputs)
+        self.outputs = self._capture(lambda: function(*self.inputs, *params, *constants))
+        self.bytes = _count_bytes(self.inputs) + _count_bytes(self.outputs)
         self._lease: weakref.ref[Lease] | None = None
 
     @property
@@ -217,16 +217,16 @@ class _Graph:
             ):
                 return call()
 
-    def __call__(self, tensors: Tensors, lent: int) -> tuple[tuple[Tensor | None, ...], Any]:
+    def __call__(self, tensors: Tensors, lent_count: int) -> tuple[tuple[Tensor | None, ...], Any]:
         for static_input, tensor in zip(self.inputs, tensors, strict=True):
             if static_input is not None and tensor is not None:
                 static_input.copy_(tensor)
         self._replay()
-        split = len(self.outputs) - lent
-        clones = (None if tensor is None else tensor.clone() for tensor in self.outputs[:split])
-        lease = Lease() if lent else None
+        count = len(self.outputs) - lent_count
+        clones = (None if tensor is None else tensor.clone() for tensor in self.outputs[:count])
+        lease = Lease() if lent_count else None
         self._lease = None if lease is None else weakref.ref(lease)
-        return (*clones, *self.outputs[split:]), lease
+        return (*clones, *self.outputs[count:]), lease
 
     def _replay(self) -> None:
         self.graph.replay()

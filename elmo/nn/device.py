@@ -53,7 +53,7 @@ def round_up_rows(rows: int) -> int:
     return 1 << (rows - 1).bit_length() if rows <= 256 else -(-rows // 256) * 256
 
 
-_LOCK = threading.Lock()  # of the two below
+_SWITCH_LOCK = threading.Lock()  # of the two below
 _exact_contexts = 0  # contexts of `exact_float32` that are entered
 _tf32_switches = (False, True)  # torch's switches before the first of them
 
@@ -72,7 +72,7 @@ def exact_float32(device: torch.device) -> Iterator[None]:
         yield
         return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    with _LOCK:
+    with _SWITCH_LOCK:
         if not _exact_contexts:
             _tf32_switches = matmul.allow_tf32, cudnn.allow_tf32
         _exact_contexts += 1
@@ -80,7 +80,7 @@ def exact_float32(device: torch.device) -> Iterator[None]:
     try:
         yield
     finally:
-        with _LOCK:
+        with _SWITCH_LOCK:
             _exact_contexts -= 1
             if not _exact_contexts:
                 matmul.allow_tf32, cudnn.allow_tf32 = _tf32_switches
@@ -106,7 +106,7 @@ def copy_to_host(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
     A GPU copies when it has computed the tensor, and only calling the function waits for that: not
     for what the GPU was asked to do afterwards.
     """
-    wait_for_copies = HostCopies().begin([tensor])
+    wait_for_copies = HostCopies().start([tensor])
     return lambda: wait_for_copies()[0]
 
 
@@ -115,32 +115,32 @@ class HostCopies:
     allocate it takes longer than the copy: arrays are valid until the third next copy begins."""
 
     def __init__(self) -> None:
-        self._memory = [torch.empty(0, dtype=torch.uint8)] * 3
+        self._buffers = [torch.empty(0, dtype=torch.uint8)] * 3
 
-    def begin(self, tensors: Sequence[Tensor]) -> Callable[[], list[npt.NDArray[Any]]]:
+    def start(self, tensors: Sequence[Tensor]) -> Callable[[], list[npt.NDArray[Any]]]:
         """Begin to copy tensors, one or more of a device; return a function that gives them as
         arrays, as that of `copy_to_host` does."""
         if tensors[0].device.type != "cuda":
             arrays = [tensor.cpu().numpy() for tensor in tensors]
             return lambda: arrays
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
-        memory = self._memory.pop(0)
-        if len(memory) < sum(sizes):
-            memory = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
-        self._memory.append(memory)
-        parts = torch.split(memory[: sum(sizes)], sizes)
-        on_host = [
+        buffer = self._buffers.pop(0)
+        if len(buffer) < sum(sizes):
+            buffer = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
+        self._buffers.append(buffer)
+        parts = torch.split(buffer[: sum(sizes)], sizes)
+        host_arrays = [
             part.view(tensor.dtype).view(tensor.shape)
             for part, tensor in zip(parts, tensors, strict=True)
         ]
-        for copy, tensor in zip(on_host, tensors, strict=True):
+        for copy, tensor in zip(host_arrays, tensors, strict=True):
             copy.copy_(tensor, non_blocking=True)
         copy_event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         copy_event.record(torch.cuda.current_stream(tensors[0].device))
 
         def wait_for_copies() -> list[npt.NDArray[Any]]:
             copy_event.synchronize()
-            return [copy.numpy() for copy in on_host]
+            return [copy.numpy() for copy in host_arrays]
 
         return wait_for_copies
 
@@ -168,8 +168,8 @@ def add_rows_(sums: Tensor, rows_N: Tensor, values: Tensor) -> None:
     if sums.device.type == "cpu":
         sums.index_add_(0, rows_N, values)
         return
-    add_up = torch.ops.aten.embedding_dense_backward
-    sums_by_row = add_up(values.view(len(values), -1), rows_N, len(sums), -1, False)
+    sum_by_row = torch.ops.aten.embedding_dense_backward
+    sums_by_row = sum_by_row(values.view(len(values), -1), rows_N, len(sums), -1, False)
     sums.add_(sums_by_row.view_as(sums))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_GOLDEN, _FIRST, _SECOND = -0x61C88647, -0x7A143595, -0x3D4D51CB  # as 32-bit two's complement
+_GOLDEN_FACTOR, _FIRST_FACTOR, _SECOND_FACTOR = -0x61C88647, -0x7A143595, -0x3D4D51CB  # 32 bits
 
 
 def dropout_keys(*parts: int, rows: list[int]) -> Tensor:
@@ -41,9 +41,9 @@ def dropout_scales(
     """
     S, T, _, P = shape
     index_STP = torch.arange(S * T * P, dtype=torch.int32, device=keys_LB.device).view(S, T, 1, P)
-    hash_LSTBP = index_STP.mul_(_GOLDEN) + keys_LB[:, None, None, :, None]
-    _mix(hash_LSTBP, 16, _FIRST)
-    _mix(hash_LSTBP, 13, _SECOND)
+    hash_LSTBP = index_STP.mul_(_GOLDEN_FACTOR) + keys_LB[:, None, None, :, None]
+    _mix_bits(hash_LSTBP, 16, _FIRST_FACTOR)
+    _mix_bits(hash_LSTBP, 13, _SECOND_FACTOR)
     hash_LSTBP ^= (hash_LSTBP >> 16) & 0xFFFF
     # As signed numbers the hashes are uniform from −2³¹ on.
     is_kept_LSTBP = hash_LSTBP >= round(probability * 2**32) - 2**31
@@ -51,6 +51,6 @@ def dropout_scales(
     return torch.mul(is_kept_LSTBP, 1 / (1 - probability), out=scales_LSTBP)
 
 
-def _mix(hash_LSTBP: Tensor, shift: int, factor: int) -> None:
+def _mix_bits(hash_LSTBP: Tensor, shift: int, factor: int) -> None:
     hash_LSTBP ^= (hash_LSTBP >> shift) & ((1 << (32 - shift)) - 1)
     hash_LSTBP *= factor

@@ -134,8 +134,8 @@ class CharacterEncoder(nn.Module):
         `precision`; what a narrower filter does not read has weight zero."""
         rows = max(self.widths) * self.char_embedding.shape[1]
         pad = nn.functional.pad
-        padded = [pad(weight, (0, 0, 0, rows - len(weight))) for weight in self.conv_weight]
-        return torch.cat(padded, 1).to(precision)
+        padded_weights = [pad(weight, (0, 0, 0, rows - len(weight))) for weight in self.conv_weight]
+        return torch.cat(padded_weights, 1).to(precision)
 
     def _pool_by_length(self, characters_NK: Tensor, weight_WF: Tensor) -> Tensor:
         """Apply `_pool` to chunks of tokens of similar length, each cut to its longest token."""
@@ -145,13 +145,13 @@ class CharacterEncoder(nn.Module):
         longest_lengths = (
             torch.cummax(lengths_N[order_N], 0).values[CHUNK_TOKENS - 1 :: CHUNK_TOKENS].tolist()
         )
-        pooled = []
+        chunks = []
         for k, rows_n in enumerate(torch.split(order_N, CHUNK_TOKENS)):
             length = longest_lengths[k] if k < len(longest_lengths) else int(lengths_N.max())
             width = length + max(self.widths)
             is_padded = width <= characters_NK.shape[1]
-            pooled.append(self._pool(characters_NK[rows_n, :width], weight_WF, is_padded=is_padded))
-        return torch.cat(pooled)[torch.argsort(order_N)]
+            chunks.append(self._pool(characters_NK[rows_n, :width], weight_WF, is_padded=is_padded))
+        return torch.cat(chunks)[torch.argsort(order_N)]
 
     @property
     def pad_to_few_shapes(self) -> Callable[[npt.NDArray[np.int32]], npt.NDArray[np.int32]]:
@@ -223,11 +223,11 @@ class _MaxPool(torch.autograd.Function):
     """The largest output of each filter: (N, K, F) → (N, F), as `amax(1)`."""
 
     @staticmethod
-    def forward(ctx: Any, y_NKF: Tensor, compiled: bool) -> Tensor:
+    def forward(ctx: Any, y_NKF: Tensor, is_compiled: bool) -> Tensor:
         largest_NF = y_NKF.amax(1)
         ctx.save_for_backward(y_NKF, largest_NF)
         ctx.spread_gradient = (
-            fuse_on_gpu(_spread_gradient, y_NKF.device) if compiled else _spread_gradient
+            fuse_on_gpu(_spread_gradient, y_NKF.device) if is_compiled else _spread_gradient
         )
         return largest_NF
 

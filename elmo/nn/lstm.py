@@ -171,8 +171,8 @@ class LSTMStack(nn.Module):
         """Return the state before the first token, all zeros, of a batch of `rows` rows."""
         weight = self.weight[0]
         h_LSBP = weight.new_zeros(self.layer_count, 2, rows, self.projection)
-        cells = (self.layer_count, 2, rows, self.cells)
-        return LSTMState(h_LSBP, torch.zeros(cells, dtype=torch.float32, device=weight.device))
+        cell_shape = (self.layer_count, 2, rows, self.cells)
+        return LSTMState(h_LSBP, torch.zeros(cell_shape, dtype=torch.float32, device=weight.device))
 
     def forward(
         self,
@@ -180,7 +180,7 @@ class LSTMStack(nn.Module):
         state: LSTMState,
         *,
         reset_STB: Tensor | None = None,
-        sizes: Sequence[int] | None = None,
+        row_counts: Sequence[int] | None = None,
         drop: DropoutFunction | None = None,
         weights: Sequence[LayerWeightsLike] | None = None,
     ) -> tuple[list[Tensor], LSTMState]:
@@ -189,8 +189,8 @@ class LSTMStack(nn.Module):
         end of a sentence.
 
         The caller owns the state: nothing is remembered between calls, and no gradient flows into
-        it. `reset_STB` is true where a row starts from zeros. `sizes[t]`, for inference only, is
-        how many rows, counted from the first, still have a token at time step t: sort the rows by
+        it. `reset_STB` is true where a row starts from zeros. `row_counts[t]`, for inference only,
+        is how many rows, counted from the first, have a token at time step t: sort the rows by
         falling length. The other rows keep their state, and their outputs are undefined. `drop(x,
         layer)` is applied to each layer's input; as in 2018, the residual adds the dropped input.
         For inference, pass `inference_weights(precision)` to avoid recomputing them.
@@ -198,45 +198,45 @@ class LSTMStack(nn.Module):
         keep_STB1 = None if reset_STB is None else (~reset_STB).to(x_STBI.dtype).unsqueeze(-1)
         cell = self._choose_cell(x_STBI)
         outputs: list[Tensor] = []
-        last_h_states, last_c = [], []
+        last_h_states, last_c_states = [], []
         for layer in range(self.layer_count):
             if drop is not None:
                 x_STBI = drop(x_STBI, layer)
-            start = (state.h_LSBP[layer].to(x_STBI.dtype), state.c_LSBC[layer])
+            start_state = (state.h_LSBP[layer].to(x_STBI.dtype), state.c_LSBC[layer])
             clips = (self.cell_clip, self.projection_clip if self.project else None)
             params = self._parameters_of(layer)
             if torch.is_grad_enabled():
-                if sizes is not None:
+                if row_counts is not None:
                     raise ValueError("rows of different lengths are for inference only")
                 apply: Any = _Layer.apply
-                y_STBP, h_SBP, c_SBC = apply(x_STBI, *params, *start, keep_STB1, clips, cell)
-            elif weights is None and sizes is None:
-                read = (x_STBI, *start, keep_STB1)
+                y_STBP, h_SBP, c_SBC = apply(x_STBI, *params, *start_state, keep_STB1, clips, cell)
+            elif weights is None and row_counts is None:
+                inputs = (x_STBI, *start_state, keep_STB1)
                 y_STBP, h_SBP, c_SBC = call_with_cuda_graph(
-                    _infer, read, (clips, cell), fixed=params
+                    _infer, inputs, (clips, cell), params=params
                 )
             else:
                 weights = weights or self.inference_weights(x_STBI.dtype)
                 y_STBP, h_SBP, c_SBC, _ = _read_rows(
-                    x_STBI, weights[layer], *start, keep_STB1, clips, cell, sizes, None
+                    x_STBI, weights[layer], *start_state, keep_STB1, clips, cell, row_counts, None
                 )
             if self.skip and layer > 0:
                 y_STBP = y_STBP + x_STBI
             outputs.append(y_STBP)
             last_h_states.append(h_SBP.to(state.h_LSBP.dtype))
-            last_c.append(c_SBC)
+            last_c_states.append(c_SBC)
             x_STBI = y_STBP
-        return outputs, LSTMState(torch.stack(last_h_states), torch.stack(last_c))
+        return outputs, LSTMState(torch.stack(last_h_states), torch.stack(last_c_states))
 
     def _choose_cell(self, x_STBI: Tensor) -> CellFunctions:
         """Return the cell functions to read this input with, eager or compiled."""
         if torch.compiler.is_compiling():
             return EAGER
         self._tokens_read += x_STBI.shape[1] * x_STBI.shape[2]
-        compiled = self.compiled
-        if compiled is None:
-            compiled = is_worth_compiling(self._tokens_read, self.cells)
-        return choose_cell_functions(x_STBI.device, self.cells) if compiled else EAGER
+        is_compiled = self.compiled
+        if is_compiled is None:
+            is_compiled = is_worth_compiling(self._tokens_read, self.cells)
+        return choose_cell_functions(x_STBI.device, self.cells) if is_compiled else EAGER
 
 
 class _SavedForBackward(NamedTuple):
@@ -284,7 +284,7 @@ def _read_rows(
     keep_STB1: Tensor | None,
     clips: tuple[float | None, float | None],
     cell: CellFunctions,
-    sizes: Sequence[int] | None,
+    row_counts: Sequence[int] | None,
     saved_values: _SavedForBackward | None,
 ) -> tuple[Tensor, Tensor, Tensor, Any]:
     """Read T time steps with one layer.
@@ -297,7 +297,7 @@ def _read_rows(
     y_STBP = torch.empty(S, T, B, h_SBP.shape[-1], dtype=x_STBI.dtype, device=x_STBI.device)
     h_SBP, c_SBC = h_SBP.clone(), c_SBC.clone()
     for t in range(T):
-        n = B if sizes is None else sizes[t]
+        n = B if row_counts is None else row_counts[t]
         h_SnP, c_SnC = h_SBP[:, :n], c_SBC[:, :n]
         keep_SB1 = None if keep_STB1 is None else keep_STB1[:, t]
         if keep_SB1 is not None:
@@ -344,31 +344,31 @@ class _Layer(torch.autograd.Function):
         clips: tuple[float | None, float | None],
         cell: CellFunctions,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        read, params = (x_STBI, h_SBP, c_SBC, keep_STB1), (weight_SKG, bias_SG, project_SCP)
-        (y_STBP, h_last, c_last, *saved_values), ctx.lease = call_lending_outputs(
-            _forward, read, (clips, cell), fixed=params, lent=3
+        inputs, params = (x_STBI, h_SBP, c_SBC, keep_STB1), (weight_SKG, bias_SG, project_SCP)
+        (y_STBP, last_h_SBP, last_c_SBC, *saved_values), ctx.lease = call_lending_outputs(
+            _forward, inputs, (clips, cell), params=params, lent_count=3
         )
-        ctx.save_for_backward(*read, y_STBP, *saved_values, *params)
+        ctx.save_for_backward(*inputs, y_STBP, *saved_values, *params)
         ctx.constants, ctx.is_lent = (clips, cell), ctx.lease is not None
-        ctx.mark_non_differentiable(h_last, c_last)
-        return y_STBP, h_last, c_last
+        ctx.mark_non_differentiable(last_h_SBP, last_c_SBC)
+        return y_STBP, last_h_SBP, last_c_SBC
 
     @staticmethod
     def backward(ctx: Any, dy_STBP: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         saved_tensors = ctx.saved_tensors
-        read, y_STBP, params = saved_tensors[:4], saved_tensors[4], saved_tensors[8:]
+        inputs, y_STBP, params = saved_tensors[:4], saved_tensors[4], saved_tensors[8:]
         saved_values: Any = saved_tensors[5:8]
-        outer: Any = (dy_STBP, *read, y_STBP)
+        call_inputs: Any = (dy_STBP, *inputs, y_STBP)
         weights: Any = (params[0], params[2])  # all but the bias
         if ctx.lease is not None:
             gradients = call_with_cuda_graph(
-                _backward, outer, ctx.constants, fixed=(*saved_values, *weights)
+                _backward, call_inputs, ctx.constants, params=(*saved_values, *weights)
             )
             ctx.lease = None  # or a loss that is still held would keep the graph from its next use
         else:
             if ctx.is_lent:  # read before: another call may have overwritten what was kept
-                saved_values = _forward(*read, *params, *ctx.constants)[3:]
-            gradients = _backward(*outer, *saved_values, *weights, *ctx.constants)
+                saved_values = _forward(*inputs, *params, *ctx.constants)[3:]
+            gradients = _backward(*call_inputs, *saved_values, *weights, *ctx.constants)
         return *gradients, *(None,) * 5
 
 
@@ -433,14 +433,14 @@ def _backward(
     input_SIG, recurrent_SPG = _split_weight(weight_SKG, inputs, x_STBI.dtype)
     project_SCP = None if project_SCP is None else project_SCP.to(x_STBI.dtype)
     dgates_STBG = torch.empty_like(gates_STBG)
-    dm_STBP = torch.empty_like(y_STBP)
+    dproj_STBP = torch.empty_like(y_STBP)
     is_clipped_STBP = None if projection_clip is None else ~(y_STBP.abs() < projection_clip)
     dh_SBP, dc_SBC = torch.zeros_like(h_SBP), torch.zeros_like(c_SBC)
     for t in reversed(range(T)):
-        dm_SBP = torch.add(dy_STBP[:, t], dh_SBP, out=dm_STBP[:, t])
+        dproj_SBP = torch.add(dy_STBP[:, t], dh_SBP, out=dproj_STBP[:, t])
         if is_clipped_STBP is not None:
-            dm_SBP.masked_fill_(is_clipped_STBP[:, t], 0)
-        dhidden_SBC = dm_SBP if project_SCP is None else product(dm_SBP, project_SCP.mT)
+            dproj_SBP.masked_fill_(is_clipped_STBP[:, t], 0)
+        dhidden_SBC = dproj_SBP if project_SCP is None else product(dproj_SBP, project_SCP.mT)
         keep_SB1 = None if keep_STB1 is None else keep_STB1[:, t]
         dc_SBC = cell.backward(
             dhidden_SBC,
@@ -464,7 +464,7 @@ def _backward(
     dproject_SCP = (
         None
         if project_SCP is None
-        else product(hidden_STBC.view(S, T * B, -1).mT, dm_STBP.view(S, T * B, -1)).to(precision)
+        else product(hidden_STBC.view(S, T * B, -1).mT, dproj_STBP.view(S, T * B, -1)).to(precision)
     )
     dx_SNI = product(dgates_SNG, input_SIG.mT)
     dbias_SG = torch.bmm(dgates_SNG.new_ones(S, 1, T * B), dgates_SNG)[:, 0]

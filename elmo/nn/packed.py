@@ -20,7 +20,7 @@ from elmo.nn.lstm import LayerWeights, LayerWeightsLike
 from elmo.nn.products import mkl_lacks_avx512
 
 MIN_PACKED_NUMBERS = 2**22  # in a weight: ordering more for each product takes long
-_ROWS = 128  # for which the layout is chosen; products of other numbers of rows are as right
+_LAYOUT_ROWS = 128  # for which the layout is chosen; products of other numbers of rows are as right
 
 
 class PackedWeights(NamedTuple):
@@ -95,7 +95,7 @@ def choose_for_one_row(weights: Sequence[LayerWeightsLike]) -> Sequence[LayerWei
 
 def _pack(weight_SKG: Tensor) -> list[Tensor]:
     return [
-        torch.ops.mkldnn._reorder_linear_weight(weight_KG.T.contiguous(), _ROWS)
+        torch.ops.mkldnn._reorder_linear_weight(weight_KG.T.contiguous(), _LAYOUT_ROWS)
         for weight_KG in weight_SKG
     ]
 
@@ -119,8 +119,8 @@ def _is_worth_packing(weights: LayerWeights) -> bool:
         return False
     if weight_PG.dtype == torch.bfloat16:
         return weight_PG.numel() >= MIN_PACKED_NUMBERS and onednn_has_bfloat16()
-    in_float32 = weight_PG.dtype == torch.float32
-    return in_float32 and (weight_PG.numel() >= MIN_PACKED_NUMBERS or mkl_lacks_avx512())
+    is_float32 = weight_PG.dtype == torch.float32
+    return is_float32 and (weight_PG.numel() >= MIN_PACKED_NUMBERS or mkl_lacks_avx512())
 
 
 def onednn_has_bfloat16() -> bool:

@@ -18,13 +18,13 @@ from elmo.io.memory import keep_freed_memory
 def helper_process(target: Callable[..., None], *arguments: Any) -> Iterator[BaseProcess]:
     """Start a process that calls `target`, on one thread; it ends with the block and with this
     process, whatever it is doing. All that is passed is pickled."""
-    process = get_context("spawn").Process(target=_call, args=(target, arguments), daemon=True)
+    process = get_context("spawn").Process(target=_run, args=(target, arguments), daemon=True)
     # The process ignores Ctrl-C, which this one handles.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
     try:
         yield process
     finally:
@@ -32,7 +32,7 @@ def helper_process(target: Callable[..., None], *arguments: Any) -> Iterator[Bas
         process.join()
 
 
-def _call(target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _run(target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
     torch.set_num_threads(1)

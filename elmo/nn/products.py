@@ -20,8 +20,8 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def product(
-    a: Tensor,
-    b: Tensor,
+    left: Tensor,
+    right: Tensor,
     *,
     bias_SO: Tensor | None = None,
     out: Tensor | None = None,
@@ -29,24 +29,26 @@ def product(
 ) -> Tensor:
     """Return the product of two matrices, or of each pair in two batches of them, plus the bias of
     each pair, in `out` if that is given. `scratch` is memory that this function may use."""
-    if not _is_for_onednn(a):
+    if not _is_for_onednn(left):
         if bias_SO is not None:
-            return _add_bias_in_product(bias_SO, a, b, out)
-        return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out=scratch if out is None else out)
-    if a.dim() == 2:
-        return _multiply(a, b) if out is None else out.copy_(_multiply(a, b))
-    out = a.new_empty(*a.shape[:2], b.shape[2]) if out is None else out
+            return _biased_product(bias_SO, left, right, out)
+        return (torch.mm if left.dim() == 2 else torch.bmm)(
+            left, right, out=scratch if out is None else out
+        )
+    if left.dim() == 2:
+        return _multiply(left, right) if out is None else out.copy_(_multiply(left, right))
+    out = left.new_empty(*left.shape[:2], right.shape[2]) if out is None else out
     for k, result in enumerate(out):
-        result.copy_(_multiply(a[k], b[k], None if bias_SO is None else bias_SO[k]))
+        result.copy_(_multiply(left[k], right[k], None if bias_SO is None else bias_SO[k]))
     return out
 
 
-def add_products_(sums: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def add_products_(sums: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """Add to `sums` in place the product of each pair of matrices in two batches; return it."""
-    if not _is_for_onednn(a):
-        return sums.baddbmm_(a, b)
-    for total, left, right in zip(sums, a, b, strict=True):
-        total.add_(_multiply(left, right))
+    if not _is_for_onednn(left):
+        return sums.baddbmm_(left, right)
+    for sum_matrix, left_matrix, right_matrix in zip(sums, left, right, strict=True):
+        sum_matrix.add_(_multiply(left_matrix, right_matrix))
     return sums
 
 
@@ -88,29 +90,29 @@ class _Affine(torch.autograd.Function):
         return dx_NI, product(x_NI.mT, dy_NO), dy_NO.sum(0) if needs_dbias else None
 
 
-def _add_bias_in_product(bias_SO: Tensor, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+def _biased_product(bias_SO: Tensor, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
     """Return the product of each pair plus its bias. On a GPU each pair has a product of its own:
     one of all pairs would first write the bias to every row of the result."""
-    if not a.is_cuda:
-        return torch.baddbmm(bias_SO[:, None], a, b, out=out)
-    out = a.new_empty(*a.shape[:2], b.shape[2]) if out is None else out
+    if not left.is_cuda:
+        return torch.baddbmm(bias_SO[:, None], left, right, out=out)
+    out = left.new_empty(*left.shape[:2], right.shape[2]) if out is None else out
     for k, result in enumerate(out):
-        torch.addmm(bias_SO[k], a[k], b[k], out=result)
+        torch.addmm(bias_SO[k], left[k], right[k], out=result)
     return out
 
 
-def _is_for_onednn(a: Tensor) -> bool:
+def _is_for_onednn(left: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return False
-    return a.dtype == torch.float32 and a.device.type == "cpu" and mkl_lacks_avx512()
+    return left.dtype == torch.float32 and left.device.type == "cpu" and mkl_lacks_avx512()
 
 
-def _multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+def _multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the product of two matrices by oneDNN, which takes the second in any order, while it
     would copy the first one if that is transposed: so the smaller of the two is."""
     linear = torch.ops.mkldnn._linear_pointwise
-    if bias is None and not a.is_contiguous() and a.numel() > b.numel():
-        transposed: Tensor = linear(b.mT, a, None, "none", [], "")
-        return transposed.mT
-    result: Tensor = linear(a, b.mT, bias, "none", [], "")
+    if bias is None and not left.is_contiguous() and left.numel() > right.numel():
+        transposed_result: Tensor = linear(right.mT, left, None, "none", [], "")
+        return transposed_result.mT
+    result: Tensor = linear(left, right.mT, bias, "none", [], "")
     return result

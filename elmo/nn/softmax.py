@@ -95,26 +95,26 @@ def _log_rejections(vocabulary: int) -> npt.NDArray[np.float64]:
     return np.log1p(-p)
 
 
-def sample_candidates(count: int, vocabulary: int, random: np.random.Generator) -> CandidateSample:
+def sample_candidates(count: int, vocabulary: int, rng: np.random.Generator) -> CandidateSample:
     """Draw word ids for the sampled softmax, frequent words more often (log-uniformly), until
     `count` of them are distinct. `vocabulary` is the number of words, ordered by falling count."""
     count = min(count, vocabulary)
     if count == vocabulary:
-        return CandidateSample(np.arange(vocabulary), _ALL, vocabulary)
+        return CandidateSample(np.arange(vocabulary), _UNLIMITED_TRIES, vocabulary)
     draws_so_far = np.empty(0, np.int64)
     while True:
-        new_draws = np.exp(random.random(2 * count) * np.log(vocabulary + 1.0)).astype(np.int64) - 1
+        new_draws = np.exp(rng.random(2 * count) * np.log(vocabulary + 1.0)).astype(np.int64) - 1
         draws_so_far = np.concatenate([draws_so_far, np.minimum(new_draws, vocabulary - 1)])
-        draws = np.arange(len(draws_so_far), dtype=np.int32)
-        first_of_V = np.full(vocabulary, len(draws_so_far), np.int32)
-        np.minimum.at(first_of_V, draws_so_far, draws)
-        first_draws = np.flatnonzero(first_of_V[draws_so_far] == draws)
+        draw_indices = np.arange(len(draws_so_far), dtype=np.int32)
+        first_draw_of_V = np.full(vocabulary, len(draws_so_far), np.int32)
+        np.minimum.at(first_draw_of_V, draws_so_far, draw_indices)
+        first_draws = np.flatnonzero(first_draw_of_V[draws_so_far] == draw_indices)
         if len(first_draws) >= count:
             words = np.sort(draws_so_far[first_draws[:count]])
             return CandidateSample(words, int(first_draws[count - 1]) + 1, vocabulary)
 
 
-_ALL = 1 << 62  # with every word a candidate, each is expected once: log 1 = 0
+_UNLIMITED_TRIES = 1 << 62  # with every word a candidate, each is expected once: log 1 = 0
 
 
 def full_softmax_loss(
@@ -143,27 +143,27 @@ def negative_log_likelihoods(softmax: Softmax, h_NP: Tensor, targets_N: Tensor) 
         torch.split(targets_N, PREDICTIONS_AT_ONCE),
         strict=True,
     )
-    return torch.cat([_nats(*chunk, softmax.weight, softmax.bias) for chunk in chunks])
+    return torch.cat([_compute_nats(*chunk, softmax.weight, softmax.bias) for chunk in chunks])
 
 
-def _nats(h_nP: Tensor, targets_n: Tensor, weight_VP: Tensor, bias_V: Tensor) -> Tensor:
+def _compute_nats(h_nP: Tensor, targets_n: Tensor, weight_VP: Tensor, bias_V: Tensor) -> Tensor:
     """Return −log p of a chunk of predictions, computed in blocks of words to bound memory."""
     max_logits = GPU_CHUNK_LOGITS if prefers_large_operations(h_nP.device) else CHUNK_LOGITS
-    words = max(1, max_logits // max(1, len(h_nP)))
-    top_n = h_nP.new_full((len(h_nP),), -torch.inf, dtype=torch.float32)
-    z_n = torch.zeros_like(top_n)
-    true_n = torch.zeros_like(top_n)
-    blocks = zip(torch.split(weight_VP, words), torch.split(bias_V, words), strict=True)
-    for number, (weight_MP, bias_M) in enumerate(blocks):
+    block_words = max(1, max_logits // max(1, len(h_nP)))
+    max_n = h_nP.new_full((len(h_nP),), -torch.inf, dtype=torch.float32)
+    z_n = torch.zeros_like(max_n)
+    gold_n = torch.zeros_like(max_n)
+    blocks = zip(torch.split(weight_VP, block_words), torch.split(bias_V, block_words), strict=True)
+    for block_index, (weight_MP, bias_M) in enumerate(blocks):
         logits_nM = torch.mm(h_nP, weight_MP.to(h_nP.dtype).T).float().add_(bias_M)
-        inside_n = targets_n - number * words
-        in_block_n = (inside_n >= 0) & (inside_n < len(bias_M))
-        logit_n = logits_nM.gather(1, inside_n.clamp(0, len(bias_M) - 1)[:, None])[:, 0]
-        true_n = torch.where(in_block_n, logit_n, true_n)
-        new_n = torch.maximum(top_n, logits_nM.amax(1))
-        z_n = z_n * (top_n - new_n).exp() + logits_nM.sub_(new_n[:, None]).exp_().sum(1)
-        top_n = new_n
-    return z_n.log() + top_n - true_n
+        column_n = targets_n - block_index * block_words
+        is_in_block_n = (column_n >= 0) & (column_n < len(bias_M))
+        logit_n = logits_nM.gather(1, column_n.clamp(0, len(bias_M) - 1)[:, None])[:, 0]
+        gold_n = torch.where(is_in_block_n, logit_n, gold_n)
+        new_max_n = torch.maximum(max_n, logits_nM.amax(1))
+        z_n = z_n * (max_n - new_max_n).exp() + logits_nM.sub_(new_max_n[:, None]).exp_().sum(1)
+        max_n = new_max_n
+    return z_n.log() + max_n - gold_n
 
 
 class AccidentalHits(NamedTuple):
@@ -194,12 +194,12 @@ class CandidateDraw(NamedTuple):
         """Prepare the loss of N targets with these candidates: find the targets that are
         candidates, and compute the log expected counts of both, as tensors ready for `device`."""
         words = candidates.words
-        hit_N = index_table(words, candidates.vocabulary)[targets_N].astype(np.int64)
-        hits = np.flatnonzero(hit_N >= 0)
+        candidate_N = index_table(words, candidates.vocabulary)[targets_N].astype(np.int64)
+        hits = np.flatnonzero(candidate_N >= 0)
         expected_M = candidates.log_expected_counts(words)
         return cls(
             words,
-            AccidentalHits(hits, host_tensor(hits, device), host_tensor(hit_N[hits], device)),
+            AccidentalHits(hits, host_tensor(hits, device), host_tensor(candidate_N[hits], device)),
             host_tensor(candidates.log_expected_counts(targets_N), device),
             host_tensor(expected_M, device),
         )
@@ -247,9 +247,9 @@ def sampled_softmax_loss(
         draw.hits.predictions, *(device_tensor(part, device) for part in draw.hits[1:])
     )
     operands = (*(device_tensor(row, device) for row in rows), hits)
-    expected = (device_tensor(draw.expected_N, device), device_tensor(draw.expected_M, device))
+    log_counts = (device_tensor(draw.expected_N, device), device_tensor(draw.expected_M, device))
     apply: Any = _Loss.apply
-    loss: tuple[Tensor, Tensor] = apply(h_NP, weight_UP, bias_U, *operands, *expected, compiled)
+    loss: tuple[Tensor, Tensor] = apply(h_NP, weight_UP, bias_U, *operands, *log_counts, compiled)
     return loss
 
 
@@ -280,39 +280,39 @@ class _Loss(torch.autograd.Function):
         bias_M = bias_U[candidate_rows].float() - expected_M
         gradients = _Gradients(h_NP, weight_MP) if any(ctx.needs_input_grad) else None
         nats_N = h_NP.new_empty(len(h_NP), dtype=torch.float32)
-        dtrue_N = torch.empty_like(nats_N)
+        dgold_N = torch.empty_like(nats_N)
         minus_infinity = h_NP.new_full((), -torch.inf)
-        for part, product_nM, logits_nM in _chunks(h_NP, len(bias_M), softmax is _softmax):
+        for part, product_nM, logits_nM in _split_chunks(h_NP, len(bias_M), softmax is _softmax):
             h_nP = h_NP[part]
             product_nM = product(h_nP, weight_MP.T, scratch=product_nM)
             if row_of_M is None:
                 rows_n = torch.arange(len(h_nP), device=h_nP.device)
-                true_n = product_nM[rows_n, target_N[part]] + bias_M[target_N[part]]
+                gold_n = product_nM[rows_n, target_N[part]] + bias_M[target_N[part]]
             else:
-                true_weight_nP = weight_UP[target_N[part]].to(dtype)
-                true_n = (h_nP.float() * true_weight_nP.float()).sum(1)
-                true_n = true_n + bias_U[target_N[part]] - expected_N[part]
+                gold_weight_nP = weight_UP[target_N[part]].to(dtype)
+                gold_n = (h_nP.float() * gold_weight_nP.float()).sum(1)
+                gold_n = gold_n + bias_U[target_N[part]] - expected_N[part]
                 assert hits is not None
-                chunk = slice(*np.searchsorted(hits.predictions, (part.start, part.stop)))
-                rows_n = hits.predictions_H[chunk] - part.start
+                chunk_hits = slice(*np.searchsorted(hits.predictions, (part.start, part.stop)))
+                rows_n = hits.predictions_H[chunk_hits] - part.start
                 # A tensor of the device: a number would be copied there, which waits for it.
-                product_nM.index_put_((rows_n, hits.candidates_H[chunk]), minus_infinity)
+                product_nM.index_put_((rows_n, hits.candidates_H[chunk_hits]), minus_infinity)
             is_sampled = row_of_M is not None
-            nats_N[part], share_nM = softmax(product_nM, bias_M, true_n, is_sampled, logits_nM)
+            nats_N[part], share_nM = softmax(product_nM, bias_M, gold_n, is_sampled, logits_nM)
             if gradients is None:
                 continue
             if row_of_M is None:
                 share_nM[rows_n, target_N[part]] -= 1
             gradients.add(part, share_nM, product_nM)
             if row_of_M is not None:
-                dtrue_N[part] = torch.expm1(-nats_N[part])
-                gradients.dh_NP[part] += (dtrue_N[part, None] * true_weight_nP).to(dtype)
+                dgold_N[part] = torch.expm1(-nats_N[part])
+                gradients.dh_NP[part] += (dgold_N[part, None] * gold_weight_nP).to(dtype)
         if gradients is not None:
             dweight_UP, dbias_U = gradients.sums()
             if row_of_M is not None:
-                dweight_UP, dbias_U = gradients.by_word_row(len(weight_UP), row_of_M)
-                add_rows_(dweight_UP, target_N, dtrue_N[:, None] * h_NP.float())
-                add_rows_(dbias_U, target_N, dtrue_N)
+                dweight_UP, dbias_U = gradients.spread_to_rows(len(weight_UP), row_of_M)
+                add_rows_(dweight_UP, target_N, dgold_N[:, None] * h_NP.float())
+                add_rows_(dbias_U, target_N, dgold_N)
             ctx.save_for_backward(gradients.dh_NP, dweight_UP, dbias_U)
         ctx.mark_non_differentiable(nats_N)
         return nats_N.sum(dtype=torch.float64).float(), nats_N
@@ -326,29 +326,29 @@ class _Loss(torch.autograd.Function):
 def _softmax(
     product_nM: Tensor,
     bias_M: Tensor,
-    true_n: Tensor,
+    gold_n: Tensor,
     is_sampled: bool,
     logits_nM: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return −log p of each prediction of a chunk, and each candidate's share of the probability,
     which is the gradient of its logit.
 
-    The target's logit, `true_n`, is one of the candidates' unless `is_sampled`. `logits_nM` is
+    The target's logit, `gold_n`, is one of the candidates' unless `is_sampled`. `logits_nM` is
     memory for the logits and shares; without it, the shares have the dtype of the product.
     """
     dtype = product_nM.dtype if logits_nM is None else torch.float32
     logits_nM = torch.add(product_nM, bias_M, out=logits_nM)
-    top_n = logits_nM.amax(1)
+    max_n = logits_nM.amax(1)
     if is_sampled:
-        top_n = torch.maximum(top_n, true_n)
-    z_n = logits_nM.sub_(top_n[:, None]).exp_().sum(1)
+        max_n = torch.maximum(max_n, gold_n)
+    z_n = logits_nM.sub_(max_n[:, None]).exp_().sum(1)
     if is_sampled:
-        z_n = z_n + (true_n - top_n).exp()
+        z_n = z_n + (gold_n - max_n).exp()
     share_nM = logits_nM.mul_(z_n.reciprocal()[:, None])
-    return z_n.log() + top_n - true_n, share_nM.to(dtype)
+    return z_n.log() + max_n - gold_n, share_nM.to(dtype)
 
 
-def _chunks(
+def _split_chunks(
     h_NP: Tensor, candidates: int, stores_logits: bool
 ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
     """Yield chunks of the predictions, each with buffers for its product and, if they are stored,
@@ -398,7 +398,7 @@ class _Gradients:
             return zeros_MP, zeros_MP.new_zeros(len(zeros_MP))
         return self._sums
 
-    def by_word_row(self, word_rows: int, row_of_M: Tensor) -> tuple[Tensor, Tensor]:
+    def spread_to_rows(self, word_rows: int, row_of_M: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of all used rows: weights (U, P) and biases (U)."""
         dweight_MP, dbias_M = self.sums()
         dweight_UP = dweight_MP.new_zeros(word_rows, dweight_MP.shape[1])

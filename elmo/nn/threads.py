@@ -29,11 +29,11 @@ def one_thread() -> Iterator[None]:
         yield
         return
     with _LOCK:
-        threads = torch.get_num_threads()
+        thread_count = torch.get_num_threads()
         if not _threads_inside:
-            _default_threads = _in_new_thread(torch.get_num_threads)
-        elif threads == 1:  # what this thread was given while others were inside
-            threads = _default_threads
+            _default_threads = _call_in_new_thread(torch.get_num_threads)
+        elif thread_count == 1:  # what this thread was given while others were inside
+            thread_count = _default_threads
         _threads_inside += 1
         torch.set_num_threads(1)
     _this_thread.is_inside = True
@@ -43,12 +43,12 @@ def one_thread() -> Iterator[None]:
         _this_thread.is_inside = False
         with _LOCK:
             _threads_inside -= 1
-            torch.set_num_threads(threads)
-            if not _threads_inside and threads != _default_threads:
-                _in_new_thread(lambda: torch.set_num_threads(_default_threads))
+            torch.set_num_threads(thread_count)
+            if not _threads_inside and thread_count != _default_threads:
+                _call_in_new_thread(lambda: torch.set_num_threads(_default_threads))
 
 
-def _in_new_thread(function: Callable[[], Result]) -> Result:
+def _call_in_new_thread(function: Callable[[], Result]) -> Result:
     """Call a function in a thread that has computed nothing yet."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(function).result()

@@ -28,7 +28,7 @@ from elmo.io.location import Folder, Location
 from elmo.io.locks import work_folder_lock
 from elmo.io.records import digest
 from elmo.model.batches import batches_by_length
-from elmo.model.config import CONFIG, model_location, read_config, read_training
+from elmo.model.config import CONFIG_FILE, model_location, read_config, read_training
 from elmo.model.embedder import Embedder
 from elmo.nn.threads import one_thread
 from elmo.settings import PRECISIONS, ModelShape, Precision, StoreSettings
@@ -77,7 +77,7 @@ class EmbedJob:
     previous_part: PartEntry | None
 
 
-class Stopped(Exception):
+class EmbeddingStopped(Exception):
     """The end of a call of a `ShardEmbedder` that was stopped."""
 
 
@@ -85,7 +85,7 @@ class ShardEmbedder:
     """A callable that makes the part of one job and returns its manifest entry.
 
     The part is embedded unless it is in the folder `out` or in `old_store` already.
-    Several threads may call it; after `stop()` their calls raise `Stopped` within seconds.
+    Several threads may call it; after `stop()` their calls raise `EmbeddingStopped` within seconds.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ShardEmbedder:
         self.out, self.old_store, self.layout = out, old_store, layout
         self._load_arguments = (model, device, precision)
         self._embedder: Embedder | None = None
-        self._lock, self._stopped = Lock(), Event()
+        self._lock, self._stop_event = Lock(), Event()
 
     def __call__(self, job: EmbedJob) -> PartEntry:
         """Make the job's part unless it exists already; return its manifest entry.
@@ -131,19 +131,19 @@ class ShardEmbedder:
             self.out,
             shard=shard,
             x_NP=x_NP,
-            segments=self._check_stopped(embed_segments(embedder, x_NP, shard.ids, shard.offsets)),
+            segments=self._until_stopped(embed_segments(embedder, x_NP, shard.ids, shard.offsets)),
             layout=self.layout,
             origin=job.origin,
         )
 
     def stop(self) -> None:
-        """Make the calls of all threads, also later ones, end with `Stopped` within seconds."""
-        self._stopped.set()
+        """End the calls of all threads, also later ones, with `EmbeddingStopped` within seconds."""
+        self._stop_event.set()
 
-    def _check_stopped(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+    def _until_stopped(self, segments: Iterable[Segment]) -> Iterator[Segment]:
         for segment in segments:
-            if self._stopped.is_set():
-                raise Stopped
+            if self._stop_event.is_set():
+                raise EmbeddingStopped
             yield segment
 
     def _load_embedder(self) -> Embedder:
@@ -189,7 +189,7 @@ def build(
     replace: bool = False,
     work: Folder | None = None,
     device: str = "cpu",
-    run: JobRunner | None = None,
+    run_jobs: JobRunner | None = None,
 ) -> StoreManifest:
     """Write a store of the sentences of a shards folder to `out`; return its manifest.
 
@@ -197,35 +197,35 @@ def build(
     `out`); a part whose ids have moved is copied with the new ones. A local `out` is replaced at
     once, when all is written; finished parts are kept in `work` until then (default: in a hidden
     folder beside `out`). At a URL, parts are written to `out` and the manifest last; another store
-    that is there is refused unless `replace` is set. `run(worker_type, arguments, jobs)` runs the
-    jobs in workers `worker_type(*arguments)`; by default they run one by one in this process.
+    that is there is refused unless `replace` is set. `run_jobs(worker_type, arguments, jobs)` runs
+    the jobs in workers `worker_type(*arguments)`; by default they run one by one in this process.
     """
     location, shards, model = Location.parse(out), Location.parse(shards), model_location(model)
     check_build(location, shards=shards, model=model, settings=settings)
-    corpus = Shards(shards)
+    sources = Shards(shards)
     if previous_store is None:
         old_store = location if location.local is not None else None
     else:
         old_store = Location.parse(previous_store)
     layout = make_layout(model, settings)
     model_entry = _make_model_entry(model)
-    jobs = _plan_jobs(corpus, layout, model_entry.digest, settings.precision, device, old_store)
+    jobs = _plan_jobs(sources, layout, model_entry.digest, settings.precision, device, old_store)
     make_manifest = partial(
         new_manifest,
         layout=layout,
         model=model_entry,
         params=ParamsEntry(layers=settings.layers, precision=settings.precision),
-        source=_make_source_entry(corpus, device),
+        source=_make_source_entry(sources, device),
     )
 
-    def embed(folder: Location) -> StoreManifest:
+    def embed_parts(folder: Location) -> StoreManifest:
         arguments = (model, shards, folder, old_store, layout, settings.precision, device)
-        return make_manifest(parts=list((run or run_serially)(ShardEmbedder, arguments, jobs)))
+        return make_manifest(parts=list((run_jobs or run_serially)(ShardEmbedder, arguments, jobs)))
 
     if location.local is None:
         part_files = {job.origin.part_file for job in jobs}
         return find_published(location, part_files, make_manifest, replace=replace) or _publish(
-            location, embed(location)
+            location, embed_parts(location)
         )
     work_key = digest([[job.origin.part_file for job in jobs], msgspec.to_builtins(model_entry)])
     parts_folder = None if work is None else Location.parse(work).local
@@ -234,7 +234,7 @@ def build(
     check_writable(location.local)
     work_folder = parts_folder / work_key[:16]
     with work_folder_lock(work_folder):
-        manifest = embed(Location(work_folder))
+        manifest = embed_parts(Location(work_folder))
         with new_folder(location, **_REPLACEABLE_FILES) as new_store:
             (new_store / INNER_FOLDER).mkdir()
             for path in list_paths(manifest.parts):
@@ -283,7 +283,7 @@ def _publish(location: Location, manifest: StoreManifest) -> StoreManifest:
     _check_whole(location, manifest)
     paths = {*list_paths(manifest.parts), MANIFEST}
     location.delete_all(
-        path for path in location.tree() if re.fullmatch(STORE_FILE, path) and path not in paths
+        path for path in location.sizes() if re.fullmatch(STORE_FILE, path) and path not in paths
     )
     data = encode_manifest(location, manifest)
     if not location.create(MANIFEST, data) and location.read(MANIFEST) != data:
@@ -298,7 +298,7 @@ def _check_whole(location: Location, manifest: StoreManifest | None = None) -> N
     """Raise `ElmoError` if a store can't be opened, or a file of it is missing or has another size;
     `manifest` is the one to be written, if it is not there yet."""
     parts = (manifest or read_manifest(location)).parts
-    location.check_all((file.path, file.bytes) for part in parts for file in (part, part.types))
+    location.check_files((file.path, file.bytes) for part in parts for file in (part, part.types))
 
 
 def check_build(
@@ -307,11 +307,11 @@ def check_build(
     """Raise `ElmoError` if `build` could not write a store of these shards and settings to
     `out`."""
     check_folder(out, **_REPLACEABLE_FILES)
-    corpus = Shards(shards)
-    read_config(model).tokenizer.check_shards(corpus.tokenization, model=model, shards=shards)
-    if not corpus.entries():
+    sources = Shards(shards)
+    read_config(model).tokenizer.check_shards(sources.tokenization, model=model, shards=shards)
+    if not sources.entries():
         raise ElmoError(f"{shards}: has no sentences; tokenize a corpus first")
-    corpus.check_sizes()
+    sources.check_sizes()
     make_layout(model, settings)
 
 
@@ -330,7 +330,7 @@ def make_layout(model: Location, settings: StoreSettings) -> Layout:
     if settings.precision not in PRECISIONS:
         precisions = ", ".join(PRECISIONS)
         raise ElmoError(f"precision must be one of {precisions}, found {settings.precision!r}")
-    shape = ModelShape.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
+    shape = ModelShape.from_dict(read_config(model).model, source=f"{model}/{CONFIG_FILE}")
     layers = shape.layers + 1
     return Layout(
         layers=choose_layers(settings.layers, model_layers=layers),
@@ -353,7 +353,7 @@ def _find_parts(store: Location | None) -> dict[str, PartEntry]:
 
 
 def _plan_jobs(
-    corpus: Shards,
+    shards: Shards,
     layout: Layout,
     model_digest: str,
     precision: str,
@@ -362,7 +362,7 @@ def _plan_jobs(
 ) -> list[EmbedJob]:
     jobs: list[EmbedJob] = []
     old_parts = _find_parts(old_store)
-    for shard, start, stop in _divide_shards(corpus):
+    for shard, start, stop in _divide_shards(shards):
         origin = Origin(
             split=shard.split,
             shard=SourceShard(file=shard.file, sha256=shard.sha256),
@@ -384,16 +384,16 @@ def _plan_jobs(
     return jobs
 
 
-def _divide_shards(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
+def _divide_shards(shards: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
     """Yield the ranges of all shards, of nearly equal numbers of sentences.
 
     They depend on their shard alone, but a corpus of more than `MAX_PARTS` parts gets parts of
     twice the size, or four times and so on, so that its store's manifest can be read.
     """
     part_tokens = PART_TOKENS
-    while corpus.tokens() > MAX_PARTS * part_tokens:
+    while shards.tokens() > MAX_PARTS * part_tokens:
         part_tokens *= 2
-    for shard in corpus.entries():
+    for shard in shards.entries():
         part_count = min(-(-shard.tokens // part_tokens), shard.sentences) or 1
         for k in range(part_count):
             yield shard, shard.sentences * k // part_count, shard.sentences * (k + 1) // part_count
@@ -407,13 +407,13 @@ def _make_model_entry(folder: Location) -> ModelEntry:
     return ModelEntry(config.digest, config.tokenizer, training)
 
 
-def _make_source_entry(corpus: Shards, device: str) -> StoreSource:
+def _make_source_entry(shards: Shards, device: str) -> StoreSource:
     """Return the manifest entry of the shards."""
-    counts = corpus.manifest.counts
+    counts = shards.manifest.counts
     return StoreSource(
-        digest=corpus.digest,
-        tokenizer=corpus.manifest.tokenizer,
-        inputs=msgspec.to_builtins(corpus.manifest.inputs),
+        digest=shards.digest,
+        tokenizer=shards.manifest.tokenizer,
+        inputs=msgspec.to_builtins(shards.manifest.inputs),
         sentences=counts.sentences,
         documents=counts.documents,
         tokens=counts.tokens,

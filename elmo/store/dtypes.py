@@ -14,7 +14,7 @@ from elmo.errors import ElmoError
 DTYPES = {"float16": "<f2", "float32": "<f4"}
 
 
-def to_stored(vectors_TD: Floats, dtype: str) -> npt.NDArray[Any]:
+def to_stored_dtype(vectors_TD: Floats, dtype: str) -> npt.NDArray[Any]:
     """Return vectors (tokens, dim) in the store's dtype; raise `ElmoError` if a value is not finite
     or too large for float16."""
     if not np.isfinite(vectors_TD).all():

@@ -37,15 +37,15 @@ def export_token_table(
     schema = pa.schema([*fields, *layers])
     token_count = 0
     with new_file_if_absent(out) as path, pq.ParquetWriter(path, schema) as writer:
-        for part in map(store.part, store.numbers()):
+        for part in map(store.part, store.part_numbers()):
             for start, stop in split_into_runs(part.offsets, _TOKENS_AT_A_TIME):
                 block = part.block(start, stop, store.layers)
                 lengths = np.diff(block.offsets)
-                begins = np.repeat(block.offsets[:-1], lengths)
+                starts = np.repeat(block.offsets[:-1], lengths)
                 columns = [
                     pa.array(np.repeat(block.sentence_ids, lengths)),
                     pa.array(np.repeat(part.document_ids[start:stop], lengths)),
-                    pa.array((np.arange(len(block.type_ids)) - begins).astype(np.int32)),
+                    pa.array((np.arange(len(block.type_ids)) - starts).astype(np.int32)),
                     part.types.tokens.take(pa.array(block.type_ids)),
                     *(_list_array(vectors, dtype) for vectors in block.vectors),
                 ]
@@ -57,5 +57,5 @@ def export_token_table(
 def _list_array(vectors_TD: Floats, dtype: str) -> pa.Array:
     dim = vectors_TD.shape[1]
     numbers_TD = to_float16(vectors_TD) if dtype == "float16" else np.ascontiguousarray(vectors_TD)
-    numbers = pa.array(numbers_TD.reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(numbers, dim)
+    values = pa.array(numbers_TD.reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(values, dim)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _OPEN_PARTS = 64  # that are not memory-mapped: each holds two file descriptors, or connections
 
 
-class _Opened(NamedTuple):
+class _OpenStore(NamedTuple):
     """One of the stores that are read as one, and what is added to its ids."""
 
     location: Location
@@ -77,10 +77,10 @@ class FeatureStore:
         self.manifests = [store.manifest for store in self._stores]
         self.layout = self.manifests[0].layout
         self.layers = self._select_layers(layers, candidates=self.layout.layers)
-        self._checked = checked
+        self._is_checked = checked
         self._parts: OrderedDict[int, Part] = OrderedDict()
-        self._lock, self._process = threading.RLock(), os.getpid()  # of `_parts`
-        self._closed = False
+        self._lock, self._pid = threading.RLock(), os.getpid()  # of `_parts`
+        self._is_closed = False
         if model is not None:
             self.check_model(model)
 
@@ -120,8 +120,8 @@ class FeatureStore:
         if isinstance(key, slice):
             return [self.vectors(k) for k in range(*key.indices(len(self)))]
         if isinstance(key, Sequence | np.ndarray) and not isinstance(key, str):
-            return [self.vectors(_index(k)) for k in key]
-        return self.vectors(_index(key))
+            return [self.vectors(_to_index(k)) for k in key]
+        return self.vectors(_to_index(key))
 
     def __getitems__(self, indices: Sequence[int]) -> "list[SentenceArray]":
         """Return the vectors of several sentences; torch's `DataLoader(store, batch_size=…)` calls
@@ -137,7 +137,7 @@ class FeatureStore:
     def close(self) -> None:
         """Close all open files; the store cannot be read afterwards."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             for part in self._parts.values():
                 part.close()
             self._parts.clear()
@@ -176,7 +176,7 @@ class FeatureStore:
     def sentences(self, document: int) -> npt.NDArray[np.int64]:
         """Return the ids of the sentences of a document, ascending; none if the store has no such
         document."""
-        document, ids = _index(document), [np.empty(0, np.int64)]
+        document, ids = _to_index(document), [np.empty(0, np.int64)]
         for number, (store, entry) in enumerate(self._entries):
             local_document = document - store.document_shift
             if entry.first_document_id <= local_document <= entry.last_document_id:
@@ -187,10 +187,10 @@ class FeatureStore:
     def ids(self, split: str | None = None) -> npt.NDArray[np.int64]:
         """Return the ids of all sentences of a split, "train" or "heldout" (default: both),
         ascending."""
-        ids = [self.part(number).sentence_ids for number in self.numbers(split)]
+        ids = [self.part(number).sentence_ids for number in self.part_numbers(split)]
         return np.sort(np.concatenate([np.empty(0, np.int64), *ids]))
 
-    def numbers(self, split: str | None = None) -> list[int]:
+    def part_numbers(self, split: str | None = None) -> list[int]:
         """Return the numbers of the parts that hold a split, "train" or "heldout" (default: both),
         to be passed to `part`."""
         if split is not None and split not in SPLITS:
@@ -207,7 +207,7 @@ class FeatureStore:
         layers that the store was opened with.
         """
         names = self._select_layers(layers, candidates=self.layers)
-        for number in self.numbers(split):
+        for number in self.part_numbers(split):
             yield from self.part(number).blocks(names)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class FeatureStore:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled state, with a new lock."""
-        self.__dict__.update(state, _lock=threading.RLock(), _process=os.getpid())
+        self.__dict__.update(state, _lock=threading.RLock(), _pid=os.getpid())
 
     def _select_layers(
         self, layers: Sequence[int | str] | None, *, candidates: Sequence[str]
@@ -235,7 +235,7 @@ class FeatureStore:
 
     def _locate(self, k: int) -> tuple[Part, int]:
         """Return the part that holds sentence k, and the sentence's row in it."""
-        k, sentences = _index(k), len(self)
+        k, sentences = _to_index(k), len(self)
         if not -sentences <= k < sentences:
             raise IndexError(f"{self.path}: no sentence {k}; it has {sentences} sentences")
         k += sentences if k < 0 else 0
@@ -255,24 +255,24 @@ class FeatureStore:
         return np.array(bounds, np.int64).reshape(-1, 2).T + shifts
 
     @cached_property
-    def _entries(self) -> list[tuple[_Opened, PartEntry]]:
+    def _entries(self) -> list[tuple[_OpenStore, PartEntry]]:
         """The parts of all stores, each with its store."""
         return [(store, part) for store in self._stores for part in store.manifest.parts]
 
     def part(self, number: int) -> Part:
-        """Return part `number`, one of `numbers()`. Parts that are not memory-mapped are closed
+        """Return part `number`, one of `part_numbers()`. Those that are not mapped are closed
         when others have been used since."""
-        if self._process != os.getpid():  # forked: files of the parent process are not for this one
+        if self._pid != os.getpid():  # forked: files of the parent process are not for it
             self._parts, self._lock = OrderedDict(), threading.RLock()
-            self._process = os.getpid()
+            self._pid = os.getpid()
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 raise ElmoError(f"{self.path}: is closed; open the store again")
             if number in self._parts:
                 self._parts.move_to_end(number)
                 return self._parts[number]
             store, entry = self._entries[number]
-            part = _open_part(store, entry, checked=self._checked)
+            part = _open_part(store, entry, checked=self._is_checked)
             self._parts[number] = part
             unmapped_keys = [key for key, item in self._parts.items() if not item.is_mapped]
             if len(unmapped_keys) > _OPEN_PARTS:
@@ -297,12 +297,12 @@ class FeatureStore:
         )
 
 
-def _open_all(paths: Sequence[Folder], options: Mapping[str, Any] | None) -> list[_Opened]:
+def _open_all(paths: Sequence[Folder], options: Mapping[str, Any] | None) -> list[_OpenStore]:
     """Read the manifests of several stores; raise `ElmoError` unless one model made them, with the
     same settings."""
     if not paths:
         raise ElmoError("a store is a folder, or a list of folders; found an empty list")
-    stores: list[_Opened] = []
+    stores: list[_OpenStore] = []
     sentences = documents = 0
     for path in paths:
         location = path if isinstance(path, Location) else Location(path, options)
@@ -321,13 +321,13 @@ def _open_all(paths: Sequence[Folder], options: Mapping[str, Any] | None) -> lis
                 f"{location}: was made with other settings than {base.location}; make both with "
                 "the same section `features` in params.yaml"
             )
-        stores.append(_Opened(location, manifest, sentences, documents))
+        stores.append(_OpenStore(location, manifest, sentences, documents))
         sentences += manifest.counts.sentences
         documents += 1 + max((part.last_document_id for part in manifest.parts), default=-1)
     return stores
 
 
-def _open_part(store: _Opened, entry: PartEntry, *, checked: bool) -> Part:
+def _open_part(store: _OpenStore, entry: PartEntry, *, checked: bool) -> Part:
     """Open a part; if it is missing because the store was replaced since, the error says so."""
     shifts = (store.sentence_shift, store.document_shift)
     try:
@@ -341,7 +341,7 @@ def _open_part(store: _Opened, entry: PartEntry, *, checked: bool) -> Part:
         ) from None
 
 
-def _index(key: object) -> int:
+def _to_index(key: object) -> int:
     if isinstance(key, bool | np.bool_):
         raise TypeError(
             "a store is indexed by numbers; for a mask, use store[np.flatnonzero(mask)]"

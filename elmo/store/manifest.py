@@ -190,7 +190,7 @@ def list_paths(parts: Iterable[PartEntry]) -> list[str]:
 def encode_manifest(location: Location, manifest: StoreManifest) -> bytes:
     """Return a manifest as the bytes of its file; `location`, the store's folder, is named by
     errors."""
-    return json_bytes(msgspec.to_builtins(manifest), source=location.name(MANIFEST))
+    return json_bytes(msgspec.to_builtins(manifest), source=location.path_of(MANIFEST))
 
 
 def read_manifest(location: Location) -> StoreManifest:
@@ -198,7 +198,7 @@ def read_manifest(location: Location) -> StoreManifest:
 
     `NotFound` is raised if there is none, `ElmoError` if it is invalid or of another version.
     """
-    source = location.name(MANIFEST)
+    source = location.path_of(MANIFEST)
     try:
         header = location.read_record(MANIFEST, Header)
     except NotFound:
@@ -216,9 +216,9 @@ def read_manifest(location: Location) -> StoreManifest:
 def _missing_store_error(location: Location) -> ElmoError:
     """Return the exception for a folder without a manifest, or with those of an earlier version."""
     if location.local is not None and not os.path.lexists(location.local):
-        suggestion = suggest_path(location.local, folders=True)
+        suggestion = suggest_path(location.local, only_folders=True)
         return NotFound(f"{location}: no such folder{suggestion or '; pass the folder of a store'}")
     for former_manifest in (f"{INNER_FOLDER}/manifest-000001.json", "_manifest-000001.json"):
         if location.exists(former_manifest):
             return Mismatch(f"{location}: an earlier version of elmo made this store; {_REMEDY}")
-    return NotFound(f"{location.name(MANIFEST)}: no such file; {location} is not a store")
+    return NotFound(f"{location.path_of(MANIFEST)}: no such file; {location} is not a store")

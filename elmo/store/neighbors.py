@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elmo.data.arrays import Floats
-from elmo.data.tokenizer import NOT_TEXT, compose, is_text
+from elmo.data.tokenizer import NOT_TEXT_MESSAGE, is_text, to_nfc
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.settings import check_count
@@ -73,7 +73,7 @@ def parse_query(
     if not isinstance(text, str):
         raise ElmoError(f"the text must be a string with one token in brackets, found {text!r:.80}")
     if not is_text(text):
-        raise ElmoError(f"the text {text!r} {NOT_TEXT}")
+        raise ElmoError(f"the text {text!r} {NOT_TEXT_MESSAGE}")
     words = re.findall(r"\[([^\[\]\s]+)\]", text) or re.findall(r"\[([^\[\]]+)\]", text)
     if len(words) != 1:
         raise ElmoError(
@@ -83,16 +83,17 @@ def parse_query(
     (word,) = words
     text_before, text_after = text.split(f"[{word}]")
     sentence = text_before + word + text_after
-    start, stop, end = len(text_before), len(text_before) + len(word), 0
+    word_start, word_stop, token_end = len(text_before), len(text_before) + len(word), 0
     overlaps = []
     for tokens in tokenize(sentence):
         for index, token in enumerate(tokens):
-            if (begin := sentence.find(token, end)) < 0:  # the tokenizer composes characters
-                return parse_query(compose(text), tokenize=tokenize)
-            end = begin + len(token)
-            if (begin, end) == (start, stop):
+            token_start = sentence.find(token, token_end)
+            if token_start < 0:  # the tokenizer composes characters
+                return parse_query(to_nfc(text), tokenize=tokenize)
+            token_end = token_start + len(token)
+            if (token_start, token_end) == (word_start, word_stop):
                 return tokens, index
-            if begin < stop and end > start:
+            if token_start < word_stop and token_end > word_start:
                 overlaps.append(token)
     raise ElmoError(
         f"[{word}] is not one token: the model's tokenizer splits {' '.join(overlaps)!r} there; "
@@ -126,17 +127,17 @@ def neighbors(
     layer_numbers = [layer_number(name) for name in names]
     query_D = embedder.embed([list(tokens)])[0][layer_numbers, position].mean(0)
     query_D /= max(float(np.linalg.norm(query_D)), 1e-12)
-    nearest = NearestSentences(k)
-    for part_number in store.numbers(split):
+    sentences = NearestSentences(k)
+    for part_number in store.part_numbers(split):
         part = store.part(part_number)
         types = part.types.tokens
         allowed_ids = _find_types(types, tokens[position]) if same_word else None
         for block in part.blocks(names):
             if len(block.type_ids):
-                cosine_T = _cosine(block.vectors, query_D)
+                cosine_T = _compute_cosines(block.vectors, query_D)
                 if allowed_ids is not None:
                     cosine_T[~np.isin(block.type_ids, allowed_ids)] = -np.inf
-                _add_nearest(nearest, block, cosine_T, types, tuple(tokens))
+                _add_nearest(sentences, block, cosine_T, types, tuple(tokens))
     return [
         Neighbor(
             -negated_cosine,
@@ -146,7 +147,7 @@ def neighbors(
             list(text),
             store.record(sentence_id),
         )
-        for text, (negated_cosine, sentence_id, index) in nearest.candidates()
+        for text, (negated_cosine, sentence_id, index) in sentences.candidates()
     ]
 
 
@@ -193,9 +194,9 @@ class NearestSentences:
         """
         self._candidates[tokens] = min(candidate, self._candidates.get(tokens, candidate))
         if len(self._candidates) >= 2 * self._k:
-            self._trim()
+            self._trim_candidates()
 
-    def _trim(self) -> None:
+    def _trim_candidates(self) -> None:
         closest_words = sorted(self._candidates.items(), key=lambda item: item[1])[: self._k]
         self._candidates = dict(closest_words)
         if len(closest_words) == self._k:
@@ -204,12 +205,12 @@ class NearestSentences:
     def candidates(self) -> list[tuple[Tokens, Candidate]]:
         """Return the sentences, nearest first; of equally near ones, the first in the store comes
         first."""
-        self._trim()
+        self._trim_candidates()
         return [*self._candidates.items()]
 
 
 def _add_nearest(
-    nearest: NearestSentences,
+    sentences: NearestSentences,
     block: VectorBlock,
     cosine_T: npt.NDArray[np.float32],
     types: pa.StringArray,
@@ -219,13 +220,13 @@ def _add_nearest(
     `excluded_text`."""
     rows = np.flatnonzero(np.diff(block.offsets))
     best_cosines = np.maximum.reduceat(cosine_T, block.offsets[rows])
-    for row in rows[(best_cosines >= -nearest.farthest_candidate[0]) & (best_cosines > -np.inf)]:
+    for row in rows[(best_cosines >= -sentences.farthest_candidate[0]) & (best_cosines > -np.inf)]:
         start, stop = block.offsets[row], block.offsets[row + 1]
-        text = tuple(types.take(pa.array(block.type_ids[start:stop])).to_pylist())
-        if text != excluded_text:
+        tokens = tuple(types.take(pa.array(block.type_ids[start:stop])).to_pylist())
+        if tokens != excluded_text:
             position = int(np.argmax(cosine_T[start:stop]))
             candidate = -float(cosine_T[start + position]), int(block.sentence_ids[row]), position
-            nearest.add(text, candidate)
+            sentences.add(tokens, candidate)
 
 
 def _find_types(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:
@@ -242,7 +243,7 @@ def select_compared_layers(store: FeatureStore, layer: int | str | None) -> tupl
     return store._select_layers([layer], candidates=store.layers)
 
 
-def _cosine(vectors_LTD: Floats, query_D: Floats) -> npt.NDArray[np.float32]:
+def _compute_cosines(vectors_LTD: Floats, query_D: Floats) -> npt.NDArray[np.float32]:
     mean_TD = vectors_LTD[0] if len(vectors_LTD) == 1 else vectors_LTD.mean(0)
     norm_T = np.sqrt(np.einsum("td,td->t", mean_TD, mean_TD))
     # Not by BLAS, whose sums depend on a row's position: equal vectors have equal cosines.

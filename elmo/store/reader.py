@@ -55,7 +55,7 @@ class ParquetColumns:
     """One Parquet file of a store; in a memory-mapped file, values are located by arithmetic."""
 
     def __init__(self, location: Location, file: str, layout: Layout) -> None:
-        self.name = location.name(file)
+        self.name = location.path_of(file)
         self._lock = threading.Lock()  # of `_file` and `_decoded_columns`
         self.file_map = _map_file(location, file) if layout.codec == "none" else None
         self._file = open_parquet(location, file, file_map=self.file_map)
@@ -97,12 +97,12 @@ class ParquetColumns:
         key = (group, column)
         if key not in self._value_offsets:
             chunk = self._metadata.row_group(group).column(self._columns[column])
-            header = chunk.total_compressed_size - size
+            header_bytes = chunk.total_compressed_size - size
             is_inside = chunk.data_page_offset + chunk.total_compressed_size <= len(
                 self.file_map or b""
             )
-            is_one_page = is_inside and 0 < header < _MAX_HEADER_BYTES
-            self._value_offsets[key] = chunk.data_page_offset + header if is_one_page else -1
+            is_one_page = is_inside and 0 < header_bytes < _MAX_HEADER_BYTES
+            self._value_offsets[key] = chunk.data_page_offset + header_bytes if is_one_page else -1
         return self._value_offsets[key]
 
     def decode_column(self, group: int, column: str) -> pa.Array:
@@ -145,9 +145,9 @@ class Types:
         """Close the file; arrays that were read from it stay valid."""
         self._parquet.close()
 
-    def x(self, ids: Ints) -> Floats:
+    def x_vectors(self, ids: Ints) -> Floats:
         """Return the context-free vectors x of the types `ids`, float32 (len(ids), dim / 2)."""
-        tables = self._tables
+        tables = self._x_tables
         if len(tables) == 1:
             values_TP = tables[0][ids]
         else:
@@ -162,24 +162,24 @@ class Types:
         return x_TP
 
     @cached_property
-    def _tables(self) -> list[npt.NDArray[Any]]:
+    def _x_tables(self) -> list[npt.NDArray[Any]]:
         starts = self._parquet.group_starts
-        return [self._table(g, starts[g + 1] - starts[g]) for g in range(len(starts) - 1)] or [
+        return [self._x_table(g, starts[g + 1] - starts[g]) for g in range(len(starts) - 1)] or [
             np.empty((0, self._layout.dim // 2), self._dtype)
         ]
 
-    def _table(self, group: int, rows: int) -> npt.NDArray[Any]:
+    def _x_table(self, group: int, rows: int) -> npt.NDArray[Any]:
         shape = (rows, self._layout.dim // 2)
         if self._parquet.file_map is not None:
             offset = self._parquet.value_offset(group, "layer_0", rows * self._layout.x_bytes)
             if offset >= 0:
-                numbers = np.frombuffer(
+                flat_values = np.frombuffer(
                     self._parquet.file_map, self._dtype, shape[0] * shape[1], offset
                 )
-                return numbers.reshape(shape)
+                return flat_values.reshape(shape)
         values = self._parquet.decode_column(group, "layer_0")
-        numbers = np.frombuffer(values.buffers()[1], self._dtype)
-        return numbers.reshape(-1, shape[1])[values.offset : values.offset + rows]
+        flat_values = np.frombuffer(values.buffers()[1], self._dtype)
+        return flat_values.reshape(-1, shape[1])[values.offset : values.offset + rows]
 
 
 class Part:
@@ -199,13 +199,13 @@ class Part:
         for file in (entry.types, entry):
             location.check_file(file.path, size=file.bytes, sha256=file.sha256 if checked else None)
         self._layout = layout
-        name = location.name(entry.file)
+        name = location.path_of(entry.file)
         self._parquet = ParquetColumns(location, entry.file, layout)
         self.types = Types(location, entry.types.path, layout)
-        index = self._parquet.read(["sentence_id", "document_id", "length"])
-        self.sentence_ids = index["sentence_id"].to_numpy() + shifts[0]
-        self.document_ids = index["document_id"].to_numpy() + shifts[1]
-        lengths = index["length"].to_numpy()
+        id_table = self._parquet.read(["sentence_id", "document_id", "length"])
+        self.sentence_ids = id_table["sentence_id"].to_numpy() + shifts[0]
+        self.document_ids = id_table["document_id"].to_numpy() + shifts[1]
+        lengths = id_table["length"].to_numpy()
         self.offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         if len(lengths) != entry.sentences or self.offsets[-1] != entry.tokens:
             raise ElmoError(
@@ -249,7 +249,7 @@ class Part:
             return None
         return self._parquet.read(["record"])["record"].combine_chunks()
 
-    def raw(self, row: int, layer: str) -> npt.NDArray[Any]:
+    def stored_vectors(self, row: int, layer: str) -> npt.NDArray[Any]:
         """Return the vectors of the sentence in row `row` of a contextual layer as stored, (tokens,
         dim), in the store's dtype.
 
@@ -270,12 +270,12 @@ class Part:
         vectors_LTD = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
         for index, layer in enumerate(layers):
             if layer == "layer_0":
-                x_TP = self.types.x(ids)
+                x_TP = self.types.x_vectors(ids)
                 np.concatenate([x_TP, x_TP], 1, out=vectors_LTD[index])
                 continue
             for row in range(start, stop):
                 row_TD = vectors_LTD[index, offsets[row - start] : offsets[row - start + 1]]
-                to_float32(self.raw(row, layer), row_TD)
+                to_float32(self.stored_vectors(row, layer), row_TD)
         return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
     def blocks(self, layers: Sequence[str]) -> Iterator[VectorBlock]:
@@ -287,19 +287,19 @@ class Part:
     def _value(self, row: int, column: str, dtype: str, width: int) -> npt.NDArray[Any]:
         """Return the value of a row's binary column as an array (T, width)."""
         group = self._parquet.group(row)
-        begin, end = self._parquet.group_starts[group : group + 2]
+        start, stop = self._parquet.group_starts[group : group + 2]
         item = np.dtype(dtype).itemsize * width
         length = int(self.offsets[row + 1] - self.offsets[row])
         buffer = self._parquet.file_map
         if buffer is not None:
-            size = 4 * (end - begin) + item * int(self.offsets[end] - self.offsets[begin])
+            size = 4 * (stop - start) + item * int(self.offsets[stop] - self.offsets[start])
             base = self._parquet.value_offset(group, column, size)
-            offset = base + 4 * (row - begin) + item * int(self.offsets[row] - self.offsets[begin])
+            offset = base + 4 * (row - start) + item * int(self.offsets[row] - self.offsets[start])
             if base >= 0 and int.from_bytes(buffer[offset : offset + 4], "little") == length * item:
                 return np.frombuffer(buffer, dtype, length * width, offset + 4).reshape(
                     length, width
                 )
-        value = self._parquet.decode_column(group, column)[row - begin].as_buffer()
+        value = self._parquet.decode_column(group, column)[row - start].as_buffer()
         if value.size != length * item:
             raise Damaged(
                 f"{self._parquet.name}: altered ({column} of sentence {self.sentence_ids[row]} has "
@@ -356,7 +356,7 @@ def open_parquet(
     try:
         return pq.ParquetFile(source)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise altered_error(location.name(file), first_line(error)) from None
+        raise altered_error(location.path_of(file), first_line(error)) from None
 
 
 def check_layout(name: str, schema: pa.Schema, layout: Layout) -> None:

@@ -15,7 +15,7 @@ def verify(store: Folder) -> StoreManifest:
     """
     location = Location.parse(store)
     manifest = read_manifest(location)
-    name = location.name(MANIFEST)
+    name = location.path_of(MANIFEST)
     ids = [np.empty(0, np.int64)]
     problems: list[str] = []
     for part in manifest.parts:

@@ -29,7 +29,7 @@ from elmo.data.shards import Shard
 from elmo.errors import Damaged, ElmoError
 from elmo.io.location import Location
 from elmo.io.records import digest, sha256
-from elmo.store.dtypes import to_stored
+from elmo.store.dtypes import to_stored_dtype
 from elmo.store.layout import (
     MAX_VALUE_BYTES,
     TYPE_ID_DTYPE,
@@ -47,12 +47,12 @@ _PAGE_BYTES = 1 << 30
 class Segment(NamedTuple):
     """The vectors of sentences `start` to `stop - 1` of a shard.
 
-    `contextual[l - 1]` is layer l of all their tokens, end to end: float32 (tokens, dim).
+    `layer_vectors[l - 1]` is layer l of all their tokens, end to end: float32 (tokens, dim).
     """
 
     start: int
     stop: int
-    contextual: list[Floats]
+    layer_vectors: list[Floats]
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,8 @@ def _renumber_part(
                     table = file.read_row_group(group)
                     for name, shift in shifts.items():
                         column = pc.add(table[name], pa.scalar(shift, pa.int64()))
-                        index = schema.get_field_index(name)
-                        table = table.set_column(index, schema.field(name), column)
+                        field_index = schema.get_field_index(name)
+                        table = table.set_column(field_index, schema.field(name), column)
                     writer.write_table(table, row_group_size=max(1, len(table)))
         if location.local is None or old_store.local is None:
             location.take_file(entry.types.path, old_store)
@@ -225,7 +225,7 @@ def _write_types(
     schema = types_schema(layout, metadata=origin.footer)
     arrays: list[pa.Array] = [types]
     if "layer_0" in layout.layers:
-        data = pa.py_buffer(np.ascontiguousarray(to_stored(x_NP, layout.dtype)))
+        data = pa.py_buffer(np.ascontiguousarray(to_stored_dtype(x_NP, layout.dtype)))
         value_type = pa.binary(layout.x_bytes)
         arrays.append(pa.Array.from_buffers(value_type, len(x_NP), [None, data]))
     with part_writer(path, schema, layout.codec) as writer:
@@ -278,13 +278,13 @@ def _write_segment(
     schema, ids = writer.schema, shard.ids.astype(TYPE_ID_DTYPE)
     offsets = shard.offsets.astype(np.int64)
     columns = {
-        name: to_stored(segment.contextual[layer_number(name) - 1], layout.dtype)
+        name: to_stored_dtype(segment.layer_vectors[layer_number(name) - 1], layout.dtype)
         for name in layout.contextual_layers
     }
     runs = split_into_runs(
         offsets,
         min(layout.row_group_tokens, MAX_VALUE_BYTES // layout.vector_bytes),
-        begin=segment.start,
+        first_sentence=segment.start,
         end=segment.stop,
         max_sentences=MAX_ROWS,
     )

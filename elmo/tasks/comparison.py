@@ -64,9 +64,9 @@ def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
     main score is added, under its name and `_sd`.
     """
     names = sorted((name for name in scores[0] if name != "epoch"), key=score_order)
-    figures = {name: statistics.fmean(s[name] for s in scores) for name in names}
+    figures = {name: statistics.fmean(row[name] for row in scores) for name in names}
     if len(scores) > 1:
-        figures[f"{names[0]}_sd"] = statistics.stdev(s[names[0]] for s in scores)
+        figures[f"{names[0]}_sd"] = statistics.stdev(row[names[0]] for row in scores)
     return figures
 
 

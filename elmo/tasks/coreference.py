@@ -68,11 +68,11 @@ class CoreferenceModel(TaskModel):
             cluster_of = {s: k for k, cluster in enumerate(passage.clusters or ()) for s in cluster}
             clusters = [cluster_of.get(span, -1 - m) for m, span in enumerate(spans)]
             cluster_M = torch.tensor(clusters, device=scores_MA1.device)
-            is_right_MA = cluster_M[antecedents_MA.clamp(min=0)] == cluster_M.unsqueeze(1)
-            is_right_MA = is_right_MA & (antecedents_MA >= 0)
-            right_MA1 = torch.cat([~is_right_MA.any(1, keepdim=True), is_right_MA], 1)
-            right_M = scores_MA1.masked_fill(~right_MA1, float("-inf")).logsumexp(1)
-            losses.append((scores_MA1.logsumexp(1) - right_M).sum())
+            is_correct_MA = cluster_M[antecedents_MA.clamp(min=0)] == cluster_M.unsqueeze(1)
+            is_correct_MA = is_correct_MA & (antecedents_MA >= 0)
+            is_correct_MA1 = torch.cat([~is_correct_MA.any(1, keepdim=True), is_correct_MA], 1)
+            log_correct_M = scores_MA1.masked_fill(~is_correct_MA1, float("-inf")).logsumexp(1)
+            losses.append((scores_MA1.logsumexp(1) - log_correct_M).sum())
         return torch.stack(losses).sum()
 
     @torch.inference_mode()
@@ -176,10 +176,10 @@ class CoreferenceModel(TaskModel):
             if len(kept_indices) == limit:
                 break
             start, stop = spans[k]
-            crosses = any(max_stops.get(t, 0) > stop for t in range(start + 1, stop)) or any(
+            is_crossing = any(max_stops.get(t, 0) > stop for t in range(start + 1, stop)) or any(
                 min_starts.get(t, start) < start for t in range(start, stop - 1)
             )
-            if not crosses:
+            if not is_crossing:
                 kept_indices.append(k)
                 max_stops[start] = max(max_stops.get(start, 0), stop)
                 min_starts[stop - 1] = min(min_starts.get(stop - 1, start), start)
@@ -217,10 +217,10 @@ class CoreferenceModel(TaskModel):
     def _cut_passage(self, document: Document) -> Document:
         """Return a random run of `sentences` sentences of a document; a GAP snippet is returned
         whole."""
-        max_sentences, count = self.settings.sentences, len(document.tokens_of)
-        if count <= max_sentences or document.links:
+        max_sentences, sentence_count = self.settings.sentences, len(document.tokens_of)
+        if sentence_count <= max_sentences or document.links:
             return document
-        first_sentence = int(torch.randint(count - max_sentences + 1, ()))
+        first_sentence = int(torch.randint(sentence_count - max_sentences + 1, ()))
         offset = sum(map(len, document.tokens_of[:first_sentence]))
         sentences = document.tokens_of[first_sentence : first_sentence + max_sentences]
         end = offset + sum(map(len, sentences))
@@ -253,12 +253,12 @@ def build_clusters(spans: Sequence[Range], links: Sequence[tuple[int, int]]) -> 
 
     A link is a pair of indices into `spans`: a later span and its antecedent.
     """
-    cluster_of: dict[int, list[int]] = {}
+    cluster_by_span: dict[int, list[int]] = {}
     for span, antecedent in links:
-        cluster = cluster_of.setdefault(antecedent, [antecedent])
+        cluster = cluster_by_span.setdefault(antecedent, [antecedent])
         cluster.append(span)
-        cluster_of[span] = cluster
-    groups = {id(cluster): sorted(cluster) for cluster in cluster_of.values()}
+        cluster_by_span[span] = cluster
+    groups = {id(cluster): sorted(cluster) for cluster in cluster_by_span.values()}
     return sorted([spans[k] for k in group] for group in groups.values())
 
 

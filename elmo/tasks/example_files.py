@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from elmo.data.texts import is_missing
-from elmo.data.tokenizer import NOT_TEXT, Tokenization, is_text
+from elmo.data.tokenizer import NOT_TEXT_MESSAGE, Tokenization, is_text
 from elmo.errors import ElmoError
 from elmo.io.text_files import COMPRESSIONS
 from elmo.tasks import schemes
 from elmo.tasks.formats.fields import Columns, ExampleSet, ReadRequest, TextSplitter
-from elmo.tasks.kinds import KINDS, RecordOfText
+from elmo.tasks.kinds import KINDS, MakeRecord
 
 SKELETON_WORD = "[WORD]"  # in place of words that may not be passed on, as in OntoNotes
 FORMAT_BY_SUFFIX = {
@@ -120,11 +120,11 @@ def examples_of_items(
     Their `source`, which error messages name, is `item:k`, with k counted from 0.
     """
     split = TextSplitter(tokenizer)
-    record_of_text = KINDS[kind].record_of_text
+    make_record = KINDS[kind].make_record
     for k, item in enumerate(items):
         if not all(map(is_text, _find_strings(item))):
-            raise ElmoError(f"item:{k}: {NOT_TEXT}")
-    records = [_to_record(item, k, split, record_of_text) for k, item in enumerate(items)]
+            raise ElmoError(f"item:{k}: {NOT_TEXT_MESSAGE}")
+    records = [_to_record(item, k, split, make_record) for k, item in enumerate(items)]
     request = ReadRequest(
         Path("item"), "jsonl", columns or {}, None, split, labelled=False, items=records
     )
@@ -134,20 +134,20 @@ def examples_of_items(
 
 
 def _to_record(
-    item: Any, number: int, split: TextSplitter, record_of_text: RecordOfText
+    item: Any, index: int, split: TextSplitter, make_record: MakeRecord
 ) -> dict[str, Any]:
     """Return an item as a record: a text in the form of its kind of task, a list as `tokens`."""
     if isinstance(item, str):
-        return record_of_text(item, split)
+        return make_record(item, split)
     if isinstance(item, Mapping):
         cells = {name: _plain_value(value) for name, value in item.items()}
         return {name: value for name, value in cells.items() if value is not None}
     if hasattr(item, "tolist"):
         item = item.tolist()
     if is_missing(item):
-        raise ElmoError(f"item:{number}: is missing, found {item!r}; leave it out, or pass ''")
+        raise ElmoError(f"item:{index}: is missing, found {item!r}; leave it out, or pass ''")
     if not isinstance(item, list | tuple):
-        raise ElmoError(f"item:{number}: must be a text, tokens or a record, found {item!r:.80}")
+        raise ElmoError(f"item:{index}: must be a text, tokens or a record, found {item!r:.80}")
     return {"tokens": list(item)}
 
 
@@ -182,8 +182,8 @@ def _check_tokens(path: Path, example_set: ExampleSet) -> None:
     for example in example_set.examples:
         for sentence in example.sentences:
             if "" in sentence:
-                place = f"{example.source}: token {sentence.index('') + 1} of its sentence"
-                raise ElmoError(f"{place} is empty; leave it out")
+                location = f"{example.source}: token {sentence.index('') + 1} of its sentence"
+                raise ElmoError(f"{location} is empty; leave it out")
 
 
 def _join_example_sets(path: Path, example_sets: Sequence[ExampleSet]) -> ExampleSet:

@@ -129,11 +129,11 @@ class LinearModels(nn.Module):
         score_sums_NK = weighted_sums(self._make_bags(examples), self.weights_UK, self.bias_K)
         scores_NK = shares.features * score_sums_NK.log_softmax(1) - correction_K
         if shares.vectors and vectors is not None:
-            x_ND = _vectors_of(examples, vectors).to(scores_NK)
+            x_ND = _item_vectors(examples, vectors).to(scores_NK)
             logits_NK = x_ND @ self.vector_weights_DK + self.vector_bias_K
             scores_NK = scores_NK + shares.vectors * logits_NK.log_softmax(1)
         if shares.static and self.static is not None:
-            x_NS = _vectors_of(examples, self.static).to(scores_NK)
+            x_NS = _item_vectors(examples, self.static).to(scores_NK)
             logits_NK = x_NS @ self.static_weights_SK + self.static_bias_K
             scores_NK = scores_NK + shares.static * logits_NK.log_softmax(1)
         return scores_NK
@@ -149,7 +149,7 @@ class LinearModels(nn.Module):
 
         `vectors` gives the ELMo layers of sentences.
         """
-        labels_N = _label_numbers(train, labels)
+        labels_N = _label_ids(train, labels)
         class_weights = torch.ones(len(labels)) if class_weights is None else class_weights
         counts_K = (labels_N.bincount(minlength=len(labels)) + 0.5) * class_weights
         self.frequency_K = (counts_K / counts_K.sum()).log()
@@ -164,7 +164,7 @@ class LinearModels(nn.Module):
             self.idf_U = ((1 + len(train)) / (1 + count_U)).log() + 1
         bags = self._make_bags(train)
         item_bags = _items_by_feature(bags, len(hash_U))
-        features_fit = _fit(
+        features_fit = _fit_logistic(
             lambda weights_UK, bias_K: weighted_sums(bags, weights_UK, bias_K),
             lambda gradient_NK: weighted_sums(item_bags, gradient_NK, torch.zeros(len(labels))),
             len(hash_U),
@@ -189,9 +189,9 @@ class LinearModels(nn.Module):
         self, examples: Sequence[Labelled], labels: Sequence[str], vectors: Vectors | None = None
     ) -> list[Any]:
         """Return the likeliest of the `labels` of each text, or a list of those of a sentence."""
-        best = (labels[number] for number in self(examples, vectors).argmax(1).tolist())
+        picks = (labels[index] for index in self(examples, vectors).argmax(1).tolist())
         return [
-            [next(best) for _ in example.tokens] if isinstance(example, Tagged) else next(best)
+            [next(picks) for _ in example.tokens] if isinstance(example, Tagged) else next(picks)
             for example in examples
         ]
 
@@ -246,9 +246,9 @@ def weighted_sums(bags: FeatureBags, weights_UK: Tensor, bias_K: Tensor) -> Tens
     return score_sums_NK + bias_K
 
 
-def _fit(
-    score: Callable[[Tensor, Tensor], Tensor],
-    transpose: Callable[[Tensor], Tensor],
+def _fit_logistic(
+    compute_scores: Callable[[Tensor, Tensor], Tensor],
+    compute_gradient: Callable[[Tensor], Tensor],
     rows: int,
     labels_N: Tensor,
     *,
@@ -258,13 +258,13 @@ def _fit(
     """Return the weights (rows, K) and bias of logistic regression; it runs on one thread, whose
     sums are the same each time.
 
-    `score` returns the labels' scores (N, K) by weights and bias, and `transpose` the weights'
-    gradient (rows, K) by that of the scores. The first of `priors` is used unless the likelihood in
-    cross-validation is higher with another by more than a standard error. Each fold has its share
-    of every label.
+    `compute_scores` returns the labels' scores (N, K) by weights and bias, `compute_gradient` the
+    weights' gradient (rows, K) by that of the scores. The first of `priors` is used unless the
+    likelihood in cross-validation is higher with another by more than a standard error. Each fold
+    has its share of every label.
     """
-    numbers_N1 = labels_N.unsqueeze(1)
-    importance_N1 = class_weights[numbers_N1]
+    ids_N1 = labels_N.unsqueeze(1)
+    importance_N1 = class_weights[ids_N1]
     folds_N1 = (labels_N.argsort(stable=True).argsort() % FOLDS).unsqueeze(1)
 
     def fit(prior: float, importance_N1: Tensor) -> tuple[Tensor, Tensor]:
@@ -275,35 +275,35 @@ def _fit(
         N = importance_N1.count_nonzero()
 
         def compute_loss() -> Tensor:
-            logs_NK = score(weights_RK, bias_K).log_softmax(1)
-            loss = -(logs_NK.gather(1, numbers_N1) * importance_N1).sum()
-            targets_NK = torch.zeros_like(logs_NK).scatter_(1, numbers_N1, 1.0)
+            logs_NK = compute_scores(weights_RK, bias_K).log_softmax(1)
+            loss = -(logs_NK.gather(1, ids_N1) * importance_N1).sum()
+            targets_NK = torch.zeros_like(logs_NK).scatter_(1, ids_N1, 1.0)
             gradient_NK = (logs_NK.exp() - targets_NK) * importance_N1
             bias_K.grad = gradient_NK.sum(0) / N
-            weights_RK.grad = (transpose(gradient_NK) + prior * weights_RK) / N
+            weights_RK.grad = (compute_gradient(gradient_NK) + prior * weights_RK) / N
             return (loss + prior / 2 * weights_RK.square().sum()) / N
 
         optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
         return weights_RK, bias_K
 
-    def hold_out(prior: float) -> Tensor:
+    def predict_held_out(prior: float) -> Tensor:
         held_out_NK = torch.zeros(len(labels_N), len(class_weights))
         for fold in range(FOLDS):
-            is_held_N1 = folds_N1 == fold
-            logs_NK = score(*fit(prior, importance_N1 * ~is_held_N1)).log_softmax(1)
-            held_out_NK += logs_NK * is_held_N1
+            is_held_out_N1 = folds_N1 == fold
+            logs_NK = compute_scores(*fit(prior, importance_N1 * ~is_held_out_N1)).log_softmax(1)
+            held_out_NK += logs_NK * is_held_out_N1
         return held_out_NK
 
     with one_thread(), torch.no_grad():
         if len(priors) == 1 or not FOLDS <= len(labels_N) <= MAX_CROSS_VALIDATED:
             return LinearFit(*fit(priors[0], importance_N1), None)
-        held_out = {prior: hold_out(prior) for prior in priors}
-        logs = {k: logs_NK.gather(1, numbers_N1) * importance_N1 for k, logs_NK in held_out.items()}
-        best = max(priors, key=lambda prior: logs[prior].sum().item())
-        gain_N1 = logs[best] - logs[priors[0]]
+        held_out = {prior: predict_held_out(prior) for prior in priors}
+        logs = {k: logs_NK.gather(1, ids_N1) * importance_N1 for k, logs_NK in held_out.items()}
+        best_prior = max(priors, key=lambda prior: logs[prior].sum().item())
+        gain_N1 = logs[best_prior] - logs[priors[0]]
         is_better = gain_N1.mean() * len(labels_N) ** 0.5 > gain_N1.std(correction=0)
-        best = best if is_better else priors[0]
-        return LinearFit(*fit(best, importance_N1), held_out[best])
+        best_prior = best_prior if is_better else priors[0]
+        return LinearFit(*fit(best_prior, importance_N1), held_out[best_prior])
 
 
 def _choose_shares(
@@ -329,8 +329,8 @@ def _choose_shares(
 
     with one_thread(), torch.enable_grad():
         optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
-    shares_found = iter(shares_P.detach().clamp_min(0).tolist())
-    return [1.0 if logs_NK is None else next(shares_found) for logs_NK in held_out]
+    fitted_shares = iter(shares_P.detach().clamp_min(0).tolist())
+    return [1.0 if logs_NK is None else next(fitted_shares) for logs_NK in held_out]
 
 
 def _fit_vectors(
@@ -343,17 +343,17 @@ def _fit_vectors(
     N: int,
 ) -> LinearFit:
     """Return logistic regression on the vectors of N items, with weights (D, K)."""
-    width = _vectors_of(train[:1], vectors).shape[1]
+    width = _item_vectors(train[:1], vectors).shape[1]
     sample = train[:: width * N // MAX_VECTOR_VALUES + 1]  # spread evenly
-    x_ND = _vectors_of(sample, vectors)
+    x_ND = _item_vectors(sample, vectors)
     mean_D = x_ND.mean(0)
     scale_D = x_ND.sub_(mean_D).square().mean(0).sqrt().clamp_min(1e-4)
     x_ND.div_(scale_D)
-    linear_fit = _fit(
+    linear_fit = _fit_logistic(
         lambda weights_DK, bias_K: x_ND @ weights_DK + bias_K,
         lambda gradient_NK: x_ND.T @ gradient_NK,
         width,
-        _label_numbers(sample, labels),
+        _label_ids(sample, labels),
         priors=priors if len(sample) == len(train) else priors[:1],
         class_weights=class_weights,
     )
@@ -371,13 +371,13 @@ def _items_by_feature(bags: FeatureBags, rows: int) -> FeatureBags:
     return FeatureBags(items_M[order_M], bags.values_M[order_M], counts_U.cumsum(0) - counts_U)
 
 
-def _label_numbers(examples: Sequence[Labelled], labels: Sequence[str]) -> Tensor:
-    numbers = {label: number for number, label in enumerate(labels)}
+def _label_ids(examples: Sequence[Labelled], labels: Sequence[str]) -> Tensor:
+    id_by_label = {label: index for index, label in enumerate(labels)}
     gold = [e.tags or () if isinstance(e, Tagged) else [e.label or ""] for e in examples]
-    return torch.tensor([numbers[label] for item in gold for label in item])
+    return torch.tensor([id_by_label[label] for item in gold for label in item])
 
 
-def _vectors_of(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
+def _item_vectors(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
     """Return the vectors of each item (N, D): a token's layers, or the means of a text's; those of
     the two sentences of a pair, and how far they differ."""
     sentences = list(dict.fromkeys(s for example in examples for s in example.sentences if s))

@@ -92,7 +92,7 @@ class TaskInputs(nn.Module):
     ) -> None:
         super().__init__()
         self.settings = settings
-        self._ids = {word: k for k, word in enumerate(table.words)}
+        self._id_by_word = {word: k for k, word in enumerate(table.words)}
         self.embedding = None
         if settings.words != "none":
             self.embedding = nn.Embedding(len(table.words), settings.word_dim, padding_idx=0)
@@ -157,7 +157,7 @@ class TaskInputs(nn.Module):
     def _word_id(self, token: str) -> int:
         """Return the id of a word, or of its lower case if a vector file contains only that."""
         lowercase_token = token.lower() if self.settings.words == "file" else token
-        return self._ids.get(token) or self._ids.get(lowercase_token, 1)
+        return self._id_by_word.get(token) or self._id_by_word.get(lowercase_token, 1)
 
     def _mix_elmo(
         self, sentences: Sequence[Tokens], vectors: Vectors | None, mask_BT: Tensor

@@ -16,7 +16,7 @@ from elmo.tasks.settings import TaskSettings, with_changes
 
 FEATURE_ROWS = 1 << 17  # rows of weights of a linear model of hand-crafted features
 KINDS_WITH_FEATURES = ("tagging", "classification", "pairs")  # the kinds that can have such a model
-RecordOfText = Callable[[str, TextSplitter], dict[str, Any]]
+MakeRecord = Callable[[str, TextSplitter], dict[str, Any]]
 
 
 def _text_record(text: str, split: TextSplitter) -> dict[str, Any]:
@@ -29,7 +29,7 @@ class TaskKind:
 
     `readers` are by file format; `fields` are the fields that `--columns` can map; `defaults` are
     the settings if nothing is changed. `examples` are unlabelled records, shown as the input
-    example of a served task. `record_of_text` turns a text into a record. `has_several_predictions`
+    example of a served task. `make_record` turns a text into a record. `has_several_predictions`
     says whether one record can give several examples.
     """
 
@@ -38,7 +38,7 @@ class TaskKind:
     fields: tuple[str, ...]
     defaults: TaskSettings
     examples: tuple[Mapping[str, Any], ...]
-    record_of_text: RecordOfText = _text_record
+    make_record: MakeRecord = _text_record
     has_several_predictions: bool = False
 
     def model_class(self) -> Any:
@@ -133,7 +133,7 @@ KINDS: Mapping[str, TaskKind] = {
         fields=("word", "cluster", "sentences", "clusters", "id"),
         defaults=TaskSettings(l2=0.0, elmo_dropout=0.0, dropout=0.2, batch_size=1),
         examples=({"sentences": [["He", "has", "a", "gift"], ["He", "sings"]]},),
-        record_of_text=coreference.document_record,
+        make_record=coreference.document_record,
     ),
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 from elmo.tasks.examples import Classified, Example, Pair, Predicate, Span, Tagged
 from elmo.tasks.metrics import precision_recall_f1, predicate_arguments
 from elmo.tasks.schemes import lenient_spans
-from elmo.tasks.tagging import spans_of
+from elmo.tasks.tagging import bioes_spans
 
 MAX_CONFUSION_LABELS = 12  # up to which a table of confusions is shown
 BINS = 10  # of scores between 0 and 1, for calibration
@@ -28,25 +28,25 @@ def label_scores(answers: Sequence[Answer], *, marks_spans: bool) -> dict[str, A
     score of the predictions with the share that is right; its `error` is the mean of the difference
     over ten bins of scores, by their size. `marks_spans` says whether the tags mark spans.
     """
-    correct, predicted, gold = Counter[str](), Counter[str](), Counter[str]()
+    correct_counts, predicted_counts, gold = Counter[str](), Counter[str](), Counter[str]()
     confusion: dict[str, Counter[str]] = defaultdict(Counter)
     for example, (prediction, _) in answers:
         gold_items, predicted_items = _label_items(example, prediction, marks_spans)
         gold.update(label for *_, label in gold_items)
-        predicted.update(label for *_, label in predicted_items)
-        correct.update(label for *_, label in set(gold_items) & set(predicted_items))
+        predicted_counts.update(label for *_, label in predicted_items)
+        correct_counts.update(label for *_, label in set(gold_items) & set(predicted_items))
         if not marks_spans and not isinstance(example, Predicate):
-            for (*_, gold_label), (*_, answer) in zip(gold_items, predicted_items, strict=True):
-                confusion[gold_label][answer] += 1
-    labels = sorted(gold | predicted)
+            for (*_, gold_label), (*_, guess) in zip(gold_items, predicted_items, strict=True):
+                confusion[gold_label][guess] += 1
+    labels = sorted(gold | predicted_counts)
     if not labels:
         return {}
     scores_by_label = {
-        label: precision_recall_f1(correct[label], predicted[label], gold[label])
+        label: precision_recall_f1(correct_counts[label], predicted_counts[label], gold[label])
         | {"support": gold[label]}
         for label in labels
     }
-    totals = (correct.total(), predicted.total(), gold.total())
+    totals = (correct_counts.total(), predicted_counts.total(), gold.total())
     report: dict[str, Any] = {
         "labels": scores_by_label,
         "macro": {
@@ -57,7 +57,7 @@ def label_scores(answers: Sequence[Answer], *, marks_spans: bool) -> dict[str, A
     }
     if confusion and len(labels) <= MAX_CONFUSION_LABELS:
         report["confusion"] = {label: dict(confusion[label]) for label in labels}
-    if calibration := _calibration(answers):
+    if calibration := _compute_calibration(answers):
         report["calibration"] = calibration
     return report
 
@@ -72,19 +72,19 @@ def _label_items(
         case Tagged():
             tags = example.tags or ()
             if marks_spans:
-                return spans_of(tags), spans_of(prediction)
+                return bioes_spans(tags), bioes_spans(prediction)
             return list(enumerate(tags)), list(enumerate(prediction))
         case Predicate():
             gold_spans = example.nested or lenient_spans(example.tags or ())
-            return _arguments(gold_spans), _arguments(lenient_spans(prediction))
+            return _list_arguments(gold_spans), _list_arguments(lenient_spans(prediction))
     return (), ()
 
 
-def _arguments(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
+def _list_arguments(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
     return [(ranges, label) for label, ranges in predicate_arguments(spans)]
 
 
-def _calibration(answers: Sequence[Answer]) -> dict[str, float]:
+def _compute_calibration(answers: Sequence[Answer]) -> dict[str, float]:
     bins: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
     for example, (prediction, scores) in answers:
         if isinstance(example, Classified | Pair):

@@ -49,11 +49,11 @@ class LabelModel(TaskModel):
     def loss(self, examples: Sequence[LabelledText], vectors: Vectors | None) -> Tensor:
         """Return the cross-entropy of a batch, averaged over its examples by their weights."""
         scores_BK = self.scores(examples, vectors)
-        numbers = [self.label_numbers[example.label or ""] for example in examples]
+        label_ids = [self.label_ids[example.label or ""] for example in examples]
         weights = self.class_weights
         return nn.functional.cross_entropy(
             scores_BK,
-            torch.tensor(numbers).to(scores_BK.device),
+            torch.tensor(label_ids).to(scores_BK.device),
             None if weights is None else weights.to(scores_BK),
         )
 

@@ -107,14 +107,14 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 def tally_accuracy(gold: Sequence[object], predicted: Sequence[object]) -> Tally:
     """Tally how many predictions are right; a unit is an example."""
-    counts = [(float(a == b), 1.0) for a, b in zip(gold, predicted, strict=True)]
+    counts = [(float(label == guess), 1.0) for label, guess in zip(gold, predicted, strict=True)]
     return Tally("accuracy", counts)
 
 
 def tally_tag_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Tally:
     """Tally how many tags are right; a unit is a sentence."""
     counts = [
-        (float(sum(a == b for a, b in zip(*tags, strict=True))), float(len(tags[0])))
+        (float(sum(tag == guess for tag, guess in zip(*tags, strict=True))), float(len(tags[0])))
         for tags in zip(gold, predicted, strict=True)
     ]
     return Tally("accuracy", counts)
@@ -141,8 +141,8 @@ def tally_span_f1(gold: Sequence[Iterable[object]], predicted: Sequence[Iterable
     sentence. For semantic roles, the items of a unit, a predicate, are its `predicate_arguments`.
     """
     counts = []
-    for a, b in zip(map(set, gold), map(set, predicted), strict=True):
-        counts.append((float(len(a & b)), float(len(b)), float(len(a))))
+    for gold_set, guesses in zip(map(set, gold), map(set, predicted), strict=True):
+        counts.append((float(len(gold_set & guesses)), float(len(guesses)), float(len(gold_set))))
     return Tally("spans", counts)
 
 
@@ -173,9 +173,9 @@ def normalize_answer(text: str) -> str:
 
 def answer_f1(predicted: str, reference: str) -> float:
     """Return the F1 over the words of two answers, after `normalize_answer`."""
-    a, b = normalize_answer(predicted).split(), normalize_answer(reference).split()
-    overlap = sum((Counter(a) & Counter(b)).values())
-    return precision_recall_f1(overlap, len(a), len(b))["f1"]
+    words, gold_words = (normalize_answer(predicted).split(), normalize_answer(reference).split())
+    overlap = sum((Counter(words) & Counter(gold_words)).values())
+    return precision_recall_f1(overlap, len(words), len(gold_words))["f1"]
 
 
 def tally_answers(references: Sequence[Sequence[str]], predicted: Sequence[str]) -> Tally:
@@ -193,11 +193,11 @@ def tally_coreference(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -
     """Tally MUC, B³, CEAF-φ4 and the mean of their F1s, given the clusters of each document; a unit
     is a document."""
     counts = []
-    for a, b in zip(gold, predicted, strict=True):
-        similarity = _ceaf_similarity(a, b)
-        muc = (*_muc(b, a), *_muc(a, b))
-        b_cubed = (*_b_cubed(b, a), *_b_cubed(a, b))
-        ceaf = (similarity, float(len(b)), similarity, float(len(a)))
+    for gold_clusters, clusters in zip(gold, predicted, strict=True):
+        similarity = _ceaf_similarity(gold_clusters, clusters)
+        muc = (*_muc(clusters, gold_clusters), *_muc(gold_clusters, clusters))
+        b_cubed = (*_b_cubed(clusters, gold_clusters), *_b_cubed(gold_clusters, clusters))
+        ceaf = (similarity, float(len(clusters)), similarity, float(len(gold_clusters)))
         counts.append((*muc, *b_cubed, *ceaf))
     return Tally("coreference", counts)
 
@@ -207,13 +207,13 @@ def tally_links(gold: Sequence[Sequence[Link]], predicted: Sequence[Clusters]) -
     clusters of each snippet; a unit is a snippet."""
     counts = []
     for links, clusters in zip(gold, predicted, strict=True):
-        expected = [corefers for *_, corefers in links]
+        gold_answers = [corefers for *_, corefers in links]
         guesses = [
             any(pronoun in cluster and name in cluster for cluster in clusters)
             for pronoun, name, _ in links
         ]
-        correct = sum(a and b for a, b in zip(expected, guesses, strict=True))
-        counts.append((float(correct), float(sum(guesses)), float(sum(expected))))
+        correct = sum(a and b for a, b in zip(gold_answers, guesses, strict=True))
+        counts.append((float(correct), float(sum(guesses)), float(sum(gold_answers))))
     return Tally("links", counts)
 
 
@@ -229,8 +229,8 @@ def _score_answers(sums: Sequence[float]) -> Scores:
 def _score_coreference(sums: Sequence[float]) -> Scores:
     scores: Scores = {}
     for k, name in enumerate(("muc", "b_cubed", "ceaf_e")):
-        p, predicted, r, gold = sums[4 * k : 4 * k + 4]
-        precision, recall = p / predicted if predicted else 0.0, r / gold if gold else 0.0
+        p_sum, predicted, r_sum, gold = sums[4 * k : 4 * k + 4]
+        precision, recall = (p_sum / predicted if predicted else 0.0, r_sum / gold if gold else 0.0)
         total = precision + recall
         scores[f"{name}_f1"] = 2 * precision * recall / total if total else 0.0
     return {"f1": sum(scores.values()) / 3, **scores}
@@ -249,19 +249,19 @@ _SCORES: dict[Metric, Callable[[Sequence[float]], Scores]] = {
 def _muc(clusters: Clusters, other_clusters: Clusters) -> tuple[float, float]:
     """Return the number of links of `clusters` that the other side keeps, and the number of
     links."""
-    cluster_of = {mention: k for k, cluster in enumerate(other_clusters) for mention in cluster}
+    cluster_by_span = {span: k for k, cluster in enumerate(other_clusters) for span in cluster}
     shared_links = links = 0
     for cluster in clusters:
-        parts = {cluster_of.get(mention, (mention,)) for mention in cluster}
+        parts = {cluster_by_span.get(mention, (mention,)) for mention in cluster}
         shared_links, links = shared_links + len(cluster) - len(parts), links + len(cluster) - 1
     return shared_links, links
 
 
 def _b_cubed(clusters: Clusters, other_clusters: Clusters) -> tuple[float, float]:
-    cluster_of = {mention: k for k, cluster in enumerate(other_clusters) for mention in cluster}
+    cluster_by_span = {span: k for k, cluster in enumerate(other_clusters) for span in cluster}
     overlap = mentions = 0.0
     for cluster in clusters:
-        overlaps = Counter(cluster_of[mention] for mention in cluster if mention in cluster_of)
+        overlaps = Counter(cluster_by_span[span] for span in cluster if span in cluster_by_span)
         overlap += sum(count**2 for count in overlaps.values()) / len(cluster)
         mentions += len(cluster)
     return overlap, mentions

@@ -23,7 +23,7 @@ class TaskModel(nn.Module):
     def __init__(self, inputs: TaskInputs, labels: Sequence[str]) -> None:
         super().__init__()
         self.inputs, self.labels = inputs, list(labels)
-        self.label_numbers = {label: k for k, label in enumerate(labels)}
+        self.label_ids = {label: k for k, label in enumerate(labels)}
         self.linear: LinearModels | None = None
 
     @staticmethod

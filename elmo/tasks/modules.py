@@ -47,9 +47,9 @@ class BidirectionalRNN(nn.Module):
 
 def reversed_indices(mask_BT: Tensor) -> Tensor:
     """Return the indices (B, T) that reverse each sentence; padding stays in place."""
-    t_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
+    positions_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
     lengths_B1 = mask_BT.sum(1, keepdim=True)
-    return torch.where(mask_BT, lengths_B1 - 1 - t_T, t_T)
+    return torch.where(mask_BT, lengths_B1 - 1 - positions_T, positions_T)
 
 
 def reorder_tokens(x_BTD: Tensor, order_BT: Tensor) -> Tensor:
@@ -139,16 +139,16 @@ def tag_probabilities(
 
 def path_probabilities(probabilities_TK: Tensor, path: Sequence[int]) -> list[float]:
     """Return the probability of each tag of a path, given those of all tags of each token."""
-    numbers = torch.tensor(path, device=probabilities_TK.device).unsqueeze(1)
-    return probabilities_TK[: len(path)].gather(1, numbers).squeeze(1).tolist()
+    tag_ids = torch.tensor(path, device=probabilities_TK.device).unsqueeze(1)
+    return probabilities_TK[: len(path)].gather(1, tag_ids).squeeze(1).tolist()
 
 
 def describe_spans(spans: Sequence[Span], scores: Sequence[float] | None) -> list[dict[str, Any]]:
     """Return spans as dictionaries for JSON, each with the lowest of its tokens' `scores`."""
-    entries = [{"start": a, "stop": b, "label": label} for a, b, label in spans]
+    entries = [{"start": start, "stop": stop, "label": label} for start, stop, label in spans]
     if scores is not None:
-        for span, (start, stop, _) in zip(entries, spans, strict=True):
-            span["score"] = round(min(scores[start:stop]), 4)
+        for entry, (start, stop, _) in zip(entries, spans, strict=True):
+            entry["score"] = round(min(scores[start:stop]), 4)
     return entries
 
 
@@ -158,6 +158,6 @@ def pad_labels(rows: Sequence[Sequence[int]], shape_BT: Tensor) -> Tensor:
     `shape_BT` is a tensor of the shape and device of the result.
     """
     labels_BT = torch.zeros(shape_BT.shape, dtype=torch.long)
-    for row, numbers in enumerate(rows):
-        labels_BT[row, : len(numbers)] = torch.tensor(numbers)
+    for row, label_ids in enumerate(rows):
+        labels_BT[row, : len(label_ids)] = torch.tensor(label_ids)
     return labels_BT.to(shape_BT.device)

@@ -54,7 +54,7 @@ class PairsModel(LabelModel):
         match_BTU = a_BTD @ b_BUD.mT
         a_attended_BTD = masked_softmax(match_BTU, b_mask_BU.unsqueeze(1)) @ b_BUD
         b_attended_BUD = masked_softmax(match_BTU.mT, a_mask_BT.unsqueeze(1)) @ a_BTD
-        pooled = []
+        pooled_parts = []
         for side, other_side, mask in (
             (a_BTD, a_attended_BTD, a_mask_BT),
             (b_BUD, b_attended_BUD, b_mask_BU),
@@ -63,8 +63,8 @@ class PairsModel(LabelModel):
                 torch.cat([side, other_side, side - other_side, side * other_side], -1)
             )
             composition = self.compose(self.shared_dropout(comparison), mask)
-            pooled += [masked_mean(composition, mask), masked_max(composition, mask)]
-        return self.decide(torch.cat(pooled, -1))
+            pooled_parts += [masked_mean(composition, mask), masked_max(composition, mask)]
+        return self.decide(torch.cat(pooled_parts, -1))
 
     def _encode(
         self, sentences: Sequence[Tokens], vectors: Vectors | None

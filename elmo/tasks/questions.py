@@ -148,8 +148,8 @@ class QuestionsModel(TaskModel):
         """Apply bidirectional attention between paragraph and question."""
         scores_BTQ = self.similarity(c_BTD, q_BQD)
         attended_BTD = masked_softmax(scores_BTQ, q_mask_BQ.unsqueeze(1)) @ q_BQD
-        best_BT = scores_BTQ.masked_fill(~q_mask_BQ.unsqueeze(1), float("-inf")).amax(-1)
-        summary_B1D = masked_softmax(best_BT, c_mask_BT).unsqueeze(1) @ c_BTD
+        max_score_BT = scores_BTQ.masked_fill(~q_mask_BQ.unsqueeze(1), float("-inf")).amax(-1)
+        summary_B1D = masked_softmax(max_score_BT, c_mask_BT).unsqueeze(1) @ c_BTD
         parts = [c_BTD, attended_BTD, c_BTD * attended_BTD, c_BTD * summary_B1D]
         return self.join(torch.cat(parts, -1)).relu()
 
@@ -165,5 +165,5 @@ def best_spans(start_BT: Tensor, end_BT: Tensor, max_tokens: int) -> list[tuple[
     sums_BS = sums_BTT.masked_fill(~is_span_TT, float("-inf")).view(B, -1)
     best_B = sums_BS.argmax(1)
     scores = sums_BS.softmax(1).gather(1, best_B.unsqueeze(1)).squeeze(1).tolist()
-    spans = [(best // T, best % T + 1) for best in best_B.tolist()]
+    spans = [(index // T, index % T + 1) for index in best_B.tolist()]
     return list(zip(spans, scores, strict=True))

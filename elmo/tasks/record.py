@@ -108,11 +108,11 @@ def read_task(folder: Path) -> TaskRecord:
 def best_seed(record: TaskRecord) -> int:
     """Return the seed with the best score on dev; of equal ones, the first."""
 
-    def score(seed: int) -> float:
+    def dev_score(seed: int) -> float:
         scores = record.scores.get(str(seed), {})
         return scores.get("f1", scores.get("accuracy", 0.0))
 
-    return max(record.seeds, key=score)
+    return max(record.seeds, key=dev_score)
 
 
 def record_digest(record: dict[str, Any]) -> str:

@@ -106,7 +106,7 @@ class RolesModel(TaskModel):
     def loss(self, examples: Sequence[Predicate], vectors: Vectors | None) -> Tensor:
         """Return the cross-entropy, averaged over each sentence's tokens, then over sentences."""
         scores_BTK, mask_BT = self._scores(examples, vectors)
-        rows = [[self.label_numbers[tag] for tag in example.tags or ()] for example in examples]
+        rows = [[self.label_ids[tag] for tag in example.tags or ()] for example in examples]
         tags_BT = pad_labels(rows, mask_BT)
         losses_BT = nn.functional.cross_entropy(scores_BTK.mT, tags_BT, reduction="none")
         return ((losses_BT * mask_BT).sum(1) / mask_BT.sum(1)).mean()

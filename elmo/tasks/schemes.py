@@ -14,8 +14,8 @@ from elmo.tasks.examples import Span
 SCHEMES = ("bio", "iob1", "bioes", "plain")
 _SPAN_TAG = re.compile(r"O|[BIESLUM]-\S+")
 _LETTERS = str.maketrans("LUM", "ESI")  # of BILOU and BMES
-_MARK = re.compile(r"[BIESLUM][\W_]\S+|\S+[\W_][BIESLUM]|[BIESLUM]", re.IGNORECASE)
-_OUTSIDE = re.compile(r"[O0_-]", re.IGNORECASE)
+_MARK_TAG = re.compile(r"[BIESLUM][\W_]\S+|\S+[\W_][BIESLUM]|[BIESLUM]", re.IGNORECASE)
+_OUTSIDE_TAG = re.compile(r"[O0_-]", re.IGNORECASE)
 
 
 class TagError(ElmoError):
@@ -40,9 +40,9 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
             if not _SPAN_TAG.fullmatch(tag):
                 return "plain"
             letters.add(tag[0].translate(_LETTERS))
-            continues = previous_tag[1:] == tag[1:] and previous_tag != "O"
-            has_stray_inside = has_stray_inside or (tag[0] == "I" and not continues)
-            has_needless_begin = has_needless_begin or (tag[0] == "B" and not continues)
+            is_continued = previous_tag[1:] == tag[1:] and previous_tag != "O"
+            has_stray_inside = has_stray_inside or (tag[0] == "I" and not is_continued)
+            has_needless_begin = has_needless_begin or (tag[0] == "B" and not is_continued)
             previous_tag = tag
     if letters & {"E", "S"}:
         return "bioes"
@@ -57,12 +57,12 @@ def misfit_tags(tags: Set[str]) -> set[str]:
     `b-per`, `PER-B`, or `B` alone) besides one for outside (`O`, `o`, `0`, `_`).
     """
     misfit_tags = {tag for tag in tags if not _SPAN_TAG.fullmatch(tag)}
-    outside_tags = {tag for tag in tags if _OUTSIDE.fullmatch(tag.strip())}
-    mark_tags = {tag for tag in tags - outside_tags if _MARK.fullmatch(tag.strip())}
-    begins = {tag for tag in mark_tags if "b" in tag.strip()[0].lower() + tag.strip()[-1].lower()}
-    if begins - misfit_tags:
+    outside_tags = {tag for tag in tags if _OUTSIDE_TAG.fullmatch(tag.strip())}
+    mark_tags = {tag for tag in tags - outside_tags if _MARK_TAG.fullmatch(tag.strip())}
+    b_tags = {tag for tag in mark_tags if "b" in tag.strip()[0].lower() + tag.strip()[-1].lower()}
+    if b_tags - misfit_tags:
         return misfit_tags
-    return misfit_tags if begins and mark_tags | outside_tags == tags else set()
+    return misfit_tags if b_tags and mark_tags | outside_tags == tags else set()
 
 
 def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
@@ -72,17 +72,17 @@ def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
     start, label, is_inside = 0, "", False
     for position, tag in enumerate(tags):
         kind, name = _split_tag(tag, position, scheme)
-        continues = is_inside and name == label and kind in "IE"
-        if kind in "IE" and not continues and not (scheme == "iob1" and kind == "I"):
+        is_continued = is_inside and name == label and kind in "IE"
+        if kind in "IE" and not is_continued and not (scheme == "iob1" and kind == "I"):
             predecessor = tags[position - 1] if position else "the beginning of the sentence"
             raise TagError(position, f"tag {tag} follows {predecessor}, which {scheme} forbids")
-        if is_inside and not continues:
+        if is_inside and not is_continued:
             if scheme == "bioes":
                 raise TagError(
                     position, f"tag {tag} follows {tags[position - 1]}, but no E- tag ends its span"
                 )
             spans.append(Span(start, position, label))
-        if kind != "O" and not continues:
+        if kind != "O" and not is_continued:
             start, label = position, name
         is_inside = kind in "BI"
         if kind in "ES":

@@ -51,10 +51,10 @@ def _srl_eval_lines(predictions: Predictions, path: Path, columns: Columns) -> I
         rows = [rolesets]
         for _ in range(sum(name != "-" for name in rolesets)):
             _, answer = next(prediction_iterator)
-            begin, end = [""] * len(rolesets), [""] * len(rolesets)
+            openings, closings = [""] * len(rolesets), [""] * len(rolesets)
             for start, stop, label in lenient_spans(answer["tags"]):
-                begin[start], end[stop - 1] = f"({label}", ")"
-            rows.append([f"{a}*{b}" for a, b in zip(begin, end, strict=True)])
+                openings[start], closings[stop - 1] = f"({label}", ")"
+            rows.append([f"{a}*{b}" for a, b in zip(openings, closings, strict=True)])
         yield from map("\t".join, zip(*rows, strict=True))
         yield ""
 

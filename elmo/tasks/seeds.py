@@ -64,7 +64,7 @@ class SeedTraining:
         )
         return network, progress
 
-    def run_locked(self, seed: int, report: ReportEpoch) -> None:
+    def train_locked(self, seed: int, report: ReportEpoch) -> None:
         """Train a seed, so that its work folder holds the result; nobody else may work there."""
         with work_folder_lock(self.folders[seed]):
             self.run(seed, report)
@@ -94,18 +94,18 @@ def _train_together(training: SeedTraining, seeds: Sequence[int], report: Report
             if not helpers and time.monotonic() - start >= START_SECONDS:
                 for seed in seeds[position + 1 :]:
                     helpers[seed] = stack.enter_context(
-                        helper_process(_train_apart, training, seed)
+                        helper_process(_train_in_process, training, seed)
                     )
 
         for position, seed in enumerate(seeds):
             report("seed", {"seed": seed})
             if seed in helpers:
                 helpers[seed].join()
-            training.run_locked(seed, partial(report_epoch, position))
+            training.train_locked(seed, partial(report_epoch, position))
 
 
-def _train_apart(training: SeedTraining, seed: int) -> None:
+def _train_in_process(training: SeedTraining, seed: int) -> None:
     """Train a seed in a process of its own. Its errors are not shown: the process that started it
     trains the seed again and raises them."""
     with suppress(Exception):
-        training.run_locked(seed, report_nothing)
+        training.train_locked(seed, report_nothing)

@@ -53,7 +53,7 @@ class TaggingModel(TaskModel):
     def loss(self, examples: Sequence[Tagged], vectors: Vectors | None) -> Tensor:
         """Return −log p(tags | sentence), summed over the batch."""
         batch = self.inputs([example.tokens for example in examples], vectors)
-        rows = [[self.label_numbers[tag] for tag in example.tags or ()] for example in examples]
+        rows = [[self.label_ids[tag] for tag in example.tags or ()] for example in examples]
         tags_BT = pad_labels(rows, batch.mask_BT)
         emissions_BTK = self._emissions(batch)
         return -crf_log_likelihood(emissions_BTK, tags_BT, batch.mask_BT, self.transitions_KK).sum()
@@ -100,8 +100,8 @@ class TaggingModel(TaskModel):
         if scores is not None:
             answer["scores"] = [round(score, 4) for score in scores]
         if self.marks_spans:
-            answer["tags"] = [_as_bio(tag) for tag in prediction]
-            answer["spans"] = describe_spans(spans_of(prediction), scores)
+            answer["tags"] = [_to_bio(tag) for tag in prediction]
+            answer["spans"] = describe_spans(bioes_spans(prediction), scores)
         return answer
 
     def _emissions(self, batch: EncodedBatch) -> Tensor:
@@ -114,12 +114,12 @@ class TaggingModel(TaskModel):
         if not self.marks_spans:
             K = len(self.labels)
             return torch.zeros(K, K), torch.zeros(K), torch.zeros(K)
-        penalty = [
+        penalties = [
             [0.0 if may_follow(a, b) else FORBIDDEN_SCORE for b in self.labels] for a in self.labels
         ]
-        start = [0.0 if may_follow(None, tag) else FORBIDDEN_SCORE for tag in self.labels]
-        end = [0.0 if may_follow(tag, None) else FORBIDDEN_SCORE for tag in self.labels]
-        return torch.tensor(penalty), torch.tensor(start), torch.tensor(end)
+        start_penalties = [0.0 if may_follow(None, tag) else FORBIDDEN_SCORE for tag in self.labels]
+        end_penalties = [0.0 if may_follow(tag, None) else FORBIDDEN_SCORE for tag in self.labels]
+        return torch.tensor(penalties), torch.tensor(start_penalties), torch.tensor(end_penalties)
 
 
 def tally_tags(
@@ -135,7 +135,7 @@ def tally_tags(
     if detect_scheme([labels]) != "bioes":
         return tag_tally
     span_tally = tally_span_f1(
-        [spans_of(tags) for tags in gold], [spans_of(tags) for tags in predictions]
+        [bioes_spans(tags) for tags in gold], [bioes_spans(tags) for tags in predictions]
     )
     return Tally(
         "tags", [(*a, *b) for a, b in zip(span_tally.counts, tag_tally.counts, strict=True)]
@@ -160,11 +160,11 @@ def crf_log_likelihood(
     return score_B + moves_BT.sum(1) - alpha_BK.logsumexp(1)
 
 
-def spans_of(tags: Sequence[str]) -> list[Span]:
+def bioes_spans(tags: Sequence[str]) -> list[Span]:
     """Return the spans that predicted BIOES tags mark; an I- or E- that continues nothing begins a
     span."""
-    return lenient_spans([_as_bio(tag) for tag in tags])
+    return lenient_spans([_to_bio(tag) for tag in tags])
 
 
-def _as_bio(tag: str) -> str:
+def _to_bio(tag: str) -> str:
     return {"S": "B", "E": "I"}.get(tag[0], tag[0]) + tag[1:]

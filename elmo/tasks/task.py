@@ -108,10 +108,10 @@ class Task:
             raise ElmoError(f"{folder}: has no seed {seed}; it has {record.seeds}")
         seed = best_seed(record) if seed is None else seed
         seed_folder = f"seed-{seed}"
-        for name, expected in record.files.items():
+        for name, expected_sha256 in record.files.items():
             if name == "words.json" or name.startswith(f"{seed_folder}/"):
-                check_sha256(folder / name, expected)
-        words = WordTable(read_record(folder / "words.json", list[str]), None)
+                check_sha256(folder / name, expected_sha256)
+        word_table = WordTable(read_record(folder / "words.json", list[str]), None)
         path = folder / seed_folder / "weights.safetensors"
         if record.bilm is not None and model_digest(folder / "model") != record.bilm.digest:
             raise ElmoError(
@@ -119,7 +119,7 @@ class Task:
                 f"{record.bilm.digest[:12]}…"
             )
         with torch.device("meta"):  # no memory is taken before the shapes are known to be right
-            model = _build_network(record, words, seed)
+            model = _build_network(record, word_table, seed)
         try:
             model.load_state_dict(load_weights(path, device=device), assign=True)
         except RuntimeError as error:
@@ -175,8 +175,8 @@ class Task:
         )
         answers: list[list[Any]] = [[] for _ in texts]
         for example, answer in self.answer(example_set.examples):
-            number = int(example.source.rpartition(":")[2])
-            answers[number].append(self.describe(example, *answer))
+            index = int(example.source.rpartition(":")[2])
+            answers[index].append(self.describe(example, *answer))
         if KINDS[self.record.kind].has_several_predictions:
             return answers
         return [texts[0] if texts else None for texts in answers]
@@ -243,15 +243,15 @@ def train_task(
     check_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN)
     check_writable(out)
     training_examples = _labelled_examples(train)
-    words = build_word_table(settings, distinct_sentences(train.examples))  # reads its file first
+    table = build_word_table(settings, distinct_sentences(train.examples))  # reads its file first
     sentences = distinct_sentences([*train.examples, *dev.examples])
-    vectors, shape = _make_vectors(settings, sentences, model, store, work, device)
-    record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
-    source = vectors.store.digest if isinstance(vectors, StoredVectors) else ""
-    origin = [source, torch.device(device).type]
-    folders = {seed: work / _fingerprint(record, words, seed, origin) for seed in seeds}
+    vectors, bilm_source = _make_vectors(settings, sentences, model, store, work, device)
+    record = _new_record(kind, settings, train, dev, tokenizer, bilm_source, seeds)
+    store_digest = vectors.store.digest if isinstance(vectors, StoredVectors) else ""
+    origin = [store_digest, torch.device(device).type]
+    folders = {seed: work / _fingerprint(record, table, seed, origin) for seed in seeds}
     training = SeedTraining(
-        make_network=partial(_new_network, record, words, device),
+        make_network=partial(_new_network, record, table, device),
         train=training_examples,
         dev=dev.examples,
         vectors=vectors,
@@ -262,15 +262,15 @@ def train_task(
     train_seeds(training, seeds, report, processes=processes)
     linear: LinearModels | None = None
     with new_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN) as new_task:
-        write_json(new_task / "words.json", words.words)
+        write_json(new_task / "words.json", table.words)
         static = None
         if model is not None:
             link_model(model, new_task / "model")
             static = _static_vectors(new_task / "model", kind) if settings.features else None
         for seed in seeds:
             network, progress = training.run(seed, report_nothing)
-            best = progress.curve[progress.best_epoch - 1]
-            record.scores[str(seed)] = {k: best[k] for k in best if k not in ("loss", "lr")}
+            figures = progress.curve[progress.best_epoch - 1]
+            record.scores[str(seed)] = {k: figures[k] for k in figures if k not in ("loss", "lr")}
             if settings.features:
                 linear = linear or fit_linear(
                     network, training_examples, vectors=vectors, settings=settings, static=static
@@ -317,10 +317,10 @@ def _check_input(
         raise ElmoError("pass either a model or the setting elmo: none")
     check_same_tags(dev, train.scheme)
     if model is not None and settings.layers is not None:
-        top = ModelShape.from_dict(read_config(model).model, source=str(model)).layers
+        top_layer = ModelShape.from_dict(read_config(model).model, source=str(model)).layers
         for layer in settings.layers:
-            if layer > top:
-                raise ElmoError(f"layers must be among 0 to {top}, found {layer}")
+            if layer > top_layer:
+                raise ElmoError(f"layers must be among 0 to {top_layer}, found {layer}")
 
 
 def check_same_tags(example_set: ExampleSet, scheme: str) -> None:
@@ -352,11 +352,11 @@ def unknown_labels(
     """
     marks_spans = scheme != "plain"
 
-    def names(labels: Iterable[str]) -> set[str]:
+    def strip(labels: Iterable[str]) -> set[str]:
         return {label[2:] or label if marks_spans else label for label in labels}
 
     return sorted(
-        names(KINDS[kind].model_class().labels_of(example_set.examples)) - names(known_labels)
+        strip(KINDS[kind].model_class().labels_of(example_set.examples)) - strip(known_labels)
     )
 
 
@@ -398,7 +398,7 @@ def _make_vectors(
 ) -> tuple[Vectors | None, BiLMSource | None]:
     if model is None:
         return None, None
-    name = model_digest(model)
+    bilm_digest = model_digest(model)
     if store is not None:
         vectors = StoredVectors(FeatureStore(store, layers=settings.layers, model=model))
         vectors.check_contains(sentences)
@@ -406,7 +406,7 @@ def _make_vectors(
         vectors = build_sentence_store(
             sentences, model=model, work=work, layers=settings.layers, device=device
         )
-    return vectors, BiLMSource(name, len(vectors.store.layers), vectors.store.dim)
+    return vectors, BiLMSource(bilm_digest, len(vectors.store.layers), vectors.store.dim)
 
 
 def _new_network(record: TaskRecord, words: WordTable, device: str, *, seed: int) -> TaskModel:

@@ -101,8 +101,8 @@ def fit_task(
     """
     if settings.class_weights == "balanced":
         cast(LabelModel, model).balance_classes(train)
-    run = _Run(model, settings, work)
-    progress = run.resume()
+    training = _TaskTraining(model, settings, work)
+    progress = training.resume()
     for figures in progress.curve:
         report("epoch", figures)
     device = next(model.parameters()).device
@@ -112,20 +112,20 @@ def fit_task(
             torch.manual_seed(
                 int(np.random.SeedSequence([seed, progress.epoch]).generate_state(1)[0])
             )
-            random = np.random.default_rng([seed, progress.epoch])
-            loss = run.train_epoch(
-                progress, random_batches(train, settings.batch_size, random), vectors
+            rng = np.random.default_rng([seed, progress.epoch])
+            loss = training.train_epoch(
+                progress, random_batches(train, settings.batch_size, rng), vectors
             )
-            with run.averaged():
-                guesses = predict_all(model, dev, vectors, settings.batch_size)
-                scores = model.tally(dev, guesses).scores()
+            with training.averaged_weights():
+                predictions = predict_all(model, dev, vectors, settings.batch_size)
+                scores = model.tally(dev, predictions).scores()
             progress.epoch += 1
             figures = {"epoch": progress.epoch, "loss": loss, "lr": progress.lr, **scores}
             _record_score(progress, scores, settings)
             progress.curve.append(figures)
-            run.save(progress)
+            training.save(progress)
             report("epoch", figures)
-    run.load_best(progress)
+    training.load_best(progress)
     return progress
 
 
@@ -191,17 +191,17 @@ def predict_all(
     was_training = model.training
     model.eval()
     predict = model.answer if with_scores else model.predict
-    guesses: list[Any] = [None] * len(examples)
+    predictions: list[Any] = [None] * len(examples)
     order = sorted(range(len(examples)), key=lambda k: -token_count(examples[k]))
-    row_batches = _split(order, examples, batch_size)
+    row_batches = _batch(order, examples, batch_size)
     batches = [[examples[k] for k in rows] for rows in row_batches]
     device = next(model.parameters()).device
     with closing(batches_with_vectors(batches, vectors)) as reader, exact_float32(device):
         for rows, (batch, batch_vectors) in zip(row_batches, reader, strict=True):
             for row, prediction in zip(rows, predict(batch, batch_vectors), strict=True):
-                guesses[row] = prediction
+                predictions[row] = prediction
     model.train(was_training)
-    return guesses
+    return predictions
 
 
 def batches_with_vectors(
@@ -226,16 +226,16 @@ def _look_up(vector_by_tokens: Mapping[Tokens, Any], sentences: Sequence[Tokens]
     return [vector_by_tokens[sentence] for sentence in sentences]
 
 
-def random_batches(examples: Sequence[T], size: int, random: np.random.Generator) -> list[list[T]]:
+def random_batches(examples: Sequence[T], size: int, rng: np.random.Generator) -> list[list[T]]:
     """Return all examples in random batches of at most `size` of similar length; batches of long
     texts are smaller."""
-    order = random.permutation(len(examples))
+    order = rng.permutation(len(examples))
     batches: list[list[T]] = []
     for start in range(0, len(order), size * BATCHES_PER_POOL):
         pool = order[start : start + size * BATCHES_PER_POOL]
         sorted_pool = sorted(pool, key=lambda k: token_count(examples[k]))  # type: ignore[arg-type]
-        batches += [[examples[k] for k in rows] for rows in _split(sorted_pool, examples, size)]
-    return [batches[k] for k in random.permutation(len(batches))]
+        batches += [[examples[k] for k in rows] for rows in _batch(sorted_pool, examples, size)]
+    return [batches[k] for k in rng.permutation(len(batches))]
 
 
 def check_examples(examples: Sequence[Example]) -> None:
@@ -259,15 +259,15 @@ def check_examples(examples: Sequence[Example]) -> None:
                 f"{example.source}: has {math.isqrt(attention_pairs(example)):,} tokens, more than "
                 f"{limit:,}; memory grows with their square: cut it into shorter texts"
             )
-        longest = max(map(len, example.sentences), default=0)
-        if longest > MAX_TOKENS:
+        max_length = max(map(len, example.sentences), default=0)
+        if max_length > MAX_TOKENS:
             raise ElmoError(
-                f"{example.source}: has a sentence of {longest:,} tokens, more than "
+                f"{example.source}: has a sentence of {max_length:,} tokens, more than "
                 f"{MAX_TOKENS:,}; cut it into sentences"
             )
 
 
-def _split(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list[int]]:
+def _batch(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list[int]]:
     """Split rows into batches of `size`, or fewer if their attention would need too much memory."""
     batches: list[list[int]] = []
     for start in range(0, len(rows), size):
@@ -302,7 +302,7 @@ def _record_score(progress: TaskProgress, scores: Scores, settings: TaskSettings
         progress.lr /= 2
 
 
-class _Run:
+class _TaskTraining:
     """The optimizer, the moving average of the weights, and the checkpoints of one training."""
 
     def __init__(self, model: TaskModel, settings: TaskSettings, work: Path) -> None:
@@ -340,7 +340,7 @@ class _Run:
         return total / len(batches)
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
+    def averaged_weights(self) -> Iterator[None]:
         """Replace the module's weights by their moving average for the duration of the context."""
         self._swap_weights()
         try:
@@ -361,23 +361,23 @@ class _Run:
                 return self._restore(epoch)
             except ElmoError as error:
                 print(f"warning: {error}; resuming from the checkpoint before it", file=sys.stderr)
-                shutil.rmtree(_checkpoint(self.work, epoch))
+                shutil.rmtree(_epoch_folder(self.work, epoch))
         return TaskProgress(lr=self.settings.lr)
 
     def save(self, progress: TaskProgress) -> None:
         """Write a checkpoint; that of the best epoch is kept."""
-        tensors = {f"module.{k}": v for k, v in self.model.state_dict().items()}
-        tensors |= {f"average.{k}": v for k, v in enumerate(self.average)}
-        for number, state in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
-        with new_folder(Location(_checkpoint(self.work, progress.epoch))) as folder:
+        tensors = {f"module.{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"average.{name}": value for name, value in enumerate(self.average)}
+        for index, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
+        with new_folder(Location(_epoch_folder(self.work, progress.epoch))) as folder:
             checkpoint = TaskCheckpoint(
                 progress, save_weights(folder / "state.safetensors", tensors)
             )
             write_json(folder / CHECKPOINT_FILE, msgspec.to_builtins(checkpoint))
         for epoch in _saved_epochs(self.work):
             if epoch not in (progress.epoch, progress.best_epoch):
-                shutil.rmtree(_checkpoint(self.work, epoch), ignore_errors=True)
+                shutil.rmtree(_epoch_folder(self.work, epoch), ignore_errors=True)
 
     def load_best(self, progress: TaskProgress) -> None:
         """Load the weights of the best epoch, averaged if an average is kept, into the module."""
@@ -388,17 +388,17 @@ class _Run:
         self.model.eval()
 
     def _restore(self, epoch: int) -> TaskProgress:
-        checkpoint = read_record(_checkpoint(self.work, epoch) / CHECKPOINT_FILE, TaskCheckpoint)
-        path = _checkpoint(self.work, epoch) / "state.safetensors"
+        checkpoint = read_record(_epoch_folder(self.work, epoch) / CHECKPOINT_FILE, TaskCheckpoint)
+        path = _epoch_folder(self.work, epoch) / "state.safetensors"
         check_sha256(path, checkpoint.sha256)
         tensors = load_weights(path)
         self.model.load_state_dict(strip_prefix(tensors, "module."))
-        for number, average in enumerate(self.average):
-            average.copy_(tensors[f"average.{number}"])
+        for index, average in enumerate(self.average):
+            average.copy_(tensors[f"average.{index}"])
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in strip_prefix(tensors, "optimizer.").items():
-            number_text, key = name.split(".")
-            state.setdefault(int(number_text), {})[key] = value
+            index_text, key = name.split(".")
+            state.setdefault(int(index_text), {})[key] = value
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         return checkpoint.progress
@@ -411,7 +411,7 @@ class _Run:
                 average.lerp_(parameter, 1 - decay)
 
 
-def _checkpoint(work: Path, epoch: int) -> Path:
+def _epoch_folder(work: Path, epoch: int) -> Path:
     return work / f"epoch-{epoch:05d}"
 
 

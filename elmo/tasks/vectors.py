@@ -29,7 +29,7 @@ from elmo.store.build import build
 from elmo.store.manifest import MANIFEST
 from elmo.tasks.examples import Tokens
 
-SOFTMAX = "softmax.weight"  # in a model's weights: a vector for each word
+SOFTMAX_WEIGHT = "softmax.weight"  # in a model's weights: a vector for each word
 
 # Sentences → their layers, (L, T, D) each, in float32 or, where they are kept so, float16.
 Vectors = Callable[[Sequence[Tokens]], list[Any]]
@@ -72,10 +72,10 @@ class EmbeddedVectors:
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[npt.NDArray[np.float16]]:
         """Return the vectors of each sentence, float16 (L, T, D)."""
-        distinct = list(dict.fromkeys(sentences))  # a text has several predicates or questions
-        layer_arrays = self.embedder.embed(distinct, layers=self.layers)
+        unique_sentences = list(dict.fromkeys(sentences))  # several questions share a text
+        layer_arrays = self.embedder.embed(unique_sentences, layers=self.layers)
         float16_layers = (layers_LTD.astype(np.float16) for layers_LTD in layer_arrays)
-        layers_by_sentence = dict(zip(distinct, float16_layers, strict=True))
+        layers_by_sentence = dict(zip(unique_sentences, float16_layers, strict=True))
         return [layers_by_sentence[sentence] for sentence in sentences]
 
 
@@ -92,26 +92,26 @@ class SoftmaxVectors:
         """Read the rows of a model folder, which must have a softmax."""
         self._window = window
         words = Vocabulary.load(model).words
-        self._numbers = {word: number for number, word in enumerate(words)}
-        weights_WP = load_weights(model / WEIGHTS_FILE, [SOFTMAX])[SOFTMAX].numpy()
+        self._row_by_word = {word: row for row, word in enumerate(words)}
+        weights_WP = load_weights(model / WEIGHTS_FILE, [SOFTMAX_WEIGHT])[SOFTMAX_WEIGHT].numpy()
         weights_WP -= weights_WP.mean(0)
         self._rows_WP = np.concatenate([weights_WP, np.zeros_like(weights_WP[:1])])
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[Floats]:
         """Return the vectors of each sentence as one layer, float32 (1, T, D)."""
-        numbers, none = self._numbers, len(self._rows_WP) - 1
+        row_of, zero_row = self._row_by_word, len(self._rows_WP) - 1
         layers = []
         for sentence in sentences:
-            rows = [numbers.get(word, numbers.get(word.lower(), none)) for word in sentence]
-            padded = np.array([*[none] * self._window, *rows, *[none] * self._window])
-            places_TN = np.arange(len(rows))[:, None] + np.arange(2 * self._window + 1)
-            layers.append(self._rows_WP[padded[places_TN]].reshape(1, len(rows), -1))
+            rows = [row_of.get(word, row_of.get(word.lower(), zero_row)) for word in sentence]
+            padded_rows = np.array([*[zero_row] * self._window, *rows, *[zero_row] * self._window])
+            window_TN = np.arange(len(rows))[:, None] + np.arange(2 * self._window + 1)
+            layers.append(self._rows_WP[padded_rows[window_TN]].reshape(1, len(rows), -1))
         return layers
 
 
 def softmax_vectors(model: Path, *, window: int) -> SoftmaxVectors | None:
     """Return the static vectors of a model folder; None if the folder has no softmax."""
-    has_softmax = SOFTMAX in weight_shapes(model / WEIGHTS_FILE)
+    has_softmax = SOFTMAX_WEIGHT in weight_shapes(model / WEIGHTS_FILE)
     return SoftmaxVectors(model, window=window) if has_softmax else None
 
 

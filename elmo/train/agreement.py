@@ -21,7 +21,7 @@ from elmo.settings import STOP_SIGNALS
 from elmo.train.step import WorkerGroup
 
 AGREE_STEPS = 10  # steps after which workers agree whether to stop, at most
-LOOK_SECONDS = 1.0  # between two looks for the flag that stops a run
+FLAG_CHECK_SECONDS = 1.0  # between two looks for the flag that stops a run
 
 
 class StopAndSave:
@@ -30,13 +30,13 @@ class StopAndSave:
 
     def __init__(self, workers: WorkerGroup, *, minutes: float) -> None:
         self.workers, self.minutes = workers, minutes
-        self.saved_at = time.monotonic()
+        self.last_save_time = time.monotonic()
         self._next_step = 0  # the step after which all workers next agree
         self._last_vote = 0, time.monotonic()  # after which step they last did, and when
 
     def note_checkpoint(self) -> None:
         """Count the time to the next checkpoint from now."""
-        self.saved_at = time.monotonic()
+        self.last_save_time = time.monotonic()
 
     def agree(
         self, step: int, is_interrupted: Callable[[], bool], *, is_urgent: bool
@@ -50,7 +50,7 @@ class StopAndSave:
         if self.workers.size > 1 and step < self._next_step and not is_urgent:
             return False, False
         time_now = time.monotonic()
-        is_checkpoint_due = time_now - self.saved_at >= 60 * self.minutes
+        is_checkpoint_due = time_now - self.last_save_time >= 60 * self.minutes
         steps_per_second = (step - self._last_vote[0]) / max(1e-9, time_now - self._last_vote[1])
         values = [float(is_checkpoint_due), min(AGREE_STEPS, steps_per_second)]
         values = values if self.workers.rank == 0 else [0.0, 0.0]
@@ -91,16 +91,16 @@ def interruptible(stop: Flag | Path | None) -> Iterator[Callable[[], bool]]:
 
     def watch() -> None:
         assert stop is not None
-        while not (stop_event.is_set() or end_event.wait(LOOK_SECONDS)):
+        while not (stop_event.is_set() or end_event.wait(FLAG_CHECK_SECONDS)):
             with suppress(ElmoError, OSError):  # a store that does not answer is asked again
                 if stop.exists():
                     stop_event.set()
 
     handlers: list[tuple[signal.Signals, Any]] = []
     if threading.current_thread() is threading.main_thread():
-        for number in STOP_SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                handlers.append((number, signal.signal(number, lambda *_: stop_event.set())))
+        for sig in STOP_SIGNALS:
+            if signal.getsignal(sig) != signal.SIG_IGN:
+                handlers.append((sig, signal.signal(sig, lambda *_: stop_event.set())))
     if stop is not None and stop.exists():
         stop_event.set()
     if stop is not None:
@@ -109,5 +109,5 @@ def interruptible(stop: Flag | Path | None) -> Iterator[Callable[[], bool]]:
         yield stop_event.is_set
     finally:
         end_event.set()
-        for number, handler in handlers:
-            signal.signal(number, handler)
+        for sig, handler in handlers:
+            signal.signal(sig, handler)

@@ -67,7 +67,7 @@ class Checkpoint:
     @classmethod
     def load(cls, folder: Location) -> "Checkpoint":
         """Read a checkpoint from its folder; raise `ElmoError` if it is damaged."""
-        header, file = folder.read_record("state.json", Header), folder.name("state.json")
+        header, file = folder.read_record("state.json", Header), folder.path_of("state.json")
         header.check_version(file, "format", FORMAT, remedy="train again with this version")
         record = folder.read_record("state.json", CheckpointRecord)
         with local_folder(folder) as local:
@@ -89,11 +89,11 @@ class CheckpointFolder:
     def __init__(self, folder: Location, *, keep: int) -> None:
         self.folder, self.keep = folder, keep
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._writing: Future[None] | None = None
+        self._pending_write: Future[None] | None = None
 
     def path(self, step: int) -> Location:
         """Return the folder of a step's checkpoint."""
-        return self.folder / _name(step)
+        return self.folder / _folder_name(step)
 
     def steps(self) -> list[int]:
         """Return the steps of all complete checkpoints, ascending."""
@@ -108,13 +108,13 @@ class CheckpointFolder:
         self.wait()
         copies = _copy_to_host(checkpoint.tensors)
         snapshot = replace(checkpoint, tensors=copies, progress=deepcopy(checkpoint.progress))
-        self._writing = self._thread.submit(self._write, snapshot, best_step)
+        self._pending_write = self._thread.submit(self._write, snapshot, best_step)
 
     def wait(self) -> None:
         """Wait until the last checkpoint is written; raise its exception if that failed."""
-        if self._writing is not None:
-            error = self._writing.exception()
-            self._writing = None
+        if self._pending_write is not None:
+            error = self._pending_write.exception()
+            self._pending_write = None
             if error is not None:
                 raise error
 
@@ -150,7 +150,7 @@ class CheckpointFolder:
                 self.path(step).remove()
 
 
-def _name(step: int) -> str:
+def _folder_name(step: int) -> str:
     return f"step-{step:09d}"
 
 
@@ -161,8 +161,8 @@ def _copy_to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """
     copies = {}
     for name, value in tensors.items():
-        memory = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
-        copies[name] = memory.copy_(value.detach(), non_blocking=True)
+        host_copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+        copies[name] = host_copy.copy_(value.detach(), non_blocking=True)
     for device in {value.device for value in tensors.values() if value.is_cuda}:
         torch.cuda.synchronize(device)
     return copies

@@ -73,14 +73,14 @@ class Curves:
         for name, columns in CURVES.items():
             text = self.folder.read(name).decode() if step and self.folder.exists(name) else ""
             rows = [line for line in text.splitlines()[1:] if line.count("\t") == len(columns) - 1]
-            self._rows[name] = [row for row in rows if _step(row) <= step]
+            self._rows[name] = [row for row in rows if _step_of_row(row) <= step]
         self.flush()
 
     def add(self, name: str, row: dict[str, float]) -> None:
         """Add a row, figures by column, to the table `train.tsv` or `heldout.tsv`; rows of the same
         or a later step are replaced. `flush` writes it."""
         rows = self._rows[name]
-        while rows and _step(rows[-1]) >= int(row["step"]):
+        while rows and _step_of_row(rows[-1]) >= int(row["step"]):
             rows.pop()
         rows.append("\t".join(f"{row[column]:.10g}" for column in CURVES[name]))
 
@@ -91,5 +91,5 @@ class Curves:
             self.folder.write(name, "".join(f"{line}\n" for line in lines).encode())
 
 
-def _step(row: str) -> int:
+def _step_of_row(row: str) -> int:
     return int(row.split("\t")[0])

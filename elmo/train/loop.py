@@ -33,7 +33,7 @@ from elmo.train.step import WORD_MATRIX, StepFigures, Stepper, WorkerGroup
 
 REPORT_STEPS = 10
 Reporter = Callable[[str, dict[str, float]], None]
-AskStop = Callable[[], bool]
+StopCheck = Callable[[], bool]
 
 
 def fit(job: TrainingJob, *, workers: WorkerGroup, report: Reporter) -> TrainingProgress:
@@ -67,7 +67,7 @@ def heldout_perplexity(job: TrainingJob, *, workers: WorkerGroup) -> Perplexity:
 
 
 def _take_steps(
-    training: "_Training", progress: TrainingProgress, state: LSTMState, is_interrupted: AskStop
+    training: "_Training", progress: TrainingProgress, state: LSTMState, is_interrupted: StopCheck
 ) -> None:
     """Take the remaining steps, and update `progress`."""
     settings, checkpoints = training.job.settings, training.checkpoints
@@ -84,26 +84,26 @@ def _take_steps(
                 break
             step_input, position_after = window
             figures, state = training.stepper.step(step_input, state, step=progress.step)
-            training.show_last_step(progress)  # the one before, while this one is computed
+            training.report_last_step(progress)  # the one before, while this one is computed
             training.pending_figures = figures
             progress.step += 1
             progress.tokens += figures.predictions
             is_measured = progress.step in training.measurement_steps
             if is_measured:
-                training.show_last_step(progress)
+                training.report_last_step(progress)
                 progress.due = not training.measure(progress, is_interrupted)
-            should_stop, is_late = stop_and_save.agree(
+            should_stop, is_save_due = stop_and_save.agree(
                 progress.step, is_interrupted, is_urgent=is_measured
             )
-            if is_measured or is_late or should_stop:
-                training.show_last_step(progress)
+            if is_measured or is_save_due or should_stop:
+                training.report_last_step(progress)
                 progress.position = position_after()
                 training.save(progress, state)
                 stop_and_save.note_checkpoint()
             if should_stop or progress.due:
                 checkpoints.wait()
                 raise KeyboardInterrupt
-        training.show_last_step(progress)
+        training.report_last_step(progress)
         if position_after is not None:
             progress.position = position_after()
         is_measured = progress.step in training.measurement_steps
@@ -151,22 +151,20 @@ class _Training:
         self.curves = Curves(job.folder)  # which the first worker writes
         self.heldout = job.heldout(workers)
         self.speed = _Speed()
-        self.pending_figures: StepFigures | None = (
-            None  # the figures of the last step, not read yet
-        )
+        self.pending_figures: StepFigures | None = None  # of the last step, not read yet
 
     def start_or_resume(self) -> tuple[TrainingProgress, LSTMState]:
         """Start anew, or resume from the newest checkpoint, read by the first worker alone."""
         rows = self.job.settings.rows
         state = self.job.bilm.lstm.zero_state(rows)
-        progress = self.workers.call_on_first(lambda: self._read_start(state))
+        progress = self.workers.call_on_first(lambda: self._read_newest(state))
         slots = self.optimizer.slots if progress.step else {}
         self.workers.copy_from_first(state_tensors(self.job.modules(), slots).values())
         self.workers.copy_from_first(state)
         own_rows = self.workers.own_rows(rows)
         return progress, state.select_rows(slice(own_rows[0], own_rows[-1] + 1))
 
-    def _read_start(self, state: LSTMState) -> TrainingProgress:
+    def _read_newest(self, state: LSTMState) -> TrainingProgress:
         """Read what to start from, with the state of all rows; return its progress."""
         progress = TrainingProgress(0, 0, self.stream.first_position())
         if (checkpoint := self.checkpoints.recover_newest()) is not None:
@@ -177,7 +175,7 @@ class _Training:
         self.curves.resume(progress.step)
         return progress
 
-    def show_last_step(self, progress: TrainingProgress) -> None:
+    def report_last_step(self, progress: TrainingProgress) -> None:
         """Add the newest step not yet read to the running means; write and report them every few
         steps.
 
@@ -205,11 +203,11 @@ class _Training:
             **means.curve_row(),
         }
         self.curves.add("train.tsv", row)
-        rate, remaining = self.speed.rate, max(0, self.total_predictions - progress.tokens)
-        speed = {"tokens_per_second": rate, "seconds_left": remaining / rate}
+        rate, tokens_left = self.speed.rate, max(0, self.total_predictions - progress.tokens)
+        speed = {"tokens_per_second": rate, "seconds_left": tokens_left / rate}
         self.report("train", row | speed | _peak_memory(self.workers.device))
 
-    def measure(self, progress: TrainingProgress, is_interrupted: AskStop) -> bool:
+    def measure(self, progress: TrainingProgress, is_interrupted: StopCheck) -> bool:
         """Measure the held-out perplexity; return false if that was interrupted."""
         try:
             with self.optimizer.temporarily_caught_up(step=progress.step):

@@ -45,24 +45,24 @@ def choose_faster_precision(speeds: MatrixSpeeds) -> Precision:
 
 
 def _measure(precision: torch.dtype, device: torch.device) -> float:
-    a = torch.ones(_ROWS, _WIDTH, dtype=precision, device=device)
-    b = torch.ones(_WIDTH, _WIDTH, dtype=precision, device=device)
-    first_rows = a[:_PROBE_ROWS]
-    seconds = min(_time_product(first_rows, b, device) for _ in range(2)) / _PROBE_ROWS
+    left = torch.ones(_ROWS, _WIDTH, dtype=precision, device=device)
+    right = torch.ones(_WIDTH, _WIDTH, dtype=precision, device=device)
+    first_rows = left[:_PROBE_ROWS]
+    seconds = min(_time_product(first_rows, right, device) for _ in range(2)) / _PROBE_ROWS
     if seconds * _ROWS < _MAX_SECONDS:
         times: list[float] = []
         while len(times) < _REPEATS and sum(times) < _MAX_SECONDS:
-            times.append(_time_product(a, b, device))
+            times.append(_time_product(left, right, device))
         seconds = min(times) / _ROWS
     return 2 * _WIDTH * _WIDTH / seconds / 1e9
 
 
-def _time_product(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> float:
+def _time_product(left: torch.Tensor, right: torch.Tensor, device: torch.device) -> float:
     if device.type == "cuda":
         start = time.perf_counter()
-        torch.mm(a, b)
+        torch.mm(left, right)
         torch.cuda.synchronize(device)
         return time.perf_counter() - start
     start = time.process_time()  # of all threads; what other processes take is left out
-    torch.mm(a, b)
+    torch.mm(left, right)
     return max(time.process_time() - start, 1e-6) / torch.get_num_threads()

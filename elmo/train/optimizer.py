@@ -24,7 +24,7 @@ from torch import Tensor
 from elmo.nn.device import device_tensor
 from elmo.settings import OptimizerSettings
 
-NEGLIGIBLE = 1e-12  # share of the first move of an unused row below which later ones count as 0
+MIN_SHARE = 1e-12  # share of the first move of an unused row below which later ones count as 0
 WORD_ROWS_AT_ONCE = 1 << 16  # bounds the memory that catching up a large matrix needs
 
 
@@ -36,11 +36,11 @@ class WordRows:
     The word matrix is the softmax's weights and biases, one row per word.
     """
 
-    numbers: npt.NDArray[np.int64]
-    device_numbers: Tensor
+    indices: npt.NDArray[np.int64]
+    device_indices: Tensor
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.indices)
 
 
 class Optimizer:
@@ -65,7 +65,7 @@ class Optimizer:
         self.slots: dict[str, Tensor] = {}
         initial_value = settings.accumulator if settings.name == "adagrad" else 0.0
         for name, parameter in parameters.items():
-            for moment in self._moments():
+            for moment in self._moment_names():
                 self.slots[f"{name}.{moment}"] = torch.full_like(parameter, initial_value)
         self._missed_steps: dict[str, _MissedSteps] = {}
         if settings.name == "adamw":
@@ -85,27 +85,27 @@ class Optimizer:
         If a gradient covers only some rows of a parameter, those of the words that the step uses,
         `word_rows[name]` are these rows; call `catch_up` on them first.
         """
-        moves_by_decay: dict[float, list[_RowUpdate]] = {}
+        updates_by_decay: dict[float, list[_RowUpdate]] = {}
         row_updates = []
         for name, gradient in gradients.items():
             tensors = [
                 self.parameters[name],
-                *(self.slots[f"{name}.{moment}"] for moment in self._moments()),
+                *(self.slots[f"{name}.{moment}"] for moment in self._moment_names()),
             ]
             decay = self.settings.weight_decay if has_weight_decay(name) else 0.0
             row_tensors = tensors
             if name in word_rows:
-                row_numbers = word_rows[name].device_numbers
-                row_tensors = [tensor[row_numbers] for tensor in tensors]
-                row_updates.append((tensors, row_numbers, row_tensors))
+                row_indices = word_rows[name].device_indices
+                row_tensors = [tensor[row_indices] for tensor in tensors]
+                row_updates.append((tensors, row_indices, row_tensors))
                 if name in self._missed_steps:
-                    self.slots[f"{name}.taken"].numpy()[word_rows[name].numbers] = step + 1
-            moves_by_decay.setdefault(decay, []).append(_RowUpdate(gradient, *row_tensors))
-        for decay, moves in moves_by_decay.items():
-            self._move(moves, step, decay)
-        for tensors, row_numbers, row_tensors in row_updates:
+                    self.slots[f"{name}.taken"].numpy()[word_rows[name].indices] = step + 1
+            updates_by_decay.setdefault(decay, []).append(_RowUpdate(gradient, *row_tensors))
+        for decay, updates in updates_by_decay.items():
+            self._apply_updates(updates, step, decay)
+        for tensors, row_indices, row_tensors in row_updates:
             for tensor, row_values in zip(tensors, row_tensors, strict=True):
-                tensor[row_numbers] = row_values
+                tensor[row_indices] = row_values
 
     def catch_up_all(self, *, step: int, updates_state: bool = True) -> None:
         """Apply to every row of the word matrix the moves that it missed: those of the steps before
@@ -118,8 +118,8 @@ class Optimizer:
         for name in self._missed_steps:
             words = len(self.parameters[name])
             for start in range(0, words, WORD_ROWS_AT_ONCE):
-                numbers = np.arange(start, min(words, start + WORD_ROWS_AT_ONCE))
-                self.catch_up(name, numbers, step=step, updates_state=updates_state)
+                indices = np.arange(start, min(words, start + WORD_ROWS_AT_ONCE))
+                self.catch_up(name, indices, step=step, updates_state=updates_state)
 
     @contextmanager
     def temporarily_caught_up(self, *, step: int) -> Iterator[None]:
@@ -159,23 +159,23 @@ class Optimizer:
         rows_R = word_rows[last_steps[word_rows] < step]
         if len(rows_R) == 0:
             return
-        row_numbers = device_tensor(rows_R, parameter.device)
-        mean, square = (self.slots[f"{name}.{moment}"] for moment in self._moments())
+        row_indices = device_tensor(rows_R, parameter.device)
+        mean, square = (self.slots[f"{name}.{moment}"] for moment in self._moment_names())
         effect = self._missed_steps[name].compute_effect(last_steps[rows_R], step)
         factors = np.stack(effect).astype(np.float32)
         factors_4R = device_tensor(factors, parameter.device).to(parameter.dtype)
         decay, move, mean_share, square_share = factors_4R.view(4, -1, *[1] * (parameter.dim() - 1))
-        mean_R, square_R = mean[row_numbers], square[row_numbers]
+        mean_R, square_R = mean[row_indices], square[row_indices]
         scale = square_R.sqrt().add_(self.settings.epsilon).clamp_min_(torch.finfo().tiny)
-        parameter[row_numbers] = parameter[row_numbers] * decay - mean_R / scale * move
+        parameter[row_indices] = parameter[row_indices] * decay - mean_R / scale * move
         if updates_state:
-            mean[row_numbers], square[row_numbers] = mean_R * mean_share, square_R * square_share
+            mean[row_indices], square[row_indices] = mean_R * mean_share, square_R * square_share
             last_steps[rows_R] = step
 
-    def _moments(self) -> tuple[str, ...]:
+    def _moment_names(self) -> tuple[str, ...]:
         return ("sum",) if self.settings.name == "adagrad" else ("mean", "square")
 
-    def _move(self, updates: list["_RowUpdate"], step: int, decay: float) -> None:
+    def _apply_updates(self, updates: list["_RowUpdate"], step: int, decay: float) -> None:
         """Update tensors of one decay together, in few operations."""
         settings, lr = self.settings, self.settings.learning_rate_at(step, self.steps)
         gradients = [update.gradient for update in updates]
@@ -225,7 +225,7 @@ class _MissedSteps:
         self.settings, self.decay, self.steps = settings, decay, steps
         self.ratio = settings.beta1 / math.sqrt(settings.beta2) if settings.beta1 > 0 else 0.0
         self._restart()
-        self.max_back = 1 + math.ceil(math.log(NEGLIGIBLE) / math.log(max(self.ratio, NEGLIGIBLE)))
+        self.lookback = 1 + math.ceil(math.log(MIN_SHARE) / math.log(max(self.ratio, MIN_SHARE)))
 
     def _restart(self) -> None:
         # At t: the log of what decay leaves of a weight until step t.
@@ -262,12 +262,12 @@ class _MissedSteps:
             self._moves = np.resize(self._moves, 2 * step + 16)
         self._log_decay[step + 1] = self._log_decay[step] + math.log1p(-lr * self.decay)
         self._moves[step] = self._moves[step + 1] = 0.0
-        begin = max(0, step + 1 - self.max_back)
-        powers = self.ratio ** np.arange(step + 1 - begin, 0, -1, dtype=np.float64)
+        first_step = max(0, step + 1 - self.lookback)
+        powers = self.ratio ** np.arange(step + 1 - first_step, 0, -1, dtype=np.float64)
         mean_correction = 1 - settings.beta1 ** (step + 1)
         square_correction = 1 - settings.beta2 ** (step + 1)
         step_size = lr * math.sqrt(square_correction) / mean_correction
-        earlier_steps = slice(begin, step + 1)
+        earlier_steps = slice(first_step, step + 1)
         growth = np.exp(self._log_decay[earlier_steps] - self._log_decay[step + 1])
         self._moves[earlier_steps] += step_size * powers * growth
         self._steps = step + 1

@@ -111,7 +111,7 @@ class PerplexityEvaluator:
             nats_STB, state = self.nats_of_window(window, state if carry else None, reset=reset)
             totals += self._sum_window(window, nats_STB)
         sums = self.sum_over_workers(totals.tolist())
-        forward, backward, count, sentences, unk, size, *unigrams = sums
+        forward, backward, count, sentences, unk_count, byte_count, *unigrams = sums
         if not max(forward, backward) <= MAX_NATS * count:
             raise NotFinite(
                 "the perplexity is not a finite number: the model's weights are damaged, or its "
@@ -124,8 +124,8 @@ class PerplexityEvaluator:
             average=sum(perplexities) / 2,
             tokens=int(count - sentences),
             sentences=int(sentences),
-            unk_rate=float(unk / max(1, count - sentences)),
-            bits_per_byte=float((forward + backward) / 2 / math.log(2) / size),
+            unk_rate=float(unk_count / max(1, count - sentences)),
+            bits_per_byte=float((forward + backward) / 2 / math.log(2) / byte_count),
             unigram=sum(math.exp(nats / count) for nats in unigrams) / 2,
         )
 
@@ -151,11 +151,11 @@ class PerplexityEvaluator:
         for piece in (slice(start, start + time_steps) for start in range(0, T, time_steps)):
             x_STBP = x_NP[device_tensor(index_STB[:, piece], device)]
             reset_STB = starts_STB[:, piece] if reset else None
-            ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB)
-            part_STB = device_tensor(targets_STB[:, piece], device)
-            h_NP = ys[-1].reshape(-1, ys[-1].shape[-1])
-            nats_N = negative_log_likelihoods(self.softmax, h_NP, part_STB.reshape(-1))
-            nats.append(nats_N.view(part_STB.shape))
+            layer_outputs, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB)
+            target_STB = device_tensor(targets_STB[:, piece], device)
+            h_NP = layer_outputs[-1].reshape(-1, layer_outputs[-1].shape[-1])
+            nats_N = negative_log_likelihoods(self.softmax, h_NP, target_STB.reshape(-1))
+            nats.append(nats_N.view(target_STB.shape))
         return torch.cat(nats, 1), state
 
     def _encode(self, characters_NK: np.ndarray, device: torch.device) -> Tensor:
@@ -172,9 +172,9 @@ class PerplexityEvaluator:
         targets_SN = window.targets_STB[:, window.mask_TB]
         inputs = window.index_STB[0][window.mask_TB & ~window.reset_TB]
         unigram = -self._unigram_SV[[[0], [1]], targets_SN].sum(1)
-        starts = int((window.reset_TB & window.mask_TB).sum())
-        sizes = (window.mask_TB.sum(), starts, (targets_SN[0] == self.vocabulary.unk).sum())
-        return np.array([*nats, *sizes, window.bytes_N[inputs].sum() + len(inputs), *unigram])
+        sentences = int((window.reset_TB & window.mask_TB).sum())
+        counts = (window.mask_TB.sum(), sentences, (targets_SN[0] == self.vocabulary.unk).sum())
+        return np.array([*nats, *counts, window.bytes_N[inputs].sum() + len(inputs), *unigram])
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class HeldOutText:
 
         def windows() -> Iterator[Window]:
             nonlocal is_whole_text
-            tokens_read, total = 0, min(limit, sum(entry.tokens for entry in self.stream.entries))
+            tokens_read, total = (0, min(limit, sum(entry.tokens for entry in self.stream.entries)))
             with closing(prefetch(self.stream.windows(self.stream.first_position()))) as items:
                 for window, _ in items:
                     self.on_window(min(tokens_read, total), total)  # sentence ends are read besides
@@ -323,12 +323,12 @@ def _make_window(model: Model, sentences: list[Sequence[str]]) -> Window:
     for row, sentence in enumerate(sentences):
         keys = np.array([types.setdefault(token, len(types)) for token in sentence], np.int64)
         words = vocabulary.ids(sentence).astype(np.int64)
-        length = np.array([len(sentence)])
-        block = lay_out_both_directions(keys, words, length, vocabulary)
-        n = len(sentence) + 1
-        index_STB[:, :n, row], targets_STB[:, :n, row] = block.keys_Sn, block.words_Sn
+        lengths = np.array([len(sentence)])
+        block = lay_out_both_directions(keys, words, lengths, vocabulary)
+        steps = len(sentence) + 1
+        index_STB[:, :steps, row], targets_STB[:, :steps, row] = (block.keys_Sn, block.words_Sn)
         index_STB[0, 0, row], index_STB[1, 0, row] = boundaries
-        mask_TB[:n, row] = True
+        mask_TB[:steps, row] = True
     starts_TB = np.zeros_like(mask_TB)
     starts_TB[0] = True
     return Window(

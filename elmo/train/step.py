@@ -119,7 +119,7 @@ class StepFigures:
         self.predictions, self._clip = predictions, clip
 
     @cached_property
-    def _read(self) -> list[float]:
+    def _figures(self) -> list[float]:
         figures: list[float] = self._wait_for_copy().tolist()
         if not all(map(math.isfinite, figures)):
             raise FloatingPointError
@@ -128,12 +128,12 @@ class StepFigures:
     @property
     def gradient_norm(self) -> float:
         """Return the norm of all gradients together, before clipping."""
-        return self._read[0]
+        return self._figures[0]
 
     @property
     def nats_by_direction(self) -> tuple[float, float]:
         """Return −log p in nats, summed over the step's predictions: forward and backward."""
-        return self._read[1], self._read[2]
+        return self._figures[1], self._figures[2]
 
     @property
     def was_clipped(self) -> bool:
@@ -162,9 +162,9 @@ class Stepper:
         self.settings, self.workers = settings, workers
         self.precision = getattr(torch, settings.precision)
         self.predictions = 2 * settings.rows * settings.window
-        self._compiled = bool(bilm.lstm.compiled)
+        self._is_compiled = bool(bilm.lstm.compiled)
         if isinstance(bilm.encoder, CharacterEncoder):
-            bilm.encoder.compiled = self._compiled
+            bilm.encoder.compiled = self._is_compiled
         self._reader_group: Any = None
         if workers.size > 1:
             backend = "gloo" if workers.device.type == "cuda" else None
@@ -185,13 +185,13 @@ class Stepper:
     ) -> Generator[PreparedStep, None, None]:
         """Yield what each step needs, from a position of the text and step number `step` on, and
         how to compute the position after it; both are computed ahead of the step."""
-        is_on_gpu = self.workers.device.type == "cuda" and self._compiled
+        is_on_gpu = self.workers.device.type == "cuda" and self._is_compiled
         return read_ahead(
             self.preparer,
             stream,
             position,
             step=step,
-            in_process=is_on_gpu and self.workers.size == 1,
+            uses_process=is_on_gpu and self.workers.size == 1,
         )
 
     def step(
@@ -216,9 +216,9 @@ class Stepper:
         index_STB = device_tensor(step_input.index_STB, device)
         x_NP = self.bilm.encode(characters_NK, precision=self.precision)
         x_STBP = token_vectors(index_STB, x_NP)
-        ys, next_state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
-        h_STBP = drop(ys[-1], self.bilm.config.layers)
-        loss, nats_S, word_rows, leaves = self._loss(h_STBP, step_input, step)
+        layer_outputs, next_state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
+        h_STBP = drop(layer_outputs[-1], self.bilm.config.layers)
+        loss, nats_S, word_rows, leaves = self._compute_loss(h_STBP, step_input, step)
         with self._gradients_summed():
             torch.autograd.backward(loss * (settings.loss_scale / self.predictions))
         gradients = {
@@ -251,10 +251,10 @@ class Stepper:
         if self.workers.size == 1:
             yield
             return
-        pending: list[Any] = []
+        pending_sums: list[Any] = []
 
         def start_sum(parameter: Tensor) -> None:
-            pending.append(dist.all_reduce(parameter.grad, async_op=True))
+            pending_sums.append(dist.all_reduce(parameter.grad, async_op=True))
 
         hooks = [
             parameter.register_post_accumulate_grad_hook(start_sum)  # type: ignore[no-untyped-call]
@@ -265,10 +265,10 @@ class Stepper:
         finally:
             for hook in hooks:
                 hook.remove()
-        for work in pending:
+        for work in pending_sums:
             work.wait()
 
-    def _loss(
+    def _compute_loss(
         self, h_STBP: Tensor, step_input: StepInput, step: int
     ) -> tuple[Tensor, Tensor, dict[str, WordRows], dict[str, Tensor]]:
         """Return the summed −log p, its parts by direction (S, detached), the used rows, and the
@@ -295,11 +295,11 @@ class Stepper:
             return loss, _sum_by_direction(nats_N), {}, leaves
         draws, used_rows = step_input.draws, step_input.used_rows
         assert used_rows is not None
-        word_rows = WordRows(used_rows.numbers, device_tensor(used_rows.on_host, device))
+        word_rows = WordRows(used_rows.indices, device_tensor(used_rows.host_indices, device))
         for name in WORD_MATRIX:
-            self.optimizer.catch_up(name, word_rows.numbers, step=step)
-        weight_UP = self.softmax.weight.detach()[word_rows.device_numbers].requires_grad_()
-        bias_U = self.softmax.bias.detach()[word_rows.device_numbers].requires_grad_()
+            self.optimizer.catch_up(name, word_rows.indices, step=step)
+        weight_UP = self.softmax.weight.detach()[word_rows.device_indices].requires_grad_()
+        bias_U = self.softmax.bias.detach()[word_rows.device_indices].requires_grad_()
         if len(draws) == 1:
             loss, nats_N = sampled_softmax_loss(
                 h_SNP.flatten(0, 1),
@@ -307,11 +307,11 @@ class Stepper:
                 bias_U,
                 draws[0],
                 used_rows.rows[0],
-                compiled=self._compiled,
+                compiled=self._is_compiled,
             )
             nats_S = _sum_by_direction(nats_N)
         else:
-            compiled = self._compiled
+            compiled = self._is_compiled
             losses = [
                 sampled_softmax_loss(h_NP, weight_UP, bias_U, draw, rows, compiled=compiled)[0]
                 for h_NP, draw, rows in zip(h_SNP, draws, used_rows.rows, strict=True)
@@ -322,11 +322,11 @@ class Stepper:
 
     def _gather_words(self, words: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
         """Return the distinct words of each worker's part of the window, exchanged between CPUs."""
-        rows = -(-self.settings.rows // self.workers.size)
-        padded = torch.full((2 * self.settings.window * rows,), -1)
-        padded[: len(words)] = torch.from_numpy(words)
-        parts = [torch.full_like(padded, -1) for _ in self.workers.ranks]
-        dist.all_gather(parts, padded, group=self._reader_group)
+        max_rows = -(-self.settings.rows // self.workers.size)
+        padded_words = torch.full((2 * self.settings.window * max_rows,), -1)
+        padded_words[: len(words)] = torch.from_numpy(words)
+        parts = [torch.full_like(padded_words, -1) for _ in self.workers.ranks]
+        dist.all_gather(parts, padded_words, group=self._reader_group)
         return [part.numpy()[part.numpy() >= 0] for part in parts]
 
     def _make_dropout(self, keys_LB: Tensor | None) -> DropoutFunction:
@@ -335,10 +335,10 @@ class Stepper:
             return lambda x_STBP, layer: x_STBP
         settings = self.settings
         shape = (2, settings.window, keys_LB.shape[1], self.bilm.config.projection)
-        device, scales = self.workers.device, dropout_scales
-        if self._compiled:
-            scales = fuse_on_gpu(dropout_scales, device)
-        scales_LSTBP = scales(
+        device, make_scales = self.workers.device, dropout_scales
+        if self._is_compiled:
+            make_scales = fuse_on_gpu(dropout_scales, device)
+        scales_LSTBP = make_scales(
             shape, device_tensor(keys_LB, device), settings.dropout, self.precision
         )
 

@@ -58,8 +58,8 @@ class StepWordRows(NamedTuple):
     """The rows of the word matrix (one row per word) that a step uses: their numbers, the same as a
     CPU tensor, and for each draw of candidates where its targets and candidates are among them."""
 
-    numbers: npt.NDArray[np.int64]
-    on_host: Tensor
+    indices: npt.NDArray[np.int64]
+    host_indices: Tensor
     rows: list[UsedWordRows]
 
 
@@ -124,14 +124,14 @@ class StepPreparer:
         device, vocabulary = self.device, self.words
         parts = [words] if self.gather is None else self.gather(words)
         words_and_candidates = np.concatenate([*parts, *(draw.words for draw in draws)])
-        numbers = distinct_numbers(words_and_candidates, vocabulary)
-        row_of_V = index_table(numbers, vocabulary)
+        indices = distinct_numbers(words_and_candidates, vocabulary)
+        row_of_V = index_table(indices, vocabulary)
         targets_by_draw = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
         rows = [
             UsedWordRows.find(targets_N, draw.words, row_of_V, device)
             for targets_N, draw in zip(targets_by_draw, draws, strict=True)
         ]
-        return StepWordRows(numbers, host_tensor(numbers, device), rows)
+        return StepWordRows(indices, host_tensor(indices, device), rows)
 
     def _draw_candidates(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[CandidateDraw]:
         """Return one draw for both directions or one for each, equal on all workers; none if the
@@ -141,12 +141,12 @@ class StepPreparer:
             return []
 
         def draw(*parts: int) -> CandidateSample:
-            random = np.random.Generator(np.random.Philox(_seed(settings.seed, step, *parts)))
-            return sample_candidates(settings.samples, self.words, random)
+            rng = np.random.Generator(np.random.Philox(_make_seed(settings.seed, step, *parts)))
+            return sample_candidates(settings.samples, self.words, rng)
 
         if settings.draws == "shared":
             return [CandidateDraw.prepare(targets_SN.ravel(), draw(), device)]
-        return [CandidateDraw.prepare(targets_SN[way], draw(0, way), device) for way in (0, 1)]
+        return [CandidateDraw.prepare(targets_SN[side], draw(0, side), device) for side in (0, 1)]
 
 
 def read_ahead(
@@ -155,41 +155,41 @@ def read_ahead(
     position: StreamPosition,
     *,
     step: int,
-    in_process: bool,
+    uses_process: bool,
 ) -> Generator[PreparedStep, None, None]:
     """Yield what each step needs, from a position of the text and step number `step` on, and how to
-    compute the position after it: two steps ahead, by a thread or, if `in_process`, by a process.
+    compute the position after it: two steps ahead, by a thread or, if `uses_process`, by a process.
     """
-    if not in_process:
-        with closing(prefetch(_prepare(preparer, stream, position, step))) as items:
+    if not uses_process:
+        with closing(prefetch(_prepare_steps(preparer, stream, position, step))) as items:
             yield from items
         return
     receiver, sender = Pipe(duplex=False)
     cpu_preparer = replace(preparer, device=torch.device("cpu"))
-    with helper_process(_send, sender, cpu_preparer, stream, position, step):
+    with helper_process(_send_steps, sender, cpu_preparer, stream, position, step):
         sender.close()
-        with receiver, closing(prefetch(_receive(receiver, preparer.device))) as items:
+        with receiver, closing(prefetch(_receive_steps(receiver, preparer.device))) as items:
             yield from items
 
 
-def _prepare(
+def _prepare_steps(
     preparer: StepPreparer, stream: WindowStream, position: StreamPosition, step: int
 ) -> Iterator[PreparedStep]:
-    for number, (window, position_after) in enumerate(stream.windows(position), step):
-        yield preparer.prepare(window, step=number), position_after
+    for step_number, (window, position_after) in enumerate(stream.windows(position), step):
+        yield preparer.prepare(window, step=step_number), position_after
 
 
-def _send(sender: Connection, *arguments: Any) -> None:
+def _send_steps(sender: Connection, *arguments: Any) -> None:
     """Send each prepared step, then None; or the error that ends them."""
     try:
-        for item in _prepare(*arguments):
+        for item in _prepare_steps(*arguments):
             sender.send_bytes(_pickle(item))
         sender.send_bytes(_pickle(None))
     except Exception as error:
         sender.send_bytes(_pickle(error))
 
 
-def _receive(receiver: Connection, device: torch.device) -> Iterator[PreparedStep]:
+def _receive_steps(receiver: Connection, device: torch.device) -> Iterator[PreparedStep]:
     while True:
         try:
             item = pickle.loads(receiver.recv_bytes())
@@ -214,11 +214,11 @@ class _Pickler(pickle.Pickler):
 
 
 def _pickle(value: Any) -> bytes:
-    file = io.BytesIO()
-    _Pickler(file, protocol=5).dump(value)
-    return file.getvalue()
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=5).dump(value)
+    return buffer.getvalue()
 
 
-def _seed(*parts: int) -> int:
+def _make_seed(*parts: int) -> int:
     """Combine several numbers into one seed, so that different parts get independent streams."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)

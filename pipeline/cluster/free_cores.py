@@ -17,7 +17,7 @@ PAUSE_SECONDS = 1.0  # between looks at what has come
 
 
 @contextmanager
-def hold_cores(ray: Any, cluster: Cluster, report: "WaitReport", *, is_own: bool) -> Iterator[Any]:
+def hold_cores(ray: Any, cluster: Cluster, wait: "WaitReport", *, is_own: bool) -> Iterator[Any]:
     """Wait until the cluster has free cores and GPUs for all training workers; hold them as a
     placement group, which also reaches an autoscaler, for the block.
 
@@ -28,14 +28,14 @@ def hold_cores(ray: Any, cluster: Cluster, report: "WaitReport", *, is_own: bool
     gpus = int(cluster.gpu)
     if is_own and placeable_workers(ray, cpus=cluster.cpus, gpus=gpus) < cluster.workers:
         raise ElmoError(
-            f"{report.label}: {cluster.workers} workers need {requirement}, but there are "
+            f"{wait.label}: {cluster.workers} workers need {requirement}, but there are "
             f"{_describe_resources(ray)}; lower workers or cpus"
         )
-    worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
-    group = ray.util.placement_group([worker] * cluster.workers)
+    resources = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
+    group = ray.util.placement_group([resources] * cluster.workers)
     try:
         while not group.wait(PAUSE_SECONDS):
-            report.report_missing(requirement, ray)
+            wait.report_missing(requirement, ray)
         yield group
     finally:
         ray.util.remove_placement_group(group)
@@ -57,9 +57,9 @@ def placeable_workers(ray: Any, *, cpus: float, gpus: int) -> int:
 
 def _describe_resources(ray: Any) -> str:
     """Return the cores and GPUs of the living nodes as text."""
-    total, free_resources = ray.cluster_resources(), ray.available_resources()
+    all_resources, free_resources = ray.cluster_resources(), ray.available_resources()
     return (
-        f"{total.get('CPU', 0):.0f} cores and {total.get('GPU', 0):.0f} GPUs, "
+        f"{all_resources.get('CPU', 0):.0f} cores and {all_resources.get('GPU', 0):.0f} GPUs, "
         f"{free_resources.get('CPU', 0):.0f} and {free_resources.get('GPU', 0):.0f} of them free"
     )
 

@@ -15,33 +15,33 @@ MIN_RAY_SECONDS = 15.0  # of work that pay for starting Ray
 
 def run_here(
     function: Callable[[Item], Result],
-    work: list[Item],
+    items: list[Item],
     progress: Progress,
     *,
     threads: int,
-    may_end: bool,
+    may_stop: bool,
 ) -> Iterator[Result]:
-    """Call `function` on the items of `work` in this process, and yield the results as they come.
+    """Call `function` on the items of `items` in this process, and yield the results as they come.
 
-    Items are removed from `work` when they begin. With `may_end`, it ends as soon as those
+    Items are removed from `items` when they begin. With `may_stop`, it ends as soon as those
     that are left are known to be worth a start of Ray. The first ones also pay for what is loaded
     once; those that begin later tell how long the others take. Several threads call `function` side
     by side; if they are to end early, its `stop()` is called.
     """
     futures: dict[Future[tuple[Result, float]], bool] = {}  # whether an item tells of the others
     has_first_result, should_stop = False, False
-    with _executor(threads) as executor:
+    with _open_executor(threads) as executor:
         try:
-            while work or futures:
-                while work and not should_stop and len(futures) < threads:
-                    futures[executor.submit(_time_call, function, work.pop(0))] = has_first_result
+            while items or futures:
+                while items and not should_stop and len(futures) < threads:
+                    futures[executor.submit(_time_call, function, items.pop(0))] = has_first_result
                 if not futures:
                     return
                 for future in wait(futures, return_when=FIRST_COMPLETED).done:
                     is_typical = futures.pop(future)
                     result, seconds = future.result()
                     is_typical, has_first_result = is_typical or seconds > MIN_RAY_SECONDS, True
-                    if may_end and is_typical and len(work) * seconds > MIN_RAY_SECONDS * threads:
+                    if may_stop and is_typical and len(items) * seconds > MIN_RAY_SECONDS * threads:
                         should_stop = True
                     progress.advance()
                     yield result
@@ -56,7 +56,7 @@ def _time_call(function: Callable[[Item], Result], item: Item) -> tuple[Result, 
     return function(item), time.monotonic() - start_time
 
 
-def _executor(threads: int) -> AbstractContextManager[Any]:
+def _open_executor(threads: int) -> AbstractContextManager[Any]:
     if threads == 1:
         return nullcontext(_InlineExecutor())
     from elmo.nn.threads import one_thread_each

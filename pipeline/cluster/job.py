@@ -55,16 +55,16 @@ def main(arguments: list[str]) -> int:
     folder, *command = arguments
     set_environment()
     try:
-        return _run(folder, command)
+        return _run_in(folder, command)
     finally:
         _delete_environment()
 
 
-def _run(folder: str, command: list[str]) -> int:
+def _run_in(folder: str, command: list[str]) -> int:
     is_at_url = "://" in folder
-    home = PACKAGE if folder == "-" else Path(tempfile.mkdtemp() if is_at_url else folder)
-    if not home.is_dir():
-        print(f"error: {os.uname().nodename} has no folder {home}; mount it there", flush=True)
+    project = PACKAGE if folder == "-" else Path(tempfile.mkdtemp() if is_at_url else folder)
+    if not project.is_dir():
+        print(f"error: {os.uname().nodename} has no folder {project}; mount it there", flush=True)
         return 1
     changes = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     changes["DVC_NO_ANALYTICS"] = "1"
@@ -76,13 +76,13 @@ def _run(folder: str, command: list[str]) -> int:
 
         url = os.environ.get("ELMO_STORAGE") or folder  # which Ray shows, so without its login
         try:
-            return _run_at_url(url.rstrip("/"), command, home, os.environ | changes)
+            return _run_at_url(url.rstrip("/"), command, project, os.environ | changes)
         except ElmoError as error:  # of the store, before the first stage
             print(f"error: {error}", flush=True)
             return 1
     if has_code and folder != "-":
-        _prepare(home, os.environ | changes)
-    return run(command, home, os.environ | changes)
+        _make_workspace(project, os.environ | changes)
+    return run(command, project, os.environ | changes)
 
 
 def _delete_environment() -> None:
@@ -98,13 +98,13 @@ def _delete_environment() -> None:
         ray.init(log_to_driver=False, logging_level="ERROR")
         remote = ray.remote(num_cpus=0)(delete)
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-        places = [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
-        references = [remote.options(scheduling_strategy=place).remote() for place in places]
+        policies = [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
+        references = [remote.options(scheduling_strategy=policy).remote() for policy in policies]
         ray.wait(references, num_returns=len(references), timeout=_DELETE_SECONDS)
     (PACKAGE / ENVIRONMENT).unlink(missing_ok=True)
 
 
-def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, str]) -> int:
+def _run_at_url(url: str, command: list[str], folder: Path, variables: dict[str, str]) -> int:
     """Run a command in a project whose data and models lie at the URL.
 
     The project begins as it was sent, with what DVC remembers of all jobs there. Its files are
@@ -116,33 +116,33 @@ def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, s
     jobs = Location(f"{url}/{JOBS}")
     target = jobs / job
     target.create("job.json", json.dumps({"node": os.uname().nodename}).encode())
-    _run_init(home, variables)
-    _copy_dvc_cache(jobs, home)
-    inherited_files = {name for name in _file_states(home) if name.startswith(CACHE)}
+    _init_dvc(folder, variables)
+    _copy_dvc_cache(jobs, folder)
+    inherited_files = {name for name in _file_states(folder) if name.startswith(CACHE)}
     if (PACKAGE / STATE_FOLDER).is_dir():
-        shutil.copytree(PACKAGE / STATE_FOLDER, home, dirs_exist_ok=True)
-    _prepare(home, variables)
-    if (home / LOCK).exists():  # what is not there is made again, or taken from an earlier run
-        subprocess.run(["dvc", "checkout", "-q"], cwd=home, env=variables, capture_output=True)
+        shutil.copytree(PACKAGE / STATE_FOLDER, folder, dirs_exist_ok=True)
+    _make_workspace(folder, variables)
+    if (folder / LOCK).exists():  # what is not there is made again, or taken from an earlier run
+        subprocess.run(["dvc", "checkout", "-q"], cwd=folder, env=variables, capture_output=True)
     stop, problem = threading.Event(), [""]
-    arguments = (home, target, inherited_files, stop, problem)
-    uploader = threading.Thread(target=_upload, args=arguments)
+    arguments = (folder, target, inherited_files, stop, problem)
+    uploader = threading.Thread(target=_upload_changes, args=arguments)
     uploader.start()
-    project = _choose_work_id(job, variables.get(PROJECT_VARIABLE, ""))
+    work_id = _choose_work_id(job, variables.get(PROJECT_VARIABLE, ""))
     try:
-        code = run(command, home, variables | {"ELMO_STORAGE": url, PROJECT_VARIABLE: project})
+        code = run(command, folder, variables | {"ELMO_STORAGE": url, PROJECT_VARIABLE: work_id})
     finally:
         stop.set()
         uploader.join()
     if problem[0]:
-        place = f"it is in {home} on {os.uname().nodename}"
-        print(f"error: cannot save the project to {target} ({problem[0]}); {place}", flush=True)
+        location = f"it is in {folder} on {os.uname().nodename}"
+        print(f"error: cannot save the project to {target} ({problem[0]}); {location}", flush=True)
         return code or 1
-    shutil.rmtree(home, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     return code
 
 
-def _copy_dvc_cache(jobs: Any, home: Path) -> None:
+def _copy_dvc_cache(jobs: Any, folder: Path) -> None:
     """Copy what DVC remembers of all jobs at the URL: files of its cache, whose names follow from
     their content, and runs of stages."""
     from elmo.io.location import in_parallel
@@ -150,14 +150,14 @@ def _copy_dvc_cache(jobs: Any, home: Path) -> None:
     pattern = re.compile(
         rf"[^/]+/({re.escape(CACHE)}(files/md5|runs)/[0-9a-f]{{2}}/[0-9a-f./dir]+)"
     )
-    names = {
+    name_by_path = {
         match[1]: name
-        for name in jobs.tree()
+        for name in jobs.sizes()
         if (match := pattern.fullmatch(name)) and ".." not in name
     }
-    for folder in {(home / path).parent for path in names}:
-        folder.mkdir(parents=True, exist_ok=True)
-    in_parallel(lambda path: jobs.get(names[path], home / path), names)
+    for subfolder in {(folder / path).parent for path in name_by_path}:
+        subfolder.mkdir(parents=True, exist_ok=True)
+    in_parallel(lambda path: jobs.get(name_by_path[path], folder / path), name_by_path)
 
 
 def _choose_work_id(job: str, project: str) -> str:
@@ -175,15 +175,15 @@ def _choose_work_id(job: str, project: str) -> str:
         for item in jobs
         if (item.metadata or {}).get(PROJECT_VARIABLE) == project and not item.status.is_terminal()
     ]
-    earliest = min(running_jobs, default=(0, job))[1]
-    if earliest == job:
+    old_job = min(running_jobs, default=(0, job))[1]
+    if old_job == job:
         return project
-    print(f"  {earliest}, an earlier job of this project, is running; it keeps the unfinished work")
+    print(f"  {old_job}, an earlier job of this project, is running; it keeps the unfinished work")
     return f"{project}-{job}"
 
 
-def _upload(
-    home: Path, target: Any, inherited_files: set[str], stop: threading.Event, problem: list[str]
+def _upload_changes(
+    folder: Path, target: Any, inherited_files: set[str], stop: threading.Event, problem: list[str]
 ) -> None:
     """Copy what changes in the project, but for `inherited_files`, until all is done."""
     from elmo.io.location import in_parallel
@@ -193,10 +193,10 @@ def _upload(
     while not is_last:
         is_last = stop.wait(_UPLOAD_SECONDS)
         try:
-            items = _file_states(home).items()
+            items = _file_states(folder).items()
             states = {name: state for name, state in items if name not in inherited_files}
             changes = [name for name in states if states[name] != sent_states.get(name)]
-            in_parallel(lambda name: target.put(name, home / name), changes)
+            in_parallel(lambda name: target.put(name, folder / name), changes)
             target.delete_all(sent_states.keys() - states.keys())
             sent_states, problem[0] = states, ""
         except Exception as error:  # the next upload may succeed; the last problem is printed
@@ -204,12 +204,12 @@ def _upload(
             print(f"  {target}: {problem[0]}", file=sys.stderr, flush=True)
 
 
-def _file_states(home: Path) -> dict[str, tuple[float, int]]:
+def _file_states(folder: Path) -> dict[str, tuple[float, int]]:
     """Return the time and size of each of the project's files, also those in DVC's cache, except
     files that are being written."""
     from elmo.io.location import files_below  # of the package
 
-    status_by_name = files_below(home)
+    status_by_name = files_below(folder)
     return {
         name: (status_by_name[name].st_mtime, status_by_name[name].st_size)
         for name in sorted(status_by_name)
@@ -223,20 +223,20 @@ def _is_hidden(parts: tuple[str, ...]) -> bool:
     return any(part.startswith(".") and part != POINTER_FILE for part in parts)
 
 
-def _prepare(home: Path, variables: dict[str, str]) -> None:
-    """Make `home` a DVC workspace of the project as it was sent; its outs and dvc.lock stay."""
-    if not (home / ".dvc").exists():
-        _run_init(home, variables)
+def _make_workspace(folder: Path, variables: dict[str, str]) -> None:
+    """Make `folder` a DVC workspace of the project as it was sent; its outs and dvc.lock stay."""
+    if not (folder / ".dvc").exists():
+        _init_dvc(folder, variables)
     for name in PROJECT_FILES:
         if (PACKAGE / name).exists():
-            copy = home / f".{name}.{os.getpid()}"
+            copy = folder / f".{name}.{os.getpid()}"
             shutil.copyfile(PACKAGE / name, copy)
-            copy.replace(home / name)
+            copy.replace(folder / name)
 
 
-def _run_init(home: Path, variables: dict[str, str]) -> None:
+def _init_dvc(folder: Path, variables: dict[str, str]) -> None:
     for command in (["init", "--no-scm"], ["config", *CACHE_LINK_TYPES]):
-        subprocess.run(["dvc", *command, "-q"], cwd=home, env=variables, check=True)
+        subprocess.run(["dvc", *command, "-q"], cwd=folder, env=variables, check=True)
 
 
 def run(command: list[str], folder: Path, variables: dict[str, str]) -> int:
@@ -248,16 +248,16 @@ def run(command: list[str], folder: Path, variables: dict[str, str]) -> int:
     """
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     received_signals = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _: received_signals.append(received))
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, lambda sig, _: received_signals.append(sig))
     child = subprocess.Popen(command, cwd=folder, env=variables)
-    code = child.wait()
+    exit_code = child.wait()
     while received_signals:
         try:
             os.wait()
         except ChildProcessError:
             break
-    return code if code >= 0 else 128 - code
+    return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 if __name__ == "__main__":

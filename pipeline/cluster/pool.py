@@ -30,20 +30,20 @@ def run_actors(
     ray: Any,
     worker_type: Callable[..., Any],
     arguments: Sequence[Any],
-    work: Sequence[Any],
+    items: Sequence[Any],
     cluster: Cluster,
     progress: Progress,
-    name: Callable[[Any], str],
+    name_of: Callable[[Any], str],
 ) -> Iterator[Any]:
-    """Yield what actors `worker_type(*arguments)` return for the items of `work`, as they finish.
+    """Yield what actors `worker_type(*arguments)` return for `items`, as they finish.
 
     `ray` is the module `ray`, connected; `progress` counts the results and has the work's name for
-    messages, `name(item)` is that of an item. Only actors that have started are given items, so one
-    that can't be placed holds up nothing.
+    messages, `name_of(item)` is that of an item. Only actors that have started are given items, so
+    one that can't be placed holds up nothing.
     """
     wait_report, last_check = WaitReport(progress.label, cluster), float("-inf")
     actor_class = _actor_class(ray, worker_type, arguments, cluster)
-    queue, deaths = deque(work), Counter[str]()
+    queue, deaths = deque(items), Counter[str]()
     starts: dict[Any, Any] = {}  # actors by what Ray gives back once they have started
     calls: dict[Any, tuple[Any, Any]] = {}  # the actor and its item, by its result
     try:
@@ -72,7 +72,7 @@ def run_actors(
                     item_name = "a worker that was starting"
                     if has_item:
                         queue.appendleft(item)
-                        item_name = name(item)[:200]
+                        item_name = name_of(item)[:200]
                     _count_death(deaths, progress.label, item_name, error)
                     continue
                 if queue:
@@ -106,13 +106,13 @@ def _count_death(deaths: Counter[str], label: str, name: str, error: Exception) 
     Raises `Damaged`, naming the item, after `RETRIES` retries.
     """
     deaths[name] += 1
-    times, cause = deaths[name], type(error).__name__
-    if times > RETRIES:
+    count, cause = deaths[name], type(error).__name__
+    if count > RETRIES:
         raise Damaged(
-            f"{label}: {name} crashed its worker {times} times ({cause}); check whether it is "
+            f"{label}: {name} crashed its worker {count} times ({cause}); check whether it is "
             "damaged, and whether the workers run out of memory"
         ) from None
-    say(f"{label}: {name}: its worker died ({cause}); retry {times} of {RETRIES}")
+    say(f"{label}: {name}: its worker died ({cause}); retry {count} of {RETRIES}")
 
 
 def _actor_class(

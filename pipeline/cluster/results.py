@@ -60,7 +60,7 @@ def files_to_send() -> dict[str, Path]:
             files = files_of_folder(digest) if digest.endswith(".dir") else {}
             if files is None or (POINTER_FILE not in files and out.get("size", 0) > _SMALL_BYTES):
                 continue
-            files_by_digest = {k: cache_path(k) for k in (digest, *files.values())}
+            files_by_digest = {key: cache_path(key) for key in (digest, *files.values())}
             paths |= {
                 _cache_key(key): file for key, file in files_by_digest.items() if file.is_file()
             }
@@ -88,18 +88,18 @@ def copy_results(url: str, job: str, *, old_lock: bytes) -> list[str]:
     if not new_stages:
         return []
     _check_names(new_stages, outs)
-    in_parallel(lambda out: _fetch(source, out), outs)
+    in_parallel(lambda out: _fetch_output(source, out), outs)
     current_lock = lock.read_bytes() if lock.exists() else b""
     if current_lock != old_lock:  # another job, or a run here, has come between
         merged_lock = {"schema": "2.0", "stages": parse_lock(current_lock) | new_stages}
         data = yaml.safe_dump(merged_lock, sort_keys=False, allow_unicode=True).encode()
-    _write(lock, data)
+    _write_file(lock, data)
     process = subprocess.run(
         [sys.executable, "-m", "dvc", "checkout", *new_stages], capture_output=True, text=True
     )
     if process.returncode:
         if current_lock:
-            _write(lock, current_lock)
+            _write_file(lock, current_lock)
         else:
             lock.unlink()  # DVC refuses an empty one
         reason = " ".join(process.stderr.split()).removeprefix("ERROR: ")[:400]
@@ -107,7 +107,7 @@ def copy_results(url: str, job: str, *, old_lock: bytes) -> list[str]:
     for out in outs:  # DVC leaves alone what git keeps
         path = Path(out["path"])
         if not path.exists() or (path.is_file() and _md5(path.read_bytes()) != out["md5"]):
-            _write(path, cache_path(out["md5"]).read_bytes())
+            _write_file(path, cache_path(out["md5"]).read_bytes())
     return [str(out["path"]) for out in outs]
 
 
@@ -115,7 +115,7 @@ def files_of_folder(digest: str, project: Path | None = None) -> dict[str, str] 
     """Return the digests of a folder's files by their paths in it; None where DVC's cache, as in
     `cache_path`, has no such folder."""
     path = cache_path(digest, project)
-    return _files_in(path.read_bytes(), str(path)) if path.is_file() else None
+    return _parse_listing(path.read_bytes(), str(path)) if path.is_file() else None
 
 
 def cache_path(digest: str, project: Path | None = None) -> Path:
@@ -147,12 +147,12 @@ def _check_names(runs: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> 
             raise ElmoError(f"{path}: a link points outside the project; nothing was written")
 
 
-def _fetch(source: Location, out: Mapping[str, Any]) -> None:
+def _fetch_output(source: Location, out: Mapping[str, Any]) -> None:
     """Copy an output of a job into DVC's cache, with the files of a folder."""
     digest = str(out.get("md5", ""))
     data = _fetch_file(source, digest, str(out["path"]))
     if digest.endswith(".dir"):
-        files = _files_in(data, str(out["path"]))
+        files = _parse_listing(data, str(out["path"]))
         storage.check_result_paths(files)
         for path, file_digest in files.items():
             _fetch_file(source, file_digest, f"{out['path']}/{path}")
@@ -172,18 +172,18 @@ def _fetch_file(source: Location, digest: str, path: str) -> bytes:
             raise NotFound(f"{source}: has no {path}; submit again to make it") from None
     if _md5(data) != digest.removesuffix(".dir"):
         raise Damaged(f"{source}: {path} does not match its {LOCK}; submit again")
-    _write(target, data)
+    _write_file(target, data)
     return data
 
 
-def _files_in(listing: bytes, source: str) -> dict[str, str]:
+def _parse_listing(listing: bytes, source: str) -> dict[str, str]:
     try:
         return {str(entry["relpath"]): str(entry["md5"]) for entry in json.loads(listing)}
     except (ValueError, TypeError, KeyError):
         raise Damaged(f"{source}: is not a folder of DVC's cache") from None
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_file(path) as new_path:
         new_path.write_bytes(data)

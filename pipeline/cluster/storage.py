@@ -29,10 +29,10 @@ from .job import POINTER_FILE, PROJECT_VARIABLE
 UNFINISHED = "unfinished"  # the folder at the URL of work in progress, in a folder per project
 UNFINISHED_RECORDS = "begun"  # the folder in it with a record of each output in progress
 PROJECT_ID = "project-id"  # the file in the project's work folder with the project's id
-_WORK = Path("work")
+_WORK_FOLDER = Path("work")
 _DVC_RUNS = Path(".dvc", "cache", "runs")  # what DVC remembers of earlier runs
 _INNER = "__elmo"  # `elmo.store.manifest.INNER_FOLDER`, whose import takes as long as pyarrow's
-_MANIFESTS = re.compile(rf"(config|manifest|{_INNER}/manifest)\.json")
+_MANIFEST = re.compile(rf"(config|manifest|{_INNER}/manifest)\.json")
 
 
 class Pointer(msgspec.Struct, forbid_unknown_fields=True):
@@ -126,7 +126,7 @@ def begin_output(out: Any, url: str, *, depends: str, resumes: bool) -> Any:
     if record is not None and not _is_published(folder_at_url, record.folder):
         if resumes and record.depends == depends:
             files = folder_at_url / record.folder
-            files.delete_all(filter(_MANIFESTS.fullmatch, files.tree()))
+            files.delete_all(filter(_MANIFEST.fullmatch, files.sizes()))
             return files
         (folder_at_url / record.folder).remove()
     folder = secrets.token_hex(8)
@@ -158,7 +158,7 @@ def publish_output(out: Any, data_folder: Any, url: str) -> None:
     if out == data_folder:
         return
     manifests, name = _list_manifests(data_folder), _published_name(data_folder, url)
-    record = Output(data_folder.folder_name, data_folder.tree())
+    record = Output(data_folder.folder_name, data_folder.sizes())
     folder_at_url, file = _folder_at_url(url, name), f"{Path(name).name}.json"
     while not folder_at_url.create(file, json_bytes(msgspec.to_builtins(record), source=name)):
         if (whole_output := _read_whole_output(url, name)) is not None:
@@ -251,7 +251,7 @@ def check_result_paths(names: Iterable[str]) -> None:
 def _read_whole_output(url: str, name: str) -> Output | None:
     """Return the output `name`, if it is at the URL with all its files and their sizes."""
     output = read_output(url, name)
-    sizes = files_folder(url, name, output).tree() if output is not None else {}
+    sizes = files_folder(url, name, output).sizes() if output is not None else {}
     is_whole = output is not None and output.sizes.items() <= sizes.items()
     return output if is_whole else None
 
@@ -290,8 +290,8 @@ def _published_name(location: Location, url: str) -> str:
 
 def _list_manifests(location: Location) -> list[str]:
     """Return the manifests of an output, or all its files if it has none."""
-    paths = list(location.tree())
-    return [path for path in paths if _MANIFESTS.fullmatch(path)] or paths
+    paths = list(location.sizes())
+    return [path for path in paths if _MANIFEST.fullmatch(path)] or paths
 
 
 def _work_url(url: str) -> str:
@@ -305,9 +305,9 @@ def _work_url(url: str) -> str:
 
 def project_id() -> str:
     """Return the project's id; the first call makes it, in the work folder of this folder."""
-    work = Location(_WORK)
+    work = Location(_WORK_FOLDER)
     if not work.exists(PROJECT_ID):
-        _WORK.mkdir(exist_ok=True)
+        _WORK_FOLDER.mkdir(exist_ok=True)
         work.create(PROJECT_ID, secrets.token_hex(8).encode())
     return work.read(PROJECT_ID).decode()
 
@@ -332,4 +332,4 @@ def _replaceable_files(local: Path) -> dict[str, Any]:
     if not (local / POINTER_FILE).is_file():
         return {"required": (), "pattern": ""}
     pattern = "|".join(map(re.escape, read_pointer(local).files))
-    return {"required": (POINTER_FILE,), "pattern": pattern or _MANIFESTS.pattern}
+    return {"required": (POINTER_FILE,), "pattern": pattern or _MANIFEST.pattern}

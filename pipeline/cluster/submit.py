@@ -33,7 +33,7 @@ from ..tracking.origin import COMMIT_ENV, commit_tags
 from . import job as on_cluster
 from . import results, storage
 
-ALLOWED = (
+TO_SEND = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -144,7 +144,7 @@ def choose_variables(entries: Iterable[str]) -> dict[str, str]:
     variables = {
         name: value
         for name, value in os.environ.items()
-        if name not in NOT_SENT and any(fnmatch.fnmatchcase(name, pattern) for pattern in ALLOWED)
+        if name not in NOT_SENT and any(fnmatch.fnmatchcase(name, pattern) for pattern in TO_SEND)
     }
     for entry in entries:
         name, separator, value = entry.partition("=")

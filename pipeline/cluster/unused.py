@@ -37,18 +37,18 @@ def find_unused(url: str) -> UnusedFiles:
     repository and in DVC's experiments, by each `dvc.lock` among git's objects, by the jobs at the
     URL, and by work in progress. Raises `ElmoError` where one of these can't be read.
     """
-    tree = Location(url).tree()
-    outputs = dict(_list_outputs(url, tree))
+    sizes = Location(url).sizes()
+    outputs = dict(_list_outputs(url, sizes))
     locks, names = _read_git_locks(), set()
     projects = list(_list_projects())
     for project in projects:
         names |= {pointer.folder for pointer in storage.find_pointers(project).values()}
         if (project / LOCK).exists():
             locks.add((project / LOCK).read_bytes())
-    marks = [
-        name for name in tree if name.startswith(f"{JOBS}/") and name.endswith(f"/{POINTER_FILE}")
+    pointers = [
+        name for name in sizes if name.startswith(f"{JOBS}/") and name.endswith(f"/{POINTER_FILE}")
     ]
-    for name, data in zip(marks, in_parallel(Location(url).read, marks), strict=True):
+    for name, data in zip(pointers, in_parallel(Location(url).read, pointers), strict=True):
         names.add(parse_record(data, storage.Pointer, source=f"{url}/{name}").folder)
     entries = [entry for lock in locks for entry in results.parse_lock(lock).values()]
     outs = {str(out.get("md5", "")) for entry in entries for out in results.list_outs(entry)}
@@ -56,17 +56,17 @@ def find_unused(url: str) -> UnusedFiles:
     pointer_names = [_read_pointer(digest, projects) for digest in digests]
     names |= {name for name in pointer_names if name}
     record_file = re.compile(rf"{storage.UNFINISHED}/[^/]+/{storage.UNFINISHED_RECORDS}/(.+)\.json")
-    in_progress = {
+    unfinished = {
         (match[1], Location(url).read_record(name, storage.UnfinishedOutput).folder)
-        for name in tree
+        for name in sizes
         if (match := record_file.fullmatch(name))
     }
     unused = {}
     for name, output in outputs.items():
-        place = name.rpartition("/")[0]
-        if name not in names and (place, output.folder) not in in_progress:
-            files = [f"{place}/{output.folder}/{file}" for file in output.sizes]
-            unused[name] = [f"{name}.json", *(file for file in files if file in tree)]
+        folder = name.rpartition("/")[0]
+        if name not in names and (folder, output.folder) not in unfinished:
+            files = [f"{folder}/{output.folder}/{file}" for file in output.sizes]
+            unused[name] = [f"{name}.json", *(file for file in files if file in sizes)]
     return UnusedFiles(unused, pointer_names.count(None))
 
 
@@ -90,18 +90,18 @@ def remove(url: str, unused: UnusedFiles) -> None:
     location.delete_all(file for files in unused.outputs.values() for file in files[1:])
 
 
-def _list_outputs(url: str, tree: dict[str, int]) -> Iterator[tuple[str, storage.Output]]:
+def _list_outputs(url: str, sizes: dict[str, int]) -> Iterator[tuple[str, storage.Output]]:
     """Yield the outputs at the URL: those whose record has the mark of one."""
     prefixes = (f"{JOBS}/", f"{storage.UNFINISHED}/")
-    names = [m[1] for n in tree if (m := _OUTPUT.fullmatch(n)) and not n.startswith(prefixes)]
+    names = [m[1] for n in sizes if (m := _OUTPUT.fullmatch(n)) and not n.startswith(prefixes)]
 
-    def read(name: str) -> storage.Output | None:
+    def read_output(name: str) -> storage.Output | None:
         try:
             return storage.read_output(url, name)
         except ElmoError:  # another's file
             return None
 
-    for name, output in zip(names, in_parallel(read, names), strict=True):
+    for name, output in zip(names, in_parallel(read_output, names), strict=True):
         if output is not None:
             yield name, output
 
@@ -126,11 +126,11 @@ def _read_git_locks() -> set[bytes]:
     contents = _run_git("cat-file", "--batch", data="\n".join(blobs).encode())
     locks, start = set(), 0
     for _ in blobs:
-        end = contents.index(b"\n", start)
-        stop = end + 1 + int(contents[start:end].split()[2])
-        if re.match(rb"schema:|stages:", data := contents[end + 1 : stop]):
+        line_end = contents.index(b"\n", start)
+        data_end = line_end + 1 + int(contents[start:line_end].split()[2])
+        if re.match(rb"schema:|stages:", data := contents[line_end + 1 : data_end]):
             locks.add(data)
-        start = stop + 1
+        start = data_end + 1
     return locks
 
 

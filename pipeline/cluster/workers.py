@@ -89,33 +89,33 @@ def map_tasks(
     *,
     cluster: Cluster,
     label: str,
-    name: Callable[[Item], str] = repr,
+    name_of: Callable[[Item], str] = repr,
 ) -> Iterator[Result]:
     """Run `function` on each item as a Ray task; yield the results in the items' order.
 
     On one machine the first items run in this process, and the others too unless they would take
     longer than starting Ray. An exception of `function` is raised as it is. Messages call the work
-    `label`, and an item `name(item)`.
+    `label`, and an item `name_of(item)`.
     """
 
     def make_actor() -> Callable[[tuple[int, Item]], tuple[int, Result]]:
         return lambda numbered_item: (numbered_item[0], function(numbered_item[1]))
 
     results: dict[int, Result] = {}
-    next_number = 0
-    for number, result in map_actors(
+    next_index = 0
+    for index, result in map_actors(
         make_actor,
         [],
         enumerate(items),
         cluster=replace(cluster, gpu=False),
         label=label,
-        name=lambda numbered_item: name(numbered_item[1]),
+        name_of=lambda numbered_item: name_of(numbered_item[1]),
         unit="shards",
     ):
-        results[number] = result
-        while next_number in results:
-            yield results.pop(next_number)
-            next_number += 1
+        results[index] = result
+        while next_index in results:
+            yield results.pop(next_index)
+            next_index += 1
 
 
 def call_on_gpu(
@@ -136,14 +136,14 @@ def call_on_gpu(
         ) as group:
             strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
             options = {"num_cpus": cluster.cpus, "num_gpus": 1, "scheduling_strategy": strategy}
-            reference = ray.remote(**options)(_call_in).remote(
+            reference = ray.remote(**options)(_call_in_folder).remote(
                 os.getcwd(), variables, function, *arguments
             )
             result: Result = pool.get_result(ray, reference)
             return result
 
 
-def _call_in(
+def _call_in_folder(
     folder: str, variables: dict[str, str], function: Callable[..., Result], *arguments: Any
 ) -> Result:
     os.environ.update(variables)
@@ -158,7 +158,7 @@ def map_actors(
     *,
     cluster: Cluster,
     label: str,
-    name: Callable[[Item], str] = repr,
+    name_of: Callable[[Item], str] = repr,
     unit: str = "parts",
     threads: int = 1,
 ) -> Iterator[Any]:
@@ -167,7 +167,7 @@ def map_actors(
     They come in order of completion. An actor that dies is replaced and its item retried. On one
     machine an actor in this process starts, and does all that would not take longer than starting
     Ray. With `threads` above 1, that many threads call it there, and it has a method `stop`, after
-    which its calls end early. Messages call the work `label`, an item `name(item)`, and several
+    which its calls end early. Messages call the work `label`, an item `name_of(item)`, and several
     `unit`.
     """
     work = list(items)
@@ -180,12 +180,12 @@ def map_actors(
                 work,
                 progress,
                 threads=1 if cluster.actors == 1 else min(threads, len(work)),
-                may_end=cluster.actors == 0,
+                may_stop=cluster.actors == 0,
             )
         if not work:
             return
         with session() as ray:
-            yield from pool.run_actors(ray, make_actor, arguments, work, cluster, progress, name)
+            yield from pool.run_actors(ray, make_actor, arguments, work, cluster, progress, name_of)
 
 
 def fit(
@@ -310,16 +310,16 @@ def _call_stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result
     """Call `function` in a thread of its own; a first signal sets the flag `stop`, a SIGINT more
     than `SAME_STOP_SECONDS` later interrupts."""
     stop.unlink(missing_ok=True)
-    stopped_at = -SAME_STOP_SECONDS
+    stop_time = -SAME_STOP_SECONDS
 
-    def handle_signal(number: int, _: object) -> None:
-        nonlocal stopped_at
-        received_at = time.monotonic()
+    def handle_signal(sig: int, _: object) -> None:
+        nonlocal stop_time
+        signal_time = time.monotonic()
         if stop.exists():
-            if number == signal.SIGINT and received_at > stopped_at + SAME_STOP_SECONDS:
+            if sig == signal.SIGINT and signal_time > stop_time + SAME_STOP_SECONDS:
                 raise KeyboardInterrupt
             return
-        stopped_at = received_at
+        stop_time = signal_time
         stop.touch()
         say("stopping: saving a checkpoint")
 
@@ -332,13 +332,13 @@ def _call_stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result
             future.set_exception(error)
 
     signals = (signal.SIGINT, signal.SIGTERM)
-    handlers = {number: signal.signal(number, handle_signal) for number in signals}
+    handlers = {sig: signal.signal(sig, handle_signal) for sig in signals}
     try:
         threading.Thread(target=call, daemon=True).start()
         return future.result()
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        for sig, handler in handlers.items():
+            signal.signal(sig, handler)
         stop.unlink(missing_ok=True)
 
 
@@ -381,7 +381,7 @@ def _worker_loop(
     an address in the config may hold a login.
     """
 
-    def run() -> Any:
+    def run_worker() -> Any:
         from ray import train
         from ray.train.torch import get_device
 
@@ -390,7 +390,7 @@ def _worker_loop(
         device = str(get_device()) if gpu else "cpu"
         return loop(config, context.get_world_rank(), context.get_world_size(), device)
 
-    return run
+    return run_worker
 
 
 def _should_begin_here(work: Sequence[Any], cluster: Cluster) -> bool:

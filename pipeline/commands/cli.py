@@ -119,9 +119,9 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     """
     try:
         keep_freed_memory()
-        for number in STOP_SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, _interrupt)
+        for signal_number in STOP_SIGNALS:
+            if signal.getsignal(signal_number) != signal.SIG_IGN:
+                signal.signal(signal_number, _interrupt)
         _set_home()
         with commands.make_context(name, sys.argv[1:]) as context:
             commands.invoke(context)
@@ -129,8 +129,8 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         if signal.getsignal(signal.SIGALRM) == _interrupt:  # it is about to
             signal.setitimer(signal.ITIMER_REAL, 0)
             raise KeyboardInterrupt
-    except click.exceptions.Exit as exit_:
-        sys.exit(exit_.exit_code)
+    except click.exceptions.Exit as exit_request:
+        sys.exit(exit_request.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         sys.exit(error.format_message())
     except click.ClickException as error:
@@ -143,9 +143,9 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     except Exception as error:
         _exit_with_message(error)
     finally:  # no handler of ours while Python ends
-        for number in STOP_SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL)
+        for signal_number in STOP_SIGNALS:
+            if signal.getsignal(signal_number) != signal.SIG_IGN:
+                signal.signal(signal_number, signal.SIG_DFL)
 
 
 def _set_home() -> None:

@@ -58,10 +58,10 @@ def import_(
     """
     from elmo.interop.files_of_2018 import import_2018
     from elmo.io.atomic import check_folder_absent
-    from elmo.model.config import CONFIG
+    from elmo.model.config import CONFIG_FILE
 
     if not overwrite:
-        check_folder_absent(model, marker=CONFIG)
+        check_folder_absent(model, marker=CONFIG_FILE)
     digest = import_2018(
         options,
         weights,
@@ -88,8 +88,8 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
     from elmo.interop.files_of_2018 import export_2018
 
     with (
-        output_file(options, overwrite, kind=OPTIONS_JSON_START, inputs=[model]) as new_options,
-        output_file(weights, overwrite, kind=HDF5_START, inputs=[model]) as new_weights,
+        output_file(options, overwrite, start=OPTIONS_JSON_START, inputs=[model]) as new_options,
+        output_file(weights, overwrite, start=HDF5_START, inputs=[model]) as new_weights,
     ):
         export_2018(model, new_options, new_weights)
     print_done(f"export: {options} and {weights}, without the softmax and the optimizer's state")
@@ -164,6 +164,6 @@ def dump(store: "Location", out: Path, dtype: Any, overwrite: bool) -> None:
     if out.suffix != ".parquet":
         raise ElmoError(f"{out}: dump writes .parquet; use {out.stem}.parquet")
     features = FeatureStore(store, checked=True)
-    with output_file(out, overwrite, kind=PARQUET_START, inputs=[store]) as file:
+    with output_file(out, overwrite, start=PARQUET_START, inputs=[store]) as file:
         count = export_token_table(features, file, dtype=dtype)
     print_done(f"dump: {out} has {count:,} rows, one per token")

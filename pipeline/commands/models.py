@@ -119,7 +119,7 @@ def embed(
     if output.suffix != ".npz":
         raise ElmoError(f"{output}: embed writes .npz; use {output.stem}.npz")
     with output_file(
-        output, overwrite, kind=NPZ_START, inputs=[model, getattr(source, "name", "-")]
+        output, overwrite, start=NPZ_START, inputs=[model, getattr(source, "name", "-")]
     ) as out:
         check_absent(out)
         compute_precision = choose_precision(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from elmo.io.location import Location
 
 
-def _check_name(value: str, *, urls: bool) -> None:
+def _check_name(value: str, *, allows_urls: bool) -> None:
     """Refuse a name that stands for no file: an empty one, one that is not UTF-8, which no manifest
     could hold, and what was to be a URL but is none, or is none that a path can be."""
     from ..terminal.urls import hide_credentials
@@ -28,7 +28,7 @@ def _check_name(value: str, *, urls: bool) -> None:
     if not value.isascii() and value != value.encode("utf-8", "ignore").decode("utf-8"):
         raise ElmoError(f"{os.fsencode(value)!r}: the name is not UTF-8; rename it")
     if "://" in value:
-        if not urls:
+        if not allows_urls:
             raise ElmoError(f"{name}: is a URL; pass a local file or folder")
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", value):
         raise ElmoError(f"{name}: looks like a URL with one slash; write s3://… or ./… (a folder)")
@@ -39,7 +39,7 @@ class _Path(click.Path):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Make it a `Path`."""
-        _check_name(os.fspath(value), urls=False)
+        _check_name(os.fspath(value), allows_urls=False)
         return super().convert(value, param, ctx)
 
 
@@ -76,7 +76,7 @@ class _Folder(click.ParamType):  # type: ignore[type-arg]
 
         if isinstance(value, Location):
             return value
-        _check_name(value, urls=True)
+        _check_name(value, allows_urls=True)
         return Location(value if "://" in value else Path(value))
 
 
@@ -99,7 +99,7 @@ class _Text(click.File):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Open the file."""
         if isinstance(value, str):
-            _check_name(value, urls=False)
+            _check_name(value, allows_urls=False)
         return super().convert(value, param, ctx)
 
 
@@ -169,18 +169,18 @@ OVERWRITE = click.option(
 
 
 def output_file(
-    out: Path, overwrite: bool, *, kind: bytes, inputs: Sequence["Path | Location | str"]
+    out: Path, overwrite: bool, *, start: bytes, inputs: Sequence["Path | Location | str"]
 ) -> AbstractContextManager[Path]:
     """Return a context manager that yields the path to write an output to.
 
     It is `out`, or with `overwrite` a temporary file that replaces `out` when the block ends
     without an error. `ElmoError` is raised if `out` is one of `inputs` or lies in one, or
-    would replace a file that does not begin as the regular expression `kind` does.
+    would replace a file that does not begin as the regular expression `start` does.
     """
     from elmo.io.atomic import check_file, new_file
 
     if overwrite:
-        check_file(out, pattern=kind)
+        check_file(out, pattern=start)
     for source in inputs:
         path = Path(os.path.realpath(str(source)))
         if path.exists() and Path(os.path.realpath(out)).is_relative_to(path):
@@ -198,7 +198,7 @@ def add_cluster_settings(command: Callable[..., None]) -> Callable[..., None]:
     first."""
 
     @wraps(command)
-    def with_settings(**values: Any) -> None:
+    def run_with_settings(**values: Any) -> None:
         from ..settings import cluster as cluster_settings
         from ..terminal.progress import say
 
@@ -219,4 +219,4 @@ def add_cluster_settings(command: Callable[..., None]) -> Callable[..., None]:
             preflight.check_nodes(ray, [Location(cluster.storage)] if cluster.storage else folders)
             command(cluster=cluster, **values)
 
-    return with_settings
+    return run_with_settings

@@ -125,8 +125,8 @@ def inspect(
         from ..report.text_page import check_page, write_page
 
         check_page(out)
-    in_project = params_file.exists() or params_file != Path("params.yaml")
-    params = load(params_file if in_project else TEMPLATE / "params.yaml")
+    is_in_project = params_file.exists() or params_file != Path("params.yaml")
+    params = load(params_file if is_in_project else TEMPLATE / "params.yaml")
     column = column or params.corpus.column
     inputs = find_inputs(files, "as FILES")
     try:
@@ -150,19 +150,19 @@ def _describe_text(report: dict[str, Any]) -> Iterator[str]:
     from ..report.phrases import describe_rule
     from ..terminal.progress import human_size
 
-    def listing(counts: dict[str, int]) -> str:
+    def join_counts(counts: dict[str, int]) -> str:
         return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
     size_by_share, words = report["document_bytes"], report["words"]
     sizes = [f"{s} up to {human_size(size_by_share[s])}" for s in ("10%", "50%", "90%", "100%")]
-    word_count, distinct = words["100%"]
+    word_count, distinct_count = words["100%"]
     growth = ", ".join("{1:,} in the first {0:,}".format(*words[s]) for s in ("1%", "10%", "50%"))
     heldout, quality = report["heldout"], report["quality"]
-    yield f"inspect: {human_size(report['bytes'])}; files: {listing(report['formats'])}"
+    yield f"inspect: {human_size(report['bytes'])}; files: {join_counts(report['formats'])}"
     for name, description in {
         "documents": f"{report['documents']:,}; sizes: {', '.join(sizes)}",
-        "by script": listing(report["scripts"]) or "no letters",
-        "words": f"{distinct:,} distinct in {word_count:,} ({growth})",
+        "by script": join_counts(report["scripts"]) or "no letters",
+        "words": f"{distinct_count:,} distinct in {word_count:,} ({growth})",
         "held out": f"{heldout['documents']:,} documents of 256 bytes or more; the training text "
         f"has near copies of {heldout['in_training']:,}",
         "repeated": f"{quality['duplicate_share']:.1%} of the lines",

@@ -28,10 +28,10 @@ def run_stage(stage: "Stage", **values: Any) -> None:
 
     words = (values[item.name] for item in stage.inputs if item.kind == "word")
     label = " ".join([stage.name, *words])
-    start = time.monotonic()
+    start_time = time.monotonic()
     with Progress(label, None, unit=""):
         summary = _run_and_record(stage, **values)
-    print_done(f"{label}: {summary} ({_format_duration(time.monotonic() - start)})")
+    print_done(f"{label}: {summary} ({_format_duration(time.monotonic() - start_time)})")
 
 
 def _run_and_record(
@@ -127,8 +127,8 @@ def _check_overlap(stage: "Stage", values: dict[str, Any], files: Iterable[Path 
         for other_output, output in combinations([*outputs, *filter(None, files)], 2)
     ]
     for output, path, role in pairs:
-        a, b = _real_path(output), _real_path(path)
-        if a.startswith(b) or b.startswith(a):
+        output_path, other_path = _real_path(output), _real_path(path)
+        if output_path.startswith(other_path) or other_path.startswith(output_path):
             raise ElmoError(f"{output}: overlaps {path}, {role}; choose another")
     for work in _list_paths(filter(None, [stage.work]), values):
         check_outside(work, [*inputs, *outputs])

@@ -57,21 +57,21 @@ def neighbors(
     )
     from elmo.store.neighbors import neighbors as nearest
 
-    features = FeatureStore(store, checked=True)
-    embedder = Embedder.load(model or _model_of(store, features.model), device=device)
+    store_ = FeatureStore(store, checked=True)
+    embedder = Embedder.load(model or _find_model(store, store_.model), device=device)
     tokens, index = (
         parse_query(text) if pretokenized else parse_query(text, tokenize=embedder.tokenize)
     )
-    layer_id = clearest_layer(features) if layer is None else layer
+    layer_id = clearest_layer(store_) if layer is None else layer
     if isinstance(layer_id, str) and layer_id.isdecimal():
         layer_id = int(layer_id)
-    hits = nearest(features, embedder, tokens, index, k=count, layer=layer_id, same_word=same_word)
+    hits = nearest(store_, embedder, tokens, index, k=count, layer=layer_id, same_word=same_word)
     if same_word and not hits:
         raise ElmoError(f"{store}: has no other token {tokens[index]!r}; leave out --same-word")
-    names = select_compared_layers(features, layer_id)
-    random = random_cosine(features, layer_id)
+    names = select_compared_layers(store_, layer_id)
+    chance = random_cosine(store_, layer_id)
     if as_json:
-        shared_fields = {"layers": names, "random_cosine": random if random == random else None}
+        shared_fields = {"layers": names, "random_cosine": chance if chance == chance else None}
         for hit in hits:
             click.echo(json.dumps(asdict(hit) | shared_fields, ensure_ascii=False))
         return
@@ -82,9 +82,9 @@ def neighbors(
             click.echo(" " * 28 + json.dumps(hit.record, ensure_ascii=False))
     # At the end: where standard output can't be written, its error is the only message.
     subject = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
-    advice = "; to choose another layer, pass --layer" if len(features.layers) > 1 else ""
-    say(f"{subject}: two random tokens have a cosine of {random:.3f}{advice}")
-    if hits and hits[0].cosine < random:
+    advice = "; to choose another layer, pass --layer" if len(store_.layers) > 1 else ""
+    say(f"{subject}: two random tokens have a cosine of {chance:.3f}{advice}")
+    if hits and hits[0].cosine < chance:
         say("no close neighbours: the best one is less similar than two random tokens")
 
 
@@ -111,7 +111,7 @@ def verify(store: "Location", as_json: bool) -> None:
     )
 
 
-def _model_of(store: "Location", digest: str) -> "Location":
+def _find_model(store: "Location", digest: str) -> "Location":
     """Find the model folder with this digest: in models/ here or near the store."""
     from elmo.io.location import Location
     from elmo.store import model_digest
@@ -119,8 +119,8 @@ def _model_of(store: "Location", digest: str) -> "Location":
     from ..cluster.storage import resolve_input
 
     parents = Path(os.path.abspath(store.local)).parents[:2] if store.local else ()
-    for home in (Path(), *parents):
-        for config in sorted(home.glob("models/*/config.json")):
+    for folder in (Path(), *parents):
+        for config in sorted(folder.glob("models/*/config.json")):
             if model_digest(config.parent) == digest:
                 return resolve_input(Location(config.parent))
     raise ElmoError(

@@ -252,7 +252,7 @@ def evaluate(
     scores = [tally.scores() for tally in tallies]
     figures = mean_over_seeds(scores)
     if as_json:
-        scores_by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}
+        scores_by_seed = {str(seed): row for seed, row in zip(record.seeds, scores, strict=True)}
         figures_by_name: dict[str, Any] = {
             **figures,
             "examples": len(example_set.examples),
@@ -260,7 +260,7 @@ def evaluate(
         }
         click.echo(json.dumps(figures_by_name | {"counts": example_set.counts, **scores_by_label}))
     else:
-        for line in _label_table(scores_by_label):
+        for line in _format_labels(scores_by_label):
             click.echo(line)
         print_done(f"{data}: {_format_counts(example_set.counts)}")
         print_done(f"task evaluate: {task_training.format_scores(figures)}")
@@ -339,7 +339,7 @@ def predict(
         click.echo(json.dumps({"source": example.source, **answer}, ensure_ascii=False))
 
 
-def _label_table(report: dict[str, Any]) -> Iterator[str]:
+def _format_labels(report: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a table of scores by label, of confusions and of calibration."""
     if not report:
         return

@@ -61,29 +61,29 @@ def create_project(
     domain_inputs = _find_texts("--domain", domain, column) or general_inputs
     if model is not None and not domain:
         raise ElmoError("--from needs a text to fine-tune on; pass it with --domain")
-    own_model = None if model is None else _named_model(folder, model)
+    named_model = None if model is None else _resolve_model(folder, model)
     settings = _make_params(
         [_path_in_project(folder, name) for name in text],
         [_path_in_project(folder, name) for name in domain or text],
         column=column,
         preset_name=preset_name,
-        model=own_model,
+        model=named_model,
     )
     files = {"params.yaml": settings}
     for name in ("dvc.yaml", "cluster.example.yaml", "README.md"):
         if not os.path.lexists(folder / name):
             files[name] = (TEMPLATE / name).read_text(encoding="utf-8")
-    files[".gitignore"] = _ignore_lines(folder / ".gitignore")
-    setup_text = _write(folder, files)
+    files[".gitignore"] = _extend_gitignore(folder / ".gitignore")
+    setup_text = _write_project(folder, files)
     return [
         f"{', '.join(sorted(files))}; {setup_text}",
         f"general text: {_describe_files(general_inputs) or _PROSE_REMARK}",
-        *([f"model: {own_model[0]}, {_FINE_TUNED_REMARK}"] if own_model is not None else []),
+        *([f"model: {named_model[0]}, {_FINE_TUNED_REMARK}"] if named_model is not None else []),
         f"domain text: {_describe_files(domain_inputs) or _DOCSTRINGS_REMARK}",
     ]
 
 
-def _write(folder: Path, files: Mapping[str, str]) -> str:
+def _write_project(folder: Path, files: Mapping[str, str]) -> str:
     """Write the files of a project and set up git and DVC; return what was started, in words."""
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> str:
             raise ElmoError(f"{folder}: cannot be written ({reason_of(error)})") from None
         raise
     if status.startswith("git and DVC started"):
-        status += _commit(folder, files)
+        status += _commit_files(folder, files)
     return status
 
 
@@ -118,7 +118,7 @@ def _find_texts(option: str, patterns: Sequence[str], column: str | None) -> lis
     return inputs
 
 
-def _named_model(folder: Path, name: str) -> tuple[str, Tokenization]:
+def _resolve_model(folder: Path, name: str) -> tuple[str, Tokenization]:
     """Return the model's name as seen from `folder`, and its tokenization."""
     config = read_config(name)
     if config.tokenizer.name not in TOKENIZERS:
@@ -133,7 +133,7 @@ def _describe_files(inputs: Sequence[InputFile]) -> str:
     if not inputs:
         return ""
     files = f"{len(inputs)} files" if len(inputs) > 1 else inputs[0].name
-    return f"{files}, {sum(i.bytes for i in inputs):,} bytes"
+    return f"{files}, {sum(input_.bytes for input_ in inputs):,} bytes"
 
 
 def _path_in_project(folder: Path, name: str) -> str:
@@ -145,8 +145,8 @@ def _path_in_project(folder: Path, name: str) -> str:
         return name
     if not os.path.exists(name) and not glob.has_magic(name):
         return name
-    absolute, home = Path(os.path.abspath(name)), Path(os.path.abspath(folder))
-    return str(absolute.relative_to(home) if absolute.is_relative_to(home) else absolute)
+    path, project = Path(os.path.abspath(name)), Path(os.path.abspath(folder))
+    return str(path.relative_to(project) if path.is_relative_to(project) else path)
 
 
 def _make_params(
@@ -183,7 +183,7 @@ def _make_params(
         return file.read_text(encoding="utf-8")
 
 
-def _ignore_lines(path: Path) -> str:
+def _extend_gitignore(path: Path) -> str:
     """Return the folder's .gitignore, with the outputs of the stages added."""
     if path.is_symlink():
         raise ElmoError(
@@ -207,25 +207,25 @@ def _start_git_and_dvc(folder: Path) -> str:
         raise ElmoError(f"{folder / '.dvc'}: not a DVC folder (config is missing); delete it")
     has_git = shutil.which("git") is not None
     if has_git:
-        git = _run_command(folder, "git", "rev-parse", "--is-inside-work-tree")
-        if git.stdout.strip() == "false":
+        git_process = _run_command(folder, "git", "rev-parse", "--is-inside-work-tree")
+        if git_process.stdout.strip() == "false":
             raise ElmoError(f"{folder}: is inside git's own files; choose a folder outside them")
-        if git.returncode:
-            _run(folder, "git", "init", "-q")
+        if git_process.returncode:
+            _run_checked(folder, "git", "init", "-q")
             new_tools.append("git")
     if not has_dvc:
         options = ["--no-scm"] if not has_git else []
         if has_git and not (folder / ".git").exists():
             options = ["--subdir"]
-        _run(folder, sys.executable, "-m", "dvc", "init", "-q", *options)
+        _run_checked(folder, sys.executable, "-m", "dvc", "init", "-q", *options)
         # Nothing leaves this machine, whoever calls DVC here, and however.
-        _run(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
-        _run(folder, sys.executable, "-m", "dvc", "config", "-q", *CACHE_LINK_TYPES)
+        _run_checked(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
+        _run_checked(folder, sys.executable, "-m", "dvc", "config", "-q", *CACHE_LINK_TYPES)
         new_tools.append("DVC")
     return f"{' and '.join(new_tools)} started" if new_tools else "git and DVC were there already"
 
 
-def _commit(folder: Path, files: Iterable[str]) -> str:
+def _commit_files(folder: Path, files: Iterable[str]) -> str:
     """Commit the project's files, from which DVC's experiments start; return git's error, if
     any."""
     new_files = [*files, ".dvc/config", ".dvc/.gitignore", ".dvcignore"]
@@ -243,7 +243,7 @@ def _commit(folder: Path, files: Iterable[str]) -> str:
     return ""
 
 
-def _run(folder: Path, *command: str) -> None:
+def _run_checked(folder: Path, *command: str) -> None:
     process = _run_command(folder, *command)
     if process.returncode:
         reason = " ".join(process.stderr.split())[:300] or f"exit code {process.returncode}"

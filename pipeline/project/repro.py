@@ -89,11 +89,11 @@ def _run(command: Sequence[str]) -> int:
     return code
 
 
-def _is_alive(group: int) -> bool:
+def _is_alive(group_id: int) -> bool:
     """Tell whether a process group has a process that runs."""
     for process in psutil.process_iter(["status"]):
         with suppress(OSError):
-            if os.getpgid(process.pid) == group:
+            if os.getpgid(process.pid) == group_id:
                 if process.info["status"] != psutil.STATUS_ZOMBIE:
                     return True
     return False

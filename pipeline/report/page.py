@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from elmo.tasks.metrics import score_order
 
 from ..settings.params import ReportSettings
-from .phrases import ARMS, SIMPLE_BASELINES, interval_text, unknown_words_remark, versus_unigram
+from .phrases import ARMS, SIMPLE_BASELINES, interval_text, unigram_phrase, unknown_words_remark
 from .results import Results
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def render(
     `embedder` is the store's model, `curves_file` the picture of training, and the folder
     `pictures` has a file NAME.png for each task.
     """
-    environment = load_templates(data_url, score_names, unknown_words_remark, versus_unigram)
+    environment = load_templates(data_url, score_names, unknown_words_remark, unigram_phrase)
     environment.globals |= {"arms": ARMS | SIMPLE_BASELINES, "interval_text": interval_text}
     page = environment.get_template("page.html").render(
         title=params.title,

@@ -13,7 +13,7 @@ SIMPLE_BASELINES = {
 }
 
 
-def versus_unigram(times_below: float) -> str:
+def unigram_phrase(times_below: float) -> str:
     """Compare a perplexity with the unigram model's, as text such as `2.5× lower than`.
 
     `times_below` is the unigram model's perplexity divided by the model's.

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from .plots import BLUE, GREY, PALE, Curve, save_figure
+from .plots import BLUE, GREY, PALE_BLUE, Curve, save_figure
 from .results import Results
 
 
@@ -21,11 +21,11 @@ def draw_curves(results: Results, path: Path) -> None:
     axes = list(panels.flat)
     for axis, (stage, curves) in zip(axes, curves_by_stage.items(), strict=True):
         train, heldout = curves["train"], curves["heldout"]
-        axis.plot(_in_thousands(train), train["perplexity"], color=PALE, label="training")
+        axis.plot(_in_thousands(train), train["perplexity"], color=PALE_BLUE, label="training")
         heldout_tokens = _in_thousands(heldout)
         axis.plot(heldout_tokens, heldout["average"], "o-", color=BLUE, ms=4, label="held-out")
-        if (level := unigram[stage]) is not None:
-            axis.axhline(level, color=GREY, ls="--", lw=1.2, label="unigram model, held-out")
+        if (perplexity := unigram[stage]) is not None:
+            axis.axhline(perplexity, color=GREY, ls="--", lw=1.2, label="unigram model, held-out")
         axis.set(title=stage, xlabel="thousand tokens read", yscale="log")
         _set_plain_ticks(axis)
         axis.legend(frameon=False)

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator  # noqa: E402
 
 from elmo.io.atomic import check_output  # noqa: E402
 
-BLUE, ORANGE, GREY, PALE = "#2b6cb0", "#dd6b20", "#a0aec0", "#90cdf4"
+BLUE, ORANGE, GREY, PALE_BLUE = "#2b6cb0", "#dd6b20", "#a0aec0", "#90cdf4"
 Curve = dict[str, list[float]]
 SOFTWARE = "elmo-pipeline"  # that our PNG files name as their software
 

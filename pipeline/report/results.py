@@ -111,7 +111,7 @@ def _choose_curves(
     """The curves of the stages that trained; the held-out one of fine-tuning begins before the
     first step."""
     pretrain, finetune = (
-        {name: _columns(folder / stage / f"{name}.tsv", COLUMNS[name]) for name in COLUMNS}
+        {name: _read_columns(folder / stage / f"{name}.tsv", COLUMNS[name]) for name in COLUMNS}
         for stage in ("pretrain", "finetune")
     )
     curves_by_label = {"pretraining on general text": pretrain} if is_trained else {}
@@ -123,7 +123,7 @@ def _choose_curves(
     return curves_by_label | {"fine-tuning on domain text": finetune}
 
 
-def _columns(path: Path, names: tuple[str, ...]) -> "Curve":
+def _read_columns(path: Path, names: tuple[str, ...]) -> "Curve":
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     return {name: [float(row[name]) for row in rows] for name in names}

@@ -68,7 +68,7 @@ def load(path: Path) -> tuple[Cluster, str]:
 
     Environment variables override the file at `path`, which may be missing.
     """
-    path = _in_project(path)
+    path = _find_in_project(path)
     settings = strict_yaml.read_settings(path, Cluster) if os.path.lexists(path) else Cluster()
     values: dict[str, Any] = {}
     changes = []
@@ -90,7 +90,7 @@ def load(path: Path) -> tuple[Cluster, str]:
     return cluster, f"cluster: {', '.join(changes)}; defaults otherwise"
 
 
-def _in_project(path: Path) -> Path:
+def _find_in_project(path: Path) -> Path:
     """Return the path in the user's project if DVC runs an experiment in a copy of the project,
     which lacks the files that git ignores."""
     if not os.path.lexists(path):

@@ -58,7 +58,7 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
         URL in `urls`, the URLs as the user wrote them.
         """
         if self.url is UNSET:
-            url = corpus.absolute().name(self.name)
+            url = corpus.absolute().path_of(self.name)
         else:
             url = with_login(Location(self.url).absolute().url, urls)
         return InputFile(self.name, url, self.bytes, self.sha256)
@@ -143,7 +143,7 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
         else:
             name = params.domain_package
             package = package_docstrings(name, setting="corpus.domain_package")
-            versions = _released_versions(name)
+            versions = _find_released_versions(name)
             documents = {f"{name}.txt": package}
             domain = _render_or_link(out.local, folder, "domain", versions, documents)
         if params.general:
@@ -171,7 +171,7 @@ def summary(figures: dict[str, float], out: Location) -> str:
 
 def read_corpus_manifest(folder: Location) -> CorpusManifest:
     """Read the manifest of a corpus folder; raise `ElmoError` if a name in it leaves the folder."""
-    path, header = folder.name("manifest.json"), folder.read_record("manifest.json", Header)
+    path, header = folder.path_of("manifest.json"), folder.read_record("manifest.json", Header)
     header.check_version(path, "schema", SCHEMA_VERSION, remedy="run the corpus stage")
     manifest = folder.read_record("manifest.json", CorpusManifest)
     for name, text in manifest.texts.items():
@@ -193,9 +193,7 @@ def _find_versions(package: str) -> list[str]:
     """Return the versions of the projects that installed a package; none if it is Python's."""
     try:
         return [metadata.version(package)]
-    except (
-        metadata.PackageNotFoundError
-    ):  # the project may have another name, which is slow to find
+    except metadata.PackageNotFoundError:  # the project may have another name, slow to find
         projects = metadata.packages_distributions().get(package.split(".")[0], ())
         return [metadata.version(project) for project in sorted(set(projects))]
 
@@ -210,7 +208,7 @@ def _list_python_documents() -> dict[str, Iterator[str]]:
     }
 
 
-def _released_versions(package: str) -> dict[str, str]:
+def _find_released_versions(package: str) -> dict[str, str]:
     """Return the version of an installed package; nothing for code under development."""
     spec = util.find_spec(package)
     site_folders = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
@@ -255,7 +253,7 @@ def _write_text(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -
                 documents += 1
                 words += sum(len(line.split()) for line in document)
         inputs.append(TextFile(f"{text}/{name}", path.stat().st_size, sha256(path)))
-    counts = {"documents": documents, "words": words, "bytes": sum(i.bytes for i in inputs)}
+    counts = {"documents": documents, "words": words, "bytes": sum(file_.bytes for file_ in inputs)}
     return CorpusText("text", tuple(inputs), counts)
 
 

@@ -72,40 +72,42 @@ def run(
     sources = {"model": model, "shards": shards}
     build_arguments: dict[str, Any] = {"shards": shards, "model": model, "settings": params}
     build_arguments["device"] = workers.choose_device(cluster)
-    reusable_bytes = sum(folder.tree().values())
+    reusable_bytes = sum(folder.sizes().values())
     reusable_bytes += store_build.reusable_bytes(out, **build_arguments)
     layout = store_build.make_layout(model, params)
     _check_room(out, layout, tokens=Shards(shards).tokens(), reusable_bytes=reusable_bytes)
 
-    def run_jobs(kind: Callable[..., Any], arguments: Sequence[Any], jobs: Any) -> Any:
+    def run_jobs(worker_type: Callable[..., Any], arguments: Sequence[Any], jobs: Any) -> Any:
         if reused_parts := sum(job.previous_part is not None for job in jobs):
             progress.say(
                 f"features: {reused_parts} of {len(jobs)} parts reused from the previous store"
             )
         return workers.map_actors(
-            kind,
+            worker_type,
             arguments,
             jobs,
             cluster=cluster,
             label="features",
-            name=lambda job: f"{job.shard.file}, rows {job.start:,} to {job.stop - 1:,}",
+            name_of=lambda job: f"{job.shard.file}, rows {job.start:,} to {job.stop - 1:,}",
             threads=1 if cluster.gpu else min(THREADS, torch.get_num_threads()),
         )
 
     try:
-        with start_run("features", params, inputs=inputs, sources=sources, folder=folder) as log:
+        with start_run(
+            "features", params, inputs=inputs, sources=sources, folder=folder
+        ) as mlflow_run:
             manifest = store_build.build(
                 out,
                 previous_store=previous_output,
                 replace=f"/{UNFINISHED}/" in out.url,
                 work=folder,
-                run=run_jobs,
+                run_jobs=run_jobs,
                 **build_arguments,
             )
-            log.log_metrics(count_store(manifest))
-            log.set_tag("model_digest", manifest.model.digest)
-            log.set_tag("store", manifest.digest)
-            log.set_tag("store_place", published_location(out).absolute().url)
+            mlflow_run.log_metrics(count_store(manifest))
+            mlflow_run.set_tag("model_digest", manifest.model.digest)
+            mlflow_run.set_tag("store", manifest.digest)
+            mlflow_run.set_tag("store_place", published_location(out).absolute().url)
     finally:
         if not folder.folders():  # else another run of the same inputs uses its parts
             folder.remove()
@@ -114,17 +116,17 @@ def run(
 
 def _check_room(out: Location, layout: "Layout", *, tokens: int, reusable_bytes: int) -> None:
     """Refuse a large store that can't fit on its disk, where `reusable_bytes` of it exist."""
-    home = out.absolute().local
+    local_out = out.absolute().local
     size = tokens * len(layout.contextual_layers) * layout.vector_bytes
-    if home is None or size < LARGE_STORE_BYTES:
+    if local_out is None or size < LARGE_STORE_BYTES:
         return
-    existing_folder = next(path for path in (home, *home.parents) if path.is_dir())
-    free_bytes, human = shutil.disk_usage(existing_folder).free, progress.human_size
+    existing_folder = next(path for path in (local_out, *local_out.parents) if path.is_dir())
+    free_bytes, as_text = shutil.disk_usage(existing_folder).free, progress.human_size
     if (size if layout.codec == "none" else size // 2) - reusable_bytes > free_bytes:
         raise ElmoError(
-            f"{out}: {tokens:,} tokens need {human(size)}, but {human(free_bytes)} is free; set "
-            f'features.layers to "top" ({human(tokens * layout.vector_bytes)}), name less text in '
-            "corpus.domain, or set storage in cluster.yaml to a URL"
+            f"{out}: {tokens:,} tokens need {as_text(size)}, but {as_text(free_bytes)} is free; "
+            f'set features.layers to "top" ({as_text(tokens * layout.vector_bytes)}), name less '
+            "text in corpus.domain, or set storage in cluster.yaml to a URL"
         )
 
 

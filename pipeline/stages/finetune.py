@@ -286,7 +286,7 @@ def init_new_words(
     new_counts = torch.tensor([float(counts[word]) for word in vocabulary.words[known_words:]])
     if not len(new_counts):
         return
-    unknown_count = sum(n for token, n in counts.items() if token not in vocabulary) + 1
+    unknown_count = sum(count for token, count in counts.items() if token not in vocabulary) + 1
     total = float(new_counts.sum()) + unknown_count
     with torch.no_grad():
         softmax.weight[known_words:] = softmax.weight[vocabulary.unk]

@@ -106,7 +106,7 @@ def inspect_text(
     contents = run_tasks(examine_piece, pieces, cluster, "inspect")
     documents = [content.documents for content in contents]
     whole_documents = _join_files(documents, pieces)
-    scripts = Counter(SCRIPTS[i] for i in whole_documents.scripts if i >= 0)
+    scripts = Counter(SCRIPTS[script] for script in whole_documents.scripts if script >= 0)
     if not new_params.scripts:
         new_params = replace(new_params, scripts=tuple(name for name, _ in scripts.most_common(1)))
 
@@ -119,12 +119,12 @@ def inspect_text(
     places = {place for _, samples in choices.values() for pair in samples for place in pair}
     jobs = [
         (
-            replace(piece, repeated_lines=repeated_lines[number]),
-            {reason: ranges[number] for reason, (ranges, _) in choices.items()},
-            [lines for index, lines in places if index == number],
+            replace(piece, repeated_lines=repeated_lines[piece_index]),
+            {reason: ranges[piece_index] for reason, (ranges, _) in choices.items()},
+            [lines for index, lines in places if index == piece_index],
             repeated_hashes,
         )
-        for number, piece in enumerate(pieces)
+        for piece_index, piece in enumerate(pieces)
     ]
     results = run_tasks(sample_piece, jobs, cluster, "samples")
     texts = [text_by_range for _, text_by_range, _ in results]
@@ -153,7 +153,7 @@ def inspect_text(
         "scripts": dict(scripts.most_common()),
         "quality": summarize([content.quality for content in contents]),
         "findings": [
-            _describe(reason, samples, drops.get(reason, DroppedText(0, 0)), new_params, is_on)
+            _finding(reason, samples, drops.get(reason, DroppedText(0, 0)), new_params, is_on)
             for reason, samples in samples_by_reason.items()
         ],
     }
@@ -170,7 +170,7 @@ def _choose_by_reason(
         find_filtered(content.documents, new_params, piece.divided_bytes)
         for content, piece in zip(contents, pieces, strict=True)
     ]
-    copies, copy_samples = _sample([part.lines for part in exact], find_originals(exact))
+    copies, copy_samples = _samples([part.lines for part in exact], find_originals(exact))
     is_copy = [
         are_in(part.lines[:, 0], ranges) & are_in(part.lines[:, 1] - 1, ranges)
         for part, ranges in zip(near_documents, copies, strict=True)
@@ -178,13 +178,13 @@ def _choose_by_reason(
     near_originals[np.concatenate(is_copy)] = -1
     return {
         "copy": (copies, copy_samples),
-        "near_copy": _sample([part.lines for part in near_documents], near_originals),
-        **{reason: _sample([part[reason] for part in filtered_lines]) for reason in FILTERS},
-        **{name: _sample([content.faults[name] for content in contents]) for name in _FAULTS},
+        "near_copy": _samples([part.lines for part in near_documents], near_originals),
+        **{reason: _samples([part[reason] for part in filtered_lines]) for reason in FILTERS},
+        **{name: _samples([content.faults[name] for content in contents]) for name in _FAULTS},
     }
 
 
-def _describe(
+def _finding(
     reason: str,
     samples: Sequence[Sequence[Sample]],
     count: DroppedText,
@@ -278,7 +278,7 @@ def _join_files(documents: Sequence[DocumentCounts], pieces: Sequence[Piece]) ->
     return join_counts(documents, ids)
 
 
-def _sample(
+def _samples(
     ranges: Sequence[Int64s], originals: Int64s | None = None
 ) -> tuple[list[Int64s], list[tuple[PassagePlace, ...]]]:
     """Return the merged ranges of each piece that are left out, and the places of samples.
@@ -289,11 +289,11 @@ def _sample(
     pieces = np.repeat(np.arange(len(ranges)), [len(piece_ranges) for piece_ranges in ranges])
     lines = np.concatenate(ranges)
     is_left_out = np.ones(len(lines), bool) if originals is None else originals >= 0
-    numbers = np.flatnonzero(is_left_out)
-    numbers = numbers[:: max(1, -(-len(numbers) // _MAX_SAMPLES))]  # spread over the text
-    pairs = np.stack([numbers] if originals is None else [numbers, originals[numbers]], 1)
+    indices = np.flatnonzero(is_left_out)
+    indices = indices[:: max(1, -(-len(indices) // _MAX_SAMPLES))]  # spread over the text
+    pairs = np.stack([indices] if originals is None else [indices, originals[indices]], 1)
     samples = [
-        tuple((int(pieces[n]), (int(lines[n, 0]), int(lines[n, 1]))) for n in pair)
+        tuple((int(pieces[index]), (int(lines[index, 0]), int(lines[index, 1]))) for index in pair)
         for pair in pairs.tolist()
     ]
     return split_ranges(is_left_out, ranges), samples
@@ -323,10 +323,10 @@ def sample_piece(
                 counts = after_copies if is_near else accounting
                 keep_lines(block, line_numbers, ranges_by_reason, repeated_lines[:0], counts)
             keep_lines(block, line_numbers, copies, repeated_lines, after_copies)
-            for begin, end in ranges:
-                if first_line <= begin < end_line:
-                    text_by_range[begin, end] = _read_sample(
-                        block, begin - first_line, min(end, end_line) - first_line
+            for start, stop in ranges:
+                if first_line <= start < end_line:
+                    text_by_range[start, stop] = _read_sample(
+                        block, start - first_line, min(stop, end_line) - first_line
                     )
             for line in np.flatnonzero(np.isin(block.rows.hashes, hashes)).tolist():
                 sample = _read_sample(block, line, line + 1)
@@ -338,9 +338,9 @@ def sample_piece(
     return accounting, text_by_range, text_by_hash
 
 
-def _read_sample(block: DocumentBlock, begin: int, end: int) -> Sample:
-    """Return the file of a block, and the beginning of its lines `begin` to `end` on one line."""
-    start = int(block.lines[0][begin])
-    stop = min(int(block.lines[1][end - 1]), start + 8 * _MAX_SAMPLE_CHARACTERS)
-    text = " ".join(block.text[start:stop].decode("utf-8", "ignore").split())
+def _read_sample(block: DocumentBlock, first_line: int, end_line: int) -> Sample:
+    """Return the file of a block, and the beginning of its lines `first_line` to `end_line`."""
+    byte_start = int(block.lines[0][first_line])
+    byte_stop = min(int(block.lines[1][end_line - 1]), byte_start + 8 * _MAX_SAMPLE_CHARACTERS)
+    text = " ".join(block.text[byte_start:byte_stop].decode("utf-8", "ignore").split())
     return {"file": block.file, "text": text[:_MAX_SAMPLE_CHARACTERS]}

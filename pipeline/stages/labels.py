@@ -25,7 +25,7 @@ from ..settings.params import LabelsSettings
 from ..text.docstrings import marked_up_paragraphs, package_docstrings
 from .stage import Argument, Stage
 
-MIN_TOKENS, MAX_SENTENCE_TOKENS = 5, 40  # tokens of a sentence
+MIN_SENTENCE_TOKENS, MAX_SENTENCE_TOKENS = 5, 40  # tokens of a sentence
 MAX_CODE_TOKENS = 6  # tokens of a marked stretch
 SHARE_BY_SPLIT = {"test": 0.25, "dev": 0.1}  # of the docstrings; the rest are for training
 _MARKUP = re.compile(
@@ -123,8 +123,8 @@ def label_sentences(
             if not code_ranges:
                 continue
             tokens, offsets = splitter.tokens_and_offsets(text)
-            tags = _tag_code(offsets, code_ranges)
-            if tags is not None and MIN_TOKENS <= len(tokens) <= MAX_SENTENCE_TOKENS:
+            tags = _make_tags(offsets, code_ranges)
+            if tags is not None and MIN_SENTENCE_TOKENS <= len(tokens) <= MAX_SENTENCE_TOKENS:
                 yield tokens, tags
 
 
@@ -145,7 +145,7 @@ def strip_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
     return "".join([*parts, text[end:]]), code_ranges
 
 
-def _tag_code(
+def _make_tags(
     offsets: tuple[tuple[int, int], ...], code: list[tuple[int, int]]
 ) -> tuple[str, ...] | None:
     """A BIO tag for each token; None where code is long, or begins or ends inside a token."""

@@ -21,13 +21,13 @@ class Reports:
     """Receives the training's reports; the first worker leaves the newest in the run's `folder`."""
 
     def __init__(self, folder: Location, *, is_first_worker: bool) -> None:
-        self.folder, self.is_first_worker, self.written_at = folder, is_first_worker, 0.0
-        self.began: dict[str, float] = {}
+        self.folder, self.is_first_worker, self.last_write_time = folder, is_first_worker, 0.0
+        self.start: dict[str, float] = {}
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
         """Take a report of the training: its kind and its figures."""
         if kind == "machine":
-            self.began = {**figures, "at": time.time()}
+            self.start = {**figures, "at": time.time()}
         self._write(kind, figures, is_throttled=kind == "train" and self.folder.local is None)
 
     def show_measuring(self, text: str) -> OnWindow:
@@ -38,10 +38,10 @@ class Reports:
 
     def _write(self, kind: str, figures: Mapping[str, Any], *, is_throttled: bool) -> None:
         """Write a report; if `is_throttled`, only when the last one is old enough."""
-        is_due = time.monotonic() - self.written_at >= _poll_seconds(self.folder)
+        is_due = time.monotonic() - self.last_write_time >= _poll_seconds(self.folder)
         if self.is_first_worker and (is_due or not is_throttled):
-            self.written_at = time.monotonic()
-            self.folder.write_json(LIVE_FILE, {"kind": kind, **figures, "began": self.began})
+            self.last_write_time = time.monotonic()
+            self.folder.write_json(LIVE_FILE, {"kind": kind, **figures, "began": self.start})
 
 
 def _poll_seconds(folder: Location) -> float:
@@ -49,7 +49,7 @@ def _poll_seconds(folder: Location) -> float:
     return _DISK_POLL if folder.local else _URL_POLL
 
 
-def _read_newest(folder: Location) -> str:
+def _read_newest_report(folder: Location) -> str:
     """Return the newest report as JSON; empty if there is none yet or the store does not answer."""
     try:
         return folder.read(LIVE_FILE).decode()
@@ -83,11 +83,11 @@ def follow_reports(
 ) -> None:
     """Show the reports of the first worker, in `folder`, until `stop` is set."""
     last_text, heldout_note = "", ""
-    began: dict[str, float] = {}
+    start: dict[str, float] = {}
     with ExitStack() as stack:
         progress: Progress | None = None
         while not stop.wait(_poll_seconds(folder)):
-            text = _read_newest(folder)
+            text = _read_newest_report(folder)
             if text in ("", last_text):
                 continue
             last_text, figures = text, json.loads(text)
@@ -99,10 +99,10 @@ def follow_reports(
                 )
             elif figures["kind"] != "train":
                 show_activity("")
-            if figures.get("began", began) != began:  # its own report may have been missed
-                began = figures["began"]
-                if began.get("step"):
-                    say(f"{stage}: resuming from step {began['step']:.0f}")
+            if figures.get("began", start) != start:  # its own report may have been missed
+                start = figures["began"]
+                if start.get("step"):
+                    say(f"{stage}: resuming from step {start['step']:.0f}")
             if figures["kind"] == "heldout":
                 heldout_note = f", held-out perplexity {figures['average']:.1f}"
                 log_detail(f"step {figures['step']:.0f}{heldout_note}")

@@ -9,7 +9,7 @@ from elmo.io.location import Location
 from elmo.io.records import digest
 from elmo.settings import ModelShape, NetworkSettings
 
-from ..report.phrases import unknown_words_remark, versus_unigram
+from ..report.phrases import unigram_phrase, unknown_words_remark
 from ..settings.cluster import Cluster
 from ..settings.params import PretrainSettings
 from ..terminal.progress import show_activity
@@ -181,7 +181,7 @@ def summary(figures: dict[str, float]) -> str:
     times_below = figures["times_below_unigram"]
     advice = "" if times_below >= 1 else "; train on more text or for more epochs"
     return (
-        f"{text}, {versus_unigram(times_below)} the unigram model's "
+        f"{text}, {unigram_phrase(times_below)} the unigram model's "
         f"{figures['unigram_perplexity']:.1f}{remark}{advice}"
     )
 

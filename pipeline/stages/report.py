@@ -75,7 +75,7 @@ def run(
         )
         digests = {"model": results.registered["model_digest"], "store": results.store.digest}
         sources = {"model": model, "store": store}
-        with start_run("report", params, inputs=digests, sources=sources) as log:
+        with start_run("report", params, inputs=digests, sources=sources) as mlflow_run:
             required = ("index.html", "curves.png")
             with new_folder(Location(out), required=required, pattern=r"\w+\.png") as folder:
                 picture = folder / "curves.png"
@@ -85,7 +85,7 @@ def run(
                     params, results, embedder, curves_file=picture, pictures=curves / "tasks"
                 )
                 (folder / "index.html").write_text(page, encoding="utf-8")
-            log.log_artifact(out / "index.html")
+            mlflow_run.log_artifact(out / "index.html")
     return {"tasks": len(tasks)}
 
 

@@ -144,7 +144,7 @@ def learning_curve_parts(example_set: "ExampleSet") -> list["ExampleSet"]:
     if (count := len(example_set.examples)) < 40:
         raise ElmoError(f"--curve: needs at least 40 examples to train on, found {count}")
     examples = random.Random(0).sample(example_set.examples, count // 2)
-    return [replace(example_set, examples=examples[:n]) for n in (count // 2, count // 4)]
+    return [replace(example_set, examples=examples[:size]) for size in (count // 2, count // 4)]
 
 
 def train_variant(
@@ -180,31 +180,31 @@ class TrainProgress:
 
     def __init__(
         self,
-        log: "Run | None" = None,
+        mlflow_run: "Run | None" = None,
         *,
         name: str = "",
-        show: Callable[[int, int, str], None] | None = None,
+        show_progress: Callable[[int, int, str], None] | None = None,
     ) -> None:
         self._name, self._seed, self._best_score = name, 0, -1.0
-        self._log, self._show = log, show
+        self._run, self._show_progress = mlflow_run, show_progress
 
     def __call__(self, event: str, figures: dict[str, float]) -> None:
         """Report a seed or an epoch."""
         if event == "seed":
             self._seed, self._best_score = int(figures["seed"]), -1.0
             return
-        if self._log is not None:
-            self._log.log_metrics(name_by_seed(figures, self._seed), step=int(figures["epoch"]))
+        if self._run is not None:
+            self._run.log_metrics(name_by_seed(figures, self._seed), step=int(figures["epoch"]))
         from elmo.tasks.comparison import NOT_SCORES
 
-        scores = {k: v for k, v in figures.items() if k not in NOT_SCORES}
+        scores = {name: value for name, value in figures.items() if name not in NOT_SCORES}
         metric, score = next(iter(scores.items()))
-        if self._show is not None:
-            self._show(self._seed, int(figures["epoch"]), f"{metric} {score:.3f}")
+        if self._show_progress is not None:
+            self._show_progress(self._seed, int(figures["epoch"]), f"{metric} {score:.3f}")
         remark = ", best so far" if score > self._best_score else ""
         self._best_score = max(self._best_score, score)
         prefix = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
-        show_line = say if self._log is None else log_detail
+        show_line = say if self._run is None else log_detail
         show_line(f"{prefix}: loss {figures['loss']:.4g}, {format_scores(scores)}{remark}")
 
 

@@ -143,7 +143,7 @@ def run(
                 inputs=inputs,
                 sources={**sources, "model": model},
                 folder=Location(work_folder / f"{arm}-run"),
-            ) as log:
+            ) as mlflow_run:
                 tallies[arm] = _train(
                     work_folder / arm,
                     data,
@@ -152,7 +152,7 @@ def run(
                     model=model,
                     device=device,
                     bar=bar,
-                    log=log,
+                    mlflow_run=mlflow_run,
                 )
         bar.set_completed(epochs, "simple baselines")
         encode = Embedder.load(model, device="cpu").encode_types
@@ -162,7 +162,7 @@ def run(
             for arm in arms:
                 link_folder(work_folder / arm, folder / arm)
         figures = _collect_figures(tallies, data)
-    _draw_curves(out, arms, curve, picture, metric=_metric(figures))
+    _draw_curves(out, arms, curve, picture, metric=_main_metric(figures))
     shutil.rmtree(work_folder, ignore_errors=True)
     return figures
 
@@ -206,7 +206,7 @@ def score_text(figures: Mapping[str, Any]) -> str:
 
     `figures` has the scores of each by its name in `ARMS` and `SIMPLE_BASELINES`.
     """
-    metric, phrases = _metric(figures), ARMS | SIMPLE_BASELINES
+    metric, phrases = _main_metric(figures), ARMS | SIMPLE_BASELINES
     scores = {name: figures[name][metric] for name in phrases if name in figures}
     text = ", ".join(f"{score:.3f} {phrases[name]}" for name, score in scores.items())
     if any(
@@ -221,9 +221,9 @@ def _mean_curve(folder: Path) -> list[float]:
     from elmo.tasks.comparison import best_by_epoch
 
     curves = best_by_epoch(folder)
-    longest_curve = max(map(len, curves))
-    padded = [curve + curve[-1:] * (longest_curve - len(curve)) for curve in curves]
-    return [statistics.fmean(values) for values in zip(*padded, strict=True)]
+    max_epochs = max(map(len, curves))
+    padded_curves = [curve + curve[-1:] * (max_epochs - len(curve)) for curve in curves]
+    return [statistics.fmean(values) for values in zip(*padded_curves, strict=True)]
 
 
 def _choose_arms(params: ProjectTask) -> dict[str, TaskSettings]:
@@ -244,14 +244,14 @@ def _train(
     model: Path,
     device: str,
     bar: Progress,
-    log: Run,
+    mlflow_run: Run,
 ) -> list["Tally"]:
     """Train one arm, unless that is done, and count what each seed gets right on the test file."""
     from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
 
     start_count, arm = bar.completed, f"{ARMS[out.name]}, "
 
-    def show(seed: int, epoch: int, score: str) -> None:
+    def show_progress(seed: int, epoch: int, score: str) -> None:
         bar.set_completed(
             start_count + seed * settings.epochs + epoch, f"{arm}seed {seed}, {score}"
         )
@@ -265,7 +265,7 @@ def _train(
         model=model,
         work=out.parent.parent,
         device=device,
-        report=TrainProgress(log, name=arm, show=show),
+        report=TrainProgress(mlflow_run, name=arm, show_progress=show_progress),
     )
     name = f"{bar.label.removeprefix('tasks ')}, {ARMS[out.name]}"
     say_training_remarks(out, name=name)
@@ -276,7 +276,7 @@ def _train(
     for seed, seed_scores in enumerate(scores):
         figures |= name_by_seed(seed_scores, seed)
         log_detail(f"{arm}seed {seed}: {format_scores(seed_scores)} on test")
-    log.log_metrics({f"test.{name}": value for name, value in figures.items()})
+    mlflow_run.log_metrics({f"test.{name}": value for name, value in figures.items()})
     return tallies
 
 
@@ -293,7 +293,7 @@ def _collect_figures(
         arm: {name: float(f"{value:.6g}") for name, value in row.items()}
         for arm, row in means.items()
     }
-    metric = _metric(figures)
+    metric = _main_metric(figures)
     figures[metric] = next(figures[arm][metric] for arm in ARMS if arm in figures)
     if means.keys() >= ARMS.keys():
         figures |= gain_of(tallies["elmo"], tallies["baseline"])
@@ -302,7 +302,7 @@ def _collect_figures(
     return figures
 
 
-def _metric(figures: Mapping[str, Any]) -> str:
+def _main_metric(figures: Mapping[str, Any]) -> str:
     """Return the name of the task's main score."""
     arm = next(arm for arm in ARMS if arm in figures)
     return min(figures[arm], key=score_order)

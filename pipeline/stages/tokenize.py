@@ -60,7 +60,7 @@ from .stage import OUT, Argument, Stage
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-_OUTPUT: dict[str, Any] = {  # by which an earlier output is known
+_OUTPUT_ARGUMENTS: dict[str, Any] = {  # by which an earlier output is known
     "required": ("manifest.json",),
     "pattern": rf"{FILE_PATTERN}|{re.escape(PIECES)}",
     "kind": "shards",
@@ -104,7 +104,7 @@ STAGE = Stage(
 )
 
 
-def _tokenization(params: Params) -> Tokenization:
+def _choose_tokenization(params: Params) -> Tokenization:
     """Return the tokenizer of the settings, in the version of the model that is fine-tuned."""
     settings = params.tokenize
     tokenization = installed_tokenization(settings.tokenizer, settings.sentences)
@@ -120,7 +120,7 @@ def _check_queries(params: Params) -> None:
     """Refuse a query of the report whose brackets hold no token, before hours of training."""
     from elmo.store.neighbors import parse_query
 
-    tokenize = TextTokenizer(_tokenization(params))
+    tokenize = TextTokenizer(_choose_tokenization(params))
     for query in params.report.neighbors_of:
         try:
             parse_query(query, tokenize=tokenize)
@@ -161,7 +161,7 @@ def run(
         out,
         params.tokenize,
         column=texts[text].column,
-        tokenization=_tokenization(params),
+        tokenization=_choose_tokenization(params),
         previous_output=previous_output,
         work=work,
         cluster=cluster,
@@ -217,7 +217,7 @@ def tokenize(
     `keep` names columns of records that are kept beside the sentences. `tokenization` is a version
     of the tokenizer (default: the installed one).
     """
-    check_folder(out, **_OUTPUT)
+    check_folder(out, **_OUTPUT_ARGUMENTS)
     tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
@@ -245,7 +245,7 @@ def tokenize(
             quality.summarize([result.quality for result in results]),
         )
         shards = _list_shards(pieces, results)
-        with output_location(out, **_OUTPUT) as folder:
+        with output_location(out, **_OUTPUT_ARGUMENTS) as folder:
             previous_files = {e.file for result in previous_results.values() for e in result.shards}
             new_files = {entry.file for entry in shards} - previous_files
             if pieces_folder != folder:
@@ -254,7 +254,7 @@ def tokenize(
                 folder.take_files(sorted(previous_files), previous_output)
             else:
                 for name in previous_files:
-                    link_or_copy(out.name(name), folder.name(name))
+                    link_or_copy(out.path_of(name), folder.path_of(name))
             folder.write(PIECES, b"".join(map(encode_result, results)))
             write_manifest(
                 folder,
@@ -320,7 +320,7 @@ def _leave_out_copies(
         repeated_lines = find_repeated_lines(passages, document_count=document_count)
     plain_ranges = [
         tuple(
-            (reason, tuple((begin, end) for begin, end in ranges.tolist()))
+            (reason, tuple((start, stop) for start, stop in ranges.tolist()))
             for reason, ranges in excluded_lines.items()
             if len(ranges)
         )
@@ -340,7 +340,7 @@ def _read_previous_results(
         return {}
     digests = {piece.digest for piece in pieces}
     results = (result for result in decode_results(folder.read(PIECES)) if result.piece in digests)
-    return {result.piece: result for result in find_whole_results(results, folder, folder.tree())}
+    return {result.piece: result for result in find_whole_results(results, folder, folder.sizes())}
 
 
 def _tokenize_pieces(

@@ -130,11 +130,11 @@ def train(
         log_detail(f"{stage.name}.training.epochs: {training.epochs}, for {tokens:,} tokens")
     folder = work / stage.name / fingerprint(stage.name, stage.version, params, inputs)
     check_mlflow()
-    run = start_run(stage.name, params, inputs=inputs, sources=sources, folder=folder)
+    run_context = start_run(stage.name, params, inputs=inputs, sources=sources, folder=folder)
     with (
         work_folder_lock(folder.local) if folder.local else nullcontext(),
         _discard_if_nothing_saved(folder),
-        run as log,
+        run_context as mlflow_run,
     ):
         if folder.local:
             sweep(folder.local)
@@ -149,37 +149,37 @@ def train(
             lineage={
                 "stage": stage.name,
                 "inputs": inputs,
-                "run_id": log.run_id,
+                "run_id": mlflow_run.run_id,
                 "params": hide_credentials_in(asdict(params)),
             },
         )
-        _log_curves(log, folder)  # what MLflow lacks of the run that is resumed
-        result = _train_on_workers(job, settings, cluster, log)
-        _log_curves(log, folder)
+        _log_curves(mlflow_run, folder)  # what MLflow lacks of the run that is resumed
+        result = _train_on_workers(job, settings, cluster, mlflow_run)
+        _log_curves(mlflow_run, folder)
         with new_folder(Location(curves), required=tuple(CURVES), pattern="") as new_curves:
             for name in CURVES:
                 (new_curves / name).write_bytes(folder.read(name))
-        log.log_metrics(_flatten(result), step=result.steps)
-        log.log_artifact(curves)
-        log.set_tag("model_digest", result.digest)
+        mlflow_run.log_metrics(_flatten(result), step=result.steps)
+        mlflow_run.log_artifact(curves)
+        mlflow_run.set_tag("model_digest", result.digest)
         folder.remove()  # a run that is forced finds nothing finished
     return result
 
 
-def _log_report(log: Run, report: dict[str, Any]) -> None:
+def _log_report(mlflow_run: Run, report: dict[str, Any]) -> None:
     """Log the figures of a report of the first worker; `_log_curves` adds those that are missed."""
     if (kind := report["kind"]) in _REPORTS:
         names = report.keys() - {"kind", "step", "began"}
         figures = {f"{kind}.{name}": report[name] for name in names}
-        log.log_metrics(figures, step=int(report["step"]))
+        mlflow_run.log_metrics(figures, step=int(report["step"]))
 
 
-def _log_curves(log: Run, folder: Location) -> None:
+def _log_curves(mlflow_run: Run, folder: Location) -> None:
     """Log the figures that the curves in `folder` have and MLflow lacks."""
     for kind in _REPORTS:
         if folder.exists(f"{kind}.tsv"):
             text = folder.read(f"{kind}.tsv").decode()
-            log.log_steps(
+            mlflow_run.log_steps(
                 (int(row.pop("step")), {f"{kind}.{name}": float(row[name]) for name in row})
                 for row in csv.DictReader(text.splitlines(), delimiter="\t")
             )
@@ -194,12 +194,12 @@ def _check_outputs(out: Location, curves: Path) -> None:
 
 
 def _train_on_workers(
-    job: StageJob, settings: RunSettings, cluster: Cluster, log: Run
+    job: StageJob, settings: RunSettings, cluster: Cluster, mlflow_run: Run
 ) -> TrainingResult:
     """Train the job on the workers, and show its progress; raise `KeyboardInterrupt` if it was
     stopped and has saved."""
     project = re.sub(r"[^\w-]", "_", os.environ.get(JOB_VARIABLE) or Path.cwd().name)
-    with live.following_reports(settings.stage, settings.folder, partial(_log_report, log)):
+    with live.following_reports(settings.stage, settings.folder, partial(_log_report, mlflow_run)):
         result = ray_cluster.fit(
             _train_on_worker,
             {"job": job, "settings": settings},

@@ -126,8 +126,8 @@ def count_types(
         for split in SPLITS
         for entry in shards.entries(split)
     ]
-    finished = set(work.names())
-    unfinished_jobs = [job for job in jobs if job[3] not in finished]
+    finished_names = set(work.names())
+    unfinished_jobs = [job for job in jobs if job[3] not in finished_names]
     for _ in workers.map_tasks(count_shard, unfinished_jobs, cluster=cluster, label="vocab"):
         pass
     tables = in_parallel(lambda job: _read_counts(work, job[3]), jobs)
@@ -153,7 +153,7 @@ def count_shard(job: tuple[Location, ShardEntry, Location, str]) -> None:
 def _read_counts(work: Location, name: str) -> pa.Table:
     with (
         work.local_copy(name) as path,  # it may be deleted once it is mapped
-        catch_read_errors(work.name(name)),
+        catch_read_errors(work.path_of(name)),
         pa.ipc.open_file(pa.memory_map(str(path))) as file,
     ):
         return file.read_all()
@@ -204,7 +204,7 @@ def _choose_characters(train: TypeCounts, params: VocabSettings) -> Characters:
     sorted_codepoints = frequent_codepoints[
         np.argsort(-occurrences[frequent_codepoints], kind="stable")
     ]
-    return Characters(tuple(chr(i) for i in sorted_codepoints), params.max_characters)
+    return Characters(tuple(chr(code) for code in sorted_codepoints), params.max_characters)
 
 
 def _write_lines(path: Path, lines: pa.StringArray) -> None:

@@ -29,7 +29,7 @@ class Progress:
         self.initial_amount, self.completed, self.note = completed, completed, ""
         self.is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._has_ended = threading.Event()
-        self._thread = threading.Thread(target=self._tick, daemon=True)
+        self._thread = threading.Thread(target=self._refresh, daemon=True)
         self._bar: tqdm[object] | None = None
 
     def __enter__(self) -> "Progress":
@@ -78,7 +78,7 @@ class Progress:
                 parts.append(f"{clock_time(max(0.0, remaining_seconds))} left")
         return ", ".join([*parts, self.note] if self.note else parts)
 
-    def _tick(self) -> None:
+    def _refresh(self) -> None:
         while not self._has_ended.wait(0.25 if self.is_terminal else LINE_SECONDS):
             with _draw_lock:
                 if _open_displays[-1] is self and self.is_terminal:

@@ -61,7 +61,7 @@ def read_finished(pieces: Sequence[Piece]) -> list[PieceResult]:
     """Return the results of the pieces that an earlier run finished."""
     if not pieces:
         return []
-    folder, size_by_file = pieces[0].folder, pieces[0].folder.tree()
+    folder, size_by_file = pieces[0].folder, pieces[0].folder.sizes()
     finished = [piece.result_name for piece in pieces if piece.result_name in size_by_file]
     results = in_parallel(lambda name: folder.read_record(name, PieceResult), finished)
     return find_whole_results(results, folder, size_by_file)

@@ -143,7 +143,7 @@ def test_copies_to_the_host_outlast_the_next_two(device: str) -> None:
     """A part is written from the first while the second is read and the third is computed."""
     copies = HostCopies()
     tensors = [torch.full((3, 4), float(number)).to(device) for number in range(3)]
-    waits = [copies.begin([tensor, tensor + 10]) for tensor in tensors]
+    waits = [copies.start([tensor, tensor + 10]) for tensor in tensors]
     for number, wait_for_copies in enumerate(waits):
         found = [array.tolist() for array in wait_for_copies()]
         assert found == [[[number] * 4] * 3, [[number + 10] * 4] * 3]

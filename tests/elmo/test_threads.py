@@ -41,7 +41,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("elmo.model.mix.prefers_large_operations", lambda device: True)
     yield
     assert captured()
-    graphs._devices.clear()
+    graphs._graphs.clear()
 
 
 def from_threads(call: Callable[[int], Any], count: int) -> list[Any]:

@@ -142,7 +142,7 @@ def read_text(request: ReadRequest) -> ExampleSet:
     documents."""
     documents: list[Example] = []
     sentences: list[Tokens] = []
-    for number, text in [*text_lines(request, blank=True), (0, "")]:
+    for number, text in [*text_lines(request, keep_blank=True), (0, "")]:
         if text.strip():
             sentences.append(request.split(text))
         elif sentences:
@@ -177,18 +177,18 @@ def read_gap(request: ReadRequest) -> ExampleSet:
                 start = int(row[f"{role}-offset"])
             except ValueError:
                 raise line_error(request.path, number, f"{role}-offset must be a number") from None
-            coref = row.get(f"{role}-coref", "FALSE").upper()
+            coref_text = row.get(f"{role}-coref", "FALSE").upper()
             stop = start + len(row[role])
             if start < 0 or not row[role].strip() or text[start:stop] != row[role]:
                 raise line_error(
                     request.path, number, f"{role} {row[role]!r} is not at character {start}"
                 )
-            if coref not in ("TRUE", "FALSE"):
+            if coref_text not in ("TRUE", "FALSE"):
                 raise line_error(request.path, number, f"{role}-coref must be TRUE or FALSE")
             span = tokens_covering(offsets, start, stop)
-            exact = (offsets[span[0]][0], offsets[span[1] - 1][1]) == (start, stop)
-            counts["spans_wider_in_tokens"] += not exact
-            spans[role] = span, coref == "TRUE"
+            is_exact = (offsets[span[0]][0], offsets[span[1] - 1][1]) == (start, stop)
+            counts["spans_wider_in_tokens"] += not is_exact
+            spans[role] = span, coref_text == "TRUE"
         pronoun = spans["Pronoun"][0]
         links = tuple(Link(pronoun, *spans[name]) for name in ("A", "B"))
         cluster = (pronoun, *(link.name for link in links if link.is_coreferent))
@@ -214,7 +214,7 @@ def _make_document(
         return Document(source, name, tuple(sentences), None)
     merged_clusters: list[set[Range]] = []
     for cluster in clusters:
-        spans = {(int(a), int(b)) for a, b in cluster}
+        spans = {(int(start), int(stop)) for start, stop in cluster}
         matches = [group for group in merged_clusters if group & spans]
         counts["clusters_joined"] += len(matches)
         merged_clusters = [group for group in merged_clusters if not group & spans] + [

@@ -16,9 +16,9 @@ from elmo.data.tokenizer import (
     NO_TOKENIZER,
     TextTokenizer,
     Tokenization,
-    compose,
     load_tokenizer,
     sentence_splitter,
+    to_nfc,
 )
 from elmo.errors import ElmoError
 from elmo.io.records import describe_mismatch
@@ -65,17 +65,17 @@ class TextSplitter:
 
     def __call__(self, text: str) -> Tokens:
         """Return the tokens of a text."""
-        return tuple(self._cut(text))
+        return tuple(self._split_text(text))
 
     @cached_property
-    def _cut(self) -> Callable[[str], list[str]]:
+    def _split_text(self) -> Callable[[str], list[str]]:
         if isinstance(self._tokenizer, str):
             split = load_tokenizer(self._tokenizer).split
             return lambda text: split([text])[0]
         if self._tokenizer.name == NO_TOKENIZER.name:
             raise ElmoError("the model has no tokenizer to split text; pass --tokenizer")
-        cut = TextTokenizer(self._tokenizer)
-        return lambda text: [token for sentence in cut(text) for token in sentence]
+        tokenize = TextTokenizer(self._tokenizer)
+        return lambda text: [token for sentence in tokenize(text) for token in sentence]
 
     def tokens_and_offsets(self, text: str) -> tuple[Tokens, tuple[Range, ...]]:
         """Return the tokens of a text, and the character range of each."""
@@ -111,7 +111,7 @@ class ReadRequest:
 
 
 class DocumentBegin(NamedTuple):
-    """A line `#begin document` of a CoNLL file: its line number and the document's name."""
+    """A line `#start document` of a CoNLL file: its line number and the document's name."""
 
     number: int
     name: str
@@ -131,10 +131,10 @@ def column_sentences(
     rows as `document_marks`. With `documents`, the beginning of a document is yielded too, as a
     `DocumentBegin`.
     """
-    rows = [t for _, t in islice(numbered_lines(path), SNIFFED_LINES) if _is_row(t)]
+    rows = [text for _, text in islice(numbered_lines(path), SNIFFED_LINES) if _is_row(text)]
     first_row = next((text for text in rows if text[0] != "#"), rows[0] if rows else "")
     has_tabs = "\t" in first_row
-    width = len(_columns(first_row, has_tabs=has_tabs))
+    width = len(_split_columns(first_row, has_tabs=has_tabs))
     block: LineBlock = []
     for number, text in numbered_lines(path):
         if not _is_row(text):
@@ -146,7 +146,7 @@ def column_sentences(
             if documents and text.startswith("#begin"):
                 yield DocumentBegin(number, text.removeprefix("#begin document").strip())
         elif block or text[0] != "#" or not _is_comment(text, width, has_tabs=has_tabs):
-            block.append((number, _columns(text, has_tabs=has_tabs)))
+            block.append((number, _split_columns(text, has_tabs=has_tabs)))
     if block:
         yield block
 
@@ -157,7 +157,7 @@ def _is_row(text: str) -> bool:
     return bool(text.strip()) and not text.startswith(marks)
 
 
-def _columns(text: str, *, has_tabs: bool) -> list[str]:
+def _split_columns(text: str, *, has_tabs: bool) -> list[str]:
     return text.split("\t") if has_tabs else re.split(r"[ \t]+", text.strip(" \t"))
 
 
@@ -241,8 +241,8 @@ def read_records(
         yield from table_rows(request, columns)
 
 
-def text_lines(request: ReadRequest, *, blank: bool = False) -> list[tuple[int, str]]:
-    """Return the lines of a plain text with their numbers, with blank lines if `blank`.
+def text_lines(request: ReadRequest, *, keep_blank: bool = False) -> list[tuple[int, str]]:
+    """Return the lines of a plain text with their numbers, with blank lines if `keep_blank`.
 
     `ElmoError` is raised if the request needs labels: plain text has none.
     """
@@ -251,7 +251,7 @@ def text_lines(request: ReadRequest, *, blank: bool = False) -> list[tuple[int, 
             f"{request.path}: is plain text, which has no labels; if the file has labels, pass "
             "--format, such as conll or tsv"
         )
-    return [(n, text) for n, text in numbered_lines(request.path) if blank or text.strip()]
+    return [(n, text) for n, text in numbered_lines(request.path) if keep_blank or text.strip()]
 
 
 def json_records(request: ReadRequest) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -382,7 +382,7 @@ def token_offsets(text: str, tokens: Sequence[str]) -> tuple[Range, ...]:
         if start < 0 or text[stop:start].strip():
             start = stop + len(text[stop:]) - len(text[stop:].lstrip())
         stop = start + len(token)
-        while stop < len(text) and text[start:stop] != token != compose(text[start:stop]):
+        while stop < len(text) and text[start:stop] != token != to_nfc(text[start:stop]):
             stop += 1
         offsets.append((start, stop))
     return tuple(offsets)

@@ -56,10 +56,10 @@ def read_squad(request: ReadRequest) -> ExampleSet:
     counts: Counter[str] = Counter()
     for a, article in enumerate(squad.data):
         for p, paragraph in enumerate(article.paragraphs):
-            cut = request.split.tokens_and_offsets(paragraph.context)
+            encoding = request.split.tokens_and_offsets(paragraph.context)
             for q, qa in enumerate(paragraph.qas):
                 source = f"{request.path}: data[{a}].paragraphs[{p}].qas[{q}]"
-                question = _make_question(request, source, paragraph.context, cut, qa, counts)
+                question = _make_question(request, source, paragraph.context, encoding, qa, counts)
                 if question is not None:
                     examples.append(question)
     counts["questions"] = len(examples)
@@ -81,8 +81,8 @@ def read_jsonl(request: ReadRequest) -> ExampleSet:
             else [],
         )
         source = f"{request.path}:{number}"
-        cut = request.split.tokens_and_offsets(context)
-        question = _make_question(request, source, context, cut, qa, counts)
+        encoding = request.split.tokens_and_offsets(context)
+        question = _make_question(request, source, context, encoding, qa, counts)
         if question is not None:
             examples.append(question)
     counts["questions"] = len(examples)
@@ -93,21 +93,21 @@ def _make_question(
     request: ReadRequest,
     source: str,
     context: str,
-    cut: tuple[Tokens, tuple[Range, ...]],
+    encoding: tuple[Tokens, tuple[Range, ...]],
     qa: _SquadQuestion,
     counts: Counter[str],
 ) -> Question | None:
     """Return a question; the answer to learn is the most common reference, or the first of
     equals."""
-    tokens, offsets = cut
-    words = request.split(qa.question)
+    tokens, offsets = encoding
+    question_tokens = request.split(qa.question)
     references = qa.answers
     if request.labelled and not references:
         counts["dropped_without_answer"] += 1
         return None
-    counts["questions_without_text"] += not words
+    counts["questions_without_text"] += not question_tokens
     if not request.labelled:
-        return Question(source, qa.id, context, tokens, offsets, words, None, None)
+        return Question(source, qa.id, context, tokens, offsets, question_tokens, None, None)
     ranges = []
     for answer in references:
         start, stop = answer.answer_start, answer.answer_start + len(answer.text)
@@ -121,6 +121,6 @@ def _make_question(
     answers = tuple(answer.text for answer in references)
     answer_start, answer_stop = offsets[answer_range[0]][0], offsets[answer_range[1] - 1][1]
     counts["answers_wider_in_tokens"] += context[answer_start:answer_stop] not in [
-        a.strip() for a in answers
+        text.strip() for text in answers
     ]
-    return Question(source, qa.id, context, tokens, offsets, words, answers, answer_range)
+    return Question(source, qa.id, context, tokens, offsets, question_tokens, answers, answer_range)

@@ -49,21 +49,21 @@ def read_conll(request: ReadRequest) -> ExampleSet:
             if len(fields) != width:
                 raise width_error(request.path, number, len(fields), width, "sentence")
         tokens = tuple(column_at(fields, word, request.path, n) for n, fields in block)
-        rows = [
+        predicates = [
             k for k, (n, f) in enumerate(block) if column_at(f, roleset, request.path, n) != "-"
         ]
         columns = range(first_column, width - is_ontonotes)
-        if not request.labelled and len(rows) != len(columns):
+        if not request.labelled and len(predicates) != len(columns):
             columns = range(0)  # the file has no arguments, or not all
-        elif len(rows) != len(columns):
+        elif len(predicates) != len(columns):
             raise line_error(
                 request.path,
                 block[0][0],
-                f"{len(rows)} predicates but {len(columns)} columns of arguments",
+                f"{len(predicates)} predicates but {len(columns)} columns of arguments",
             )
         counts["sentences"] += 1
-        counts["predicates"] += len(rows)
-        for predicate, column in zip_longest(rows, columns):
+        counts["predicates"] += len(predicates)
+        for predicate, column in zip_longest(predicates, columns):
             spans, is_nested = (
                 ([], False) if column is None else _parse_brackets(block, column, request.path)
             )

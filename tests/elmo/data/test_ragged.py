@@ -24,9 +24,9 @@ def slowly(
 def test_runs_hold_as_many_sentences_as_fit(tokens: int, most: int) -> None:
     lengths = np.random.default_rng(tokens).integers(0, 6, 40).tolist()
     offsets = np.cumsum([0, *lengths])
-    for first, last in ((0, 40), (5, 31), (7, 7)):
-        cut = list(split_into_runs(offsets, tokens, begin=first, end=last, max_sentences=most))
-        assert cut == slowly(lengths, tokens, first, last, most)
+    for first, end in ((0, 40), (5, 31), (7, 7)):
+        runs = split_into_runs(offsets, tokens, first_sentence=first, end=end, max_sentences=most)
+        assert list(runs) == slowly(lengths, tokens, first, end, most)
 
 
 def test_no_sentences_are_no_runs() -> None:

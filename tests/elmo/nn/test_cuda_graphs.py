@@ -14,17 +14,17 @@ from tests.elmo.watching import Watching
 
 @pytest.fixture(autouse=True)
 def empty() -> Iterator[None]:
-    graphs._devices.clear()
+    graphs._graphs.clear()
     yield
-    graphs._devices.clear()
+    graphs._graphs.clear()
 
 
 def captured() -> list[Any]:
-    return [graph for device in graphs._devices.values() for graph in device.graph_by_key.values()]
+    return [graph for device in graphs._graphs.values() for graph in device.graph_by_key.values()]
 
 
 def calls() -> list[int]:
-    return [count for device in graphs._devices.values() for count in device.calls.values()]
+    return [count for device in graphs._graphs.values() for count in device.call_counts.values()]
 
 
 def twice(x: Tensor, y: Tensor | None, factor: float) -> tuple[Tensor, None]:
@@ -155,7 +155,7 @@ def test_each_stream_has_graphs_of_its_own(
     pretended: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for stream in (1, 2):
-        monkeypatch.setattr(graphs, "_stream", lambda device, stream=stream: stream)
+        monkeypatch.setattr(graphs, "_stream_handle", lambda device, stream=stream: stream)
         for _ in range(graphs.WARM_UP_CALLS + 1):
             graphs.call_with_cuda_graph(twice, (torch.ones(2), None), (2.0,))
     assert len(captured()) == 2
@@ -166,19 +166,19 @@ def test_weights_are_read_where_they_lie(pretended: None) -> None:
     for k in range(6):
         weight.fill_(float(k))  # as the optimizer moves them
         with Watching() as seen:
-            (found,) = graphs.call_with_cuda_graph(product, (x,), (), fixed=(weight,))
+            (found,) = graphs.call_with_cuda_graph(product, (x,), (), params=(weight,))
         assert found.tolist() == [[3.0 * k] * 3] * 2
     assert len(captured()) == 1
     # Of the last replay: the input copied in; the pretended graph writes its output once.
     copies = [one.shapes for one in seen.operations if one.name == "copy_"]
     assert copies == [[(2, 3)], [(2, 3)]]
-    graphs.call_with_cuda_graph(product, (x,), (), fixed=(weight.clone(),))
+    graphs.call_with_cuda_graph(product, (x,), (), params=(weight.clone(),))
     assert len(captured()) == 1  # weights elsewhere are not that graph's
 
 
 def test_lent_outputs_are_read_where_they_lie_and_not_overwritten(pretended: None) -> None:
     def lend(x: Tensor) -> Any:
-        return graphs.call_lending_outputs(halves, (x,), (), lent=1)
+        return graphs.call_lending_outputs(halves, (x,), (), lent_count=1)
 
     for k in range(graphs.WARM_UP_CALLS):
         _, lease = lend(torch.full((2,), float(k)))

@@ -122,7 +122,7 @@ def test_rows_that_end_early_keep_their_state() -> None:
     lengths = [7, 4, 2]
     sizes = [sum(length > t for length in lengths) for t in range(T)]
     with torch.no_grad():
-        ours, after = made(x_STBI, state, sizes=sizes)
+        ours, after = made(x_STBI, state, row_counts=sizes)
         for row, length in enumerate(lengths):
             alone, end = made(
                 x_STBI[:, :length, row : row + 1], state.select_rows(slice(row, row + 1))
@@ -229,12 +229,12 @@ def test_weights_laid_out_give_the_same(
     for a, b in zip([*expected, *after], [*found, *after_too], strict=True):
         torch.testing.assert_close(a, b)
     sizes = [B, B, 2, 2, 2, 1, 1]
-    expected, after = made(x_STBP, made.zero_state(B), sizes=sizes)
-    found, after_too = made(x_STBP, made.zero_state(B), sizes=sizes, weights=weights)
+    expected, after = made(x_STBP, made.zero_state(B), row_counts=sizes)
+    found, after_too = made(x_STBP, made.zero_state(B), row_counts=sizes, weights=weights)
     torch.testing.assert_close(found[-1][:, :, :1], expected[-1][:, :, :1])
     torch.testing.assert_close(after_too.c_LSBC, after.c_LSBC)
     copied = pickle.loads(pickle.dumps(copy.deepcopy(weights)))
-    again, _ = made(x_STBP, made.zero_state(B), sizes=sizes, weights=copied)
+    again, _ = made(x_STBP, made.zero_state(B), row_counts=sizes, weights=copied)
     assert torch.equal(again[-1][:, :, :1], found[-1][:, :, :1])
 
 

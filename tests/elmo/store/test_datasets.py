@@ -138,7 +138,7 @@ def test_a_store_lives_on_s3_as_on_a_disk(
     for number, previous in enumerate((location, made)):
         again = Location(f"s3://stores/again-{number}", s3)
         options = {"settings": StoreSettings(row_group_tokens=30), "previous_store": previous}
-        assert build(again, run=take_all, **options, **given).digest == local.digest
+        assert build(again, run_jobs=take_all, **options, **given).digest == local.digest
         same(FeatureStore(again, checked=True), local)
     with pytest.raises(ElmoError, match="another store exists"):
         build(location, settings=StoreSettings(row_group_tokens=99), **given)

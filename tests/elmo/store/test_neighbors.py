@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elmo.data.shards import write_shards
-from elmo.data.tokenizer import compose
+from elmo.data.tokenizer import to_nfc
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
@@ -15,7 +15,7 @@ from elmo.store import FeatureStore
 from elmo.store.build import build
 from elmo.store.neighbors import (
     Neighbor,
-    _cosine,
+    _compute_cosines,
     clearest_layer,
     neighbors,
     parse_query,
@@ -128,7 +128,7 @@ def test_equal_vectors_have_equal_cosines_wherever_they_lie() -> None:
     draw = np.random.default_rng(0)
     for count in range(1, 40):
         vector_D, query_D = draw.normal(size=(2, 512)).astype(np.float32)
-        cosine_T = _cosine(np.tile(vector_D, (1, count, 1)), query_D)
+        cosine_T = _compute_cosines(np.tile(vector_D, (1, count, 1)), query_D)
         assert len(set(cosine_T.tolist())) == 1, count
 
 
@@ -136,7 +136,7 @@ def test_the_query_has_one_token_in_brackets() -> None:
     assert parse_query("He has a [gift] for music") == (QUERY, 3)
     with pytest.raises(ElmoError, match=r"the model's tokenizer splits 'gift\.' there"):
         parse_query("a [gift].")
-    split = lambda text: [compose(text).split()]  # noqa: E731
+    split = lambda text: [to_nfc(text).split()]  # noqa: E731
     assert parse_query("a [e\u0301]", tokenize=split) == (["a", "\u00e9"], 1)
     letters = parse_query("ab [b] c\nb", tokenize=lambda text: [list(t) for t in text.split()])
     assert letters == (["b"], 0)

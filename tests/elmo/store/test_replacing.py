@@ -145,7 +145,7 @@ def test_only_what_is_new_is_embedded(
     build(store, shards=given / "old-shards", **options)
     count = Count()
     shards = write_files(tmp_path / "shards", texts)
-    build(store, shards=shards, run=count, **options)
+    build(store, shards=shards, run_jobs=count, **options)
     assert count.tokens == embedded
     build(tmp_path / "fresh", shards=shards, **options)
     assert contents(store) == contents(tmp_path / "fresh")
@@ -162,7 +162,7 @@ def test_other_settings_or_another_model_take_nothing(given: Path, store: Path) 
     for change in ({"layers": "top"}, {"precision": "bfloat16"}, {"row_group_tokens": 17}, {}):
         count, model = Count(), (given if change else store.parent) / "model"
         settings = replace(SETTINGS, **change)
-        build(store, model=model, settings=settings, run=count, **options)
+        build(store, model=model, settings=settings, run_jobs=count, **options)
         assert count.tokens == tokens_of(sum(FILES.values(), []))
 
 
@@ -172,7 +172,7 @@ def test_a_damaged_part_is_embedded_again(given: Path, store: Path, kind: str, d
     path = sorted(store.glob(kind))[0]
     path.unlink() if damage == "missing" else flip(path)
     count = Count()
-    make(given, store, given / "old-shards", run=count)
+    make(given, store, given / "old-shards", run_jobs=count)
     assert 0 < count.tokens < tokens_of(sum(FILES.values(), []))
     assert contents(store) == contents(given / "old")
 
@@ -180,7 +180,7 @@ def test_a_damaged_part_is_embedded_again(given: Path, store: Path, kind: str, d
 def test_the_order_of_the_work_changes_no_byte(given: Path, store: Path) -> None:
     for order in (reversed, sorted_by_name):
         shutil.copytree(given / "old", store, dirs_exist_ok=True)
-        make(given, store, given / "new-shards", run=Count(order))
+        make(given, store, given / "new-shards", run_jobs=Count(order))
         assert contents(store) == contents(given / "new")
         shutil.rmtree(store)
 
@@ -295,7 +295,7 @@ def test_a_second_writer_of_the_same_store_is_told(given: Path, store: Path) -> 
             make(given, store, given / "new-shards", work=work)
         return run_serially(kind, arguments, jobs)
 
-    make(given, store, given / "new-shards", work=work, run=second)
+    make(given, store, given / "new-shards", work=work, run_jobs=second)
     assert contents(store) == contents(given / "new")
     with work_folder_lock(work / "another"):
         make(given, store, given / "old-shards", work=work)
@@ -304,16 +304,16 @@ def test_a_second_writer_of_the_same_store_is_told(given: Path, store: Path) -> 
 def test_another_kind_of_device_takes_nothing(given: Path, tmp_path: Path) -> None:
     names = {}
 
-    def stop(device: str) -> Any:
-        def run(kind: Any, arguments: Any, jobs: Any) -> Any:
+    def stop_on(device: str) -> Any:
+        def stop(kind: Any, arguments: Any, jobs: Any) -> Any:
             names[device] = {job.origin.part_file for job in jobs}
             raise KeyboardInterrupt
 
-        return run
+        return stop
 
-    for device in ("cpu", "cuda", "cuda:1"):
+    for device, run in ((name, stop_on(name)) for name in ("cpu", "cuda", "cuda:1")):
         with pytest.raises(KeyboardInterrupt):
-            make(given, tmp_path / "store", given / "old-shards", device=device, run=stop(device))
+            make(given, tmp_path / "store", given / "old-shards", device=device, run_jobs=run)
     assert not names["cpu"] & names["cuda"]
     assert names["cuda"] == names["cuda:1"]
     assert os.listdir(tmp_path) == []
@@ -334,7 +334,7 @@ def test_several_stores_are_read_as_one(given: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(joined[k], whole[k])
     assert joined.ids("train").tolist() == whole.ids("train").tolist()
     assert [n for block in joined.blocks() for n in block.sentence_ids] == list(range(len(whole)))
-    documents = [joined.part(n).document_ids for n in joined.numbers()]
+    documents = [joined.part(n).document_ids for n in joined.part_numbers()]
     assert all(one[-1] < two[0] for one, two in zip(documents, documents[1:], strict=False))
     longer = FeatureStore([given / "old", paths[0]])  # the last of its 36 sentences is document 37
     assert longer.sentences(38).tolist() == [36]

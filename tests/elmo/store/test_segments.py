@@ -18,10 +18,10 @@ def test_segments_of_a_shard_are_the_same_vectors(
     monkeypatch.setattr(module, "SEGMENT_TOKENS", 6)
     monkeypatch.setattr(module, "BATCH_ROWS", 2)
     copies: list[int] = []  # tokens of each copy from the device, one for a layer of a segment
-    begin = HostCopies.begin
+    begin = HostCopies.start
     monkeypatch.setattr(
         HostCopies,
-        "begin",
+        "start",
         lambda self, tensors: (copies.extend(map(len, tensors)), begin(self, tensors))[1],
     )
     embedder = Embedder(tiny_model)
@@ -35,7 +35,7 @@ def test_segments_of_a_shard_are_the_same_vectors(
         assert segment.start == seen
         seen = segment.stop
         wanted = np.concatenate(expected[segment.start : segment.stop], 1)
-        for layer, vectors in enumerate(segment.contextual, 1):
+        for layer, vectors in enumerate(segment.layer_vectors, 1):
             np.testing.assert_allclose(vectors, wanted[layer], atol=1e-6)
     assert seen == len(SENTENCES)
     assert copies == [6, 6, 1, 1, 9, 9, 2, 2]

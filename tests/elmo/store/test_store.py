@@ -222,13 +222,13 @@ def test_whole_parts_are_kept_and_broken_ones_made_again(
     settings = StoreSettings(row_group_tokens=64)
     given = {"shards": shards, "model": tiny_model_folder, "settings": settings}
     with pytest.raises(KeyboardInterrupt):
-        build(tmp_path / "store", work=tmp_path / "runs", run=stop_after_three, **given)
+        build(tmp_path / "store", work=tmp_path / "runs", run_jobs=stop_after_three, **given)
     assert not (tmp_path / "store").exists()
     foreign, broken, *_ = sorted((tmp_path / "runs").glob("*/part-*.parquet"))
     shutil.copyfile(broken, foreign)
     broken.write_bytes(broken.read_bytes()[:-9])
     flip(types[0], types[0].stat().st_size // 9)  # a value: most of a small file is its footer
-    build(tmp_path / "store", work=tmp_path / "runs", run=count, **given)
+    build(tmp_path / "store", work=tmp_path / "runs", run_jobs=count, **given)
     assert wrote == [0, 1, 2, 3]
     assert contents(tmp_path / "store") == contents(made)
 
@@ -247,7 +247,7 @@ def test_a_store_that_lacks_bytes_is_not_written(
 
     given = {"shards": shards, "model": tiny_model_folder, "settings": StoreSettings()}
     with pytest.raises(ElmoError, match="store.*: truncated or altered"):
-        build(out, work=tmp_path / "runs", run=damage_one, **given)
+        build(out, work=tmp_path / "runs", run_jobs=damage_one, **given)
     assert not out.exists(MANIFEST)
     build(out, work=tmp_path / "runs", **given)
     verify(out)

@@ -76,7 +76,7 @@ def test_a_mapped_part_is_opened_once_and_holds_no_descriptor(
     order = np.random.default_rng(0).permutation(len(store)).tolist()
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(store.__getitem__, [0] * 50 + order))
-    assert len(opened) == len(store.numbers()) > 5
+    assert len(opened) == len(store.part_numbers()) > 5
     assert descriptors(made["none"]) == 0
 
 
@@ -86,7 +86,7 @@ def test_few_parts_are_open_at_a_time(
     """However many there are: those used longest ago are closed, their descriptors too."""
     monkeypatch.setattr("elmo.store.feature_store._OPEN_PARTS", 2)
     store = FeatureStore(made["zstd"])
-    assert len(store.numbers()) > 5
+    assert len(store.part_numbers()) > 5
     for k in range(len(store)):
         store[k]
         assert 1 <= descriptors(made["zstd"]) <= 2 * 2 + 1

@@ -56,7 +56,7 @@ class Losing(nn.Module):
 
 def mean_loss(losses: list[float]) -> float:
     """The mean loss of an epoch of three batches."""
-    run: Any = train._Run.__new__(train._Run)
+    run: Any = train._TaskTraining.__new__(train._TaskTraining)
     run.model = Losing(losses)
     run.parameters, run.average = [run.model.weight], []
     run.optimizer = torch.optim.SGD([run.model.weight], 0.1)

@@ -87,7 +87,7 @@ if __name__ == "__main__":
     network = partial(slow_network, folder)
     folders = {0: folder / "0"}
     training = seeds.SeedTraining(network, [], [], None, task_settings("tagging", {}), folders)
-    with helper_process(seeds._train_apart, training, 0) as process:
+    with helper_process(seeds._train_in_process, training, 0) as process:
         process.join()
 """
 

@@ -82,18 +82,18 @@ class Launches(TorchDispatchMode):
             self.outside[name] += 1
         return function(*args, **(kwargs or {}))
 
-    def replay(self, function: Any, tensors: Any, constants: Any, *, fixed: Any = ()) -> Any:
+    def replay(self, function: Any, tensors: Any, constants: Any, *, params: Any = ()) -> Any:
         self.depth += 1
         self.shapes[tensors[0].shape] += 1
         try:
-            return function(*tensors, *fixed, *constants)
+            return function(*tensors, *params, *constants)
         finally:
             self.depth -= 1
 
     def lend(
-        self, function: Any, tensors: Any, constants: Any, *, fixed: Any = (), lent: int
+        self, function: Any, tensors: Any, constants: Any, *, params: Any = (), lent_count: int
     ) -> Any:
-        return self.replay(function, tensors, constants, fixed=fixed), Lease()
+        return self.replay(function, tensors, constants, params=params), Lease()
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_a_prepared_step_neither_draws_nor_searches(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(np, name, refuse)
     monkeypatch.setattr("elmo.train.step_input.sample_candidates", refuse)
     steps.step(prepared, state, step=0)
-    assert prepared.used_rows is not None and sends.count(id(prepared.used_rows.on_host)) == 1
+    assert prepared.used_rows is not None and sends.count(id(prepared.used_rows.host_indices)) == 1
 
 
 def test_gradients_are_clipped_on_a_device_as_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

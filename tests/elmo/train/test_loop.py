@@ -168,7 +168,7 @@ def test_no_step_waits_for_a_look_at_the_stop_flag(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At a URL each look is a request: one worker looks, on a thread of its own."""
-    monkeypatch.setattr("elmo.train.agreement.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("elmo.train.agreement.FLAG_CHECK_SECONDS", 0.01)
     flag = Watched()
     endless = replace(SETTINGS, epochs=1000, evaluate_every=10**6)
     with pytest.raises(KeyboardInterrupt):

@@ -34,7 +34,7 @@ def make(settings: OptimizerSettings, w: Tensor, *, by_word_rows: bool = False) 
 def take(optimizer: Optimizer, gradient: Tensor, step: int, rows: Tensor | None = None) -> None:
     used = {} if rows is None else {"w": WordRows(rows.numpy(), rows)}
     for name in used:
-        optimizer.catch_up(name, used[name].numbers, step=step)
+        optimizer.catch_up(name, used[name].indices, step=step)
     optimizer.update({"w": gradient}, step=step, word_rows=used)
 
 

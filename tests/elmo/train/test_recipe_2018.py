@@ -127,9 +127,9 @@ def candidates(step: int, way: int) -> tuple[list[int], int]:
 
     Only the random numbers are those of the package; what is made of them is written out here.
     """
-    from elmo.train.step_input import _seed
+    from elmo.train.step_input import _make_seed
 
-    random = np.random.Generator(np.random.Philox(_seed(6, step, 0, way)))
+    random = np.random.Generator(np.random.Philox(_make_seed(6, step, 0, way)))
     drawn: list[int] = []
     tries = 0
     for u in random.random(2 * SAMPLES):

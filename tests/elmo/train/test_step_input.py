@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from elmo.errors import ElmoError
 from elmo.train.step import WorkerGroup
-from elmo.train.step_input import StepPreparer, _receive, read_ahead
+from elmo.train.step_input import StepPreparer, _receive_steps, read_ahead
 from tests.elmo.train.test_loop import SETTINGS, job
 
 pytestmark = pytest.mark.slow  # each test starts processes
@@ -85,4 +85,4 @@ def test_a_process_that_ends_within_a_message_is_said(sent: bytes) -> None:
     os.write(sending.fileno(), sent)  # the message's length, 9, and a part of it
     sending.close()
     with pytest.raises(ElmoError, match="the text ended"):
-        next(_receive(receiving, torch.device("cpu")))
+        next(_receive_steps(receiving, torch.device("cpu")))

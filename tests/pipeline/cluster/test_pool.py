@@ -150,7 +150,7 @@ def test_an_item_that_ends_every_worker_is_named(capsys: pytest.CaptureFixture[s
     items = ["a.arrow", "bad.arrow", "c.arrow"]
     here = Cluster(actors=2)
     with pytest.raises(ElmoError, match=r"features: bad\.arrow crashed its worker 4 times"):
-        list(workers.map_actors(Poisoned, [], items, cluster=here, label="features", name=str))
+        list(workers.map_actors(Poisoned, [], items, cluster=here, label="features", name_of=str))
     assert "features: bad.arrow: its worker died " in capsys.readouterr().err
     with pytest.raises(ElmoError, match=r"count: 2 crashed its worker 4 times"):
         list(workers.map_tasks(die, range(4), cluster=here, label="count"))

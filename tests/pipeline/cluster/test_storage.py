@@ -192,7 +192,7 @@ def test_work_in_progress_is_found_from_a_machine_of_another_name(
     command = [sys.executable, "-m", "pipeline", *pretrain]
     running = subprocess.Popen(command, env=quick, stderr=subprocess.PIPE, text=True)
     whole = re.compile(r"unfinished/[0-9a-f]{16}/work/pretrain/\w+/checkpoints/.*/state\.json")
-    while not any(map(whole.search, Location(bucket).tree())):
+    while not any(map(whole.search, Location(bucket).sizes())):
         assert running.poll() is None, running.communicate()[1]
         time.sleep(0.2)
     running.kill()
@@ -289,15 +289,15 @@ def test_a_job_writes_its_project_in_a_folder_of_its_own(
         return 7
 
     monkeypatch.setattr(job, "run", stages)
-    monkeypatch.setattr(job, "_run_init", lambda home, variables: (home / ".dvc").mkdir())
+    monkeypatch.setattr(job, "_init_dvc", lambda home, variables: (home / ".dvc").mkdir())
     for word in ("first", "second"):
         (tmp_path / word).mkdir()
         monkeypatch.setenv(job.JOB_VARIABLE, word)
         assert job._run_at_url(bucket, [word], tmp_path / word, {}) == 7
         assert not (tmp_path / word).exists()
     names = {"dvc.lock", "job.json", "metrics/vocab.json"}
-    assert (jobs / "first").tree().keys() == names | {object_}
-    assert (jobs / "second").tree().keys() == names  # nothing is written twice
+    assert (jobs / "first").sizes().keys() == names | {object_}
+    assert (jobs / "second").sizes().keys() == names  # nothing is written twice
     assert (jobs / "first").read("dvc.lock") == b"first"
     assert Location(bucket).folders() == ["jobs"]
 
@@ -316,8 +316,8 @@ def test_what_has_changed_in_a_jobs_project_is_saved_again(bucket: str, tmp_path
     (tmp_path / "home").mkdir()
     looks = work()
     stop: Any = SimpleNamespace(wait=lambda _: next(looks))
-    job._upload(tmp_path / "home", target, set(), stop, [""])
-    assert {name: target.read(name) for name in target.tree()} == {"a": b"two"}
+    job._upload_changes(tmp_path / "home", target, set(), stop, [""])
+    assert {name: target.read(name) for name in target.sizes()} == {"a": b"two"}
 
 
 def test_a_project_that_can_not_be_saved_is_an_error_and_stays(
@@ -334,7 +334,7 @@ def test_a_project_that_can_not_be_saved_is_an_error_and_stays(
         return 0
 
     monkeypatch.setattr(job, "run", stage)
-    monkeypatch.setattr(job, "_run_init", lambda home, variables: None)
+    monkeypatch.setattr(job, "_init_dvc", lambda home, variables: None)
     with small_disk(tmp_path / "disk", "256k") as disk:
         assert job._run_at_url(f"local://{disk}/bucket", ["stage"], home, {}) == 1
     said = capsys.readouterr().out
@@ -440,7 +440,7 @@ def test_two_jobs_at_once_at_one_url_are_both_right(
         here = Location("data/shards/general")
         assert {one: here.sha256(one) for one in here.names()} == found
         monkeypatch.chdir(project)
-    records = [name for name in Location(bucket).tree() if re.search(r"general/\w{16}\.json", name)]
+    records = [key for key in Location(bucket).sizes() if re.search(r"general/\w{16}\.json", key)]
     assert len(records) == 2
 
 
@@ -455,7 +455,7 @@ def test_what_a_job_left_is_brought_back(project: Path, bucket: str) -> None:
     assert set(re.findall("Running stage '([^']*)'", done.stdout)) == {"corpus"}, done.stdout
     before = Path("dvc.lock").read_bytes()
     assert " sentences, " not in jobs.run("second")
-    records = [name for name in Location(bucket).tree() if re.search(r"/\w{16}\.json", name)]
+    records = [name for name in Location(bucket).sizes() if re.search(r"/\w{16}\.json", name)]
     assert len(records) == 3  # corpus, general text and vocabulary, as before
     assert results.copy_results(bucket, "second", old_lock=before) == []
     assert "Running stage 'vocab'" not in jobs.dvc("repro", "vocab").stdout

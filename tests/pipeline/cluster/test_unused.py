@@ -98,14 +98,14 @@ def test_what_git_a_worktree_or_a_job_names_stays(
     shutil.copyfile("dvc.lock", experiments / "b" / "dvc.lock")
     nothing = make_shards("0.7")
     here = make_shards("0.8")
-    before = Location(url).tree()
+    before = Location(url).sizes()
     assert len({merged, taken_back, elsewhere, of_job, tried, locked, nothing, here}) == 8
     unused()
     assert capsys.readouterr().out.split() == [f"{url}/{nothing}"]
-    assert Location(url).tree() == before
+    assert Location(url).sizes() == before
     unused("--remove")
     assert storage.read_output(url, nothing) is None
-    after = Location(url).tree()
+    after = Location(url).sizes()
     for name in (merged, taken_back, elsewhere, of_job, tried, locked, here):
         output = storage.read_output(url, name)
         assert output is not None
@@ -137,7 +137,7 @@ def test_what_does_not_carry_the_mark_of_an_output_stays(project: Path, tmp_path
     (place / output.folder).symlink_to(photos)
     begun = storage.begin_output(Location("data/shards/general"), url, depends="x", resumes=False)
     begun.write("manifest.json", b"{}")
-    record = storage.Output(begun.folder_name, begun.tree())
+    record = storage.Output(begun.folder_name, begun.sizes())
     (place / "0123456789abcdef.json").write_bytes(
         b'{"kind": "elmo-output", "folder": "%b", "sizes": {"manifest.json": 2}}'
         % record.folder.encode()
@@ -162,23 +162,23 @@ def test_a_killed_output_goes_on_with_the_same_inputs_alone(project: Path, tmp_p
 
     killed = begin("a", writes="1")
     again = begin("a")
-    assert again == killed and [*again.tree()] == ["part"], "its manifest is written last"
+    assert again == killed and [*again.sizes()] == ["part"], "its manifest is written last"
     other = begin("b", writes="2")
-    assert other != killed and not killed.tree()
-    notes = Location(f"{url}/unfinished").tree()
+    assert other != killed and not killed.sizes()
+    notes = Location(f"{url}/unfinished").sizes()
     note = Location(f"{url}/unfinished").read(*notes)
     storage.publish_output(named, other, url)
-    assert not Location(f"{url}/unfinished").tree()
+    assert not Location(f"{url}/unfinished").sizes()
     Location(f"{url}/unfinished").write(*notes, note)  # killed before that
     equal = begin("b", writes="2")
-    assert equal != other and other.tree()
+    assert equal != other and other.sizes()
     assert storage.published_location(equal, url) == other
     part = other.read("part")
     other.delete("part")
     assert storage.published_location(equal, url) == equal, "the other one is not whole"
     other.write("part", part)
     storage.publish_output(named, equal, url)
-    assert other.tree() and not equal.tree(), "one of two equal outputs is kept"
+    assert other.sizes() and not equal.sizes(), "one of two equal outputs is kept"
 
 
 @pytest.mark.slow
@@ -190,12 +190,12 @@ def test_nothing_is_removed_where_not_all_can_be_read(
     commit()
     make_shards("0.2")
     make_shards("0.3")
-    before = Location(url).tree()
+    before = Location(url).sizes()
 
     def refused(match: str) -> None:
         with pytest.raises(ElmoError, match=match):
             unused("--remove")
-        assert Location(url).tree() == before
+        assert Location(url).sizes() == before
 
     shutil.move(".dvc/cache", "cache")
     refused("outputs of commits are not in DVC's cache.*--all-commits")
@@ -224,7 +224,7 @@ def test_nothing_is_removed_where_not_all_can_be_read(
     records = [name for name in removed if re.fullmatch(r".*/[0-9a-f]{16}\.json", name)]
     assert records == removed[: len(records)], "a kill leaves no record of what is not there"
     unused("--remove")
-    assert Location(url).tree() != before
+    assert Location(url).sizes() != before
     Path("cluster.yaml").unlink()
     with pytest.raises(ElmoError, match="cluster.yaml: storage is empty"):
         unused()

@@ -216,7 +216,7 @@ def test_a_trained_task_is_replaced_where_that_is_asked_for(
         patch.setattr("elmo.tasks.task.write_json", _interrupted)
         run(*again)
     assert Path("ner/task.json").read_bytes() == first and list(Path("work/tasks").iterdir())
-    monkeypatch.setattr("elmo.tasks.train._Run.train_epoch", None)  # the training was whole
+    monkeypatch.setattr("elmo.tasks.train._TaskTraining.train_epoch", None)  # it was whole
     run(*again)
     assert json.loads(Path("ner/task.json").read_text())["settings"]["hidden"] == 4
 

@@ -31,7 +31,7 @@ def new(folder: Path, **given: object) -> list[str]:
 def without_starting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Git and DVC are for the test of the wheel: they take seconds."""
     monkeypatch.setattr(init, "_start_git_and_dvc", lambda folder: "git and DVC started")
-    monkeypatch.setattr(init, "_commit", lambda folder, files: "")
+    monkeypatch.setattr(init, "_commit_files", lambda folder, files: "")
     monkeypatch.chdir(tmp_path)
 
 
@@ -286,5 +286,5 @@ def test_nothing_is_started_within_gits_own_files(monkeypatch: pytest.MonkeyPatc
     before = sorted(os.walk("bare"))
     for folder in (Path("bare"), Path("bare/new")):
         with pytest.raises(ElmoError, match="^bare.*: is inside git's own files; choose"):
-            init._write(folder, {})
+            init._write_project(folder, {})
     assert sorted(os.walk("bare")) == before

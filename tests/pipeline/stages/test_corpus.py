@@ -104,7 +104,7 @@ def test_text_of_the_same_versions_is_not_rendered_again(
     assert rendered_by_a_run() == []
     monkeypatch.setattr(corpus.platform, "python_version", lambda: "3.99.0")
     assert rendered_by_a_run() == ["general"]
-    monkeypatch.setattr(corpus, "_released_versions", lambda name: {})
+    monkeypatch.setattr(corpus, "_find_released_versions", lambda name: {})
     assert rendered_by_a_run() == ["click"] and rendered_by_a_run() == ["click"]
 
 
