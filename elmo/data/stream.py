@@ -151,8 +151,8 @@ class WindowStream:
                 ):
                     if block_id != buffer.block_id_B[column]:
                         buffer.put_block(column, block_id, offset, self._read_block(*block_id))
-                    begin = int(buffer.start_B[column]) + block_offset
-                    piece_5n = buffer.blocks_5n[:, begin : begin + tokens]
+                    start = int(buffer.start_B[column]) + block_offset
+                    piece_5n = buffer.blocks_5n[:, start : start + tokens]
                     row_5T[:, row_tokens : row_tokens + tokens] = piece_5n
                     row_tokens += tokens
                 length_B[column] = row_tokens
@@ -310,8 +310,8 @@ class _BlockBuffer:
             block_id[0],
             offset,
         )
-        self._tokens_B[row], begin = tokens, int(self.start_B[row])
-        columns_5n = self.blocks_5n[:, begin : begin + tokens]
+        self._tokens_B[row], start = tokens, int(self.start_B[row])
+        columns_5n = self.blocks_5n[:, start : start + tokens]
         columns_5n[:2], columns_5n[2:4], columns_5n[4] = block
 
     def _allocate(self, row: int, tokens: int) -> None:
@@ -320,8 +320,8 @@ class _BlockBuffer:
             old_5n, self._end = self.blocks_5n, 0
             self.blocks_5n = np.empty((5, (int(self._size_B.sum()) + tokens) * 3 // 2), np.int64)
             for k, size in enumerate(self._size_B.tolist()):
-                begin = self.start_B[k]
-                self.blocks_5n[:, self._end : self._end + size] = old_5n[:, begin : begin + size]
+                start = self.start_B[k]
+                self.blocks_5n[:, self._end : self._end + size] = old_5n[:, start : start + size]
                 self.start_B[k] = self._end
                 self._end += size
         self.start_B[row], self._size_B[row] = self._end, tokens
@@ -376,8 +376,8 @@ class _RowCursor:
         empty."""
         if group == self.group_count:
             return 0, 0
-        begin, end = self.stream._get_group(group).bounds[row : row + 2].tolist()
-        return begin, end
+        start, end = self.stream._get_group(group).bounds[row : row + 2].tolist()
+        return start, end
 
     def pieces(self, row: int) -> Iterator[tuple[tuple[int, int], int, int, int]]:
         """Yield the parts of blocks that a row reads in this window: the group and number of the
@@ -388,8 +388,8 @@ class _RowCursor:
             while tokens_left:
                 block_number = int(np.searchsorted(ends_M, start, side="right"))
                 tokens = min(tokens_left, int(ends_M[block_number]) - start)
-                begin = int(ends_M[block_number - 1]) if block_number else 0
-                yield (group, block_number), begin, start - begin, tokens
+                block_start = int(ends_M[block_number - 1]) if block_number else 0
+                yield (group, block_number), block_start, start - block_start, tokens
                 start, tokens_left = start + tokens, tokens_left - tokens
 
     def position_after(self) -> Callable[[], StreamPosition]:

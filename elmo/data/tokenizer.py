@@ -333,7 +333,7 @@ def _split_at(text: str, starts: Sequence[int]) -> list[str]:
     """Split `text` at the given token starts and at white space; nothing but white space is
     lost."""
     edges = sorted({0, *starts, len(text)})
-    pieces = (text[a:b] for a, b in zip(edges, edges[1:], strict=False))
+    pieces = (text[start:stop] for start, stop in zip(edges, edges[1:], strict=False))
     return [token for piece in pieces for token in piece.split()]
 
 

@@ -80,8 +80,8 @@ def read_request(
     request_params = body.get("params")
     if request_params is not None and not isinstance(request_params, dict):
         raise ElmoError(f"params must be an object, found {request_params!r:.80}")
-    if nulls := [name for name, value in (request_params or {}).items() if value is None]:
-        raise ElmoError(f"params: {nulls[0]} must have a value, found null; leave it out")
+    if null_names := [name for name, value in (request_params or {}).items() if value is None]:
+        raise ElmoError(f"params: {null_names[0]} must have a value, found null; leave it out")
     return body["inputs"], request_params
 
 

@@ -72,8 +72,8 @@ class ElmoComponent:
 def _mean(part: Any) -> Floats:
     """Return the mean vector of a Doc's or a span's words."""
     tensor_TD = (part.doc if hasattr(part, "doc") else part).tensor
-    words = [token.i for token in part if not token.is_space]
-    return np.asarray(tensor_TD[words].mean(0) if words else np.zeros_like(tensor_TD[:1].sum(0)))
+    rows = [token.i for token in part if not token.is_space]
+    return np.asarray(tensor_TD[rows].mean(0) if rows else np.zeros_like(tensor_TD[:1].sum(0)))
 
 
 def _vector(token: Any) -> Floats:

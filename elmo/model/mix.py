@@ -194,11 +194,11 @@ class Elmo(nn.Module):
         _, T, B, _ = x_STBP.shape
         piece_steps = T if torch.is_grad_enabled() else max(1, TOKENS_AT_ONCE // B)
         state = self.bilm.lstm.zero_state(B)
-        pieces = []
+        piece_outputs = []
         for start in range(0, T, piece_steps):
             layer_outputs, state = self.bilm.lstm(x_STBP[:, start : start + piece_steps], state)
-            pieces.append(layer_outputs)
-        return [torch.cat(parts, 1) for parts in zip(*pieces, strict=True)]
+            piece_outputs.append(layer_outputs)
+        return [torch.cat(parts, 1) for parts in zip(*piece_outputs, strict=True)]
 
     def _encode(self, ids_BTK: Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Return vectors (distinct tokens, then the two boundaries), token indices and the mask."""

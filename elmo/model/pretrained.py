@@ -89,8 +89,8 @@ def write_package(
             tokenizer=source.tokenizer,
             precision="float16",
         )
-        doc = f'"""The model {name}: `elmo.Embedder.load("{name}")`."""\n'
-        (root / package / "__init__.py").write_text(doc, encoding="utf-8")
+        docstring = f'"""The model {name}: `elmo.Embedder.load("{name}")`."""\n'
+        (root / package / "__init__.py").write_text(docstring, encoding="utf-8")
         package_model = load_model(root / package)
         card = model_card(package_model, name=name, licence=licence, language=language, about=about)
         (root / CARD_FILE).write_text(card, encoding="utf-8")

@@ -160,11 +160,11 @@ class LSTMStack(nn.Module):
         """Return each layer's weights prepared for inference in `precision`. Compute them once and
         pass them to each `forward`."""
         return [
-            _prepare_weights(*self._parameters_of(layer), precision, self.projection)
+            _prepare_weights(*self._layer_parameters(layer), precision, self.projection)
             for layer in range(self.layer_count)
         ]
 
-    def _parameters_of(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _layer_parameters(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
         return self.weight[layer], self.bias[layer], self.project[layer] if self.project else None
 
     def zero_state(self, rows: int) -> LSTMState:
@@ -204,7 +204,7 @@ class LSTMStack(nn.Module):
                 x_STBI = drop(x_STBI, layer)
             start_state = (state.h_LSBP[layer].to(x_STBI.dtype), state.c_LSBC[layer])
             clips = (self.cell_clip, self.projection_clip if self.project else None)
-            params = self._parameters_of(layer)
+            params = self._layer_parameters(layer)
             if torch.is_grad_enabled():
                 if row_counts is not None:
                     raise ValueError("rows of different lengths are for inference only")

@@ -91,8 +91,8 @@ class CandidateSample(NamedTuple):
 def _log_rejections(vocabulary: int) -> npt.NDArray[np.float64]:
     """Return for each word the log of the probability that a draw is another word."""
     words = np.arange(vocabulary)
-    p = (np.log(words + 2.0) - np.log(words + 1.0)) / np.log(vocabulary + 1.0)
-    return np.log1p(-p)
+    probabilities = (np.log(words + 2.0) - np.log(words + 1.0)) / np.log(vocabulary + 1.0)
+    return np.log1p(-probabilities)
 
 
 def sample_candidates(count: int, vocabulary: int, rng: np.random.Generator) -> CandidateSample:

@@ -55,7 +55,7 @@ def _call_in_new_thread(function: Callable[[], Result]) -> Result:
 
 
 @contextmanager
-def one_thread_each(count: int) -> Iterator[ThreadPoolExecutor]:
+def single_threaded_pool(count: int) -> Iterator[ThreadPoolExecutor]:
     """Yield a pool of `count` threads, each of which computes on one thread. If the block raises an
     exception, work that has not begun is cancelled."""
 

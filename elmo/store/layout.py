@@ -98,17 +98,17 @@ def choose_layers(choice: str, *, model_layers: int) -> tuple[str, ...]:
         return tuple(names)
     if choice == "top":
         return (names[-1],)
-    numbers = []
+    indices = []
     for text in choice.split(","):
         if not text.strip().isdecimal() or int(text) >= model_layers:
             raise ElmoError(
                 f"layers must be all, top or comma-separated numbers from 0 to {model_layers - 1}, "
                 f"found {choice!r}"
             )
-        numbers.append(int(text))
-    if len(set(numbers)) != len(numbers):
+        indices.append(int(text))
+    if len(set(indices)) != len(indices):
         raise ElmoError(f"layers names a layer twice: {choice!r}")
-    return tuple(names[layer] for layer in sorted(numbers))
+    return tuple(names[layer] for layer in sorted(indices))
 
 
 def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) -> pa.Schema:

@@ -347,12 +347,12 @@ def open_parquet(
 ) -> pq.ParquetFile:
     """Open a Parquet file, from the memory map `file_map` if given; raise `Damaged` if its footer
     cannot be read."""
-    local = location.local
+    local_folder = location.local
     source: Any = None
     if file_map is not None:
         source = pa.BufferReader(file_map)
     else:
-        source = str(local / file) if local is not None else location.open(file)
+        source = str(local_folder / file) if local_folder is not None else location.open(file)
     try:
         return pq.ParquetFile(source)
     except (pa.ArrowException, OSError, ValueError) as error:

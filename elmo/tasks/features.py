@@ -117,7 +117,7 @@ class LinearModels(nn.Module):
         self.register_buffer("vector_weights_DK", torch.zeros(width, labels))
         self.register_buffer("vector_bias_K", torch.zeros(labels))
         if static_width:  # older tasks have none
-            self._make_static(torch.zeros(static_width, labels), torch.zeros(labels))
+            self._set_static_weights(torch.zeros(static_width, labels), torch.zeros(labels))
         self.register_buffer("frequency_K", torch.zeros(labels))
 
     def forward(self, examples: Sequence[Labelled], vectors: Vectors | None = None) -> Tensor:
@@ -181,7 +181,7 @@ class LinearModels(nn.Module):
         if vectors_fit:
             self.vector_weights_DK, self.vector_bias_K = vectors_fit.weights_RK, vectors_fit.bias_K
         if static_fit:
-            self._make_static(static_fit.weights_RK, static_fit.bias_K)
+            self._set_static_weights(static_fit.weights_RK, static_fit.bias_K)
         held_out = [fit and fit.held_out_NK for fit in (features_fit, vectors_fit, static_fit)]
         self.usual_shares = _choose_shares(held_out, labels_N, self.frequency_K)
 
@@ -200,7 +200,7 @@ class LinearModels(nn.Module):
         """Return the number of static numbers of an item, 0 without such a model."""
         return len(self.static_weights_SK) if "static_weights_SK" in self._buffers else 0
 
-    def _make_static(self, weights_SK: Tensor, bias_K: Tensor) -> None:
+    def _set_static_weights(self, weights_SK: Tensor, bias_K: Tensor) -> None:
         self.register_buffer("static_weights_SK", weights_SK)
         self.register_buffer("static_bias_K", bias_K)
 
@@ -396,8 +396,8 @@ def _item_vectors(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
             rows.append(concatenate_layers(example.tokens))
             continue
         means = [concatenate_layers(text).sum(0) / max(1, len(text)) for text in example.sentences]
-        distance = [(means[0] - means[1]).abs()] if isinstance(example, Pair) else []
-        rows.append(torch.cat([*means, *distance]).unsqueeze(0))
+        differences = [(means[0] - means[1]).abs()] if isinstance(example, Pair) else []
+        rows.append(torch.cat([*means, *differences]).unsqueeze(0))
     return torch.cat(rows)
 
 

@@ -64,7 +64,7 @@ class SeedTraining:
         )
         return network, progress
 
-    def train_locked(self, seed: int, report: ReportEpoch) -> None:
+    def train_under_lock(self, seed: int, report: ReportEpoch) -> None:
         """Train a seed, so that its work folder holds the result; nobody else may work there."""
         with work_folder_lock(self.folders[seed]):
             self.run(seed, report)
@@ -101,11 +101,11 @@ def _train_together(training: SeedTraining, seeds: Sequence[int], report: Report
             report("seed", {"seed": seed})
             if seed in helpers:
                 helpers[seed].join()
-            training.train_locked(seed, partial(report_epoch, position))
+            training.train_under_lock(seed, partial(report_epoch, position))
 
 
 def _train_in_process(training: SeedTraining, seed: int) -> None:
     """Train a seed in a process of its own. Its errors are not shown: the process that started it
     trains the seed again and raises them."""
     with suppress(Exception):
-        training.train_locked(seed, report_nothing)
+        training.train_under_lock(seed, report_nothing)

@@ -321,7 +321,7 @@ class _TaskTraining:
         self.model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = progress.lr
-        total = 0.0
+        loss_sum = 0.0
         # The loss of the previous step, which is read while the next one is computed.
         pending_losses: list[Tensor] = []
         with closing(batches_with_vectors(batches, vectors)) as reader:
@@ -334,10 +334,10 @@ class _TaskTraining:
                 self.optimizer.step()
                 progress.step += 1
                 self._update_average(progress.step)
-                total += sum(_finite_number(loss, progress.epoch) for loss in pending_losses)
+                loss_sum += sum(_finite_number(loss, progress.epoch) for loss in pending_losses)
                 pending_losses = [loss.detach()]
-        total += sum(_finite_number(loss, progress.epoch) for loss in pending_losses)
-        return total / len(batches)
+        loss_sum += sum(_finite_number(loss, progress.epoch) for loss in pending_losses)
+        return loss_sum / len(batches)
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:

@@ -70,9 +70,9 @@ class Checkpoint:
         header, file = folder.read_record("state.json", Header), folder.path_of("state.json")
         header.check_version(file, "format", FORMAT, remedy="train again with this version")
         record = folder.read_record("state.json", CheckpointRecord)
-        with local_folder(folder) as local:
-            check_sha256(local / "state.safetensors", record.sha256)
-            tensors = load_weights(local / "state.safetensors")
+        with local_folder(folder) as local_copy:
+            check_sha256(local_copy / "state.safetensors", record.sha256)
+            tensors = load_weights(local_copy / "state.safetensors")
         return cls(tensors, record.progress)
 
     def save(self, folder: Location) -> None:

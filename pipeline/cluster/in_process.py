@@ -59,9 +59,9 @@ def _time_call(function: Callable[[Item], Result], item: Item) -> tuple[Result, 
 def _open_executor(threads: int) -> AbstractContextManager[Any]:
     if threads == 1:
         return nullcontext(_InlineExecutor())
-    from elmo.nn.threads import one_thread_each
+    from elmo.nn.threads import single_threaded_pool
 
-    return one_thread_each(threads)
+    return single_threaded_pool(threads)
 
 
 class _InlineExecutor:

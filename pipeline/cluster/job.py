@@ -96,10 +96,10 @@ def _delete_environment() -> None:
 
     with contextlib.suppress(Exception):  # the head is gone, or a node is
         ray.init(log_to_driver=False, logging_level="ERROR")
-        remote = ray.remote(num_cpus=0)(delete)
+        task = ray.remote(num_cpus=0)(delete)
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
         policies = [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
-        references = [remote.options(scheduling_strategy=policy).remote() for policy in policies]
+        references = [task.options(scheduling_strategy=policy).remote() for policy in policies]
         ray.wait(references, num_returns=len(references), timeout=_DELETE_SECONDS)
     (PACKAGE / ENVIRONMENT).unlink(missing_ok=True)
 

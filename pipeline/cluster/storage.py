@@ -83,19 +83,19 @@ def resolve_input(folder: Location, url: str | None = None) -> Location:
     `url` is the `storage` URL, "" for none; None takes the one that is set. Raises `ElmoError`
     where the folder is a pointer and there is no URL, or is not there though there is one.
     """
-    local = folder.local
-    if local is None or local.is_absolute():
+    local_path = folder.local
+    if local_path is None or local_path.is_absolute():
         return folder
     url = storage_url() if url is None else url
     if not folder.exists(POINTER_FILE):
-        if url and not local.exists():
+        if url and not local_path.exists():
             raise NotFound(
                 f"{folder}: this project has no such output at {url}; run the stage that makes it"
             )
         return folder
     if not url:
         raise ElmoError(f"{folder}: is stored at a URL; set storage in cluster.yaml to that URL")
-    name = read_pointer(local).folder
+    name = read_pointer(local_path).folder
     output = read_output(url, name)
     if output is None:
         raise NotFound(f"{folder}: {url}/{name}.json is missing; make it again: elmo run")

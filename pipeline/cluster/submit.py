@@ -204,8 +204,8 @@ def connect(address: str | None) -> Any:
     try:
         from ray.job_submission import JobSubmissionClient
     except ModuleNotFoundError as error:
-        install = "pip install 'elmo-pipeline[cluster]'"
-        raise ElmoError(f"{error.name} is missing; run: {install}") from None
+        install_command = "pip install 'elmo-pipeline[cluster]'"
+        raise ElmoError(f"{error.name} is missing; run: {install_command}") from None
     for module in ("modules.dashboard_sdk", "modules.job.sdk"):
         logging.getLogger(f"ray.dashboard.{module}").setLevel(logging.WARNING)
     with catch_ray_errors(address):

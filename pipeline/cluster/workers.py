@@ -325,7 +325,7 @@ def _call_stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result
 
     future: Future[Result] = Future()
 
-    def call() -> None:
+    def run_function() -> None:
         try:
             future.set_result(function())
         except BaseException as error:
@@ -334,7 +334,7 @@ def _call_stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result
     signals = (signal.SIGINT, signal.SIGTERM)
     handlers = {sig: signal.signal(sig, handle_signal) for sig in signals}
     try:
-        threading.Thread(target=call, daemon=True).start()
+        threading.Thread(target=run_function, daemon=True).start()
         return future.result()
     finally:
         for sig, handler in handlers.items():

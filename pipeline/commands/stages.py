@@ -23,13 +23,13 @@ def stage_command(stage: "Stage") -> click.Command:
     for option in (NUMBERS, METRICS, PARAMS):
         command = option(command)
     for argument in reversed([*stage.inputs, *stage.outputs, *filter(None, [stage.work])]):
-        command = _parameter(argument)(command)
+        command = _click_parameter(argument)(command)
     source = "`elmo run` calls this command with the paths of dvc.yaml."
     help_text = f"{stage.help}\n\n{source}\n\n\b\nExample: elmo run {stage.name}"
     return click.command(stage.name, help=help_text, short_help=stage.help)(command)
 
 
-def _parameter(argument: "Argument") -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _click_parameter(argument: "Argument") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a positional argument, or an option if the argument has a help text."""
     kind: Any = {"folder": OUTPUT_FOLDER, "path": PATH, "word": str}[argument.kind]
     if argument.choices:

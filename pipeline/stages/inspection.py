@@ -88,7 +88,7 @@ def inspect_text(
     repeats if it does. Filters that are off are tried with usual values, `scripts` with that of
     most documents. Copies are always left out, and mojibake and markup never.
     """
-    is_on = {name: getattr(params, name) != off for name, off, _ in _SETTINGS.values()}
+    is_on = {name: getattr(params, name) != off_value for name, off_value, _ in _SETTINGS.values()}
     values = {name: value for name, _, value in _SETTINGS.values() if not is_on[name]}
     new_params = replace(params, **values)
     plan = partial(
@@ -163,14 +163,14 @@ def _choose_by_reason(
     contents: Sequence[PieceContents], pieces: Sequence[Piece], new_params: TokenizeSettings
 ) -> dict[str, tuple[list[Int64s], list[tuple[PassagePlace, ...]]]]:
     """Return for each reason the lines of each piece that are left out, and places of samples."""
-    exact = [content.passages.exact for content in contents]
+    passages = [content.passages.passages for content in contents]
     near_documents = [content.passages.near_documents for content in contents]
     near_originals = find_originals(near_documents, similarity=new_params.near_duplicates)
     filtered_lines = [
         find_filtered(content.documents, new_params, piece.divided_bytes)
         for content, piece in zip(contents, pieces, strict=True)
     ]
-    copies, copy_samples = _samples([part.lines for part in exact], find_originals(exact))
+    copies, copy_samples = _samples([part.lines for part in passages], find_originals(passages))
     is_copy = [
         are_in(part.lines[:, 0], ranges) & are_in(part.lines[:, 1] - 1, ranges)
         for part, ranges in zip(near_documents, copies, strict=True)

@@ -163,9 +163,9 @@ def _register_version(
         run_tags = mlflow_client().get_run(run_id).data.tags
     if commit := run_tags.get(COMMIT_TAG):
         tags = tags | {"commit": commit}
-    with local_folder(model) as local:
+    with local_folder(model) as local_copy:
         version, decision = registry.register(
-            local,
+            local_copy,
             tags=tags,
             run_id=run_id,
             name=params.name,

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ..settings.params import Script
 
-Kinds = npt.NDArray[np.int8]
+CharacterKinds = npt.NDArray[np.int8]
 
 # The first code point of each range of characters, and the script of these.
 _RANGES = """
@@ -26,7 +26,7 @@ KIND_COUNT = SPACE + 1
 
 
 @cache
-def _kind_by_code() -> Kinds:
+def _kind_by_code() -> CharacterKinds:
     """Return the kind of each code point; symbols include digits and punctuation."""
     from unicodedata import category
 
@@ -43,13 +43,13 @@ def _kind_by_code() -> Kinds:
     return kinds
 
 
-def find_kinds(text: str) -> Kinds:
+def find_kinds(text: str) -> CharacterKinds:
     """Return the kind of each character of a text: an index into `SCRIPTS` for a letter."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     return _kind_by_code()[np.minimum(codes, _CODE_COUNT - 1)]
 
 
-def find_scripts(strings: pa.StringArray) -> Kinds:
+def find_scripts(strings: pa.StringArray) -> CharacterKinds:
     """Return the script of the first letter of each string, `SYMBOL` for one without letters."""
     texts = strings.to_pylist()
     ends = np.cumsum([len(text) for text in texts], dtype=np.int64)

@@ -43,7 +43,7 @@ class Passages(NamedTuple):
 
 
 class PiecePassages(NamedTuple):
-    """The documents and lines of a piece that have `MIN_COPY_BYTES` bytes: `exact` by their hashes.
+    """The documents and lines of a piece of `MIN_COPY_BYTES` or more: `passages` by their hashes.
 
     With `tokenize.near_duplicates`, `near_documents` has the documents by their sketches. With
     `tokenize.repeated_lines`, `line_hashes` has the hashes of all lines and `line_counts` the
@@ -51,7 +51,7 @@ class PiecePassages(NamedTuple):
     by reason; they are no passages.
     """
 
-    exact: Passages
+    passages: Passages
     near_documents: Passages
     line_hashes: Hashes
     line_counts: Int64s
@@ -78,8 +78,8 @@ def collect_passages(
     first_line = document_count = 0
     document_counts: list[DocumentCounts] = []
     ids: list[Int64s] = []
-    lines_by_document = [np.zeros((0, 2), np.uint64)]
-    exact = [_no_passages(np.zeros(0, np.uint64))]
+    hash_document_pairs = [np.zeros((0, 2), np.uint64)]
+    parts = [_no_passages(np.zeros(0, np.uint64))]
     near_documents = [_no_passages(np.zeros((0, SLOTS), np.uint16))]
     for block, heldout in piece.read_documents(Accounting()):
         lines, rows, document_numbers = block.lines, block.rows, block.document_numbers
@@ -87,30 +87,30 @@ def collect_passages(
         if piece.params.repeated_lines:
             document_ids = (document_numbers + document_count).astype(np.uint64)
             pairs = np.stack([rows.hashes, document_ids], 1)
-            lines_by_document.append(np.unique(pairs[has_text], axis=0))
+            hash_document_pairs.append(np.unique(pairs[has_text], axis=0))
         if needs_documents:
             document_counts.append(count_documents(block, first_line))
             ids.append(np.unique(document_numbers) + document_count)
         on_block(block, first_line)
         document_count += len(block.hashes)
-        for unit_of_line in (np.arange(len(sizes)), document_numbers):
-            starts = np.flatnonzero(np.diff(unit_of_line, prepend=-1))
+        for unit_by_line in (np.arange(len(sizes)), document_numbers):
+            starts = np.flatnonzero(np.diff(unit_by_line, prepend=-1))
             counts = np.add.reduceat(has_text, starts, dtype=np.int64)
             is_large = np.add.reduceat(sizes * has_text, starts) >= MIN_COPY_BYTES
             ranges = np.stack([starts, np.append(starts[1:], len(sizes))], 1)
             sides = heldout[document_numbers[starts]]
-            if unit_of_line is document_numbers:
+            if unit_by_line is document_numbers:
                 if piece.params.near_duplicates:
                     is_long, sketches = sketch_documents(block.text, lines, ranges[is_large])
                     near_ranges = first_line + ranges[is_large][is_long]
                     near_documents.append(Passages(sketches, near_ranges, sides[is_large][is_long]))
                 is_large &= counts > 1  # a document of one line is that line
             hashes = hash_runs(rows.hashes[has_text], counts)
-            exact.append(Passages(hashes, first_line + ranges, sides).choose(is_large))
+            parts.append(Passages(hashes, first_line + ranges, sides).choose(is_large))
         first_line += len(sizes)
-    pairs = np.unique(np.concatenate(lines_by_document), axis=0)
+    pairs = np.unique(np.concatenate(hash_document_pairs), axis=0)
     line_hashes, line_counts = np.unique(pairs[:, 0], return_counts=True)
-    passages = PiecePassages(_join(exact), _join(near_documents), line_hashes, line_counts, {})
+    passages = PiecePassages(_join(parts), _join(near_documents), line_hashes, line_counts, {})
     return passages, join_counts(document_counts, ids)
 
 
@@ -139,8 +139,8 @@ def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> 
     Beside those of the filters, the reasons are "copy" and, with a `similarity` above 0,
     "near_copy": documents that are as similar to an earlier one.
     """
-    exact = find_originals([piece.exact for piece in pieces])
-    copies = split_ranges(exact >= 0, [piece.exact.lines for piece in pieces])
+    originals = find_originals([piece.passages for piece in pieces])
+    copies = split_ranges(originals >= 0, [piece.passages.lines for piece in pieces])
     exclusions: list[ExcludedLines] = [
         {**piece.filtered_lines, "copy": ranges}
         for piece, ranges in zip(pieces, copies, strict=True)
@@ -185,16 +185,16 @@ def find_leaks(
         _exclude(piece, exclusions) for piece, exclusions in zip(other_pieces, copies, strict=True)
     ]
     passages, other_passages = (
-        _join([piece.exact for piece in text]) for text in (pieces, other_pieces)
+        _join([piece.passages for piece in text]) for text in (pieces, other_pieces)
     )
     is_leak = np.zeros(len(passages.keys), bool)
-    for side in (False, True):
-        is_on_side, other_keys = (
-            passages.heldout == side,
-            other_passages.keys[other_passages.heldout != side],
+    for is_heldout in (False, True):
+        is_candidate, other_keys = (
+            passages.heldout == is_heldout,
+            other_passages.keys[other_passages.heldout != is_heldout],
         )
-        is_leak[is_on_side] = np.isin(passages.keys[is_on_side], other_keys)
-    ranges = split_ranges(is_leak, [piece.exact.lines for piece in pieces])
+        is_leak[is_candidate] = np.isin(passages.keys[is_candidate], other_keys)
+    ranges = split_ranges(is_leak, [piece.passages.lines for piece in pieces])
     if similarity and (count := sum(len(piece.near_documents.keys) for piece in other_pieces)):
         originals = find_near_duplicates(
             np.concatenate([piece.near_documents.keys for piece in (*other_pieces, *pieces)]),
@@ -219,11 +219,11 @@ def _exclude(piece: PiecePassages, exclusions: ExcludedLines) -> PiecePassages:
         return piece
 
     def are_kept(passages: Passages) -> npt.NDArray[np.bool_]:
-        index = np.searchsorted(ranges[:, 0], passages.lines[:, 0], "right") - 1
-        return (index < 0) | (passages.lines[:, 1] > ranges[index, 1])
+        indices = np.searchsorted(ranges[:, 0], passages.lines[:, 0], "right") - 1
+        return (indices < 0) | (passages.lines[:, 1] > ranges[indices, 1])
 
     return piece._replace(
-        exact=piece.exact.choose(are_kept(piece.exact)),
+        passages=piece.passages.choose(are_kept(piece.passages)),
         near_documents=piece.near_documents.choose(are_kept(piece.near_documents)),
     )
 
@@ -256,5 +256,5 @@ def are_in(numbers: Int64s, ranges: Int64s) -> npt.NDArray[np.bool_]:
     """Tell for each number whether it is in one of the sorted ranges."""
     if not len(ranges):
         return np.zeros(len(numbers), bool)
-    indexes = np.searchsorted(ranges[:, 0], numbers, "right") - 1
-    return (indexes >= 0) & (numbers < ranges[indexes, 1])
+    indices = np.searchsorted(ranges[:, 0], numbers, "right") - 1
+    return (indices >= 0) & (numbers < ranges[indices, 1])

@@ -45,7 +45,7 @@ def plain_paragraphs(text: str) -> list[str]:
 def marked_up_paragraphs(text: str) -> Iterator[str]:
     """Yield the same paragraphs as `plain_paragraphs`, with their reStructuredText markup."""
     skipped_indent = -1
-    for indent, lines in _blocks(text):
+    for indent, lines in _indented_blocks(text):
         if skipped_indent >= 0 and indent > skipped_indent:
             continue
         skipped_indent = -1
@@ -115,23 +115,23 @@ def folder_docstrings(folder: Path, excluded_names: set[str]) -> Iterator[str]:
             continue  # templates and files in other encodings, not modules
 
 
-def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
+def _indented_blocks(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield blocks of lines of one indentation between blank lines; a bullet begins a new block."""
     lines: list[str] = []
     indent, hanging_indent = 0, -1
-    for raw in [*text.expandtabs().split("\n"), ""]:
-        line = raw.strip()
-        indentation = len(raw) - len(raw.lstrip())
+    for raw_line in [*text.expandtabs().split("\n"), ""]:
+        line = raw_line.strip()
+        line_indent = len(raw_line) - len(raw_line.lstrip())
         bullet = _BULLET.match(line)
-        continues = lines and not bullet and indentation in (indent, hanging_indent)
-        if lines and (not line or not continues):
+        is_continued = lines and not bullet and line_indent in (indent, hanging_indent)
+        if lines and (not line or not is_continued):
             yield indent, lines
             lines = []
         if not line:
             continue
         if not lines:
-            indent = indentation
-            hanging_indent = indentation + bullet.end() if bullet else -1
+            indent = line_indent
+            hanging_indent = line_indent + bullet.end() if bullet else -1
             line = line[bullet.end() :] if bullet else line
         lines.append(line)
 
@@ -146,8 +146,8 @@ def _strip_markup(paragraph: str) -> str:
 def _is_prose(paragraph: str) -> bool:
     """Tell whether this is English prose: mostly plain words, one of them a very common one."""
     words = paragraph.split()
-    plain = sum(_WORD.fullmatch(word) is not None for word in words)
+    count = sum(_WORD.fullmatch(word) is not None for word in words)
     has_common = any(word.lower().strip(".,;:()") in _COMMON_WORDS for word in words)
     return (
-        len(words) >= 4 and has_common and plain >= 0.6 * len(words) and not _CODE.match(paragraph)
+        len(words) >= 4 and has_common and count >= 0.6 * len(words) and not _CODE.match(paragraph)
     )

@@ -49,37 +49,37 @@ def read_documents(
     """
     blocks, document_rule = load_reader(span.input).blocks, options.document_rule
     is_after_blank = is_after_text = False
-    for number, (text, records) in enumerate(blocks(span, options, accounting)):
+    for block_index, (text, records) in enumerate(blocks(span, options, accounting)):
         lines = find_lines(text)
         rows = TextRows.find(text, lines)
         is_blank = rows.counts == 0
-        is_begin = np.zeros(len(is_blank), bool)
+        is_start = np.zeros(len(is_blank), bool)
         if document_rule == "blank":
             follows_blank = np.append(is_after_blank, is_blank[:-1])
             follows_text = np.append(is_after_text, ~is_blank).cumsum()[:-1] > 0
-            is_begin = ~is_blank & follows_blank & follows_text
+            is_start = ~is_blank & follows_blank & follows_text
             is_after_text = bool(follows_text[-1] or not is_blank[-1])
             is_after_blank = bool(is_blank[-1])
         elif document_rule == "line" and records is not None:
-            is_begin = np.diff(records.numbers, prepend=-1) > 0
+            is_start = np.diff(records.numbers, prepend=-1) > 0
         elif document_rule == "line":
-            is_begin = ~is_begin
-        is_begin[0] |= number == 0
-        document_numbers = np.cumsum(is_begin, dtype=np.int64)
+            is_start = ~is_start
+        is_start[0] |= block_index == 0
+        document_numbers = np.cumsum(is_start, dtype=np.int64)
         if document_rule == "file":
             hashes = np.array([int(span.input.sha256[:16], 16)], np.uint64)[: document_numbers[-1]]
         else:
-            hashes = _hash_documents(lines[0], rows.hashes, is_begin, document_numbers)
+            hashes = _hash_documents(lines[0], rows.hashes, is_start, document_numbers)
         yield DocumentBlock(span.input.name, text, records, lines, rows, document_numbers, hashes)
 
 
 def _hash_documents(
-    starts: Int64s, line_hashes: Hashes, is_begin: npt.NDArray[np.bool_], document_numbers: Int64s
+    starts: Int64s, line_hashes: Hashes, is_start: npt.NDArray[np.bool_], document_numbers: Int64s
 ) -> Hashes:
     """Return the hash of each document from those of its first lines."""
-    if is_begin.all():
+    if is_start.all():
         return line_hashes
-    limits = np.append(0, starts[is_begin] + _HASHED_BYTES)[document_numbers]
+    limits = np.append(0, starts[is_start] + _HASHED_BYTES)[document_numbers]
     is_hashed = (line_hashes != 0) & (starts < limits)
     counts = np.bincount(document_numbers[is_hashed], minlength=document_numbers[-1] + 1)[1:]
     return hash_runs(line_hashes[is_hashed], counts)

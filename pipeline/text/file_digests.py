@@ -26,7 +26,7 @@ _FILE = "digests.txt"  # lines of a key and a SHA-256
 _MAX_CACHE_BYTES = 16 << 20  # bytes above which the cache is emptied
 _LARGE_BYTES = 1 << 20  # bytes of a file on a disk above which its digest is cached
 _PROGRESS_BYTES = 256 << 20  # bytes to read above which progress is shown
-_DELAY_SECONDS = 2.0  # after which a change of a file changes its time, on any disk
+_SETTLING_SECONDS = 2.0  # after which a change of a file changes its time, on any disk
 _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
@@ -43,17 +43,17 @@ class FileState(Struct, frozen=True):
     cache_key: str = ""
 
 
-def state_of(url: str) -> FileState:
+def find_state(url: str) -> FileState:
     """Return the `FileState` of a local path or a URL."""
     with catch_read_errors(url):
         if "://" in url:
             import fsspec
 
             files, path = fsspec.core.url_to_fs(url)
-            return state_at_url(files.info(path))
+            return state_from_info(files.info(path))
         check_readable(Path(url))
         status = os.stat(url)
-    is_settled = time.time() - max(status.st_mtime, status.st_ctime) > _DELAY_SECONDS
+    is_settled = time.time() - max(status.st_mtime, status.st_ctime) > _SETTLING_SECONDS
     cache_key = f"{status.st_ctime_ns} {status.st_dev} {status.st_ino}"
     mark = f"{status.st_mtime_ns}"
     return FileState(
@@ -61,19 +61,19 @@ def state_of(url: str) -> FileState:
     )
 
 
-def state_at_url(info: Mapping[str, Any]) -> FileState:
+def state_from_info(info: Mapping[str, Any]) -> FileState:
     """Return the `FileState` of a file at a URL from `info`, fsspec's description of it."""
     if info.get("size") is None:
         return FileState(0)
     size = int(info["size"])
-    if tag := next((str(info[name]) for name in ("ETag", "etag") if info.get(name)), ""):
-        return FileState(size, tag, "at a URL")
+    if etag := next((str(info[name]) for name in ("ETag", "etag") if info.get(name)), ""):
+        return FileState(size, etag, "at a URL")
     changed_at = next((info[name] for name in _TIME_KEYS if info.get(name)), None)
     if changed_at is None or isinstance(changed_at, str):
         return FileState(size, str(changed_at or ""))
     seconds = changed_at if isinstance(changed_at, int | float) else changed_at.timestamp()
     return FileState(
-        size, str(changed_at), "at a URL" if time.time() - seconds > _DELAY_SECONDS else ""
+        size, str(changed_at), "at a URL" if time.time() - seconds > _SETTLING_SECONDS else ""
     )
 
 
@@ -86,36 +86,36 @@ def digest_files(
     `files` are paths or URLs, each with its state. `read(url, advance)` reads a file and returns
     its size and digest; it calls `advance` with the size of each block, for the progress bar.
     """
-    path, cached_digests = user_cache() / _FILE, _read_cached_digests(user_cache() / _FILE)
+    path, cached_digests = (user_cache() / _FILE, _read_cached_digests(user_cache() / _FILE))
     keys = [
         digest([url, state.bytes, state.mark, state.cache_key]) if state.cache_key else ""
         for url, state in files
     ]
-    numbers_to_read = [number for number, key in enumerate(keys) if key not in cached_digests]
-    size_to_read = sum(files[number][1].bytes for number in numbers_to_read)
+    indices_to_read = [index for index, key in enumerate(keys) if key not in cached_digests]
+    size_to_read = sum(files[index][1].bytes for index in indices_to_read)
     progress, lock = Progress("reading", size_to_read / 1e6, unit="MB"), threading.Lock()
 
     def advance(count: int) -> None:
         with lock:
             progress.advance(count / 1e6)
 
-    def read_digest(number: int) -> tuple[int, str]:
-        url, state = files[number]
+    def read_digest(index: int) -> tuple[int, str]:
+        url, state = files[index]
         size, sha256 = read(url, advance)
-        if keys[number] and size == state.bytes and state_of(url).mark == state.mark:
+        if keys[index] and size == state.bytes and find_state(url).mark == state.mark:
             with suppress(OSError, ElmoError):  # without a home to write to, it is read again
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("a", encoding="ascii") as file:
-                    file.write(f"{keys[number]} {sha256}\n")
+                    file.write(f"{keys[index]} {sha256}\n")
         return size, sha256
 
     with progress if size_to_read > _PROGRESS_BYTES else nullcontext():
         read_digests = dict(
-            zip(numbers_to_read, in_parallel(read_digest, numbers_to_read), strict=True)
+            zip(indices_to_read, in_parallel(read_digest, indices_to_read), strict=True)
         )
     return [
-        read_digests.get(number) or (files[number][1].bytes, cached_digests[key])
-        for number, key in enumerate(keys)
+        read_digests.get(index) or (files[index][1].bytes, cached_digests[key])
+        for index, key in enumerate(keys)
     ]
 
 

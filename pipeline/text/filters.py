@@ -47,7 +47,7 @@ class DocumentCounts(NamedTuple):
 
 def is_filtering(params: TokenizeSettings) -> bool:
     """Tell whether a filter is on."""
-    return any(getattr(params, name) != off for name, off, _ in FILTERS.values())
+    return any(getattr(params, name) != off_value for name, off_value, _ in FILTERS.values())
 
 
 def count_documents(block: DocumentBlock, first_line: int) -> DocumentCounts:
@@ -57,8 +57,8 @@ def count_documents(block: DocumentBlock, first_line: int) -> DocumentCounts:
     kinds = find_kinds(block.text.decode("utf-8"))
     data = np.frombuffer(block.text, np.uint8)
     cuts = np.cumsum(data & 0xC0 != 0x80)[block.lines[1][ends - 1]]  # in characters, not bytes
-    documents = np.repeat(np.arange(len(cuts)), np.diff(cuts, prepend=0))
-    counts = np.bincount(documents * KIND_COUNT + kinds, minlength=len(cuts) * KIND_COUNT)
+    owners = np.repeat(np.arange(len(cuts)), np.diff(cuts, prepend=0))
+    counts = np.bincount(owners * KIND_COUNT + kinds, minlength=len(cuts) * KIND_COUNT)
     sizes = np.add.reduceat(block.lines[1] - block.lines[0], starts)
     lines = first_line + np.stack([starts, ends], 1)
     return DocumentCounts(lines, sizes, counts.reshape(-1, KIND_COUNT).astype(np.int32))
@@ -67,8 +67,8 @@ def count_documents(block: DocumentBlock, first_line: int) -> DocumentCounts:
 def join_counts(parts: Sequence[DocumentCounts], ids: Sequence[Int64s]) -> DocumentCounts:
     """Join the counts of a piece's blocks; `ids` has the number of each part's documents."""
     if not any(map(len, ids)):
-        nothing = np.zeros((0, 2), np.int64)
-        return DocumentCounts(nothing, nothing[:, 0], np.zeros((0, KIND_COUNT), np.int32))
+        no_lines = np.zeros((0, 2), np.int64)
+        return DocumentCounts(no_lines, no_lines[:, 0], np.zeros((0, KIND_COUNT), np.int32))
     starts = np.flatnonzero(np.diff(np.concatenate(ids), prepend=-1))
     lines, sizes, kinds = map(np.concatenate, zip(*parts, strict=True))
     ends = np.append(starts[1:], len(lines)) - 1

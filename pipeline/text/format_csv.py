@@ -50,21 +50,21 @@ def blocks(
     names = split_column(options.column, header)
     if all(name.isascii() and name.isdecimal() and name not in header for name in names):
         records = chain([first_line], records)  # there is no header
-    column_indexes = (_column_index(span.input, header, name) for name in names if header)
-    indexes = [*dict.fromkeys(column_indexes)]  # a column may be named by its number too
-    kept_indexes = [_column_index(span.input, header, name, "keep") for name in keep if header]
+    column_indices = (_column_index(span.input, header, name) for name in names if header)
+    indices = [*dict.fromkeys(column_indices)]  # a column may be named by its number too
+    kept_indices = [_column_index(span.input, header, name, "keep") for name in keep if header]
     texts: list[bytes] = []
     records_json: list[str] = []
-    first_record, length = 0, 0
+    first_record, block_bytes = 0, 0
     for _, fields in records:
-        texts.append(join_texts(fields[index] for index in indexes).encode())
+        texts.append(join_texts(fields[index] for index in indices).encode())
         if keep:
-            records_json.append(encode_kept(keep, (fields[index] for index in kept_indexes)))
-        length += len(texts[-1])
-        if length >= options.size:
+            records_json.append(encode_kept(keep, (fields[index] for index in kept_indices)))
+        block_bytes += len(texts[-1])
+        if block_bytes >= options.size:
             lines.account(texts, accounting)
             yield join_records(texts, first_record, records_json)
-            first_record, length, texts, records_json = first_record + len(texts), 0, [], []
+            first_record, block_bytes, texts, records_json = first_record + len(texts), 0, [], []
     lines.account(texts, accounting)
     if texts:
         yield join_records(texts, first_record, records_json)

@@ -47,13 +47,13 @@ def blocks(
 
     first_row, keep = 0, options.keep
     with _open_parquet(span.input) as file:
-        group_numbers = list(range(span.start, file.num_row_groups if span.end < 0 else span.end))
+        group_indices = list(range(span.start, file.num_row_groups if span.end < 0 else span.end))
         names = _text_columns(span.input, file, options.column)
-        groups = [file.metadata.row_group(number) for number in group_numbers]
+        groups = [file.metadata.row_group(number) for number in group_indices]
         row_count, size = sum(g.num_rows for g in groups), sum(g.total_byte_size for g in groups)
-        rows = max(1, min(4096, max(options.size, 1 << 20) * row_count // max(1, size)))
+        batch_rows = max(1, min(4096, max(options.size, 1 << 20) * row_count // max(1, size)))
         batches = file.iter_batches(
-            batch_size=rows, row_groups=group_numbers, columns=[*names, *keep]
+            batch_size=batch_rows, row_groups=group_indices, columns=[*names, *keep]
         )
         while True:
             with catch_read_errors(span.input.url, "damaged"):
@@ -61,10 +61,10 @@ def blocks(
                 if batch is None:
                     break
                 columns = [_read_column(batch, name).cast(pa.large_binary()) for name in names]
-            longest = max(pc.max(pc.binary_length(values)).as_py() or 0 for values in columns)
-            if longest > MAX_LINE_BYTES:
+            max_bytes = max(pc.max(pc.binary_length(values)).as_py() or 0 for values in columns)
+            if max_bytes > MAX_LINE_BYTES:
                 raise ElmoError(
-                    f"{span.input.url}: {too_long_message('a value of its column', longest)}"
+                    f"{span.input.url}: {too_long_message('a value of its column', max_bytes)}"
                 )
             texts_by_row = [
                 [*filter(None, row_texts)]

@@ -21,7 +21,7 @@ from elmo.io.records import (
 from elmo.io.text_files import COMPRESSIONS, decompress
 
 from ..terminal.failures import catch_read_errors
-from .file_digests import FileState, digest_files, state_at_url, state_of
+from .file_digests import FileState, digest_files, find_state, state_from_info
 from .formats import BY_ENDING
 from .other_formats import MARKUP
 
@@ -29,7 +29,7 @@ _TABLE_REMEDY = (
     "write it as CSV, JSON lines (.jsonl) or Parquet and name its column in corpus.column"
 )
 _PACKED_REMEDY = "unpack it, or compress it as gz, bz2, zst or xz"
-_NOT_TEXT = {
+_NOT_TEXT_REMEDIES = {
     ".json": "if it has one record per line, name it .jsonl; if not, convert it: jq -c '.[]'",
     **dict.fromkeys((".xlsx", ".ods", ".arrow", ".feather", ".avro", ".orc"), _TABLE_REMEDY),
     **dict.fromkeys((".html", ".htm", ".xhtml", ".xml"), MARKUP),
@@ -93,7 +93,7 @@ def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> l
             f"{patterns[0]}: {len(files):,} files are too many for a manifest (about "
             f"{manifest_bytes:,} bytes; the limit is {limit:,}); join them into fewer files"
         )
-    states = for_each(lambda file: file[2] or state_of(file[1]), files.values())
+    states = for_each(lambda file: file[2] or find_state(file[1]), files.values())
     urls = [url for _, url, _ in files.values()]
     sizes_and_digests = digest_files(list(zip(urls, states, strict=True)), _measure_file)
     inputs = [
@@ -141,7 +141,7 @@ def check_inputs(inputs: Sequence[InputFile]) -> list[InputFile]:
     `check_unchanged` detects later changes by the mark. Raises `ElmoError` for a missing or changed
     file.
     """
-    states = in_parallel(lambda input_: state_of(input_.url), inputs)
+    states = in_parallel(lambda input_: find_state(input_.url), inputs)
     sizes_and_digests = digest_files(
         [(input_.url, state) for input_, state in zip(inputs, states, strict=True)], _measure_file
     )
@@ -161,7 +161,7 @@ def check_unchanged(input_: InputFile) -> None:
     """
     if not input_.mark:
         return
-    state = state_of(input_.url)
+    state = find_state(input_.url)
     if (state.bytes, state.mark) != (input_.bytes, input_.mark):
         raise _changed_file_error(input_)
 
@@ -219,7 +219,7 @@ def _expand_pattern(pattern: str, list_name: str) -> list[tuple[str, str, FileSt
             for file, info in info_by_path.items():
                 name = file[len(path.rstrip("/")) + 1 :] if is_folder else ""
                 name = (name or file.rsplit("/", 1)[-1]).partition("?")[0]
-                files.append((name, fs.unstrip_protocol(file), state_at_url(info)))
+                files.append((name, fs.unstrip_protocol(file), state_from_info(info)))
     else:
         base = Path(pattern)
         is_folder = base.is_dir()
@@ -248,14 +248,14 @@ def _expand_pattern(pattern: str, list_name: str) -> list[tuple[str, str, FileSt
     return sorted(files, key=lambda file: file[1])
 
 
-def _walk_folders(base: Path) -> Iterator[str]:
+def _walk_folders(top_folder: Path) -> Iterator[str]:
     """Yield a folder and its subfolders, also linked ones, each once and without hidden ones."""
 
     def raise_error(error: OSError) -> None:
         raise error
 
     visited_folders = set()
-    for directory, folders, _ in os.walk(base, followlinks=True, onerror=raise_error):
+    for directory, folders, _ in os.walk(top_folder, followlinks=True, onerror=raise_error):
         if (real_path := os.path.realpath(directory)) in visited_folders:
             folders.clear()
             continue
@@ -264,16 +264,16 @@ def _walk_folders(base: Path) -> Iterator[str]:
         yield directory
 
 
-def _check_name(url: str, in_folder: bool) -> None:
+def _check_name(url: str, is_in_folder: bool) -> None:
     """Refuse a file whose name says that it is not text, or in a folder does not say it is."""
     try:
         url.encode("utf-8")
     except UnicodeEncodeError:
         raise ElmoError(f"{ascii(url)}: the file's name is not UTF-8; rename the file") from None
     ending = _ending(url)
-    if remedy := _NOT_TEXT.get(_suffixes(url)[-1]) or _NOT_TEXT.get(ending):
+    if remedy := _NOT_TEXT_REMEDIES.get(_suffixes(url)[-1]) or _NOT_TEXT_REMEDIES.get(ending):
         raise ElmoError(f"{url}: is not read as text; {remedy}")
-    if in_folder and ending not in BY_ENDING:
+    if is_in_folder and ending not in BY_ENDING:
         raise ElmoError(
             f"{url}: only {', '.join(BY_ENDING)} are read from a folder (also compressed); move it "
             "elsewhere, or name the text files themselves or a glob such as folder/*.txt"

@@ -28,23 +28,23 @@ def sketch_documents(
     `lines` are where each line begins and ends in `text`. A sketch keeps the lowest 16 bits of each
     slot: different ones are equal by chance once in 65,536.
     """
-    data = np.frombuffer(text, np.uint8)
-    edges = np.stack([lines[0][documents[:, 0]], lines[1][documents[:, 1] - 1]], 1).ravel()
-    positions = np.flatnonzero(data > 32)
-    interval = np.searchsorted(edges, positions, "right")  # odd within a document
-    positions, document = positions[interval % 2 == 1], interval[interval % 2 == 1] // 2
-    hashes = hash_windows(data[positions].astype(np.uint64) + np.uint64(1), _WINDOW_BYTES)
-    is_within_document = document[: len(hashes)] == document[len(document) - len(hashes) :]
-    counts = np.bincount(document[: len(hashes)][is_within_document], minlength=len(documents))
+    text_bytes = np.frombuffer(text, np.uint8)
+    document_edges = np.stack([lines[0][documents[:, 0]], lines[1][documents[:, 1] - 1]], 1).ravel()
+    positions = np.flatnonzero(text_bytes > 32)
+    intervals = np.searchsorted(document_edges, positions, "right")  # odd within a document
+    positions, owners = positions[intervals % 2 == 1], intervals[intervals % 2 == 1] // 2
+    hashes = hash_windows(text_bytes[positions].astype(np.uint64) + np.uint64(1), _WINDOW_BYTES)
+    is_within_document = owners[: len(hashes)] == owners[len(owners) - len(hashes) :]
+    counts = np.bincount(owners[: len(hashes)][is_within_document], minlength=len(documents))
     sketches = np.zeros((0, SLOTS), np.uint16)
     if is_within_document.any():
         from rensa import RMinHash
 
         offsets = np.append(0, np.cumsum(counts[counts > 0])).astype(np.uint64)
-        rows = RMinHash.digest_matrix_from_flat_token_hashes(
+        digests = RMinHash.digest_matrix_from_flat_token_hashes(
             hashes[is_within_document], offsets, num_perm=SLOTS, seed=_SEED
         )
-        sketches = np.array(rows.to_rows(), np.uint32).astype(np.uint16)
+        sketches = np.array(digests.to_rows(), np.uint32).astype(np.uint16)
     return counts > 0, sketches
 
 
@@ -64,24 +64,24 @@ def find_near_duplicates(
     """
     originals = np.full(len(sketches), -1)
     # Larger bands compare fewer documents; they may miss one of 100 pairs that are as similar.
-    band = next((size for size in (4, 3) if (1 - similarity**size) ** (SLOTS // size) < 0.01), 2)
-    for slot in range(0, SLOTS - band + 1, band):
+    width = next((size for size in (4, 3) if (1 - similarity**size) ** (SLOTS // size) < 0.01), 2)
+    for first_slot in range(0, SLOTS - width + 1, width):
         slots = np.zeros((len(sketches), 4), np.uint16)
-        slots[:, :band] = sketches[:, slot : slot + band]
+        slots[:, :width] = sketches[:, first_slot : first_slot + width]
         keys = slots.view(np.uint64).ravel()
         if sides is not None:
             keys[sides] = ~keys[sides]
         order = np.argsort(keys, kind="stable")  # of equal keys in the order of the text
         positions = np.arange(len(order))
         is_first = np.append(True, np.diff(keys[order]) != 0)[: len(order)]
-        firsts = np.maximum.accumulate(np.where(is_first, positions, 0))
+        first_positions = np.maximum.accumulate(np.where(is_first, positions, 0))
         is_later, predecessors = ~is_first & (originals[order] < 0), positions - 1
         if reference_count:
             is_reference = order < reference_count
             predecessors = np.maximum.accumulate(np.where(is_reference | is_first, positions, 0))
-            is_later &= ~is_reference & is_reference[firsts]
+            is_later &= ~is_reference & is_reference[first_positions]
         later_positions = np.flatnonzero(is_later)
-        for earlier_positions in (firsts[later_positions], predecessors[later_positions]):
+        for earlier_positions in (first_positions[later_positions], predecessors[later_positions]):
             for start in range(0, len(later_positions), _PAIRS_AT_A_TIME):
                 part = slice(start, start + _PAIRS_AT_A_TIME)
                 documents, candidates = order[later_positions[part]], order[earlier_positions[part]]

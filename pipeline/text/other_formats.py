@@ -31,10 +31,10 @@ _SIGNATURES = (
     (rb"[^\r\n]*\r[^\n]+\Z", "text with the line ends of old Macs", r"convert them: tr '\r' '\n'"),
 )
 # The rest of a JSON array of arrays or strings, which [[a link]] and ["Yes", he said] are not.
-_LIST = r"\[\s*([\"\[\{\]]|-?\d[\d.]*\s*,)|\"[^\n\"]*\"\s*(,\s*[\"\[\{\dn]|\]\s*(\[|\Z))"
+_JSON_LIST = r"\[\s*([\"\[\{\]]|-?\d[\d.]*\s*,)|\"[^\n\"]*\"\s*(,\s*[\"\[\{\dn]|\]\s*(\[|\Z))"
 # The beginning of a text after white space, its kind, and the remedy.
 _BEGINNINGS = (
-    (rf"\[\s*(\{{\s*[\"\}}]|{_LIST})", "a JSON array", "convert it: jq -c '.[]'"),
+    (rf"\[\s*(\{{\s*[\"\}}]|{_JSON_LIST})", "a JSON array", "convert it: jq -c '.[]'"),
     (r"\{[^\n]*\}\s*\n\s*\{\s*\"", "JSON lines", _RECORDS_REMEDY),
     (r"\{\s*\"[^\"\n]*\"\s*:", "JSON", f"convert it (jq -c .), {_RECORDS_REMEDY}"),
     (r"(<!--.*?-->\s*)*<(!doctype|html|head|body|\?xml|mediawiki|tei|svg|rss)\b", "", MARKUP),
@@ -46,16 +46,16 @@ _BEGINNINGS = (
     (r"#!\s*/", "a program", "name text files"),
 )
 # A pattern of lines, the share of lines above which a text is of this kind, and the remedy.
-_TAG = r"</(?!s>)[a-z]|<(p|br|div|span|li|ul|tr|td|table|h\d)\b[^<>]*>|<\w+\s+[\w:-]+="
-_TIME = (
+_HTML_TAG = r"</(?!s>)[a-z]|<(p|br|div|span|li|ul|tr|td|table|h\d)\b[^<>]*>|<\w+\s+[\w:-]+="
+_TIMESTAMP = (
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d/\w{3}/\d{4}[: ]|\w{3} [ \d]\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d"
 )
 _LINE_PATTERNS = (
     (r"\s*\{.*\}\s*,?\s*$", 0.5, "JSON lines", _RECORDS_REMEDY),
-    (rf".*?({_TAG})|\s*<!--", 0.5, "", MARKUP),
+    (rf".*?({_HTML_TAG})|\s*<!--", 0.5, "", MARKUP),
     (r"\s*(\\[a-z]+\*?[\{\[]|\\item\b|%)", 0.3, "TeX", _PANDOC_REMEDY),
     (r"(msgid|msgstr|#[:,.]) ", 0.5, "a PO file of translations", "extract its texts"),
-    (rf"[\[(<]?({_TIME})|\d+\.\d+\.\d+\.\d+ \S+ \S+ \[", 0.5, "a log", "remove its times"),
+    (rf"[\[(<]?({_TIMESTAMP})|\d+\.\d+\.\d+\.\d+ \S+ \S+ \[", 0.5, "a log", "remove its times"),
     (r"\d+\t[^\t]*$", 0.8, "a table", _TABLE_REMEDY),
     (r"\s*\"[^\"]*\"(,(\"[^\"]*\"|[\d.]*))+\s*$", 0.8, "a table", _TABLE_REMEDY),
     (r"\S+( \S+){0,3} ([BIESLU][-_]\S+|O)\s*$", 0.8, "a labelled file", "it is for `elmo task`"),
@@ -93,5 +93,5 @@ def recognize_format(head: bytes) -> tuple[str, str] | None:
 def _is_table(lines: list[str]) -> bool:
     """Tell whether most lines have the same number of tabs, two or more."""
     counts = [line.count("\t") for line in lines if not line.startswith("#")]
-    max_count = max(set(counts), key=counts.count, default=0)
-    return max_count > 1 and len(counts) > 2 and counts.count(max_count) > 0.7 * len(counts)
+    mode = max(set(counts), key=counts.count, default=0)
+    return mode > 1 and len(counts) > 2 and counts.count(mode) > 0.7 * len(counts)

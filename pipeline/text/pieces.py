@@ -91,7 +91,7 @@ class Piece:
             (span.input.sha256, span.input.format, span.input.compression, span.start, span.end)
             for span in self.spans
         ]
-        depends_on = [
+        dependencies = [
             spans,
             self.column,
             self.params.shard_bytes,
@@ -102,7 +102,7 @@ class Piece:
             self.copy,
         ]
         rule = {"documents": self.rule.documents, "below": self.rule.threshold}
-        return digest([*depends_on, rule, to_builtins(self.tokenizer)])
+        return digest([*dependencies, rule, to_builtins(self.tokenizer)])
 
     @property
     def result_name(self) -> str:
@@ -143,7 +143,7 @@ def plan_pieces(
     divide documents, no document is divided. The pieces depend only on the arguments.
     """
     files = [input_ for input_ in inputs if input_.bytes]
-    one_in = 1 << (max(len(files) - 1, 0) // _MAX_SEPARATE_FILES).bit_length()
+    end_interval = 1 << (max(len(files) - 1, 0) // _MAX_SEPARATE_FILES).bit_length()
     pieces: list[tuple[FileSpan, ...]] = []
     open_piece: list[FileSpan] = []
 
@@ -162,7 +162,7 @@ def plan_pieces(
             if len(spans) > 1 or sum(s.size for s in open_piece) + span.size > shard_bytes:
                 close_piece()
             open_piece.append(span)
-        if len(spans) > 1 or int(file.sha256[:8], 16) % one_in == 0:
+        if len(spans) > 1 or int(file.sha256[:8], 16) % end_interval == 0:
             close_piece()
     close_piece()
     return pieces

@@ -60,14 +60,14 @@ class QualityCounts(Struct):
             self.interval *= 2
             sample = _sample_hashes(sample, self.interval)
         self.hashes = sample.astype("<u8").tobytes()
-        begins = (np.cumsum(lengths) - lengths)[lengths > 0]
-        if not len(begins):
+        starts = (np.cumsum(lengths) - lengths)[lengths > 0]
+        if not len(starts):
             return
         scripts = find_scripts(types)
-        counts = np.zeros((len(begins), SYMBOL + 1), np.int32)
+        counts = np.zeros((len(starts), SYMBOL + 1), np.int32)
         commonest_script = np.bincount(scripts, minlength=1).argmax()
         for script in np.setdiff1d(scripts, commonest_script):
-            counts[:, script] = np.add.reduceat((scripts == script)[ids], begins, dtype=np.int32)
+            counts[:, script] = np.add.reduceat((scripts == script)[ids], starts, dtype=np.int32)
         counts[:, commonest_script] = lengths[lengths > 0] - counts.sum(1)
         is_not_text = counts[:, SYMBOL] * 2 > counts.sum(1)
         main_script_counts = np.bincount(counts[~is_not_text, :SYMBOL].argmax(1), minlength=SYMBOL)

@@ -62,8 +62,8 @@ def read_finished(pieces: Sequence[Piece]) -> list[PieceResult]:
     if not pieces:
         return []
     folder, size_by_file = pieces[0].folder, pieces[0].folder.sizes()
-    finished = [piece.result_name for piece in pieces if piece.result_name in size_by_file]
-    results = in_parallel(lambda name: folder.read_record(name, PieceResult), finished)
+    finished_names = [piece.result_name for piece in pieces if piece.result_name in size_by_file]
+    results = in_parallel(lambda name: folder.read_record(name, PieceResult), finished_names)
     return find_whole_results(results, folder, size_by_file)
 
 
@@ -93,9 +93,9 @@ def find_whole_results(
 
 def tokenize_piece(piece: Piece) -> PieceResult:
     """Tokenize one piece of the corpus, write its shards, and return its result."""
-    split = sentence_splitter()[0] if piece.params.sentences == "split" else None
+    split_line = sentence_splitter()[0] if piece.params.sentences == "split" else None
     accounting, quality = Accounting(), QualityCounts()
-    builder = _Builder(piece, load_recorded_tokenizer(piece.tokenizer), accounting, quality)
+    builder = _ShardBuilder(piece, load_recorded_tokenizer(piece.tokenizer), accounting, quality)
     excluded_lines = {
         reason: np.array(ranges, np.int64).reshape(-1, 2) for reason, ranges in piece.excluded_lines
     }
@@ -129,8 +129,8 @@ def tokenize_piece(piece: Piece) -> PieceResult:
                 records = block.records.columns_of_lines() if block.records else no_records
                 records = records.filter(pa.array(is_kept))
             is_heldout = heldout[block.document_numbers[is_kept]]
-            builder.add(text, lines, rows, ids[is_kept], is_heldout, split, records)
-        if split is not None and block.records is None:
+            builder.add(text, lines, rows, ids[is_kept], is_heldout, split_line, records)
+        if split_line is not None and block.records is None:
             quality.add_lines(text)
     for span in piece.spans:
         check_unchanged(span.input)
@@ -180,7 +180,7 @@ class _Part:
     records: pa.StringArray | None
 
 
-class _Builder:
+class _ShardBuilder:
     """Writes the shards of a piece: gathers lines, and tokenizes them together when they fill one.
 
     If sentences are split out of lines, rows without tokens are not written. If each line is a
@@ -203,14 +203,14 @@ class _Builder:
         rows: TextRows,
         documents: Int64s,
         heldout: npt.NDArray[np.bool_],
-        split: Callable[[str], list[str]] | None,
+        split_line: Callable[[str], list[str]] | None,
         records: pa.StringArray | None,
     ) -> None:
-        """Gather whole lines with their documents and records; `split` yields sentences."""
+        """Gather whole lines with their documents and records; `split_line` yields sentences."""
         self.bytes += len(text)
         line_by_row, lost_bytes = np.arange(len(documents)), 0
-        if split is not None:
-            text, line_by_row = _split_sentences(text, split)
+        if split_line is not None:
+            text, line_by_row = _split_sentences(text, split_line)
             rows = TextRows.find(text, find_lines(text))
         if not self.tokenizer.kind.splits_at_spaces:
             rows, lost_bytes = _tokenize_rows(text, rows, self.tokenizer)
@@ -243,7 +243,7 @@ class _Builder:
             lengths, heldout = lengths[has_tokens], heldout[has_tokens]
             documents = documents[has_tokens]
         first_sentence = self.accounting.sentences
-        ids_of_sentences = np.arange(first_sentence, first_sentence + len(lengths))
+        sentence_ids = np.arange(first_sentence, first_sentence + len(lengths))
         self.accounting.sentences += len(lengths)
         for split, is_in_split in zip(SPLITS, (~heldout, heldout), strict=True):
             if not is_in_split.any():
@@ -253,7 +253,7 @@ class _Builder:
             with self.piece.folder.new_file(name) as path:
                 write_shard(
                     path,
-                    sentence_ids=ids_of_sentences[is_in_split],
+                    sentence_ids=sentence_ids[is_in_split],
                     document_ids=documents[is_in_split],
                     offsets=np.cumsum(np.append(0, lengths[is_in_split])).astype(np.int32),
                     tokens=_encode_tokens(tokens, types),
@@ -267,11 +267,11 @@ class _Builder:
         for the bytes of the parts."""
         stretches = pa.concat_arrays([part.rows.distinct_stretches for part in self._parts])
         stretch_dictionary = stretches.dictionary_encode()
-        types, token_ids, starts, counts, lost_bytes = _tokenize(
+        types, token_ids, starts, counts, lost_bytes = _tokenize_stretches(
             stretch_dictionary.dictionary, self.tokenizer
         )
         sizes = pc.binary_length(types).to_numpy()
-        ids_and_lengths, total = [], self.accounting
+        ids_and_lengths, accounting = [], self.accounting
         first_stretch = 0
         for part in self._parts:
             dictionary_indices = stretch_dictionary.indices.to_numpy()[
@@ -286,32 +286,32 @@ class _Builder:
             part_loss = part.lost_bytes + (
                 int(lost_bytes[stretch_ids].sum()) if lost_bytes.any() else 0
             )
-            total.lines += len(line_bytes)
-            total.blank_lines += int(is_blank.sum())
-            total.blank_bytes += int(line_bytes[is_blank].sum())
-            total.token_bytes += token_bytes
-            total.space_bytes += int(line_bytes[~is_blank].sum()) - token_bytes - part_loss
-            total.lost_bytes += part_loss
-            total.tokens += len(ids)
+            accounting.lines += len(line_bytes)
+            accounting.blank_lines += int(is_blank.sum())
+            accounting.blank_bytes += int(line_bytes[is_blank].sum())
+            accounting.token_bytes += token_bytes
+            accounting.space_bytes += int(line_bytes[~is_blank].sum()) - token_bytes - part_loss
+            accounting.lost_bytes += part_loss
+            accounting.tokens += len(ids)
             ids_and_lengths.append((ids, lengths))
         return types, ids_and_lengths
 
 
 def _expand_rows(
-    stretches: npt.NDArray[np.int32],
-    stretches_of: Int64s,
+    stretch_ids: npt.NDArray[np.int32],
+    stretch_counts: Int64s,
     token_ids: npt.NDArray[np.int32],
     starts: Int64s,
     counts: Int64s,
 ) -> tuple[npt.NDArray[np.int32], Int64s]:
     """Return the tokens of stretches end to end, and the number of tokens in each row."""
     if (counts == 1).all():
-        return token_ids[starts][stretches], stretches_of
-    token_counts = counts[stretches]
+        return token_ids[starts][stretch_ids], stretch_counts
+    token_counts = counts[stretch_ids]
     token_ends = np.append(0, np.cumsum(token_counts))
-    positions = np.repeat(starts[stretches] - token_ends[:-1], token_counts)
+    positions = np.repeat(starts[stretch_ids] - token_ends[:-1], token_counts)
     positions += np.arange(len(positions))
-    return token_ids[positions], np.diff(token_ends[np.append(0, np.cumsum(stretches_of))])
+    return token_ids[positions], np.diff(token_ends[np.append(0, np.cumsum(stretch_counts))])
 
 
 def _tokenize_rows(text: bytes, rows: TextRows, tokenizer: Tokenizer) -> tuple[TextRows, int]:
@@ -329,7 +329,7 @@ def _tokenize_rows(text: bytes, rows: TextRows, tokenizer: Tokenizer) -> tuple[T
     ), lost_bytes
 
 
-def _tokenize(
+def _tokenize_stretches(
     stretches: pa.StringArray, tokenizer: Tokenizer
 ) -> tuple[pa.StringArray, npt.NDArray[np.int32], Int64s, Int64s, Int64s]:
     """Split each distinct stretch; return the distinct tokens, the tokens as ids into these, and
@@ -337,15 +337,15 @@ def _tokenize(
     """
     counts, lost_bytes = np.ones(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
     if not tokenizer.kind.splits_at_spaces:
-        numbers = np.arange(len(stretches), dtype=np.int32)
-        return stretches, numbers, numbers.astype(np.int64), counts, lost_bytes
+        indices = np.arange(len(stretches), dtype=np.int32)
+        return stretches, indices, indices.astype(np.int64), counts, lost_bytes
     is_whole = pc.match_substring_regex(stretches, f"^{tokenizer.kind.one_token_pattern}$")
     other_stretches = np.flatnonzero(~is_whole.to_numpy(zero_copy_only=False))
     texts = stretches.filter(pc.invert(is_whole)).to_pylist()
     token_lists = tokenizer.split(texts)
     counts[other_stretches] = [len(tokens) for tokens in token_lists]
-    split = pa.array([token for tokens in token_lists for token in tokens], pa.string())
-    token_dictionary = pa.concat_arrays([stretches.filter(is_whole), split]).dictionary_encode()
+    parts = pa.array([token for tokens in token_lists for token in tokens], pa.string())
+    token_dictionary = pa.concat_arrays([stretches.filter(is_whole), parts]).dictionary_encode()
     starts = np.empty(len(stretches), np.int64)
     order = np.append(np.flatnonzero(is_whole.to_numpy(zero_copy_only=False)), other_stretches)
     starts[order] = np.cumsum(counts[order]) - counts[order]
@@ -362,20 +362,20 @@ def _tokenize(
 
 def _encode_tokens(ids: npt.NDArray[np.int32], types: pa.StringArray) -> pa.DictionaryArray:
     """Return tokens over the types that occur, in the order of their first occurrence."""
-    first_position = np.full(len(types), len(ids), np.int32)
-    first_position[ids[::-1]] = np.arange(len(ids) - 1, -1, -1, dtype=np.int32)
-    order = np.argsort(first_position, kind="stable")[: int((first_position < len(ids)).sum())]
-    renumber = np.zeros(len(types), np.int32)
-    renumber[order] = np.arange(len(order))
-    return pa.DictionaryArray.from_arrays(pa.array(renumber[ids]), types.take(pa.array(order)))
+    first_positions = np.full(len(types), len(ids), np.int32)
+    first_positions[ids[::-1]] = np.arange(len(ids) - 1, -1, -1, dtype=np.int32)
+    order = np.argsort(first_positions, kind="stable")[: int((first_positions < len(ids)).sum())]
+    new_ids = np.zeros(len(types), np.int32)
+    new_ids[order] = np.arange(len(order))
+    return pa.DictionaryArray.from_arrays(pa.array(new_ids[ids]), types.take(pa.array(order)))
 
 
-def _split_sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[bytes, Int64s]:
+def _split_sentences(text: bytes, split_line: Callable[[str], list[str]]) -> tuple[bytes, Int64s]:
     """Return the text with one sentence per line, and the line that each sentence comes from."""
     sentences: list[str] = []
     counts = []
     for line in text.decode("utf-8").split("\n")[:-1]:
-        line_sentences = split(line)
+        line_sentences = split_line(line)
         sentences.extend(line_sentences)
         counts.append(len(line_sentences))
     sentences.append("")

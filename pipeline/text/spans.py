@@ -61,8 +61,8 @@ def line_spans(
         if cut > starts[-1]:
             starts.append(_next_start(input_, cut, document_rule) if start < 0 else start)
     starts = [start for start in starts if start < input_.bytes]
-    ends = [*starts[1:], input_.bytes]
-    return [FileSpan(input_, file_number, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
+    bounds = zip(starts, [*starts[1:], input_.bytes], strict=True)
+    return [FileSpan(input_, file_number, start, end, end - start) for start, end in bounds]
 
 
 def _next_start(
@@ -71,22 +71,22 @@ def _next_start(
     """Return the first byte from `offset` on where a line or document begins; -1 if there is none
     in the next `limit` bytes."""
     text = b""
-    begin = offset - 1
+    text_start = offset - 1
     with open_input(input_.url) as file:
-        file.seek(begin)
+        file.seek(text_start)
         while block := read_chunk(input_, file, 1 << 16):
             text += block
             if document_rule == "blank":
                 match = BLANK_LINES.search(text)
                 if match:
-                    return begin + match.end()
+                    return text_start + match.end()
                 last_newline = text.rfind(b"\n", 0, len(text.rstrip()))
-                cut = len(text) if b"\n" not in text else max(last_newline, 0)
+                bytes_used = len(text) if b"\n" not in text else max(last_newline, 0)
             else:
                 if b"\n" in text:
-                    return begin + text.index(b"\n") + 1
-                cut = len(text)
-            begin, text = begin + cut, text[cut:]
-            if begin + len(text) >= offset + limit:
+                    return text_start + text.index(b"\n") + 1
+                bytes_used = len(text)
+            text_start, text = text_start + bytes_used, text[bytes_used:]
+            if text_start + len(text) >= offset + limit:
                 return -1
-    return begin + len(text)
+    return text_start + len(text)

@@ -51,9 +51,9 @@ def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
             number += len(lines)
             continue
         starts = np.flatnonzero(np.diff(records.numbers, prepend=-1))
-        for begin, end in pairwise([*starts.tolist(), len(lines)]):
+        for start, end in pairwise([*starts.tolist(), len(lines)]):
             number += 1
-            yield number, "\n".join(lines[begin:end])
+            yield number, "\n".join(lines[start:end])
 
 
 def _has_text(input_: InputFile, options: ReadOptions) -> bool:

@@ -36,7 +36,7 @@ def hash_runs(values: Hashes, counts: npt.NDArray[np.integer]) -> Hashes:
     if len(runs):
         starts = (np.cumsum(counts) - counts)[runs]
         sums = np.add.reduceat(values * _powers(_M, len(values)), starts)
-        hashes[runs] = _mix(sums * _powers(_INVERSE, len(values))[starts])
+        hashes[runs] = _mix_bits(sums * _powers(_INVERSE, len(values))[starts])
     return hashes
 
 
@@ -44,14 +44,14 @@ def hash_windows(values: Hashes, size: int) -> Hashes:
     """Return one hash for each run of `size` consecutive `values`, each run one further on."""
     sums = np.append(np.uint64(0), np.cumsum(values * _powers(_M, len(values)), dtype=np.uint64))
     windows = sums[size:] - sums[: max(len(sums) - size, 0)]
-    return _mix(windows * _powers(_INVERSE, len(values))[: len(windows)])
+    return _mix_bits(windows * _powers(_INVERSE, len(values))[: len(windows)])
 
 
-def _mix(x: Hashes) -> Hashes:
+def _mix_bits(hashes: Hashes) -> Hashes:
     """The finalizer of SplitMix64: every bit of the input changes half of the output's."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return hashes ^ (hashes >> np.uint64(31))
 
 
 def _powers(base: int, count: int) -> Hashes:

@@ -34,17 +34,17 @@ class TextRows:
     hashes: Hashes
 
     @classmethod
-    def find(cls, text: bytes, rows: tuple[Int64s, Int64s]) -> "TextRows":
+    def find(cls, text: bytes, row_bounds: tuple[Int64s, Int64s]) -> "TextRows":
         """Find the stretches of each row; white space is stripped from distinct stretches only."""
         data = np.frombuffer(text, np.uint8)
         is_space = (data == 32) | (data - np.uint8(9) < 5)
-        begins = np.flatnonzero(is_space[:-1] & ~is_space[1:]) + 1
-        begins = begins if is_space[0] else np.append(0, begins)
-        ends = np.append(begins, len(text)).astype(np.int32)
-        stretches = pa.StringArray.from_buffers(len(begins), pa.py_buffer(ends), pa.py_buffer(text))
+        starts = np.flatnonzero(is_space[:-1] & ~is_space[1:]) + 1
+        starts = starts if is_space[0] else np.append(0, starts)
+        ends = np.append(starts, len(text)).astype(np.int32)
+        stretches = pa.StringArray.from_buffers(len(starts), pa.py_buffer(ends), pa.py_buffer(text))
         stretches = stretches.dictionary_encode()
         distinct_stretches = pc.ascii_rtrim_whitespace(stretches.dictionary)
         ids = stretches.indices.to_numpy()
-        counts = np.diff(np.searchsorted(begins, rows[1]), prepend=0)
+        counts = np.diff(np.searchsorted(starts, row_bounds[1]), prepend=0)
         hashes = hash_runs(hash_strings(distinct_stretches)[ids], counts)
         return cls(distinct_stretches, ids, counts, hashes)

@@ -21,27 +21,27 @@ def raw_blocks(span: FileSpan, size: int, document_rule: str) -> Iterator[tuple[
     with open_input(span.input.url, compression=span.input.compression) as file:
         if offset:
             file.seek(offset)
-        pending = b""
+        buffer = b""
         while True:
             # Double what is read, or a long line would be copied once for each of its blocks.
-            wanted_bytes = max(size, min(len(pending), MAX_LINE_BYTES))
+            wanted_bytes = max(size, min(len(buffer), MAX_LINE_BYTES))
             wanted_bytes = wanted_bytes if bytes_left < 0 else min(wanted_bytes, bytes_left)
             block = read_chunk(span.input, file, wanted_bytes) if wanted_bytes else b""
             bytes_left -= len(block) if bytes_left > 0 else 0
             if not block:
                 break
-            pending += block
-            if len(pending) > MAX_LINE_BYTES:
-                _check_lines(span, pending, offset)
-            cut = block_end(pending, size, document_rule)
-            if cut:
-                yield pending[:cut], offset
-                offset, pending = offset + cut, pending[cut:]
-    if pending:
-        yield pending, offset
+            buffer += block
+            if len(buffer) > MAX_LINE_BYTES:
+                _check_line_lengths(span, buffer, offset)
+            end = block_end(buffer, size, document_rule)
+            if end:
+                yield buffer[:end], offset
+                offset, buffer = offset + end, buffer[end:]
+    if buffer:
+        yield buffer, offset
 
 
-def _check_lines(span: FileSpan, text: bytes, offset: int) -> None:
+def _check_line_lengths(span: FileSpan, text: bytes, offset: int) -> None:
     start = 0
     for line in text.split(b"\n"):
         if len(line) > MAX_LINE_BYTES:

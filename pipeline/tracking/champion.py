@@ -41,12 +41,12 @@ def find_version(name: str, model_digest: str) -> int | None:
     return min((row.version for row in rows if _has_files(name, row.version)), default=None)
 
 
-def _has_files(name: str, number: int) -> bool:
+def _has_files(name: str, version: int) -> bool:
     """Tell whether a version has its files; a server is not asked."""
     if database_of(configured_uri()) is None:
         return True
     with catch_mlflow_errors():
-        address = mlflow_client().get_model_version_download_uri(name, str(number))
+        address = mlflow_client().get_model_version_download_uri(name, str(version))
     return not address.startswith("file:") or Path(unquote(urlsplit(address).path)).exists()
 
 
@@ -64,7 +64,7 @@ def list_versions(name: str) -> list[ModelVersion]:
         ModelVersion(
             int(item.version),
             item.run_id,
-            sorted(a for a, v in aliases.items() if int(v) == int(item.version)),
+            sorted(alias for alias, v in aliases.items() if int(v) == int(item.version)),
             dict(item.tags),
         )
         for page in pages
@@ -88,8 +88,8 @@ def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str,
             if new_tags.get(key) != value:  # each is a write of its own
                 client.set_model_version_tag(name, str(number), key, value)
     new_tags.update(tags)
-    newest_number = max((v for v, row in rows.items() if CANDIDATE in row.aliases), default=0)
-    if number > newest_number:  # an older commit that is reproduced moves nothing back
+    newest_candidate = max((v for v, row in rows.items() if CANDIDATE in row.aliases), default=0)
+    if number > newest_candidate:  # an older commit that is reproduced moves nothing back
         _set_alias(name, CANDIDATE, number)
     champion = next((row for row in rows.values() if CHAMPION in row.aliases), None)
     if champion is None:
@@ -102,14 +102,14 @@ def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str,
     if champion.tags.get("model_digest") == new_tags["model_digest"]:
         _set_alias(name, CHAMPION, number)
         return f"{CHAMPION} moved from version {champion.version} to {number}: it is the same model"
-    is_new_better, reason = is_better(champion, rows[number], margin=margin)
+    is_new_better, reason = judge_rival(champion, rows[number], margin=margin)
     if is_new_better:
         _set_alias(name, CHAMPION, number)
         return f"{CHAMPION} moved from version {champion.version} to {number}: {reason}"
     return f"{CHAMPION} stays version {champion.version}: {reason}; use MLflow to choose another"
 
 
-def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> tuple[bool, str]:
+def judge_rival(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> tuple[bool, str]:
     """Tell whether `rival` should replace the champion, and why, as text.
 
     It must be newer, and on the same held-out text, with the same words, its perplexity must be
@@ -135,6 +135,6 @@ def is_better(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> 
     return False, f"{comparison}: not lower by {margin:.2%}"
 
 
-def _set_alias(name: str, alias: str, number: int) -> None:
+def _set_alias(name: str, alias: str, version: int) -> None:
     with catch_mlflow_errors():
-        mlflow_client().set_registered_model_alias(name, alias, str(number))
+        mlflow_client().set_registered_model_alias(name, alias, str(version))

@@ -16,7 +16,7 @@ from ..terminal.urls import hide_credentials
 from .database import check_database, database_of, make_database
 
 EXPERIMENT = "elmo"
-HOME_TAG = "elmo.home"  # the tag of an experiment that says in which folder its `mlruns` is
+FOLDER_TAG = "elmo.home"  # the tag of an experiment that says in which folder its `mlruns` is
 _DEFAULT_ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "GIT_PYTHON_REFRESH": "quiet",
@@ -134,9 +134,9 @@ def experiment_id(client: Any, stage: str = "") -> str:
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     name += "-tasks" * (stage == "tasks")
     experiment = client.get_experiment_by_name(name)
-    if experiment is not None and (home := home_before_move(experiment)):
-        client.rename_experiment(experiment.experiment_id, f"{name} of {home}")
-        say(f"the project has moved from {home}, where MLflow has its earlier runs and models")
+    if experiment is not None and (old_path := folder_before_move(experiment)):
+        client.rename_experiment(experiment.experiment_id, f"{name} of {old_path}")
+        say(f"the project has moved from {old_path}, where MLflow has its earlier runs and models")
         say("to register the model here, run: elmo run register")
         experiment = None
     if experiment is not None:
@@ -148,7 +148,7 @@ def experiment_id(client: Any, stage: str = "") -> str:
     try:
         if artifact_root is None:
             return str(client.create_experiment(name, tags=_TAGS))
-        tags = _TAGS | {HOME_TAG: str(artifact_root.parent)}
+        tags = _TAGS | {FOLDER_TAG: str(artifact_root.parent)}
         return str(client.create_experiment(name, artifact_root.as_uri(), tags))
     except MlflowException:  # another process was first
         experiment = client.get_experiment_by_name(name)
@@ -157,19 +157,19 @@ def experiment_id(client: Any, stage: str = "") -> str:
         return str(experiment.experiment_id)
 
 
-def home_before_move(experiment: Any) -> str:
+def folder_before_move(experiment: Any) -> str:
     """Return the folder that a project was in when this experiment of it was made, if it has been
     moved or copied since; empty otherwise.
 
     MLflow keeps an absolute address of an experiment's files: new ones would go to that folder.
     """
-    home, file = experiment.tags.get(HOME_TAG, ""), database_of(uri_with_login())
-    if not home or file is None or home == str(file.absolute().parent):
+    old_path, file = experiment.tags.get(FOLDER_TAG, ""), database_of(uri_with_login())
+    if not old_path or file is None or old_path == str(file.absolute().parent):
         return ""
     with contextlib.suppress(OSError):  # a folder may have two paths
-        if os.path.samefile(Path(home, file.name), file):
+        if os.path.samefile(Path(old_path, file.name), file):
             return ""
-    return str(home)
+    return str(old_path)
 
 
 @contextmanager

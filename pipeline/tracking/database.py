@@ -53,17 +53,17 @@ def check_database(path: Path) -> None:
         raise ElmoError(f"{path}: is another program's database, not MLflow's; {remedy[3:]}")
 
 
-def make_database(database: Path) -> None:
+def make_database(path: Path) -> None:
     """Create an SQLite database for MLflow, whole or not at all.
 
     MLflow creates its tables one after another, and never recovers from being killed half-way.
     """
-    if database.exists():
+    if path.exists():
         return
     import mlflow
 
-    with hidden_folder(database) as folder:
-        new_database = folder / database.name
-        mlflow.MlflowClient(f"sqlite:///{new_database}").search_experiments(max_results=1)
+    with hidden_folder(path) as folder:
+        new_path = folder / path.name
+        mlflow.MlflowClient(f"sqlite:///{new_path}").search_experiments(max_results=1)
         with contextlib.suppress(FileExistsError):  # another process was first
-            os.link(new_database, database)
+            os.link(new_path, path)

@@ -107,12 +107,12 @@ class ServedEmbedder(PythonModel):
         layers, gamma = str(settings["layers"]), float(settings["gamma"])
         mixes = (_mix_layers(vectors, layers, gamma).astype(np.float32) for vectors in layer_arrays)
         with np.errstate(over="ignore", invalid="ignore"):  # refused below
-            answers = list(mixes)
+            outputs = list(mixes)
             if settings["pooling"] == "mean":
-                answers = [answer.sum(-2) / max(1, answer.shape[-2]) for answer in answers]
-        if not all(np.isfinite(answer).all() for answer in answers):
+                outputs = [vectors.sum(-2) / max(1, vectors.shape[-2]) for vectors in outputs]
+        if not all(np.isfinite(vectors).all() for vectors in outputs):
             raise ValueError("the vectors are not all finite numbers; choose other layers or gamma")
-        return answers
+        return outputs
 
     def _sentences(self, item: Any) -> list[list[str]]:
         if isinstance(item, dict):

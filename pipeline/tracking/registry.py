@@ -33,12 +33,12 @@ def register(
     """
     from mlflow.exceptions import MlflowException
 
-    content = tags["model_digest"]
+    model_digest = tags["model_digest"]
     with catch_mlflow_errors():
-        client, number = mlflow_client(), find_version(name, content)
-        if number is None:
+        client, version = mlflow_client(), find_version(name, model_digest)
+        if version is None:
             uri = log_model(
-                folder, run_id, digest=content, trained_with=trained_with, scores=scores
+                folder, run_id, digest=model_digest, trained_with=trained_with, scores=scores
             )
             try:
                 client.create_registered_model(
@@ -53,5 +53,5 @@ def register(
                 name, uri, run_id, tags=dict(tags), model_id=uri.removeprefix("models:/")
             )
             # The version is another process's if that one was first.
-            number = find_version(name, content) or int(model_version.version)
-        return number, decide_champion(name, number, margin=margin, tags=tags)
+            version = find_version(name, model_digest) or int(model_version.version)
+        return version, decide_champion(name, version, margin=margin, tags=tags)

@@ -28,13 +28,13 @@ from .client import (
     check_mlflow,
     experiment_id,
     explain_mlflow_error,
-    home_before_move,
+    folder_before_move,
     mlflow_client,
     public_uri,
 )
 
 FLUSH_SECONDS = 60.0  # that a finished stage waits for MLflow to take its last figures
-_PAUSE_SECONDS = 60.0  # between two attempts to reach MLflow while the stage works
+_RETRY_SECONDS = 60.0  # between two attempts to reach MLflow while the stage works
 _RUN_FILE = "mlflow.json"  # in the folder of work in progress: which run it is
 _MAX_METRICS_PER_CALL = 1000  # that MLflow takes
 _ABSENT_ERROR_CODES = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"}
@@ -50,9 +50,9 @@ class Run:
 
     def __init__(self, run_id: str, *, is_resumed: bool = False) -> None:
         self.run_id, self._is_resumed = run_id, is_resumed
-        self._metrics: list[tuple[str, float, int, int]] = []
-        self._calls: list[Callable[[Any], Any]] = []
-        self._steps: dict[str, set[int]] = {}  # those that MLflow has of each metric
+        self._queued_metrics: list[tuple[str, float, int, int]] = []
+        self._queued_calls: list[Callable[[Any], Any]] = []
+        self._known_steps: dict[str, set[int]] = {}  # those that MLflow has of each metric
         self._next_attempt = 0.0
         self._is_unreachable = False
 
@@ -66,7 +66,7 @@ class Run:
     def log_steps(self, rows: Iterable[tuple[int, Mapping[str, float | None]]]) -> None:
         """Log the figures of several training steps, as `log_metrics` does those of one."""
         milliseconds = _milliseconds()
-        self._metrics += [
+        self._queued_metrics += [
             (name, float(value), milliseconds, step)
             for step, figures in rows
             for name, value in figures.items()
@@ -100,11 +100,11 @@ class Run:
         while not self._send() and time.monotonic() < deadline:
             time.sleep(1)
             self._next_attempt = 0.0
-        return len(self._metrics) + len(self._calls)
+        return len(self._queued_metrics) + len(self._queued_calls)
 
     def _queue_call(self, call: Callable[[Any], Any]) -> None:
         """Make a repeatable call to MLflow, after all figures and earlier calls are sent."""
-        self._calls.append(call)
+        self._queued_calls.append(call)
         self._send()
 
     def _send(self) -> bool:
@@ -114,17 +114,17 @@ class Run:
         try:
             client = mlflow_client()
             self._send_metrics(client)
-            while self._calls:
-                self._calls[0](client)
-                del self._calls[0]
+            while self._queued_calls:
+                self._queued_calls[0](client)
+                del self._queued_calls[0]
         except Exception as error:
             # What was sent may have been stored: MLflow is asked before anything is sent again.
             self._is_resumed = True
-            self._steps.clear()
+            self._known_steps.clear()
             if not self._is_unreachable:
                 say(f"{explain_mlflow_error(error)}; figures are sent when it answers again")
             self._is_unreachable = True
-            self._next_attempt = time.monotonic() + _PAUSE_SECONDS
+            self._next_attempt = time.monotonic() + _RETRY_SECONDS
             return False
         if self._is_unreachable:
             say("MLflow answers again")
@@ -134,18 +134,18 @@ class Run:
     def _send_metrics(self, client: Any) -> None:
         from mlflow.entities import Metric
 
-        for name in {row[0] for row in self._metrics} - self._steps.keys():
+        for name in {row[0] for row in self._queued_metrics} - self._known_steps.keys():
             history = client.get_metric_history(self.run_id, name) if self._is_resumed else []
-            self._steps[name] = {metric.step for metric in history}
-        while self._metrics:
-            batch, new_metrics = self._metrics[:_MAX_METRICS_PER_CALL], []
+            self._known_steps[name] = {metric.step for metric in history}
+        while self._queued_metrics:
+            batch, new_metrics = self._queued_metrics[:_MAX_METRICS_PER_CALL], []
             for row in batch:
-                if row[3] not in self._steps[row[0]]:
-                    self._steps[row[0]].add(row[3])
+                if row[3] not in self._known_steps[row[0]]:
+                    self._known_steps[row[0]].add(row[3])
                     new_metrics.append(Metric(*row))
             if new_metrics:
                 client.log_batch(self.run_id, metrics=new_metrics)
-            del self._metrics[: len(batch)]
+            del self._queued_metrics[: len(batch)]
 
 
 @contextmanager
@@ -174,23 +174,23 @@ def start_run(
             if folder:
                 folder.write_json(_RUN_FILE, {"run_id": run_id})
         client.update_run(run_id, status="RUNNING")
-    log = Run(run_id, is_resumed=is_resumed)
+    mlflow_run = Run(run_id, is_resumed=is_resumed)
     try:
-        yield log
+        yield mlflow_run
     except BaseException as error:
         status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
         with contextlib.suppress(Exception):  # the first error is the one to show
-            _end(log, status, wait=5)
+            _end_run(mlflow_run, status, wait=5)
         raise
-    _end(log, "FINISHED", wait=FLUSH_SECONDS)
+    _end_run(mlflow_run, "FINISHED", wait=FLUSH_SECONDS)
 
 
-def _end(log: Run, status: str, *, wait: float) -> None:
-    log.end(status)
-    if log.close(wait):
+def _end_run(mlflow_run: Run, status: str, *, wait: float) -> None:
+    mlflow_run.end(status)
+    if mlflow_run.close(wait):
         say(
-            f"{public_uri()} is missing figures of run {log.run_id}; the stage's outputs have "
-            "all of them"
+            f"{public_uri()} is missing figures of run {mlflow_run.run_id}; the stage's outputs "
+            "have all of them"
         )
 
 
@@ -205,7 +205,7 @@ def _create_run(
     from mlflow.entities import DatasetInput, InputTag, Param
     from mlflow.exceptions import MlflowException
 
-    locations = {name: _address(sources[name]) for name in inputs if name in sources}
+    locations = {name: _find_url(sources[name]) for name in inputs if name in sources}
     tags = {"stage": stage, **{f"digest.{name}": value for name, value in inputs.items()}}
     tags |= {f"dvc.{n}": os.environ[n] for n in ("DVC_STAGE", "DVC_EXP_NAME") if n in os.environ}
     tags |= origin.origin_tags()
@@ -219,10 +219,10 @@ def _create_run(
     datasets = []
     for name, value in inputs.items():
         location = locations.get(name, name)
-        kind = "local" if location.startswith("file:") else location.partition(":")[0]
+        source_type = "local" if location.startswith("file:") else location.partition(":")[0]
         source = json.dumps({"uri": location}, ensure_ascii=False)
         profile = json.dumps({"digest": value})
-        entry = Entry(name, value[:36], kind, source, profile=profile)
+        entry = Entry(name, value[:36], source_type, source, profile=profile)
         datasets.append(DatasetInput(entry, [InputTag("mlflow.data.context", name)]))
     with contextlib.suppress(MlflowException):  # another run has added the same one just now
         client.log_inputs(run_id, datasets)
@@ -238,15 +238,15 @@ def run_exists(run_id: str) -> bool:
     client = mlflow_client()
     try:
         info = client.get_run(run_id).info
-        home = home_before_move(client.get_experiment(info.experiment_id))
-        return info.lifecycle_stage == "active" and not home
+        old_path = folder_before_move(client.get_experiment(info.experiment_id))
+        return info.lifecycle_stage == "active" and not old_path
     except MlflowException as error:
         if error.error_code in _ABSENT_ERROR_CODES:
             return False
         raise
 
 
-def _address(source: Path | Location) -> str:
+def _find_url(source: Path | Location) -> str:
     """A path or URL as one that can be found: absolute, and without a login."""
     if "://" in str(source):
         return hide_credentials(str(source))

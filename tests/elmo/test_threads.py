@@ -90,9 +90,9 @@ def test_each_thread_of_the_pool_computes_on_one() -> None:
     """Where torch would take several: sums then don't depend on what other threads do."""
     code = """
 import torch
-from elmo.nn.threads import one_thread_each
+from elmo.nn.threads import single_threaded_pool
 torch.set_num_threads(3)
-with one_thread_each(2) as pool:
+with single_threaded_pool(2) as pool:
     print(*pool.map(lambda _: torch.get_num_threads(), range(8)), torch.get_num_threads())
 print(torch.get_num_threads())
 """

@@ -194,7 +194,7 @@ def test_a_better_version_has_the_perplexity_that_the_margin_asks_for(
     texts = {"heldout.general": "g", "heldout.domain": "d", "words": "w"}
     tags = texts | {"perplexity.after.general": "100", "perplexity.after.domain": "50"}
     versions = [champion.ModelVersion(k, "", [], t) for k, t in ((1, tags), (2, texts | changed))]
-    found, reason = champion.is_better(*versions, margin=margin)
+    found, reason = champion.judge_rival(*versions, margin=margin)
     assert found == is_better and why in reason
 
 

@@ -24,7 +24,7 @@ def text(
     """A file, here or at a URL, whose digest is worth keeping at once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(file_digests, "_LARGE_BYTES", 1)
-    monkeypatch.setattr(file_digests, "_DELAY_SECONDS", -1.0)
+    monkeypatch.setattr(file_digests, "_SETTLING_SECONDS", -1.0)
     url = str(tmp_path / "a.txt") if request.param == "disk" else "memory://digests/a.txt"
     write(url, TEXT)
     yield url
@@ -73,7 +73,7 @@ def test_a_file_that_was_just_written_is_read_again(
     text: str, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second change within the same tick of a clock would not show."""
-    monkeypatch.setattr(file_digests, "_DELAY_SECONDS", 3600.0)
+    monkeypatch.setattr(file_digests, "_SETTLING_SECONDS", 3600.0)
     assert find_inputs([text]) == find_inputs([text])
     assert len(opened) == 2
 

@@ -20,7 +20,7 @@ from elmo.model.folder import load_model
 from elmo.model.pretrained import find_pretrained_folder
 from pipeline.terminal.urls import hide_credentials, with_login
 from pipeline.tracking import registry, runs
-from pipeline.tracking.client import HOME_TAG, check_mlflow, experiment_id, mlflow_client
+from pipeline.tracking.client import FOLDER_TAG, check_mlflow, experiment_id, mlflow_client
 from pipeline.tracking.runs import run_exists, start_run
 from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.mlflow_process import MlflowServer
@@ -280,7 +280,7 @@ def test_an_experiment_that_keeps_its_files_elsewhere_by_choice_goes_on(
 ) -> None:
     check_mlflow()
     elsewhere = tmp_path / "elsewhere" / "mlruns"
-    tags = {HOME_TAG: str(elsewhere.parent)} if tagged else {}
+    tags = {FOLDER_TAG: str(elsewhere.parent)} if tagged else {}
     client = mlflow_client()
     made = client.create_experiment("elmo", elsewhere.as_uri(), tags)
     assert (experiment_id(client) == made) is not tagged
