@@ -111,13 +111,13 @@ class PerplexityEvaluator:
             nats_STB, state = self.nats_of_window(window, state if carry else None, reset=reset)
             totals += self._sum_window(window, nats_STB)
         sums = self.sum_over_workers(totals.tolist())
-        forward, backward, count, sentences, unk_count, byte_count, *unigrams = sums
-        if not max(forward, backward) <= MAX_NATS * count:
+        forward_nats, backward_nats, count, sentences, unk_count, byte_count, *unigrams = sums
+        if not max(forward_nats, backward_nats) <= MAX_NATS * count:
             raise NotFinite(
                 "the perplexity is not a finite number: the model's weights are damaged, or its "
                 "training diverged"
             )
-        perplexities = [math.exp(nats / count) for nats in (forward, backward)]
+        perplexities = [math.exp(nats / count) for nats in (forward_nats, backward_nats)]
         return Perplexity(
             forward=perplexities[0],
             backward=perplexities[1],
@@ -125,7 +125,7 @@ class PerplexityEvaluator:
             tokens=int(count - sentences),
             sentences=int(sentences),
             unk_rate=float(unk_count / max(1, count - sentences)),
-            bits_per_byte=float((forward + backward) / 2 / math.log(2) / byte_count),
+            bits_per_byte=float((forward_nats + backward_nats) / 2 / math.log(2) / byte_count),
             unigram=sum(math.exp(nats / count) for nats in unigrams) / 2,
         )
 
@@ -171,10 +171,10 @@ class PerplexityEvaluator:
         nats = (nats_STB.double() * mask_TB).sum((1, 2)).cpu().numpy()
         targets_SN = window.targets_STB[:, window.mask_TB]
         inputs = window.index_STB[0][window.mask_TB & ~window.reset_TB]
-        unigram = -self._unigram_SV[[[0], [1]], targets_SN].sum(1)
+        unigram_nats = -self._unigram_SV[[[0], [1]], targets_SN].sum(1)
         sentences = int((window.reset_TB & window.mask_TB).sum())
         counts = (window.mask_TB.sum(), sentences, (targets_SN[0] == self.vocabulary.unk).sum())
-        return np.array([*nats, *counts, window.bytes_N[inputs].sum() + len(inputs), *unigram])
+        return np.array([*nats, *counts, window.bytes_N[inputs].sum() + len(inputs), *unigram_nats])
 
 
 @dataclass(frozen=True)

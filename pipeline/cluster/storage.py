@@ -120,9 +120,9 @@ def begin_output(out: Any, url: str, *, depends: str, resumes: bool) -> Any:
     if not name:
         return out
     check_folder(out, **_replaceable_files(out.local))
-    records = Location(_work_url(url)) / UNFINISHED_RECORDS
+    record_folder = Location(_work_url(url)) / UNFINISHED_RECORDS
     folder_at_url = Location(f"{url}/{name}")
-    record = _read_or_none(records, f"{name}.json", UnfinishedOutput)
+    record = _read_or_none(record_folder, f"{name}.json", UnfinishedOutput)
     if record is not None and not _is_published(folder_at_url, record.folder):
         if resumes and record.depends == depends:
             files = folder_at_url / record.folder
@@ -130,7 +130,7 @@ def begin_output(out: Any, url: str, *, depends: str, resumes: bool) -> Any:
             return files
         (folder_at_url / record.folder).remove()
     folder = secrets.token_hex(8)
-    records.write_json(f"{name}.json", msgspec.to_builtins(UnfinishedOutput(folder, depends)))
+    record_folder.write_json(f"{name}.json", msgspec.to_builtins(UnfinishedOutput(folder, depends)))
     return folder_at_url / folder
 
 

@@ -65,7 +65,7 @@ class Run:
 
     def log_steps(self, rows: Iterable[tuple[int, Mapping[str, float | None]]]) -> None:
         """Log the figures of several training steps, as `log_metrics` does those of one."""
-        milliseconds = _milliseconds()
+        milliseconds = _time_in_ms()
         self._queued_metrics += [
             (name, float(value), milliseconds, step)
             for step, figures in rows
@@ -87,7 +87,7 @@ class Run:
 
     def end(self, status: str) -> None:
         """Mark the run as ended with an MLflow status."""
-        end_time = _milliseconds()
+        end_time = _time_in_ms()
         self._queue_call(lambda client: client.set_terminated(self.run_id, status, end_time))
 
     def close(self, wait: float = 10.0) -> int:
@@ -264,5 +264,5 @@ def flat_params(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat_values
 
 
-def _milliseconds() -> int:
+def _time_in_ms() -> int:
     return int(time.time() * 1000)
