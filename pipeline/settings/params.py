@@ -212,6 +212,13 @@ class VocabSettings:
     """The maximum number of characters of a token that are read, including the two marks around it;
     2018: 50."""
 
+    def __post_init__(self) -> None:
+        """Refuse a number of words that leaves room for `<S>`, `</S>` and `<UNK>` alone."""
+        if 0 < self.max_words < 4:
+            raise BadSettings(
+                f"max_words must be 0 (no limit) or 4 or more, found {self.max_words}"
+            )
+
 
 @dataclass(frozen=True)
 class PretrainSettings:

@@ -71,10 +71,6 @@ def run(
     Returns the number of words, characters and other counts, by name. A resumed run takes the
     counts of finished shards from `work`.
     """
-    if 0 < params.max_words < 4:
-        raise ElmoError(
-            f"vocab.max_words must be 0 (no limit) or 4 or more, found {params.max_words}"
-        )
     check_folder(out, required=_MARKER_FILES, pattern=_EXTRA_FILE_PATTERN)
     if out.exists("characters.json"):
         with refuse_foreign_output(str(out)), local_folder(out) as old_folder:

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from unicodedata import normalize
 
 import click
 import numpy as np
@@ -144,6 +145,7 @@ def test_the_korean_model_reads_raw_reviews() -> None:
     embedder = Embedder.load(ROOT / "pretrained" / "korean" / "elmo_korean")
     texts = ["정말 재미있게 봤다!", "아주 재미있게 보았습니다.", "음악이 너무 시끄러웠다."]
     praise, more_praise, complaint = embedder.encode(texts, normalize=True)
+    assert embedder.tokenize(normalize("NFD", texts[0])) == embedder.tokenize(texts[0])
     assert praise @ more_praise > max(praise @ complaint, more_praise @ complaint)
 
 
@@ -154,6 +156,7 @@ def test_the_japanese_model_reads_raw_text() -> None:
         [embedder.tokenize(text)[0] for text in ("東京に住む。", "京都に行く。", "本を読む。")]
     )
     first, second, third = (vectors[1, 0] for vectors in (in_tokyo, to_kyoto, of_books))
+    assert embedder.tokenize(normalize("NFD", "ガラスだ。")) == [["ガラス", "だ", "。"]]
     assert _cosine(first, second) > _cosine(first, third)
 
 

@@ -96,6 +96,7 @@ def test_a_whole_number_may_have_an_exponent(
         ("corpus.domain", ["a\0b"], "a file, folder, glob or URL"),
         ("features.layers", "0,x", "all, top or "),
         ("register.name", "a/b:c", "a name of at most 128 letters"),
+        ("vocab.max_words", 3, "must be 0 (no limit) or 4 or more, found 3"),
     ],
 )
 def test_every_setting_has_a_range(tmp_path: Path, key: str, value: object, message: str) -> None:
