@@ -44,7 +44,7 @@ def reading(folder: Path, **changes: Any) -> Any:
 )
 def test_a_process_prepares_the_same_steps(tmp_path: Path, changes: dict[str, Any]) -> None:
     read = reading(tmp_path, **changes)
-    here, there = (list(read(in_process=in_process)) for in_process in (False, True))
+    here, there = (list(read(uses_process=uses_process)) for uses_process in (False, True))
     assert len(here) == len(there) > 2
     for (expected, position_after), (found, found_position_after) in zip(here, there, strict=True):
         assert found_position_after() == position_after()
@@ -58,11 +58,11 @@ def test_an_error_of_the_process_is_raised_here(tmp_path: Path) -> None:
     file = min((tmp_path / "shards").glob("train-*.arrow"))
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     with pytest.raises(ElmoError, match=file.name):
-        list(read(in_process=True))
+        list(read(uses_process=True))
 
 
 def test_who_stops_early_leaves_no_process(tmp_path: Path) -> None:
-    items = reading(tmp_path)(in_process=True)
+    items = reading(tmp_path)(uses_process=True)
     next(items)
     assert len(multiprocessing.active_children()) == 1
     items.close()
@@ -70,7 +70,7 @@ def test_who_stops_early_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_is_said(tmp_path: Path) -> None:
-    items = reading(tmp_path)(in_process=True)
+    items = reading(tmp_path)(uses_process=True)
     next(items)
     (child,) = multiprocessing.active_children()
     os.kill(child.pid or 0, signal.SIGKILL)
