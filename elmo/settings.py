@@ -40,6 +40,13 @@ MAX_TOKENS = 32_768  # of a line or sentence, all of whose vectors are in memory
 MAX_LINE_BYTES = 16 << 20  # bytes of one line, record or value of a text; memory grows with it
 
 
+def list_stop_signals() -> list[signal.Signals]:
+    """Return the signals at which training saves its work and stops: SIGHUP only if this process
+    does not ignore it, as it does below nohup."""
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [sig for sig in STOP_SIGNALS if sig != signal.SIGHUP or not is_ignored]
+
+
 def check_value(name: str, value: Any, kind: Any) -> Any:
     """Return `value` converted to `kind`, a type that may state a range; if that is impossible,
     raise `BadSettings`, which says what the setting `name` must be."""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from elmo.errors import ElmoError
 from elmo.io.folders import Flag
 from elmo.nn.lstm import LSTMState
-from elmo.settings import STOP_SIGNALS
+from elmo.settings import list_stop_signals
 from elmo.train.step import WorkerGroup
 
 AGREE_STEPS = 10  # steps after which workers agree whether to stop, at most
@@ -98,9 +98,8 @@ def interruptible(stop: Flag | Path | None) -> Iterator[Callable[[], bool]]:
 
     handlers: list[tuple[signal.Signals, Any]] = []
     if threading.current_thread() is threading.main_thread():
-        for sig in STOP_SIGNALS:
-            if signal.getsignal(sig) != signal.SIG_IGN:
-                handlers.append((sig, signal.signal(sig, lambda *_: stop_event.set())))
+        for sig in list_stop_signals():
+            handlers.append((sig, signal.signal(sig, lambda *_: stop_event.set())))
     if stop is not None and stop.exists():
         stop_event.set()
     if stop is not None:

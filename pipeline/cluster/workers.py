@@ -23,6 +23,7 @@ from elmo.errors import ElmoError, first_line, reason_of
 from elmo.io.folders import Flag
 from elmo.io.location import Location, temporary_folder
 from elmo.io.memory import keep_freed_memory
+from elmo.settings import list_stop_signals
 
 from .. import PACKAGE
 from ..settings.cluster import Cluster
@@ -203,7 +204,7 @@ def fit(
     With `cluster.workers` 0 the loop runs in this process, without Ray. If a worker is lost, all
     are restarted, and the loop resumes from its own checkpoints, which lie in the run's folder
     `storage`; `cluster.restarts` counts anew after each. An exception of the loop is raised as it
-    is. SIGINT and SIGTERM reach remote workers as the flag `stop`. Messages call the training
+    is. Signals to stop reach remote workers as the flag `stop`. Messages call the training
     `label`, Ray's dashboard `name`.
     """
     if has_cluster() and cluster.workers == 0:
@@ -331,8 +332,7 @@ def _call_stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result
         except BaseException as error:
             future.set_exception(error)
 
-    signals = (signal.SIGINT, signal.SIGTERM)
-    handlers = {sig: signal.signal(sig, handle_signal) for sig in signals}
+    handlers = {sig: signal.signal(sig, handle_signal) for sig in list_stop_signals()}
     try:
         threading.Thread(target=run_function, daemon=True).start()
         return future.result()
