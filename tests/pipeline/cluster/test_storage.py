@@ -517,7 +517,7 @@ def test_nothing_that_a_bucket_holds_is_written_outside_the_results(
         with pytest.raises(ElmoError, match="is not the name of a result"):
             storage.read_output(bucket, "out/a")
     keys = ["bad/.dvc/cache/runs/ab/../../../../d"]
-    jobs = SimpleNamespace(tree=lambda: keys, get=None)  # nothing is asked for
+    jobs = SimpleNamespace(sizes=lambda: keys, get=None)  # nothing is asked for
     job._copy_dvc_cache(jobs, Path())
 
 
