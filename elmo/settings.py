@@ -33,7 +33,6 @@ Codec = Literal["none", "zstd"]
 # With `epochs: 0`, a training takes at least so many steps, but reads the text at most so often.
 # To change these, raise the versions of the stages pretrain and finetune.
 MIN_STEPS, MAX_EPOCHS = 400, 4
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # nohup has the last ignored
 MAX_LAYERS = 256  # LSTM layers in each direction
 MAX_CHARACTERS = 1024  # of a token, read by the char-CNN
 MAX_TOKENS = 32_768  # of a line or sentence, all of whose vectors are in memory at once
@@ -41,10 +40,10 @@ MAX_LINE_BYTES = 16 << 20  # bytes of one line, record or value of a text; memor
 
 
 def list_stop_signals() -> list[signal.Signals]:
-    """Return the signals at which training saves its work and stops: SIGHUP only if this process
-    does not ignore it, as it does below nohup."""
-    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    return [sig for sig in STOP_SIGNALS if sig != signal.SIGHUP or not is_ignored]
+    """Return the signals that stop this process: those that it does not ignore. nohup has it ignore
+    SIGHUP, a shell SIGINT in the background."""
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    return [sig for sig in signals if signal.getsignal(sig) != signal.SIG_IGN]
 
 
 def check_value(name: str, value: Any, kind: Any) -> Any:
@@ -111,8 +110,7 @@ def describe_type(kind: Any) -> str:
 
 def _quote(value: Any) -> str:
     """Return a value for a message: on one line and not too long."""
-    is_of_yaml = hasattr(value, "tag") or hasattr(value, "year")  # has a tag, or is a date
-    text = str(value) if is_of_yaml else repr(list(value) if isinstance(value, tuple) else value)
+    text = repr(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= 60 else text[:57] + "…"
 
 

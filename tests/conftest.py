@@ -7,6 +7,7 @@ than what it would speed up; tests of the compiled cell ask for it (`compiled`).
 """
 
 import os
+import signal
 import sys
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, and for processes that tests start
@@ -67,3 +68,13 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
         check_mlflow()
     return path
+
+
+@pytest.fixture
+def terminal_signals() -> Iterator[None]:
+    """No signal is ignored: the tests may run in a shell's background, or below nohup."""
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    handlers = {sig: signal.signal(sig, signal.SIG_DFL) for sig in signals}
+    yield
+    for sig, handler in handlers.items():
+        signal.signal(sig, handler)

@@ -88,8 +88,10 @@ def parse_query(
     for tokens in tokenize(sentence):
         for index, token in enumerate(tokens):
             token_start = sentence.find(token, token_end)
-            if token_start < 0:  # the tokenizer composes characters
-                return parse_query(to_nfc(text), tokenize=tokenize)
+            if token_start < 0:  # the tokenizer has composed characters, as `to_nfc` does
+                if (composed_text := to_nfc(text)) == text:
+                    raise ElmoError(f"the tokenizer returns {token!r}, which is not in {text!r}")
+                return parse_query(composed_text, tokenize=tokenize)
             token_end = token_start + len(token)
             if (token_start, token_end) == (word_start, word_stop):
                 return tokens, index

@@ -173,7 +173,7 @@ def normalize_answer(text: str) -> str:
 
 def answer_f1(predicted: str, reference: str) -> float:
     """Return the F1 over the words of two answers, after `normalize_answer`."""
-    words, gold_words = (normalize_answer(predicted).split(), normalize_answer(reference).split())
+    words, gold_words = normalize_answer(predicted).split(), normalize_answer(reference).split()
     overlap = sum((Counter(words) & Counter(gold_words)).values())
     return precision_recall_f1(overlap, len(words), len(gold_words))["f1"]
 
@@ -230,7 +230,8 @@ def _score_coreference(sums: Sequence[float]) -> Scores:
     scores: Scores = {}
     for k, name in enumerate(("muc", "b_cubed", "ceaf_e")):
         p_sum, predicted, r_sum, gold = sums[4 * k : 4 * k + 4]
-        precision, recall = (p_sum / predicted if predicted else 0.0, r_sum / gold if gold else 0.0)
+        precision = p_sum / predicted if predicted else 0.0
+        recall = r_sum / gold if gold else 0.0
         total = precision + recall
         scores[f"{name}_f1"] = 2 * precision * recall / total if total else 0.0
     return {"f1": sum(scores.values()) / 3, **scores}

@@ -205,7 +205,8 @@ class HeldOutText:
 
         def windows() -> Iterator[Window]:
             nonlocal is_whole_text
-            tokens_read, total = (0, min(limit, sum(entry.tokens for entry in self.stream.entries)))
+            tokens_read = 0
+            total = min(limit, sum(entry.tokens for entry in self.stream.entries))
             with closing(prefetch(self.stream.windows(self.stream.first_position()))) as items:
                 for window, _ in items:
                     self.on_window(min(tokens_read, total), total)  # sentence ends are read besides
@@ -326,7 +327,7 @@ def _make_window(model: Model, sentences: list[Sequence[str]]) -> Window:
         lengths = np.array([len(sentence)])
         block = lay_out_both_directions(keys, words, lengths, vocabulary)
         steps = len(sentence) + 1
-        index_STB[:, :steps, row], targets_STB[:, :steps, row] = (block.keys_Sn, block.words_Sn)
+        index_STB[:, :steps, row], targets_STB[:, :steps, row] = block.keys_Sn, block.words_Sn
         index_STB[0, 0, row], index_STB[1, 0, row] = boundaries
         mask_TB[:steps, row] = True
     starts_TB = np.zeros_like(mask_TB)

@@ -175,10 +175,12 @@ def _choose_work_id(job: str, project: str) -> str:
         for item in jobs
         if (item.metadata or {}).get(PROJECT_VARIABLE) == project and not item.status.is_terminal()
     ]
-    old_job = min(running_jobs, default=(0, job))[1]
-    if old_job == job:
+    first_job = min(running_jobs, default=(0, job))[1]
+    if first_job == job:
         return project
-    print(f"  {old_job}, an earlier job of this project, is running; it keeps the unfinished work")
+    print(
+        f"  {first_job}, an earlier job of this project, is running; it keeps the unfinished work"
+    )
     return f"{project}-{job}"
 
 

@@ -11,7 +11,7 @@ import click
 
 from elmo.errors import ElmoError, suggest_name
 from elmo.io.memory import keep_freed_memory
-from elmo.settings import STOP_SIGNALS
+from elmo.settings import list_stop_signals
 
 from .. import RUN_ENV
 from ..stages import STAGES, load_stage
@@ -119,9 +119,8 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     """
     try:
         keep_freed_memory()
-        for signal_number in STOP_SIGNALS:
-            if signal.getsignal(signal_number) != signal.SIG_IGN:
-                signal.signal(signal_number, _interrupt)
+        for sig in list_stop_signals():
+            signal.signal(sig, _interrupt)
         _set_home()
         with commands.make_context(name, sys.argv[1:]) as context:
             commands.invoke(context)
@@ -143,9 +142,8 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     except Exception as error:
         _exit_with_message(error)
     finally:  # no handler of ours while Python ends
-        for signal_number in STOP_SIGNALS:
-            if signal.getsignal(signal_number) != signal.SIG_IGN:
-                signal.signal(signal_number, signal.SIG_DFL)
+        for sig in list_stop_signals():
+            signal.signal(sig, signal.SIG_DFL)
 
 
 def _set_home() -> None:

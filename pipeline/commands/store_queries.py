@@ -57,19 +57,21 @@ def neighbors(
     )
     from elmo.store.neighbors import neighbors as nearest
 
-    store_ = FeatureStore(store, checked=True)
-    embedder = Embedder.load(model or _find_model(store, store_.model), device=device)
+    feature_store = FeatureStore(store, checked=True)
+    embedder = Embedder.load(model or _find_model(store, feature_store.model), device=device)
     tokens, index = (
         parse_query(text) if pretokenized else parse_query(text, tokenize=embedder.tokenize)
     )
-    layer_id = clearest_layer(store_) if layer is None else layer
+    layer_id = clearest_layer(feature_store) if layer is None else layer
     if isinstance(layer_id, str) and layer_id.isdecimal():
         layer_id = int(layer_id)
-    hits = nearest(store_, embedder, tokens, index, k=count, layer=layer_id, same_word=same_word)
+    hits = nearest(
+        feature_store, embedder, tokens, index, k=count, layer=layer_id, same_word=same_word
+    )
     if same_word and not hits:
         raise ElmoError(f"{store}: has no other token {tokens[index]!r}; leave out --same-word")
-    names = select_compared_layers(store_, layer_id)
-    chance = random_cosine(store_, layer_id)
+    names = select_compared_layers(feature_store, layer_id)
+    chance = random_cosine(feature_store, layer_id)
     if as_json:
         shared_fields = {"layers": names, "random_cosine": chance if chance == chance else None}
         for hit in hits:
@@ -82,7 +84,7 @@ def neighbors(
             click.echo(" " * 28 + json.dumps(hit.record, ensure_ascii=False))
     # At the end: where standard output can't be written, its error is the only message.
     subject = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
-    advice = "; to choose another layer, pass --layer" if len(store_.layers) > 1 else ""
+    advice = "; to choose another layer, pass --layer" if len(feature_store.layers) > 1 else ""
     say(f"{subject}: two random tokens have a cosine of {chance:.3f}{advice}")
     if hits and hits[0].cosine < chance:
         say("no close neighbours: the best one is less similar than two random tokens")

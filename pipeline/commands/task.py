@@ -11,7 +11,7 @@ import click
 from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
 from elmo.tasks import TASK_FILE
-from elmo.tasks.kinds import KINDS
+from elmo.tasks.kinds import KINDS, KINDS_WITH_FEATURES
 
 from .options import DEVICE, JSON, OVERWRITE, PATH, check_stdout, print_done
 from .run_stage import check_outside
@@ -163,10 +163,10 @@ def train(
     task_training.say_training_remarks(out)
     figures = mean_over_seeds(list(record.scores.values()))
     print_done(f"task train: {out}: {task_training.format_scores(figures)} on dev")
-    encode = Embedder.load(model, device="cpu").encode_types if model else None
-    with Progress("simple baselines", None, unit=""):
-        tallies = score_baselines(kind, data[0], data[1], encode)
-    if tallies:
+    if kind in KINDS_WITH_FEATURES:
+        with Progress("simple baselines", None, unit=""):
+            encode = Embedder.load(model, device="cpu").encode_types if model else None
+            tallies = score_baselines(kind, data[0], data[1], encode)
         scores_by_name = {name: tally.scores() for name, tally in tallies.items()}
         scores_by_name["baseline" if settings.elmo == "none" else "elmo"] = figures
         print_done(f"on dev: {tasks.score_text(scores_by_name)}")

@@ -13,7 +13,7 @@ from types import FrameType
 import psutil
 
 from elmo.errors import NotFound
-from elmo.settings import STOP_SIGNALS
+from elmo.settings import list_stop_signals
 
 from .. import RUN_ENV
 from ..tracking.client import configured_uri
@@ -67,8 +67,7 @@ def _run(command: Sequence[str]) -> int:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGINT)
 
-    signals = [sig for sig in STOP_SIGNALS if signal.getsignal(sig) != signal.SIG_IGN]
-    handlers = {sig: signal.signal(sig, forward_signal) for sig in signals}
+    handlers = {sig: signal.signal(sig, forward_signal) for sig in list_stop_signals()}
     try:
         process = subprocess.Popen(
             command,

@@ -6,12 +6,13 @@ DVC's own reader, ruamel.yaml: YAML 1.2, in which no key may be repeated.
 
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin
 
 from elmo.errors import BadSettings, ElmoError
 from elmo.io.records import check_readable
-from elmo.settings import check_value, field_types
+from elmo.settings import check_value, describe_type, field_types
 
 Settings = TypeVar("Settings")
 Keys = tuple[str | int, ...]  # the way to a value from the root of a file
@@ -98,6 +99,8 @@ class _Reader:
             return items if bare_type is kind else self.check(items, kind, keys)
         if isinstance(value, dict | list):
             self.refuse(keys, f"must be one value, found {_describe(value)}")
+        if isinstance(value, date) or hasattr(value, "tag"):  # `!name value`
+            self.refuse(keys, f"must be {describe_type(kind)}, found {value}")
         return self.check(_to_scalar(value), kind, keys)
 
     def section(self, value: Any, kind: Any, keys: Keys) -> Any:

@@ -22,12 +22,12 @@ class Reports:
 
     def __init__(self, folder: Location, *, is_first_worker: bool) -> None:
         self.folder, self.is_first_worker, self.last_write_time = folder, is_first_worker, 0.0
-        self.start: dict[str, float] = {}
+        self.start_figures: dict[str, float] = {}
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
         """Take a report of the training: its kind and its figures."""
         if kind == "machine":
-            self.start = {**figures, "at": time.time()}
+            self.start_figures = {**figures, "at": time.time()}
         self._write(kind, figures, is_throttled=kind == "train" and self.folder.local is None)
 
     def show_measuring(self, text: str) -> OnWindow:
@@ -41,7 +41,9 @@ class Reports:
         is_due = time.monotonic() - self.last_write_time >= _poll_seconds(self.folder)
         if self.is_first_worker and (is_due or not is_throttled):
             self.last_write_time = time.monotonic()
-            self.folder.write_json(LIVE_FILE, {"kind": kind, **figures, "began": self.start})
+            self.folder.write_json(
+                LIVE_FILE, {"kind": kind, **figures, "began": self.start_figures}
+            )
 
 
 def _poll_seconds(folder: Location) -> float:
@@ -83,7 +85,7 @@ def follow_reports(
 ) -> None:
     """Show the reports of the first worker, in `folder`, until `stop` is set."""
     last_text, heldout_note = "", ""
-    start: dict[str, float] = {}
+    start_figures: dict[str, float] = {}
     with ExitStack() as stack:
         progress: Progress | None = None
         while not stop.wait(_poll_seconds(folder)):
@@ -99,10 +101,12 @@ def follow_reports(
                 )
             elif figures["kind"] != "train":
                 show_activity("")
-            if figures.get("began", start) != start:  # its own report may have been missed
-                start = figures["began"]
-                if start.get("step"):
-                    say(f"{stage}: resuming from step {start['step']:.0f}")
+            if (
+                figures.get("began", start_figures) != start_figures
+            ):  # its own report may have been missed
+                start_figures = figures["began"]
+                if start_figures.get("step"):
+                    say(f"{stage}: resuming from step {start_figures['step']:.0f}")
             if figures["kind"] == "heldout":
                 heldout_note = f", held-out perplexity {figures['average']:.1f}"
                 log_detail(f"step {figures['step']:.0f}{heldout_note}")

@@ -86,7 +86,8 @@ def digest_files(
     `files` are paths or URLs, each with its state. `read(url, advance)` reads a file and returns
     its size and digest; it calls `advance` with the size of each block, for the progress bar.
     """
-    path, cached_digests = (user_cache() / _FILE, _read_cached_digests(user_cache() / _FILE))
+    path = user_cache() / _FILE
+    cached_digests = _read_cached_digests(path)
     keys = [
         digest([url, state.bytes, state.mark, state.cache_key]) if state.cache_key else ""
         for url, state in files

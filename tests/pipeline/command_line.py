@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from elmo.settings import STOP_SIGNALS
+from elmo.settings import list_stop_signals
 from pipeline.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ COMMANDS = {
 
 def elmo(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> tuple[int, str, str]:
     """The exit code, the output and the errors of `elmo ARGUMENTS`."""
-    stops = {one: signal.getsignal(one) for one in STOP_SIGNALS}
+    stops = {one: signal.getsignal(one) for one in list_stop_signals()}
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as own:
         out, err = (Path(own) / name for name in ("out", "err"))
         patch.chdir(cwd)

@@ -111,7 +111,7 @@ class ReadRequest:
 
 
 class DocumentBegin(NamedTuple):
-    """A line `#start document` of a CoNLL file: its line number and the document's name."""
+    """A line `#begin document` of a CoNLL file: its line number and the document's name."""
 
     number: int
     name: str

@@ -145,6 +145,8 @@ def test_the_query_has_one_token_in_brackets() -> None:
     for text in ("no brackets", "[two] of [them]", "an [] empty one"):
         with pytest.raises(ElmoError, match="must have one token in brackets"):
             parse_query(text)
+    with pytest.raises(ElmoError, match="the tokenizer returns 'x', which is not in"):
+        parse_query("a [gift]", tokenize=lambda _: [["x"]])
 
 
 @pytest.mark.parametrize("repeated", [QUERY, ["a", "gift"]])

@@ -93,7 +93,7 @@ def test_bfloat16_trains_nearly_as_float32_and_keeps_float32_weights(tmp_path: P
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.slow
 def test_a_signal_saves_and_the_next_run_ends_as_one_never_stopped(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, number: signal.Signals, terminal_signals: None
 ) -> None:
     whole = run(tmp_path / "whole")
     job = make_job(tmp_path / "cut")

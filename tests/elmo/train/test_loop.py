@@ -26,7 +26,7 @@ from elmo.model.folder import Model
 from elmo.nn import cell
 from elmo.nn.bilm import BiLM, token_vectors
 from elmo.nn.softmax import Softmax
-from elmo.settings import STOP_SIGNALS, CheckpointSettings, OptimizerSettings, TrainingSettings
+from elmo.settings import CheckpointSettings, OptimizerSettings, TrainingSettings
 from elmo.train import agreement, loop
 from elmo.train import perplexity as evaluation
 from elmo.train.checkpoints import CheckpointFolder
@@ -124,16 +124,15 @@ def test_a_finished_run_is_not_trained_again_and_knows_its_figures(tmp_path: Pat
         assert torch.equal(value, weights(made)[name])
 
 
-@pytest.mark.parametrize("number", STOP_SIGNALS)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.slow
 def test_a_signal_before_the_first_step_saves_that_step(
-    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, number: signal.Signals, terminal_signals: None
 ) -> None:
     def interrupt(kind: str, figures: dict[str, float]) -> None:
         if kind == "machine":
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_DFL)  # also under nohup
     with pytest.raises(KeyboardInterrupt):
         fit(job(tmp_path / "run"), workers=WorkerGroup(), report=interrupt)
     assert CheckpointFolder(Location(tmp_path / "run" / "checkpoints"), keep=1).steps() == [1]

@@ -114,7 +114,9 @@ def test_ray_train_is_not_given_the_config_to_show(
     assert given and "hunter2" not in repr(given)
 
 
-def test_two_signals_of_one_stop_let_the_training_save(tmp_path: Path) -> None:
+def test_two_signals_of_one_stop_let_the_training_save(
+    tmp_path: Path, terminal_signals: None
+) -> None:
     """Ray signals every process of a job, and `elmo run` passes its own signal on."""
     stop = tmp_path / "stop"
 
