@@ -51,7 +51,11 @@ def follow(page: Path, folder: Path, variables: dict[str, str]) -> Reader:
 def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The wheel, installed; without a variable of tests, which the stages would print."""
     installed = environment(built_wheel(tmp_path_factory.mktemp("wheel")))
-    return {name: value for name, value in installed.items() if name != "ELMO_ACTORS"}
+    roles = [
+        f"GIT_{role}_{field}" for role in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")
+    ]
+    identity = dict.fromkeys(roles, "t@example.org")  # a machine's user may have none yet
+    return identity | {name: value for name, value in installed.items() if name != "ELMO_ACTORS"}
 
 
 @pytest.mark.long

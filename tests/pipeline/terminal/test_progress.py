@@ -17,8 +17,6 @@ from pipeline.terminal import progress
 from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.command_line import elmo
 
-FIGURES = r"[\d,]+ lines, [\d,.]+ lines/(s|min), \d+:\d\d so far"
-
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,4 +127,4 @@ def test_embed_in_a_log_and_quiet(
     if options:
         assert err == ""
     else:
-        assert re.search(rf"^  embed: {FIGURES}$", err, re.MULTILINE), err
+        assert re.search(r"^  embed: [\d,]+ lines, .*\d+:\d\d so far$", err, re.MULTILINE), err
