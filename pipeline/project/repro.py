@@ -37,8 +37,8 @@ def repro(arguments: Sequence[str]) -> int:
     """
     if not Path("dvc.yaml").is_file():
         raise NotFound("dvc.yaml: no such file; change to a project folder, or run: elmo init")
-    if not any((folder / ".dvc/config").is_file() for folder in [Path.cwd(), *Path.cwd().parents]):
-        raise NotFound(".dvc/config: no such file here or above; run: elmo init .")
+    if not any((folder / ".dvc").is_dir() for folder in [Path.cwd(), *Path.cwd().parents]):
+        raise NotFound(".dvc: no such folder here or above; run: dvc init (without git: --no-scm)")
     configured_uri()  # refuses a folder that can't hold it, before anything runs
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
     os.environ |= {"DVC_NO_ANALYTICS": "1", "PATH": path}

@@ -46,8 +46,7 @@ def test_run_needs_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ElmoError, match=r"dvc.yaml: no such file; .*elmo init"):
         repro([])
     (tmp_path / "dvc.yaml").touch()
-    (tmp_path / ".dvc").mkdir()  # of an init that was killed
-    with pytest.raises(ElmoError, match=r"\.dvc/config: no such file here or above; run: elmo"):
+    with pytest.raises(ElmoError, match=r"\.dvc: no such folder here or above; run: dvc init"):
         repro([])
 
 
