@@ -110,7 +110,10 @@ def import_2018(
 
 def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> None:
     """Write a model folder to two new files, the `options` (options.json) and HDF5 `weights` that
-    bilm-tf and AllenNLP read. The softmax and the training record are left out."""
+    bilm-tf and AllenNLP read. The softmax and the training record are left out.
+
+    Weights that an interrupted export left without options are taken as they are.
+    """
     if os.path.realpath(options) == os.path.realpath(weights):  # Path.resolve fails on a loop
         raise ElmoError(f"{weights}: is also the options file; pass another file for the weights")
     source_model = load_model(model, with_softmax=False)
@@ -128,12 +131,12 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
             arrays = list(state[name]) if name.startswith("lstm.") else [state[name]]
             for (dataset, shape), array in zip(datasets, arrays, strict=True):
                 file.create_dataset(dataset, data=array.reshape(shape).numpy(), dtype="float32")
-    with (
-        new_file_if_absent(Path(options)) as new_options,
-        new_file_if_absent(Path(weights)) as new_weights,
-    ):
+    options, weights = Path(options), Path(weights)
+    with new_file_if_absent(options) as new_options:
         write_json(new_options, _options_json(config))
-        new_weights.write_bytes(buffer.getbuffer())
+        if not weights.is_file() or weights.read_bytes() != buffer.getbuffer():
+            with new_file_if_absent(weights) as new_weights:
+                new_weights.write_bytes(buffer.getbuffer())
 
 
 def read_options(path: Path) -> ModelShape:

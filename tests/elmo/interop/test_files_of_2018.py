@@ -51,6 +51,22 @@ def test_import_then_export_is_the_same_datasets(tmp_path: Path, name: str) -> N
         assert ours[place].shape == array.shape
 
 
+def test_an_export_killed_between_its_two_files_ends_when_run_again(tmp_path: Path) -> None:
+    options, weights, _ = copy_golden("one_layer", tmp_path)
+    import_2018(options, weights, tmp_path / "model", vocabulary=None)
+    out = (tmp_path / "out.json", tmp_path / "out.hdf5")
+    export_2018(tmp_path / "model", *out)
+    expected = [file.read_bytes() for file in out]
+    out[0].unlink()
+    export_2018(tmp_path / "model", *out)
+    assert [file.read_bytes() for file in out] == expected
+    out[0].unlink()
+    out[1].write_bytes(b"of another model")
+    with pytest.raises(ElmoError, match=r"out\.hdf5: already exists"):
+        export_2018(tmp_path / "model", *out)
+    assert out[1].read_bytes() == b"of another model" and not out[0].exists()
+
+
 def test_a_one_layer_model_without_multi_rnn_cell_names(tmp_path: Path) -> None:
     options, weights, _ = copy_golden("one_layer", tmp_path)
     with h5py.File(weights, "a") as file:
