@@ -125,12 +125,7 @@ class Characters:
 
     def _encode_characters(self, token: str) -> Sequence[int]:
         if self.symbols is None:
-            try:
-                return token.encode("utf-8")
-            except UnicodeEncodeError:
-                raise ElmoError(
-                    f"the token {token!a} has an unpaired surrogate; remove it"
-                ) from None
+            return token.encode("utf-8")
         ids = self._id_by_symbol
         return [ids.get(character, len(ids)) for character in token]
 

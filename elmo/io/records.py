@@ -180,8 +180,6 @@ def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
         raise ElmoError(f"{error_source}: {problem}; {_REMEDY}") from None
     except UnicodeDecodeError as error:
         raise ElmoError(f"{source}: not UTF-8 (byte {error.start}); {_REMEDY}") from None
-    except RecursionError:
-        raise Damaged(f"{source}: nested too deeply; {_REMEDY}") from None
     except msgspec.DecodeError as error:
         line, reason = "", str(error)
         try:

@@ -102,10 +102,6 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
     "a zero byte": (lambda p: p.embedder.encode("he \0"), "a zero byte"),
     "a zero byte in a token": (lambda p: p.embedder.embed([["he\0"]]), "without zero bytes"),
     "half a surrogate pair": (lambda p: p.embedder.encode("he \ud800"), "is not UTF-8"),
-    "half a surrogate pair in a token": (
-        lambda p: p.embedder.embed([["he\ud800"]]),
-        "the token .* surrogate",
-    ),
     "a text for types": (lambda p: p.embedder.encode_types("he"), "must be a list of tokens"),
     "a misspelt split": (
         lambda p: p.store.ids("held-out"),

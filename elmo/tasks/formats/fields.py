@@ -28,9 +28,6 @@ from elmo.tasks.examples import Example, Range, Tokens
 Columns = Mapping[str, str]
 DOCUMENT_MARK = "-DOCSTART-"
 _ZERO_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
-_SURROGATE = re.compile(
-    r"\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F])"
-)
 SNIFFED_LINES = 10_000  # lines of a file that show how its columns are divided
 
 CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
@@ -275,8 +272,6 @@ def json_records(request: ReadRequest) -> Iterator[tuple[int, dict[str, Any]]]:
                 is_array = text.lstrip()[0] == "["
                 problem = f"is not a JSON object, found {'an array' if is_array else text:.60}"
                 remedy = "write one object a line"
-                if _SURROGATE.search(text):
-                    problem, remedy = "has half a surrogate pair, no character", "correct it"
                 raise line_error(request.path, number, problem, remedy) from None
             yield number, {name_by_key.get(key, key): value for key, value in record.items()}
 

@@ -27,7 +27,3 @@ def test_runs_hold_as_many_sentences_as_fit(tokens: int, most: int) -> None:
     for first, end in ((0, 40), (5, 31), (7, 7)):
         runs = split_into_runs(offsets, tokens, first_sentence=first, end=end, max_sentences=most)
         assert list(runs) == slowly(lengths, tokens, first, end, most)
-
-
-def test_no_sentences_are_no_runs() -> None:
-    assert list(split_into_runs(np.array([0]), 10)) == []
