@@ -90,13 +90,12 @@ def map_tasks(
     *,
     cluster: Cluster,
     label: str,
-    name_of: Callable[[Item], str] = repr,
 ) -> Iterator[Result]:
     """Run `function` on each item as a Ray task; yield the results in the items' order.
 
     On one machine the first items run in this process, and the others too unless they would take
     longer than starting Ray. An exception of `function` is raised as it is. Messages call the work
-    `label`, and an item `name_of(item)`.
+    `label`.
     """
 
     def make_actor() -> Callable[[tuple[int, Item]], tuple[int, Result]]:
@@ -110,7 +109,7 @@ def map_tasks(
         enumerate(items),
         cluster=replace(cluster, gpu=False),
         label=label,
-        name_of=lambda numbered_item: name_of(numbered_item[1]),
+        name_of=lambda numbered_item: repr(numbered_item[1]),
         unit="shards",
     ):
         results[index] = result

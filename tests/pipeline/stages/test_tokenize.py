@@ -152,9 +152,9 @@ def in_order(shards: Shards) -> list[list[str]]:
     return [found[i] for i in range(len(found))]
 
 
-def text_file(folder: Path, lines: list[str], name: str = "text.txt", end: str = "\n") -> Path:
+def text_file(folder: Path, lines: list[str], name: str = "text.txt") -> Path:
     path = folder / name
-    path.write_text("\n".join(lines) + end, encoding="utf-8", newline="")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
     return path
 
 
@@ -165,16 +165,6 @@ def long_text(folder: Path, lines: int = 2000) -> tuple[Path, list[str]]:
     words += ["a\u3000b", "x\x1cy", "\u200bq", "\xa0", "p\x85"]
     text = [" ".join(pick.choices(words, k=pick.randrange(0, 9))) for _ in range(lines)]
     return text_file(folder, text), text
-
-
-@pytest.mark.parametrize("end", ["\n", ""])
-def test_a_line_is_a_sentence_in_its_place_and_blank_lines_keep_theirs(
-    tmp_path: Path, end: str
-) -> None:
-    shards = make(tmp_path / "out", text_file(tmp_path, LINES, end=end))
-    assert in_order(shards) == [line.split() for line in LINES]
-    assert shards.manifest.counts.blank_lines == 2
-    assert shards.manifest.counts.sentences == len(LINES)
 
 
 @pytest.mark.parametrize("tokenizer", ["whitespace", "unicode"])
@@ -1251,15 +1241,6 @@ def test_tasks_done_twice_or_in_another_order_give_the_same_bytes(
     again = make(tmp_path / "again", path, heldout=0.2)
     assert contents(again.location.local) == contents(once.location.local)
     assert in_order(once) == [line.split() for line in text]
-
-
-@pytest.mark.slow
-def test_another_text_or_setting_takes_nothing_from_finished_pieces(tmp_path: Path) -> None:
-    path, _ = long_text(tmp_path, lines=600)
-    assert stage(path, tmp_path / "out", "write_json", 4)[0] == -9
-    path.write_text(path.read_text(encoding="utf-8") + "more\n", encoding="utf-8")
-    ended, numbers = stage(path, tmp_path / "out")
-    assert ended == 0 and numbers[0] == 0
 
 
 def test_the_stage_reads_the_corpus_folder_and_notices_changed_files(tmp_path: Path) -> None:
