@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-_ADVICE = {  # for errors of the operating system
+_REMEDY_BY_ERRNO = {  # for errors of the operating system
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, and run the same command again"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make it writable, or name another"),
     **dict.fromkeys((errno.EEXIST, errno.ELOOP, errno.ENOTDIR, errno.EISDIR), "name another"),
@@ -93,4 +93,4 @@ def reason_of(error: BaseException, remedy: str = "") -> str:
     error_number = int(match[1]) if match else getattr(error, "errno", None)
     system_reason = os.strerror(int(match[1])) if match else getattr(error, "strerror", None)
     reason = system_reason or first_line(error)
-    return "; ".join(filter(None, (reason, _ADVICE.get(error_number or 0, remedy))))
+    return "; ".join(filter(None, (reason, _REMEDY_BY_ERRNO.get(error_number or 0, remedy))))

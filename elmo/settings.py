@@ -18,13 +18,13 @@ from msgspec import Meta
 
 from elmo.errors import BadSettings, ElmoError
 
-WholeNumber = Annotated[int, Meta(ge=0, le=2**31)]
-Positive = Annotated[int, Meta(ge=1, le=2**31)]
+NonNegativeInt = Annotated[int, Meta(ge=0, le=2**31)]
+PositiveInt = Annotated[int, Meta(ge=1, le=2**31)]
 Seed = Annotated[int, Meta(ge=0, le=2**31)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 BelowOne = Annotated[float, Meta(ge=0, lt=1)]
-NonNegative = Annotated[float, Meta(ge=0, le=1e6)]
-AboveZero = Annotated[float, Meta(gt=0, le=1e6)]
+NonNegativeFloat = Annotated[float, Meta(ge=0, le=1e6)]
+PositiveFloat = Annotated[float, Meta(gt=0, le=1e6)]
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 PrecisionChoice = Literal["auto", "float32", "bfloat16"]
@@ -32,10 +32,10 @@ Dtype = Literal["float16", "float32"]
 Codec = Literal["none", "zstd"]
 # With `epochs: 0`, a training takes at least so many steps, but reads the text at most so often.
 # To change these, raise the versions of the stages pretrain and finetune.
-MIN_STEPS, MAX_EPOCHS = 400, 4
+MIN_AUTO_STEPS, MAX_AUTO_EPOCHS = 400, 4
 MAX_LAYERS = 256  # LSTM layers in each direction
 MAX_CHARACTERS = 1024  # of a token, read by the char-CNN
-MAX_TOKENS = 32_768  # of a line or sentence, all of whose vectors are in memory at once
+MAX_SENTENCE_TOKENS = 32_768  # of a line or sentence, all of whose vectors are in memory at once
 MAX_LINE_BYTES = 16 << 20  # bytes of one line, record or value of a text; memory grows with it
 
 
@@ -46,13 +46,13 @@ def list_stop_signals() -> list[signal.Signals]:
     return [sig for sig in signals if signal.getsignal(sig) != signal.SIG_IGN]
 
 
-def check_value(name: str, value: Any, kind: Any) -> Any:
-    """Return `value` converted to `kind`, a type that may state a range; if that is impossible,
+def check_value(name: str, value: Any, type_: Any) -> Any:
+    """Return `value` converted to `type_`, a type that may state a range; if that is impossible,
     raise `BadSettings`, which says what the setting `name` must be."""
     try:
-        return msgspec.convert(value, type=kind)
+        return msgspec.convert(value, type=type_)
     except (msgspec.ValidationError, ValueError):
-        raise BadSettings(f"{name} must be {describe_type(kind)}, found {_quote(value)}") from None
+        raise BadSettings(f"{name} must be {describe_type(type_)}, found {_quote(value)}") from None
 
 
 def check_count(name: str, value: Any) -> None:
@@ -63,32 +63,32 @@ def check_count(name: str, value: Any) -> None:
 
 def check_fields(settings: Any) -> None:
     """Raise `BadSettings` if a field of a dataclass does not fit its type."""
-    for name, kind in field_types(settings.__class__).items():
-        check_value(name, getattr(settings, name), kind)
+    for name, field_type in field_types(settings.__class__).items():
+        check_value(name, getattr(settings, name), field_type)
 
 
 @cache
-def field_types(kind: Any) -> dict[str, Any]:
+def field_types(type_: Any) -> dict[str, Any]:
     """Return the type of each field of a dataclass, by name, with the range of values that it
     allows (`Annotated`)."""
-    return get_type_hints(kind, include_extras=True)
+    return get_type_hints(type_, include_extras=True)
 
 
-def describe_type(kind: Any) -> str:
+def describe_type(type_: Any) -> str:
     """Return in words which values a type allows, such as "a whole number of at least 1", for an
     error message."""
     words_by_type = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    if get_origin(kind) in (Union, UnionType):
+    if get_origin(type_) in (Union, UnionType):
         return " or ".join(
-            "null" if item is type(None) else describe_type(item) for item in get_args(kind)
+            "null" if item is type(None) else describe_type(item) for item in get_args(type_)
         )
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(str(item) for item in get_args(kind))
-    if get_origin(kind) is tuple:
+    if get_origin(type_) is Literal:
+        return "one of " + ", ".join(str(item) for item in get_args(type_))
+    if get_origin(type_) is tuple:
         return "a list"
-    if get_origin(kind) is not Annotated:
-        return words_by_type.get(kind, f"a {getattr(kind, '__name__', kind)}")
-    base, *metadata = get_args(kind)
+    if get_origin(type_) is not Annotated:
+        return words_by_type.get(type_, f"a {getattr(type_, '__name__', type_)}")
+    base, *metadata = get_args(type_)
     meta = next(item for item in metadata if isinstance(item, Meta))
     if meta.description is not None:
         return meta.description
@@ -141,9 +141,9 @@ class NetworkSettings:
     """The width to which each LSTM's output is projected. A token vector is twice as wide."""
     layers: Annotated[int, Meta(ge=1, le=MAX_LAYERS)]
     """The number of LSTM layers in each direction. A token has one more vector than layers."""
-    cell_clip: AboveZero | None
+    cell_clip: PositiveFloat | None
     """The bound on each number of the LSTM's cell state; null: none."""
-    projection_clip: AboveZero | None
+    projection_clip: PositiveFloat | None
     """The bound on each number of the LSTM's output; null: none."""
     skip: bool
     """Whether layers from the second on add their input to their output."""
@@ -155,17 +155,17 @@ class OptimizerSettings:
 
     name: Literal["adagrad", "adamw"]
     """The optimizer. The recipe of 2018 is adagrad with lr 0.2, accumulator 1 and epsilon 0."""
-    lr: AboveZero
+    lr: PositiveFloat
     """The highest learning rate, reached at the end of the warm-up."""
-    warmup_steps: WholeNumber
+    warmup_steps: NonNegativeInt
     """The number of steps in which the learning rate rises linearly from near 0 to `lr`."""
     decay: Literal["constant", "linear", "cosine"]
     """The learning-rate schedule from the end of the warm-up to the last step."""
     final_lr: Fraction
     """The share of `lr` that is left at the last step. `constant` ignores it."""
-    clip: NonNegative
+    clip: NonNegativeFloat
     """The bound on the norm of all gradients together, before the update; 0: none."""
-    accumulator: NonNegative
+    accumulator: NonNegativeFloat
     """The initial value of Adagrad's sums of squared gradients. AdamW ignores it."""
     beta1: BelowOne
     """AdamW's decay rate for the mean of past gradients. Adagrad ignores it."""
@@ -208,7 +208,7 @@ class TrainingSettings:
 
     seed: Seed
     """The seed of the random numbers: initial weights, order of the text, dropout and samples."""
-    epochs: WholeNumber
+    epochs: NonNegativeInt
     """How often the training text is read. 0: the smallest number that gives 400 steps, but at
     most 4."""
     rows: Annotated[int, Meta(ge=1, le=2**16)]
@@ -217,7 +217,7 @@ class TrainingSettings:
     window: Annotated[int, Meta(ge=1, le=2**12)]
     """The number of tokens of each row in a step, in each direction. Gradients flow no further
     back."""
-    block_sentences: Positive
+    block_sentences: PositiveInt
     """The number of consecutive sentences that stay together when the text is shuffled."""
     reset: Literal["sentence", "never"]
     """`sentence` sets the LSTM state to zero at the start of each sentence; `never` keeps it, as in
@@ -235,19 +235,19 @@ class TrainingSettings:
     draws: Literal["shared", "separate"]
     """`shared`: both directions use one draw of candidates; `separate`: each has its own, as in
     2018."""
-    loss_scale: AboveZero
+    loss_scale: PositiveFloat
     """The factor of the mean loss. In 2018 the gradient was that of loss × window, which affects
     Adagrad's accumulator and the clip."""
     dropout: BelowOne
     """The dropout rate: the share of values between layers that training sets to 0."""
     optimizer: OptimizerSettings
-    evaluate_every: WholeNumber
+    evaluate_every: NonNegativeInt
     """The number of steps between measurements of held-out perplexity; one more is made at the end.
     0: 3 to 50 measurements, which take about a tenth of the arithmetic of training."""
     evaluate_tokens: Annotated[int, Meta(ge=0, le=2**40)]
     """About how many held-out tokens a measurement during training reads. 0: all, but at most about
     200,000, as before and after training."""
-    patience: WholeNumber
+    patience: NonNegativeInt
     """The number of measurements without improvement before training stops; 0: never."""
 
     def __post_init__(self) -> None:
@@ -259,7 +259,7 @@ class TrainingSettings:
         if self.epochs:
             return self
         steps = tokens / (self.rows * self.window)  # of one epoch
-        return replace(self, epochs=min(MAX_EPOCHS, max(1, math.ceil(MIN_STEPS / steps))))
+        return replace(self, epochs=min(MAX_AUTO_EPOCHS, max(1, math.ceil(MIN_AUTO_STEPS / steps))))
 
 
 @dataclass(frozen=True)
@@ -318,13 +318,13 @@ class ModelShape(NetworkSettings):
     is the number of words, and the settings of the char-CNN are unused.
     """
 
-    input_words: Positive | None
+    input_words: PositiveInt | None
 
     def __post_init__(self) -> None:
         unused_fields = () if self.input_words is None else _CHARACTER_FIELDS
-        for name, kind in field_types(ModelShape).items():
+        for name, field_type in field_types(ModelShape).items():
             if name not in unused_fields:
-                check_value(name, getattr(self, name), kind)
+                check_value(name, getattr(self, name), field_type)
 
     @property
     def dim(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmo.errors import ElmoError
-from elmo.settings import NonNegative, check_value
+from elmo.settings import NonNegativeFloat, check_value
 from elmo.tasks.kinds import KINDS
 from pipeline.commands.options import DEVICE, PATH
 from pipeline.commands.run_stage import check_outside
@@ -290,7 +290,7 @@ def probe(
     from pipeline.stages import task_training
     from research.probes import probe_tags
 
-    check_value("--l2", l2, NonNegative)
+    check_value("--l2", l2, NonNegativeFloat)
     fields = task_training.parse_pairs("--columns", columns.split(",") if columns else [])
     options: dict[str, Any] = {"format": format_, "columns": fields, "scheme": "plain"}
     options |= {"device": device, "static": _parse_static(static)}

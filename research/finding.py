@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from elmo.io.atomic import check_record, write_json
+from elmo.io.atomic import check_output_record, write_json
 from elmo.io.records import Count, Sha256, read_record
 from elmo.tasks.metrics import BOOTSTRAP_DRAWS, interval_over_seeds
 from pipeline.terminal import urls
@@ -103,4 +103,4 @@ def bootstrap_row(name: str, answers: npt.NDArray[Any], lengths: Sequence[int]) 
 
 def check_replaceable(out: Path) -> None:
     """Raise `ElmoError` if `out` exists and is not a finding, so that it is not overwritten."""
-    check_record(out, Finding)
+    check_output_record(out, Finding)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from elmo.errors import ElmoError
 from elmo.io.atomic import new_file
-from elmo.io.records import check_readable
+from elmo.io.records import check_regular_file
 from elmo.tasks.kinds import task_settings
 from research.finding import Finding, Row, read_finding
 
@@ -25,7 +25,7 @@ def redraw_tables(folder: Path, page: Path) -> tuple[int, int]:
     Returns how many tables have a file and how many have none. A file that no mark of the page
     names is an error, so that none is forgotten.
     """
-    check_readable(page)
+    check_regular_file(page)
     try:
         text = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

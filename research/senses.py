@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elmo.errors import ElmoError
-from elmo.io.records import check_readable
+from elmo.io.records import check_regular_file
 from elmo.io.text_files import numbered_lines
 
 BATCH = 512
@@ -106,7 +106,7 @@ def read_wsd_evaluation(path: Path, gold: Path) -> list[SenseSentence]:
                 raise ElmoError(f"{gold}:{number}: has no sense key after {instance_id}; add one")
             keys_by_id[instance_id] = tuple(keys)
     sentences = []
-    check_readable(path)
+    check_regular_file(path)
     try:
         for text in ElementTree.parse(path).getroot().iter("text"):
             for element in text.iter("sentence"):

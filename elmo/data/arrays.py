@@ -1,5 +1,5 @@
-"""Types of numpy arrays that several modules name, and functions of arrays: sets of small numbers
-without sorting, and sentences end to end in runs."""
+"""Types of numpy arrays, and functions on arrays: sets of small numbers without sorting, and runs
+of consecutive sentences."""
 
 from collections.abc import Iterator
 

@@ -29,7 +29,7 @@ SENTENCE_BEGIN, SENTENCE_END = "<S>", "</S>"
 DEFAULT_MAX_CHARACTERS = 50
 
 
-class _Record(msgspec.Struct, forbid_unknown_fields=True):
+class _CharactersRecord(msgspec.Struct, forbid_unknown_fields=True):
     """`characters.json`."""
 
     kind: Literal["bytes", "unicode"]
@@ -42,9 +42,9 @@ class Characters:
     """A character vocabulary, which turns tokens into character ids. The characters are `symbols`,
     or if that is None the 256 bytes of UTF-8, as in 2018.
 
-    After the characters (and, for symbols, one id for unknown ones) come five special ids, the
-    marks: begin and end of sentence, begin and end of word, padding. A token has `max_characters`
-    ids, its two marks and padding included.
+    After the characters (and, for symbols, one id for unknown ones) come five special ids: begin
+    and end of sentence, begin and end of word, padding. A token has `max_characters` ids, those of
+    its begin, its end and its padding included.
     """
 
     symbols: tuple[str, ...] | None = None
@@ -63,25 +63,25 @@ class Characters:
         return "bytes" if self.symbols is None else "unicode"
 
     @property
-    def first_mark(self) -> int:
-        """Return the id of the first of the five marks (begin and end of sentence, begin and end of
+    def first_special_id(self) -> int:
+        """Return the first of the five special ids (begin and end of sentence, begin and end of
         word, padding): 256 for bytes."""
         return 256 if self.symbols is None else len(self.symbols) + 1
 
     @property
     def size(self) -> int:
-        """Return the number of character ids, the five marks included: 261 for bytes."""
-        return self.first_mark + 5
+        """Return the number of character ids, the five special ones included: 261 for bytes."""
+        return self.first_special_id + 5
 
     def encode(self, tokens: Sequence[str]) -> npt.NDArray[np.int32]:
         """Return the character ids of tokens, int32 (tokens, max_characters), not shifted as those
         of `encode_batch` are.
 
         A token longer than `max_characters - 2` is cut; where the ids are bytes, this may cut
-        within a character. The tokens `<S>` and `</S>` become the marks of a sentence's begin and
-        end.
+        within a character. The tokens `<S>` and `</S>` become the special ids of a sentence's begin
+        and end.
         """
-        begin, end, begin_word, end_word, pad = range(self.first_mark, self.first_mark + 5)
+        begin, end, begin_word, end_word, pad = range(self.size - 5, self.size)
         max_codes = self.max_characters - 2
         codes = [self._encode_characters(token)[:max_codes] for token in tokens]
         lengths = np.fromiter(map(len, codes), np.int64, len(tokens))
@@ -115,7 +115,7 @@ class Characters:
     def load(cls, path: Path) -> "Characters":
         """Read a character vocabulary from the JSON file `path`; raise `ElmoError` if it is
         invalid."""
-        record = read_record(path, _Record)
+        record = read_record(path, _CharactersRecord)
         symbols = record.symbols
         if (record.kind == "unicode") != (symbols is not None):
             raise ElmoError(f"{path}: kind unicode needs a list of symbols, kind bytes has none")

@@ -11,7 +11,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.io.records import Count, FileName, Header, Sha256
 
-SCHEMA_VERSION = 2
+SHARDS_SCHEMA_VERSION = 2
 Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 
@@ -139,7 +139,7 @@ def read_shards_manifest(folder: Location) -> ShardsManifest:
     header = folder.read_record("manifest.json", Header)
     if header.kind != "shards":
         raise ElmoError(f"{path}: is not the manifest of a shards folder; name another")
-    header.check_version(path, "schema", SCHEMA_VERSION, remedy="make the shards again")
+    header.check_version(path, "schema", SHARDS_SCHEMA_VERSION, remedy="make the shards again")
     return folder.read_record("manifest.json", ShardsManifest)
 
 
@@ -159,7 +159,7 @@ def write_manifest(
     """
     manifest = ShardsManifest(
         kind="shards",
-        schema=SCHEMA_VERSION,
+        schema=SHARDS_SCHEMA_VERSION,
         tokenizer=tokenizer,
         counts=counts,
         quality=quality,

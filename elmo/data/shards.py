@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from elmo.data.manifest import (
-    SCHEMA_VERSION,
+    SHARDS_SCHEMA_VERSION,
     SPLITS,
     ShardEntry,
     ShardsCounts,
@@ -33,15 +33,15 @@ from elmo.io.folders import new_folder
 from elmo.io.location import Folder, Location
 from elmo.io.records import check_sha256, digest, sha256
 
-FILE_PATTERN = r"(train|heldout)-[\da-f-]+\.arrow"  # the names of shards, whoever wrote them
-_METADATA = {"kind": "elmo.shard", "schema": str(SCHEMA_VERSION)}
-SCHEMA = pa.schema(
+SHARD_FILE_PATTERN = r"(train|heldout)-[\da-f-]+\.arrow"  # the names of shards, whoever wrote them
+_SHARD_METADATA = {"kind": "elmo.shard", "schema": str(SHARDS_SCHEMA_VERSION)}
+SHARD_SCHEMA = pa.schema(
     [
         pa.field("sentence_id", pa.int64(), nullable=False),
         pa.field("document_id", pa.int64(), nullable=False),
         pa.field("tokens", pa.list_(pa.dictionary(pa.int32(), pa.string())), nullable=False),
     ],
-    metadata=_METADATA,
+    metadata=_SHARD_METADATA,
 )
 
 
@@ -171,7 +171,7 @@ def _open_shard(path: Path, entry: ShardEntry) -> Shard:
         offsets=tokens.offsets.to_numpy(),
         ids=tokens.values.indices.to_numpy(),
         dictionary=tokens.values.dictionary,
-        records=batch.column("record") if batch.num_columns > len(SCHEMA) else None,
+        records=batch.column("record") if batch.num_columns > len(SHARD_SCHEMA) else None,
     )
 
 
@@ -192,9 +192,9 @@ def write_shard(
     """
     token_lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), tokens)
     columns = [pa.array(sentence_ids, pa.int64()), pa.array(document_ids, pa.int64()), token_lists]
-    schema = SCHEMA
+    schema = SHARD_SCHEMA
     if records is not None:
-        schema = SCHEMA.append(RECORD_FIELD)
+        schema = SHARD_SCHEMA.append(RECORD_FIELD)
         columns.append(records.dictionary_encode())
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
@@ -202,7 +202,7 @@ def write_shard(
 
 def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
     """Read a shard file and return its manifest entry: counts, first and last sentence, SHA-256.
-    Its offsets are 0, which `ShardEntry.published` changes.
+    Its offsets are 0, which `ShardEntry.with_corpus_position` changes.
 
     `name` is the file's final name, if that differs from its present one.
     """
@@ -223,13 +223,13 @@ def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
     )
 
 
-def shard_name(split: str, origin: str | int) -> str:
+def shard_name(split: str, suffix: str | int) -> str:
     """Return the file name of a shard, such as `train-00000.arrow`.
 
-    `origin` is its number in the folder, or hexadecimal digits and hyphens that tell what it was
+    `suffix` is its number in the folder, or hexadecimal digits and hyphens that tell what it was
     made of.
     """
-    return f"{split}-{origin if isinstance(origin, str) else f'{origin:05d}'}.arrow"
+    return f"{split}-{suffix if isinstance(suffix, str) else f'{suffix:05d}'}.arrow"
 
 
 def write_shards(
@@ -256,7 +256,7 @@ def write_shards(
     }
     location = Location.parse(out)
     with new_folder(
-        location, required=("manifest.json",), pattern=FILE_PATTERN, kind="shards"
+        location, required=("manifest.json",), pattern=SHARD_FILE_PATTERN, kind="shards"
     ) as folder:
         entries = []
         for split, ids in split_ids.items():
@@ -303,7 +303,7 @@ def _check_sha256_once(path: Path, modified_ns: int, sha256: str) -> None:
 def _read_batch(path: Path) -> pa.RecordBatch:
     try:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            is_shard = reader.schema in (SCHEMA, SCHEMA.append(RECORD_FIELD))
+            is_shard = reader.schema in (SHARD_SCHEMA, SHARD_SCHEMA.append(RECORD_FIELD))
             if reader.num_record_batches != 1 or not is_shard:
                 raise ElmoError(f"{path}: is an Arrow file but not a shard; make it again")
             return reader.get_batch(0)

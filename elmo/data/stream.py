@@ -31,7 +31,7 @@ from elmo.errors import ElmoError
 
 PREFETCH_COUNT = 2  # items that wait to be consumed
 SHARDS_PER_GROUP = 32  # shards of a group, at most: what must be open at a time
-_OOV_STEP = np.int64(1) << 32
+_KEYS_PER_SHARD = np.int64(1) << 32
 Item = TypeVar("Item")
 
 
@@ -146,15 +146,15 @@ class WindowStream:
             for column in np.flatnonzero(~is_whole_B).tolist():
                 row_tokens, row_5T = 0, tokens_5TB[:, :, column]
                 row_5T[:] = [[self.vocabulary.bos], [self.vocabulary.eos], [0], [0], [0]]
-                for block_id, offset, block_offset, tokens in cursor.pieces(
+                for block_id, offset, block_offset, token_count in cursor.block_parts(
                     int(self.own_rows[column])
                 ):
                     if block_id != buffer.block_id_B[column]:
                         buffer.put_block(column, block_id, offset, self._read_block(*block_id))
                     start = int(buffer.start_B[column]) + block_offset
-                    piece_5n = buffer.blocks_5n[:, start : start + tokens]
-                    row_5T[:, row_tokens : row_tokens + tokens] = piece_5n
-                    row_tokens += tokens
+                    piece_5n = buffer.blocks_5n[:, start : start + token_count]
+                    row_5T[:, row_tokens : row_tokens + token_count] = piece_5n
+                    row_tokens += token_count
                 length_B[column] = row_tokens
             window = self._make_window(tokens_5TB, steps_T1 < length_B, 2 * count)
             yield window, cursor.position_after()
@@ -163,7 +163,7 @@ class WindowStream:
         self, tokens_5TB: Int64s, mask_TB: npt.NDArray[np.bool_], count: int
     ) -> Window:
         keys_STB, words_STB = tokens_5TB[:2], tokens_5TB[2:4]
-        vocabulary_size, is_word_STB = len(self.vocabulary), keys_STB < _OOV_STEP
+        vocabulary_size, is_word_STB = len(self.vocabulary), keys_STB < _KEYS_PER_SHARD
         oov_keys, oov_index = np.unique(keys_STB[~is_word_STB], return_inverse=True)
         distinct_words = distinct_numbers(keys_STB[is_word_STB], vocabulary_size)
         index_STB = np.empty(keys_STB.shape, np.int64)
@@ -186,7 +186,7 @@ class WindowStream:
             words = self.vocabulary.words
             self._encoded_words = self.encode(words), byte_lengths(words)
         word_characters_VK, word_lengths = self._encoded_words
-        is_word = keys < _OOV_STEP
+        is_word = keys < _KEYS_PER_SHARD
         characters_NK = np.empty((len(keys), word_characters_VK.shape[1]), np.int32)
         characters_NK[is_word] = word_characters_VK[keys[is_word]]
         lengths = np.empty(len(keys), np.int64)
@@ -194,7 +194,7 @@ class WindowStream:
         oov_keys = keys[~is_word]
         tokens = [
             self._get_types(number - 1).shard.dictionary[index].as_py()
-            for number, index in (divmod(int(key), int(_OOV_STEP)) for key in oov_keys)
+            for number, index in (divmod(int(key), int(_KEYS_PER_SHARD)) for key in oov_keys)
         ]
         if tokens:
             characters_NK[~is_word], lengths[~is_word] = self.encode(tokens), byte_lengths(tokens)
@@ -203,12 +203,12 @@ class WindowStream:
     def _read_block(self, group: int, block_number: int) -> TokenBlock:
         """Read the block `block_number` of a group."""
         shard_number, block = self._get_group(group).blocks_M2[block_number].tolist()
-        table = self._get_types(shard_number)
-        offsets = self._block_offsets(table.shard, block)
-        ids = table.shard.ids[offsets[0] : offsets[-1]]
+        types = self._get_types(shard_number)
+        offsets = self._block_offsets(types.shard, block)
+        ids = types.shard.ids[offsets[0] : offsets[-1]]
         lengths = np.diff(offsets)
         lengths = lengths[lengths > 0]
-        return lay_out_both_directions(table.keys[ids], table.words[ids], lengths, self.vocabulary)
+        return lay_out_both_directions(types.keys[ids], types.words[ids], lengths, self.vocabulary)
 
     def _block_offsets(self, shard: Shard, block: int) -> Int64s:
         """Return where each sentence of a block begins among the shard's tokens, and the end."""
@@ -287,13 +287,13 @@ class _BlockBuffer:
     def __init__(self, rows: int) -> None:
         self.blocks_5n, self._end = np.zeros((5, 1), np.int64), 0
         self.block_id_B, self._group_B = [(-1, -1)] * rows, np.full(rows, -1)
-        self.start_B, self._offset_B, self._tokens_B, self._size_B = np.zeros((4, rows), np.int64)
+        self.start_B, self._offset_B, self._tokens_B, self._width_B = np.zeros((4, rows), np.int64)
 
-    def find_starts(self, group_B: Int64s, offset_B: Int64s, tokens: int) -> Int64s:
+    def find_starts(self, group_B: Int64s, offset_B: Int64s, token_count: int) -> Int64s:
         """Return the column of the next tokens of each row, from an offset in a group on; −1 where
         they are not all in the row's block."""
         block_offset_B = offset_B - self._offset_B
-        is_inside_B = (block_offset_B >= 0) & (block_offset_B + tokens <= self._tokens_B)
+        is_inside_B = (block_offset_B >= 0) & (block_offset_B + token_count <= self._tokens_B)
         return np.where(is_inside_B & (group_B == self._group_B), self.start_B + block_offset_B, -1)
 
     def put_block(
@@ -301,31 +301,31 @@ class _BlockBuffer:
     ) -> None:
         """Write a row's next block, which begins at `offset` in its group, over the previous one if
         it fits there."""
-        tokens = len(block.starts_n)
-        if tokens > self._size_B[row]:
-            self._size_B[row] = 0
-            self._allocate(row, tokens * 5 // 4)
+        token_count = len(block.starts_n)
+        if token_count > self._width_B[row]:
+            self._width_B[row] = 0
+            self._allocate(row, token_count * 5 // 4)
         self.block_id_B[row], self._group_B[row], self._offset_B[row] = (
             block_id,
             block_id[0],
             offset,
         )
-        self._tokens_B[row], start = tokens, int(self.start_B[row])
-        columns_5n = self.blocks_5n[:, start : start + tokens]
+        self._tokens_B[row], start = token_count, int(self.start_B[row])
+        columns_5n = self.blocks_5n[:, start : start + token_count]
         columns_5n[:2], columns_5n[2:4], columns_5n[4] = block
 
-    def _allocate(self, row: int, tokens: int) -> None:
+    def _allocate(self, row: int, width: int) -> None:
         """Reserve columns for a row at the end of the array, which grows if necessary."""
-        if self._end + tokens > self.blocks_5n.shape[1]:
+        if self._end + width > self.blocks_5n.shape[1]:
             old_5n, self._end = self.blocks_5n, 0
-            self.blocks_5n = np.empty((5, (int(self._size_B.sum()) + tokens) * 3 // 2), np.int64)
-            for k, size in enumerate(self._size_B.tolist()):
+            self.blocks_5n = np.empty((5, (int(self._width_B.sum()) + width) * 3 // 2), np.int64)
+            for k, size in enumerate(self._width_B.tolist()):
                 start = self.start_B[k]
                 self.blocks_5n[:, self._end : self._end + size] = old_5n[:, start : start + size]
                 self.start_B[k] = self._end
                 self._end += size
-        self.start_B[row], self._size_B[row] = self._end, tokens
-        self._end += tokens
+        self.start_B[row], self._width_B[row] = self._end, width
+        self._end += width
 
 
 class _RowCursor:
@@ -343,33 +343,33 @@ class _RowCursor:
     def advance(self) -> int:
         """Advance all rows by one window; return the number of tokens they read, 0 at the end."""
         window = self.stream.window
-        self._window = self.group_B, self.offset_B, np.minimum(self.end_B - self.offset_B, window)
+        self._starts = self.group_B, self.offset_B, np.minimum(self.end_B - self.offset_B, window)
         self._parts = {}
-        self.group_B, self.offset_B = self.group_B.copy(), self.offset_B + self._window[2]
-        tokens_B = self._window[2].copy()
+        self.group_B, self.offset_B = self.group_B.copy(), self.offset_B + self._starts[2]
+        tokens_B = self._starts[2].copy()
         for row in np.flatnonzero((tokens_B < window) & (self.group_B < self.group_count)).tolist():
             parts = [self._find_window_start(row)]
             while tokens_B[row] < window and self.group_B[row] < self.group_count:
                 self.group_B[row] += 1
                 start, self.end_B[row] = self._find_part(row, int(self.group_B[row]))
-                tokens = min(window - int(tokens_B[row]), int(self.end_B[row]) - start)
-                parts.append((int(self.group_B[row]), start, tokens))
-                self.offset_B[row] = start + tokens
-                tokens_B[row] += tokens
+                token_count = min(window - int(tokens_B[row]), int(self.end_B[row]) - start)
+                parts.append((int(self.group_B[row]), start, token_count))
+                self.offset_B[row] = start + token_count
+                tokens_B[row] += token_count
             self._parts[row] = parts
         return int(tokens_B.sum())
 
     def window_starts(self, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """Return the group and offset where the window of each of some rows begins, and how many
         tokens follow in the row's part of that group."""
-        group, offset, tokens = self._window
-        return group[rows], offset[rows], tokens[rows]
+        group, offset, token_count = self._starts
+        return group[rows], offset[rows], token_count[rows]
 
     def _find_window_start(self, row: int) -> tuple[int, int, int]:
         """Return where a row's window begins: the group, the offset there, and how many tokens
         follow in the row's part of it."""
-        group, offset, tokens = (int(array_B[row]) for array_B in self._window)
-        return group, offset, tokens
+        group, offset, token_count = (int(array_B[row]) for array_B in self._starts)
+        return group, offset, token_count
 
     def _find_part(self, row: int, group: int) -> tuple[int, int]:
         """Return where a row's part of a group begins and ends; beyond the last group it is
@@ -379,7 +379,7 @@ class _RowCursor:
         start, end = self.stream._get_group(group).bounds[row : row + 2].tolist()
         return start, end
 
-    def pieces(self, row: int) -> Iterator[tuple[tuple[int, int], int, int, int]]:
+    def block_parts(self, row: int) -> Iterator[tuple[tuple[int, int], int, int, int]]:
         """Yield the parts of blocks that a row reads in this window: the group and number of the
         block, its offset in the group, an offset in it, and how many tokens."""
         for group, start, tokens_left in self._parts.get(row) or [self._find_window_start(row)]:
@@ -387,10 +387,10 @@ class _RowCursor:
                 ends_M = self.stream._get_group(group).ends_M
             while tokens_left:
                 block_number = int(np.searchsorted(ends_M, start, side="right"))
-                tokens = min(tokens_left, int(ends_M[block_number]) - start)
+                token_count = min(tokens_left, int(ends_M[block_number]) - start)
                 block_start = int(ends_M[block_number - 1]) if block_number else 0
-                yield (group, block_number), block_start, start - block_start, tokens
-                start, tokens_left = start + tokens, tokens_left - tokens
+                yield (group, block_number), block_start, start - block_start, token_count
+                start, tokens_left = start + token_count, tokens_left - token_count
 
     def position_after(self) -> Callable[[], StreamPosition]:
         """Return a function that computes the position after this window; it can be pickled.
@@ -420,7 +420,7 @@ class _ShardTypes:
         shard = shards.open(entries[shard_number])
         words = vocabulary.ids(shard.types).astype(np.int64)
         is_unknown = words == vocabulary.unk
-        oov_keys = (shard_number + 1) * _OOV_STEP + np.arange(len(words))
+        oov_keys = (shard_number + 1) * _KEYS_PER_SHARD + np.arange(len(words))
         return cls(shard, words, np.where(is_unknown, oov_keys, words))
 
 

@@ -36,7 +36,7 @@ def read_table(
         first_line = last_line + 1
 
 
-def describe_delimiter(header: Sequence[str]) -> str:
+def explain_wrong_delimiter(header: Sequence[str]) -> str:
     """Return what is wrong with the header of a CSV or TSV file that another mark divides; empty if
     none seems to."""
     mark = next((mark for mark in ",;\t|" if mark in header[0]), None) if len(header) == 1 else None

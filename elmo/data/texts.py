@@ -54,13 +54,13 @@ def list_items(batch: Any) -> list[Any]:
     if isinstance(batch, Mapping):
         return _rows_of_columns(batch)
     if hasattr(batch, "to_pylist"):  # Arrow's arrays and tables
-        check_distinct(getattr(batch, "column_names", ()))
+        check_column_names(getattr(batch, "column_names", ()))
         return list(batch.to_pylist())
     if hasattr(batch, "to_dicts"):  # a table of Polars
         return list(batch.to_dicts())
     dimensions = getattr(batch, "ndim", 1)
     if hasattr(batch, "iloc") and dimensions == 2:  # a table of pandas
-        check_distinct(batch.columns)
+        check_column_names(batch.columns)
         return list(batch.to_dict(orient="records"))
     if dimensions == 2 and batch.shape[1] == 1:
         batch, dimensions = batch[:, 0], 1
@@ -77,7 +77,7 @@ def list_items(batch: Any) -> list[Any]:
     return list(batch)
 
 
-def check_distinct(column_names: Iterable[Any]) -> None:
+def check_column_names(column_names: Iterable[Any]) -> None:
     """Raise `ElmoError` unless the names of a table's columns are distinct."""
     names = [str(name) for name in column_names]
     if len(set(names)) < len(names):

@@ -94,17 +94,17 @@ NO_TOKENIZER = Tokenization("none")  # of token lists that a program supplied
 class TokenizerKind:
     """A tokenizer that can be chosen; the command line's help and checks follow from this record.
 
-    `text` is what text it suits. `make` loads it and returns a function from texts to token lists,
-    given the pattern; it needs the libraries `packages`, which the extra `extra` installs and whose
-    versions a model records. `splits_at_spaces` says that text between white space is tokenized
-    independently of its neighbours, so equal stretches are tokenized once; `one_token_pattern`
-    matches the stretches that are one token. `pattern` is the regular expression of a token, if
-    that defines the tokenizer, and `form` the Unicode form of its text; `former_versions` has the
-    pattern and form of each earlier version.
+    `suitable_text` is the text it suits. `make_splitter` loads it and returns a function from texts
+    to token lists, given the pattern; it needs the libraries `packages`, which the extra `extra`
+    installs and whose versions a model records. `splits_at_spaces` says that text between white
+    space is tokenized independently of its neighbours, so equal stretches are tokenized once;
+    `one_token_pattern` matches the stretches that are one token. `pattern` is the regular
+    expression of a token, if that defines the tokenizer, and `form` the Unicode form of its text;
+    `former_versions` has the pattern and form of each earlier version.
     """
 
-    text: str
-    make: Callable[[str], SplitTexts]
+    suitable_text: str
+    make_splitter: Callable[[str], SplitTexts]
     packages: tuple[str, ...] = ()
     extra: str = ""
     splits_at_spaces: bool = False
@@ -151,7 +151,7 @@ class TextTokenizer:
         self._split_sentences: Callable[[str], list[str]] | None = None
         if tokenization.sentences == "split":
             _check_versions(tokenization.splitter, "split")
-            self._split_sentences = sentence_splitter()[0]
+            self._split_sentences = load_sentence_splitter()[0]
 
     def __call__(self, text: str) -> list[list[str]]:
         """Return the sentences of a text, each a list of tokens; sentences without tokens are left
@@ -201,7 +201,7 @@ def load_recorded_tokenizer(tokenization: Tokenization) -> Tokenizer:
 def _load_version(name: str, pattern: str, form: str) -> Tokenizer:
     kind = TOKENIZERS[name]
     with _require_extra(kind.extra, f"tokenizer {name}"):
-        split = kind.make(pattern)
+        split = kind.make_splitter(pattern)
         libraries = _find_versions(*kind.packages)
     if not form:
         return Tokenizer(name, kind, split, libraries)
@@ -220,12 +220,12 @@ def installed_tokenization(name: str, sentences: Literal["line", "split"] = "lin
     """Return the record of how text is split by the tokenizer `name` as installed here, and into
     sentences by `sentences`: `line` (one per line) or `split` (by the sentence splitter)."""
     tokenizer = load_tokenizer(name)
-    splitter = sentence_splitter()[1] if sentences == "split" else {}
+    splitter = load_sentence_splitter()[1] if sentences == "split" else {}
     kind = tokenizer.kind
     return Tokenization(name, tokenizer.libraries, kind.pattern, sentences, splitter, kind.form)
 
 
-def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
+def load_sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
     """Return a function that splits a line into sentences, and the versions of the packages it
     uses, to be recorded.
 
@@ -295,14 +295,14 @@ def _make_japanese_splitter(_: str) -> SplitTexts:
 
 TOKENIZERS: Mapping[str, TokenizerKind] = {
     "whitespace": TokenizerKind(
-        text="already tokenized, tokens between spaces",
-        make=_make_whitespace_splitter,
+        suitable_text="already tokenized, tokens between spaces",
+        make_splitter=_make_whitespace_splitter,
         splits_at_spaces=True,
         one_token_pattern=r"[^\pZ\x00-\x20\x85]+",
     ),
     "unicode": TokenizerKind(
-        text="raw text in most languages",
-        make=_make_unicode_splitter,
+        suitable_text="raw text in most languages",
+        make_splitter=_make_unicode_splitter,
         packages=("tokenizers",),
         extra="text",
         splits_at_spaces=True,
@@ -311,16 +311,16 @@ TOKENIZERS: Mapping[str, TokenizerKind] = {
         former_versions=((_FORMER_PATTERN, ""),),
     ),
     "korean": TokenizerKind(  # morphemes that share a syllable stay one token
-        text="Korean: morphemes by Kiwi",
-        make=_make_korean_splitter,
+        suitable_text="Korean: morphemes by Kiwi",
+        make_splitter=_make_korean_splitter,
         packages=("kiwipiepy", "kiwipiepy_model"),
         extra="korean",
         form="NFC",
         former_versions=(("", ""),),
     ),
     "japanese": TokenizerKind(
-        text="Japanese: words by MeCab and UniDic",
-        make=_make_japanese_splitter,
+        suitable_text="Japanese: words by MeCab and UniDic",
+        make_splitter=_make_japanese_splitter,
         packages=("fugashi", "unidic-lite"),
         extra="japanese",
         form="NFC",

@@ -15,7 +15,7 @@ from elmo.io.text_files import numbered_lines
 UNK = "<UNK>"
 _MAX_TERM_ID = "!!!MAXTERMID"  # a line that readers of this format skip since 2018
 SPECIAL_WORDS = (SENTENCE_BEGIN, SENTENCE_END, UNK)  # words of every vocabulary
-NOT_WORDS = (*SPECIAL_WORDS, _MAX_TERM_ID)  # tokens of a text that cannot become words
+RESERVED_WORDS = (*SPECIAL_WORDS, _MAX_TERM_ID)  # tokens of a text that cannot become words
 
 
 class Vocabulary:

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from elmo.data.texts import check_distinct, list_items
+from elmo.data.texts import check_column_names, list_items
 from elmo.errors import ElmoError
 
-TABLES = ("dataframe_split", "dataframe_records")
-_MAX_CHARACTERS = 1000  # characters of a message
+TABLE_KEYS = ("dataframe_split", "dataframe_records")
+_MAX_MESSAGE_CHARACTERS = 1000  # characters of a message
 
 
 def adapt_scoring_server() -> None:
@@ -46,7 +46,7 @@ def adapt_scoring_server() -> None:
 
 
 def _to_one_line(message: str) -> str:
-    return " ".join(message.split())[:_MAX_CHARACTERS]
+    return " ".join(message.split())[:_MAX_MESSAGE_CHARACTERS]
 
 
 def read_request(
@@ -119,11 +119,11 @@ def build_request(body: Mapping[str, Any], params: Iterable[str]) -> dict[str, A
     `ElmoError` is raised for a malformed table, and for names that are not known, which might be a
     slip; `params` are the names of parameters that the model knows.
     """
-    _check_names("the request", body, ("inputs", *TABLES, "params"))
+    _check_names("the request", body, ("inputs", *TABLE_KEYS, "params"))
     if isinstance(request_params := body.get("params"), dict):
         _check_names("params", request_params, params)
-    request = {name: value for name, value in body.items() if name not in TABLES}
-    for name in TABLES:
+    request = {name: value for name, value in body.items() if name not in TABLE_KEYS}
+    for name in TABLE_KEYS:
         if name in body:
             if "inputs" in request:
                 raise ElmoError("the request must hold inputs or one table, found several")
@@ -150,7 +150,7 @@ def _split_table_rows(table: Any) -> list[dict[str, Any]]:
     )
     if not isinstance(columns, list) or not isinstance(data, list):
         raise ElmoError(f"dataframe_split must hold columns and data, found {table!r:.80}")
-    check_distinct(columns)
+    check_column_names(columns)
     for row in data:
         if not isinstance(row, list) or len(row) != len(columns):
             raise ElmoError(f"a row must have a cell for each column, found {row!r:.80}")

@@ -63,20 +63,20 @@ class ElmoComponent:
             doc.tensor = doc._.elmo.mean(0)
             # Not vector_norm of spans: spaCy calls the hook of the vector in its place.
             shared_hooks: dict[str, Any] = {"has_vector": _always_true, "similarity": _similarity}
-            doc.user_hooks |= {"vector": _mean, "vector_norm": _norm, **shared_hooks}
-            doc.user_span_hooks |= {"vector": _mean, **shared_hooks}
-            doc.user_token_hooks |= {"vector": _vector, "vector_norm": _norm, **shared_hooks}
+            doc.user_hooks |= {"vector": _mean_vector, "vector_norm": _norm, **shared_hooks}
+            doc.user_span_hooks |= {"vector": _mean_vector, **shared_hooks}
+            doc.user_token_hooks |= {"vector": _token_vector, "vector_norm": _norm, **shared_hooks}
             yield doc
 
 
-def _mean(part: Any) -> Floats:
+def _mean_vector(part: Any) -> Floats:
     """Return the mean vector of a Doc's or a span's words."""
     tensor_TD = (part.doc if hasattr(part, "doc") else part).tensor
     rows = [token.i for token in part if not token.is_space]
     return np.asarray(tensor_TD[rows].mean(0) if rows else np.zeros_like(tensor_TD[:1].sum(0)))
 
 
-def _vector(token: Any) -> Floats:
+def _token_vector(token: Any) -> Floats:
     return np.asarray(token.doc.tensor[token.i])
 
 

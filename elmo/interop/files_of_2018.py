@@ -23,9 +23,9 @@ from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import SPECIAL_WORDS, Vocabulary
 from elmo.errors import Damaged, ElmoError, first_line
 from elmo.io.atomic import new_file_if_absent, write_json
-from elmo.io.folders import check_folder
+from elmo.io.folders import check_output_folder
 from elmo.io.location import Location
-from elmo.io.records import check_readable, read_json, sha256
+from elmo.io.records import check_regular_file, read_json, sha256
 from elmo.model.config import CONFIG_FILE
 from elmo.model.folder import (
     OTHER_FILE_PATTERN,
@@ -39,8 +39,8 @@ from elmo.settings import ModelShape
 CHARACTER_COUNT = 261  # rows of the character embedding, without one for masks
 MAX_COMPRESSION_RATIO = 1100  # bytes of values in one of the file; gzip reaches 1032
 # Names of HDF5 datasets by those of the model's weights.
-_LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
-_HIGHWAY_DATASETS = {
+_LSTM_NAMES = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
+_HIGHWAY_NAMES = {
     "carry_weight": "W_carry",
     "carry_bias": "b_carry",
     "transform_weight": "W_transform",
@@ -67,7 +67,9 @@ def import_2018(
     model is replaced only with `overwrite`. `ElmoError` names an option or dataset that is
     missing or does not fit.
     """
-    check_folder(Location(out), required=(CONFIG_FILE, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN)
+    check_output_folder(
+        Location(out), required=(CONFIG_FILE, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN
+    )
     if not overwrite and (files := Location(out).names()):
         raise ElmoError(f"{out}: already contains {files[0]}; choose another folder, or delete it")
     options, weights = Path(options), Path(weights)
@@ -75,13 +77,13 @@ def import_2018(
     embedding = None if embedding is None else Path(embedding)
     tokenization = installed_tokenization(tokenizer)
     config = read_options(options)
-    words = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([*SPECIAL_WORDS])
+    word_vocabulary = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([*SPECIAL_WORDS])
     if config.input_words is None and embedding is not None:
         raise ElmoError(f"{options}: the model reads characters; leave out --embedding")
     if config.input_words is not None:
         if vocabulary is None:
             raise ElmoError(f"{weights}: this model reads words; pass them with --vocabulary")
-        config = replace(config, input_words=len(words))
+        config = replace(config, input_words=len(word_vocabulary))
     state: dict[str, Tensor] = {}
     for path in dict.fromkeys((weights, embedding or weights)):
         with _open_hdf5(path) as file:
@@ -100,7 +102,7 @@ def import_2018(
     return save_model(
         out,
         bilm=bilm,
-        vocabulary=words,
+        vocabulary=word_vocabulary,
         characters=Characters(),
         softmax=None,
         training={"stage": "import", "inputs": inputs},
@@ -226,7 +228,7 @@ def _datasets(config: ModelShape, names: set[str] | None) -> list[tuple[str, lis
             if name == "project" and config.cells == config.projection:
                 continue
             directions = [
-                (f"{_cell_path(direction, layer, config.layers, names)}/{_LSTM[name]}", shape)
+                (f"{_cell_path(direction, layer, config.layers, names)}/{_LSTM_NAMES[name]}", shape)
                 for direction in (0, 1)
             ]
             datasets.append((f"lstm.{name}.{layer}", directions))
@@ -244,7 +246,7 @@ def _encoder_datasets(config: ModelShape) -> list[tuple[str, list[NamedShape]]]:
         datasets.append((f"encoder.conv_weight.{k}", [(f"CNN/W_cnn_{k}", weight)]))
         datasets.append((f"encoder.conv_bias.{k}", [(f"CNN/b_cnn_{k}", (count,))]))
     for k in range(config.highways):
-        for part, dataset in _HIGHWAY_DATASETS.items():
+        for part, dataset in _HIGHWAY_NAMES.items():
             shape: tuple[int, ...] = (filters, filters) if part.endswith("weight") else (filters,)
             datasets.append((f"encoder.highway.{k}.{part}", [(f"CNN_high_{k}/{dataset}", shape)]))
     if filters != config.projection:
@@ -255,9 +257,9 @@ def _encoder_datasets(config: ModelShape) -> list[tuple[str, list[NamedShape]]]:
 
 
 def _cell_path(direction: int, layer: int, layers: int, names: set[str] | None) -> str:
-    single_cell = f"RNN_{direction}/RNN/LSTMCell"
-    if layers == 1 and names is not None and f"{single_cell}/W_0" in names:
-        return single_cell
+    single_cell_path = f"RNN_{direction}/RNN/LSTMCell"
+    if layers == 1 and names is not None and f"{single_cell_path}/W_0" in names:
+        return single_cell_path
     return f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
 
 
@@ -281,7 +283,7 @@ def _load_h5py() -> Any:
 def _open_hdf5(path: Path) -> Iterator[Any]:
     """Yield an h5py file to read; raise `Damaged` if it, or what is read from it, is damaged."""
     h5py = _load_h5py()
-    check_readable(path)
+    check_regular_file(path)
     try:
         with h5py.File(path, "r") as file:
             yield file

@@ -25,7 +25,7 @@ def new_file(out: Path) -> Iterator[Path]:
     The path is in a hidden folder beside `out`. Hidden folders left by killed writers of `out` are
     deleted.
     """
-    check_file(out)
+    check_output_file(out)
     with hidden_folder(out) as folder:
         yield folder / out.name
         os.replace(folder / out.name, out)
@@ -35,20 +35,20 @@ def new_file(out: Path) -> Iterator[Path]:
 def new_file_if_absent(out: Path) -> Iterator[Path]:
     """Yield a temporary path that becomes `out` on success, like `new_file`, but never replaces a
     file: `ElmoError` is raised if a non-empty `out` exists."""
-    check_absent(out)
+    check_output_absent(out)
     with hidden_folder(out) as folder:
         yield folder / out.name
-        check_absent(out)
+        check_output_absent(out)
         os.replace(folder / out.name, out)
 
 
-def check_file(out: Path, *, pattern: bytes = b"") -> None:
+def check_output_file(out: Path, *, pattern: bytes = b"") -> None:
     """Raise `ElmoError` if an output file is a link, a folder, a device, or a file of another kind.
 
     `pattern` is a regular expression that the first KiB of a file of the right kind matches (empty:
     any file does).
     """
-    check_path(out)
+    check_output_path(out)
     if out.is_dir():
         raise ElmoError(f"{out}: is a folder; choose a file")
     if out.exists() and not out.is_file():
@@ -63,16 +63,16 @@ def check_file(out: Path, *, pattern: bytes = b"") -> None:
             )
 
 
-def check_path(out: Path) -> None:
+def check_output_path(out: Path) -> None:
     """Raise `ElmoError` if an output is a symbolic link, or its parent not a folder."""
-    check_parent(out)
+    check_output_parent(out)
     if out.is_symlink():
         raise ElmoError(
             f"{out}: is a symbolic link to {os.readlink(out)}; use that path, or delete the link"
         )
 
 
-def check_parent(out: Path) -> None:
+def check_output_parent(out: Path) -> None:
     """Raise `ElmoError` if the nearest existing parent of an output path is not a folder."""
     parent = next((path for path in out.parents if os.path.lexists(path)), Path())
     if not parent.is_dir():
@@ -100,34 +100,34 @@ def check_writable(out: Path) -> None:
 
 
 def check_output(out: Path, *, pattern: bytes = b"") -> None:
-    """Raise `ElmoError` if the output file `out` can't be created or `check_file` refuses it; call
-    it before long work."""
-    check_file(out, pattern=pattern)
+    """Raise `ElmoError` if the output file `out` can't be created or `check_output_file` refuses
+    it; call it before long work."""
+    check_output_file(out, pattern=pattern)
     check_writable(out)
 
 
-def check_record(out: Path, kind: Any) -> None:
+def check_output_record(out: Path, record_type: Any) -> None:
     """Raise `ElmoError` if the output file `out` cannot be written, or exists and is not a JSON
-    record of type `kind`, the type to be written."""
+    record of type `record_type`, the type to be written."""
     check_output(out, pattern=rb"\s*[{\[]")
     if out.exists() and out.stat().st_size:
         with refuse_foreign_output(out):
-            read_record(out, kind)
+            read_record(out, record_type)
 
 
-def check_absent(out: Path) -> None:
+def check_output_absent(out: Path) -> None:
     """Raise `ElmoError` if an output file exists and is not empty.
 
     Hidden folders that killed writers of it left are deleted first.
     """
-    check_file(out)
+    check_output_file(out)
     if out.exists() and out.stat().st_size:
         _raise_exists(out)
 
 
-def check_folder_absent(out: Path, *, marker: str) -> None:
-    """Raise `ElmoError`, as `check_absent` does, if an output folder is whole: it has the file
-    `marker`."""
+def check_output_folder_absent(out: Path, *, marker: str) -> None:
+    """Raise `ElmoError`, as `check_output_absent` does, if an output folder is whole: it has the
+    file `marker`."""
     if (out / marker).exists():
         _raise_exists(out)
 
@@ -193,7 +193,7 @@ def sweep_hidden_folders(out: Path) -> None:
                     os.close(lock)
 
 
-def sweep(folder: Path) -> None:
+def delete_leftovers(folder: Path) -> None:
     """Delete everything that killed writers left in `folder`, whatever they were writing.
 
     Call it only when no other process writes there.
@@ -212,7 +212,7 @@ def write_json(path: Path, value: Any) -> None:
 
     A number that is not finite becomes null, since JSON has no notation for it.
     """
-    check_file(path, pattern=rb"\{" if isinstance(value, dict) else rb"\[")
+    check_output_file(path, pattern=rb"\{" if isinstance(value, dict) else rb"\[")
     data = json_bytes(value, source=str(path))
     with new_file(path) as new_path:
         new_path.write_bytes(data)
@@ -235,5 +235,5 @@ def _hidden_pattern(out: Path) -> str:
 
 
 def hidden_path(out: Path) -> Path:
-    """Return an unused hidden name beside `out`, of the form that `sweep` deletes."""
+    """Return an unused hidden name beside `out`, of the form that `delete_leftovers` deletes."""
     return out.parent / f".{out.name}.{uuid.uuid4().hex[:8]}"

@@ -12,7 +12,7 @@ from elmo.io import records
 from elmo.io.location import Location, temporary_folder
 
 CACHE_ENV = "ELMO_CACHE"  # the variable that names the folder of copies
-LIMIT_ENV = "ELMO_CACHE_GB"  # and the one that says how much they take at most
+CACHE_GB_ENV = "ELMO_CACHE_GB"  # and the one that says how much they take at most
 _COPY_NAME = re.compile("[0-9a-f]{64}")
 
 
@@ -48,11 +48,11 @@ def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
         location.get(file, new_copy)
         if records.sha256(new_copy) != sha256:
             raise altered_error(location.path_of(file), "its sha256 differs from its manifest's")
-    _make_room(folder.local, kept_name=sha256)
+    _evict_copies(folder.local, kept_name=sha256)
     return path
 
 
-def _make_room(folder: Path, *, kept_name: str) -> None:
+def _evict_copies(folder: Path, *, kept_name: str) -> None:
     """Delete the least recently used copies while they take too much space, but never `kept_name`.
 
     The limit is the variable `ELMO_CACHE_GB`, or half of the free space and the copies together.
@@ -62,7 +62,7 @@ def _make_room(folder: Path, *, kept_name: str) -> None:
         with suppress(FileNotFoundError):
             copies.append(((folder / name).stat(), name))
     used_bytes = sum(status.st_size for status, _ in copies)
-    limit = os.environ.get(LIMIT_ENV)
+    limit = os.environ.get(CACHE_GB_ENV)
     max_bytes = _parse_size(limit) if limit else (shutil.disk_usage(folder).free + used_bytes) / 2
     for status, name in sorted(copies, key=lambda copy: copy[0].st_atime_ns):
         if used_bytes > max_bytes and name != kept_name:
@@ -74,4 +74,4 @@ def _parse_size(text: str) -> float:
     try:
         return float(text) * 1e9
     except ValueError:
-        raise BadSettings(f"{LIMIT_ENV} must be a number of gigabytes, found {text!r}") from None
+        raise BadSettings(f"{CACHE_GB_ENV} must be a number of gigabytes, found {text!r}") from None

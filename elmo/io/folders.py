@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from elmo.errors import ElmoError
-from elmo.io.atomic import check_path, hidden_folder, hidden_path
+from elmo.io.atomic import check_output_path, hidden_folder, hidden_path
 from elmo.io.location import Location, in_parallel, temporary_folder
 from elmo.io.records import Header
 
@@ -21,7 +21,7 @@ _AT_FDCWD = -100  # paths are relative to the current folder
 _RENAME_EXCHANGE = 2
 
 
-def check_folder(
+def check_output_folder(
     out: Location,
     *,
     required: Sequence[str],
@@ -54,7 +54,7 @@ def check_folder(
 def _list_files(out: Path, *, required: Sequence[str]) -> set[str]:
     """Return the files in a folder and its subfolders; raise `ElmoError` if this project did not
     write it."""
-    check_path(out)
+    check_output_path(out)
     if not out.exists():
         return set()
     if not out.is_dir():
@@ -93,7 +93,7 @@ def new_folder(
     replaced, all files are uploaded in the end, the first required one last, so that readers see
     all or nothing.
     """
-    check_folder(out, required=required, pattern=pattern, kind=kind)
+    check_output_folder(out, required=required, pattern=pattern, kind=kind)
     if out.local is None:
         with tempfile.TemporaryDirectory(dir=temporary_folder()) as name:
             yield Path(name)
@@ -101,7 +101,7 @@ def new_folder(
         return
     with hidden_folder(out.local) as new_path:
         yield new_path
-        check_folder(out, required=required, pattern=pattern, kind=kind)
+        check_output_folder(out, required=required, pattern=pattern, kind=kind)
         if not out.local.exists():
             os.rename(new_path, out.local)
         elif not _exchange(new_path, out.local):
@@ -145,7 +145,7 @@ def output_location(
     `out` itself; write its manifest last.
     """
     if out.local is None:
-        check_folder(out, required=required)
+        check_output_folder(out, required=required)
         yield out
         return
     with new_folder(out, required=required, pattern=pattern, kind=kind) as new_path:

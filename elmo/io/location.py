@@ -175,21 +175,21 @@ class Location:
         with self._remote.connect(file) as (fs, path):
             return cast(BufferedReader, fs.open(path, "rb"))
 
-    def read_record(self, file: str, kind: type[Record]) -> Record:
-        """Read a JSON file of the folder as type `kind`, a `msgspec.Struct` or any type that
+    def read_record(self, file: str, record_type: type[Record]) -> Record:
+        """Read a JSON file of the folder as type `record_type`, a `msgspec.Struct` or any type that
         msgspec supports.
 
         `ElmoError` is raised if it is missing, larger than `JSON_LIMIT`, not JSON, or of another
         type.
         """
         if self.local is not None:
-            return read_record(self.local / file, kind)
+            return read_record(self.local / file, record_type)
         try:
             check_json_size(self.size(file), source=self.path_of(file))
             data = self.read(file)
         except FileNotFoundError:
             raise NotFound(f"{self.path_of(file)}: no such file; check the name") from None
-        return parse_record(data, kind, source=self.path_of(file))
+        return parse_record(data, record_type, source=self.path_of(file))
 
     def sha256(self, file: str) -> str:
         """Return the SHA-256 of a file's bytes, in hex."""
@@ -316,7 +316,7 @@ class Location:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            return self._copy(source, self.local / file)
+            return self._copy_if_absent(source, self.local / file)
         return True
 
     def take_file(self, file: str, source: "Location") -> None:
@@ -382,7 +382,7 @@ class Location:
         with suppress(FileNotFoundError), self._remote.connect("") as (fs, path):
             fs.rm(path.rstrip("/"), recursive=True)
 
-    def _copy(self, source: Path, path: Path) -> bool:
+    def _copy_if_absent(self, source: Path, path: Path) -> bool:
         """Create a file by copying, on a file system without hard links."""
         try:
             out = path.open("xb")

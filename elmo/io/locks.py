@@ -19,8 +19,8 @@ LOCK_FILE = ".lock"  # in a work folder, locked by the process that works there
 def take_lock(descriptor: int, *, wait: bool = True) -> bool | None:
     """Lock an open file or folder, given by its descriptor, until it is closed or the process ends.
 
-    With `wait=False`, a lock that another process holds is
-    not waited for. Return whether it was acquired, or None if the file system has no locks.
+    With `wait=False`, do not wait for a lock that another process holds. Return whether the lock
+    was acquired, or None if the file system has no locks.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

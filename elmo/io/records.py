@@ -68,7 +68,7 @@ class Header(msgspec.Struct):
 JSON_LIMIT = 256 << 20  # bytes; larger JSON files are neither read nor written
 
 
-def check_readable(path: Path) -> None:
+def check_regular_file(path: Path) -> None:
     """Raise `ElmoError` unless a path is a regular file; reading a pipe, for one, might never
     end."""
     try:
@@ -86,7 +86,7 @@ def check_readable(path: Path) -> None:
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hex; raise `ElmoError` if it is not a regular
     file."""
-    check_readable(path)
+    check_regular_file(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -142,15 +142,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return read_record(path, dict[str, Any])
 
 
-def read_record(path: Path, kind: type[Record]) -> Record:
-    """Read a JSON file as type `kind`, a `msgspec.Struct` or any type that msgspec supports.
+def read_record(path: Path, record_type: type[Record]) -> Record:
+    """Read a JSON file as type `record_type`, a `msgspec.Struct` or any type that msgspec supports.
 
     `ElmoError` names the file, and the key or line, if it is missing, larger than
     `JSON_LIMIT`, not JSON, or of another type.
     """
-    check_readable(path)
+    check_regular_file(path)
     check_json_size(path.stat().st_size, source=str(path))
-    return parse_record(path.read_bytes(), kind, source=str(path))
+    return parse_record(path.read_bytes(), record_type, source=str(path))
 
 
 def describe_mismatch(error: msgspec.ValidationError) -> tuple[str, str]:
@@ -169,11 +169,11 @@ def describe_mismatch(error: msgspec.ValidationError) -> tuple[str, str]:
     return key_path, f"must be {expected_type}{limits or f', found {value_type}'}"
 
 
-def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
-    """Parse JSON bytes as type `kind`; an `ElmoError` begins with `source`."""
+def parse_record(data: bytes, record_type: type[Record], *, source: str) -> Record:
+    """Parse JSON bytes as type `record_type`; an `ElmoError` begins with `source`."""
     try:
         data.decode("utf-8")
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=record_type)
     except msgspec.ValidationError as error:
         key_path, problem = describe_mismatch(error)
         error_source = f"{source}: {key_path}" if key_path else source

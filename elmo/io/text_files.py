@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from elmo.errors import Damaged, ElmoError, not_utf8_error
-from elmo.io.records import check_readable
+from elmo.io.records import check_regular_file
 from elmo.settings import MAX_LINE_BYTES
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}  # by a name's ending
@@ -98,7 +98,7 @@ def decompress(file: BinaryIO, compression: str | None) -> BinaryIO:
 def open_decompressed(path: Path) -> Iterator[BinaryIO]:
     """Open a file to read its bytes, decompressed if its name ends in .gz, .bz2, .xz or .zst; raise
     `ElmoError` if it is missing or damaged."""
-    check_readable(path)
+    check_regular_file(path)
     extension = path.suffix.lower()
     try:
         with decompress(path.open("rb"), COMPRESSIONS.get(extension)) as file:

@@ -50,7 +50,7 @@ _PIECES = (WEIGHTS_FILE, "words.txt", "characters.json")
 _COUNTS_FILE = "counts.txt"
 # Patterns of a model folder's file names: without config.json and the weights, and with them.
 OTHER_FILE_PATTERN = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
-FILE_PATTERN = rf"config\.json|weights\.safetensors|{OTHER_FILE_PATTERN}"
+MODEL_FILE_PATTERN = rf"config\.json|weights\.safetensors|{OTHER_FILE_PATTERN}"
 Shapes = Mapping[str, tuple[int, ...]]
 WeightPrecision = Literal["float32", "float16"]  # in a file
 

@@ -12,7 +12,7 @@ from elmo.io.folders import new_folder
 from elmo.io.location import Folder, Location
 from elmo.model.config import CONFIG_FILE, ENTRY_POINTS
 from elmo.model.folder import (
-    FILE_PATTERN,
+    MODEL_FILE_PATTERN,
     Model,
     load_model,
     save_model,
@@ -77,7 +77,9 @@ def write_package(
             f"a version must have only numbers and dots, such as 1.0; found {version!r}"
         )
     source, package = load_model(model), f"elmo_{name}"
-    pattern = rf"README\.md|{package}/(__init__\.py|{FILE_PATTERN})|(build|dist|[^/]*\.egg-info)/.*"
+    pattern = (
+        rf"README\.md|{package}/(__init__\.py|{MODEL_FILE_PATTERN})|(build|dist|[^/]*\.egg-info)/.*"
+    )
     with new_folder(Location(out), required=(PROJECT_FILE, package), pattern=pattern) as root:
         digest = save_model(
             root / package,

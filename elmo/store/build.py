@@ -23,7 +23,7 @@ from elmo.data.manifest import ShardEntry
 from elmo.data.shards import Shards
 from elmo.errors import ElmoError
 from elmo.io.atomic import check_writable
-from elmo.io.folders import check_folder, link_or_copy, new_folder
+from elmo.io.folders import check_output_folder, link_or_copy, new_folder
 from elmo.io.location import Folder, Location
 from elmo.io.locks import work_folder_lock
 from elmo.io.records import digest
@@ -32,7 +32,7 @@ from elmo.model.config import CONFIG_FILE, model_location, read_config, read_tra
 from elmo.model.embedder import Embedder
 from elmo.nn.threads import one_thread
 from elmo.settings import PRECISIONS, ModelShape, Precision, StoreSettings
-from elmo.store.layout import SCHEMA_VERSION, Layout, choose_layers
+from elmo.store.layout import STORE_SCHEMA_VERSION, Layout, choose_layers
 from elmo.store.manifest import (
     INNER_FOLDER,
     MANIFEST,
@@ -306,7 +306,7 @@ def check_build(
 ) -> None:
     """Raise `ElmoError` if `build` could not write a store of these shards and settings to
     `out`."""
-    check_folder(out, **_REPLACEABLE_FILES)
+    check_output_folder(out, **_REPLACEABLE_FILES)
     sources = Shards(shards)
     read_config(model).tokenizer.check_shards(sources.tokenization, model=model, shards=shards)
     if not sources.entries():
@@ -370,7 +370,7 @@ def _plan_jobs(
             document_offset=shard.document_offset,
             position=shard.first_sentence_id + start,
             inputs={
-                "schema": SCHEMA_VERSION,
+                "schema": STORE_SCHEMA_VERSION,
                 "model": model_digest,
                 "shard": shard.sha256,
                 "split": shard.split,

@@ -22,7 +22,7 @@ from elmo.errors import ElmoError
 from elmo.settings import MAX_LAYERS, Codec, Dtype
 from elmo.store.dtypes import DTYPES
 
-SCHEMA_VERSION = 4
+STORE_SCHEMA_VERSION = 4
 TYPE_ID_DTYPE = "<i4"  # of a token's number in its part's table of distinct tokens
 MAX_STORED_LAYERS = MAX_LAYERS + 1  # layer 0 is the char-CNN's
 MAX_DIM = 2**20
@@ -162,7 +162,7 @@ def _file_metadata(
     values = layout_metadata(layout)
     return {
         "elmo.kind": kind,
-        "elmo.schema": str(SCHEMA_VERSION),
+        "elmo.schema": str(STORE_SCHEMA_VERSION),
         "elmo.dtype": values["dtype"],
         "elmo.byte_order": "little",
         "elmo.dim": values["dim"],

@@ -23,7 +23,7 @@ from elmo.io.records import (
     digest,
     json_bytes,
 )
-from elmo.store.layout import SCHEMA_VERSION, Layout
+from elmo.store.layout import STORE_SCHEMA_VERSION, Layout
 
 INNER_FOLDER = "__elmo"  # of all files but parts; readers of a folder of Parquet pass it by
 MANIFEST = f"{INNER_FOLDER}/manifest.json"
@@ -160,7 +160,7 @@ def new_manifest(
     sorted_parts = tuple(sorted(parts, key=lambda part: part.file))
     return StoreManifest(
         kind="store",
-        schema=SCHEMA_VERSION,
+        schema=STORE_SCHEMA_VERSION,
         layout=layout,
         model=model,
         params=params,
@@ -205,7 +205,7 @@ def read_manifest(location: Location) -> StoreManifest:
         raise _missing_store_error(location) from None
     if header.kind != "store":
         raise ElmoError(f"{source}: is not the manifest of a store; name another")
-    header.check_version(source, "schema", SCHEMA_VERSION, remedy=_REMEDY)
+    header.check_version(source, "schema", STORE_SCHEMA_VERSION, remedy=_REMEDY)
     try:
         return location.read_record(MANIFEST, StoreManifest)
     except ElmoError as error:

@@ -15,15 +15,16 @@ from elmo.data.tokenizer import Tokenization
 from elmo.errors import Damaged, ElmoError, NotFound, suggest_name
 from elmo.io.atomic import write_json
 from elmo.io.records import Count, Header, Sha256, digest, read_json, read_record, sha256
-from elmo.model.folder import FILE_PATTERN
+from elmo.model.folder import MODEL_FILE_PATTERN
 from elmo.settings import MAX_LAYERS
 from elmo.tasks import TASK_FILE
 from elmo.tasks.settings import TaskSettings
 
 FORMAT = 3  # of task.json
 # The names of files in a task folder other than task.json.
-OTHER_FILE_PATTERN = (
-    rf"words\.json|model/({FILE_PATTERN})|seed-\d+/(weights\.safetensors|curve\.jsonl|mix\.json)"
+TASK_FILE_PATTERN = (
+    rf"words\.json|model/({MODEL_FILE_PATTERN})|"
+    r"seed-\d+/(weights\.safetensors|curve\.jsonl|mix\.json)"
 )
 
 

@@ -8,9 +8,9 @@ from msgspec import Meta
 from elmo.errors import BadSettings, suggest_name
 from elmo.settings import describe_type, field_types
 
-SmallPositive = Annotated[int, Meta(ge=1, le=1 << 20)]
+SmallPositiveInt = Annotated[int, Meta(ge=1, le=1 << 20)]
 Width = Annotated[int, Meta(ge=1, le=1 << 15)]
-Natural = Annotated[int, Meta(ge=0, le=1 << 20)]
+SmallCount = Annotated[int, Meta(ge=0, le=1 << 20)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
 Size = Annotated[float, Meta(ge=0, le=1e6)]
 
@@ -41,7 +41,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     elmo: Literal["frozen", "none"] = "frozen"
-    layers: tuple[Natural, ...] | None = None
+    layers: tuple[SmallCount, ...] | None = None
     mix: Literal["learned", "average"] = "learned"
     elmo_input: bool = True
     elmo_output: bool = False
@@ -51,7 +51,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     words: Literal["learned", "file", "none"] = "learned"
     word_file: str = ""
     word_dim: Width = 100
-    min_count: SmallPositive = 2
+    min_count: SmallPositiveInt = 2
     characters: Annotated[int, Meta(ge=0, le=1 << 15)] = 64
     features: Annotated[int, Meta(ge=0, le=1 << 22)] = 0
     hidden: Width = 100
@@ -59,18 +59,18 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dropout: Share = 0.3
     optimizer: Literal["adam", "adadelta"] = "adam"
     lr: Size = 0.001
-    halve_after: Natural = 0  # epochs without gain after which the rate is halved; 0: never
+    halve_after: SmallCount = 0  # epochs without gain after which the rate is halved; 0: never
     gradient_norm: Size = 5.0
     average: Share = 0.0  # of the moving average of weights that is evaluated; 0: none
-    batch_size: SmallPositive = 32
-    epochs: SmallPositive = 100
-    patience: SmallPositive = 5
-    answer_tokens: SmallPositive = 17
-    span_tokens: SmallPositive = 10
+    batch_size: SmallPositiveInt = 32
+    epochs: SmallPositiveInt = 100
+    patience: SmallPositiveInt = 5
+    answer_tokens: SmallPositiveInt = 17
+    span_tokens: SmallPositiveInt = 10
     spans_per_token: Annotated[float, Meta(gt=0, le=1)] = 0.4
-    antecedents: SmallPositive = 50
+    antecedents: SmallPositiveInt = 50
     class_weights: Literal["none", "balanced"] = "none"
-    sentences: SmallPositive = 50  # of a document that are trained on at a time
+    sentences: SmallPositiveInt = 50  # of a document that are trained on at a time
 
 
 def with_changes(defaults: TaskSettings, changes: dict[str, Any]) -> TaskSettings:

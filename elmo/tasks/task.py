@@ -19,7 +19,7 @@ from elmo.data.texts import list_items
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
 from elmo.errors import ElmoError, Mismatch, first_line
 from elmo.io.atomic import check_writable, write_json
-from elmo.io.folders import check_folder, new_folder
+from elmo.io.folders import check_output_folder, new_folder
 from elmo.io.location import Location
 from elmo.io.records import (
     check_sha256,
@@ -50,7 +50,7 @@ from elmo.tasks.metrics import Scores, Tally, main_score
 from elmo.tasks.model import TaskModel
 from elmo.tasks.record import (
     FORMAT,
-    OTHER_FILE_PATTERN,
+    TASK_FILE_PATTERN,
     BiLMSource,
     LinearShares,
     TaskRecord,
@@ -240,7 +240,7 @@ def train_task(
     """
     _check_input(settings, model, train, dev)
     check_examples([*train.examples, *dev.examples])
-    check_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN)
+    check_output_folder(Location(out), required=(TASK_FILE,), pattern=TASK_FILE_PATTERN)
     check_writable(out)
     training_examples = _labelled_examples(train)
     table = build_word_table(settings, distinct_sentences(train.examples))  # reads its file first
@@ -261,7 +261,7 @@ def train_task(
     processes = torch.get_num_threads() if device == "cpu" else 1
     train_seeds(training, seeds, report, processes=processes)
     linear: LinearModels | None = None
-    with new_folder(Location(out), required=(TASK_FILE,), pattern=OTHER_FILE_PATTERN) as new_task:
+    with new_folder(Location(out), required=(TASK_FILE,), pattern=TASK_FILE_PATTERN) as new_task:
         write_json(new_task / "words.json", table.words)
         static = None
         if model is not None:

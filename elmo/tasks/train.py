@@ -27,7 +27,7 @@ from elmo.io.records import Sha256, check_sha256, read_record
 from elmo.model.weights import load_weights, save_weights, strip_prefix
 from elmo.nn.device import exact_float32
 from elmo.nn.threads import one_thread
-from elmo.settings import MAX_TOKENS
+from elmo.settings import MAX_SENTENCE_TOKENS
 from elmo.tasks.examples import Example, Question, Tokens, attention_pairs, token_count
 from elmo.tasks.features import LinearModels, Shares
 from elmo.tasks.labels import LabelModel
@@ -260,10 +260,10 @@ def check_examples(examples: Sequence[Example]) -> None:
                 f"{limit:,}; memory grows with their square: cut it into shorter texts"
             )
         max_length = max(map(len, example.sentences), default=0)
-        if max_length > MAX_TOKENS:
+        if max_length > MAX_SENTENCE_TOKENS:
             raise ElmoError(
                 f"{example.source}: has a sentence of {max_length:,} tokens, more than "
-                f"{MAX_TOKENS:,}; cut it into sentences"
+                f"{MAX_SENTENCE_TOKENS:,}; cut it into sentences"
             )
 
 

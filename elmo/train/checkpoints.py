@@ -16,7 +16,7 @@ from torch import Tensor
 
 from elmo.data.stream import StreamPosition
 from elmo.errors import Damaged, Mismatch, NotFound
-from elmo.io.atomic import sweep, write_json
+from elmo.io.atomic import delete_leftovers, write_json
 from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location
 from elmo.io.records import Header, Sha256, check_sha256
@@ -129,7 +129,7 @@ class CheckpointFolder:
         writers: call this only when no other process writes to the folder.
         """
         if self.folder.local is not None:
-            sweep(self.folder.local)
+            delete_leftovers(self.folder.local)
         for step in reversed(self.steps()):
             try:
                 return self.load(step)

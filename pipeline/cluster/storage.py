@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import msgspec
 
 from elmo.errors import Damaged, ElmoError, NotFound
-from elmo.io.folders import check_folder, new_folder
+from elmo.io.folders import check_output_folder, new_folder
 from elmo.io.location import Location, in_parallel
 from elmo.io.records import digest, json_bytes, read_record
 
@@ -119,7 +119,7 @@ def begin_output(out: Any, url: str, *, depends: str, resumes: bool) -> Any:
     name = _path_below_url(out, url)
     if not name:
         return out
-    check_folder(out, **_replaceable_files(out.local))
+    check_output_folder(out, **_replaceable_files(out.local))
     record_folder = Location(_work_url(url)) / UNFINISHED_RECORDS
     folder_at_url = Location(f"{url}/{name}")
     record = _read_or_none(record_folder, f"{name}.json", UnfinishedOutput)
@@ -204,7 +204,7 @@ def delete_lost_pointers(url: str) -> list[str]:
             f"storage, or make lost ones again: rm -r {' '.join(map(str, folders))} && elmo run"
         )
     for folder in folders:
-        check_folder(Location(folder), **_replaceable_files(folder))
+        check_output_folder(Location(folder), **_replaceable_files(folder))
     for folder in folders:
         shutil.rmtree(folder)
     _forget_runs({folder.as_posix() for folder in folders})
@@ -328,7 +328,7 @@ def _read_or_none(location: Location, file: str, record_type: Any) -> Any:
 
 
 def _replaceable_files(local: Path) -> dict[str, Any]:
-    """Return the arguments of `check_folder` that let a pointer's own files be replaced."""
+    """Return the arguments of `check_output_folder` that let a pointer's own files be replaced."""
     if not (local / POINTER_FILE).is_file():
         return {"required": (), "pattern": ""}
     pattern = "|".join(map(re.escape, read_pointer(local).files))

@@ -57,11 +57,11 @@ def import_(
     Example: elmo import options.json weights.hdf5 models/original --vocabulary words.txt
     """
     from elmo.interop.files_of_2018 import import_2018
-    from elmo.io.atomic import check_folder_absent
+    from elmo.io.atomic import check_output_folder_absent
     from elmo.model.config import CONFIG_FILE
 
     if not overwrite:
-        check_folder_absent(model, marker=CONFIG_FILE)
+        check_output_folder_absent(model, marker=CONFIG_FILE)
     digest = import_2018(
         options,
         weights,
@@ -125,11 +125,11 @@ def package(
     Example: elmo package models/pretrain pretrained/english --name english --language en
              pip install ./pretrained/english; elmo embed english --input text.txt --output out.npz
     """
-    from elmo.io.atomic import check_folder_absent
+    from elmo.io.atomic import check_output_folder_absent
     from elmo.model.pretrained import PROJECT_FILE, write_package
 
     if not overwrite:
-        check_folder_absent(out, marker=PROJECT_FILE)
+        check_output_folder_absent(out, marker=PROJECT_FILE)
     try:
         text = about.read().decode("utf-8") if about else ""
     except UnicodeDecodeError:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 import click
 
 from elmo.errors import ElmoError
-from elmo.settings import MAX_LINE_BYTES, MAX_TOKENS
+from elmo.settings import MAX_LINE_BYTES, MAX_SENTENCE_TOKENS
 
 from ..report.phrases import unknown_words_remark
 from ..terminal.progress import Progress
@@ -110,7 +110,7 @@ def embed(
 
     import numpy as np
 
-    from elmo.io.atomic import check_absent, new_file_if_absent
+    from elmo.io.atomic import check_output_absent, new_file_if_absent
     from elmo.model.batches import Carry
     from elmo.model.embedder import Embedder
 
@@ -121,14 +121,14 @@ def embed(
     with output_file(
         output, overwrite, start=NPZ_START, inputs=[model, getattr(source, "name", "-")]
     ) as out:
-        check_absent(out)
+        check_output_absent(out)
         compute_precision = choose_precision(
             precision, setting="--precision", device=device, say=partial(click.echo, err=True)
         )
         embedder = Embedder.load(model, device=device, precision=compute_precision)
         layer_numbers = _parse_layers(layers, embedder)
         tokenize = None if pretokenized else embedder.model.text_tokenizer()
-        lines = _read_lines(source, tokenize, column=column, max_tokens=MAX_TOKENS)
+        lines = _read_lines(source, tokenize, column=column, max_tokens=MAX_SENTENCE_TOKENS)
         carry: Carry | Literal["reset"] = "reset"
         if state == "carry":
             carry = Carry()

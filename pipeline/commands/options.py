@@ -51,10 +51,10 @@ class _NewFile(_Path):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the name as a `Path`; refuse one whose folder does not exist."""
-        from elmo.io.atomic import check_parent
+        from elmo.io.atomic import check_output_parent
 
         path = super().convert(value, param, ctx)
-        check_parent(path)
+        check_output_parent(path)
         if not path.parent.is_dir():
             raise NotFound(
                 f"{path}: the folder {path.parent} does not exist; create it or change the output"
@@ -177,10 +177,10 @@ def output_file(
     without an error. `ElmoError` is raised if `out` is one of `inputs` or lies in one, or
     would replace a file that does not begin as the regular expression `start` does.
     """
-    from elmo.io.atomic import check_file, new_file
+    from elmo.io.atomic import check_output_file, new_file
 
     if overwrite:
-        check_file(out, pattern=start)
+        check_output_file(out, pattern=start)
     for source in inputs:
         path = Path(os.path.realpath(str(source)))
         if path.exists() and Path(os.path.realpath(out)).is_relative_to(path):

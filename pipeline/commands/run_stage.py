@@ -44,7 +44,7 @@ def _run_and_record(
     **values: Any,
 ) -> str:
     """Run a stage, write its numbers and metrics, and return what it did in words."""
-    from elmo.io.atomic import check_record, write_json
+    from elmo.io.atomic import check_output_record, write_json
     from elmo.io.records import digest
 
     from ..cluster import storage
@@ -55,7 +55,7 @@ def _run_and_record(
     _check_overlap(stage, values, (metrics, numbers))
     for file in (metrics, numbers):
         if file is not None:
-            check_record(file, stage.figures_type)
+            check_output_record(file, stage.figures_type)
     params = settings.load(params_file)
     if cluster is not None:
         values["cluster"] = cluster

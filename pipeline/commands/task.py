@@ -120,7 +120,7 @@ def train(
     Example: elmo task train tagging --train train.conll --dev dev.conll \\
         --model models/finetune --out models/ner
     """
-    from elmo.io.atomic import check_folder_absent
+    from elmo.io.atomic import check_output_folder_absent
 
     if not without_elmo and model is None:
         raise ElmoError("--model is missing; pass a model folder, or pass --without-elmo")
@@ -128,7 +128,7 @@ def train(
         raise ElmoError("--without-elmo reads no vectors; leave out --without-elmo or --store")
     check_outside(work, filter(None, (out, model, train, dev, store)))
     if not overwrite:
-        check_folder_absent(out, marker=TASK_FILE)
+        check_output_folder_absent(out, marker=TASK_FILE)
     from elmo.model.embedder import Embedder
     from elmo.tasks.baselines import score_baselines
     from elmo.tasks.comparison import mean_over_seeds

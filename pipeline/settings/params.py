@@ -15,10 +15,10 @@ from elmo.errors import BadSettings, ElmoError
 from elmo.settings import (
     MAX_CHARACTERS,
     NetworkSettings,
-    Positive,
+    NonNegativeInt,
+    PositiveInt,
     StoreSettings,
     TrainingSettings,
-    WholeNumber,
 )
 from elmo.tasks.kinds import KINDS, task_settings
 
@@ -176,12 +176,12 @@ class TokenizeSettings:
     """A document is left out if its similarity to an earlier one of the same text is at least this,
     and so is general text that is as similar to held-out domain text. At 0.8, up to about 1 word in
     50 differs, at 0.3, 1 in 7; 0: only copies are left out."""
-    repeated_lines: WholeNumber
+    repeated_lines: NonNegativeInt
     """A line that is in this many documents of a text, such as a header or a signature, is left out
     of all of them; 0: none is left out."""
-    min_bytes: WholeNumber
+    min_bytes: NonNegativeInt
     """The size in bytes below which a document is left out; 0: no limit."""
-    max_bytes: WholeNumber
+    max_bytes: NonNegativeInt
     """The size in bytes above which a document is left out; 0: no limit."""
     max_symbols: Annotated[float, Meta(ge=0, le=1)]
     """A document is left out if more than this share of its characters, without white space, are
@@ -198,15 +198,15 @@ class TokenizeSettings:
 class VocabSettings:
     """The section `vocab`: the words of the softmax, and the characters."""
 
-    min_count: Positive
+    min_count: PositiveInt
     """How often a token must occur to become a word, a target of the softmax. Rarer tokens are
     `<UNK>` in the softmax, but still have their own vectors."""
-    max_words: WholeNumber
+    max_words: NonNegativeInt
     """The maximum number of words, the most frequent ones (at least 4); 0: no limit."""
     characters: Literal["bytes", "unicode"]
     """The input of the char-CNN: UTF-8 `bytes`, as in 2018, or `unicode` characters, for scripts
     with several bytes per character."""
-    min_character_count: Positive
+    min_character_count: PositiveInt
     """How often a Unicode character must occur to have its own id. `bytes` ignores it."""
     max_characters: Annotated[int, Meta(ge=3, le=MAX_CHARACTERS)]
     """The maximum number of characters of a token that are read, including the two marks around it;
@@ -236,7 +236,7 @@ class FinetuneSettings:
     """The section `finetune`: how the pretrained model is trained on the domain text."""
 
     training: TrainingSettings
-    new_words: WholeNumber
+    new_words: NonNegativeInt
     """How often a token must occur in the domain text to become a new word; 0: no new words. They
     start with the weights of `<UNK>` and share its probability."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin
 
 from elmo.errors import BadSettings, ElmoError
-from elmo.io.records import check_readable
+from elmo.io.records import check_regular_file
 from elmo.settings import check_value, describe_type, field_types
 
 Settings = TypeVar("Settings")
@@ -36,7 +36,7 @@ def parse_file(path: Path) -> Any:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
-    check_readable(path)
+    check_regular_file(path)
     try:
         return YAML().load(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError:

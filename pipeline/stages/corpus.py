@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, structs, to_builtins
 
 from elmo.errors import ElmoError
-from elmo.io.atomic import check_record, write_json
+from elmo.io.atomic import check_output_record, write_json
 from elmo.io.folders import link_folder, new_folder
 from elmo.io.location import Location
 from elmo.io.records import Count, Header, Sha256, sha256
@@ -33,7 +33,7 @@ from ..text.work_folder import work_folder
 from . import STAGES, load_stage
 from .stage import OUT, Argument, Figures, Stage
 
-SCHEMA_VERSION = 3
+CORPUS_SCHEMA = 3
 TextName = Literal["general", "domain"]
 _EXCLUDED_FOLDERS = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
 # The texts that this stage writes itself; users' files stay where they are.
@@ -96,12 +96,12 @@ def _run_command(
     figures = run(params=params.corpus, **arguments)
     if packages is not None:
         # DVC tracks it, so stages whose text comes from a package run again after an upgrade.
-        check_record(packages, dict[str, list[str]])
+        check_output_record(packages, dict[str, list[str]])
         domain_package = params.corpus.domain_package if not params.corpus.domain else ""
         names = sorted({domain_package, params.labels.package} - {""})
         write_json(packages, {name: _find_versions(name) for name in names})
     if versions is not None:
-        check_record(versions, dict[str, int | str])
+        check_output_record(versions, dict[str, int | str])
         version_by_stage: dict[str, int | str] = {name: load_stage(name).version for name in STAGES}
         if params.pretrain.model:
             digest = read_config(params.pretrain.model).digest
@@ -152,7 +152,7 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
             versions = {"Python": platform.python_version()}
             documents = _list_python_documents()
             general = _render_or_link(out.local, folder, "general", versions, documents)
-        manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "domain": domain})
+        manifest = CorpusManifest("corpus", CORPUS_SCHEMA, {"general": general, "domain": domain})
         write_json(folder / "manifest.json", to_builtins(manifest))
     return {
         f"{name}_{unit}": number
@@ -172,7 +172,7 @@ def summary(figures: dict[str, float], out: Location) -> str:
 def read_corpus_manifest(folder: Location) -> CorpusManifest:
     """Read the manifest of a corpus folder; raise `ElmoError` if a name in it leaves the folder."""
     path, header = folder.path_of("manifest.json"), folder.read_record("manifest.json", Header)
-    header.check_version(path, "schema", SCHEMA_VERSION, remedy="run the corpus stage")
+    header.check_version(path, "schema", CORPUS_SCHEMA, remedy="run the corpus stage")
     manifest = folder.read_record("manifest.json", CorpusManifest)
     for name, text in manifest.texts.items():
         for file in text.inputs:

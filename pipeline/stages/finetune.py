@@ -256,14 +256,14 @@ def _extend_vocabulary(
     vocabulary: "Vocabulary", counts: Counter[str], min_count: int
 ) -> "Vocabulary":
     """Return the vocabulary, followed by the domain's tokens that occur `min_count` times."""
-    from elmo.data.vocabulary import NOT_WORDS, Vocabulary
+    from elmo.data.vocabulary import RESERVED_WORDS, Vocabulary
 
     if min_count == 0:
         return vocabulary
     new_words = [
         (word, n)
         for word, n in counts.items()
-        if n >= min_count and word not in vocabulary and word not in NOT_WORDS
+        if n >= min_count and word not in vocabulary and word not in RESERVED_WORDS
     ]
     new_words.sort(key=lambda pair: (-pair[1], pair[0]))
     known_counts = vocabulary.counts

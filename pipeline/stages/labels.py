@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from elmo.data.tokenizer import sentence_splitter
+from elmo.data.tokenizer import load_sentence_splitter
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
-from elmo.io.folders import check_folder, new_folder
+from elmo.io.folders import check_output_folder, new_folder
 from elmo.io.location import Location
 from elmo.io.records import sha256
 from elmo.tasks.formats.fields import TextSplitter
@@ -25,7 +25,7 @@ from ..settings.params import LabelsSettings
 from ..text.docstrings import marked_up_paragraphs, package_docstrings
 from .stage import Argument, Stage
 
-MIN_SENTENCE_TOKENS, MAX_SENTENCE_TOKENS = 5, 40  # tokens of a sentence
+MIN_LABELLED_TOKENS, MAX_LABELLED_TOKENS = 5, 40  # tokens of a sentence
 MAX_CODE_TOKENS = 6  # tokens of a marked stretch
 SHARE_BY_SPLIT = {"test": 0.25, "dev": 0.1}  # of the docstrings; the rest are for training
 _MARKUP = re.compile(
@@ -58,7 +58,7 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
     lowest hashes are taken, so asking for more keeps the earlier ones.
     """
     options: dict[str, Any] = {"required": _MARKER_FILES, "pattern": "", "kind": "labels"}
-    check_folder(Location(out), **options)
+    check_output_folder(Location(out), **options)
     docstrings: Iterable[str] = ()
     size_by_split: dict[str, int] = {}
     if params.package:
@@ -67,7 +67,7 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
     counts: Counter[str] = Counter()
     splits: dict[str, dict[LabelledSentence, str]] = {split: {} for split in size_by_split}
     seen_sentences: set[tuple[str, ...]] = set()
-    splitter, split_text = TextSplitter("unicode"), sentence_splitter()[0]
+    splitter, split_text = TextSplitter("unicode"), load_sentence_splitter()[0]
     for docstring in docstrings:
         sentences = splits[_choose_split(docstring)]
         for tokens, tags in label_sentences(docstring, splitter=splitter, split_text=split_text):
@@ -124,7 +124,7 @@ def label_sentences(
                 continue
             tokens, offsets = splitter.tokens_and_offsets(text)
             tags = _make_tags(offsets, code_ranges)
-            if tags is not None and MIN_SENTENCE_TOKENS <= len(tokens) <= MAX_SENTENCE_TOKENS:
+            if tags is not None and MIN_LABELLED_TOKENS <= len(tokens) <= MAX_LABELLED_TOKENS:
                 yield tokens, tags
 
 

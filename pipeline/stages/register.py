@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from elmo.io.atomic import check_record, write_json
+from elmo.io.atomic import check_output_record, write_json
 from elmo.io.folders import local_folder
 from elmo.io.location import Location
 from elmo.io.records import digest
@@ -101,7 +101,7 @@ def run(
     from elmo.data.shards import Shards
     from elmo.store import FeatureStore, model_digest
 
-    check_record(out, RegisterRecord)
+    check_output_record(out, RegisterRecord)
     content_digest = model_digest(model)
     lineage = model.read_record("training.json", Lineage)
     features = FeatureStore(store, model=content_digest)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from elmo.errors import NotFound
 from elmo.io.atomic import check_output, check_writable, new_file
-from elmo.io.folders import check_folder, link_folder, local_folder, new_folder
+from elmo.io.folders import check_output_folder, link_folder, local_folder, new_folder
 from elmo.io.location import Location
 from elmo.io.locks import work_folder_lock
 from elmo.store import model_digest
@@ -104,15 +104,15 @@ def run(
     from elmo.model.config import read_config
     from elmo.model.embedder import Embedder
     from elmo.tasks.baselines import score_baselines
-    from elmo.tasks.record import OTHER_FILE_PATTERN
+    from elmo.tasks.record import TASK_FILE_PATTERN
     from elmo.tasks.task import check_same_tags
 
     from ..report import plots
 
     arms = _choose_arms(params)
-    pattern = rf"({'|'.join(ARMS)})/(task\.json|{OTHER_FILE_PATTERN})"
+    pattern = rf"({'|'.join(ARMS)})/(task\.json|{TASK_FILE_PATTERN})"
     options: dict[str, Any] = {"required": tuple(arms)[:1], "pattern": pattern}
-    check_folder(Location(out), **options)
+    check_output_folder(Location(out), **options)
     check_writable(out)
     check_output(curve, pattern=rb"epoch(\telmo)?(\tbaseline)?\n")
     plots.check_replaceable_plot(picture)

@@ -24,10 +24,10 @@ from elmo.data.manifest import (
     TokenizerEntry,
     write_manifest,
 )
-from elmo.data.shards import FILE_PATTERN
+from elmo.data.shards import SHARD_FILE_PATTERN
 from elmo.data.tokenizer import TextTokenizer, Tokenization, installed_tokenization
 from elmo.errors import BadSettings, ElmoError
-from elmo.io.folders import check_folder, link_or_copy, output_location
+from elmo.io.folders import check_output_folder, link_or_copy, output_location
 from elmo.io.location import Location
 from elmo.model.config import read_config
 
@@ -62,7 +62,7 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 _OUTPUT_ARGUMENTS: dict[str, Any] = {  # by which an earlier output is known
     "required": ("manifest.json",),
-    "pattern": rf"{FILE_PATTERN}|{re.escape(PIECES)}",
+    "pattern": rf"{SHARD_FILE_PATTERN}|{re.escape(PIECES)}",
     "kind": "shards",
 }
 _PHRASES = {  # the summary's phrase for each reason to leave out lines
@@ -217,7 +217,7 @@ def tokenize(
     `keep` names columns of records that are kept beside the sentences. `tokenization` is a version
     of the tokenizer (default: the installed one).
     """
-    check_folder(out, **_OUTPUT_ARGUMENTS)
+    check_output_folder(out, **_OUTPUT_ARGUMENTS)
     tokenizer = tokenization or installed_tokenization(params.tokenizer, params.sentences)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)

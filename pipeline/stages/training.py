@@ -17,8 +17,8 @@ import torch
 from elmo.data.shards import Shards
 from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
-from elmo.io.atomic import check_output, sweep
-from elmo.io.folders import Flag, check_folder, new_folder
+from elmo.io.atomic import check_output, delete_leftovers
+from elmo.io.folders import Flag, check_output_folder, new_folder
 from elmo.io.location import Location
 from elmo.io.locks import work_folder_lock
 from elmo.model.folder import OTHER_FILE_PATTERN, save_model
@@ -137,7 +137,7 @@ def train(
         run_context as mlflow_run,
     ):
         if folder.local:
-            sweep(folder.local)
+            delete_leftovers(folder.local)
         settings = RunSettings(
             stage=stage.name,
             folder=folder,
@@ -187,8 +187,10 @@ def _log_curves(mlflow_run: Run, folder: Location) -> None:
 
 def _check_outputs(out: Location, curves: Path) -> None:
     """Refuse outputs that would replace files of another program."""
-    check_folder(out, required=("config.json", "weights.safetensors"), pattern=OTHER_FILE_PATTERN)
-    check_folder(Location(curves), required=tuple(CURVES), pattern="")
+    check_output_folder(
+        out, required=("config.json", "weights.safetensors"), pattern=OTHER_FILE_PATTERN
+    )
+    check_output_folder(Location(curves), required=tuple(CURVES), pattern="")
     for name, columns in CURVES.items():
         check_output(curves / name, pattern="\t".join(columns).encode() + b"\n")
 

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
 from elmo.data.manifest import SPLITS, ShardEntry
 from elmo.data.shards import Shards, open_shard_at
-from elmo.data.vocabulary import NOT_WORDS, SPECIAL_WORDS
+from elmo.data.vocabulary import RESERVED_WORDS, SPECIAL_WORDS
 from elmo.errors import ElmoError
 from elmo.io.atomic import refuse_foreign_output
-from elmo.io.folders import check_folder, local_folder, new_folder
+from elmo.io.folders import check_output_folder, local_folder, new_folder
 from elmo.io.location import Location, in_parallel
 
 from ..cluster import workers
@@ -71,7 +71,7 @@ def run(
     Returns the number of words, characters and other counts, by name. A resumed run takes the
     counts of finished shards from `work`.
     """
-    check_folder(out, required=_MARKER_FILES, pattern=_EXTRA_FILE_PATTERN)
+    check_output_folder(out, required=_MARKER_FILES, pattern=_EXTRA_FILE_PATTERN)
     if out.exists("characters.json"):
         with refuse_foreign_output(str(out)), local_folder(out) as old_folder:
             Characters.load(old_folder / "characters.json")
@@ -169,7 +169,7 @@ def _choose_words(
 ) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
     """Return the words and their counts by falling count, then codepoint, without the marks."""
     is_word = train.counts >= params.min_count
-    for mark in NOT_WORDS:
+    for mark in RESERVED_WORDS:
         is_word &= np.asarray(pc.not_equal(train.types, mark))
     table = pa.table({"word": train.types, "count": train.counts}).filter(pa.array(is_word))
     # Bytes of UTF-8 sort as the codepoints do.

@@ -17,7 +17,7 @@ from msgspec import Struct
 from elmo.errors import ElmoError
 from elmo.io.cache import user_cache
 from elmo.io.location import in_parallel
-from elmo.io.records import check_readable, digest
+from elmo.io.records import check_regular_file, digest
 
 from ..terminal.failures import catch_read_errors
 from ..terminal.progress import Progress
@@ -51,7 +51,7 @@ def find_state(url: str) -> FileState:
 
             files, path = fsspec.core.url_to_fs(url)
             return state_from_info(files.info(path))
-        check_readable(Path(url))
+        check_regular_file(Path(url))
         status = os.stat(url)
     is_settled = time.time() - max(status.st_mtime, status.st_ctime) > _SETTLING_SECONDS
     cache_key = f"{status.st_ctime_ns} {status.st_dev} {status.st_ino}"

@@ -16,7 +16,7 @@ from elmo.io.location import in_parallel
 from elmo.io.records import (
     Count,
     Sha256,
-    check_readable,
+    check_regular_file,
 )
 from elmo.io.text_files import COMPRESSIONS, decompress
 
@@ -179,7 +179,7 @@ def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
 
     with catch_read_errors(url):
         if "://" not in url:
-            check_readable(Path(url))
+            check_regular_file(Path(url))
         file = fsspec.open(url, "rb").open() if "://" in url else Path(url).open("rb")
         return decompress(file, compression)
 

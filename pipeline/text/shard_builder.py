@@ -16,7 +16,7 @@ from msgspec import DecodeError, Struct, json, to_builtins
 from elmo.data.arrays import Int64s
 from elmo.data.manifest import SPLITS, DroppedText, ShardEntry
 from elmo.data.shards import describe_shard, shard_name, write_shard
-from elmo.data.tokenizer import Tokenizer, load_recorded_tokenizer, sentence_splitter
+from elmo.data.tokenizer import Tokenizer, load_recorded_tokenizer, load_sentence_splitter
 from elmo.io.location import Location, in_parallel
 from elmo.io.records import Sha256
 
@@ -93,7 +93,7 @@ def find_whole_results(
 
 def tokenize_piece(piece: Piece) -> PieceResult:
     """Tokenize one piece of the corpus, write its shards, and return its result."""
-    split_line = sentence_splitter()[0] if piece.params.sentences == "split" else None
+    split_line = load_sentence_splitter()[0] if piece.params.sentences == "split" else None
     accounting, quality = Accounting(), QualityCounts()
     builder = _ShardBuilder(piece, load_recorded_tokenizer(piece.tokenizer), accounting, quality)
     excluded_lines = {

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from elmo.data.tables import describe_delimiter, read_table
+from elmo.data.tables import explain_wrong_delimiter, read_table
 from elmo.data.tokenizer import (
     NO_TOKENIZER,
     TextTokenizer,
     Tokenization,
+    load_sentence_splitter,
     load_tokenizer,
-    sentence_splitter,
     to_nfc,
 )
 from elmo.errors import ElmoError
@@ -81,7 +81,7 @@ class TextSplitter:
 
     def sentences(self, text: str) -> list[str]:
         """Return the sentences of a text; joined, they are the text."""
-        return sentence_splitter()[0](text)
+        return load_sentence_splitter()[0](text)
 
 
 @dataclass(frozen=True)
@@ -209,8 +209,8 @@ def _check_header(
             continue
         elif column in names:
             problem, remedy = f"the header names {column!r} twice", "rename one"
-        elif wrong_mark := describe_delimiter(cells):
-            raise ElmoError(f"{request.path}:{number}: {wrong_mark}")
+        elif delimiter_problem := explain_wrong_delimiter(cells):
+            raise ElmoError(f"{request.path}:{number}: {delimiter_problem}")
         elif column.isdecimal():
             problem, remedy = f"has {len(names)} columns, so no column {column}", "pass --columns"
         else:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ElmoError
-from elmo.io.atomic import new_file, new_file_if_absent, sweep, write_json
+from elmo.io.atomic import delete_leftovers, new_file, new_file_if_absent, write_json
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
 from elmo.io.records import digest, read_json
@@ -128,9 +128,9 @@ def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> N
     kept = ["out", ".out", ".out.txt", ".out.0123abcde"]
     for name in kept:
         (tmp_path / name).touch()
-    sweep(tmp_path)
+    delete_leftovers(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == set(kept)
-    sweep(tmp_path / "absent")
+    delete_leftovers(tmp_path / "absent")
 
 
 def test_a_refused_output_has_nothing_beside_it_that_a_killed_writer_left(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from msgspec import to_builtins
 
 from elmo.data.manifest import ShardsCounts, TokenizerEntry, write_manifest
-from elmo.data.shards import FILE_PATTERN, describe_shard, shard_name, write_shards
+from elmo.data.shards import SHARD_FILE_PATTERN, describe_shard, shard_name, write_shards
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
@@ -52,7 +52,9 @@ def write_files(out: Path, texts: Texts) -> Path:
     """Write shards as the tokenize stage does: one for each file, its ids counted from its own
     start."""
     entries, documents, sentences = [], 0, 0
-    with new_folder(Location(out), required=("manifest.json",), pattern=FILE_PATTERN) as folder:
+    with new_folder(
+        Location(out), required=("manifest.json",), pattern=SHARD_FILE_PATTERN
+    ) as folder:
         for number, rows in enumerate(texts.values()):
             alone = folder / "alone"
             write_shards(alone, rows)

@@ -56,7 +56,7 @@ def test_memory_does_not_grow_with_a_line(
 def test_the_command_scores_a_line_that_embed_refuses(
     tiny_model: Model, tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.commands.models.MAX_TOKENS", 100)
+    monkeypatch.setattr("pipeline.commands.models.MAX_SENTENCE_TOKENS", 100)
     text = " ".join(line(tiny_model, 200)).encode()
     arguments = [tiny_model_folder, "--input", "-", "--pretokenized"]
     code, out, error = elmo("perplexity", *arguments, stdin=text)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elmo.data.tokenizer import sentence_splitter
+from elmo.data.tokenizer import load_sentence_splitter
 from elmo.errors import ElmoError
 from elmo.tasks.example_files import read_examples
 from elmo.tasks.formats.fields import TextSplitter
@@ -20,7 +20,7 @@ DOCSTRING = """Return the mean of `values` along ``axis=0``, as :func:`~numpy.me
 
 
 def sentences(docstring: str) -> list[tuple[str, str]]:
-    cut, split = TextSplitter("unicode"), sentence_splitter()[0]
+    cut, split = TextSplitter("unicode"), load_sentence_splitter()[0]
     pairs = labels.label_sentences(docstring, splitter=cut, split_text=split)
     return [(" ".join(tokens), " ".join(tags)) for tokens, tags in pairs]
 
@@ -40,7 +40,7 @@ def test_marks_become_tags_and_leave_the_text() -> None:
 
 def test_code_inside_a_token_or_of_many_tokens_is_left_out() -> None:
     text = "The values of the `array`s are added here.\n\nIt is `a(b, c)[d]` that is called then."
-    cut, split = TextSplitter("unicode"), sentence_splitter()[0]
+    cut, split = TextSplitter("unicode"), load_sentence_splitter()[0]
     assert list(labels.label_sentences(text, splitter=cut, split_text=split)) == []
 
 
