@@ -28,7 +28,7 @@ from elmo.io.location import Location
 from elmo.io.records import check_regular_file, read_json, sha256
 from elmo.model.config import CONFIG_FILE
 from elmo.model.folder import (
-    OTHER_FILE_PATTERN,
+    TEXT_FILE_PATTERN,
     WEIGHTS_FILE,
     load_model,
     save_model,
@@ -68,7 +68,7 @@ def import_2018(
     missing or does not fit.
     """
     check_output_folder(
-        Location(out), required=(CONFIG_FILE, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN
+        Location(out), required=(CONFIG_FILE, WEIGHTS_FILE), pattern=TEXT_FILE_PATTERN
     )
     if not overwrite and (files := Location(out).names()):
         raise ElmoError(f"{out}: already contains {files[0]}; choose another folder, or delete it")

@@ -23,7 +23,7 @@ from elmo.nn.device import (
 from elmo.nn.lstm import LayerWeightsLike, LSTMStack, LSTMState
 from elmo.nn.packed import choose_for_one_row
 
-PADDED_TIME_STEPS = 32  # in a window on a GPU, where few large operations are faster
+GPU_WINDOW_STEPS = 32  # in a window on a GPU, where few large operations are faster
 WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence
 
 
@@ -59,7 +59,7 @@ class BatchReader:
         """
         if carry is None and prefers_large_operations(x_NP.device):
             return self._read_padded(x_NP, sentences)
-        batch = _Batch(sentences)
+        batch = _SentenceBatch(sentences)
         index_STB = _token_indices([sentences[row] for row in batch.order], x_NP.shape[0])
         outputs = self._new_outputs(batch)
         rows = torch.from_numpy(batch.order).to(x_NP.device)
@@ -93,16 +93,16 @@ class BatchReader:
         the device. All rows are read to the end of a window; output beyond a sentence is
         ignored.
         """
-        batch = _Batch(sentences)
+        batch = _SentenceBatch(sentences)
         time_steps, rows = round_up_time_steps(batch.time_steps), round_up_rows(len(sentences))
         index_STB = np.zeros((2, time_steps, rows), np.int64)
         index_STB[:, : batch.time_steps, : len(sentences)] = _token_indices(
             [sentences[row] for row in batch.order], x_NP.shape[0]
         )
         windows = []
-        for start in range(0, time_steps, PADDED_TIME_STEPS):
+        for start in range(0, time_steps, GPU_WINDOW_STEPS):
             if row_count := batch.active_rows(start):
-                stop, width = min(time_steps, start + PADDED_TIME_STEPS), round_up_rows(row_count)
+                stop, width = min(time_steps, start + GPU_WINDOW_STEPS), round_up_rows(row_count)
                 windows.append((start, stop, width, batch.scatter_indices(start, stop, width)))
         index = device_tensor(index_STB, x_NP.device)
         all_indices = device_tensor(np.concatenate([part for *_, part in windows], -1), x_NP.device)
@@ -140,8 +140,8 @@ class BatchReader:
             state = LSTMState(*(torch.cat(pair, 2) for pair in zip(state, idle_rows, strict=True)))
         carry.state = state
 
-    def _new_outputs(self, batch: "_Batch") -> list[Tensor]:
-        shape = (batch.tokens, 2 * self.lstm.projection)
+    def _new_outputs(self, batch: "_SentenceBatch") -> list[Tensor]:
+        shape = (batch.token_count, 2 * self.lstm.projection)
         return [self.lstm.weight[0].new_empty(shape) for _ in range(self.lstm.layer_count)]
 
 
@@ -165,12 +165,12 @@ def _token_indices(sentences: list[Ints], table_rows: int) -> npt.NDArray[np.int
     return index_STB
 
 
-class _Batch:
+class _SentenceBatch:
     """Sentences read together, the longest first."""
 
     def __init__(self, sentences: list[Ints]) -> None:
         lengths = np.array([len(s) for s in sentences])
-        self.tokens = int(lengths.sum())
+        self.token_count = int(lengths.sum())
         self.order = np.argsort(-lengths, kind="stable")
         self.lengths = lengths[self.order]
         self.time_steps = int(self.lengths[0]) + 2  # with the boundaries

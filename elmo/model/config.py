@@ -30,8 +30,8 @@ from elmo.settings import ModelShape
 
 FORMAT = 2  # the version of the form of `config.json`
 CONFIG_FILE, TRAINING_FILE = "config.json", "training.json"
-ENTRY_POINTS = "elmo.models"  # the group of entry points by which packages install models
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+MODEL_GROUP = "elmo.models"  # the group of entry points by which packages install models
+_MODEL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,12 +73,12 @@ def write_config(
     return record.digest
 
 
-def write_training(folder: Path, training: dict[str, Any]) -> None:
+def write_training_record(folder: Path, training: dict[str, Any]) -> None:
     """Write `training.json`, the record of a model's origin, together with its own digest."""
     write_json(folder / TRAINING_FILE, {**training, "digest": digest(training)})
 
 
-def read_training(folder: Folder) -> dict[str, Any]:
+def read_training_record(folder: Folder) -> dict[str, Any]:
     """Read `training.json` of a model folder; raise `ElmoError` if it is missing or was altered."""
     location = model_location(folder)
     if not location.exists(TRAINING_FILE):
@@ -99,9 +99,9 @@ def model_location(folder: Folder) -> Location:
     name = str(folder)
     if not name:
         raise NotFound("the model's name is empty; name a folder or an installed model")
-    if not _NAME.fullmatch(name) or (Path(name) / CONFIG_FILE).exists():
+    if not _MODEL_NAME.fullmatch(name) or (Path(name) / CONFIG_FILE).exists():
         return Location.parse(folder)
-    for entry_point in entry_points(group=ENTRY_POINTS, name=name):
+    for entry_point in entry_points(group=MODEL_GROUP, name=name):
         spec = find_spec(entry_point.module)
         if spec is not None and spec.origin is not None:
             return Location(Path(spec.origin).parent)
@@ -134,9 +134,9 @@ def suggest_model(name: str) -> str:
     name of an installed or registered model, otherwise to name another."""
     if name.startswith("models:/"):
         return "; pass a model folder: download the model from MLflow's registry first"
-    if not _NAME.fullmatch(name):
+    if not _MODEL_NAME.fullmatch(name):
         return "; name another"
-    installed_names = sorted(entry_point.name for entry_point in entry_points(group=ENTRY_POINTS))
+    installed_names = sorted(entry_point.name for entry_point in entry_points(group=MODEL_GROUP))
     choices = f"there are {', '.join(installed_names)}" if installed_names else "there are none"
     return (
         suggest_name(name, installed_names)

@@ -39,7 +39,7 @@ from elmo.nn.device import (
 from elmo.nn.packed import pack_if_faster
 from elmo.settings import PRECISIONS, Precision, check_count
 
-ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
+ENCODE_CHUNK_TOKENS = 4096  # distinct tokens encoded at a time
 GROUP_BATCHES = 4  # batches per call, so that sentences of similar length share one
 COPYING_THREADS = 8  # beside a GPU: one fills about 2 GB of new memory a second
 GROUP_TOKENS = 16384  # a group of texts is embedded once it has this many tokens
@@ -243,7 +243,7 @@ class Embedder:
             batches = [np.arange(start, min(start + batch_size, len(ids))) for start in starts]
 
         batches_of_layers = self._read_batches(x_NP, ids, batches, carry, layer_numbers)
-        with closing(batches_of_layers), _copying_threads(x_NP.device) as map_copies:
+        with closing(batches_of_layers), _parallel_map(x_NP.device) as map_copies:
             for rows, layers_TD in batches_of_layers:
                 lengths = [len(ids[row]) for row in rows]
                 copy_vectors = partial(_copy_sentence, layers_TD)
@@ -259,7 +259,7 @@ class Embedder:
         check_token_lists([types])
         return np.asarray(self._encode(types).float().cpu().numpy())
 
-    def read_alone(
+    def read_segments(
         self,
         x_NP: Floats,
         sentences: Sequence[Ints],
@@ -344,8 +344,8 @@ class Embedder:
         """Return the context-free vectors (N, P) of tokens, in the embedder's precision."""
         chunks = [self.bilm.lstm.weight[0].new_empty(0, self.bilm.config.projection)]
         with torch.inference_mode():
-            for start in range(0, len(types), ENCODE_TOKENS):
-                inputs = self.model.inputs(list(types[start : start + ENCODE_TOKENS]))
+            for start in range(0, len(types), ENCODE_CHUNK_TOKENS):
+                inputs = self.model.encoder_input(list(types[start : start + ENCODE_CHUNK_TOKENS]))
                 chunks.append(self.bilm.encode(device_tensor(inputs, chunks[0].device)))
             return torch.cat(chunks)
 
@@ -363,7 +363,7 @@ def _copy_sentence(layers_TD: list[Floats], length: int, stop: int) -> Floats:
 
 
 @contextmanager
-def _copying_threads(device: torch.device) -> Iterator[Callable[..., Iterable[Floats]]]:
+def _parallel_map(device: torch.device) -> Iterator[Callable[..., Iterable[Floats]]]:
     """Yield a `map` for copies: with threads beside a GPU, which one thread could not keep up with,
     since memory that is written for the first time is slow."""
     if device.type == "cpu":

@@ -30,9 +30,9 @@ from elmo.model.config import (
     ModelConfig,
     model_location,
     read_config,
-    read_training,
+    read_training_record,
     write_config,
-    write_training,
+    write_training_record,
 )
 from elmo.model.weights import (
     is_finite,
@@ -49,9 +49,9 @@ WEIGHTS_FILE = "weights.safetensors"
 _PIECES = (WEIGHTS_FILE, "words.txt", "characters.json")
 _COUNTS_FILE = "counts.txt"
 # Patterns of a model folder's file names: without config.json and the weights, and with them.
-OTHER_FILE_PATTERN = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
-MODEL_FILE_PATTERN = rf"config\.json|weights\.safetensors|{OTHER_FILE_PATTERN}"
-Shapes = Mapping[str, tuple[int, ...]]
+TEXT_FILE_PATTERN = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
+MODEL_FILE_PATTERN = rf"config\.json|weights\.safetensors|{TEXT_FILE_PATTERN}"
+ShapeByName = Mapping[str, tuple[int, ...]]
 WeightPrecision = Literal["float32", "float16"]  # in a file
 
 
@@ -73,7 +73,7 @@ class Model:
     digest: str
     tokenizer: Tokenization = NO_TOKENIZER
 
-    def inputs(self, tokens: list[str]) -> npt.NDArray[np.int32]:
+    def encoder_input(self, tokens: list[str]) -> npt.NDArray[np.int32]:
         """Return the encoder's input for tokens: character ids (tokens, characters), or word ids
         (tokens,) for a model that reads words."""
         if self.bilm.config.input_words is None:
@@ -110,13 +110,13 @@ def save_model(
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
     with new_folder(
-        Location.parse(folder), required=(CONFIG_FILE, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN
+        Location.parse(folder), required=(CONFIG_FILE, WEIGHTS_FILE), pattern=TEXT_FILE_PATTERN
     ) as new_model:
         weights = {name: _convert_weight(precision, name, value) for name, value in weights.items()}
         digests = {WEIGHTS_FILE: save_weights(new_model / WEIGHTS_FILE, weights)}
         vocabulary.save(new_model)
         characters.save(new_model / "characters.json")
-        write_training(new_model, training)
+        write_training_record(new_model, training)
         names = (*_PIECES, _COUNTS_FILE) if (new_model / _COUNTS_FILE).exists() else _PIECES
         digests |= {name: sha256(new_model / name) for name in names if name not in digests}
         digest = write_config(new_model, bilm.config, tokenizer, pieces=digests)
@@ -143,7 +143,7 @@ def copy_model(model: Folder, out: Location) -> None:
     digest."""
     with (
         local_folder(model_location(model)) as source,
-        new_folder(out, required=(CONFIG_FILE, WEIGHTS_FILE), pattern=OTHER_FILE_PATTERN) as target,
+        new_folder(out, required=(CONFIG_FILE, WEIGHTS_FILE), pattern=TEXT_FILE_PATTERN) as target,
     ):
         for name in _model_files(source):
             shutil.copyfile(source / name, target / name)
@@ -208,7 +208,7 @@ def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
         vocabulary,
         characters,
         None,
-        read_training(folder),
+        read_training_record(folder),
         config.digest,
         config.tokenizer,
     )
@@ -237,7 +237,7 @@ def check_filter_widths(config: ModelShape, characters: Characters, *, source: s
         )
 
 
-def _check_shapes(bilm: BiLM, shapes: Shapes, word_count: int, path: Path) -> None:
+def _check_shapes(bilm: BiLM, shapes: ShapeByName, word_count: int, path: Path) -> None:
     """Check the name and shape of every weight in the file; those of a softmax are optional."""
     expected_shapes = {
         f"bilm.{name}": tuple(value.shape) for name, value in bilm.state_dict().items()

@@ -10,7 +10,7 @@ from typing import Any
 from elmo.errors import ElmoError, NotFound
 from elmo.io.folders import new_folder
 from elmo.io.location import Folder, Location
-from elmo.model.config import CONFIG_FILE, ENTRY_POINTS
+from elmo.model.config import CONFIG_FILE, MODEL_GROUP
 from elmo.model.folder import (
     MODEL_FILE_PATTERN,
     Model,
@@ -96,12 +96,12 @@ def write_package(
         package_model = load_model(root / package)
         card = model_card(package_model, name=name, licence=licence, language=language, about=about)
         (root / CARD_FILE).write_text(card, encoding="utf-8")
-        project = _project_text(name, version, package_model)
+        project = _pyproject_text(name, version, package_model)
         (root / PROJECT_FILE).write_text(project, encoding="utf-8")
     return digest
 
 
-def _project_text(name: str, version: str, model: Model) -> str:
+def _pyproject_text(name: str, version: str, model: Model) -> str:
     """Return the text of pyproject.toml, which requires the libraries of the model's tokenizer."""
     libraries = model.tokenizer.libraries | model.tokenizer.splitter
     requirements = ["elmo-pipeline", *(f"{k}=={v}" for k, v in sorted(libraries.items()))]
@@ -116,7 +116,7 @@ description = "An ELMo model: {name}"
 readme = "README.md"
 dependencies = {json.dumps(requirements)}
 
-[project.entry-points."{ENTRY_POINTS}"]
+[project.entry-points."{MODEL_GROUP}"]
 {name} = "elmo_{name}"
 
 [tool.setuptools]
@@ -136,7 +136,7 @@ def model_card(model: Model, *, name: str, licence: str, language: str | None, a
     fields = {"license": licence} | ({"language": language} if language else {})
     yaml = [f"{key}: {json.dumps(value)}" for key, value in fields.items()]  # "no" is Norwegian
     yaml += ["library_name: elmo-pipeline", "tags: [elmo, word-vectors]"]
-    card_lines = [
+    card_rows = [
         ("Digest", f"`{model.digest}`"),
         (
             "Network",
@@ -150,7 +150,7 @@ def model_card(model: Model, *, name: str, licence: str, language: str | None, a
     ]
     lines = ["---", *yaml, "---", "", f"# ELMo: {name}", ""]
     lines += [about.strip(), ""] if about.strip() else []
-    lines += [*_table(("what", "value"), card_lines), ""]
+    lines += [*_table(("what", "value"), card_rows), ""]
     lines += ["## Data", "", *_data_lines(training), ""]
     lines += ["## Perplexity", "", *_perplexity_lines(training), ""]
     lines += ["## Use", "", "```python", "import elmo", ""]

@@ -47,10 +47,10 @@ def choose_cell_functions(device: torch.device, cells: int) -> CellFunctions:
     works here, else plain torch. The choice is logged; `ELMO_COMPILE=0` in the environment selects
     plain torch."""
     if obstacle := _obstacle_to_compiling(device):
-        return _log_choice(EAGER, obstacle)
+        return _log_choice(EAGER_CELL, obstacle)
     if not torch.cuda.is_available():  # the compiler would warn that it found none
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    functions = [torch.compile(_copy_function(function, cells)) for function in EAGER[:-1]]
+    functions = [torch.compile(_copy_function(function, cells)) for function in EAGER_CELL[:-1]]
     return _log_choice(CellFunctions._make([*functions, "compiled"]), "fused by torch.compile")
 
 
@@ -164,4 +164,4 @@ def _backward(
     return dc * f if keep_SB1 is None else dc * f * keep_SB1
 
 
-EAGER = CellFunctions(_forward, _forward_into, _backward, kind="eager")
+EAGER_CELL = CellFunctions(_forward, _forward_into, _backward, kind="eager")

@@ -30,7 +30,7 @@ MAX_MEMORY_SHARE = 1 / 8  # … this share of its memory, if that is more and th
 MAX_COUNTED_SHAPES = 1024  # shapes whose calls are counted
 
 
-class _Graphs:
+class _DeviceGraphs:
     """The graphs of one device, and the lock for using them."""
 
     def __init__(self) -> None:
@@ -41,8 +41,8 @@ class _Graphs:
         self.pools: dict[int, Any] = {}  # of a stream: what runs on two at once shares no memory
 
 
-_graphs: dict[torch.device, _Graphs] = {}
-_lock = threading.Lock()  # of `_graphs`
+_graphs: dict[torch.device, _DeviceGraphs] = {}
+_graphs_lock = threading.Lock()  # of `_graphs`
 
 
 class Lease:
@@ -81,8 +81,8 @@ def call_lending_outputs(
     if not _uses_graphs(tensors):
         return function(*tensors, *params, *constants), None
     device = next(t.device for t in tensors if t is not None)
-    with _lock:
-        graphs = _graphs.setdefault(device, _Graphs())
+    with _graphs_lock:
+        graphs = _graphs.setdefault(device, _DeviceGraphs())
     stream = _stream_handle(device)
     shapes = tuple(None if t is None else (t.shape, t.dtype, t.device) for t in tensors)
     key = (function, stream, shapes, tuple(_storage_key(t) for t in params), constants)
@@ -94,7 +94,7 @@ def call_lending_outputs(
             pool = _pool(device) if lent_count else graphs.pools.setdefault(stream, _pool(device))
             graph = graphs.graph_by_key[key] = _Graph(function, tensors, params, constants, pool)
             log.info("CUDA graph of %s: %d captured", function.__name__, len(graphs.graph_by_key))
-            _make_room(graphs, _max_bytes(device, _total_bytes(graphs)))
+            _evict_graphs(graphs, _max_bytes(device, _total_bytes(graphs)))
         if graph is not None and not graph.is_lent:
             if key in graphs.graph_by_key:
                 graphs.graph_by_key.move_to_end(key)
@@ -102,7 +102,7 @@ def call_lending_outputs(
     return function(*tensors, *params, *constants), None
 
 
-def _is_worth_capturing(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
+def _is_worth_capturing(graphs: _DeviceGraphs, key: Any, tensors: Tensors) -> bool:
     """Count the call; return whether its shape is frequent enough for a graph, and the graph would
     fit.
 
@@ -118,7 +118,7 @@ def _is_worth_capturing(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
     return key not in graphs.evicted or _total_bytes(graphs) + graphs.evicted[key] <= max_bytes
 
 
-def _make_room(graphs: _Graphs, max_bytes: int) -> None:
+def _evict_graphs(graphs: _DeviceGraphs, max_bytes: int) -> None:
     """Delete graphs until their number and size (at most `max_bytes`) are within the limits.
 
     The newest is deleted if it alone is too large, otherwise the least recently used.
@@ -141,7 +141,7 @@ def _max_bytes(device: torch.device, bytes_in_use: int) -> int:
     return max(MAX_GRAPH_BYTES, min(int(memory * MAX_MEMORY_SHARE), bytes_in_use + free_bytes // 2))
 
 
-def _total_bytes(graphs: _Graphs) -> int:
+def _total_bytes(graphs: _DeviceGraphs) -> int:
     return sum(graph.bytes for graph in graphs.graph_by_key.values())
 
 

@@ -26,12 +26,12 @@ def default_device() -> str:
 def check_device(device: str | torch.device) -> None:
     """Raise `ElmoError` unless a device is a processor, or a GPU and this machine has one."""
     try:
-        kind = torch.device(device).type
+        device_type = torch.device(device).type
     except (RuntimeError, TypeError):
-        kind = ""
-    if kind not in ("cpu", "cuda"):
+        device_type = ""
+    if device_type not in ("cpu", "cuda"):
         raise ElmoError(f"device must be cpu or cuda, found {device!r:.80}")
-    if kind == "cuda" and not torch.cuda.is_available():
+    if device_type == "cuda" and not torch.cuda.is_available():
         raise ElmoError(f"device {device}: this machine has no CUDA device; use cpu")
 
 
@@ -100,7 +100,7 @@ def device_tensor(array: npt.NDArray[np.generic] | Tensor, device: torch.device)
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 
-def copy_to_host(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
+def start_copy_to_host(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
     """Begin to copy a tensor to the host; return a function that gives it as an array.
 
     A GPU copies when it has computed the tensor, and only calling the function waits for that: not
@@ -119,7 +119,7 @@ class HostCopies:
 
     def start(self, tensors: Sequence[Tensor]) -> Callable[[], list[npt.NDArray[Any]]]:
         """Begin to copy tensors, one or more of a device; return a function that gives them as
-        arrays, as that of `copy_to_host` does."""
+        arrays, as that of `start_copy_to_host` does."""
         if tensors[0].device.type != "cuda":
             arrays = [tensor.cpu().numpy() for tensor in tensors]
             return lambda: arrays
@@ -168,8 +168,8 @@ def add_rows_(sums: Tensor, rows_N: Tensor, values: Tensor) -> None:
     if sums.device.type == "cpu":
         sums.index_add_(0, rows_N, values)
         return
-    sum_by_row = torch.ops.aten.embedding_dense_backward
-    sums_by_row = sum_by_row(values.view(len(values), -1), rows_N, len(sums), -1, False)
+    embedding_backward = torch.ops.aten.embedding_dense_backward
+    sums_by_row = embedding_backward(values.view(len(values), -1), rows_N, len(sums), -1, False)
     sums.add_(sums_by_row.view_as(sums))
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from elmo.nn.cell import EAGER, CellFunctions, choose_cell_functions, is_worth_compiling
+from elmo.nn.cell import EAGER_CELL, CellFunctions, choose_cell_functions, is_worth_compiling
 from elmo.nn.cuda_graphs import call_lending_outputs, call_with_cuda_graph
 from elmo.nn.products import add_products_, product
 
@@ -208,7 +208,7 @@ class LSTMStack(nn.Module):
             if torch.is_grad_enabled():
                 if row_counts is not None:
                     raise ValueError("rows of different lengths are for inference only")
-                apply: Any = _Layer.apply
+                apply: Any = _LayerFunction.apply
                 y_STBP, h_SBP, c_SBC = apply(x_STBI, *params, *start_state, keep_STB1, clips, cell)
             elif weights is None and row_counts is None:
                 inputs = (x_STBI, *start_state, keep_STB1)
@@ -231,12 +231,12 @@ class LSTMStack(nn.Module):
     def _choose_cell(self, x_STBI: Tensor) -> CellFunctions:
         """Return the cell functions to read this input with, eager or compiled."""
         if torch.compiler.is_compiling():
-            return EAGER
+            return EAGER_CELL
         self._tokens_read += x_STBI.shape[1] * x_STBI.shape[2]
         is_compiled = self.compiled
         if is_compiled is None:
             is_compiled = is_worth_compiling(self._tokens_read, self.cells)
-        return choose_cell_functions(x_STBI.device, self.cells) if is_compiled else EAGER
+        return choose_cell_functions(x_STBI.device, self.cells) if is_compiled else EAGER_CELL
 
 
 class _SavedForBackward(NamedTuple):
@@ -327,7 +327,7 @@ def _read_rows(
     return y_STBP, h_SBP, c_SBC, gates
 
 
-class _Layer(torch.autograd.Function):
+class _LayerFunction(torch.autograd.Function):
     """An autograd function of `_read_rows`: one backward loop over time, and one product for
     the weight gradients of all time steps."""
 

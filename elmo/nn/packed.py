@@ -66,9 +66,7 @@ class PackedWeights(NamedTuple):
         n = h_SnP.shape[1]
         outputs, cells = [], []
         for direction, gates_TBG in enumerate(gates):
-            gates_nG = _sum_and_product(
-                gates_TBG[t, :n], h_SnP[direction], self.recurrent[direction]
-            )
+            gates_nG = _add_product(gates_TBG[t, :n], h_SnP[direction], self.recurrent[direction])
             c_nC, y_n = cell.forward(gates_nG, c_SnC[direction], clip)
             outputs.append(y_n if self.project is None else _product(y_n, self.project[direction]))
             cells.append(c_nC)
@@ -106,7 +104,7 @@ def _product(x: Tensor, weight: Tensor, bias_G: Tensor | None = None) -> Tensor:
     return result
 
 
-def _sum_and_product(sum_nG: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+def _add_product(sum_nG: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """Return the sum plus the product of the rows of `x` and a packed weight, rounded once."""
     result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, sum_nG, weight, None, "add")
     return result

@@ -33,10 +33,10 @@ class Softmax(nn.Module):
     """The parameters of the softmax that predicts words, shared by both directions: a vector
     (words, projection) and a bias (words,) per word."""
 
-    def __init__(self, words: int, projection: int) -> None:
+    def __init__(self, word_count: int, projection: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(words, projection))
-        self.bias = nn.Parameter(torch.zeros(words))
+        self.weight = nn.Parameter(torch.zeros(word_count, projection))
+        self.bias = nn.Parameter(torch.zeros(word_count))
 
     def reset_parameters(self, seed: int) -> None:
         """Initialise the weights from a seed, with the distributions of bilm-tf."""
@@ -45,35 +45,35 @@ class Softmax(nn.Module):
         nn.init.zeros_(self.bias)
 
 
-def new_softmax(words: int, projection: int, *, seed: int) -> Softmax:
-    """Return a softmax over `words` words, for output vectors of width `projection`, with weights
-    newly initialised from `seed`."""
-    softmax = Softmax(words, projection)
+def new_softmax(word_count: int, projection: int, *, seed: int) -> Softmax:
+    """Return a softmax over `word_count` words, for output vectors of width `projection`, with
+    weights newly initialised from `seed`."""
+    softmax = Softmax(word_count, projection)
     softmax.reset_parameters(seed)
     return softmax
 
 
 def restore_softmax(
-    state: dict[str, Tensor], *, words: int | None = None, seed: int = 0
+    state: dict[str, Tensor], *, word_count: int | None = None, seed: int = 0
 ) -> Softmax:
     """Return a softmax with the weights of a saved one: `state` has `weight` (words, projection)
-    and `bias` (words). If `words` is larger than their number, rows are added, initialised from
-    `seed`."""
+    and `bias` (words). If `word_count` is larger than their number, rows are added, initialised
+    from `seed`."""
     saved_words, projection = state["weight"].shape
-    softmax = new_softmax(saved_words if words is None else words, projection, seed=seed)
+    softmax = new_softmax(saved_words if word_count is None else word_count, projection, seed=seed)
     with torch.no_grad():
         for name, parameter in softmax.named_parameters():
             parameter[:saved_words] = state[name]
     return softmax
 
 
-class CandidateSample(NamedTuple):
+class SampledWords(NamedTuple):
     """A sample of distinct word ids, sorted, against which a sampled softmax compares each target;
-    `tries` is how many draws it took, and `vocabulary` how many words there are."""
+    `tries` is how many draws it took, and `word_count` how many words there are."""
 
     words: npt.NDArray[np.int64]
     tries: int
-    vocabulary: int
+    word_count: int
 
     def log_expected_counts(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Return for each word id the log of how often it is expected in such a sample, float32.
@@ -83,35 +83,35 @@ class CandidateSample(NamedTuple):
         It is log(−expm1(tries · log1p(−p))), with the log-uniform probability p = log((w + 2) / (w
         + 1)) / log(V + 1) of word w among V.
         """
-        rejections = _log_rejections(self.vocabulary)[words]
+        rejections = _log_rejections(self.word_count)[words]
         return np.log(-np.expm1(self.tries * rejections)).astype(np.float32)
 
 
 @lru_cache(maxsize=2)
-def _log_rejections(vocabulary: int) -> npt.NDArray[np.float64]:
+def _log_rejections(word_count: int) -> npt.NDArray[np.float64]:
     """Return for each word the log of the probability that a draw is another word."""
-    words = np.arange(vocabulary)
-    probabilities = (np.log(words + 2.0) - np.log(words + 1.0)) / np.log(vocabulary + 1.0)
+    words = np.arange(word_count)
+    probabilities = (np.log(words + 2.0) - np.log(words + 1.0)) / np.log(word_count + 1.0)
     return np.log1p(-probabilities)
 
 
-def sample_candidates(count: int, vocabulary: int, rng: np.random.Generator) -> CandidateSample:
+def sample_candidates(count: int, word_count: int, rng: np.random.Generator) -> SampledWords:
     """Draw word ids for the sampled softmax, frequent words more often (log-uniformly), until
-    `count` of them are distinct. `vocabulary` is the number of words, ordered by falling count."""
-    count = min(count, vocabulary)
-    if count == vocabulary:
-        return CandidateSample(np.arange(vocabulary), _UNLIMITED_TRIES, vocabulary)
+    `count` of them are distinct. `word_count` is the number of words, ordered by falling count."""
+    count = min(count, word_count)
+    if count == word_count:
+        return SampledWords(np.arange(word_count), _UNLIMITED_TRIES, word_count)
     draws_so_far = np.empty(0, np.int64)
     while True:
-        new_draws = np.exp(rng.random(2 * count) * np.log(vocabulary + 1.0)).astype(np.int64) - 1
-        draws_so_far = np.concatenate([draws_so_far, np.minimum(new_draws, vocabulary - 1)])
+        new_draws = np.exp(rng.random(2 * count) * np.log(word_count + 1.0)).astype(np.int64) - 1
+        draws_so_far = np.concatenate([draws_so_far, np.minimum(new_draws, word_count - 1)])
         draw_indices = np.arange(len(draws_so_far), dtype=np.int32)
-        first_draw_of_V = np.full(vocabulary, len(draws_so_far), np.int32)
+        first_draw_of_V = np.full(word_count, len(draws_so_far), np.int32)
         np.minimum.at(first_draw_of_V, draws_so_far, draw_indices)
         first_draws = np.flatnonzero(first_draw_of_V[draws_so_far] == draw_indices)
         if len(first_draws) >= count:
             words = np.sort(draws_so_far[first_draws[:count]])
-            return CandidateSample(words, int(first_draws[count - 1]) + 1, vocabulary)
+            return SampledWords(words, int(first_draws[count - 1]) + 1, word_count)
 
 
 _UNLIMITED_TRIES = 1 << 62  # with every word a candidate, each is expected once: log 1 = 0
@@ -189,12 +189,12 @@ class CandidateDraw(NamedTuple):
 
     @classmethod
     def prepare(
-        cls, targets_N: npt.NDArray[np.int64], candidates: CandidateSample, device: torch.device
+        cls, targets_N: npt.NDArray[np.int64], candidates: SampledWords, device: torch.device
     ) -> "CandidateDraw":
         """Prepare the loss of N targets with these candidates: find the targets that are
         candidates, and compute the log expected counts of both, as tensors ready for `device`."""
         words = candidates.words
-        candidate_N = index_table(words, candidates.vocabulary)[targets_N].astype(np.int64)
+        candidate_N = index_table(words, candidates.word_count)[targets_N].astype(np.int64)
         hits = np.flatnonzero(candidate_N >= 0)
         expected_M = candidates.log_expected_counts(words)
         return cls(
@@ -205,7 +205,7 @@ class CandidateDraw(NamedTuple):
         )
 
 
-class UsedWordRows(NamedTuple):
+class LossRows(NamedTuple):
     """The rows of the N targets and of the M candidates in the part of the word matrix that a step
     uses: indices, as CPU tensors."""
 
@@ -219,7 +219,7 @@ class UsedWordRows(NamedTuple):
         words: npt.NDArray[np.int64],
         row_of_V: npt.NDArray[np.int32],
         device: torch.device,
-    ) -> "UsedWordRows":
+    ) -> "LossRows":
         """Find the rows of the targets and of the candidates `words`; `row_of_V` gives a word's
         row."""
         rows = (row_of_V[targets_N], row_of_V[words])
@@ -231,7 +231,7 @@ def sampled_softmax_loss(
     weight_UP: Tensor,
     bias_U: Tensor,
     draw: CandidateDraw,
-    rows: UsedWordRows,
+    rows: LossRows,
     *,
     compiled: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -282,31 +282,31 @@ class _Loss(torch.autograd.Function):
         nats_N = h_NP.new_empty(len(h_NP), dtype=torch.float32)
         dgold_N = torch.empty_like(nats_N)
         minus_infinity = h_NP.new_full((), -torch.inf)
-        for part, product_nM, logits_nM in _split_chunks(h_NP, len(bias_M), softmax is _softmax):
-            h_nP = h_NP[part]
+        for chunk, product_nM, logits_nM in _split_chunks(h_NP, len(bias_M), softmax is _softmax):
+            h_nP = h_NP[chunk]
             product_nM = product(h_nP, weight_MP.T, scratch=product_nM)
             if row_of_M is None:
                 rows_n = torch.arange(len(h_nP), device=h_nP.device)
-                gold_n = product_nM[rows_n, target_N[part]] + bias_M[target_N[part]]
+                gold_n = product_nM[rows_n, target_N[chunk]] + bias_M[target_N[chunk]]
             else:
-                gold_weight_nP = weight_UP[target_N[part]].to(dtype)
+                gold_weight_nP = weight_UP[target_N[chunk]].to(dtype)
                 gold_n = (h_nP.float() * gold_weight_nP.float()).sum(1)
-                gold_n = gold_n + bias_U[target_N[part]] - expected_N[part]
+                gold_n = gold_n + bias_U[target_N[chunk]] - expected_N[chunk]
                 assert hits is not None
-                chunk_hits = slice(*np.searchsorted(hits.predictions, (part.start, part.stop)))
-                rows_n = hits.predictions_H[chunk_hits] - part.start
+                chunk_hits = slice(*np.searchsorted(hits.predictions, (chunk.start, chunk.stop)))
+                rows_n = hits.predictions_H[chunk_hits] - chunk.start
                 # A tensor of the device: a number would be copied there, which waits for it.
                 product_nM.index_put_((rows_n, hits.candidates_H[chunk_hits]), minus_infinity)
             is_sampled = row_of_M is not None
-            nats_N[part], share_nM = softmax(product_nM, bias_M, gold_n, is_sampled, logits_nM)
+            nats_N[chunk], share_nM = softmax(product_nM, bias_M, gold_n, is_sampled, logits_nM)
             if gradients is None:
                 continue
             if row_of_M is None:
-                share_nM[rows_n, target_N[part]] -= 1
-            gradients.add(part, share_nM, product_nM)
+                share_nM[rows_n, target_N[chunk]] -= 1
+            gradients.add(chunk, share_nM, product_nM)
             if row_of_M is not None:
-                dgold_N[part] = torch.expm1(-nats_N[part])
-                gradients.dh_NP[part] += (dgold_N[part, None] * gold_weight_nP).to(dtype)
+                dgold_N[chunk] = torch.expm1(-nats_N[chunk])
+                gradients.dh_NP[chunk] += (dgold_N[chunk, None] * gold_weight_nP).to(dtype)
         if gradients is not None:
             dweight_UP, dbias_U = gradients.sums()
             if row_of_M is not None:
@@ -361,9 +361,9 @@ def _split_chunks(
     product_nM = h_NP.new_empty(min(size, len(h_NP)), candidates)
     logits_nM = torch.empty_like(product_nM, dtype=torch.float32) if stores_logits else None
     for start in range(0, len(h_NP), size):
-        part = slice(start, min(start + size, len(h_NP)))
-        n = part.stop - start
-        yield part, product_nM[:n], None if logits_nM is None else logits_nM[:n]
+        chunk = slice(start, min(start + size, len(h_NP)))
+        n = chunk.stop - start
+        yield chunk, product_nM[:n], None if logits_nM is None else logits_nM[:n]
 
 
 class _Gradients:
@@ -376,14 +376,14 @@ class _Gradients:
         self._partial_MP = torch.empty_like(weight_MP)
         self._sums: tuple[Tensor, Tensor] | None = None
 
-    def add(self, part: slice, share_nM: Tensor, product_nM: Tensor) -> None:
+    def add(self, chunk: slice, share_nM: Tensor, product_nM: Tensor) -> None:
         """Add a chunk's gradients, given those of its logits; `product_nM` is a buffer in h's
         dtype."""
         dbias_M = share_nM.sum(0, dtype=torch.float32)
         if share_nM.dtype != self.h_NP.dtype:
             share_nM = product_nM.copy_(share_nM)
-        product(share_nM, self.weight_MP, out=self.dh_NP[part])
-        partial_MP = product(share_nM.T, self.h_NP[part], scratch=self._partial_MP)
+        product(share_nM, self.weight_MP, out=self.dh_NP[chunk])
+        partial_MP = product(share_nM.T, self.h_NP[chunk], scratch=self._partial_MP)
         if self._sums is None:
             self._sums = partial_MP.to(torch.float32, copy=True), dbias_M
         else:

@@ -28,15 +28,15 @@ from elmo.io.location import Folder, Location
 from elmo.io.locks import work_folder_lock
 from elmo.io.records import digest
 from elmo.model.batches import batches_by_length
-from elmo.model.config import CONFIG_FILE, model_location, read_config, read_training
+from elmo.model.config import CONFIG_FILE, model_location, read_config, read_training_record
 from elmo.model.embedder import Embedder
 from elmo.nn.threads import one_thread
 from elmo.settings import PRECISIONS, ModelShape, Precision, StoreSettings
 from elmo.store.layout import STORE_SCHEMA_VERSION, Layout, choose_layers
 from elmo.store.manifest import (
     INNER_FOLDER,
-    MANIFEST,
-    STORE_FILE,
+    MANIFEST_PATH,
+    STORE_FILES,
     ModelEntry,
     ParamsEntry,
     PartEntry,
@@ -49,7 +49,7 @@ from elmo.store.manifest import (
     read_manifest,
 )
 from elmo.store.writer import (
-    Origin,
+    PartOrigin,
     Segment,
     find_part,
     reuse_part,
@@ -60,7 +60,7 @@ PART_TOKENS = 1 << 18  # about how many tokens a part has at most; a killed run 
 SEGMENT_TOKENS = 32768  # embedded together
 BATCH_ROWS = 256  # sentences of a segment read together
 MAX_PARTS = 1 << 14  # parts of a corpus, beyond one for each shard
-_REPLACEABLE_FILES: dict[str, Any] = {"required": (INNER_FOLDER,), "pattern": STORE_FILE}
+_REPLACEABLE_FILES: dict[str, Any] = {"required": (INNER_FOLDER,), "pattern": STORE_FILES}
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class EmbedJob:
     shard: ShardEntry
     start: int
     stop: int
-    origin: Origin
+    origin: PartOrigin
     previous_part: PartEntry | None
 
 
@@ -167,7 +167,7 @@ def embed_segments(embedder: Embedder, x_NP: Floats, ids: Ints, offsets: Ints) -
         lengths = [len(sentence) for sentence in sentences[start:stop]]
         batches = [rows + start for rows in batches_by_length(lengths, BATCH_ROWS)]
         segments.append((slice(start, stop), batches))
-    layers_of_segments = embedder.read_alone(x_NP, sentences, segments)
+    layers_of_segments = embedder.read_segments(x_NP, sentences, segments)
     for (span, _), layers in zip(segments, layers_of_segments, strict=True):
         yield Segment(span.start, span.stop, layers)
 
@@ -201,21 +201,21 @@ def build(
     the jobs in workers `worker_type(*arguments)`; by default they run one by one in this process.
     """
     location, shards, model = Location.parse(out), Location.parse(shards), model_location(model)
-    check_build(location, shards=shards, model=model, settings=settings)
-    sources = Shards(shards)
+    check_store_inputs(location, shards=shards, model=model, settings=settings)
+    corpus = Shards(shards)
     if previous_store is None:
         old_store = location if location.local is not None else None
     else:
         old_store = Location.parse(previous_store)
     layout = make_layout(model, settings)
     model_entry = _make_model_entry(model)
-    jobs = _plan_jobs(sources, layout, model_entry.digest, settings.precision, device, old_store)
+    jobs = _plan_jobs(corpus, layout, model_entry.digest, settings.precision, device, old_store)
     make_manifest = partial(
         new_manifest,
         layout=layout,
         model=model_entry,
         params=ParamsEntry(layers=settings.layers, precision=settings.precision),
-        source=_make_source_entry(sources, device),
+        source=_make_source_entry(corpus, device),
     )
 
     def embed_parts(folder: Location) -> StoreManifest:
@@ -224,9 +224,9 @@ def build(
 
     if location.local is None:
         part_files = {job.origin.part_file for job in jobs}
-        return find_published(location, part_files, make_manifest, replace=replace) or _publish(
-            location, embed_parts(location)
-        )
+        return find_published_store(
+            location, part_files, make_manifest, replace=replace
+        ) or _publish_store(location, embed_parts(location))
     work_key = digest([[job.origin.part_file for job in jobs], msgspec.to_builtins(model_entry)])
     parts_folder = None if work is None else Location.parse(work).local
     if parts_folder is None:
@@ -242,8 +242,8 @@ def build(
                 if old_store and old_store.local and not source_path.exists():
                     source_path = old_store.local / path  # it is the same in the old store
                 link_or_copy(source_path, new_store / path)
-            Location(new_store).write(MANIFEST, encode_manifest(location, manifest))
-            _check_whole(Location(new_store))
+            Location(new_store).write(MANIFEST_PATH, encode_manifest(location, manifest))
+            _check_complete(Location(new_store))
         Location(work_folder).remove()
     if work is None:
         with suppress(OSError):  # it holds another store's parts
@@ -251,7 +251,7 @@ def build(
     return manifest
 
 
-def find_published(
+def find_published_store(
     location: Location,
     part_files: set[str],
     make_manifest: Callable[..., StoreManifest],
@@ -263,7 +263,7 @@ def find_published(
     `part_files` are those of the store to be made. Another store raises `ElmoError` or, with
     `replace`, loses its manifest.
     """
-    if not location.exists(MANIFEST):
+    if not location.exists(MANIFEST_PATH):
         return None
     manifest = read_manifest(location)
     has_same_parts = part_files == {part.file for part in manifest.parts}
@@ -274,19 +274,19 @@ def find_published(
             f"{location}: another store exists, and outputs at a URL are never replaced; choose "
             "a new folder"
         )
-    location.delete(MANIFEST)
+    location.delete(MANIFEST_PATH)
     return None
 
 
-def _publish(location: Location, manifest: StoreManifest) -> StoreManifest:
+def _publish_store(location: Location, manifest: StoreManifest) -> StoreManifest:
     """Delete what other writers left at a URL, and write the manifest."""
-    _check_whole(location, manifest)
-    paths = {*list_paths(manifest.parts), MANIFEST}
+    _check_complete(location, manifest)
+    paths = {*list_paths(manifest.parts), MANIFEST_PATH}
     location.delete_all(
-        path for path in location.sizes() if re.fullmatch(STORE_FILE, path) and path not in paths
+        path for path in location.sizes() if re.fullmatch(STORE_FILES, path) and path not in paths
     )
     data = encode_manifest(location, manifest)
-    if not location.create(MANIFEST, data) and location.read(MANIFEST) != data:
+    if not location.create(MANIFEST_PATH, data) and location.read(MANIFEST_PATH) != data:
         raise ElmoError(
             f"{location}: another process published a different store here in the meantime; choose "
             "a new folder"
@@ -294,24 +294,24 @@ def _publish(location: Location, manifest: StoreManifest) -> StoreManifest:
     return manifest
 
 
-def _check_whole(location: Location, manifest: StoreManifest | None = None) -> None:
+def _check_complete(location: Location, manifest: StoreManifest | None = None) -> None:
     """Raise `ElmoError` if a store can't be opened, or a file of it is missing or has another size;
     `manifest` is the one to be written, if it is not there yet."""
     parts = (manifest or read_manifest(location)).parts
     location.check_files((file.path, file.bytes) for part in parts for file in (part, part.types))
 
 
-def check_build(
+def check_store_inputs(
     out: Location, *, shards: Location, model: Location, settings: StoreSettings
 ) -> None:
     """Raise `ElmoError` if `build` could not write a store of these shards and settings to
     `out`."""
     check_output_folder(out, **_REPLACEABLE_FILES)
-    sources = Shards(shards)
-    read_config(model).tokenizer.check_shards(sources.tokenization, model=model, shards=shards)
-    if not sources.entries():
+    corpus = Shards(shards)
+    read_config(model).tokenizer.check_shards(corpus.tokenization, model=model, shards=shards)
+    if not corpus.entries():
         raise ElmoError(f"{shards}: has no sentences; tokenize a corpus first")
-    sources.check_sizes()
+    corpus.check_sizes()
     make_layout(model, settings)
 
 
@@ -342,9 +342,9 @@ def make_layout(model: Location, settings: StoreSettings) -> Layout:
     )
 
 
-def _find_parts(store: Location | None) -> dict[str, PartEntry]:
+def _parts_by_fingerprint(store: Location | None) -> dict[str, PartEntry]:
     """Return the parts of a store by their fingerprints; none if it can't be read."""
-    if store is None or not store.exists(MANIFEST):
+    if store is None or not store.exists(MANIFEST_PATH):
         return {}
     try:
         return {part.fingerprint: part for part in read_manifest(store).parts}
@@ -361,9 +361,9 @@ def _plan_jobs(
     old_store: Location | None,
 ) -> list[EmbedJob]:
     jobs: list[EmbedJob] = []
-    old_parts = _find_parts(old_store)
+    old_parts = _parts_by_fingerprint(old_store)
     for shard, start, stop in _divide_shards(shards):
-        origin = Origin(
+        origin = PartOrigin(
             split=shard.split,
             shard=SourceShard(file=shard.file, sha256=shard.sha256),
             sentence_offset=shard.sentence_offset,
@@ -402,7 +402,7 @@ def _divide_shards(shards: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
 def _make_model_entry(folder: Location) -> ModelEntry:
     """Return the manifest's record of the model: its digest, tokenizer and training."""
     config = read_config(folder)
-    training = read_training(folder)
+    training = read_training_record(folder)
     training.pop("run_id", None)  # of one training; an equal one gives an equal store
     return ModelEntry(config.digest, config.tokenizer, training)
 

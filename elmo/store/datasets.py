@@ -53,14 +53,14 @@ def collate(sentences: Sequence[Floats]) -> Batch:
     return {"sentence_ids": torch.tensor(ids), "vectors": batch, "mask": mask_BT}
 
 
-def sentence_arrays(store: FeatureStore, numbers: Sequence[int]) -> list[SentenceArray]:
+def sentence_arrays(store: FeatureStore, sentence_ids: Sequence[int]) -> list[SentenceArray]:
     """Return the given sentences of a store as arrays that know their ids.
 
     It also registers `collate` as the way that torch's default collate function pads them.
     """
     default_collate_fn_map[SentenceArray] = _collate_for_torch
     arrays = []
-    for k in numbers:
+    for k in sentence_ids:
         array = store[k].view(SentenceArray)
         array.sentence_id = int(k)
         arrays.append(array)

@@ -37,7 +37,7 @@ from elmo.store.reader import Part, VectorBlock
 if TYPE_CHECKING:
     from elmo.store.datasets import SentenceArray
 
-_OPEN_PARTS = 64  # that are not memory-mapped: each holds two file descriptors, or connections
+_MAX_OPEN_PARTS = 64  # that are not memory-mapped: each holds two file descriptors, or connections
 
 
 class _OpenStore(NamedTuple):
@@ -243,7 +243,7 @@ class FeatureStore:
         # Those of parts of one split never overlap; those of two splits interleave.
         for number in np.flatnonzero((first_ids <= k) & (k <= last_ids)).tolist():
             part = self.part(number)
-            if (row := part.row(k)) is not None:
+            if (row := part.find_row(k)) is not None:
                 return part, row
         raise ElmoError(f"{self.path}: no part has sentence {k}; run elmo verify")
 
@@ -275,7 +275,7 @@ class FeatureStore:
             part = _open_part(store, entry, checked=self._is_checked)
             self._parts[number] = part
             unmapped_keys = [key for key, item in self._parts.items() if not item.is_mapped]
-            if len(unmapped_keys) > _OPEN_PARTS:
+            if len(unmapped_keys) > _MAX_OPEN_PARTS:
                 del self._parts[unmapped_keys[0]]
             return part
 

@@ -26,10 +26,10 @@ from elmo.io.records import (
 from elmo.store.layout import STORE_SCHEMA_VERSION, Layout
 
 INNER_FOLDER = "__elmo"  # of all files but parts; readers of a folder of Parquet pass it by
-MANIFEST = f"{INNER_FOLDER}/manifest.json"
+MANIFEST_PATH = f"{INNER_FOLDER}/manifest.json"
 PartName = Annotated[str, Meta(pattern=r"\Apart-[0-9]{12,16}-[0-9a-f]{16}\.parquet\Z")]
 TypesName = Annotated[str, Meta(pattern=r"\Atypes-[0-9a-f]{16}\.types\Z")]
-STORE_FILE = (
+STORE_FILES = (
     rf"part-[0-9]+-[0-9a-f]+\.parquet|_types-[0-9]+-[0-9a-f]+\.parquet|_manifest-[0-9]+\.json|"
     rf"{INNER_FOLDER}/(types-[0-9a-f-]+\.types|manifest(-[0-9]+)?\.json)"
 )  # paths of the files of a store, also of earlier versions
@@ -190,7 +190,7 @@ def list_paths(parts: Iterable[PartEntry]) -> list[str]:
 def encode_manifest(location: Location, manifest: StoreManifest) -> bytes:
     """Return a manifest as the bytes of its file; `location`, the store's folder, is named by
     errors."""
-    return json_bytes(msgspec.to_builtins(manifest), source=location.path_of(MANIFEST))
+    return json_bytes(msgspec.to_builtins(manifest), source=location.path_of(MANIFEST_PATH))
 
 
 def read_manifest(location: Location) -> StoreManifest:
@@ -198,16 +198,16 @@ def read_manifest(location: Location) -> StoreManifest:
 
     `NotFound` is raised if there is none, `ElmoError` if it is invalid or of another version.
     """
-    source = location.path_of(MANIFEST)
+    source = location.path_of(MANIFEST_PATH)
     try:
-        header = location.read_record(MANIFEST, Header)
+        header = location.read_record(MANIFEST_PATH, Header)
     except NotFound:
         raise _missing_store_error(location) from None
     if header.kind != "store":
         raise ElmoError(f"{source}: is not the manifest of a store; name another")
     header.check_version(source, "schema", STORE_SCHEMA_VERSION, remedy=_REMEDY)
     try:
-        return location.read_record(MANIFEST, StoreManifest)
+        return location.read_record(MANIFEST_PATH, StoreManifest)
     except ElmoError as error:
         text = str(error)
         raise ElmoError(text if text.startswith(source) else f"{source}: layout: {text}") from None
@@ -221,4 +221,4 @@ def _missing_store_error(location: Location) -> ElmoError:
     for former_manifest in (f"{INNER_FOLDER}/manifest-000001.json", "_manifest-000001.json"):
         if location.exists(former_manifest):
             return Mismatch(f"{location}: an earlier version of elmo made this store; {_REMEDY}")
-    return NotFound(f"{location.path_of(MANIFEST)}: no such file; {location} is not a store")
+    return NotFound(f"{location.path_of(MANIFEST_PATH)}: no such file; {location} is not a store")

@@ -129,17 +129,17 @@ def neighbors(
     layer_numbers = [layer_number(name) for name in names]
     query_D = embedder.embed([list(tokens)])[0][layer_numbers, position].mean(0)
     query_D /= max(float(np.linalg.norm(query_D)), 1e-12)
-    sentences = NearestSentences(k)
+    nearest = NearestSentences(k)
     for part_number in store.part_numbers(split):
         part = store.part(part_number)
         types = part.types.tokens
-        allowed_ids = _find_types(types, tokens[position]) if same_word else None
+        allowed_type_ids = _find_types(types, tokens[position]) if same_word else None
         for block in part.blocks(names):
             if len(block.type_ids):
                 cosine_T = _compute_cosines(block.vectors, query_D)
-                if allowed_ids is not None:
-                    cosine_T[~np.isin(block.type_ids, allowed_ids)] = -np.inf
-                _add_nearest(sentences, block, cosine_T, types, tuple(tokens))
+                if allowed_type_ids is not None:
+                    cosine_T[~np.isin(block.type_ids, allowed_type_ids)] = -np.inf
+                _add_nearest(nearest, block, cosine_T, types, tuple(tokens))
     return [
         Neighbor(
             -negated_cosine,
@@ -149,7 +149,7 @@ def neighbors(
             list(text),
             store.record(sentence_id),
         )
-        for text, (negated_cosine, sentence_id, index) in sentences.candidates()
+        for text, (negated_cosine, sentence_id, index) in nearest.candidates()
     ]
 
 
@@ -173,7 +173,7 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
     return float((sum_D @ sum_D - count) / (count * (count - 1)))
 
 
-def clearest_layer(store: FeatureStore) -> int | None:
+def most_distinct_layer(store: FeatureStore) -> int | None:
     """Return the number of the contextual layer whose unrelated tokens are least alike (by
     `random_cosine`), so that neighbours stand out most; None if no contextual layer is stored."""
     numbers = filter(None, map(layer_number, store.layers))
@@ -199,10 +199,10 @@ class NearestSentences:
             self._trim_candidates()
 
     def _trim_candidates(self) -> None:
-        closest_words = sorted(self._candidates.items(), key=lambda item: item[1])[: self._k]
-        self._candidates = dict(closest_words)
-        if len(closest_words) == self._k:
-            self.farthest_candidate = closest_words[-1][1]
+        closest = sorted(self._candidates.items(), key=lambda item: item[1])[: self._k]
+        self._candidates = dict(closest)
+        if len(closest) == self._k:
+            self.farthest_candidate = closest[-1][1]
 
     def candidates(self) -> list[tuple[Tokens, Candidate]]:
         """Return the sentences, nearest first; of equally near ones, the first in the store comes

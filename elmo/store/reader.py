@@ -68,7 +68,7 @@ class ParquetColumns:
         self._value_offsets: dict[tuple[int, str], int] = {}
         self._decoded_columns: OrderedDict[tuple[int, str], pa.Array] = OrderedDict()
 
-    def group(self, row: int) -> int:
+    def row_group_of(self, row: int) -> int:
         """Return the index of the row group that contains a row."""
         return bisect_right(self.group_starts, row) - 1
 
@@ -127,7 +127,7 @@ class ParquetColumns:
             self._file.close(force=True)
 
 
-class Types:
+class TypeTable:
     """The distinct tokens of a part: their text and, if the store keeps layer 0, their context-free
     vectors x (layer 0 is [x; x])."""
 
@@ -201,7 +201,7 @@ class Part:
         self._layout = layout
         name = location.path_of(entry.file)
         self._parquet = ParquetColumns(location, entry.file, layout)
-        self.types = Types(location, entry.types.path, layout)
+        self.types = TypeTable(location, entry.types.path, layout)
         id_table = self._parquet.read(["sentence_id", "document_id", "length"])
         self.sentence_ids = id_table["sentence_id"].to_numpy() + shifts[0]
         self.document_ids = id_table["document_id"].to_numpy() + shifts[1]
@@ -223,20 +223,20 @@ class Part:
         """Tell whether the part is memory-mapped, so that no file is kept open for it."""
         return self._parquet.file_map is not None
 
-    def row(self, sentence_id: int) -> int | None:
+    def find_row(self, sentence_id: int) -> int | None:
         """Return the row of a sentence, or None if the sentence is not in this part."""
         row = int(np.searchsorted(self.sentence_ids, sentence_id))
         is_present = row < len(self.sentence_ids) and self.sentence_ids[row] == sentence_id
         return row if is_present else None
 
-    def ids(self, row: int) -> npt.NDArray[np.int32]:
+    def type_ids(self, row: int) -> npt.NDArray[np.int32]:
         """Return the type ids of the tokens of the sentence in row `row`, int32 (tokens,): rows of
         `types`."""
-        return self._value(row, "types", TYPE_ID_DTYPE, 1)[:, 0]
+        return self._read_value(row, "types", TYPE_ID_DTYPE, 1)[:, 0]
 
     def tokens(self, row: int) -> list[str]:
         """Return the tokens of the sentence in row `row` of this part."""
-        tokens: list[str] = self.types.tokens.take(pa.array(self.ids(row))).to_pylist()
+        tokens: list[str] = self.types.tokens.take(pa.array(self.type_ids(row))).to_pylist()
         return tokens
 
     def record(self, row: int) -> str:
@@ -255,7 +255,7 @@ class Part:
 
         The array may be a view of the mapped file, so it is read-only.
         """
-        return self._value(row, layer, DTYPES[self._layout.dtype], self._layout.dim)
+        return self._read_value(row, layer, DTYPES[self._layout.dtype], self._layout.dim)
 
     def vectors(self, row: int, layers: Sequence[str]) -> Floats:
         """Return the vectors of the sentence in row `row`, float32 (layers, tokens, dim), of the
@@ -266,7 +266,7 @@ class Part:
         """Return the vectors of the sentences in rows `start` to `stop - 1`, of the `layers`, given
         by name."""
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
-        ids = np.concatenate([self.ids(row) for row in range(start, stop)])
+        ids = np.concatenate([self.type_ids(row) for row in range(start, stop)])
         vectors_LTD = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
         for index, layer in enumerate(layers):
             if layer == "layer_0":
@@ -284,9 +284,9 @@ class Part:
         for start, stop in split_into_runs(self.offsets, _BLOCK_TOKENS):
             yield self.block(start, stop, layers)
 
-    def _value(self, row: int, column: str, dtype: str, width: int) -> npt.NDArray[Any]:
+    def _read_value(self, row: int, column: str, dtype: str, width: int) -> npt.NDArray[Any]:
         """Return the value of a row's binary column as an array (T, width)."""
-        group = self._parquet.group(row)
+        group = self._parquet.row_group_of(row)
         start, stop = self._parquet.group_starts[group : group + 2]
         item = np.dtype(dtype).itemsize * width
         length = int(self.offsets[row + 1] - self.offsets[row])

@@ -4,7 +4,7 @@ import numpy as np
 
 from elmo.errors import ElmoError
 from elmo.io.location import Folder, Location
-from elmo.store.manifest import MANIFEST, StoreManifest, read_manifest
+from elmo.store.manifest import MANIFEST_PATH, StoreManifest, read_manifest
 from elmo.store.reader import open_parquet
 
 
@@ -15,7 +15,7 @@ def verify(store: Folder) -> StoreManifest:
     """
     location = Location.parse(store)
     manifest = read_manifest(location)
-    name = location.path_of(MANIFEST)
+    name = location.path_of(MANIFEST_PATH)
     ids = [np.empty(0, np.int64)]
     problems: list[str] = []
     for part in manifest.parts:

@@ -40,7 +40,7 @@ from elmo.store.layout import (
 )
 from elmo.store.manifest import INNER_FOLDER, PartEntry, SourceShard, TypesEntry
 
-MAX_ROWS = 16384  # of a row group: pyarrow begins a new page after 20,000
+MAX_GROUP_ROWS = 16384  # of a row group: pyarrow begins a new page after 20,000
 _PAGE_BYTES = 1 << 30
 
 
@@ -56,7 +56,7 @@ class Segment(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Origin:
+class PartOrigin:
     """The source of a part: `inputs` determines its vectors, the offsets are those of the
     ids in its shard's file, and `position` is at most the id of its first sentence."""
 
@@ -84,7 +84,7 @@ class Origin:
         return f"{INNER_FOLDER}/types-{self.fingerprint[:16]}.types"
 
     @property
-    def footer(self) -> dict[str, str]:
+    def footer_metadata(self) -> dict[str, str]:
         """Return the metadata for the footers of the part and of its table of types."""
         names = ("model", "shard", "precision", "device")
         return {
@@ -101,7 +101,7 @@ def write_part(
     x_NP: Floats,
     segments: Iterable[Segment],
     layout: Layout,
-    origin: Origin,
+    origin: PartOrigin,
 ) -> PartEntry:
     """Write a part and its table of types; return the part's manifest entry.
 
@@ -113,7 +113,7 @@ def write_part(
         location.temporary_file(origin.part_file) as path,
     ):
         _write_types(types_path, shard.dictionary, x_NP, layout=layout, origin=origin)
-        schema = part_schema(layout, types_file=origin.types_path, metadata=origin.footer)
+        schema = part_schema(layout, types_file=origin.types_path, metadata=origin.footer_metadata)
         if shard.records is not None:
             schema = schema.append(pa.field("record", pa.string(), nullable=False))
         with part_writer(path, schema, layout.codec) as writer, ThreadPoolExecutor(1) as thread:
@@ -124,19 +124,19 @@ def write_part(
                 pending_write = thread.submit(_write_segment, writer, shard, segment, layout)
             if pending_write is not None:
                 pending_write.result()
-        _publish(location, types_path, origin.types_path)
-        _publish(location, path, origin.part_file)
+        _publish_file(location, types_path, origin.types_path)
+        _publish_file(location, path, origin.part_file)
         return _describe_part(path, types=_describe_types(types_path, origin), origin=origin)
 
 
-def _publish(location: Location, path: Path, file: str) -> None:
+def _publish_file(location: Location, path: Path, file: str) -> None:
     """Give a complete local file its name; a damaged file of that name is replaced."""
     if not location.publish(path, file) and location.sha256(file) != sha256(path):
         location.delete(file)
         location.publish(path, file)
 
 
-def find_part(location: Location, origin: Origin) -> PartEntry | None:
+def find_part(location: Location, origin: PartOrigin) -> PartEntry | None:
     """Return the manifest entry of the part that is made from `origin`, if it is in a folder and
     undamaged; None otherwise."""
     if not location.exists(origin.part_file):
@@ -154,7 +154,7 @@ def find_part(location: Location, origin: Origin) -> PartEntry | None:
 
 
 def reuse_part(
-    location: Location, old_store: Location, entry: PartEntry, *, origin: Origin, codec: str
+    location: Location, old_store: Location, entry: PartEntry, *, origin: PartOrigin, codec: str
 ) -> PartEntry | None:
     """Reuse `entry`, a part of `old_store` with the vectors of `origin`; return its new manifest
     entry, or None if it is damaged.
@@ -179,7 +179,7 @@ def reuse_part(
 
 
 def _renumber_part(
-    location: Location, old_store: Location, entry: PartEntry, *, origin: Origin, codec: str
+    location: Location, old_store: Location, entry: PartEntry, *, origin: PartOrigin, codec: str
 ) -> PartEntry:
     """Copy a part with the ids of `origin`; the bytes are those that embedding it would give."""
     shifts = {
@@ -202,11 +202,11 @@ def _renumber_part(
                     writer.write_table(table, row_group_size=max(1, len(table)))
         if location.local is None or old_store.local is None:
             location.take_file(entry.types.path, old_store)
-        _publish(location, path, origin.part_file)
+        _publish_file(location, path, origin.part_file)
         return _describe_part(path, types=entry.types, origin=origin)
 
 
-def _check_pages(path: Path, origin: Origin) -> None:
+def _check_pages(path: Path, origin: PartOrigin) -> None:
     """Raise an exception unless a file has the fingerprint of `origin` and all its pages are as
     their checksums say."""
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -218,11 +218,11 @@ def _check_pages(path: Path, origin: Origin) -> None:
 
 
 def _write_types(
-    path: Path, types: pa.StringArray, x_NP: Floats, *, layout: Layout, origin: Origin
+    path: Path, types: pa.StringArray, x_NP: Floats, *, layout: Layout, origin: PartOrigin
 ) -> None:
     """Write a table of the distinct tokens `types`, with their context-free vectors `x_NP` if layer
     0 is stored."""
-    schema = types_schema(layout, metadata=origin.footer)
+    schema = types_schema(layout, metadata=origin.footer_metadata)
     arrays: list[pa.Array] = [types]
     if "layer_0" in layout.layers:
         data = pa.py_buffer(np.ascontiguousarray(to_stored_dtype(x_NP, layout.dtype)))
@@ -230,10 +230,10 @@ def _write_types(
         arrays.append(pa.Array.from_buffers(value_type, len(x_NP), [None, data]))
     with part_writer(path, schema, layout.codec) as writer:
         table = pa.Table.from_arrays(arrays, schema=schema)
-        writer.write_table(table, row_group_size=MAX_ROWS)
+        writer.write_table(table, row_group_size=MAX_GROUP_ROWS)
 
 
-def _describe_types(path: Path, origin: Origin) -> TypesEntry:
+def _describe_types(path: Path, origin: PartOrigin) -> TypesEntry:
     with pq.ParquetFile(path) as file:
         rows = file.metadata.num_rows
     return TypesEntry(
@@ -244,7 +244,7 @@ def _describe_types(path: Path, origin: Origin) -> TypesEntry:
     )
 
 
-def _describe_part(path: Path, *, types: TypesEntry, origin: Origin) -> PartEntry:
+def _describe_part(path: Path, *, types: TypesEntry, origin: PartOrigin) -> PartEntry:
     """Return the manifest entry of a part: counts, id ranges, size and SHA-256."""
     with pq.ParquetFile(path) as file:
         table = file.read(["sentence_id", "document_id", "length"])
@@ -286,7 +286,7 @@ def _write_segment(
         min(layout.row_group_tokens, MAX_VALUE_BYTES // layout.vector_bytes),
         first_sentence=segment.start,
         end=segment.stop,
-        max_sentences=MAX_ROWS,
+        max_sentences=MAX_GROUP_ROWS,
     )
     for start, stop in runs:
         token_slice = slice(int(offsets[start]), int(offsets[stop]))

@@ -26,7 +26,7 @@ from elmo.model.weights import load_weights, weight_shapes
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, model_digest
 from elmo.store.build import build
-from elmo.store.manifest import MANIFEST
+from elmo.store.manifest import MANIFEST_PATH
 from elmo.tasks.examples import Tokens
 
 SOFTMAX_WEIGHT = "softmax.weight"  # in a model's weights: a vector for each word
@@ -130,7 +130,7 @@ def build_sentence_store(
     """
     origin = digest([model_digest(model), [list(s) for s in sentences]])
     folder = work / origin[:16]
-    if not Location(folder / "store").exists(MANIFEST):
+    if not Location(folder / "store").exists(MANIFEST_PATH):
         write_shards(folder / "shards", sentences, shard_sentences=20_000)
         build(
             folder / "store",

@@ -337,7 +337,7 @@ def _make_window(model: Model, sentences: list[Sequence[str]]) -> Window:
         targets_STB,
         mask_TB,
         starts_TB,
-        model.inputs(list(types)),
+        model.encoder_input(list(types)),
         byte_lengths(list(types)),
         words=np.unique(targets_STB[:, mask_TB]),
         count=2 * int(mask_TB.sum()),

@@ -30,7 +30,7 @@ from elmo.data.stream import StreamPosition, Window, WindowStream
 from elmo.errors import ElmoError
 from elmo.nn.bilm import BiLM, token_vectors
 from elmo.nn.cell import fuse_on_gpu
-from elmo.nn.device import copy_to_host, device_tensor, prefers_large_operations
+from elmo.nn.device import device_tensor, prefers_large_operations, start_copy_to_host
 from elmo.nn.dropout import dropout_scales
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import DropoutFunction, LSTMState
@@ -115,7 +115,7 @@ class StepFigures:
     """
 
     def __init__(self, figures: Tensor, predictions: int, clip: float) -> None:
-        self._wait_for_copy = copy_to_host(figures)
+        self._wait_for_copy = start_copy_to_host(figures)
         self.predictions, self._clip = predictions, clip
 
     @cached_property
@@ -172,7 +172,7 @@ class Stepper:
         should_pad = prefers_large_operations(workers.device)
         self.preparer = StepPreparer(
             settings,
-            words=len(softmax.weight),
+            word_count=len(softmax.weight),
             layers=bilm.config.layers + 1,
             rows=workers.own_rows(settings.rows),
             device=workers.device,

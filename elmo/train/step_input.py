@@ -28,7 +28,7 @@ from elmo.errors import ElmoError
 from elmo.nn.device import host_tensor
 from elmo.nn.dropout import dropout_keys
 from elmo.nn.processes import helper_process
-from elmo.nn.softmax import CandidateDraw, CandidateSample, UsedWordRows, sample_candidates
+from elmo.nn.softmax import CandidateDraw, LossRows, SampledWords, sample_candidates
 from elmo.settings import TrainingSettings
 
 
@@ -60,7 +60,7 @@ class StepWordRows(NamedTuple):
 
     indices: npt.NDArray[np.int64]
     host_indices: Tensor
-    rows: list[UsedWordRows]
+    rows: list[LossRows]
 
 
 PreparedStep = tuple[StepInput, Callable[[], StreamPosition]]
@@ -70,13 +70,14 @@ PreparedStep = tuple[StepInput, Callable[[], StreamPosition]]
 class StepPreparer:
     """The preparation of one worker's steps from their windows; it can be pickled.
 
-    The softmax has `words` words, dropout is applied in `layers` places, and `rows` are the numbers
-    of this worker's rows. The tensors are made ready for `device`. `pad` pads distinct tokens
-    (None: nothing does), and `gather` exchanges words with other workers (None: there are none).
+    The softmax has `word_count` words, dropout is applied in `layers` places, and `rows` are the
+    numbers of this worker's rows. The tensors are made ready for `device`. `pad` pads distinct
+    tokens (None: nothing does), and `gather` exchanges words with other workers (None: there are
+    none).
     """
 
     settings: TrainingSettings
-    words: int
+    word_count: int
     layers: int
     rows: list[int]
     device: torch.device
@@ -121,14 +122,14 @@ class StepPreparer:
     ) -> StepWordRows:
         """Return the used rows: the candidates, and the distinct targets of all workers; `words`
         are those of this worker."""
-        device, vocabulary = self.device, self.words
+        device, word_count = self.device, self.word_count
         parts = [words] if self.gather is None else self.gather(words)
         words_and_candidates = np.concatenate([*parts, *(draw.words for draw in draws)])
-        indices = distinct_numbers(words_and_candidates, vocabulary)
-        row_of_V = index_table(indices, vocabulary)
+        indices = distinct_numbers(words_and_candidates, word_count)
+        row_of_V = index_table(indices, word_count)
         targets_by_draw = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
         rows = [
-            UsedWordRows.find(targets_N, draw.words, row_of_V, device)
+            LossRows.find(targets_N, draw.words, row_of_V, device)
             for targets_N, draw in zip(targets_by_draw, draws, strict=True)
         ]
         return StepWordRows(indices, host_tensor(indices, device), rows)
@@ -140,9 +141,9 @@ class StepPreparer:
         if settings.softmax == "full":
             return []
 
-        def draw(*parts: int) -> CandidateSample:
+        def draw(*parts: int) -> SampledWords:
             rng = np.random.Generator(np.random.Philox(_make_seed(settings.seed, step, *parts)))
-            return sample_candidates(settings.samples, self.words, rng)
+            return sample_candidates(settings.samples, self.word_count, rng)
 
         if settings.draws == "shared":
             return [CandidateDraw.prepare(targets_SN.ravel(), draw(), device)]

@@ -50,7 +50,7 @@ def neighbors(
     from elmo.model.embedder import Embedder
     from elmo.store import FeatureStore
     from elmo.store.neighbors import (
-        clearest_layer,
+        most_distinct_layer,
         parse_query,
         random_cosine,
         select_compared_layers,
@@ -62,7 +62,7 @@ def neighbors(
     tokens, index = (
         parse_query(text) if pretokenized else parse_query(text, tokenize=embedder.tokenize)
     )
-    layer_id = clearest_layer(feature_store) if layer is None else layer
+    layer_id = most_distinct_layer(feature_store) if layer is None else layer
     if isinstance(layer_id, str) and layer_id.isdecimal():
         layer_id = int(layer_id)
     hits = nearest(

@@ -77,7 +77,7 @@ def find_neighbors(
     is the marked token. A sentence that begins with the query is left out.
     """
     from elmo.store.neighbors import (
-        clearest_layer,
+        most_distinct_layer,
         neighbors,
         parse_query,
         random_cosine,
@@ -86,7 +86,7 @@ def find_neighbors(
 
     if not params.neighbors_of:
         return {"neighbors": []}
-    layer = clearest_layer(store)
+    layer = most_distinct_layer(store)
     answers = []
     for text in params.neighbors_of:
         tokens, position = parse_query(text, tokenize=embedder.tokenize)

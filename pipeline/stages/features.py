@@ -66,7 +66,7 @@ def run(
     from elmo.store import build as store_build
     from elmo.store import model_digest
 
-    store_build.check_build(out, shards=shards, model=model, settings=params)
+    store_build.check_store_inputs(out, shards=shards, model=model, settings=params)
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
     folder = work / fingerprint("features", STAGE.version, params, inputs)
     sources = {"model": model, "shards": shards}

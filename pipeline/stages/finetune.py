@@ -74,7 +74,7 @@ class FinetuneJob:
         if parent.softmax is None:
             softmax = new_softmax(words, projection, seed=training.seed)
         else:
-            softmax = restore_softmax(parent.softmax, words=words, seed=training.seed)
+            softmax = restore_softmax(parent.softmax, word_count=words, seed=training.seed)
             init_new_words(softmax, vocabulary, counts, known_words=len(parent.vocabulary))
         job = TrainingJob(
             bilm=parent.bilm,

@@ -21,7 +21,7 @@ from elmo.io.atomic import check_output, delete_leftovers
 from elmo.io.folders import Flag, check_output_folder, new_folder
 from elmo.io.location import Location
 from elmo.io.locks import work_folder_lock
-from elmo.model.folder import OTHER_FILE_PATTERN, save_model
+from elmo.model.folder import TEXT_FILE_PATTERN, save_model
 from elmo.settings import CheckpointSettings, TrainingSettings
 from elmo.train.curves import CURVES
 from elmo.train.job import TrainingJob
@@ -188,7 +188,7 @@ def _log_curves(mlflow_run: Run, folder: Location) -> None:
 def _check_outputs(out: Location, curves: Path) -> None:
     """Refuse outputs that would replace files of another program."""
     check_output_folder(
-        out, required=("config.json", "weights.safetensors"), pattern=OTHER_FILE_PATTERN
+        out, required=("config.json", "weights.safetensors"), pattern=TEXT_FILE_PATTERN
     )
     check_output_folder(Location(curves), required=tuple(CURVES), pattern="")
     for name, columns in CURVES.items():

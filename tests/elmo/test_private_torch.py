@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from elmo.nn.softmax import CandidateSample
+from elmo.nn.softmax import SampledWords
 
 LIBRARY = Path(__file__).parents[2] / "elmo"
 PRIVATE = re.compile(r"torch(?:\.\w+)*\._(?!_)\w+(?:\.\w+)*|torch\.ops\.\w+\.\w+")
@@ -99,9 +99,9 @@ def row_sums() -> None:
 def tree_map() -> None:
     from torch.utils._pytree import tree_map_only
 
-    row = CandidateSample(np.arange(2), 3, 4)
+    row = SampledWords(np.arange(2), 3, 4)
     found = tree_map_only(Tensor, lambda tensor: tensor + 1, [(torch.tensor(1), row), None])
-    assert found == [(torch.tensor(2), row), None] and type(found[0][1]) is CandidateSample
+    assert found == [(torch.tensor(2), row), None] and type(found[0][1]) is SampledWords
 
 
 CHECKS: dict[str, Callable[[], None]] = {

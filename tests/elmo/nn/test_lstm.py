@@ -173,7 +173,7 @@ def test_without_a_compiler_a_gpu_gets_the_eager_cell(
     monkeypatch.setattr(cell.shutil, "which", lambda name: None if lacking == "gcc" else name)
     cell.choose_cell_functions.cache_clear()
     with caplog.at_level("INFO"):
-        assert cell.choose_cell_functions(torch.device("cuda", 0), C) is cell.EAGER
+        assert cell.choose_cell_functions(torch.device("cuda", 0), C) is cell.EAGER_CELL
     assert reason in caplog.text
     monkeypatch.setattr(cell, "_obstacle_to_compiling", lambda device: "")
     cell.choose_cell_functions.cache_clear()

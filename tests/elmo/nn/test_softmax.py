@@ -11,9 +11,9 @@ from elmo.data.arrays import index_table
 from elmo.nn import softmax
 from elmo.nn.softmax import (
     CandidateDraw,
-    CandidateSample,
+    LossRows,
+    SampledWords,
     Softmax,
-    UsedWordRows,
     full_softmax_loss,
     negative_log_likelihoods,
     new_softmax,
@@ -35,7 +35,7 @@ def inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return h_NP.requires_grad_(), targets_N, weight_VP.requires_grad_(), bias_V.requires_grad_()
 
 
-def drawn(seed: int = 0, count: int = 12) -> CandidateSample:
+def drawn(seed: int = 0, count: int = 12) -> SampledWords:
     return sample_candidates(count, V, np.random.default_rng(seed))
 
 
@@ -46,7 +46,7 @@ def expected_counts(words: np.ndarray, tries: int) -> np.ndarray:
 
 
 def slow_sampled_nats(
-    h_NP: Tensor, targets_N: Tensor, weight_VP: Tensor, bias_V: Tensor, candidates: CandidateSample
+    h_NP: Tensor, targets_N: Tensor, weight_VP: Tensor, bias_V: Tensor, candidates: SampledWords
 ) -> Tensor:
     """TensorFlow's sampled softmax, a prediction at a time."""
     nats = []
@@ -65,11 +65,11 @@ def sampled_loss(
     bias_U: Tensor,
     *,
     word_rows: np.ndarray,
-    candidates: CandidateSample,
+    candidates: SampledWords,
 ) -> tuple[Tensor, Tensor]:
     """The loss of candidates and targets that are looked up in the word rows here."""
     draw = CandidateDraw.prepare(targets_N, candidates, h_NP.device)
-    rows = UsedWordRows.find(targets_N, draw.words, index_table(word_rows, V), h_NP.device)
+    rows = LossRows.find(targets_N, draw.words, index_table(word_rows, V), h_NP.device)
     return softmax.sampled_softmax_loss(h_NP, weight_UP, bias_U, draw, rows)
 
 
@@ -180,7 +180,7 @@ def test_bfloat16_outputs_give_nearly_the_same_loss_and_gradients(samples: int |
 
 def test_new_words_leave_the_rows_of_old_ones() -> None:
     old = new_softmax(V, P, seed=1)
-    new = restore_softmax(dict(old.state_dict()), words=V + 5, seed=2)
+    new = restore_softmax(dict(old.state_dict()), word_count=V + 5, seed=2)
     assert new.weight.shape == (V + 5, P) and new.bias.shape == (V + 5,)
     assert torch.equal(new.weight[:V], old.weight)
     assert bool((new.weight[V:] != 0).any())

@@ -15,7 +15,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
-from elmo.store.build import build, find_published
+from elmo.store.build import build, find_published_store
 from elmo.store.datasets import collate, sentence_arrays
 from elmo.store.verify import verify
 from tests.elmo.conftest import make_store
@@ -94,7 +94,7 @@ def test_any_fsspec_url_is_read(made: Path) -> None:
     for found, names in ((manifest, []), (other, [part.file for part in manifest.parts])):
         with pytest.raises(ElmoError, match="another store exists"):
             location = Location("memory://features")
-            find_published(location, {*names}, lambda found=found, **_: found, replace=False)
+            find_published_store(location, {*names}, lambda found=found, **_: found, replace=False)
     name = manifest.parts[1].file
     memory.rm(f"/features/{name}")
     with pytest.raises(ElmoError, match=f"memory://features/{name}: is missing"):

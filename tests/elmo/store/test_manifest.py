@@ -11,13 +11,13 @@ from elmo.errors import ElmoError
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.store.manifest import MANIFEST
+from elmo.store.manifest import MANIFEST_PATH
 from elmo.store.verify import verify
 
 
 def edit(store: Path, keys: list[Any], value: Any) -> None:
     """Set (or, with `...`, delete) one key of the manifest."""
-    manifest = json.loads((store / MANIFEST).read_text())
+    manifest = json.loads((store / MANIFEST_PATH).read_text())
     inner = manifest
     for key in keys[:-1]:
         inner = inner[key]
@@ -25,7 +25,7 @@ def edit(store: Path, keys: list[Any], value: Any) -> None:
         del inner[keys[-1]]
     else:
         inner[keys[-1]] = value
-    (store / MANIFEST).write_text(json.dumps(manifest))
+    (store / MANIFEST_PATH).write_text(json.dumps(manifest))
 
 
 OUTSIDE = "../part-000000000000-0123456789abcdef.parquet"
@@ -60,7 +60,7 @@ def test_a_manifest_that_cannot_be_is_refused_by_all(
     edit(store, keys, value)
     before = sorted(path.name for path in store.rglob("*"))
     for use in (FeatureStore, verify):
-        with pytest.raises(ElmoError, match=MANIFEST) as error:
+        with pytest.raises(ElmoError, match=MANIFEST_PATH) as error:
             use(store)
         assert "\n" not in str(error.value)
     assert sorted(path.name for path in store.rglob("*")) == before

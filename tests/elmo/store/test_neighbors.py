@@ -16,7 +16,7 @@ from elmo.store.build import build
 from elmo.store.neighbors import (
     Neighbor,
     _compute_cosines,
-    clearest_layer,
+    most_distinct_layer,
     neighbors,
     parse_query,
     random_cosine,
@@ -173,8 +173,8 @@ def test_random_tokens_and_the_layer_that_tells_them_apart(
         pairs = [a @ b for i, a in enumerate(unit) for b in unit[:i]]
         by_layer[layer] = float(np.mean(pairs))
         assert random_cosine(store, layer) == pytest.approx(by_layer[layer], abs=1e-5)
-    assert clearest_layer(store) == min(by_layer, key=lambda layer: by_layer[layer])
-    assert clearest_layer(make(tmp_path / "0", shards, tiny_model_folder, "0")) is None
+    assert most_distinct_layer(store) == min(by_layer, key=lambda layer: by_layer[layer])
+    assert most_distinct_layer(make(tmp_path / "0", shards, tiny_model_folder, "0")) is None
     assert random_cosine(FeatureStore(store.path, layers=[2]), 1) == random_cosine(store, 1)
     two = write_shards(tmp_path / "two", [["gift"], ["has", "gift"]]).location.local
     (a,), (_, b) = (v.mean(0) for v in make(tmp_path / "of-two", two, tiny_model_folder))

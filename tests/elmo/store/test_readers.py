@@ -13,7 +13,7 @@ import pytest
 from elmo.errors import ElmoError
 from elmo.store import FeatureStore
 from elmo.store.dump import export_token_table
-from elmo.store.manifest import INNER_FOLDER, MANIFEST
+from elmo.store.manifest import INNER_FOLDER, MANIFEST_PATH
 
 library = pytest.importorskip
 
@@ -53,7 +53,7 @@ def test_the_folder_is_read_as_it_lies(store: Path, reader: str) -> None:
 
 @pytest.mark.parametrize("name", ["__elmo/manifest-000001.json", "_manifest-000001.json"])
 def test_a_store_of_an_earlier_version_is_refused(store: Path, name: str) -> None:
-    (store / MANIFEST).rename(store / name)
+    (store / MANIFEST_PATH).rename(store / name)
     with pytest.raises(ElmoError, match="store: an earlier version of elmo made this store; make"):
         FeatureStore(store)
 

@@ -26,9 +26,9 @@ from elmo.io.locks import work_folder_lock
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import ShardEmbedder, build, run_serially
-from elmo.store.manifest import MANIFEST, SourceShard
+from elmo.store.manifest import MANIFEST_PATH, SourceShard
 from elmo.store.verify import verify
-from elmo.store.writer import Origin
+from elmo.store.writer import PartOrigin
 from tests.files import contents, flip
 
 SETTINGS = StoreSettings(row_group_tokens=16)
@@ -364,7 +364,7 @@ def test_stores_that_do_not_belong_together_are_refused(given: Path, tmp_path: P
 
 
 def test_a_part_is_named_by_its_vectors_and_its_ids() -> None:
-    origin = Origin("train", SourceShard("a", "0" * 64), 0, 0, 0, {"model": "a"})
+    origin = PartOrigin("train", SourceShard("a", "0" * 64), 0, 0, 0, {"model": "a"})
     offsets = ("sentence_offset", "document_offset", "position")
     changes: list[dict[str, Any]] = [{}, {"inputs": {}}, *({name: 1} for name in offsets)]
     assert len({replace(origin, **change).part_file for change in changes}) == 5
@@ -376,7 +376,7 @@ def test_parts_are_in_the_order_of_their_names(given: Path) -> None:
     assert names == sorted(names)
     assert [part.first_sentence_id for part in manifest.parts] == [0, 12, 19, 31]
     assert set(contents(given / "new")) == {
-        MANIFEST,
+        MANIFEST_PATH,
         *(path for part in manifest.parts for path in (part.path, part.types.path)),
     }
     assert to_builtins(manifest)["schema"] == 4

@@ -21,7 +21,7 @@ from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, writer
 from elmo.store.build import build, run_serially
 from elmo.store.layout import choose_layers
-from elmo.store.manifest import MANIFEST
+from elmo.store.manifest import MANIFEST_PATH
 from elmo.store.verify import verify
 from tests.files import contents, flip
 
@@ -94,7 +94,7 @@ def test_a_shard_of_many_tokens_becomes_several_parts(
 ) -> None:
     """Each with its own distinct tokens; one that is lost is made again, the others stay."""
     monkeypatch.setattr("elmo.store.build.PART_TOKENS", 30)
-    monkeypatch.setattr("elmo.store.writer.MAX_ROWS", 3)
+    monkeypatch.setattr("elmo.store.writer.MAX_GROUP_ROWS", 3)
     out = tmp_path / "store"
     store, whole = make(out, shards, tiny_model_folder, dtype="float32"), FeatureStore(made)
     parts, before = store.manifests[0].parts, whole.manifests[0].parts
@@ -248,7 +248,7 @@ def test_a_store_that_lacks_bytes_is_not_written(
     given = {"shards": shards, "model": tiny_model_folder, "settings": StoreSettings()}
     with pytest.raises(ElmoError, match="store.*: truncated or altered"):
         build(out, work=tmp_path / "runs", run_jobs=damage_one, **given)
-    assert not out.exists(MANIFEST)
+    assert not out.exists(MANIFEST_PATH)
     build(out, work=tmp_path / "runs", **given)
     verify(out)
 

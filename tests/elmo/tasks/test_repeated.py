@@ -49,13 +49,13 @@ def test_all_seeds_read_vectors_made_once(
     test = labelled("tagging", 12, 2)
     alone = [Task.load(out, seed=seed).evaluate(test) for seed in (0, 1, 2)]
     given: list[int] = []
-    read_alone = Embedder.read_alone
+    read_segments = Embedder.read_segments
 
     def count(self: Embedder, x_NP: Any, sentences: Any, *rest: Any) -> Any:
         given.append(sum(map(len, sentences)))
-        return read_alone(self, x_NP, sentences, *rest)
+        return read_segments(self, x_NP, sentences, *rest)
 
-    monkeypatch.setattr(Embedder, "read_alone", count)
+    monkeypatch.setattr(Embedder, "read_segments", count)
     tallies, _ = evaluate_seeds(out, test)
     assert [tally.scores() for tally in tallies] == alone
     distinct = {e.tokens for e in test.examples if isinstance(e, Tagged)}

@@ -530,7 +530,7 @@ def test_the_cell_is_compiled_where_the_training_repays_it(
 
     def cell_for(device: torch.device, cells: int) -> cell.CellFunctions:
         asked.append(cells)
-        return cell.EAGER
+        return cell.EAGER_CELL
 
     monkeypatch.setattr("elmo.nn.lstm.choose_cell_functions", cell_for)
     short, long = job(tmp_path / "short", SETTINGS), job(tmp_path / "long", SETTINGS)

@@ -20,14 +20,14 @@ import pytest
 from click.testing import CliRunner
 
 from elmo.data.tokenizer import installed_tokenization
-from elmo.model.config import ENTRY_POINTS
+from elmo.model.config import MODEL_GROUP
 from elmo.model.embedder import Embedder
 from pipeline.commands.cli import cli
 from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.command_line import elmo
 
 ROOT = Path(__file__).resolve().parents[3]
-INSTALLED = ", ".join(sorted(point.name for point in entry_points(group=ENTRY_POINTS))) or "none"
+INSTALLED = ", ".join(sorted(point.name for point in entry_points(group=MODEL_GROUP))) or "none"
 
 
 @pytest.fixture(scope="module")

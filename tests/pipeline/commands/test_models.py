@@ -17,7 +17,7 @@ from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.store.neighbors import clearest_layer, random_cosine
+from elmo.store.neighbors import most_distinct_layer, random_cosine
 from pipeline.cluster import workers
 from pipeline.commands import models
 from pipeline.settings.params import RegisterSettings
@@ -160,7 +160,7 @@ def store(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_neighbors_stand_beside_what_random_pairs_have(model: Path, store: Path) -> None:
     """The layer that is compared is named; with --json, all of it is in each object."""
     opened = FeatureStore(store)
-    layer = clearest_layer(opened)
+    layer = most_distinct_layer(opened)
     words = ("neighbors", store, "a new [gift]", "--model", model, "-k", "2")
     random = random_cosine(opened, layer)
     code, out, error = elmo(*words)
