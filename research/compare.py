@@ -288,9 +288,9 @@ def _read_seconds(path: Path) -> float:
 
 def _layer_weights(folder: Path) -> dict[str, float]:
     """Return the learned weight of each layer where ELMo first enters, averaged over seeds."""
-    from elmo.tasks.record import read_task
+    from elmo.tasks.record import read_task_record
 
-    record = read_task(folder)
+    record = read_task_record(folder)
     if record.bilm is None:
         return {}
     mixes = [read_json(folder / f"seed-{seed}" / "mix.json")["weights"] for seed in record.seeds]

@@ -17,15 +17,15 @@ from elmo.data.arrays import Floats
 from elmo.tasks.examples import Tokens, learnable_examples
 from elmo.tasks.features import LinearModels, Shares
 from elmo.tasks.formats.fields import ExampleSet
-from elmo.tasks.kinds import FEATURE_ROWS, KINDS_WITH_FEATURES
+from elmo.tasks.kinds import FEATURE_HASHES, KINDS_WITH_FEATURES
 from elmo.tasks.metrics import Tally, tally_accuracy
 from elmo.tasks.tagging import tally_tags
 
-Encode = Callable[[Sequence[str]], Floats]  # words → their vectors (W, D)
+EncodeWords = Callable[[Sequence[str]], Floats]  # words → their vectors (W, D)
 
 
 def score_baselines(
-    kind: str, train_set: ExampleSet, test_set: ExampleSet, encode: Encode | None
+    kind: str, train_set: ExampleSet, test_set: ExampleSet, encode: EncodeWords | None
 ) -> dict[str, Tally]:
     """Train the baselines that apply to a kind of task on `train_set`, score them on `test_set`;
     return their tallies by name.
@@ -37,29 +37,29 @@ def score_baselines(
     test: list[Any] = test_set.examples
     if kind not in KINDS_WITH_FEATURES or not train:
         return {}
-    answers: dict[str, list[Any]] = {}
+    guesses: dict[str, list[Any]] = {}
     tally: Callable[..., Tally]
     if kind == "tagging":
         labels = sorted({tag for example in train for tag in example.tags})
         predict_tag = most_frequent_tagger((example.tokens, example.tags) for example in train)
-        answers["majority"] = [[predict_tag(word) for word in example.tokens] for example in test]
+        guesses["majority"] = [[predict_tag(word) for word in example.tokens] for example in test]
         tally = partial(tally_tags, test, labels=labels)
     else:
         label_counts = Counter(example.label for example in train)
         labels = sorted(label_counts)
-        answers["majority"] = [_most_common(label_counts)] * len(test)
+        guesses["majority"] = [_most_common(label_counts)] * len(test)
         tally = partial(tally_accuracy, [example.label for example in test])
     vectors = partial(_static_vectors, encode) if encode and kind != "pairs" else None
-    models = LinearModels(FEATURE_ROWS, len(labels))
+    models = LinearModels(FEATURE_HASHES, len(labels))
     models.fit(train, labels, vectors)
-    answers["features"] = models.predict(test, labels)
+    guesses["features"] = models.predict(test, labels)
     if vectors is not None:
         models.shares = Shares(network=0.0, features=0.0, vectors=1.0)
-        answers["static"] = models.predict(test, labels, vectors)
-    return {name: tally(predictions) for name, predictions in answers.items()}
+        guesses["static"] = models.predict(test, labels, vectors)
+    return {name: tally(predictions) for name, predictions in guesses.items()}
 
 
-def _static_vectors(encode: Encode, sentences: Sequence[Tokens]) -> list[Floats]:
+def _static_vectors(encode: EncodeWords, sentences: Sequence[Tokens]) -> list[Floats]:
     """Return the context-free vectors of each sentence as one layer, (1, T, D)."""
     words = list(dict.fromkeys(word for sentence in sentences for word in sentence))
     row_by_word = {word: row for row, word in enumerate(words)}

@@ -17,11 +17,11 @@ from elmo.tasks.metrics import (
     paired_bootstrap,
     score_order,
 )
-from elmo.tasks.record import read_curve, read_task
+from elmo.tasks.record import read_curve, read_task_record
 from elmo.tasks.task import Task, check_same_tags
 from elmo.tasks.vectors import Vectors, build_sentence_store
 
-NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
+NON_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
 
 
 def evaluate_seeds(
@@ -33,7 +33,7 @@ def evaluate_seeds(
 
     Each sentence is embedded once; the folder `work`, if given, keeps the vectors for later calls.
     """
-    record = read_task(folder)
+    record = read_task_record(folder)
     check_same_tags(example_set, record.scheme)
     tallies: list[Tally] = []
     all_answers: list[Answer] = []
@@ -95,10 +95,10 @@ def gain_of(tallies: Sequence[Tally], baseline_tallies: Sequence[Tally]) -> dict
 def best_by_epoch(folder: Path) -> list[list[float]]:
     """Return, for each seed of a trained task, the best main score on dev up to each epoch."""
     curves = []
-    for seed in read_task(folder).seeds:
+    for seed in read_task_record(folder).seeds:
         best_score, curve = -1.0, []
         for figures in read_curve(folder, seed):
-            metric = min((name for name in figures if name not in NOT_SCORES), key=score_order)
+            metric = min((name for name in figures if name not in NON_SCORES), key=score_order)
             best_score = max(best_score, figures[metric])
             curve.append(best_score)
         curves.append(curve)
@@ -107,7 +107,7 @@ def best_by_epoch(folder: Path) -> list[list[float]]:
 
 def seeds_still_improving(folder: Path) -> list[int]:
     """Return the seeds of a trained task whose best epoch is the last that `epochs` allows."""
-    record = read_task(folder)
+    record = read_task_record(folder)
     return [
         seed
         for seed in record.seeds

@@ -106,7 +106,7 @@ def list_files(folder: Path) -> list[Path]:
     )
 
 
-def examples_of_items(
+def make_examples(
     kind: str,
     items: Sequence[Any],
     *,

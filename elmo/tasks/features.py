@@ -98,7 +98,7 @@ class LinearModels(nn.Module):
 
     def __init__(
         self,
-        hashes: int,
+        hash_count: int,
         labels: int,
         *,
         rows: int = 0,
@@ -108,7 +108,7 @@ class LinearModels(nn.Module):
         static: Vectors | None = None,
     ) -> None:
         super().__init__()
-        self.hashes, self.shares, self.static = hashes, shares, static
+        self.hash_count, self.shares, self.static = hash_count, shares, static
         self.usual_shares = [1.0, 1.0, 1.0]  # of features, vectors and static vectors
         self.register_buffer("hash_U", torch.zeros(rows))  # float32 holds each below 2²⁴
         self.register_buffer("weights_UK", torch.zeros(rows, labels))
@@ -224,7 +224,7 @@ class LinearModels(nn.Module):
     def _hash_features(self, examples: Sequence[Labelled]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the hashes of all features of the items and how often each occurs in its item
         (M,), one item after another, and their number in each item (N,)."""
-        parts = [_hash_example(example, self.hashes) for example in examples]
+        parts = [_hash_example(example, self.hash_count) for example in examples]
         hashes_M, counts_M, lengths_N = (
             torch.tensor([number for part in parts for number in part[k]], dtype=torch.long)
             for k in range(3)
@@ -275,10 +275,10 @@ def _fit_logistic(
         N = importance_N1.count_nonzero()
 
         def compute_loss() -> Tensor:
-            logs_NK = compute_scores(weights_RK, bias_K).log_softmax(1)
-            loss = -(logs_NK.gather(1, ids_N1) * importance_N1).sum()
-            targets_NK = torch.zeros_like(logs_NK).scatter_(1, ids_N1, 1.0)
-            gradient_NK = (logs_NK.exp() - targets_NK) * importance_N1
+            logp_NK = compute_scores(weights_RK, bias_K).log_softmax(1)
+            loss = -(logp_NK.gather(1, ids_N1) * importance_N1).sum()
+            targets_NK = torch.zeros_like(logp_NK).scatter_(1, ids_N1, 1.0)
+            gradient_NK = (logp_NK.exp() - targets_NK) * importance_N1
             bias_K.grad = gradient_NK.sum(0) / N
             weights_RK.grad = (compute_gradient(gradient_NK) + prior * weights_RK) / N
             return (loss + prior / 2 * weights_RK.square().sum()) / N
@@ -290,17 +290,17 @@ def _fit_logistic(
         held_out_NK = torch.zeros(len(labels_N), len(class_weights))
         for fold in range(FOLDS):
             is_held_out_N1 = folds_N1 == fold
-            logs_NK = compute_scores(*fit(prior, importance_N1 * ~is_held_out_N1)).log_softmax(1)
-            held_out_NK += logs_NK * is_held_out_N1
+            logp_NK = compute_scores(*fit(prior, importance_N1 * ~is_held_out_N1)).log_softmax(1)
+            held_out_NK += logp_NK * is_held_out_N1
         return held_out_NK
 
     with one_thread(), torch.no_grad():
         if len(priors) == 1 or not FOLDS <= len(labels_N) <= MAX_CROSS_VALIDATED:
             return LinearFit(*fit(priors[0], importance_N1), None)
         held_out = {prior: predict_held_out(prior) for prior in priors}
-        logs = {k: logs_NK.gather(1, ids_N1) * importance_N1 for k, logs_NK in held_out.items()}
-        best_prior = max(priors, key=lambda prior: logs[prior].sum().item())
-        gain_N1 = logs[best_prior] - logs[priors[0]]
+        logps = {k: logp_NK.gather(1, ids_N1) * importance_N1 for k, logp_NK in held_out.items()}
+        best_prior = max(priors, key=lambda prior: logps[prior].sum().item())
+        gain_N1 = logps[best_prior] - logps[priors[0]]
         is_better = gain_N1.mean() * len(labels_N) ** 0.5 > gain_N1.std(correction=0)
         best_prior = best_prior if is_better else priors[0]
         return LinearFit(*fit(best_prior, importance_N1), held_out[best_prior])
@@ -311,17 +311,17 @@ def _choose_shares(
 ) -> list[float]:
     """Return how much each linear model counts beside the others, by the log-probabilities (N, K)
     of labels held out: 1, moved towards the highest likelihood; 1 without such of a model."""
-    logs = [logs_NK for logs_NK in held_out if logs_NK is not None]
+    logps = [logp_NK for logp_NK in held_out if logp_NK is not None]
     shares = [1.0 for _ in held_out]
-    if not logs:
+    if not logps:
         return shares
-    logs_NKP, shares_P = torch.stack(logs, 2), torch.ones(len(logs), requires_grad=True)
+    logp_NKP, shares_P = torch.stack(logps, 2), torch.ones(len(logps), requires_grad=True)
     optimizer = torch.optim.LBFGS([shares_P], max_iter=MAX_STEPS)
 
     def compute_loss() -> Tensor:
         optimizer.zero_grad()
         positive_P = shares_P.clamp_min(0)
-        scores_NK = logs_NKP @ positive_P - CORRECTION * (positive_P.sum() - 1) * frequency_K
+        scores_NK = logp_NKP @ positive_P - CORRECTION * (positive_P.sum() - 1) * frequency_K
         loss = nn.functional.cross_entropy(scores_NK, labels_N, reduction="sum")
         loss = loss + SHRINKAGE * (shares_P - 1).square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -330,7 +330,7 @@ def _choose_shares(
     with one_thread(), torch.enable_grad():
         optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
     fitted_shares = iter(shares_P.detach().clamp_min(0).tolist())
-    return [1.0 if logs_NK is None else next(fitted_shares) for logs_NK in held_out]
+    return [1.0 if logp_NK is None else next(fitted_shares) for logp_NK in held_out]
 
 
 def _fit_vectors(
@@ -402,12 +402,12 @@ def _item_vectors(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
 
 
 @lru_cache(maxsize=CACHED_EXAMPLES)
-def _hash_example(example: Labelled, hashes: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the hashes below `hashes` of the features of an example's items, how often each occurs
-    in its item, and their number in each item."""
+def _hash_example(example: Labelled, hash_count: int) -> tuple[list[int], list[int], list[int]]:
+    """Return the hashes below `hash_count` of the features of an example's items, how often each
+    occurs in its item, and their number in each item."""
     bags = [
         Counter(
-            zlib.crc32(feature.encode("utf-8", "backslashreplace")) % hashes for feature in item
+            zlib.crc32(feature.encode("utf-8", "backslashreplace")) % hash_count for feature in item
         )
         for item in _extract_features(example)
     ]

@@ -24,7 +24,7 @@ from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 PAD, UNKNOWN = "<pad>", "<unk>"
-CHARACTERS = Characters(max_characters=22)
+CHARACTER_VOCABULARY = Characters(max_characters=22)
 CHARACTER_DIM = 16
 MAX_FILE_WORDS = 400_000  # of a vector file, beside the words of the training text: all of GloVe 6B
 
@@ -64,7 +64,7 @@ class CharacterCNN(nn.Module):
 
     def __init__(self, filters: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(CHARACTERS.size, CHARACTER_DIM)
+        self.embedding = nn.Embedding(CHARACTER_VOCABULARY.size, CHARACTER_DIM)
         self.convolution = nn.Conv1d(CHARACTER_DIM, filters, 3)
 
     def forward(self, ids_NK: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ class TaskInputs(nn.Module):
             ids = torch.tensor([self._word_id(token) for token in types], device=parameter.device)
             x_parts.append(self.embedding(ids))
         if self.characters is not None:
-            ids_NK = torch.from_numpy(CHARACTERS.encode(types)).long()
+            ids_NK = torch.from_numpy(CHARACTER_VOCABULARY.encode(types)).long()
             x_parts.append(self.characters(ids_NK.to(parameter.device)))
         row_by_token = {token: k for k, token in enumerate(types)}
         index_BT = torch.zeros(mask_BT.shape, dtype=torch.long)
@@ -206,7 +206,7 @@ def read_word_vectors(
     The words in `task_words` and the first `MAX_FILE_WORDS` (400,000) words of the file are kept.
     `ElmoError` names a malformed line.
     """
-    words: dict[str, int] = {}
+    row_by_word: dict[str, int] = {}
     rows: list[npt.NDArray[np.float32]] = []
     for number, line in numbered_lines(path):
         fields = line.rstrip(" ").rsplit(" ", dim)
@@ -226,9 +226,9 @@ def read_word_vectors(
                 f"{path}:{number}: must be a word and {dim} numbers; set "
                 "word_dim to the width of the vectors"
             )
-        if (number <= MAX_FILE_WORDS or fields[0] in task_words) and fields[0] not in words:
-            words[fields[0]] = len(words)
+        if (number <= MAX_FILE_WORDS or fields[0] in task_words) and fields[0] not in row_by_word:
+            row_by_word[fields[0]] = len(row_by_word)
             rows.append(vector)
-    if not words:
+    if not row_by_word:
         raise ElmoError(f"{path}: holds no vectors; name another file")
-    return list(words), np.stack(rows)
+    return list(row_by_word), np.stack(rows)

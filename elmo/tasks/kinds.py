@@ -14,7 +14,7 @@ from elmo.tasks.formats import coreference, questions, roles, tagging, texts
 from elmo.tasks.formats.fields import ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.settings import TaskSettings, with_changes
 
-FEATURE_ROWS = 1 << 17  # rows of weights of a linear model of hand-crafted features
+FEATURE_HASHES = 1 << 17  # rows of weights of a linear model of hand-crafted features
 KINDS_WITH_FEATURES = ("tagging", "classification", "pairs")  # the kinds that can have such a model
 MakeRecord = Callable[[str, TextSplitter], dict[str, Any]]
 
@@ -33,7 +33,7 @@ class TaskKind:
     says whether one record can give several examples.
     """
 
-    model: str  # the class, as module:name
+    class_path: str  # the class, as module:name
     readers: Mapping[str, Callable[[ReadRequest], ExampleSet]]
     fields: tuple[str, ...]
     defaults: TaskSettings
@@ -44,13 +44,13 @@ class TaskKind:
     def model_class(self) -> Any:
         """Import and return the class of the task's model, to be called with inputs, labels and
         settings."""
-        module, _, name = self.model.partition(":")
+        module, _, name = self.class_path.partition(":")
         return getattr(import_module(module), name)
 
 
 KINDS: Mapping[str, TaskKind] = {
     "tagging": TaskKind(
-        model="elmo.tasks.tagging:TaggingModel",
+        class_path="elmo.tasks.tagging:TaggingModel",
         readers={
             "conll": tagging.read_conll,
             "conllu": tagging.read_conllu,
@@ -59,12 +59,12 @@ KINDS: Mapping[str, TaskKind] = {
         },
         fields=("word", "tag", "text", "tokens", "tags"),
         defaults=TaskSettings(
-            l2=0.1, elmo_dropout=0.0, dropout=0.5, patience=10, features=FEATURE_ROWS
+            l2=0.1, elmo_dropout=0.0, dropout=0.5, patience=10, features=FEATURE_HASHES
         ),
         examples=({"text": "He has a gift"}, {"tokens": ["He", "has", "a", "gift"]}),
     ),
     "classification": TaskKind(
-        model="elmo.tasks.classification:ClassificationModel",
+        class_path="elmo.tasks.classification:ClassificationModel",
         readers={
             "tsv": texts.read_classified,
             "csv": texts.read_classified,
@@ -72,11 +72,11 @@ KINDS: Mapping[str, TaskKind] = {
             "text": texts.read_classified,
         },
         fields=("text", "tokens", "label"),
-        defaults=TaskSettings(l2=0.0, elmo_dropout=0.25, dropout=0.25, features=FEATURE_ROWS),
+        defaults=TaskSettings(l2=0.0, elmo_dropout=0.25, dropout=0.25, features=FEATURE_HASHES),
         examples=({"text": "He has a gift"}, {"tokens": ["He", "has", "a", "gift"]}),
     ),
     "pairs": TaskKind(
-        model="elmo.tasks.pairs:PairsModel",
+        class_path="elmo.tasks.pairs:PairsModel",
         readers={"tsv": texts.read_pairs, "csv": texts.read_pairs, "jsonl": texts.read_pairs},
         fields=("premise", "hypothesis", "label"),
         defaults=TaskSettings(
@@ -86,12 +86,12 @@ KINDS: Mapping[str, TaskKind] = {
             elmo_dropout=0.0,
             gradient_norm=10.0,
             elmo_output=True,
-            features=FEATURE_ROWS,
+            features=FEATURE_HASHES,
         ),
         examples=({"premise": "He has a gift", "hypothesis": "He has nothing"},),
     ),
     "questions": TaskKind(
-        model="elmo.tasks.questions:QuestionsModel",
+        class_path="elmo.tasks.questions:QuestionsModel",
         readers={"json": questions.read_squad, "jsonl": questions.read_jsonl},
         fields=("id", "context", "question", "answers"),
         defaults=TaskSettings(
@@ -107,7 +107,7 @@ KINDS: Mapping[str, TaskKind] = {
         examples=({"context": "He has a gift.", "question": "What has he?"},),
     ),
     "roles": TaskKind(
-        model="elmo.tasks.roles:RolesModel",
+        class_path="elmo.tasks.roles:RolesModel",
         readers={"conll": roles.read_conll, "jsonl": roles.read_jsonl},
         fields=("word", "predicate", "arguments", "tokens", "tags", "predicates"),
         defaults=TaskSettings(
@@ -123,7 +123,7 @@ KINDS: Mapping[str, TaskKind] = {
         has_several_predictions=True,
     ),
     "coreference": TaskKind(
-        model="elmo.tasks.coreference:CoreferenceModel",
+        class_path="elmo.tasks.coreference:CoreferenceModel",
         readers={
             "conll": coreference.read_conll,
             "tsv": coreference.read_gap,

@@ -20,7 +20,7 @@ from elmo.settings import MAX_LAYERS
 from elmo.tasks import TASK_FILE
 from elmo.tasks.settings import TaskSettings
 
-FORMAT = 3  # of task.json
+TASK_FORMAT = 3  # of task.json
 # The names of files in a task folder other than task.json.
 TASK_FILE_PATTERN = (
     rf"words\.json|model/({MODEL_FILE_PATTERN})|"
@@ -78,7 +78,7 @@ class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
     linear: dict[str, LinearShares] = {}
 
 
-def write_task(record: TaskRecord, folder: Path) -> None:
+def write_task_record(record: TaskRecord, folder: Path) -> None:
     """Write the record of a task's folder, with the digests of what was written there."""
     paths = [folder / "words.json", *sorted(folder.glob("seed-*/*"))]
     record.files = {path.relative_to(folder).as_posix(): sha256(path) for path in paths}
@@ -86,7 +86,7 @@ def write_task(record: TaskRecord, folder: Path) -> None:
     write_json(folder / TASK_FILE, msgspec.to_builtins(record))
 
 
-def read_task(folder: Path) -> TaskRecord:
+def read_task_record(folder: Path) -> TaskRecord:
     """Read `task.json` of a task folder; raise `ElmoError` if it is missing, outdated or was
     edited."""
     file = folder / TASK_FILE
@@ -96,7 +96,7 @@ def read_task(folder: Path) -> TaskRecord:
         raise NotFound(f"{folder}: no such task folder{hint}")
     content = read_json(file)
     remedy = "train the task again with this version"
-    msgspec.convert(content, Header).check_version(file, "format", FORMAT, remedy=remedy)
+    msgspec.convert(content, Header).check_version(file, "format", TASK_FORMAT, remedy=remedy)
     record = read_record(file, TaskRecord)
     if record_digest(content) != record.digest:
         raise Damaged(

@@ -49,7 +49,7 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
     return "iob1" if has_stray_inside and not has_needless_begin else "bio"
 
 
-def misfit_tags(tags: Set[str]) -> set[str]:
+def find_misfit_tags(tags: Set[str]) -> set[str]:
     """Return, of a file's distinct tags, those that seem to be meant for a scheme and fit none;
     none of them if the tags seem to mark no spans.
 

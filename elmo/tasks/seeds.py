@@ -26,7 +26,7 @@ from elmo.tasks.train import (
 )
 from elmo.tasks.vectors import Vectors
 
-START_SECONDS = 3.0  # seconds that a process takes to begin; a shorter training has none
+PROCESS_START_SECONDS = 3.0  # seconds that a process takes to begin; a shorter training has none
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _train_together(training: SeedTraining, seeds: Sequence[int], report: Report
 
         def report_epoch(position: int, kind: str, figures: dict[str, float]) -> None:
             report("epoch", figures)
-            if not helpers and time.monotonic() - start >= START_SECONDS:
+            if not helpers and time.monotonic() - start >= PROCESS_START_SECONDS:
                 for seed in seeds[position + 1 :]:
                     helpers[seed] = stack.enter_context(
                         helper_process(_train_in_process, training, seed)

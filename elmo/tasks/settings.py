@@ -6,13 +6,11 @@ import msgspec
 from msgspec import Meta
 
 from elmo.errors import BadSettings, suggest_name
-from elmo.settings import describe_type, field_types
+from elmo.settings import BelowOne, NonNegativeFloat, describe_type, field_types
 
 SmallPositiveInt = Annotated[int, Meta(ge=1, le=1 << 20)]
 Width = Annotated[int, Meta(ge=1, le=1 << 15)]
 SmallCount = Annotated[int, Meta(ge=0, le=1 << 20)]
-Share = Annotated[float, Meta(ge=0, lt=1)]
-Size = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,9 +43,9 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     mix: Literal["learned", "average"] = "learned"
     elmo_input: bool = True
     elmo_output: bool = False
-    elmo_dropout: Share = 0.5
+    elmo_dropout: BelowOne = 0.5
     layer_norm: Literal["bilm-tf", "allennlp"] | None = None
-    l2: Size = 0.001
+    l2: NonNegativeFloat = 0.001
     words: Literal["learned", "file", "none"] = "learned"
     word_file: str = ""
     word_dim: Width = 100
@@ -56,12 +54,12 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     features: Annotated[int, Meta(ge=0, le=1 << 22)] = 0
     hidden: Width = 100
     depth: Annotated[int, Meta(ge=1, le=64)] = 1
-    dropout: Share = 0.3
+    dropout: BelowOne = 0.3
     optimizer: Literal["adam", "adadelta"] = "adam"
-    lr: Size = 0.001
+    lr: NonNegativeFloat = 0.001
     halve_after: SmallCount = 0  # epochs without gain after which the rate is halved; 0: never
-    gradient_norm: Size = 5.0
-    average: Share = 0.0  # of the moving average of weights that is evaluated; 0: none
+    gradient_norm: NonNegativeFloat = 5.0
+    average: BelowOne = 0.0  # of the moving average of weights that is evaluated; 0: none
     batch_size: SmallPositiveInt = 32
     epochs: SmallPositiveInt = 100
     patience: SmallPositiveInt = 5

@@ -34,7 +34,7 @@ from elmo.nn.device import check_device
 from elmo.settings import ModelShape
 from elmo.store import FeatureStore, model_digest
 from elmo.tasks import RESULTS_VERSION, TASK_FILE
-from elmo.tasks.example_files import examples_of_items
+from elmo.tasks.example_files import make_examples
 from elmo.tasks.examples import (
     Example,
     Predicate,
@@ -49,23 +49,23 @@ from elmo.tasks.kinds import KINDS
 from elmo.tasks.metrics import Scores, Tally, main_score
 from elmo.tasks.model import TaskModel
 from elmo.tasks.record import (
-    FORMAT,
     TASK_FILE_PATTERN,
+    TASK_FORMAT,
     BiLMSource,
     LinearShares,
     TaskRecord,
     best_seed,
-    read_task,
-    write_task,
+    read_task_record,
+    write_task_record,
 )
 from elmo.tasks.seeds import SeedTraining, train_seeds
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.train import (
     ReportEpoch,
     TaskProgress,
-    add_linear,
+    add_linear_models,
     check_examples,
-    fit_linear,
+    fit_linear_models,
     predict_all,
     report_nothing,
 )
@@ -103,7 +103,7 @@ class Task:
         """
         check_device(device)
         folder = Path(folder)
-        record = read_task(folder)
+        record = read_task_record(folder)
         if seed is not None and seed not in record.seeds:
             raise ElmoError(f"{folder}: has no seed {seed}; it has {record.seeds}")
         seed = best_seed(record) if seed is None else seed
@@ -167,7 +167,7 @@ class Task:
         if isinstance(items, str | Mapping):
             return self([items])[0]
         texts = list_items(items)
-        example_set = examples_of_items(
+        example_set = make_examples(
             self.record.kind,
             texts,
             tokenizer=self.record.tokenizer,
@@ -272,16 +272,16 @@ def train_task(
             figures = progress.curve[progress.best_epoch - 1]
             record.scores[str(seed)] = {k: figures[k] for k in figures if k not in ("loss", "lr")}
             if settings.features:
-                linear = linear or fit_linear(
+                linear = linear or fit_linear_models(
                     network, training_examples, vectors=vectors, settings=settings, static=static
                 )
-                scores, shares, network_scores = add_linear(
+                scores, shares, network_scores = add_linear_models(
                     network, linear, dev.examples, vectors=vectors, settings=settings
                 )
                 record.linear[str(seed)] = _describe_linear(linear, shares, network_scores)
                 record.scores[str(seed)] |= scores
             _write_seed(new_task / f"seed-{seed}", network, progress)
-        write_task(record, new_task)
+        write_task_record(record, new_task)
         for seed in seeds:
             Task.load(new_task, seed=seed, vectors=vectors)  # what would not load is not written
     for folder in folders.values():
@@ -366,18 +366,18 @@ def _new_record(
     train: ExampleSet,
     dev: ExampleSet,
     tokenizer: Tokenization,
-    shape: BiLMSource | None,
+    bilm_source: BiLMSource | None,
     seeds: Sequence[int],
 ) -> TaskRecord:
     """Return the record of a task before training, without scores."""
     return TaskRecord(
-        format=FORMAT,
+        format=TASK_FORMAT,
         kind=kind,
         settings=settings,
         labels=KINDS[kind].model_class().labels_of(train.examples),
         scheme=train.scheme,
         tokenizer=tokenizer,
-        bilm=shape,
+        bilm=bilm_source,
         seeds=list(seeds),
         scores={},
         counts={"train": train.counts, "dev": dev.counts},
@@ -419,12 +419,12 @@ def _new_network(record: TaskRecord, words: WordTable, device: str, *, seed: int
 def _build_network(record: TaskRecord, words: WordTable, seed: int | None = None) -> TaskModel:
     """Build the untrained network, with the linear models beside it that `record` has for a
     `seed`; the caller seeds torch."""
-    shape = record.bilm
+    bilm_source = record.bilm
     inputs = TaskInputs(
         record.settings,
         words,
-        layers=shape.layers if shape else 0,
-        dim=shape.dim if shape else 0,
+        layers=bilm_source.layers if bilm_source else 0,
+        dim=bilm_source.dim if bilm_source else 0,
     )
     network = KINDS[record.kind].model_class()(inputs, record.labels, record.settings)
     if (shares := record.linear.get(str(seed))) and (shares.features or shares.vectors):

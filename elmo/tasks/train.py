@@ -129,7 +129,7 @@ def fit_task(
     return progress
 
 
-def fit_linear(
+def fit_linear_models(
     model: TaskModel,
     train: Sequence[Any],
     *,
@@ -145,7 +145,7 @@ def fit_linear(
     return linear.to(next(model.parameters()).device)
 
 
-def add_linear(
+def add_linear_models(
     model: TaskModel,
     linear: LinearModels,
     dev: Sequence[Any],

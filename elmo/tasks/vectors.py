@@ -128,8 +128,8 @@ def build_sentence_store(
 
     The store's folder is named after the sentences and the model, so an existing one is reused.
     """
-    origin = digest([model_digest(model), [list(s) for s in sentences]])
-    folder = work / origin[:16]
+    key = digest([model_digest(model), [list(s) for s in sentences]])
+    folder = work / key[:16]
     if not Location(folder / "store").exists(MANIFEST_PATH):
         write_shards(folder / "shards", sentences, shard_sentences=20_000)
         build(

@@ -82,27 +82,27 @@ def gather_rows(state: LSTMState, workers: WorkerGroup, *, rows: int) -> LSTMSta
 
 
 @contextmanager
-def interruptible(stop: Flag | Path | None) -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether a stop signal has arrived or the `stop` flag exists.
+def interruptible(stop_flag: Flag | Path | None) -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether a stop signal has arrived or the `stop_flag` flag exists.
 
     A thread looks for the flag: at a URL that takes a request, and no step should wait for it.
     """
     stop_event, end_event = threading.Event(), threading.Event()
 
     def watch() -> None:
-        assert stop is not None
+        assert stop_flag is not None
         while not (stop_event.is_set() or end_event.wait(FLAG_CHECK_SECONDS)):
             with suppress(ElmoError, OSError):  # a store that does not answer is asked again
-                if stop.exists():
+                if stop_flag.exists():
                     stop_event.set()
 
     handlers: list[tuple[signal.Signals, Any]] = []
     if threading.current_thread() is threading.main_thread():
         for sig in list_stop_signals():
             handlers.append((sig, signal.signal(sig, lambda *_: stop_event.set())))
-    if stop is not None and stop.exists():
+    if stop_flag is not None and stop_flag.exists():
         stop_event.set()
-    if stop is not None:
+    if stop_flag is not None:
         threading.Thread(target=watch, daemon=True).start()
     try:
         yield stop_event.is_set

@@ -31,9 +31,9 @@ class TrainingJob:
     """A training job: the model, its data and settings, and the folder for its checkpoints and
     curves.
 
-    `stop` is a file: when it exists, training saves a checkpoint and stops, on any machine. Use a
-    new name each time you start the job. `on_window` receives the progress of an evaluation on
-    held-out text: the tokens read so far, and the tokens to read.
+    `stop_flag` is a file: when it exists, training saves a checkpoint and stops, on any machine.
+    Use a new name each time you start the job. `on_window` receives the progress of an evaluation
+    on held-out text: the tokens read so far, and the tokens to read.
     """
 
     bilm: BiLM
@@ -44,7 +44,7 @@ class TrainingJob:
     settings: TrainingSettings
     folder: Location
     checkpointing: CheckpointSettings
-    stop: Flag | Path | None = None
+    stop_flag: Flag | Path | None = None
     on_window: OnWindow = lambda measured_tokens, tokens: None
 
     def __post_init__(self) -> None:

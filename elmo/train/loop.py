@@ -42,16 +42,16 @@ def fit(job: TrainingJob, *, workers: WorkerGroup, report: Reporter) -> Training
 
     The joint log likelihood of both directions is maximised (section 3.1 of the paper). After an
     interruption at any point, a new call resumes from the newest checkpoint and reaches the same
-    result. SIGTERM, SIGINT and the `stop` flag save a checkpoint and raise `KeyboardInterrupt`.
-    `report(kind, figures)` is called with `machine` at the start, `train` every few steps and
-    `heldout` after each evaluation, on the first worker.
+    result. SIGTERM, SIGINT and the `stop_flag` flag save a checkpoint and raise
+    `KeyboardInterrupt`. `report(kind, figures)` is called with `machine` at the start, `train`
+    every few steps and `heldout` after each evaluation, on the first worker.
     """
     # Decided by the job alone, so that a resumed training rounds as before.
     tokens = job.shards.tokens("train") * job.settings.epochs
     job.bilm.lstm.compiled = is_worth_compiling(tokens, job.bilm.config.cells)
     training = _Training(job, workers, report if workers.rank == 0 else lambda *_: None)
-    stop = job.stop if workers.rank == 0 else None  # one looks for all
-    with exact_float32(workers.device), interruptible(stop) as is_interrupted:
+    stop_flag = job.stop_flag if workers.rank == 0 else None  # one looks for all
+    with exact_float32(workers.device), interruptible(stop_flag) as is_interrupted:
         progress, state = training.start_or_resume()
         if not progress.finished:
             training.report("machine", {"step": progress.step})

@@ -35,7 +35,7 @@ class MatrixSpeeds(NamedTuple):
 def measure_matrix_speeds(device: torch.device) -> MatrixSpeeds:
     """Return the speed of a matrix product (512, 1024) × (1024, 1024) in each precision, measured
     once in this process."""
-    return MatrixSpeeds(*(_measure(getattr(torch, name), device) for name in PRECISIONS))
+    return MatrixSpeeds(*(_measure_gflops(getattr(torch, name), device) for name in PRECISIONS))
 
 
 def choose_faster_precision(speeds: MatrixSpeeds) -> Precision:
@@ -44,7 +44,7 @@ def choose_faster_precision(speeds: MatrixSpeeds) -> Precision:
     return "bfloat16" if speeds.speedup("bfloat16", "float32") >= MIN_SPEEDUP else "float32"
 
 
-def _measure(precision: torch.dtype, device: torch.device) -> float:
+def _measure_gflops(precision: torch.dtype, device: torch.device) -> float:
     left = torch.ones(_ROWS, _WIDTH, dtype=precision, device=device)
     right = torch.ones(_WIDTH, _WIDTH, dtype=precision, device=device)
     first_rows = left[:_PROBE_ROWS]

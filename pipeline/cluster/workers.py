@@ -196,14 +196,14 @@ def fit(
     label: str,
     name: str,
     storage: Location,
-    stop: Flag | Path,
+    stop_flag: Flag | Path,
 ) -> Any:
     """Run `loop(config, rank, size, device)` on each worker of Ray Train; return rank 0's result.
 
     With `cluster.workers` 0 the loop runs in this process, without Ray. If a worker is lost, all
     are restarted, and the loop resumes from its own checkpoints, which lie in the run's folder
     `storage`; `cluster.restarts` counts anew after each. An exception of the loop is raised as it
-    is. Signals to stop reach remote workers as the flag `stop`. Messages call the training
+    is. Signals to stop reach remote workers as the flag `stop_flag`. Messages call the training
     `label`, Ray's dashboard `name`.
     """
     if has_cluster() and cluster.workers == 0:
@@ -252,7 +252,7 @@ def fit(
             with free_cores.hold_cores(ray, cluster, wait_report, is_own=not has_cluster()):
                 pass  # Ray Train asks for its own; meanwhile, other work may take them
             try:
-                return _call_stoppable(train, stop)
+                return _call_stoppable(train, stop_flag)
             except TrainingFailedError as error:
                 lost_worker = _describe_lost_worker(error)
                 if (newest_checkpoints := (folder / "checkpoints").folders()) != checkpoints:
@@ -306,21 +306,21 @@ def has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def _call_stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result:
-    """Call `function` in a thread of its own; a first signal sets the flag `stop`, a SIGINT more
-    than `SAME_STOP_SECONDS` later interrupts."""
-    stop.unlink(missing_ok=True)
+def _call_stoppable(function: Callable[[], Result], stop_flag: Flag | Path) -> Result:
+    """Call `function` in a thread of its own; a first signal sets the flag `stop_flag`, a SIGINT
+    more than `SAME_STOP_SECONDS` later interrupts."""
+    stop_flag.unlink(missing_ok=True)
     stop_time = -SAME_STOP_SECONDS
 
     def handle_signal(sig: int, _: object) -> None:
         nonlocal stop_time
         signal_time = time.monotonic()
-        if stop.exists():
+        if stop_flag.exists():
             if sig == signal.SIGINT and signal_time > stop_time + SAME_STOP_SECONDS:
                 raise KeyboardInterrupt
             return
         stop_time = signal_time
-        stop.touch()
+        stop_flag.touch()
         say("stopping: saving a checkpoint")
 
     future: Future[Result] = Future()
@@ -338,7 +338,7 @@ def _call_stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result
     finally:
         for sig, handler in handlers.items():
             signal.signal(sig, handler)
-        stop.unlink(missing_ok=True)
+        stop_flag.unlink(missing_ok=True)
 
 
 def _start_ray(ray: Any, options: dict[str, Any]) -> None:

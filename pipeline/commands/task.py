@@ -231,11 +231,11 @@ def evaluate(
     check_stdout()
     from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
     from elmo.tasks.example_files import read_examples
-    from elmo.tasks.record import read_task
+    from elmo.tasks.record import read_task_record
 
     from ..stages import task_training
 
-    record = read_task(folder)
+    record = read_task_record(folder)
     example_set = read_examples(
         record.kind,
         data,

@@ -85,7 +85,7 @@ class FinetuneJob:
             settings=training,
             folder=settings.folder,
             checkpointing=settings.checkpointing,
-            stop=settings.stop,
+            stop_flag=settings.stop_flag,
         )
         general = replace(job, shards=Shards(self.general))
         return PreparedJob(

@@ -78,7 +78,7 @@ class PretrainJob:
             settings=training,
             folder=settings.folder,
             checkpointing=settings.checkpointing,
-            stop=settings.stop,
+            stop_flag=settings.stop_flag,
         )
         return PreparedJob(job, "general", job.shards.tokenization)
 

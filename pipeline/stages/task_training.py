@@ -87,9 +87,9 @@ def say_training_remarks(folder: Path, *, name: str = "") -> None:
     from elmo.tasks.comparison import seeds_still_improving
     from elmo.tasks.features import Shares
     from elmo.tasks.metrics import score_order
-    from elmo.tasks.record import read_task
+    from elmo.tasks.record import read_task_record
 
-    record, name = read_task(folder), name or str(folder)
+    record, name = read_task_record(folder), name or str(folder)
     if seeds := seeds_still_improving(folder):
         seed_names = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
         epochs = record.settings.epochs
@@ -195,9 +195,9 @@ class TrainProgress:
             return
         if self._run is not None:
             self._run.log_metrics(name_by_seed(figures, self._seed), step=int(figures["epoch"]))
-        from elmo.tasks.comparison import NOT_SCORES
+        from elmo.tasks.comparison import NON_SCORES
 
-        scores = {name: value for name, value in figures.items() if name not in NOT_SCORES}
+        scores = {name: value for name, value in figures.items() if name not in NON_SCORES}
         metric, score = next(iter(scores.items()))
         if self._show_progress is not None:
             self._show_progress(self._seed, int(figures["epoch"]), f"{metric} {score:.3f}")

@@ -73,13 +73,13 @@ class RunSettings:
     """The settings that are sent to each worker besides the job.
 
     `folder` keeps the checkpoints of this run, from which a later start with the same inputs and
-    params resumes; the flag `stop` asks only the present start to end. The model goes to `out`, and
+    params resumes; `stop_flag` asks only the present start to end. The model goes to `out`, and
     `lineage`, of what made it, into its `training.json`. `threads` are those of each worker.
     """
 
     stage: str
     folder: Location
-    stop: Flag
+    stop_flag: Flag
     out: Location
     training: TrainingSettings
     checkpointing: CheckpointSettings
@@ -141,7 +141,7 @@ def train(
         settings = RunSettings(
             stage=stage.name,
             folder=folder,
-            stop=Flag(folder, f"stop-{uuid.uuid4().hex[:8]}"),
+            stop_flag=Flag(folder, f"stop-{uuid.uuid4().hex[:8]}"),
             out=out,
             training=training,
             checkpointing=CheckpointSettings(minutes=cluster.checkpoint_minutes, keep=cluster.keep),
@@ -210,7 +210,7 @@ def _train_on_workers(
             # For Ray's dashboard, which people may share.
             name=f"{settings.stage}-{project}-{settings.folder.folder_name[:8]}",
             storage=settings.folder,
-            stop=settings.stop,
+            stop_flag=settings.stop_flag,
         )
     if isinstance(result, str):
         raise ElmoError(result)

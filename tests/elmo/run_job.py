@@ -134,7 +134,7 @@ def make_job(
         settings=settings,
         folder=Location(folder / "job"),
         checkpointing=CheckpointSettings(minutes, keep),
-        stop=stop,
+        stop_flag=stop,
     )
 
 

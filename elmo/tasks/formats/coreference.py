@@ -22,10 +22,10 @@ from elmo.tasks.formats.fields import (
     column_sentences,
     json_records,
     line_error,
+    read_field,
     table_rows,
     text_lines,
     tokens_covering,
-    typed_field,
 )
 
 GAP_SPANS = ("Pronoun", "A", "B")
@@ -116,10 +116,10 @@ def read_jsonl(request: ReadRequest) -> ExampleSet:
     documents: list[Example] = []
     counts: Counter[str] = Counter()
     for number, record in json_records(request):
-        sentences = typed_field(request, record, "sentences", list[list[str]], number)
+        sentences = read_field(request, record, "sentences", list[list[str]], number)
         clusters = None
         if request.labelled:
-            clusters = typed_field(request, record, "clusters", list[list[tuple[int, int]]], number)
+            clusters = read_field(request, record, "clusters", list[list[tuple[int, int]]], number)
         ends = {0}
         for sentence in sentences:
             ends.add(max(ends) + len(sentence))

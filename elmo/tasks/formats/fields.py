@@ -30,7 +30,7 @@ DOCUMENT_MARK = "-DOCSTART-"
 _ZERO_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
 SNIFFED_LINES = 10_000  # lines of a file that show how its columns are divided
 
-CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+CONLLU_COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 
 
 @dataclass(frozen=True)
@@ -285,25 +285,25 @@ def read_tokens(
     messages.
     """
     if name == "text" and "tokens" in record:
-        return tuple(typed_field(request, record, "tokens", list[str], number))
-    value = typed_field(request, record, name, str | list[str], number)
+        return tuple(read_field(request, record, "tokens", list[str], number))
+    value = read_field(request, record, name, str | list[str], number)
     if isinstance(value, str):
         return request.split(value)
     return tuple(value)
 
 
-def label_of(request: ReadRequest, record: Mapping[str, Any], number: int) -> str | None:
+def read_label(request: ReadRequest, record: Mapping[str, Any], number: int) -> str | None:
     """Return the record's label as text, or None if the request does not require labels.
 
     `number` is the line's number, for error messages.
     """
     if not request.labelled:
         return None
-    label = typed_field(request, record, "label", str | int, number)
+    label = read_field(request, record, "label", str | int, number)
     return str(label).strip()
 
 
-def typed_field(
+def read_field(
     request: ReadRequest, record: Mapping[str, Any], name: str, kind: Any, number: int
 ) -> Any:
     """Return a record's field, converted to type `kind`.
@@ -338,8 +338,8 @@ def conllu_field(fields: Sequence[str], column: str, path: Path, number: int) ->
     `ElmoError` names the line (`path`, `number`) that lacks it.
     """
     name, _, key = column.partition(".")
-    if name in CONLLU:
-        value = fields[CONLLU.index(name)]
+    if name in CONLLU_COLUMNS:
+        value = fields[CONLLU_COLUMNS.index(name)]
     else:
         value = column_at(fields, name, path, number)
     if not key:
@@ -359,7 +359,7 @@ def column_number(column: str, name: str) -> int:
         raise ElmoError(f"--columns: {name} must be a column's number, found {column!r}") from None
 
 
-def text_of(request: ReadRequest, record: Mapping[str, Any]) -> str | None:
+def unsplit_text(request: ReadRequest, record: Mapping[str, Any]) -> str | None:
     """Return the text that `read_tokens` splits for a record to be predicted; None if there is no
     text, or if the request needs labels."""
     text = None if request.labelled or "tokens" in record else record.get("text")

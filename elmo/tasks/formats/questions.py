@@ -17,8 +17,8 @@ from elmo.tasks.formats.fields import (
     ExampleSet,
     ReadRequest,
     json_records,
+    read_field,
     tokens_covering,
-    typed_field,
 )
 
 
@@ -72,11 +72,11 @@ def read_jsonl(request: ReadRequest) -> ExampleSet:
     examples: list[Example] = []
     counts: Counter[str] = Counter()
     for number, record in json_records(request):
-        context = typed_field(request, record, "context", str, number)
+        context = read_field(request, record, "context", str, number)
         qa = _SquadQuestion(
             str(record.get("id", number)),
-            typed_field(request, record, "question", str, number),
-            typed_field(request, record, "answers", list[_Answer], number)
+            read_field(request, record, "question", str, number),
+            read_field(request, record, "answers", list[_Answer], number)
             if request.labelled
             else [],
         )

@@ -18,9 +18,9 @@ from elmo.tasks.formats.fields import (
     json_records,
     line_error,
     marks_documents,
+    read_field,
     read_tokens,
-    text_of,
-    typed_field,
+    unsplit_text,
     width_error,
 )
 
@@ -97,12 +97,12 @@ def read_jsonl(request: ReadRequest) -> ExampleSet:
     examples: list[Example] = []
     for number, record in json_records(request):
         tokens = read_tokens(request, record, number)
-        source, text = f"{request.path}:{number}", text_of(request, record)
+        source, text = f"{request.path}:{number}", unsplit_text(request, record)
         if request.labelled or "predicate" in record:
-            predicates = [typed_field(request, record, "predicate", int, number)]
+            predicates = [read_field(request, record, "predicate", int, number)]
         else:
-            predicates = typed_field(request, record, "predicates", list[int], number)
-        tags = typed_field(request, record, "tags", list[str], number) if request.labelled else None
+            predicates = read_field(request, record, "predicates", list[int], number)
+        tags = read_field(request, record, "tags", list[str], number) if request.labelled else None
         for predicate in predicates:
             if not 0 <= predicate < len(tokens):
                 raise line_error(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from elmo.tasks import schemes
 from elmo.tasks.examples import Example, Tagged, Tokens
 from elmo.tasks.formats.fields import (
-    CONLLU,
+    CONLLU_COLUMNS,
     ExampleSet,
     LineBlock,
     ReadRequest,
@@ -17,10 +17,10 @@ from elmo.tasks.formats.fields import (
     conllu_field,
     json_records,
     line_error,
+    read_field,
     read_tokens,
     text_lines,
-    text_of,
-    typed_field,
+    unsplit_text,
     width_error,
 )
 
@@ -65,7 +65,7 @@ def read_conllu(request: ReadRequest) -> ExampleSet:
     for block in column_sentences(request.path):
         words: LineBlock = []
         for number, fields in block:
-            if len(fields) != len(CONLLU):
+            if len(fields) != len(CONLLU_COLUMNS):
                 raise line_error(request.path, number, f"{len(fields)} columns, CoNLL-U has 10")
             if re.fullmatch(r"\d+[-.]\d+", fields[0]):
                 counts["ranges_and_empty_nodes"] += 1
@@ -94,10 +94,10 @@ def read_jsonl(request: ReadRequest) -> ExampleSet:
     rows = []
     for number, record in json_records(request):
         tokens = read_tokens(request, record, number)
-        tags = typed_field(request, record, "tags", list[str], number) if request.labelled else None
+        tags = read_field(request, record, "tags", list[str], number) if request.labelled else None
         if tags is not None and len(tags) != len(tokens):
             raise line_error(request.path, number, f"has {len(tokens)} tokens but {len(tags)} tags")
-        rows.append(_Row(tokens, tags, [number] * len(tokens), text_of(request, record)))
+        rows.append(_Row(tokens, tags, [number] * len(tokens), unsplit_text(request, record)))
     return _make_examples(request, rows, Counter())
 
 
@@ -109,7 +109,7 @@ def read_text(request: ReadRequest) -> ExampleSet:
 
 def _check_plain_scheme(request: ReadRequest, rows: Sequence[_Row]) -> None:
     """Raise `ElmoError` for tags that look like those of a scheme and fit none."""
-    misfits = schemes.misfit_tags({tag for row in rows for tag in row.tags or ()})
+    misfits = schemes.find_misfit_tags({tag for row in rows for tag in row.tags or ()})
     for row in rows:
         for position, tag in enumerate(row.tags or ()):
             if tag in misfits:

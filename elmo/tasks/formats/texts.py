@@ -6,7 +6,7 @@ from elmo.tasks.examples import Classified, Example, Pair
 from elmo.tasks.formats.fields import (
     ExampleSet,
     ReadRequest,
-    label_of,
+    read_label,
     read_records,
     read_tokens,
 )
@@ -21,7 +21,7 @@ def read_classified(request: ReadRequest) -> ExampleSet:
     counts: Counter[str] = Counter()
     for number, record in read_records(request, ("text", "label")):
         tokens = read_tokens(request, record, number)
-        label = label_of(request, record, number)
+        label = read_label(request, record, number)
         if not tokens or label == "":
             counts["dropped_empty"] += 1
             continue
@@ -41,7 +41,7 @@ def read_pairs(request: ReadRequest) -> ExampleSet:
     for number, record in read_records(request, ("premise", "hypothesis", "label")):
         premise = read_tokens(request, record, number, "premise")
         hypothesis = read_tokens(request, record, number, "hypothesis")
-        label = label_of(request, record, number)
+        label = read_label(request, record, number)
         if label in ("-", "-1"):
             counts["dropped_without_agreed_label"] += 1
         elif not premise or not hypothesis or label == "":

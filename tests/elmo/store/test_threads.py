@@ -69,7 +69,7 @@ def test_a_mapped_part_is_opened_once_and_holds_no_descriptor(
     """However many there are, in whatever order and by however many threads they are read."""
     from elmo.store import feature_store as module
 
-    monkeypatch.setattr(module, "_OPEN_PARTS", 2)
+    monkeypatch.setattr(module, "_MAX_OPEN_PARTS", 2)
     opened, part = [], module.Part
     monkeypatch.setattr(module, "Part", lambda *a, **b: (opened.append(a), part(*a, **b))[1])
     store = FeatureStore(made["none"])
@@ -84,7 +84,7 @@ def test_few_parts_are_open_at_a_time(
     made: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many there are: those used longest ago are closed, their descriptors too."""
-    monkeypatch.setattr("elmo.store.feature_store._OPEN_PARTS", 2)
+    monkeypatch.setattr("elmo.store.feature_store._MAX_OPEN_PARTS", 2)
     store = FeatureStore(made["zstd"])
     assert len(store.part_numbers()) > 5
     for k in range(len(store)):

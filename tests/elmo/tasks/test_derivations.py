@@ -21,7 +21,7 @@ from elmo.tasks.examples import Classified, Document, Example, Pair, Predicate, 
 from elmo.tasks.inputs import TaskInputs, WordTable
 from elmo.tasks.kinds import KINDS, task_settings
 from elmo.tasks.modules import BidirectionalRNN
-from elmo.tasks.train import add_linear, fit_linear, fit_task
+from elmo.tasks.train import add_linear_models, fit_linear_models, fit_task
 from tests.elmo.tasks.test_task import fit, network, settings_of
 from tests.elmo.tasks.toys import DIM, LAYERS, NAMES, examples, word_vectors
 
@@ -391,7 +391,7 @@ def test_two_epochs_are_those_that_were_measured(kind: str, tmp_path: Path) -> N
     options: Any = {"vectors": word_vectors, "settings": settings}
     fit_task(model, train, dev, seed=3, work=tmp_path / "work", report=report, **options)
     if settings.features:
-        add_linear(model, fit_linear(model, train, **options), dev, **options)
+        add_linear_models(model, fit_linear_models(model, train, **options), dev, **options)
     scores = [torch.tensor(score).square().sum() for _, score in model.answer(dev, word_vectors)]
     weighted = sum(float(score) * (1 + k) for k, score in enumerate(scores))
     measured = [*curve, weighted][: len(MEASURED[kind])]

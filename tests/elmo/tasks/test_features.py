@@ -28,7 +28,7 @@ from elmo.tasks.kinds import KINDS_WITH_FEATURES, task_settings
 from elmo.tasks.metrics import tally_accuracy
 from elmo.tasks.record import record_digest
 from elmo.tasks.task import Task
-from elmo.tasks.train import add_linear, predict_all
+from elmo.tasks.train import add_linear_models, predict_all
 from elmo.tasks.vectors import SoftmaxVectors
 from tests.elmo.conftest import save
 from tests.elmo.tasks.test_task import labelled, taught
@@ -223,7 +223,7 @@ def test_another_share_is_chosen_where_dev_gains_by_it_beyond_chance(
     monkeypatch.setattr("elmo.tasks.train.predict_all", guess)
     model: Any = SimpleNamespace(tally=lambda _, guesses: tally_accuracy([True] * 100, guesses))
     settings = task_settings("classification", {})
-    scores, shares, _ = add_linear(model, linear, [], vectors=None, settings=settings)
+    scores, shares, _ = add_linear_models(model, linear, [], vectors=None, settings=settings)
     assert shares == linear.shares == (alone if is_better else Shares(0.5, 1.0, 0.0))
     assert scores["accuracy"] == (0.95 if is_better else 0.5)
 

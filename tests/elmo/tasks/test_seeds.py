@@ -51,7 +51,7 @@ def test_where_a_seed_is_trained_changes_nothing(
 ) -> None:
     """The process of seed 1 trains it to the end, or is killed, and seed 1 is trained here."""
     alone = contents(train(tmp_path / "alone"))
-    monkeypatch.setattr(seeds, "START_SECONDS", 0.0)
+    monkeypatch.setattr(seeds, "PROCESS_START_SECONDS", 0.0)
     torch.set_num_threads(2)
     reports: list[tuple[str, int]] = []
     work = tmp_path / "several" / "runs"

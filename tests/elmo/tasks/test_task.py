@@ -37,7 +37,7 @@ from elmo.tasks.formats.fields import ExampleSet
 from elmo.tasks.inputs import TaskInputs, WordTable
 from elmo.tasks.kinds import task_settings
 from elmo.tasks.model import TaskModel
-from elmo.tasks.record import BiLMSource, best_seed, read_curve, read_task, record_digest
+from elmo.tasks.record import BiLMSource, best_seed, read_curve, read_task_record, record_digest
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.task import Task, train_task
 from elmo.tasks.train import TaskProgress, _record_score, fit_task, predict_all, report_nothing
@@ -199,7 +199,7 @@ def test_the_best_seed_on_dev_is_loaded(tmp_path: Path) -> None:
         weights = Task.load(folder).model.transitions_KK  # type: ignore[attr-defined]
         chosen = Task.load(folder, seed=best).model.transitions_KK  # type: ignore[attr-defined]
         assert torch.equal(weights, chosen)
-    record = read_task(folder)
+    record = read_task_record(folder)
     for right, accuracies in ((1, [0.2, 0.7]), (0, [0.7, 0.2]), (0, [0.7, 0.7])):
         plain = {str(seed): {"accuracy": value} for seed, value in enumerate(accuracies)}
         assert best_seed(msgspec.structs.replace(record, scores=plain)) == right
@@ -365,7 +365,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(
 
 
 def test_a_seed_is_resumed_with_the_same_inputs_alone(tmp_path: Path) -> None:
-    record = read_task(trained("tagging", tmp_path, None, changes={"elmo": "none"}, count=8))
+    record = read_task_record(trained("tagging", tmp_path, None, changes={"elmo": "none"}, count=8))
     words, numbers = ["a", "b"], np.ones((2, 2), np.float32)
     changes: list[dict[str, Any]] = [
         {"kind": "pairs"},

@@ -143,10 +143,10 @@ def test_a_stop_file_of_another_start_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     for name in ("stop", "stop-1"):
         (tmp_path / "run" / name).touch()
-    made = replace(job(tmp_path / "run"), stop=tmp_path / "run" / "stop-2")
+    made = replace(job(tmp_path / "run"), stop_flag=tmp_path / "run" / "stop-2")
     assert fit(made, workers=WorkerGroup(), report=ignore).finished
     with pytest.raises(KeyboardInterrupt):
-        stopped = replace(job(tmp_path / "other"), stop=tmp_path / "run" / "stop-1")
+        stopped = replace(job(tmp_path / "other"), stop_flag=tmp_path / "run" / "stop-1")
         fit(stopped, workers=WorkerGroup(), report=ignore)
     assert CheckpointFolder(Location(tmp_path / "other" / "checkpoints"), keep=1).steps() == [1]
 
@@ -172,7 +172,9 @@ def test_no_step_waits_for_a_look_at_the_stop_flag(
     endless = replace(SETTINGS, epochs=1000, evaluate_every=10**6)
     with pytest.raises(KeyboardInterrupt):
         fit(
-            replace(job(tmp_path / "run", endless), stop=flag), workers=WorkerGroup(), report=ignore
+            replace(job(tmp_path / "run", endless), stop_flag=flag),
+            workers=WorkerGroup(),
+            report=ignore,
         )
     assert len(flag.threads) == 2  # once at the beginning, and once beside the steps
     assert flag.threads[1] != threading.get_ident()

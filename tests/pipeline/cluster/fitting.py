@@ -20,5 +20,5 @@ def fit(folder: Path, cluster: Cluster, loop: Callable[..., Any] = max, config: 
         label="train",
         name="train",
         storage=Location(folder),
-        stop=folder / "stop",
+        stop_flag=folder / "stop",
     )
