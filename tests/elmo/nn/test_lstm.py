@@ -273,7 +273,7 @@ def test_a_sum_and_a_product_of_a_large_weight_are_rounded_once(rows: int) -> No
     x_nP, sum_nG = torch.randn(rows, 512).bfloat16(), torch.randn(rows, weight_SPG.shape[2])
     sum_nG = (sum_nG * 100).bfloat16()
     (laid_out,) = packed._pack(weight_SPG)
-    found_nG = packed._sum_and_product(sum_nG, x_nP, laid_out)
+    found_nG = packed._add_product(sum_nG, x_nP, laid_out)
     exact_nG = sum_nG.double() + x_nP.double() @ weight_SPG[0].double()
     wrong_nG = (found_nG.double() - exact_nG).abs()
     assert bool((wrong_nG <= exact_nG.abs() * 2**-8 + 1e-4).all())  # float32 adds up to 1e-5
