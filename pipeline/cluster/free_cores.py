@@ -13,11 +13,11 @@ from elmo.errors import ElmoError
 from ..settings.cluster import Cluster
 from ..terminal.progress import clock_time, say
 
-PAUSE_SECONDS = 1.0  # between looks at what has come
+POLL_SECONDS = 1.0  # between looks at what has come
 
 
 @contextmanager
-def hold_cores(ray: Any, cluster: Cluster, wait: "WaitReport", *, is_own: bool) -> Iterator[Any]:
+def hold_cores(ray: Any, cluster: Cluster, report: "WaitReport", *, is_own: bool) -> Iterator[Any]:
     """Wait until the cluster has free cores and GPUs for all training workers; hold them as a
     placement group, which also reaches an autoscaler, for the block.
 
@@ -28,14 +28,14 @@ def hold_cores(ray: Any, cluster: Cluster, wait: "WaitReport", *, is_own: bool) 
     gpus = int(cluster.gpu)
     if is_own and placeable_workers(ray, cpus=cluster.cpus, gpus=gpus) < cluster.workers:
         raise ElmoError(
-            f"{wait.label}: {cluster.workers} workers need {requirement}, but there are "
+            f"{report.label}: {cluster.workers} workers need {requirement}, but there are "
             f"{_describe_resources(ray)}; lower workers or cpus"
         )
     resources = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
     group = ray.util.placement_group([resources] * cluster.workers)
     try:
-        while not group.wait(PAUSE_SECONDS):
-            wait.report_missing(requirement, ray)
+        while not group.wait(POLL_SECONDS):
+            report.print_missing(requirement, ray)
         yield group
     finally:
         ray.util.remove_placement_group(group)
@@ -75,7 +75,7 @@ class WaitReport:
         self.start_time: float | None = None
         self.last_report_time = 0.0
 
-    def report_missing(self, requirement: str, ray: Any) -> None:
+    def print_missing(self, requirement: str, ray: Any) -> None:
         """Print, if it is time, that `requirement` is still missing; raise `ElmoError` after
         `wait_minutes`.
 

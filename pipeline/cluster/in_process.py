@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 MIN_RAY_SECONDS = 15.0  # of work that pay for starting Ray
 
 
-def run_here(
+def run_in_process(
     function: Callable[[Item], Result],
     items: list[Item],
     progress: Progress,

@@ -22,10 +22,10 @@ from typing import Any
 PACKAGE = Path(__file__).resolve().parent
 PROJECT_FILES = ("dvc.yaml", "params.yaml")
 STATE_FOLDER = "state"  # the folder with dvc.lock and its cached files, for a project at a URL
-LOCK = "dvc.lock"
-CACHE = ".dvc/cache/"  # of DVC: files under their digests, and what it remembers of runs
+DVC_LOCK = "dvc.lock"
+DVC_CACHE = ".dvc/cache/"  # of DVC: files under their digests, and what it remembers of runs
 JOBS = "jobs"  # at a URL, the folder with a project for each job
-ENVIRONMENT = "environment.json"
+ENVIRONMENT_FILE = "environment.json"
 POINTER_FILE = ".stored"  # in a folder of the project whose data is at a URL
 JOB_VARIABLE = "ELMO_JOB"  # has the id of a submitted job
 PROJECT_VARIABLE = "ELMO_PROJECT"  # has the id of the project, which names its work at a URL
@@ -41,7 +41,7 @@ def set_environment() -> None:
 
     They come in a file and not in the job's runtime_env, which Ray shows and logs.
     """
-    file = PACKAGE / ENVIRONMENT
+    file = PACKAGE / ENVIRONMENT_FILE
     if file.exists():
         os.environ.update(json.loads(file.read_text(encoding="utf-8")))
 
@@ -92,7 +92,7 @@ def _delete_environment() -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     def delete() -> None:  # in the copy of the package that its node has
-        Path(ENVIRONMENT).unlink(missing_ok=True)
+        Path(ENVIRONMENT_FILE).unlink(missing_ok=True)
 
     with contextlib.suppress(Exception):  # the head is gone, or a node is
         ray.init(log_to_driver=False, logging_level="ERROR")
@@ -101,7 +101,7 @@ def _delete_environment() -> None:
         policies = [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
         references = [task.options(scheduling_strategy=policy).remote() for policy in policies]
         ray.wait(references, num_returns=len(references), timeout=_DELETE_SECONDS)
-    (PACKAGE / ENVIRONMENT).unlink(missing_ok=True)
+    (PACKAGE / ENVIRONMENT_FILE).unlink(missing_ok=True)
 
 
 def _run_at_url(url: str, command: list[str], folder: Path, variables: dict[str, str]) -> int:
@@ -118,11 +118,11 @@ def _run_at_url(url: str, command: list[str], folder: Path, variables: dict[str,
     target.create("job.json", json.dumps({"node": os.uname().nodename}).encode())
     _init_dvc(folder, variables)
     _copy_dvc_cache(jobs, folder)
-    inherited_files = {name for name in _file_states(folder) if name.startswith(CACHE)}
+    inherited_files = {name for name in _file_states(folder) if name.startswith(DVC_CACHE)}
     if (PACKAGE / STATE_FOLDER).is_dir():
         shutil.copytree(PACKAGE / STATE_FOLDER, folder, dirs_exist_ok=True)
     _make_workspace(folder, variables)
-    if (folder / LOCK).exists():  # what is not there is made again, or taken from an earlier run
+    if (folder / DVC_LOCK).exists():  # what is missing is made again, or taken from an earlier run
         subprocess.run(["dvc", "checkout", "-q"], cwd=folder, env=variables, capture_output=True)
     stop, problem = threading.Event(), [""]
     arguments = (folder, target, inherited_files, stop, problem)
@@ -148,7 +148,7 @@ def _copy_dvc_cache(jobs: Any, folder: Path) -> None:
     from elmo.io.location import in_parallel
 
     pattern = re.compile(
-        rf"[^/]+/({re.escape(CACHE)}(files/md5|runs)/[0-9a-f]{{2}}/[0-9a-f./dir]+)"
+        rf"[^/]+/({re.escape(DVC_CACHE)}(files/md5|runs)/[0-9a-f]{{2}}/[0-9a-f./dir]+)"
     )
     name_by_path = {
         match[1]: name
@@ -220,7 +220,7 @@ def _file_states(folder: Path) -> dict[str, tuple[float, int]]:
 
 
 def _is_hidden(parts: tuple[str, ...]) -> bool:
-    if "/".join(parts).startswith((f"{CACHE}files/", f"{CACHE}runs/")):
+    if "/".join(parts).startswith((f"{DVC_CACHE}files/", f"{DVC_CACHE}runs/")):
         return parts[-1].startswith(".")
     return any(part.startswith(".") and part != POINTER_FILE for part in parts)
 

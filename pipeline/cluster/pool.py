@@ -20,7 +20,7 @@ from elmo.io.memory import keep_freed_memory
 
 from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say
-from .free_cores import PAUSE_SECONDS, WaitReport, placeable_workers
+from .free_cores import POLL_SECONDS, WaitReport, placeable_workers
 
 RETRIES = 3  # of an item whose worker died
 SIZE_CHECK_SECONDS = 5.0  # between two checks of the size of the cluster
@@ -56,9 +56,9 @@ def run_actors(
             for _ in range(len(starts), min(actor_limit - len(calls), len(queue))):
                 actor = actor_class.remote()
                 starts[actor.start.remote()] = actor
-            references = ray.wait([*calls, *starts], num_returns=1, timeout=PAUSE_SECONDS)[0]
+            references = ray.wait([*calls, *starts], num_returns=1, timeout=POLL_SECONDS)[0]
             if not references and not calls:
-                wait_report.report_missing("a core" + " and a GPU" * cluster.gpu, ray)
+                wait_report.print_missing("a core" + " and a GPU" * cluster.gpu, ray)
             for reference in references:
                 wait_report.reset()
                 if has_item := reference in calls:

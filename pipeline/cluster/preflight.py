@@ -18,7 +18,7 @@ from elmo.io.location import Location
 
 from .. import PACKAGE
 
-PACKAGES = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec")
+CHECKED_PACKAGES = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec")
 ANSWER_SECONDS = 300.0  # a node must answer in this time; importing torch may take a minute
 CACHE_SECONDS = 40.0  # for this long, a network file system may hide another node's files
 _IMAGE_ADVICE = "use one image for all"
@@ -33,7 +33,7 @@ def check_nodes(ray: Any, folders: Sequence[Location]) -> None:
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) < 2:
         return
-    packages = {name: package_version(name) for name in PACKAGES}
+    packages = {name: package_version(name) for name in CHECKED_PACKAGES}
     nodes_by_cause: dict[str, list[str]] = {}
     with write_markers(folders) as marker_by_folder:
         arguments = packages, code_digest(), marker_by_folder

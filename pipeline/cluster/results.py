@@ -22,10 +22,10 @@ from elmo.io.atomic import new_file
 from elmo.io.location import Location, in_parallel
 
 from . import storage
-from .job import CACHE, JOBS, LOCK, POINTER_FILE
+from .job import DVC_CACHE, DVC_LOCK, JOBS, POINTER_FILE
 
 _DIGEST = re.compile(r"[0-9a-f]{32}(\.dir)?")
-_STAGE = re.compile(r"\w[\w@./-]*")
+_STAGE_NAME = re.compile(r"\w[\w@./-]*")
 _SMALL_BYTES = 1_000_000  # bytes of a file that is sent with a job
 
 
@@ -53,7 +53,7 @@ def files_to_send() -> dict[str, Path]:
     """Return what a job at a URL needs of this project's results, by their paths in the job's
     project: of DVC's cache, pointers and small results; and small results that git keeps."""
     paths: dict[str, Path] = {}
-    lock = Path(LOCK)
+    lock = Path(DVC_LOCK)
     for entry in parse_lock(lock.read_bytes() if lock.exists() else b"").values():
         for out in list_outs(entry):
             digest, path = str(out.get("md5", "")), Path(str(out.get("path", "")))
@@ -79,10 +79,10 @@ def copy_results(url: str, job: str, *, old_lock: bytes) -> list[str]:
     """
     source = Location(f"{url}/{JOBS}/{job}")
     try:
-        data = source.read(LOCK)
+        data = source.read(DVC_LOCK)
     except FileNotFoundError:
         return []
-    stages, lock = parse_lock(old_lock), Path(LOCK)
+    stages, lock = parse_lock(old_lock), Path(DVC_LOCK)
     new_stages = {n: entry for n, entry in parse_lock(data).items() if entry != stages.get(n)}
     outs = [out for entry in new_stages.values() for out in list_outs(entry)]
     if not new_stages:
@@ -124,21 +124,21 @@ def cache_path(digest: str, project: Path | None = None) -> Path:
     The cache is this project's, or the one in the folder of another `project`.
     """
     if _DIGEST.fullmatch(digest) is None:
-        raise Damaged(f"{LOCK}: {digest[:100]!r} is not a DVC digest")
-    cache = project / CACHE if project else Path(_find_cache(Path.cwd()))
-    return cache / _cache_key(digest).removeprefix(CACHE)
+        raise Damaged(f"{DVC_LOCK}: {digest[:100]!r} is not a DVC digest")
+    cache = project / DVC_CACHE if project else Path(_find_cache(Path.cwd()))
+    return cache / _cache_key(digest).removeprefix(DVC_CACHE)
 
 
 def _cache_key(digest: str) -> str:
     """Return where a project has the file or folder with this digest, unless DVC is told
     otherwise."""
-    return f"{CACHE}files/md5/{digest[:2]}/{digest[2:]}"
+    return f"{DVC_CACHE}files/md5/{digest[:2]}/{digest[2:]}"
 
 
-def _check_names(runs: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> None:
+def _check_names(stages: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> None:
     """Refuse names that lead out of the project, by `..`, hidden folders or links."""
-    if bad_names := [name for name in runs if not _STAGE.fullmatch(name)]:
-        raise ElmoError(f"{LOCK} of the job: {bad_names[0][:100]!r} is not a stage name")
+    if bad_names := [name for name in stages if not _STAGE_NAME.fullmatch(name)]:
+        raise ElmoError(f"{DVC_LOCK} of the job: {bad_names[0][:100]!r} is not a stage name")
     paths = [str(out.get("path", "")) for out in outs]
     storage.check_result_paths(paths)
     project_folder = Path.cwd().resolve()
@@ -171,7 +171,7 @@ def _fetch_file(source: Location, digest: str, path: str) -> bytes:
         except FileNotFoundError:
             raise NotFound(f"{source}: has no {path}; submit again to make it") from None
     if _md5(data) != digest.removesuffix(".dir"):
-        raise Damaged(f"{source}: {path} does not match its {LOCK}; submit again")
+        raise Damaged(f"{source}: {path} does not match its {DVC_LOCK}; submit again")
     _write_file(target, data)
     return data
 

@@ -28,7 +28,7 @@ from .job import POINTER_FILE, PROJECT_VARIABLE
 
 UNFINISHED = "unfinished"  # the folder at the URL of work in progress, in a folder per project
 UNFINISHED_RECORDS = "begun"  # the folder in it with a record of each output in progress
-PROJECT_ID = "project-id"  # the file in the project's work folder with the project's id
+PROJECT_ID_FILE = "project-id"  # the file in the project's work folder with the project's id
 _WORK_FOLDER = Path("work")
 _DVC_RUNS = Path(".dvc", "cache", "runs")  # what DVC remembers of earlier runs
 _INNER = "__elmo"  # `elmo.store.manifest.INNER_FOLDER`, whose import takes as long as pyarrow's
@@ -49,7 +49,7 @@ class Pointer(msgspec.Struct, forbid_unknown_fields=True):
 FolderName = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]  # with an output's files
 
 
-class Output(msgspec.Struct, forbid_unknown_fields=True, tag="elmo-output", tag_field="kind"):
+class StoredOutput(msgspec.Struct, forbid_unknown_fields=True, tag="elmo-output", tag_field="kind"):
     """The content of `<digest>.json` at the URL: where an output's files are, and all of them.
 
     `folder` is the name of their folder, beside this file. `sizes` are the files' sizes in bytes,
@@ -158,7 +158,7 @@ def publish_output(out: Any, data_folder: Any, url: str) -> None:
     if out == data_folder:
         return
     manifests, name = _list_manifests(data_folder), _published_name(data_folder, url)
-    record = Output(data_folder.folder_name, data_folder.sizes())
+    record = StoredOutput(data_folder.folder_name, data_folder.sizes())
     folder_at_url, file = _folder_at_url(url, name), f"{Path(name).name}.json"
     while not folder_at_url.create(file, json_bytes(msgspec.to_builtins(record), source=name)):
         if (whole_output := _read_whole_output(url, name)) is not None:
@@ -231,9 +231,9 @@ def read_pointer(local: Path) -> Pointer:
         ) from None
 
 
-def read_output(url: str, name: str) -> Output | None:
+def read_output(url: str, name: str) -> StoredOutput | None:
     """Return what `<name>.json` at the URL says of an output; None if it is missing."""
-    output = _read_or_none(Location(url), f"{name}.json", Output)
+    output = _read_or_none(Location(url), f"{name}.json", StoredOutput)
     if output is not None:
         check_result_paths(output.sizes)
     return output
@@ -248,7 +248,7 @@ def check_result_paths(names: Iterable[str]) -> None:
             raise ElmoError(f"{name[:200]!r}: is not the name of a result; nothing was written")
 
 
-def _read_whole_output(url: str, name: str) -> Output | None:
+def _read_whole_output(url: str, name: str) -> StoredOutput | None:
     """Return the output `name`, if it is at the URL with all its files and their sizes."""
     output = read_output(url, name)
     sizes = files_folder(url, name, output).sizes() if output is not None else {}
@@ -259,9 +259,9 @@ def _read_whole_output(url: str, name: str) -> Output | None:
 def _is_published(folder_at_url: Location, folder: str) -> bool:
     """Tell whether an output of those in `folder_at_url` has its files in this folder."""
 
-    def read(name: str) -> Output | None:
+    def read(name: str) -> StoredOutput | None:
         try:
-            return folder_at_url.read_record(name, Output)
+            return folder_at_url.read_record(name, StoredOutput)
         except ElmoError:  # deleted meanwhile, or another's file
             return None
 
@@ -269,7 +269,7 @@ def _is_published(folder_at_url: Location, folder: str) -> bool:
     return any(item is not None and item.folder == folder for item in in_parallel(read, names))
 
 
-def files_folder(url: str, name: str, output: Output) -> Location:
+def files_folder(url: str, name: str, output: StoredOutput) -> Location:
     """Return the folder at the URL of the files of the output `name`."""
     return _folder_at_url(url, name) / output.folder
 
@@ -306,10 +306,10 @@ def _work_url(url: str) -> str:
 def project_id() -> str:
     """Return the project's id; the first call makes it, in the work folder of this folder."""
     work = Location(_WORK_FOLDER)
-    if not work.exists(PROJECT_ID):
+    if not work.exists(PROJECT_ID_FILE):
         _WORK_FOLDER.mkdir(exist_ok=True)
-        work.create(PROJECT_ID, secrets.token_hex(8).encode())
-    return work.read(PROJECT_ID).decode()
+        work.create(PROJECT_ID_FILE, secrets.token_hex(8).encode())
+    return work.read(PROJECT_ID_FILE).decode()
 
 
 def _path_below_url(folder: Any, url: str) -> str:

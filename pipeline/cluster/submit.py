@@ -33,7 +33,7 @@ from ..tracking.origin import COMMIT_ENV, commit_tags
 from . import job as on_cluster
 from . import results, storage
 
-TO_SEND = (
+SENT_VARIABLES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -49,7 +49,7 @@ TO_SEND = (
     "MLFLOW_S3_ENDPOINT_URL",
     "ELMO_*",
 )
-NOT_SENT = (  # variables of one machine or job
+LOCAL_VARIABLES = (  # variables of one machine or job
     "ELMO_CACHE",
     "ELMO_CACHE_GB",
     on_cluster.JOB_VARIABLE,
@@ -144,7 +144,8 @@ def choose_variables(entries: Iterable[str]) -> dict[str, str]:
     variables = {
         name: value
         for name, value in os.environ.items()
-        if name not in NOT_SENT and any(fnmatch.fnmatchcase(name, pattern) for pattern in TO_SEND)
+        if name not in LOCAL_VARIABLES
+        and any(fnmatch.fnmatchcase(name, pattern) for pattern in SENT_VARIABLES)
     }
     for entry in entries:
         name, separator, value = entry.partition("=")
@@ -164,7 +165,7 @@ def pack(package: Path, variables: dict[str, str], *, params: Path, state: bool 
     """
     package.mkdir()
     shutil.copyfile(on_cluster.__file__, package / "elmo_job.py")
-    descriptor = os.open(package / on_cluster.ENVIRONMENT, os.O_WRONLY | os.O_CREAT, 0o600)
+    descriptor = os.open(package / on_cluster.ENVIRONMENT_FILE, os.O_WRONLY | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(variables, file)
     # Under the names that dvc.yaml uses, whatever the packages are called where they are installed.
@@ -177,8 +178,8 @@ def pack(package: Path, variables: dict[str, str], *, params: Path, state: bool 
             shutil.copyfile(path, package / name)
         else:
             raise NotFound(f"{path}: no such file; submit from the project's folder")
-    if state and Path(on_cluster.LOCK).exists():
-        files = {on_cluster.LOCK: Path(on_cluster.LOCK)} | results.files_to_send()
+    if state and Path(on_cluster.DVC_LOCK).exists():
+        files = {on_cluster.DVC_LOCK: Path(on_cluster.DVC_LOCK)} | results.files_to_send()
         for name, path in files.items():
             (package / on_cluster.STATE_FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, package / on_cluster.STATE_FOLDER / name)

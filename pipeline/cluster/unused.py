@@ -15,7 +15,7 @@ from elmo.io.location import Location, in_parallel
 from elmo.io.records import parse_record
 
 from . import results, storage
-from .job import JOBS, LOCK, POINTER_FILE
+from .job import DVC_LOCK, JOBS, POINTER_FILE
 
 _OUTPUT = re.compile(r"(.+/[0-9a-f]{16})\.json")
 _MAX_LOCK_BYTES = 16_000_000  # bytes of a dvc.lock
@@ -43,8 +43,8 @@ def find_unused(url: str) -> UnusedFiles:
     projects = list(_list_projects())
     for project in projects:
         names |= {pointer.folder for pointer in storage.find_pointers(project).values()}
-        if (project / LOCK).exists():
-            locks.add((project / LOCK).read_bytes())
+        if (project / DVC_LOCK).exists():
+            locks.add((project / DVC_LOCK).read_bytes())
     pointers = [
         name for name in sizes if name.startswith(f"{JOBS}/") and name.endswith(f"/{POINTER_FILE}")
     ]
@@ -90,12 +90,12 @@ def remove(url: str, unused: UnusedFiles) -> None:
     location.delete_all(file for files in unused.outputs.values() for file in files[1:])
 
 
-def _list_outputs(url: str, sizes: dict[str, int]) -> Iterator[tuple[str, storage.Output]]:
+def _list_outputs(url: str, sizes: dict[str, int]) -> Iterator[tuple[str, storage.StoredOutput]]:
     """Yield the outputs at the URL: those whose record has the mark of one."""
     prefixes = (f"{JOBS}/", f"{storage.UNFINISHED}/")
     names = [m[1] for n in sizes if (m := _OUTPUT.fullmatch(n)) and not n.startswith(prefixes)]
 
-    def read_output(name: str) -> storage.Output | None:
+    def read_output(name: str) -> storage.StoredOutput | None:
         try:
             return storage.read_output(url, name)
         except ElmoError:  # another's file

@@ -29,7 +29,7 @@ from .. import PACKAGE
 from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say, show_activity
 from . import free_cores, pool
-from .in_process import run_here
+from .in_process import run_in_process
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -175,7 +175,7 @@ def map_actors(
         return
     with Progress(label, len(work), unit=unit) as progress:
         if _should_begin_here(work, cluster):
-            yield from run_here(
+            yield from run_in_process(
                 make_actor(*arguments),
                 work,
                 progress,

@@ -42,9 +42,9 @@ def submit(
     """
     from ..cluster import storage
     from ..cluster import submit as cluster_jobs
-    from ..cluster.job import LOCK
+    from ..cluster.job import DVC_LOCK
 
-    old_lock = Path(LOCK).read_bytes() if Path(LOCK).exists() else b""
+    old_lock = Path(DVC_LOCK).read_bytes() if Path(DVC_LOCK).exists() else b""
     client, job_id = cluster_jobs.submit(
         list(stages),
         address=address,

@@ -115,7 +115,7 @@ def inspect(
     from elmo.errors import ElmoError
 
     check_stdout(is_needed=out is None)
-    from ..project.init import TEMPLATE
+    from ..project.init import TEMPLATE_FOLDER
     from ..settings.params import load
     from ..stages.inspection import inspect_text
     from ..text.input_files import find_inputs
@@ -126,26 +126,26 @@ def inspect(
 
         check_page(out)
     is_in_project = params_file.exists() or params_file != Path("params.yaml")
-    params = load(params_file if is_in_project else TEMPLATE / "params.yaml")
+    params = load(params_file if is_in_project else TEMPLATE_FOLDER / "params.yaml")
     column = column or params.corpus.column
     inputs = find_inputs(files, "as FILES")
     try:
         check_texts(inputs, column, "as FILES")
-        report = inspect_text(inputs, params.tokenize, column=column, cluster=cluster)
+        inspection = inspect_text(inputs, params.tokenize, column=column, cluster=cluster)
     except ElmoError as error:
         raise ElmoError(str(error).replace("corpus.column", "--column")) from None
     if out is not None:
-        write_page(out, report)
+        write_page(out, inspection)
     if as_json:
-        click.echo(json.dumps(report, ensure_ascii=False))
+        click.echo(json.dumps(inspection, ensure_ascii=False))
         return
-    for line in _describe_text(report):
+    for line in _describe_text(inspection):
         print_done(line)
     if out is not None:
         print_done(f"  open {out}")
 
 
-def _describe_text(report: dict[str, Any]) -> Iterator[str]:
+def _describe_text(inspection: dict[str, Any]) -> Iterator[str]:
     """Yield the lines that `inspect` prints of what `inspect_text` returns."""
     from ..report.phrases import describe_rule
     from ..terminal.progress import human_size
@@ -153,15 +153,15 @@ def _describe_text(report: dict[str, Any]) -> Iterator[str]:
     def join_counts(counts: dict[str, int]) -> str:
         return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
-    size_by_share, words = report["document_bytes"], report["words"]
+    size_by_share, words = inspection["document_bytes"], inspection["words"]
     sizes = [f"{s} up to {human_size(size_by_share[s])}" for s in ("10%", "50%", "90%", "100%")]
     word_count, distinct_count = words["100%"]
     growth = ", ".join("{1:,} in the first {0:,}".format(*words[s]) for s in ("1%", "10%", "50%"))
-    heldout, quality = report["heldout"], report["quality"]
-    yield f"inspect: {human_size(report['bytes'])}; files: {join_counts(report['formats'])}"
+    heldout, quality = inspection["heldout"], inspection["quality"]
+    yield f"inspect: {human_size(inspection['bytes'])}; files: {join_counts(inspection['formats'])}"
     for name, description in {
-        "documents": f"{report['documents']:,}; sizes: {', '.join(sizes)}",
-        "by script": join_counts(report["scripts"]) or "no letters",
+        "documents": f"{inspection['documents']:,}; sizes: {', '.join(sizes)}",
+        "by script": join_counts(inspection["scripts"]) or "no letters",
         "words": f"{distinct_count:,} distinct in {word_count:,} ({growth})",
         "held out": f"{heldout['documents']:,} documents of 256 bytes or more; the training text "
         f"has near copies of {heldout['in_training']:,}",
@@ -172,7 +172,7 @@ def _describe_text(report: dict[str, Any]) -> Iterator[str]:
     }.items():
         yield f"  {name:<14} {description}"
     yield f"  {'left out as':<14} {'lines':>9}  {'bytes':>9}  by"
-    for finding in report["findings"]:
+    for finding in inspection["findings"]:
         size, rule = human_size(finding["bytes"]), describe_rule(finding)
         yield f"  {finding['reason']:<14} {finding['lines']:>9,}  {size:>9}  {rule}"
         for sample in finding["samples"]:

@@ -24,7 +24,7 @@ from ..text.input_files import InputFile, find_inputs
 from ..text.text_blocks import check_texts
 from ..tracking.client import configured_uri
 
-TEMPLATE = PACKAGE / "project"
+TEMPLATE_FOLDER = PACKAGE / "project"
 _FINE_TUNED_REMARK = "to be fine-tuned to your domain; nothing is pretrained"
 _PROSE_REMARK = "English prose that comes with Python; pass your own with --text"
 _DOCSTRINGS_REMARK = "the docstrings of a package; pass your own text with --domain"
@@ -72,7 +72,7 @@ def create_project(
     files = {"params.yaml": settings}
     for name in ("dvc.yaml", "cluster.example.yaml", "README.md"):
         if not os.path.lexists(folder / name):
-            files[name] = (TEMPLATE / name).read_text(encoding="utf-8")
+            files[name] = (TEMPLATE_FOLDER / name).read_text(encoding="utf-8")
     files[".gitignore"] = _extend_gitignore(folder / ".gitignore")
     setup_text = _write_project(folder, files)
     return [
@@ -110,9 +110,9 @@ def _find_texts(option: str, patterns: Sequence[str], column: str | None) -> lis
     """Find and check the files that an option's names, folders, globs and URLs match."""
     if not patterns:
         return []
-    inputs = find_inputs(patterns, origin := f"as {option}")
+    inputs = find_inputs(patterns, list_name := f"as {option}")
     try:
-        check_texts(inputs, column or "text", origin)
+        check_texts(inputs, column or "text", list_name)
     except ElmoError as error:
         raise ElmoError(str(error).replace("set corpus.column", "pass --column")) from None
     return inputs
@@ -160,7 +160,7 @@ def _make_params(
     """Return params.yaml: the default one, changed by the preset and by what the user named."""
     with tempfile.TemporaryDirectory() as parent:
         file = Path(parent) / "params.yaml"
-        shutil.copyfile(TEMPLATE / "params.yaml", file)
+        shutil.copyfile(TEMPLATE_FOLDER / "params.yaml", file)
         if preset_name is not None:
             preset.apply_preset(preset_name, file)
 
@@ -194,7 +194,7 @@ def _extend_gitignore(path: Path) -> str:
     except UnicodeDecodeError:
         raise ElmoError(f"{path}: is not UTF-8; save it as UTF-8, or move it away") from None
     old_lines = {line.rstrip("\r") for line in text.split("\n")}
-    lines = (TEMPLATE / "gitignore").read_text(encoding="utf-8").splitlines()
+    lines = (TEMPLATE_FOLDER / "gitignore").read_text(encoding="utf-8").splitlines()
     new_lines = [f"{line}\n" for line in lines if line not in old_lines]
     return text + "\n" * (text != "" and not text.endswith("\n")) + "".join(new_lines)
 

@@ -44,14 +44,14 @@ def repro(arguments: Sequence[str]) -> int:
     os.environ |= {"DVC_NO_ANALYTICS": "1", "PATH": path}
     targets = [word for word in arguments if not word.startswith("-")]
     program = _DVC_PROGRAM.format(package=__name__.split(".")[0])
-    code = _run([sys.executable, "-c", program, "repro", *arguments])
+    code = _run_in_group([sys.executable, "-c", program, "repro", *arguments])
     if code == 0 and not targets and "--dry" not in arguments:
         for line in outcome_lines():
             print(line, flush=True)
     return code
 
 
-def _run(command: Sequence[str]) -> int:
+def _run_in_group(command: Sequence[str]) -> int:
     """Run a command in a process group of its own; return its exit code.
 
     A signal that stops this process is passed on to the group, as SIGINT: DVC waits for its stage

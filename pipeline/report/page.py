@@ -87,7 +87,7 @@ def find_neighbors(
     if not params.neighbors_of:
         return {"neighbors": []}
     layer = most_distinct_layer(store)
-    answers = []
+    queries = []
     for text in params.neighbors_of:
         tokens, position = parse_query(text, tokenize=embedder.tokenize)
         hits = neighbors(store, embedder, tokens, position, k=params.neighbors + 1, layer=layer)
@@ -101,5 +101,5 @@ def find_neighbors(
             for hit in hits
             if hit.tokens[: len(tokens)] != tokens
         ]
-        answers.append((re.split(r"\[(\S+)\]", text), rows[: params.neighbors]))
-    return {"neighbors": answers, "layer": layer, "random_cosine": random_cosine(store, layer)}
+        queries.append((re.split(r"\[(\S+)\]", text), rows[: params.neighbors]))
+    return {"neighbors": queries, "layer": layer, "random_cosine": random_cosine(store, layer)}

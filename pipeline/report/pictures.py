@@ -33,16 +33,16 @@ def draw_curves(results: Results, path: Path) -> None:
     save_figure(figure, path)
 
 
-def draw_text(findings: Mapping[str, Any], path: Path) -> None:
+def draw_text(inspection: Mapping[str, Any], path: Path) -> None:
     """Draw the sizes of a text's documents, and its distinct words by the words read.
 
-    `findings` is what `inspect_text` returns.
+    `inspection` is what `inspect_text` returns.
     """
     figure, (sizes, words) = plt.subplots(1, 2, figsize=(9, 3.6))
-    shares = [float(share.rstrip("%")) for share in findings["document_bytes"]]
-    sizes.plot(findings["document_bytes"].values(), shares, "o-", color=BLUE, ms=3)
+    shares = [float(share.rstrip("%")) for share in inspection["document_bytes"]]
+    sizes.plot(inspection["document_bytes"].values(), shares, "o-", color=BLUE, ms=3)
     sizes.set(xlabel="size (bytes)", ylabel="% of documents up to this size", xscale="symlog")
-    words.plot(*zip(*findings["words"].values(), strict=True), "o-", color=BLUE, ms=3)
+    words.plot(*zip(*inspection["words"].values(), strict=True), "o-", color=BLUE, ms=3)
     words.set(xlabel="words read", ylabel="distinct words", xscale="symlog", yscale="symlog")
     for axis in (sizes, words):
         axis.grid(color="#edf2f7")

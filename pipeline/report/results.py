@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .plots import Curve
 
-FIGURES = ("tokenize-general", "tokenize-domain", "pretrain", "finetune")
+FIGURE_FILES = ("tokenize-general", "tokenize-domain", "pretrain", "finetune")
 COLUMNS = {
     "train": ("tokens", "perplexity"),
     "heldout": ("tokens", "average"),
@@ -76,7 +76,7 @@ def read_results(
     """
     from elmo.store import FeatureStore
 
-    figures = {name: read_json(figures_folder / f"{name}.json") for name in FIGURES}
+    figures = {name: read_json(figures_folder / f"{name}.json") for name in FIGURE_FILES}
     scores_by_task = {name: read_json(figures_folder / f"tasks-{name}.json") for name in tasks}
     training = read_json(model / "training.json")
     feature_store = FeatureStore(store, model=model, checked=True)

@@ -20,11 +20,11 @@ def check_page(out: Path) -> None:
     check_output(out, pattern=rb".*<title>" + _TITLE.encode())
 
 
-def write_page(out: Path, findings: Mapping[str, Any]) -> None:
-    """Write a self-contained HTML page of `findings`, which `inspect_text` returns, to `out`."""
+def write_page(out: Path, inspection: Mapping[str, Any]) -> None:
+    """Write a self-contained HTML page of `inspection`, which `inspect_text` returns, to `out`."""
     with tempfile.TemporaryDirectory() as folder, new_file(out) as file:
         curves = Path(folder, "curves.png")
-        draw_text(findings, curves)
+        draw_text(inspection, curves)
         template = load_templates(data_url, describe_rule, human_size).get_template("text.html")
-        page = template.render(title=_TITLE, curves=curves, **findings)
+        page = template.render(title=_TITLE, curves=curves, **inspection)
         file.write_text(f"{page}\n", encoding="utf-8")

@@ -15,16 +15,16 @@ from elmo.io.records import check_regular_file
 from elmo.settings import check_value, describe_type, field_types
 
 Settings = TypeVar("Settings")
-Keys = tuple[str | int, ...]  # the way to a value from the root of a file
+KeyPath = tuple[str | int, ...]  # the way to a value from the root of a file
 
 
-def read_settings(path: Path, kind: type[Settings], *, is_complete: bool = False) -> Settings:
-    """Read a YAML file as the dataclass `kind`; an `ElmoError` names file, line and key.
+def read_settings(path: Path, type_: type[Settings], *, is_complete: bool = False) -> Settings:
+    """Read a YAML file as the dataclass `type_`; an `ElmoError` names file, line and key.
 
     A missing key takes its field's default, unless the file must be complete (`is_complete`).
     """
-    reader = _Reader(path, is_complete)
-    settings: Settings = reader.build(reader.root, kind, ())
+    reader = _SettingsReader(path, is_complete)
+    settings: Settings = reader.build(reader.root, type_, ())
     return settings
 
 
@@ -63,27 +63,27 @@ def parse_text(text: str) -> Any:
     return value if isinstance(value, bool | int | float | list | None) else text
 
 
-def check_scalar(name: str, value: Any, kind: Any) -> Any:
+def check_scalar(name: str, value: Any, type_: Any) -> Any:
     """Return a value that is in its range, 1e3 as a whole number where one is asked for; raise
     `ElmoError`, which begins with `name`, for any other."""
     if isinstance(value, float) and value.is_integer():
         with suppress(ElmoError):
-            return check_value(name, int(value), kind)
-    return check_value(name, value, kind)
+            return check_value(name, int(value), type_)
+    return check_value(name, value, type_)
 
 
-class _Reader:
+class _SettingsReader:
     """Turns the values of one file into settings."""
 
     def __init__(self, path: Path, is_complete: bool) -> None:
         self.path, self.is_complete = path, is_complete
         self.root = parse_file(path)
 
-    def build(self, value: Any, kind: Any, keys: Keys) -> Any:
-        """Return a value as `kind`; `keys` leads to it from the root."""
-        if is_dataclass(kind):
-            return self.section(value, kind, keys)
-        bare_type = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    def build(self, value: Any, type_: Any, keys: KeyPath) -> Any:
+        """Return a value as `type_`; `keys` leads to it from the root."""
+        if is_dataclass(type_):
+            return self.section(value, type_, keys)
+        bare_type = get_args(type_)[0] if get_origin(type_) is Annotated else type_
         if get_origin(bare_type) is dict:
             if not isinstance(value, dict):
                 self.refuse(keys, f"must be a section of names (or {{}}), found {_describe(value)}")
@@ -96,18 +96,18 @@ class _Reader:
             }
         if get_origin(bare_type) is tuple:
             items = self.items(value, get_args(bare_type), keys)
-            return items if bare_type is kind else self.check(items, kind, keys)
+            return items if bare_type is type_ else self.check(items, type_, keys)
         if isinstance(value, dict | list):
             self.refuse(keys, f"must be one value, found {_describe(value)}")
         if isinstance(value, date) or hasattr(value, "tag"):  # `!name value`
-            self.refuse(keys, f"must be {describe_type(kind)}, found {value}")
-        return self.check(_to_scalar(value), kind, keys)
+            self.refuse(keys, f"must be {describe_type(type_)}, found {value}")
+        return self.check(_to_scalar(value), type_, keys)
 
-    def section(self, value: Any, kind: Any, keys: Keys) -> Any:
+    def section(self, value: Any, type_: Any, keys: KeyPath) -> Any:
         """Return a mapping as a dataclass."""
         if not isinstance(value, dict) and value is not None:
             self.refuse(keys, f"must be a section of settings, found {_describe(value)}")
-        members = {field.name: field for field in fields(kind)}
+        members = {field.name: field for field in fields(type_)}
         values = value or {}
         for name in values:
             if name not in members:
@@ -115,16 +115,16 @@ class _Reader:
         for name, field in members.items():
             if name not in values and (self.is_complete or field.default is MISSING):
                 self.refuse((*keys, name), "is missing; add it")
-        types = field_types(kind)
+        types = field_types(type_)
         field_values = {
             name: self.build(item, types[name], (*keys, name)) for name, item in values.items()
         }
         try:
-            return kind(**field_values)
+            return type_(**field_values)
         except ElmoError as error:
             self.refuse(keys, str(error), separator=".")
 
-    def items(self, value: Any, kinds: tuple[Any, ...], keys: Keys) -> tuple[Any, ...]:
+    def items(self, value: Any, kinds: tuple[Any, ...], keys: KeyPath) -> tuple[Any, ...]:
         """Return a sequence as a tuple."""
         if not isinstance(value, list):
             self.refuse(keys, f"must be a list, found {_describe(value)}")
@@ -133,16 +133,16 @@ class _Reader:
         if len(kinds) != len(value):
             self.refuse(keys, f"must have {len(kinds)} items, found {len(value)}")
         pairs = enumerate(zip(value, kinds, strict=True))
-        return tuple(self.build(item, kind, (*keys, k)) for k, (item, kind) in pairs)
+        return tuple(self.build(item, type_, (*keys, k)) for k, (item, type_) in pairs)
 
-    def check(self, value: Any, kind: Any, keys: Keys) -> Any:
+    def check(self, value: Any, type_: Any, keys: KeyPath) -> Any:
         """Return a value that is in its range; refuse any other."""
         try:
-            return check_scalar("", value, kind)
+            return check_scalar("", value, type_)
         except ElmoError as error:
             self.refuse(keys, str(error).strip())
 
-    def refuse(self, keys: Keys, message: str, *, separator: str = " ") -> NoReturn:
+    def refuse(self, keys: KeyPath, message: str, *, separator: str = " ") -> NoReturn:
         """Raise the error of a value, with its line."""
         line, values = 1, self.root
         subject = f"{_dotted_name(keys)}{separator}" if keys else ""
@@ -152,15 +152,15 @@ class _Reader:
         raise BadSettings(f"{self.path}:{line}: {subject}{message}")
 
 
-def _dotted_name(keys: Keys) -> str:
+def _dotted_name(keys: KeyPath) -> str:
     return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys).removeprefix(".")
 
 
 def _to_scalar(value: Any) -> Any:
     """Return a plain Python scalar; the reader's own types remember how they were written."""
-    for kind in (float, str):
-        if isinstance(value, kind):
-            return kind(value)
+    for type_ in (float, str):
+        if isinstance(value, type_):
+            return type_(value)
     return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

@@ -31,7 +31,7 @@ from ..text.input_files import InputFile, find_inputs
 from ..text.text_blocks import check_texts
 from ..text.work_folder import work_folder
 from . import STAGES, load_stage
-from .stage import OUT, Argument, Figures, Stage
+from .stage import OUT_ARGUMENT, Argument, Figures, Stage
 
 CORPUS_SCHEMA = 3
 TextName = Literal["general", "domain"]
@@ -116,7 +116,7 @@ STAGE = Stage(
     help="Collect the text: your own files, or English prose that comes with Python.",
     inputs=(),
     outputs=(
-        OUT,
+        OUT_ARGUMENT,
         Argument("packages", "path", "The file for the packages' versions.", required=False),
         Argument("versions", "path", "The file for the stages' versions.", required=False),
     ),

@@ -18,21 +18,21 @@ from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..terminal import progress
 from ..tracking.runs import start_run
-from .stage import OUT, Argument, Stage
+from .stage import OUT_ARGUMENT, Argument, Stage
 
 if TYPE_CHECKING:
     from elmo.store.layout import Layout
     from elmo.store.manifest import StoreManifest
 
 LARGE_STORE_BYTES = 1_000_000_000  # bytes of vectors above which free space is checked
-THREADS = 4  # at most, that embed in one process: they share Python's lock
+MAX_THREADS = 4  # at most, that embed in one process: they share Python's lock
 
 STAGE = Stage(
     name="features",
     version=8,
     help="Store the vectors that MODEL computes for every token of SHARDS.",
     inputs=(Argument("shards"), Argument("model")),
-    outputs=(OUT,),
+    outputs=(OUT_ARGUMENT,),
     run=lambda params, **arguments: run(params=params.features, **arguments),
     summary=lambda figures, _: summary(figures),
     figure_by_metric={"tokens": "tokens", "bytes": "bytes"},
@@ -89,7 +89,7 @@ def run(
             cluster=cluster,
             label="features",
             name_of=lambda job: f"{job.shard.file}, rows {job.start:,} to {job.stop - 1:,}",
-            threads=1 if cluster.gpu else min(THREADS, torch.get_num_threads()),
+            threads=1 if cluster.gpu else min(MAX_THREADS, torch.get_num_threads()),
         )
 
     try:

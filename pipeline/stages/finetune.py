@@ -15,7 +15,7 @@ from elmo.io.location import Location
 from ..report.phrases import unknown_words_remark
 from ..settings.cluster import Cluster
 from ..settings.params import FinetuneSettings
-from .stage import CURVES, OUT, Argument, Stage
+from .stage import CURVES_ARGUMENT, OUT_ARGUMENT, Argument, Stage
 
 if TYPE_CHECKING:
     from elmo.data.shards import Shards
@@ -29,7 +29,7 @@ STAGE = Stage(
     version=10,
     help="Fine-tune MODEL on the shards DOMAIN, and measure on GENERAL how much it forgets.",
     inputs=(Argument("model"), Argument("domain"), Argument("general")),
-    outputs=(OUT, CURVES),
+    outputs=(OUT_ARGUMENT, CURVES_ARGUMENT),
     run=lambda params, **arguments: run(params=params.finetune, **arguments),
     summary=lambda figures, _: summary(figures),
     figure_by_metric={

@@ -22,11 +22,11 @@ from ..text.accounting import Accounting, sum_accounts
 from ..text.characters import SCRIPTS
 from ..text.copies import (
     PiecePassages,
-    are_in,
     collect_passages,
     count_lines,
     find_originals,
     find_repeated_lines,
+    in_ranges,
     split_ranges,
 )
 from ..text.documents import DocumentBlock
@@ -34,7 +34,7 @@ from ..text.filters import FILTERS, DocumentCounts, find_filtered, join_counts
 from ..text.input_files import InputFile, check_inputs
 from ..text.near_duplicates import find_near_duplicates
 from ..text.pieces import Piece
-from ..text.quality import QualityCounts, summarize
+from ..text.quality import QualityCounts, summarize_quality
 from ..text.shard_builder import keep_lines
 from ..text.text_hashes import Hashes, hash_strings
 from .tokenize import plan_text, run_tasks
@@ -57,9 +57,9 @@ _SETTINGS: dict[str, tuple[str, Any, Any]] = {  # as in `FILTERS`
     **FILTERS,
 }
 
-Range = tuple[int, int]  # of lines of a piece: the first, and the one after the last
+LineRange = tuple[int, int]  # of lines of a piece: the first, and the one after the last
 Sample = dict[str, Any]  # the file of a text, and its beginning
-PassagePlace = tuple[int, Range]  # lines of the piece with this number
+PassagePlace = tuple[int, LineRange]  # lines of the piece with this number
 
 
 class PieceContents(NamedTuple):
@@ -149,11 +149,11 @@ def inspect_text(
             for share in _SHARES
         },
         "words": _count_words(contents),
-        "heldout": _find_held_out_twins(passages, new_params.near_duplicates),
+        "heldout": _count_held_out_copies(passages, new_params.near_duplicates),
         "scripts": dict(scripts.most_common()),
-        "quality": summarize([content.quality for content in contents]),
+        "quality": summarize_quality([content.quality for content in contents]),
         "findings": [
-            _finding(reason, samples, drops.get(reason, DroppedText(0, 0)), new_params, is_on)
+            _make_finding(reason, samples, drops.get(reason, DroppedText(0, 0)), new_params, is_on)
             for reason, samples in samples_by_reason.items()
         ],
     }
@@ -163,7 +163,7 @@ def _choose_by_reason(
     contents: Sequence[PieceContents], pieces: Sequence[Piece], new_params: TokenizeSettings
 ) -> dict[str, tuple[list[Int64s], list[tuple[PassagePlace, ...]]]]:
     """Return for each reason the lines of each piece that are left out, and places of samples."""
-    passages = [content.passages.passages for content in contents]
+    passages = [content.passages.exact for content in contents]
     near_documents = [content.passages.near_documents for content in contents]
     near_originals = find_originals(near_documents, similarity=new_params.near_duplicates)
     filtered_lines = [
@@ -172,7 +172,7 @@ def _choose_by_reason(
     ]
     copies, copy_samples = _samples([part.lines for part in passages], find_originals(passages))
     is_copy = [
-        are_in(part.lines[:, 0], ranges) & are_in(part.lines[:, 1] - 1, ranges)
+        in_ranges(part.lines[:, 0], ranges) & in_ranges(part.lines[:, 1] - 1, ranges)
         for part, ranges in zip(near_documents, copies, strict=True)
     ]
     near_originals[np.concatenate(is_copy)] = -1
@@ -184,7 +184,7 @@ def _choose_by_reason(
     }
 
 
-def _finding(
+def _make_finding(
     reason: str,
     samples: Sequence[Sequence[Sample]],
     count: DroppedText,
@@ -256,7 +256,7 @@ def _count_words(contents: Sequence[PieceContents]) -> dict[str, tuple[int, int]
     return {share: (count, int((first_places < count).sum())) for share, count in counts.items()}
 
 
-def _find_held_out_twins(passages: Sequence[PiecePassages], similarity: float) -> dict[str, int]:
+def _count_held_out_copies(passages: Sequence[PiecePassages], similarity: float) -> dict[str, int]:
     """Count the held-out documents that are long enough, and those with a near copy in training."""
     documents = [piece.near_documents for piece in passages]
     keys = np.concatenate([piece.keys for piece in documents])
@@ -300,8 +300,8 @@ def _samples(
 
 
 def sample_piece(
-    job: tuple[Piece, Mapping[str, Int64s], Sequence[Range], Hashes],
-) -> tuple[Accounting, dict[Range, Sample], dict[int, Sample]] | ElmoError:
+    job: tuple[Piece, Mapping[str, Int64s], Sequence[LineRange], Hashes],
+) -> tuple[Accounting, dict[LineRange, Sample], dict[int, Sample]] | ElmoError:
     """Count what each reason leaves out of a piece, and read samples: their files and beginnings.
 
     The job is the piece, the merged ranges of lines by reason, the ranges of samples, and the
@@ -310,7 +310,7 @@ def sample_piece(
     piece, exclusions, ranges, hashes = job
     accounting, after_copies, first_line = Accounting(), Accounting(), 0
     copies = {"copy": exclusions["copy"]}
-    text_by_range: dict[Range, Sample] = {}
+    text_by_range: dict[LineRange, Sample] = {}
     text_by_hash: dict[int, Sample] = {}
     repeated_lines = np.array(piece.repeated_lines, np.uint64)
     try:

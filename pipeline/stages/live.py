@@ -14,10 +14,10 @@ from elmo.train.perplexity import OnWindow
 from ..terminal.progress import Progress, log_detail, say, show_activity
 
 LIVE_FILE = "live.json"  # in the run's folder
-_DISK_POLL, _URL_POLL = 0.5, 2.0  # seconds between reads of the report: on a disk, at a URL
+_DISK_POLL_SECONDS, _URL_POLL_SECONDS = 0.5, 2.0  # between two reads of the report
 
 
-class Reports:
+class ReportWriter:
     """Receives the training's reports; the first worker leaves the newest in the run's `folder`."""
 
     def __init__(self, folder: Location, *, is_first_worker: bool) -> None:
@@ -48,7 +48,7 @@ class Reports:
 
 def _poll_seconds(folder: Location) -> float:
     """Return the seconds between two reads of the newest report."""
-    return _DISK_POLL if folder.local else _URL_POLL
+    return _DISK_POLL_SECONDS if folder.local else _URL_POLL_SECONDS
 
 
 def _read_newest_report(folder: Location) -> str:

@@ -13,7 +13,7 @@ from ..report.phrases import unigram_phrase, unknown_words_remark
 from ..settings.cluster import Cluster
 from ..settings.params import PretrainSettings
 from ..terminal.progress import show_activity
-from .stage import CURVES, OUT, Argument, Stage
+from .stage import CURVES_ARGUMENT, OUT_ARGUMENT, Argument, Stage
 
 if TYPE_CHECKING:
     from elmo.data.characters import Characters
@@ -28,7 +28,7 @@ STAGE = Stage(
     version=7,
     help="Train a bidirectional language model on SHARDS.",
     inputs=(Argument("shards"), Argument("vocab")),
-    outputs=(OUT, CURVES),
+    outputs=(OUT_ARGUMENT, CURVES_ARGUMENT),
     run=lambda params, **arguments: run(params=params.pretrain, **arguments),
     summary=lambda figures, _: summary(figures),
     describe_score=lambda figures, started_from: describe_score(figures, started_from),

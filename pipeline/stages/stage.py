@@ -23,9 +23,9 @@ class Argument:
     required: bool = True
 
 
-OUT = Argument("out")
-CURVES = Argument("curves", "path", "The folder for the training curves.")
-WORK = Argument("work", "folder", "The folder for unfinished work.")
+OUT_ARGUMENT = Argument("out")
+CURVES_ARGUMENT = Argument("curves", "path", "The folder for the training curves.")
+WORK_ARGUMENT = Argument("work", "folder", "The folder for unfinished work.")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Stage:
     describe_score: Callable[[Figures, str], str] | None = None
     """Returns how good the result is, in a few words, for the end of a run; it is given the name of
     the model that the project starts from too, empty where it pretrains one."""
-    work: Argument | None = WORK
+    work: Argument | None = WORK_ARGUMENT
     """The folder where a killed run leaves its finished pieces; None: the stage takes seconds."""
     resumes_in_output: bool = False
     """Whether a killed run's finished pieces at a URL lie in the output, and are taken up there."""

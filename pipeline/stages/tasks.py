@@ -27,7 +27,7 @@ from ..settings.fingerprint import fingerprint
 from ..settings.params import Params, ProjectTask
 from ..terminal.progress import Progress, log_detail, say
 from ..tracking.runs import Run, start_run
-from .stage import WORK, Argument, Figures, Stage
+from .stage import WORK_ARGUMENT, Argument, Figures, Stage
 from .task_training import (
     TrainProgress,
     format_scores,
@@ -77,7 +77,7 @@ STAGE = Stage(
     figure_by_metric={f"{metric}_higher_better": metric for metric in MAIN_SCORES}
     | {"gain_over_without_elmo_higher_better": "gain"},
     describe_score=lambda figures, _: score_text(figures),
-    work=replace(WORK, kind="path"),
+    work=replace(WORK_ARGUMENT, kind="path"),
     uses_cluster=True,
 )
 

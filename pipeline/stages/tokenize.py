@@ -43,7 +43,7 @@ from ..text.copies import (
     find_repeated_lines,
 )
 from ..text.held_out import MIN_HELD_OUT_TOKENS, choose_held_out_rule
-from ..text.input_files import InputFile, attempt, check_inputs, raise_errors
+from ..text.input_files import InputFile, catch_error, check_inputs, raise_as_one
 from ..text.pieces import Piece, number_pieces, piece_bytes, plan_pieces
 from ..text.shard_builder import (
     PIECES,
@@ -56,7 +56,7 @@ from ..text.shard_builder import (
 )
 from ..text.work_folder import discard_pieces, work_folder
 from .corpus import TextName, read_corpus_manifest
-from .stage import OUT, Argument, Stage
+from .stage import OUT_ARGUMENT, Argument, Stage
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -94,7 +94,7 @@ STAGE = Stage(
     version=7,
     help="Tokenize the general or domain text of CORPUS into Arrow shards.",
     inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "domain"))),
-    outputs=(OUT,),
+    outputs=(OUT_ARGUMENT,),
     run=lambda **arguments: run(**arguments),
     summary=lambda figures, _: summary(figures),
     figure_by_metric={"tokens": "tokens"},
@@ -242,7 +242,7 @@ def tokenize(
             raise ElmoError(f"{inputs[0].url}: the text has no tokens, {problem}")
         counts, text_quality = (
             account.counts(),
-            quality.summarize([result.quality for result in results]),
+            quality.summarize_quality([result.quality for result in results]),
         )
         shards = _list_shards(pieces, results)
         with output_location(out, **_OUTPUT_ARGUMENTS) as folder:
@@ -296,8 +296,8 @@ def run_tasks(
     function: Callable[[Job], Result | ElmoError], jobs: Sequence[Job], cluster: Cluster, label: str
 ) -> list[Result]:
     """Run `function` on each job as a task, and return the results; raise all errors as one."""
-    task = partial(attempt, function)
-    return raise_errors([*workers.map_tasks(task, jobs, cluster=cluster, label=label)])
+    task = partial(catch_error, function)
+    return raise_as_one([*workers.map_tasks(task, jobs, cluster=cluster, label=label)])
 
 
 def _leave_out_copies(

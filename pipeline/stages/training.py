@@ -42,7 +42,7 @@ from .stage import Stage
 TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
 
 _FIGURES_BEFORE_FILE = "before.json"  # in a run's folder
-_REPORTS = ("train", "heldout")  # the kinds of reports that have a curve, KIND.tsv
+_CURVE_KINDS = ("train", "heldout")  # the kinds of reports that have a curve, KIND.tsv
 
 
 class PreparedJob(NamedTuple):
@@ -168,7 +168,7 @@ def train(
 
 def _log_report(mlflow_run: Run, report: dict[str, Any]) -> None:
     """Log the figures of a report of the first worker; `_log_curves` adds those that are missed."""
-    if (kind := report["kind"]) in _REPORTS:
+    if (kind := report["kind"]) in _CURVE_KINDS:
         names = report.keys() - {"kind", "step", "began"}
         figures = {f"{kind}.{name}": report[name] for name in names}
         mlflow_run.log_metrics(figures, step=int(report["step"]))
@@ -176,7 +176,7 @@ def _log_report(mlflow_run: Run, report: dict[str, Any]) -> None:
 
 def _log_curves(mlflow_run: Run, folder: Location) -> None:
     """Log the figures that the curves in `folder` have and MLflow lacks."""
-    for kind in _REPORTS:
+    for kind in _CURVE_KINDS:
         if folder.exists(f"{kind}.tsv"):
             text = folder.read(f"{kind}.tsv").decode()
             mlflow_run.log_steps(
@@ -266,7 +266,7 @@ def _train_and_measure(
     job.bilm.to(workers.device)
     job.softmax.to(workers.device)
     figures_before: TextFigures = {}
-    reports = live.Reports(settings.folder, is_first_worker=workers.rank == 0)
+    reports = live.ReportWriter(settings.folder, is_first_worker=workers.rank == 0)
     if prepared_job.measures_first:
         figures_before = _measure_once(
             settings.folder, workers, lambda: _measure_texts(prepared_job, workers, None, reports)
@@ -304,7 +304,7 @@ def _measure_texts(
     prepared_job: PreparedJob,
     workers: WorkerGroup,
     figures: dict[str, float | None] | None,
-    reports: live.Reports,
+    reports: live.ReportWriter,
 ) -> TextFigures:
     """Return perplexities on all held-out texts; those of the job's own text may be given."""
 

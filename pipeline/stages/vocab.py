@@ -27,7 +27,7 @@ from ..settings.cluster import Cluster
 from ..settings.params import VocabSettings
 from ..terminal.failures import catch_read_errors
 from ..text.work_folder import work_folder
-from .stage import OUT, Argument, Stage
+from .stage import OUT_ARGUMENT, Argument, Stage
 
 _MARKER_FILES = ("words.txt", "characters.json")  # that mark a folder as this stage's output
 _EXTRA_FILE_PATTERN = r"counts\.txt"
@@ -38,7 +38,7 @@ STAGE = Stage(
     version=2,
     help="Count the words of SHARDS and choose the vocabulary.",
     inputs=(Argument("shards"),),
-    outputs=(OUT,),
+    outputs=(OUT_ARGUMENT,),
     run=lambda params, **arguments: run(params=params.vocab, **arguments),
     summary=lambda figures, _: summary(figures),
     figure_by_metric={"words": "words", "heldout_covered_share_higher_better": "heldout_coverage"},

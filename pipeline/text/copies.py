@@ -37,13 +37,13 @@ class Passages(NamedTuple):
     lines: Int64s
     heldout: npt.NDArray[np.bool_]
 
-    def choose(self, mask: npt.NDArray[np.bool_]) -> "Passages":
+    def select(self, mask: npt.NDArray[np.bool_]) -> "Passages":
         """Return some of the passages."""
         return Passages(self.keys[mask], self.lines[mask], self.heldout[mask])
 
 
 class PiecePassages(NamedTuple):
-    """The documents and lines of a piece of `MIN_COPY_BYTES` or more: `passages` by their hashes.
+    """The documents and lines of a piece of `MIN_COPY_BYTES` or more: `exact` by their hashes.
 
     With `tokenize.near_duplicates`, `near_documents` has the documents by their sketches. With
     `tokenize.repeated_lines`, `line_hashes` has the hashes of all lines and `line_counts` the
@@ -51,7 +51,7 @@ class PiecePassages(NamedTuple):
     by reason; they are no passages.
     """
 
-    passages: Passages
+    exact: Passages
     near_documents: Passages
     line_hashes: Hashes
     line_counts: Int64s
@@ -106,7 +106,7 @@ def collect_passages(
                     near_documents.append(Passages(sketches, near_ranges, sides[is_large][is_long]))
                 is_large &= counts > 1  # a document of one line is that line
             hashes = hash_runs(rows.hashes[has_text], counts)
-            parts.append(Passages(hashes, first_line + ranges, sides).choose(is_large))
+            parts.append(Passages(hashes, first_line + ranges, sides).select(is_large))
         first_line += len(sizes)
     pairs = np.unique(np.concatenate(hash_document_pairs), axis=0)
     line_hashes, line_counts = np.unique(pairs[:, 0], return_counts=True)
@@ -139,8 +139,8 @@ def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> 
     Beside those of the filters, the reasons are "copy" and, with a `similarity` above 0,
     "near_copy": documents that are as similar to an earlier one.
     """
-    originals = find_originals([piece.passages for piece in pieces])
-    copies = split_ranges(originals >= 0, [piece.passages.lines for piece in pieces])
+    originals = find_originals([piece.exact for piece in pieces])
+    copies = split_ranges(originals >= 0, [piece.exact.lines for piece in pieces])
     exclusions: list[ExcludedLines] = [
         {**piece.filtered_lines, "copy": ranges}
         for piece, ranges in zip(pieces, copies, strict=True)
@@ -185,7 +185,7 @@ def find_leaks(
         _exclude(piece, exclusions) for piece, exclusions in zip(other_pieces, copies, strict=True)
     ]
     passages, other_passages = (
-        _join([piece.passages for piece in text]) for text in (pieces, other_pieces)
+        _join([piece.exact for piece in text]) for text in (pieces, other_pieces)
     )
     is_leak = np.zeros(len(passages.keys), bool)
     for is_heldout in (False, True):
@@ -194,7 +194,7 @@ def find_leaks(
             other_passages.keys[other_passages.heldout != is_heldout],
         )
         is_leak[is_candidate] = np.isin(passages.keys[is_candidate], other_keys)
-    ranges = split_ranges(is_leak, [piece.passages.lines for piece in pieces])
+    ranges = split_ranges(is_leak, [piece.exact.lines for piece in pieces])
     if similarity and (count := sum(len(piece.near_documents.keys) for piece in other_pieces)):
         originals = find_near_duplicates(
             np.concatenate([piece.near_documents.keys for piece in (*other_pieces, *pieces)]),
@@ -223,8 +223,8 @@ def _exclude(piece: PiecePassages, exclusions: ExcludedLines) -> PiecePassages:
         return (indices < 0) | (passages.lines[:, 1] > ranges[indices, 1])
 
     return piece._replace(
-        passages=piece.passages.choose(are_kept(piece.passages)),
-        near_documents=piece.near_documents.choose(are_kept(piece.near_documents)),
+        exact=piece.exact.select(are_kept(piece.exact)),
+        near_documents=piece.near_documents.select(are_kept(piece.near_documents)),
     )
 
 
@@ -252,7 +252,7 @@ def _merge(ranges: Int64s) -> Int64s:
     return np.stack([ranges[starts, 0], np.append(ends[starts[1:] - 1], ends[-1:])], 1)
 
 
-def are_in(numbers: Int64s, ranges: Int64s) -> npt.NDArray[np.bool_]:
+def in_ranges(numbers: Int64s, ranges: Int64s) -> npt.NDArray[np.bool_]:
     """Tell for each number whether it is in one of the sorted ranges."""
     if not len(ranges):
         return np.zeros(len(numbers), bool)

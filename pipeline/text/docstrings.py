@@ -100,7 +100,7 @@ def package_docstrings(name: str, *, setting: str) -> Iterator[str]:
 def folder_docstrings(folder: Path, excluded_names: set[str]) -> Iterator[str]:
     """Yield the docstrings of all modules below a folder, in the order of the modules' names.
 
-    Folders and files with names in `excluded` are left out.
+    Folders and files with names in `excluded_names` are left out.
     """
     files: list[Path] = []
     for directory, folders, names in os.walk(folder):

@@ -22,7 +22,7 @@ from elmo.io.records import check_regular_file, digest
 from ..terminal.failures import catch_read_errors
 from ..terminal.progress import Progress
 
-_FILE = "digests.txt"  # lines of a key and a SHA-256
+_CACHE_FILE = "digests.txt"  # lines of a key and a SHA-256
 _MAX_CACHE_BYTES = 16 << 20  # bytes above which the cache is emptied
 _LARGE_BYTES = 1 << 20  # bytes of a file on a disk above which its digest is cached
 _PROGRESS_BYTES = 256 << 20  # bytes to read above which progress is shown
@@ -86,7 +86,7 @@ def digest_files(
     `files` are paths or URLs, each with its state. `read(url, advance)` reads a file and returns
     its size and digest; it calls `advance` with the size of each block, for the progress bar.
     """
-    path = user_cache() / _FILE
+    path = user_cache() / _CACHE_FILE
     cached_digests = _read_cached_digests(path)
     keys = [
         digest([url, state.bytes, state.mark, state.cache_key]) if state.cache_key else ""

@@ -93,7 +93,7 @@ def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> l
             f"{patterns[0]}: {len(files):,} files are too many for a manifest (about "
             f"{manifest_bytes:,} bytes; the limit is {limit:,}); join them into fewer files"
         )
-    states = for_each(lambda file: file[2] or find_state(file[1]), files.values())
+    states = map_in_threads(lambda file: file[2] or find_state(file[1]), files.values())
     urls = [url for _, url, _ in files.values()]
     sizes_and_digests = digest_files(list(zip(urls, states, strict=True)), _measure_file)
     inputs = [
@@ -105,12 +105,12 @@ def find_inputs(patterns: Sequence[str], list_name: str = "in params.yaml") -> l
     return inputs
 
 
-def for_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Call `function` with each item in parallel threads; raise all errors as one."""
-    return raise_errors(in_parallel(partial(attempt, function), items))
+    return raise_as_one(in_parallel(partial(catch_error, function), items))
 
 
-def attempt(function: Callable[[Item], Result], item: Item) -> Result | ElmoError:
+def catch_error(function: Callable[[Item], Result], item: Item) -> Result | ElmoError:
     """Return `function(item)`, or the `ElmoError` that it raises."""
     try:
         return function(item)
@@ -118,7 +118,7 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Result | ElmoErro
         return error
 
 
-def raise_errors(results: Sequence[Result | ElmoError]) -> list[Result]:
+def raise_as_one(results: Sequence[Result | ElmoError]) -> list[Result]:
     """Return the results; raise the errors among them as one, which names 20 of them."""
     all_errors = [result for result in results if isinstance(result, ElmoError)]
     if len(all_errors) == 1:
@@ -244,7 +244,7 @@ def _expand_pattern(pattern: str, list_name: str) -> list[tuple[str, str, FileSt
         is_path = "://" not in pattern and not glob.has_magic(pattern)
         hint = suggest_path(Path(pattern)) if is_path else ""
         raise NotFound(f"{pattern}: no such file or folder of text{hint}; name one {list_name}")
-    for_each(lambda file: _check_name(file[1], is_folder), files)
+    map_in_threads(lambda file: _check_name(file[1], is_folder), files)
     return sorted(files, key=lambda file: file[1])
 
 

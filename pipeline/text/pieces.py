@@ -31,7 +31,7 @@ MAX_PIECES = 1 << 13  # that a corpus is divided into, about
 MAX_PIECE_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
 _MAX_SEPARATE_FILES = 1 << 8  # files of which each has a piece of its own
 
-Ranges = tuple[tuple[int, int], ...]  # of lines of a piece: the first, and the one after the last
+LineRanges = tuple[tuple[int, int], ...]  # of lines: the first, and the one after the last
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Piece:
     for its shards. `column` names the text of records, `tokenizer` describes the tokenizer as the
     manifest does, and `version` is that of the stage. Lines in the ranges of `excluded_lines` (by
     reason) or with a hash in `repeated_lines` are left out. `keep` names columns of records that
-    are kept beside the sentences. `copy` numbers pieces with the same text.
+    are kept beside the sentences. `copy_number` numbers pieces with the same text.
     """
 
     number: int
@@ -53,10 +53,10 @@ class Piece:
     column: str
     tokenizer: Tokenization
     version: int
-    excluded_lines: tuple[tuple[str, Ranges], ...] = ()
+    excluded_lines: tuple[tuple[str, LineRanges], ...] = ()
     repeated_lines: tuple[int, ...] = ()
     keep: KeptColumns = ()
-    copy: int = 0
+    copy_number: int = 0
 
     def read_documents(
         self, accounting: Accounting, keep: KeptColumns = ()
@@ -99,7 +99,7 @@ class Piece:
             self.excluded_lines,
             self.repeated_lines,
             self.keep,
-            self.copy,
+            self.copy_number,
         ]
         rule = {"documents": self.rule.documents, "below": self.rule.threshold}
         return digest([*dependencies, rule, to_builtins(self.tokenizer)])
@@ -111,12 +111,12 @@ class Piece:
 
 
 def number_pieces(pieces: Iterable[Piece]) -> list[Piece]:
-    """Return the pieces, with `copy` set for those that have the text of an earlier piece."""
+    """Return the pieces, with `copy_number` set for those with the text of an earlier piece."""
     count_by_digest: Counter[str] = Counter()
     numbered_pieces = []
     for piece in pieces:
         copy = count_by_digest[piece.digest]
-        numbered_pieces.append(replace(piece, copy=copy) if copy else piece)
+        numbered_pieces.append(replace(piece, copy_number=copy) if copy else piece)
         count_by_digest[piece.digest] += 1
     return numbered_pieces
 

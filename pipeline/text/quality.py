@@ -78,7 +78,7 @@ class QualityCounts(Struct):
                 self.scripts[script] = self.scripts.get(script, 0) + count
 
 
-def summarize(reports: Sequence[QualityCounts]) -> TextQuality:
+def summarize_quality(reports: Sequence[QualityCounts]) -> TextQuality:
     """Return the quality of a text, from the counts of its pieces, as the manifest records it."""
     scripts = sum((Counter(report.scripts) for report in reports), Counter[str]())
     interval = max((report.interval for report in reports), default=1)

@@ -21,7 +21,7 @@ from elmo.io.location import Location, in_parallel
 from elmo.io.records import Sha256
 
 from .accounting import Accounting
-from .copies import are_in
+from .copies import in_ranges
 from .documents import DocumentBlock
 from .input_files import check_unchanged
 from .pieces import Piece
@@ -148,7 +148,7 @@ def keep_lines(
     accounting: Accounting,
 ) -> npt.NDArray[np.bool_]:
     """Tell for each line, by its number in the piece, whether it stays; count the others."""
-    reasons = {reason: are_in(line_numbers, ranges) for reason, ranges in excluded_lines.items()}
+    reasons = {reason: in_ranges(line_numbers, ranges) for reason, ranges in excluded_lines.items()}
     if len(repeated_lines):
         reasons["repeated_line"] = np.isin(block.rows.hashes, repeated_lines)
     is_kept, sizes = np.ones(len(line_numbers), bool), block.lines[1] - block.lines[0]

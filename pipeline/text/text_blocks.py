@@ -10,7 +10,7 @@ from elmo.errors import ElmoError
 
 from .accounting import Accounting
 from .formats import FORMATS
-from .input_files import InputFile, for_each
+from .input_files import InputFile, map_in_threads
 from .reader import KeptColumns, ReadOptions, load_reader
 from .spans import file_as_span
 
@@ -28,7 +28,7 @@ def check_texts(
     """
     files = [input_ for input_ in inputs if input_.bytes]
     options = ReadOptions(column, keep=keep)
-    for_each(lambda input_: load_reader(input_).check_head(input_, options), files)
+    map_in_threads(lambda input_: load_reader(input_).check_head(input_, options), files)
     if not any(_has_text(input_, options) for input_ in files):
         has_column = FORMATS[files[0].format].documents == "line"
         problem = f"no text in column {column!r}" if has_column else "has no text"

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from .client import catch_mlflow_errors, check_mlflow, configured_uri, mlflow_client
-from .database import database_of
+from .database import database_path
 
 CANDIDATE, CHAMPION = "candidate", "champion"  # aliases
 TEXTS = ("domain", "general")  # the first that a version was measured on is the one compared
@@ -43,7 +43,7 @@ def find_version(name: str, model_digest: str) -> int | None:
 
 def _has_files(name: str, version: int) -> bool:
     """Tell whether a version has its files; a server is not asked."""
-    if database_of(configured_uri()) is None:
+    if database_path(configured_uri()) is None:
         return True
     with catch_mlflow_errors():
         address = mlflow_client().get_model_version_download_uri(name, str(version))

@@ -13,7 +13,7 @@ from elmo.errors import ElmoError, first_line
 
 from ..terminal.progress import say
 from ..terminal.urls import hide_credentials
-from .database import check_database, database_of, make_database
+from .database import check_database, database_path, make_database
 
 EXPERIMENT = "elmo"
 FOLDER_TAG = "elmo.home"  # the tag of an experiment that says in which folder its `mlruns` is
@@ -80,7 +80,7 @@ def check_mlflow() -> None:
 
 
 def _prepare_database(uri: str) -> None:
-    if (file := database_of(uri)) is not None:
+    if (file := database_path(uri)) is not None:
         check_database(file)
         with silence_logger("mlflow"):  # importing it has set its logger's level
             make_database(file)
@@ -141,7 +141,7 @@ def experiment_id(client: Any, stage: str = "") -> str:
         experiment = None
     if experiment is not None:
         return str(experiment.experiment_id)
-    file = database_of(uri_with_login())
+    file = database_path(uri_with_login())
     artifact_root = file.absolute().parent / "mlruns" if file else None
     from mlflow.exceptions import MlflowException
 
@@ -163,7 +163,7 @@ def folder_before_move(experiment: Any) -> str:
 
     MLflow keeps an absolute address of an experiment's files: new ones would go to that folder.
     """
-    old_path, file = experiment.tags.get(FOLDER_TAG, ""), database_of(uri_with_login())
+    old_path, file = experiment.tags.get(FOLDER_TAG, ""), database_path(uri_with_login())
     if not old_path or file is None or old_path == str(file.absolute().parent):
         return ""
     with contextlib.suppress(OSError):  # a folder may have two paths

@@ -13,7 +13,7 @@ MAX_LOCK_SECONDS = 5.0  # that another process may hold the database
 _TABLES = {"alembic_version", "experiments", "runs"}  # those that MLflow's has had from the first
 
 
-def database_of(uri: str) -> Path | None:
+def database_path(uri: str) -> Path | None:
     """Return the file of an SQLite URI, or None for any other URI."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 

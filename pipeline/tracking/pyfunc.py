@@ -21,10 +21,10 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
 # Inputs to try a served model with; one without a tokenizer takes the last alone.
-EXAMPLE = ["He has a gift for music", ["They", "wrapped", "the", "gift"]]
+INPUT_EXAMPLE = ["He has a gift for music", ["They", "wrapped", "the", "gift"]]
 COLUMNS = ("text", "tokens")
 _BATCH_SENTENCES = 256  # sentences that are embedded at a time
-PARAMS: dict[str, Any] = {
+DEFAULT_PARAMS: dict[str, Any] = {
     "layers": "average",
     "gamma": 1.0,
     "pooling": "none",
@@ -47,9 +47,9 @@ def make_signature() -> ModelSignature:
         outputs=Schema([ColSpec(Array(Array(DataType.float)))]),
         params=ParamSchema(
             [
-                ParamSpec("layers", DataType.string, PARAMS["layers"]),
-                ParamSpec("gamma", DataType.double, PARAMS["gamma"]),
-                ParamSpec("pooling", DataType.string, PARAMS["pooling"]),
+                ParamSpec("layers", DataType.string, DEFAULT_PARAMS["layers"]),
+                ParamSpec("gamma", DataType.double, DEFAULT_PARAMS["gamma"]),
+                ParamSpec("pooling", DataType.string, DEFAULT_PARAMS["pooling"]),
             ]
         ),
     )
@@ -90,7 +90,7 @@ class ServedEmbedder(PythonModel):
         from elmo.errors import ElmoError
 
         try:
-            return self._embed(model_input, PARAMS | (params or {}))
+            return self._embed(model_input, DEFAULT_PARAMS | (params or {}))
         except (ElmoError, ValueError, OverflowError) as error:  # a server shows no stack trace
             message = " ".join(str(error).split())
             raise MlflowException(message, error_code=BAD_REQUEST) from None

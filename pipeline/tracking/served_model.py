@@ -45,7 +45,7 @@ def log_model(
     from . import pyfunc
 
     tokenizer = load_model(folder).tokenizer
-    example = pyfunc.EXAMPLE[1:] if tokenizer == NO_TOKENIZER else pyfunc.EXAMPLE
+    example = pyfunc.INPUT_EXAMPLE[1:] if tokenizer == NO_TOKENIZER else pyfunc.INPUT_EXAMPLE
     run = mlflow_client().get_run(run_id)
     hidden_stderr = contextlib.redirect_stderr(io.StringIO())  # it shows bars and where to look
     with (
@@ -64,7 +64,7 @@ def log_model(
             python_model=str(Path(pyfunc.__file__)),
             artifacts={"model": str(folder.absolute())},
             signature=pyfunc.make_signature(),
-            input_example=(example, pyfunc.PARAMS),
+            input_example=(example, pyfunc.DEFAULT_PARAMS),
             pip_requirements=requirements(tokenizer),
             code_paths=[str(PACKAGE.parent / "elmo")],
             params=flat_params(trained_with),
@@ -105,7 +105,7 @@ def _check_answers(model_uri: str, example: list[Any]) -> None:
     paths = list(sys.path)
     try:
         model = mlflow.pyfunc.load_model(model_uri)
-        answer = model.predict(example, params=pyfunc.PARAMS)
+        answer = model.predict(example, params=pyfunc.DEFAULT_PARAMS)
     finally:
         sys.path[:] = paths  # the model's own copy of the library stays out
     if len(answer) != len(example) or not all(np.isfinite(vectors).all() for vectors in answer):

@@ -16,7 +16,7 @@ from tests.elmo.run_job import sentences
 RUN = subprocess.run
 
 
-def run_here(command: list[str], *arguments: Any, **named: Any) -> Any:
+def run_in_process(command: list[str], *arguments: Any, **named: Any) -> Any:
     """Run a measurement in this process instead of one of its own, which would take seconds."""
     if "benchmarks.gpu" not in command:  # what a library asks for
         return RUN(command, *arguments, **named)
@@ -30,7 +30,7 @@ def run_here(command: list[str], *arguments: Any, **named: Any) -> Any:
 @pytest.fixture
 def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that runs the script with some options and returns its figures."""
-    monkeypatch.setattr(gpu.subprocess, "run", run_here)
+    monkeypatch.setattr(gpu.subprocess, "run", run_in_process)
     monkeypatch.setenv("ELMO_COMPILE", "0")
     monkeypatch.setattr(gpu, "WARM_UP", 2)
     text = tmp_path / "text"
@@ -38,7 +38,7 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run(*options: str) -> Any:
         command = ["python", "-m", "benchmarks.gpu", str(text), *options]
-        return json.loads(run_here(command).stdout)
+        return json.loads(run_in_process(command).stdout)
 
     return run
 

@@ -31,12 +31,12 @@ def test_each_wait_has_its_minutes(
     cluster = Cluster(workers=1, cpus=1, gpu=False, actors=0, wait_minutes=1)
     report = free_cores.WaitReport("pretrain", cluster)
     for clock[0] in (0.0, 9.0, 11.0, 40.0, 42.0, 60.0):
-        report.report_missing("a core", empty)
+        report.print_missing("a core", empty)
     lines = capsys.readouterr().err.splitlines()
     assert [line.rpartition("; ")[2] for line in lines] == ["0:11 of 1:00", "0:42 of 1:00"]
     report.reset()
     for clock[0] in (61.0, 121.0):
-        report.report_missing("a core", empty)
+        report.print_missing("a core", empty)
     clock[0] = 122.0
     with pytest.raises(ElmoError, match="pretrain: waited 1:00 for a core"):
-        report.report_missing("a core", empty)
+        report.print_missing("a core", empty)

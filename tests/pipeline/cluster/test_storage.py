@@ -108,7 +108,7 @@ def test_every_stage_writes_at_a_url_what_it_writes_on_a_disk(
     assert len(written) == len(on_disk)
     assert files_below(Location("curves")) == curves
     assert Path("registered.json").exists()
-    left = [path for path in Path("work").rglob("*") if path.name != storage.PROJECT_ID]
+    left = [path for path in Path("work").rglob("*") if path.name != storage.PROJECT_ID_FILE]
     assert {path.suffix for path in left} <= {".log"}  # a slow stage's lines
     here = [path.name for folder in ("data", "models") for path in Path(folder).rglob("*")]
     assert not [name for name in here if name.endswith((".arrow", ".parquet", ".safetensors"))]
@@ -512,7 +512,7 @@ def test_nothing_that_a_bucket_holds_is_written_outside_the_results(
     assert not Path("dvc.lock").exists() and not Path(".git/config").exists()
     for name in hostile[:4]:
         Location(bucket).write(
-            "out/a.json", msgspec.json.encode(storage.Output("0" * 16, {name: 4}))
+            "out/a.json", msgspec.json.encode(storage.StoredOutput("0" * 16, {name: 4}))
         )
         with pytest.raises(ElmoError, match="is not the name of a result"):
             storage.read_output(bucket, "out/a")
@@ -539,7 +539,7 @@ def test_no_login_is_sent_or_shown(project: Path, monkeypatch: pytest.MonkeyPatc
             for path in package.rglob("*"):
                 if path.is_file() and "hunter2" in path.read_text(errors="replace"):
                     sent.setdefault("files", []).append(path.name)
-            sent["variables"] = json.loads((package / job.ENVIRONMENT).read_text())
+            sent["variables"] = json.loads((package / job.ENVIRONMENT_FILE).read_text())
 
     monkeypatch.setattr(submit, "connect", lambda address: Client())
     submit.submit(
@@ -551,7 +551,7 @@ def test_no_login_is_sent_or_shown(project: Path, monkeypatch: pytest.MonkeyPatc
         params=Path("params.yaml"),
         say=lambda line: sent.setdefault("said", []).append(line),
     )
-    assert sent.pop("files") == [job.ENVIRONMENT]
+    assert sent.pop("files") == [job.ENVIRONMENT_FILE]
     assert sent.pop("variables")["ELMO_STORAGE"] == login
     assert "hunter2" not in repr(sent)
 

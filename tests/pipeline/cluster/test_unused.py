@@ -137,7 +137,7 @@ def test_what_does_not_carry_the_mark_of_an_output_stays(project: Path, tmp_path
     (place / output.folder).symlink_to(photos)
     begun = storage.begin_output(Location("data/shards/general"), url, depends="x", resumes=False)
     begun.write("manifest.json", b"{}")
-    record = storage.Output(begun.folder_name, begun.sizes())
+    record = storage.StoredOutput(begun.folder_name, begun.sizes())
     (place / "0123456789abcdef.json").write_bytes(
         b'{"kind": "elmo-output", "folder": "%b", "sizes": {"manifest.json": 2}}'
         % record.folder.encode()

@@ -145,7 +145,7 @@ def test_run_again_it_trains_again_to_the_same_model_and_leaves_no_work_folder(
     folder, metrics = trained
     digest = load_model(folder / "model").digest
     reports: list[object] = []
-    monkeypatch.setattr(live.Reports, "__call__", lambda self, *report: reports.append(report))
+    monkeypatch.setattr(live.ReportWriter, "__call__", lambda self, *report: reports.append(report))
     assert not list((folder / "runs" / "pretrain").glob("*"))
     assert run(inputs, folder) == metrics
     assert load_model(folder / "model").digest == digest and reports != []
@@ -161,7 +161,7 @@ def test_mlflow_has_the_whole_curve_once_though_its_server_was_down(
     database.write_bytes(empty_database.read_bytes())
     server = MlflowServer(database)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
-    tell = live.Reports.__call__
+    tell = live.ReportWriter.__call__
 
     def hear(live: Any, kind: str, figures: dict[str, float]) -> None:
         tell(live, kind, figures)
@@ -176,7 +176,7 @@ def test_mlflow_has_the_whole_curve_once_though_its_server_was_down(
                 raise KeyboardInterrupt
 
     interrupted: list[bool] = []
-    monkeypatch.setattr(live.Reports, "__call__", hear)
+    monkeypatch.setattr(live.ReportWriter, "__call__", hear)
     params = replace(PARAMS, training=replace(TRAINING, epochs=10))
     try:
         server.start()
