@@ -37,8 +37,8 @@ def read_table(
 
 
 def explain_wrong_delimiter(header: Sequence[str]) -> str:
-    """Return what is wrong with the header of a CSV or TSV file that another mark divides; empty if
-    none seems to."""
+    """Return what is wrong if another character than the format's own seems to separate the columns
+    of a table's header; empty if none does."""
     mark = next((mark for mark in ",;\t|" if mark in header[0]), None) if len(header) == 1 else None
     if mark is None:
         return ""

@@ -47,7 +47,7 @@ def list_items(batch: Any) -> list[Any]:
     table (a data frame, an Arrow table, or a dictionary of columns) as a dictionary for each row, a
     column or any other sequence as its items.
 
-    `ElmoError` says how to give what could be meant in several ways.
+    `ElmoError` says how to pass an input that could be meant in several ways.
     """
     if isinstance(batch, str):
         return [batch]

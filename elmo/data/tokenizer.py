@@ -209,7 +209,7 @@ def _load_version(name: str, pattern: str, form: str) -> Tokenizer:
 
 
 def to_nfc(text: str) -> str:
-    """Return a text in the Unicode form NFC, unless it is longer so: few characters are."""
+    """Return a text in NFC, or unchanged if it has more bytes in NFC, which is rare."""
     if unicodedata.is_normalized("NFC", text):
         return text
     composed_text = unicodedata.normalize("NFC", text)

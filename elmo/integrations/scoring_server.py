@@ -1,8 +1,8 @@
 """MLflow's scoring server, adapted to models that check their input themselves.
 
 For such a model MLflow refuses tables, ignores unknown names in a request, and answers an error
-with the whole request and a stack trace. MLflow is not imported here. A version that lacks what is
-replaced keeps its own behaviour.
+with the whole request and a stack trace. MLflow is not imported here. If its version
+lacks the function that is replaced here, it keeps its own behaviour.
 """
 
 import csv

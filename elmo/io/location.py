@@ -298,8 +298,8 @@ class Location:
         return True
 
     def publish(self, source: Path, file: str) -> bool:
-        """Name the local file `source`, from `temporary_file`, `file` in this folder, unless that
-        name is taken; return whether it was.
+        """Give the local file `source`, from `temporary_file`, the name `file` in this folder,
+        unless that name is taken; return whether it got the name.
 
         At a URL, use only names that the content determines, since two writers may both upload the
         file.

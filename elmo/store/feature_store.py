@@ -249,14 +249,14 @@ class FeatureStore:
 
     @cached_property
     def _id_ranges(self) -> npt.NDArray[np.int64]:
-        """The first sentences of all parts, and the last ones."""
+        """Return the ids of the first sentences of all parts, and those of the last ones."""
         shifts = np.array([store.sentence_shift for store, _ in self._entries], np.int64)
         bounds = [(part.first_sentence_id, part.last_sentence_id) for _, part in self._entries]
         return np.array(bounds, np.int64).reshape(-1, 2).T + shifts
 
     @cached_property
     def _entries(self) -> list[tuple[_OpenStore, PartEntry]]:
-        """The parts of all stores, each with its store."""
+        """Return the parts of all stores, each with its store."""
         return [(store, part) for store in self._stores for part in store.manifest.parts]
 
     def part(self, number: int) -> Part:

@@ -13,7 +13,7 @@ from elmo.tasks.examples import Span
 
 SCHEMES = ("bio", "iob1", "bioes", "plain")
 _SPAN_TAG = re.compile(r"O|[BIESLUM]-\S+")
-_LETTERS = str.maketrans("LUM", "ESI")  # of BILOU and BMES
+_BIOES_LETTERS = str.maketrans("LUM", "ESI")  # of BILOU and BMES
 _MARK_TAG = re.compile(r"[BIESLUM][\W_]\S+|\S+[\W_][BIESLUM]|[BIESLUM]", re.IGNORECASE)
 _OUTSIDE_TAG = re.compile(r"[O0_-]", re.IGNORECASE)
 
@@ -39,7 +39,7 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
         for tag in tags:
             if not _SPAN_TAG.fullmatch(tag):
                 return "plain"
-            letters.add(tag[0].translate(_LETTERS))
+            letters.add(tag[0].translate(_BIOES_LETTERS))
             is_continued = previous_tag[1:] == tag[1:] and previous_tag != "O"
             has_stray_inside = has_stray_inside or (tag[0] == "I" and not is_continued)
             has_needless_begin = has_needless_begin or (tag[0] == "B" and not is_continued)
@@ -141,7 +141,7 @@ def may_follow(previous_tag: str | None, next_tag: str | None) -> bool:
 def _split_tag(tag: str, position: int, scheme: str) -> tuple[str, str]:
     if not _SPAN_TAG.fullmatch(tag):
         raise TagError(position, f"tag {tag!r} is neither O nor of the form B-LABEL")
-    kind = tag[0].translate(_LETTERS)
+    kind = tag[0].translate(_BIOES_LETTERS)
     letters = "OBIES" if scheme == "bioes" else "OBI"
     if kind not in letters:
         raise TagError(position, f"tag {tag} does not belong to the scheme {scheme}")

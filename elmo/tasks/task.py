@@ -290,7 +290,7 @@ def train_task(
 
 
 def _labelled_examples(train: ExampleSet) -> list[Example]:
-    """The examples that can be learned from: those with a label and text."""
+    """Return the examples that can be learned from: those with a label and text."""
     if examples := learnable_examples(train.examples):
         return examples
     source = train.examples[0].source if train.examples else "train"

@@ -44,7 +44,7 @@ class StoredVectors:
         self.store = store
         token_lists = (tuple(store.tokens(k)) for k in range(len(store)))
         self._index = {s: k for k, s in enumerate(token_lists if sentences is None else sentences)}
-        self._is_read = sentences is None
+        self._has_tokens = sentences is None
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[Floats]:
         """Return the vectors of each sentence, float32 (L, T, D)."""
@@ -55,7 +55,7 @@ class StoredVectors:
         """Raise `ElmoError` if the store lacks one of the sentences."""
         for sentence in sentences:
             k = self._index.get(sentence)
-            if k is None or not (self._is_read or list(sentence) == self.store.tokens(k)):
+            if k is None or not (self._has_tokens or list(sentence) == self.store.tokens(k)):
                 raise ElmoError(
                     f"{self.store.path}: does not hold {' '.join(sentence[:8])!r}…; make the store "
                     "from the tokens of the task, or let the task make a new store"

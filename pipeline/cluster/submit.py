@@ -218,7 +218,7 @@ def connect(address: str | None) -> Any:
 
 @contextmanager
 def catch_ray_errors(address: str, *, advice: str = "; check --address") -> Iterator[None]:
-    """Say in one line what went wrong with a request to the Jobs API at `address`.
+    """Turn an error of a request to the Jobs API at `address` into an `ElmoError`.
 
     `advice` is what to do where a connection that there was is lost.
     """

@@ -9,7 +9,7 @@ import click
 
 from .options import JSON, PARAMS, check_stdout
 
-_print = partial(click.echo, err=True)
+_note = partial(click.echo, err=True)
 
 
 @click.command()
@@ -52,19 +52,19 @@ def submit(
         command=command,
         variables=variables,
         params=params_file,
-        say=_print,
+        say=_note,
     )
     try:
         code = cluster_jobs.follow_log(client, job_id)
     except KeyboardInterrupt:
-        _print("\n".join([f"\n{job_id} continues:", *cluster_jobs.list_commands(client, job_id)]))
+        _note("\n".join([f"\n{job_id} continues:", *cluster_jobs.list_commands(client, job_id)]))
         sys.exit(130)
     url = storage.storage_url()
     if code == 0 and command is None and url and folder in (None, url):
         from ..cluster import results
 
         paths = results.copy_results(url, job_id, old_lock=old_lock)
-        _print(f"{len(paths)} results of the job copied here; the data stays at {url}")
+        _note(f"{len(paths)} results of the job copied here; the data stays at {url}")
     sys.exit(code)
 
 
@@ -95,9 +95,9 @@ def unused(remove: bool, as_json: bool) -> None:
         unused_outputs.remove(url, report)
     for name in report.outputs:
         click.echo(json.dumps({"output": f"{url}/{name}"}) if as_json else f"{url}/{name}")
-    _print(f"{len(report.outputs)} unused outputs {'removed' if remove else 'found'}")
+    _note(f"{len(report.outputs)} unused outputs {'removed' if remove else 'found'}")
     if report.unknown_count:
-        _print(
+        _note(
             f"{report.unknown_count} outputs of commits are not in DVC's cache "
             "and may be among these"
         )

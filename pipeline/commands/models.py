@@ -226,7 +226,7 @@ def _read_lines(
     column: str,
     max_tokens: int,
 ) -> Iterator[LineSentences]:
-    """The sentences of each line or record, those of tokens between spaces without `tokenize`.
+    """Yield the sentences of each line or record; without `tokenize`, spaces separate tokens.
 
     `ElmoError` names a line that is not UTF-8 or too long, or a text without any token.
     """

@@ -19,7 +19,7 @@ class _FilesCommand(click.Command):
     """A command whose options `--text` and `--domain` take all the words up to the next option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """`--text a b` as `--text a --text b`."""
+        """Parse `--text a b` as `--text a --text b`."""
         arguments: list[str] = []
         option = None
         for word in args:

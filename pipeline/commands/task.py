@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _add_reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of how a labelled file is read."""
+    """Add the options that say how to read a labelled file."""
     for option in (
         click.option(
             "--format",
@@ -180,7 +180,7 @@ def train(
 
 
 def _parse_settings(kind: str, changes: tuple[str, ...], *, without_elmo: bool) -> "TaskSettings":
-    """The settings that `--set` names; the kind's own where it does not."""
+    """Return the settings of a task: the defaults of its kind, with the values of `--set`."""
     from elmo.tasks.kinds import task_settings
 
     from ..settings.strict_yaml import parse_text
@@ -194,7 +194,7 @@ def _parse_settings(kind: str, changes: tuple[str, ...], *, without_elmo: bool) 
 
 
 def _choose_tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
-    """Return what cuts text: what was asked for, else what the model's text was cut by."""
+    """Return how text is split: as was asked for, else as the model's training text was."""
     from elmo.data.tokenizer import installed_tokenization
     from elmo.model.config import read_config
 

@@ -108,8 +108,8 @@ def _read_registration(path: Path, store: "FeatureStore") -> JsonObject:
 def _choose_curves(
     folder: Path, scores: JsonObject, is_trained: bool, is_finetuned: bool
 ) -> dict[str, dict[str, "Curve"]]:
-    """The curves of the stages that trained; the held-out one of fine-tuning begins before the
-    first step."""
+    """Return the curves of the stages that trained; the held-out one of fine-tuning begins before
+    the first step."""
     pretrain, finetune = (
         {name: _read_columns(folder / stage / f"{name}.tsv", COLUMNS[name]) for name in COLUMNS}
         for stage in ("pretrain", "finetune")

@@ -148,7 +148,7 @@ def strip_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
 def _make_tags(
     offsets: tuple[tuple[int, int], ...], code: list[tuple[int, int]]
 ) -> tuple[str, ...] | None:
-    """A BIO tag for each token; None where code is long, or begins or ends inside a token."""
+    """Return a BIO tag for each token; None if code is long, or begins or ends inside a token."""
     tags = ["O"] * len(offsets)
     for start, stop in code:
         tokens = [

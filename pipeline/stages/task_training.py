@@ -174,8 +174,8 @@ class TrainProgress:
     """The `report` callback of a task's training: prints a line per epoch, in a stage only
     if `elmo --verbose` asked for it.
 
-    The line begins with `name`. The figures of each seed go to the MLflow run `log`, if given.
-    `show(seed, epoch, score)` updates the progress bar.
+    The line begins with `name`. The figures of each seed go to `mlflow_run`, if given.
+    `show_progress(seed, epoch, score)` updates the progress bar.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ from ..text.copies import (
 )
 from ..text.held_out import MIN_HELD_OUT_TOKENS, choose_held_out_rule
 from ..text.input_files import InputFile, catch_error, check_inputs, raise_as_one
-from ..text.pieces import Piece, number_pieces, piece_bytes, plan_pieces
+from ..text.pieces import Piece, choose_piece_bytes, number_pieces, plan_pieces
 from ..text.shard_builder import (
     PIECES,
     PieceResult,
@@ -283,7 +283,7 @@ def plan_text(
     is_independent: bool,
 ) -> list[Piece]:
     """Divide a text into pieces, and choose which documents are held out."""
-    params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
+    params = replace(params, shard_bytes=choose_piece_bytes(inputs, shard_bytes=params.shard_bytes))
     rule = choose_held_out_rule(inputs, params, column=column, is_independent=is_independent)
     spans_of_pieces = plan_pieces(inputs, shard_bytes=params.shard_bytes, documents=rule.documents)
     return [

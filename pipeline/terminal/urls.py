@@ -39,9 +39,8 @@ def with_login(url: str, known_urls: Iterable[str]) -> str:
 
 
 def hide_credentials_in(value: Any) -> Any:
-    """Return `value`, a text or nested lists and dicts, with all its texts
-    `hide_credentials`.
-    """
+    """Return `value`, a text or nested lists and dicts, with `hide_credentials` applied to its
+    texts."""
     if isinstance(value, str):
         return hide_credentials(value)
     if isinstance(value, dict):

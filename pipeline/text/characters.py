@@ -12,7 +12,7 @@ from ..settings.params import Script
 CharacterKinds = npt.NDArray[np.int8]
 
 # The first code point of each range of characters, and the script of these.
-_RANGES = """
+_SCRIPT_RANGES = """
     0000 latin, 0250 other, 0370 greek, 0400 cyrillic, 0530 other, 0590 hebrew, 0600 arabic,
     0780 other, 0900 indic, 0E00 thai, 0E80 other, 1100 hangul, 1200 other, 1E00 latin,
     1F00 greek, 2000 other, 3040 han or kana, 3130 hangul, 3190 other, 3400 han or kana,
@@ -30,7 +30,7 @@ def _kind_by_code() -> CharacterKinds:
     """Return the kind of each code point; symbols include digits and punctuation."""
     from unicodedata import category
 
-    ranges = [entry.split(maxsplit=1) for entry in _RANGES.strip().split(",")]
+    ranges = [entry.split(maxsplit=1) for entry in _SCRIPT_RANGES.strip().split(",")]
     starts = [int(start, 16) for start, _ in ranges]
     kinds = np.repeat(
         np.array([SCRIPTS.index(script) for _, script in ranges], np.int8),

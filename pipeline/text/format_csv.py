@@ -102,7 +102,7 @@ class _TableLines:
 
 
 def _column_index(input_: InputFile, names: list[str], column: str, setting: str = "column") -> int:
-    """The index of a column among those that a header names, or of the column with this number."""
+    """Return the index of a column that a header names, or of the column with this number."""
     if names.count(column) == 1:
         return names.index(column)
     if column in names:

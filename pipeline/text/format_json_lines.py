@@ -122,7 +122,7 @@ def _field_or_none(record: Any, column: str) -> Any:
 
 
 def _find_field(record: Any, column: str) -> Any:
-    """The field of a record that is named so, or that lies in others: `data.text` in `data`."""
+    """Return the field of a record of this name or, for `data.text`, `text` of its field `data`."""
     if not isinstance(record, dict) or column in record or "." not in column:
         return record[column]
     name, _, inner_column = column.partition(".")

@@ -121,7 +121,7 @@ def number_pieces(pieces: Iterable[Piece]) -> list[Piece]:
     return numbered_pieces
 
 
-def piece_bytes(inputs: Sequence[InputFile], *, shard_bytes: int) -> int:
+def choose_piece_bytes(inputs: Sequence[InputFile], *, shard_bytes: int) -> int:
     """Return how many bytes of text a piece holds: `shard_bytes`, doubled for a large text.
 
     The number of pieces is bounded, so that manifests, which name every shard, stay small.

@@ -48,7 +48,7 @@ def hash_windows(values: Hashes, size: int) -> Hashes:
 
 
 def _mix_bits(hashes: Hashes) -> Hashes:
-    """The finalizer of SplitMix64: every bit of the input changes half of the output's."""
+    """Apply the finalizer of SplitMix64: every bit of the input changes half of the output's."""
     hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return hashes ^ (hashes >> np.uint64(31))

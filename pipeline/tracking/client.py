@@ -24,7 +24,7 @@ _DEFAULT_ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
 }
 _TAGS = {"mlflow.experimentKind": "custom_model_development"}  # its page shows runs, not traces
-_CLIENTS: dict[str, Any] = {}
+_CLIENT_BY_URI: dict[str, Any] = {}
 _UNREACHABLE = re.compile(
     "Connection refused|Connection aborted|Connection reset|timed out|No route to host|"
     "NameResolutionError|Name or service not known"
@@ -47,10 +47,10 @@ def mlflow_client() -> Any:
         if "MLFLOW_TRACKING_URI" not in os.environ:
             mlflow.set_tracking_uri(_default_uri(project_root()))
         uri = uri_with_login()
-        if uri not in _CLIENTS:
+        if uri not in _CLIENT_BY_URI:
             _prepare_database(uri)
-            _CLIENTS[uri] = mlflow.MlflowClient()
-        return _CLIENTS[uri]
+            _CLIENT_BY_URI[uri] = mlflow.MlflowClient()
+        return _CLIENT_BY_URI[uri]
 
 
 def configured_uri(folder: Path | None = None) -> str:

@@ -247,7 +247,7 @@ def run_exists(run_id: str) -> bool:
 
 
 def _find_url(source: Path | Location) -> str:
-    """A path or URL as one that can be found: absolute, and without a login."""
+    """Return a path or URL as an absolute URL without a login."""
     if "://" in str(source):
         return hide_credentials(str(source))
     return Path(str(source)).absolute().as_uri()

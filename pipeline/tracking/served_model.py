@@ -85,7 +85,7 @@ def log_model(
 
 @contextmanager
 def _logging_to_experiment(experiment_id: str) -> Iterator[None]:
-    """Models that MLflow logs go to this experiment: it asks the environment, not the run."""
+    """Make MLflow log models to this experiment: it asks the environment, not the run."""
     names = ("MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
     old_values = {name: os.environ.pop(name, None) for name in names}
     os.environ["MLFLOW_EXPERIMENT_ID"] = experiment_id

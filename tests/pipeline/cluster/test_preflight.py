@@ -9,7 +9,7 @@ from pipeline.cluster import preflight
 
 def answer(**changed: Any) -> list[str]:
     """What this machine says as a node that is asked for its own state, but for what changed."""
-    versions = {name: preflight.package_version(name) for name in preflight.PACKAGES}
+    versions = {name: preflight.package_version(name) for name in preflight.CHECKED_PACKAGES}
     own = {"packages": versions, "expected_digest": preflight.code_digest(), "marker_by_folder": {}}
     return preflight.check_node(**own | changed, cache_seconds=0.0)
 

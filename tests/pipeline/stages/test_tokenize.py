@@ -684,7 +684,7 @@ def test_what_the_other_text_leaves_out_is_no_leak() -> None:
         exact = Passages(np.full(len(heldout), 7, np.uint64), lines, np.array(heldout))
         nothing = np.zeros(0, np.uint64)
         return PiecePassages(
-            exact, exact.choose(np.zeros(len(heldout), bool)), nothing, nothing, {}
+            exact, exact.select(np.zeros(len(heldout), bool)), nothing, nothing, {}
         )
 
     for other, leaks in ((piece(False, True), []), (piece(True, False), [[0, 1]])):
