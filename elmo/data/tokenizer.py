@@ -94,16 +94,15 @@ NO_TOKENIZER = Tokenization("none")  # of token lists that a program supplied
 class TokenizerKind:
     """A tokenizer that can be chosen; the command line's help and checks follow from this record.
 
-    `suitable_text` is the text it suits. `make_splitter` loads it and returns a function from texts
-    to token lists, given the pattern; it needs the libraries `packages`, which the extra `extra`
-    installs and whose versions a model records. `splits_at_spaces` says that text between white
-    space is tokenized independently of its neighbours, so equal stretches are tokenized once;
-    `one_token_pattern` matches the stretches that are one token. `pattern` is the regular
-    expression of a token, if that defines the tokenizer, and `form` the Unicode form of its text;
-    `former_versions` has the pattern and form of each earlier version.
+    `make_splitter` loads it and returns a function from texts to token lists, given the pattern; it
+    needs the libraries `packages`, which the extra `extra` installs and whose versions a model
+    records. `splits_at_spaces` says that text between white space is tokenized independently of its
+    neighbours, so equal stretches are tokenized once; `one_token_pattern` matches the stretches
+    that are one token. `pattern` is the regular expression of a token, if that defines the
+    tokenizer, and `form` the Unicode form of its text; `former_versions` has the pattern and form
+    of each earlier version.
     """
 
-    suitable_text: str
     make_splitter: Callable[[str], SplitTexts]
     packages: tuple[str, ...] = ()
     extra: str = ""
@@ -295,13 +294,11 @@ def _make_japanese_splitter(_: str) -> SplitTexts:
 
 TOKENIZERS: Mapping[str, TokenizerKind] = {
     "whitespace": TokenizerKind(
-        suitable_text="already tokenized, tokens between spaces",
         make_splitter=_make_whitespace_splitter,
         splits_at_spaces=True,
         one_token_pattern=r"[^\pZ\x00-\x20\x85]+",
     ),
     "unicode": TokenizerKind(
-        suitable_text="raw text in most languages",
         make_splitter=_make_unicode_splitter,
         packages=("tokenizers",),
         extra="text",
@@ -310,8 +307,7 @@ TOKENIZERS: Mapping[str, TokenizerKind] = {
         pattern=WORD_PATTERN,
         former_versions=((_FORMER_PATTERN, ""),),
     ),
-    "korean": TokenizerKind(  # morphemes that share a syllable stay one token
-        suitable_text="Korean: morphemes by Kiwi",
+    "korean": TokenizerKind(  # by Kiwi; morphemes that share a syllable stay one token
         make_splitter=_make_korean_splitter,
         packages=("kiwipiepy", "kiwipiepy_model"),
         extra="korean",
@@ -319,7 +315,6 @@ TOKENIZERS: Mapping[str, TokenizerKind] = {
         former_versions=(("", ""),),
     ),
     "japanese": TokenizerKind(
-        suitable_text="Japanese: words by MeCab and UniDic",
         make_splitter=_make_japanese_splitter,
         packages=("fugashi", "unidic-lite"),
         extra="japanese",

@@ -5,7 +5,6 @@ environment variables of an allow-list. Data and results stay in the cluster's s
 """
 
 import asyncio
-import fnmatch
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -144,8 +144,7 @@ def choose_variables(entries: Iterable[str]) -> dict[str, str]:
     variables = {
         name: value
         for name, value in os.environ.items()
-        if name not in LOCAL_VARIABLES
-        and any(fnmatch.fnmatchcase(name, pattern) for pattern in SENT_VARIABLES)
+        if name not in LOCAL_VARIABLES and any(fnmatchcase(name, item) for item in SENT_VARIABLES)
     }
     for entry in entries:
         name, separator, value = entry.partition("=")

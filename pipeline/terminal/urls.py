@@ -20,8 +20,7 @@ def hide_credentials(text: str) -> str:
 
 
 def with_login(url: str, known_urls: Iterable[str]) -> str:
-    """Return `url` with the login that `hide_credentials` removed, taken from
-    `known_urls`.
+    """Return `url` with the login that `hide_credentials` removed, taken from `known_urls`.
 
     A URL of the same host gives its login, an equal one its secret parameters; without either,
     `url` is returned as it is.

@@ -52,9 +52,8 @@ def write_files(out: Path, texts: Texts) -> Path:
     """Write shards as the tokenize stage does: one for each file, its ids counted from its own
     start."""
     entries, documents, sentences = [], 0, 0
-    with new_folder(
-        Location(out), required=("manifest.json",), pattern=SHARD_FILE_PATTERN
-    ) as folder:
+    options = {"required": ("manifest.json",), "pattern": SHARD_FILE_PATTERN}
+    with new_folder(Location(out), **options) as folder:
         for number, rows in enumerate(texts.values()):
             alone = folder / "alone"
             write_shards(alone, rows)

@@ -170,12 +170,9 @@ def test_no_step_waits_for_a_look_at_the_stop_flag(
     monkeypatch.setattr("elmo.train.agreement.FLAG_CHECK_SECONDS", 0.01)
     flag = Watched()
     endless = replace(SETTINGS, epochs=1000, evaluate_every=10**6)
+    watched_job = replace(job(tmp_path / "run", endless), stop_flag=flag)
     with pytest.raises(KeyboardInterrupt):
-        fit(
-            replace(job(tmp_path / "run", endless), stop_flag=flag),
-            workers=WorkerGroup(),
-            report=ignore,
-        )
+        fit(watched_job, workers=WorkerGroup(), report=ignore)
     assert len(flag.threads) == 2  # once at the beginning, and once beside the steps
     assert flag.threads[1] != threading.get_ident()
 
