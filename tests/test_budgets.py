@@ -11,7 +11,7 @@ from tests.pipeline.command_line import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 18_646,
+    "elmo": 18_643,
     "pipeline": 13_720,
     "research": 2_303,
     "benchmarks": 3_499,

@@ -1000,7 +1000,7 @@ def test_shards_are_taken_over_where_all_that_they_depend_on_is_the_same(
         {},
         {"column": "x"},
         {"version": 0},
-        {"copy": 1},
+        {"copy_number": 1},
         {"keep": ("x",)},
         {"repeated_lines": (1,)},
         {"excluded_lines": (("copy", ((0, 1),)),)},
