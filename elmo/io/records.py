@@ -178,6 +178,8 @@ def parse_record(data: bytes, record_type: type[Record], *, source: str) -> Reco
         key_path, problem = describe_mismatch(error)
         error_source = f"{source}: {key_path}" if key_path else source
         raise ElmoError(f"{error_source}: {problem}; {_REMEDY}") from None
+    except RecursionError:
+        raise Damaged(f"{source}: nested too deeply; {_REMEDY}") from None
     except UnicodeDecodeError as error:
         raise ElmoError(f"{source}: not UTF-8 (byte {error.start}); {_REMEDY}") from None
     except msgspec.DecodeError as error:

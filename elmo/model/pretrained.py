@@ -177,18 +177,12 @@ def _data_lines(training: Mapping[str, Any]) -> list[str]:
 def _perplexity_lines(training: Mapping[str, Any]) -> list[str]:
     stage = training.get("stage", "training")
     rows = [
-        (f"{text}, {moment} {stage}", *(_format_perplexity(figures, k) for k in _DIRECTIONS))
+        (f"{text}, {moment} {stage}", f"{figures['average']:.1f}")
         for moment, texts in (training.get("perplexity") or {}).items()
         for text, figures in texts.items()
+        if figures.get("average") is not None
     ]
-    return _table(("held-out text", *_DIRECTIONS), rows) if rows else ["Not recorded in the model."]
-
-
-_DIRECTIONS = ("forward", "backward", "average")
-
-
-def _format_perplexity(figures: Mapping[str, Any], direction: str) -> str:
-    return f"{figures[direction]:.1f}" if figures.get(direction) is not None else "-"
+    return _table(("held-out text", "perplexity"), rows) if rows else ["Not recorded in the model."]
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

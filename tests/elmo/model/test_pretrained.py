@@ -21,7 +21,7 @@ TEXTS = ["he has a gift", "the gift"]
 
 def test_the_card_says_data_and_perplexities(tiny_model_folder: Path, tmp_path: Path) -> None:
     model = load_model(tiny_model_folder)
-    side = {"forward": 12.34, "backward": 11.0, "average": 11.67, "tokens": 1234}
+    side = {"average": 11.67, "tokens": 1234}
     training = {
         "stage": "finetune",
         "inputs": {"corpus": "ab" * 32},
@@ -36,8 +36,7 @@ def test_the_card_says_data_and_perplexities(tiny_model_folder: Path, tmp_path: 
     head = yaml.safe_load(card.split("---")[1])
     assert (head["license"], head["language"]) == ("apache: 2.0", "no")
     assert digest in card and "2 × 16 cells, projection 4, 20 filters" in card
-    assert "| task, after finetune | 12.3 | 11.0 | 11.7 |" in card
-    assert "| task, before finetune | 12.3 | 11.0 | - |" in card
+    assert "| task, after finetune | 11.7 |" in card and "before finetune" not in card
     assert "| corpus | `abab" in card and "| held-out tokens, task | 1,234 |" in card
     assert "| epochs of finetune | 2 |" in card
 

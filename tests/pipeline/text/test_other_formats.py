@@ -50,6 +50,8 @@ OTHERS = {
     "an email": ["Return-Path: <a@b.c>\nReceived: from x\n\nHello\n", "MIME-Version: 1.0\n\nx\n"],
     "a mailbox": "From ann@example.org Mon Jan  2 03:04:05 2024\nSubject: mill\n\nHello\n",
     "subtitles": ["1\n00:00:01,000 --> 00:00:02,000\nThe mill.\n", "WEBVTT\n\n00:01.000 --> 0:2\n"],
+    "BibTeX": "@article{mill,\n  title = {The mill}\n}\n",
+    "a PO file of translations": '#: a.c:1\nmsgid "mill"\nmsgstr "Mühle"\n\nmsgid "old"\n',
     "a program": "#!/usr/bin/env python\nprint()\n",
     "text with the line ends of old Macs": ["The mill.\rIt fell.\r", "The mill.\r\rIt fell."],
     "a PDF file": "%PDF-1.4\n%\xe2\xe3\n",
