@@ -15,7 +15,7 @@ MOST_LINES = {  # a commit that raises one says what was considered for removal 
     "pipeline": 13_724,
     "research": 2_303,
     "benchmarks": 3_499,
-    "tests": 25_553,
+    "tests": 25_548,
 }
 
 

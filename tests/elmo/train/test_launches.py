@@ -25,17 +25,15 @@ from elmo.nn import lstm
 from elmo.nn.bilm import BiLM
 from elmo.nn.cuda_graphs import Lease
 from elmo.nn.softmax import Softmax
-from elmo.settings import OptimizerSettings, TrainingSettings
 from elmo.train.optimizer import Optimizer, global_norm
 from elmo.train.perplexity import perplexity, sentence_scores
 from elmo.train.step import WORD_MATRIX, Stepper, WorkerGroup, clip_gradients_
-from tests.elmo.run_job import NETWORK, TRAINING
+from tests.elmo.run_job import NETWORK, OPTIMIZER, TRAINING
 
 # The original network, with few of everything but layers and filter widths.
 ORIGINAL = replace(
     NETWORK, filters=tuple((width, 4) for width in range(1, 8)), highways=2, projection=8
 )
-ADAMW = OptimizerSettings(**(vars(TRAINING.optimizer) | {"name": "adamw"}))
 TYPES, WORDS, T, B = 1500, 400, 20, 16
 VIEWS = {  # launch nothing
     "view",
@@ -105,17 +103,14 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def stepper(**changed: Any) -> Stepper:
-    settings = TrainingSettings(
-        **(vars(TRAINING) | {"rows": B, "window": T, "optimizer": ADAMW} | changed)
-    )
-    optimizer = settings.optimizer
+    settings = replace(TRAINING, rows=B, window=T, **changed)
     bilm = BiLM(ORIGINAL, character_count=Characters().size)
     softmax = Softmax(WORDS, ORIGINAL.projection)
     bilm.reset_parameters(0)
     softmax.reset_parameters(1)
     parameters = {f"bilm.{name}": p.data for name, p in bilm.named_parameters()}
     parameters |= {f"softmax.{name}": p.data for name, p in softmax.named_parameters()}
-    adamw = Optimizer(optimizer, parameters, steps=10, word_matrix=WORD_MATRIX)
+    adamw = Optimizer(settings.optimizer, parameters, steps=10, word_matrix=WORD_MATRIX)
     return Stepper(bilm, softmax, adamw, settings, WorkerGroup())
 
 
@@ -139,7 +134,7 @@ def window(seed: int = 0, *, rows: int = B, time_steps: int = T) -> Window:
 def test_a_step_launches_few_operations_and_waits_for_none(
     clip: float, as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = stepper(optimizer=replace(ADAMW, clip=clip))
+    steps = stepper(optimizer=replace(OPTIMIZER, clip=clip))
     state = steps.bilm.lstm.zero_state(B)
     _, state = steps.step(window(0), state, step=0)
     launches = Launches()
@@ -155,7 +150,7 @@ def test_a_step_launches_few_operations_and_waits_for_none(
 
 def test_a_prepared_step_neither_draws_nor_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     """That is done beforehand, by the thread that prefetches; the word rows are sent once."""
-    steps = stepper(optimizer=replace(ADAMW, name="adagrad"))
+    steps = stepper(optimizer=replace(OPTIMIZER, name="adagrad"))
     state = steps.bilm.lstm.zero_state(B)
     prepared = steps.preparer.prepare(window(), step=0)
     sends: list[int] = []
