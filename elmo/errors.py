@@ -19,6 +19,9 @@ _REMEDY_BY_ERRNO = {  # for errors of the operating system
 class ElmoError(ValueError):
     """Bad input or settings; the one-line message says what is wrong, where, and what to do."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(re.sub(r"\n\s*", " ", message))  # an array that is quoted has lines
+
 
 class NotFound(ElmoError):
     """A requested file, folder, model or package does not exist."""

@@ -9,6 +9,7 @@ import math
 import signal
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
+from numbers import Integral
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -57,7 +58,7 @@ def check_value(name: str, value: Any, type_: Any) -> Any:
 
 def check_count(name: str, value: Any) -> None:
     """Raise `BadSettings` unless the argument `name` is a whole number of 1 or more."""
-    if not hasattr(value, "__index__") or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise BadSettings(f"{name} must be a whole number of 1 or more, found {value!r:.80}")
 
 

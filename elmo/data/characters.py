@@ -8,7 +8,7 @@ PAD is a learned character like any other: the convolution sees it.
 Shapes: B sentences, T tokens of the longest, K characters of a token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -155,7 +155,8 @@ def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
 
 def _is_list(value: object) -> bool:
     """Tell whether a value has a length and elements in order, as lists and arrays have."""
-    return hasattr(value, "__len__") and hasattr(value, "__getitem__")
+    is_table = isinstance(value, Mapping) or hasattr(value, "columns")
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not is_table
 
 
 def _type_name(value: object) -> str:

@@ -73,10 +73,13 @@ def check_output_path(out: Path) -> None:
 
 
 def check_output_parent(out: Path) -> None:
-    """Raise `ElmoError` if the nearest existing parent of an output path is not a folder."""
+    """Raise `ElmoError` if the nearest existing parent of an output path is not a folder, or the
+    path goes back (`..`) from a folder that does not exist."""
     parent = next((path for path in out.parents if os.path.lexists(path)), Path())
     if not parent.is_dir():
         raise ElmoError(f"{out}: {parent} is not a folder; choose another output")
+    if ".." in out.parts[len(parent.parts) :]:
+        raise ElmoError(f"{out}: .. leaves a folder that does not exist; write the path without it")
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from elmo.io.location import Folder
 from elmo.model.folder import Model, load_model
 from elmo.nn.bilm import token_vectors
 from elmo.nn.device import prefers_large_operations, round_up_rows, round_up_time_steps
+from elmo.settings import Fraction, check_count, check_value
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
 TOKENS_AT_ONCE = 4096  # in one piece of text that is read without gradients
@@ -37,6 +38,7 @@ class ScalarMix(nn.Module):
         super().__init__()
         if layer_norm not in (None, *_EPSILON_BY_NORM):
             raise ElmoError(f"layer_norm must be bilm-tf, allennlp or None, found {layer_norm!r}")
+        check_count("layers", layers)
         self.layer_norm = layer_norm
         self.weights = nn.Parameter(torch.zeros(layers))
         self.gamma = nn.Parameter(torch.ones(()))
@@ -97,6 +99,8 @@ class Elmo(nn.Module):
         trainable: bool = False,
     ) -> None:
         super().__init__()
+        check_count("representations", representations)
+        check_value("dropout", dropout, Fraction)
         loaded_model = model if isinstance(model, Model) else load_model(model, with_softmax=False)
         if loaded_model.bilm.config.input_words is not None:
             raise ElmoError("the model reads words, not characters; use Embedder")

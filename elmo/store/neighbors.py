@@ -127,7 +127,7 @@ def neighbors(
     store.check_model(embedder.model.digest)
     names = select_compared_layers(store, layer)
     layer_numbers = [layer_number(name) for name in names]
-    query_D = embedder.embed([list(tokens)])[0][layer_numbers, position].mean(0)
+    query_D = embedder.embed([tokens])[0][layer_numbers, position].mean(0)
     query_D /= max(float(np.linalg.norm(query_D)), 1e-12)
     nearest = NearestSentences(k)
     for part_number in store.part_numbers(split):

@@ -14,8 +14,11 @@ from elmo.tasks.examples import Span
 SCHEMES = ("bio", "iob1", "bioes", "plain")
 _SPAN_TAG = re.compile(r"O|[BIESLUM]-\S+")
 _BIOES_LETTERS = str.maketrans("LUM", "ESI")  # of BILOU and BMES
-_MARK_TAG = re.compile(r"[BIESLUM][\W_]\S+|\S+[\W_][BIESLUM]|[BIESLUM]", re.IGNORECASE)
-_OUTSIDE_TAG = re.compile(r"[O0_-]", re.IGNORECASE)
+# Letters of other scripts that look like these are meant for them.
+_MARK_TAG = re.compile(
+    r"[BIESLUM][\W_]\S+|[^\W\d_a-z]-\S+|\S+[\W_][BIESLUM]|[BIESLUM]", re.IGNORECASE
+)
+_OUTSIDE_TAG = re.compile(r"[O0_\u039f\u041e-]", re.IGNORECASE)
 
 
 class TagError(ElmoError):
@@ -54,7 +57,7 @@ def find_misfit_tags(tags: Set[str]) -> set[str]:
     none of them if the tags seem to mark no spans.
 
     They seem to mark spans if one is B-LABEL as it should be, or if all look like it (`B_PER`,
-    `b-per`, `PER-B`, or `B` alone) besides one for outside (`O`, `o`, `0`, `_`).
+    `b-per`, `PER-B`, a Cyrillic letter, or `B` alone) besides one for outside (`O`, `0`, `_`).
     """
     misfit_tags = {tag for tag in tags if not _SPAN_TAG.fullmatch(tag)}
     outside_tags = {tag for tag in tags if _OUTSIDE_TAG.fullmatch(tag.strip())}
@@ -62,7 +65,8 @@ def find_misfit_tags(tags: Set[str]) -> set[str]:
     b_tags = {tag for tag in mark_tags if "b" in tag.strip()[0].lower() + tag.strip()[-1].lower()}
     if b_tags - misfit_tags:
         return misfit_tags
-    return misfit_tags if b_tags and mark_tags | outside_tags == tags else set()
+    is_meant = b_tags or any("-" in tag for tag in mark_tags)
+    return misfit_tags if is_meant and mark_tags | outside_tags == tags else set()
 
 
 def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:

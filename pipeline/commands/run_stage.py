@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError, NotFound
+from elmo.io.atomic import check_output_parent
 from elmo.io.location import Location
 
 from .options import print_done
@@ -139,6 +140,8 @@ def check_outside(work: Any, folders: Iterable[Any]) -> None:
 
     Work in progress would be written into an input, or deleted with an output.
     """
+    if (local := Location.parse(work).local) is not None:
+        check_output_parent(local)
     for folder in folders:
         if _real_path(work).startswith(_real_path(folder)):
             raise ElmoError(f"--work {work}: must be outside {folder}; choose another folder")

@@ -281,6 +281,15 @@ class Params:
     """Tasks on labelled files, each by a name of your own; {}: none."""
     report: ReportSettings
 
+    def __post_init__(self) -> None:
+        """Refuse filters that are wider than a token."""
+        widest = max(width for width, _ in self.pretrain.network.filters)
+        if not self.pretrain.model and widest > self.vocab.max_characters:
+            raise BadSettings(
+                f"pretrain.network.filters: must be at most {self.vocab.max_characters} characters "
+                f"wide (vocab.max_characters), found {widest}"
+            )
+
 
 def load(path: Path) -> Params:
     """Read params.yaml; raise `ElmoError` naming the file, line and key of what is wrong."""

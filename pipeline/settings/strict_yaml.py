@@ -146,7 +146,9 @@ class _SettingsReader:
         """Raise the error of a value, with its line."""
         line, values = 1, self.root
         subject = f"{_dotted_name(keys)}{separator}" if keys else ""
-        for name in keys:
+        # A check of a whole section begins with the name of the setting.
+        names = message.split()[0].strip(":").split(".") if separator == "." else ()
+        for name in (*keys, *names):
             with suppress(AttributeError, KeyError, TypeError):  # a key that is not there
                 line, values = values.lc.data[name][0] + 1, values[name]
         raise BadSettings(f"{self.path}:{line}: {subject}{message}")

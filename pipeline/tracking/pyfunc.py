@@ -135,6 +135,8 @@ def _item_of_row(row: dict[str, Any]) -> Any:
     cells = [row[name] for name in COLUMNS if not is_missing(row.get(name))]
     if len(cells) != 1:
         raise ValueError(f"a row must have either {' or '.join(COLUMNS)}, found {row!r:.80}")
+    if is_missing(row.get("text")) and isinstance(cells[0], str):
+        raise ValueError(f"tokens must be a list, found {cells[0]!r:.80}; name the column text")
     return cells[0]
 
 

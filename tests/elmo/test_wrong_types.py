@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -40,6 +41,8 @@ TOKENS: dict[str, tuple[Any, str]] = {
     "numbers": ([["he"], 1], "sentence 1: must be a list of tokens, found 1"),
     "tokens that are none": ([["he", None]], "sentence 0: token 1 must be a string, found None"),
     "lists in lists": ([[["he"]]], r"sentence 0: token 0 must be a string, found \['he'\]"),
+    "a dictionary": ({}, "sentences must be a list of token lists, found a dict"),
+    "dictionaries": ([{"he": 1}], "sentence 0: must be a list of tokens, found {'he': 1}"),
     "sets": ([{"he"}], "sentence 0: must be a list of tokens, found {'he'}"),
     "a generator": ((["he"] for _ in "ab"), "sentences must be a list of token lists"),
 }
@@ -88,6 +91,7 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
     ),
     "tokens to cut": (lambda p: p.embedder.tokenize(["he"]), "a text must be a string"),  # type: ignore[arg-type]
     "a batch size": (lambda p: p.embedder.embed([["he"]], "2"), "must be a whole number of 1"),  # type: ignore[arg-type]
+    "a truth": (lambda p: p.embedder.embed([["he"]], True), "must be a whole number of 1"),
     "no batch": (lambda p: p.embedder.embed([["he"]], 0), "must be a whole number of 1"),
     "no precision": (lambda p: Embedder.load(p.folder, precision="half"), "precision must be"),  # type: ignore[arg-type]
     "a misspelt pooling": (
@@ -115,6 +119,14 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
     "a position beyond": (
         lambda p: neighbors(p.store, p.embedder, ["he"], 1),
         "position must be from 0 to 0, found 1",
+    ),
+    "a text to compare": (
+        lambda p: neighbors(p.store, p.embedder, "he has", 0),
+        "sentence 0: must be a list of tokens, found a string",
+    ),
+    "an array of a text": (
+        lambda p: p.embedder.encode([np.array(["he", "has"], object)[:, None]]),
+        r"text 0: must be a string, found array\(\[\['he'\], \['has'\]\], dtype=object\)$",
     ),
     "a query of tokens": (lambda p: parse_query(["[he]"]), "the text must be a string"),  # type: ignore[arg-type]
 }

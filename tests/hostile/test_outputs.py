@@ -186,6 +186,12 @@ def test_figures_go_to_a_file_of_their_own(case: Path, output: str) -> None:
     assert "/." not in refused(*words, cwd=case, names=output)
 
 
+@pytest.mark.parametrize("option", ["--out", "--work"])
+def test_a_path_goes_back_from_no_folder_that_is_missing(task_case: Path, option: str) -> None:
+    words = [*WORKING["task train"], option, "o/../m"]
+    assert ".. leaves a folder" in refused(*words, cwd=task_case, names="o/../m")
+
+
 # An output that is, holds or lies in an input: what would be read is not replaced.
 ONTO = {
     "finetune": ("tuned", ["model", "./model", "linked", "model/tuned", "."]),

@@ -33,5 +33,5 @@ def test_a_filter_wider_than_a_token(case: Path) -> None:
     settings = yaml.safe_load((case / "params.yaml").read_text())
     settings["pretrain"]["network"]["filters"] = [[999, 4]]
     (case / "params.yaml").write_text(yaml.safe_dump(settings))
-    refused(*COMMANDS["pretrain"], cwd=case, names="pretrain.network.filters: a filter is")
+    refused(*COMMANDS["pretrain"], cwd=case, names="pretrain.network.filters: must be")
     assert not (case / "work").exists()

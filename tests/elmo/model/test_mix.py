@@ -162,5 +162,12 @@ def test_dropout_is_for_training_only(tiny_model: Model) -> None:
 def test_bad_settings_are_refused(tiny_model: Model) -> None:
     with pytest.raises(ElmoError, match="layer_norm must be"):
         ScalarMix(3, layer_norm="batch")  # type: ignore[arg-type]
+    for layers in (-1, "3", True, 2.0):
+        with pytest.raises(ElmoError, match="layers must be a whole number of 1 or more"):
+            ScalarMix(layers)  # type: ignore[arg-type]
+        with pytest.raises(ElmoError, match="representations must be a whole number"):
+            Elmo(tiny_model, layers)  # type: ignore[arg-type]
+    with pytest.raises(ElmoError, match="dropout must be a number of at least 0 and at most 1"):
+        Elmo(tiny_model, dropout=True)
     with pytest.raises(ElmoError, match="the mix has 3 layers, found 2"):
         ScalarMix(3)(torch.zeros(2, 1, 1, 4), torch.ones(1, 1))

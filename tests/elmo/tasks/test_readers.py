@@ -427,6 +427,8 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ("tagging", "x.conll", "a O\nb X-B\nc X-E\n", 2, "tag 'X-B' fits no scheme"),
         ("tagging", "x.conll", "a O\nb B–X\nc I–X\n", 2, "tag 'B–X' fits no scheme"),
         ("tagging", "x.conll", "a B\nb I\nc O\n", 1, "tag 'B' fits no scheme"),
+        ("tagging", "x.conll", "a O\nb \u0412-X\nc I-X\n", 2, "tag '\u0412-X' fits no scheme"),
+        ("tagging", "x.conll", "a I-X\nb 0\n", 2, "tag '0' fits no scheme"),
         ("tagging", "x.conll", "a B-X\nb W-X\n", 2, "tag 'W-X' fits no scheme"),
         ("tagging", "x.jsonl", '{"tokens": ["a"], "tags": ["B-X "]}\n', 1, "tag 'B-X ' fits no"),
         ("tagging", "x.jsonl", '{"tokens": ["a"], "tags": [1]}\n', 1, "tags[0] must be text"),

@@ -112,6 +112,25 @@ def test_every_setting_has_a_range(tmp_path: Path, key: str, value: object, mess
     assert rest.startswith(f" {key}{item} must be ") and message in rest and "\n" not in rest
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("pretrain.network.filters", [[60, 4]], ": must be at most 50 characters wide (vocab."),
+        ("pretrain.training.optimizer.epsilon", 0, " 0 divides by 0"),
+    ],
+)
+def test_a_check_of_several_settings_names_the_line_of_one(
+    tmp_path: Path, key: str, value: object, message: str
+) -> None:
+    path = changed(tmp_path, key, value)
+    text = path.read_text()
+    start = text.index(f"{key.split('.')[-1]}:", text.index("\npretrain:"))
+    line = text[:start].count("\n") + 1
+    with pytest.raises(ElmoError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}:{line}: {key}{message}")
+
+
 def test_no_setting_is_without_a_range() -> None:
     """A number or text that could be anything is a traceback later."""
 

@@ -208,6 +208,7 @@ OTHER: list[tuple[Any, str, str | None]] = [
     ('{"inputs": ["a"]}', "content type must be", None),
     ("", "CSV with a header, found nothing", "text/csv"),
     ("txt\na\n", "the columns must be text or tokens, found txt", "text/csv"),
+    ("tokens\n\"['a'\n 'b']\"\n", "tokens must be a list, found .* name the column", "text/csv"),
     ("text\na,b\n", "a cell for each column", "text/csv"),
     ('text\n"a\n', "must be CSV", "text/csv"),
     (b"text\n\xff\n", "must be CSV in UTF-8", "text/csv"),
