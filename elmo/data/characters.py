@@ -155,8 +155,9 @@ def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
 
 def _is_list(value: object) -> bool:
     """Tell whether a value has a length and elements in order, as lists and arrays have."""
-    is_table = isinstance(value, Mapping) or hasattr(value, "columns")
-    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not is_table
+    if isinstance(value, Mapping) or hasattr(value, "columns") or getattr(value, "ndim", 1) == 0:
+        return False
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
 def _type_name(value: object) -> str:

@@ -223,7 +223,7 @@ class FeatureStore:
     ) -> tuple[str, ...]:
         if layers is None:
             return tuple(candidates)
-        if isinstance(layers, str | int):
+        if isinstance(layers, str | int | Mapping) or not len(layers):
             raise ElmoError(f"layers must be a list, such as [0, 2]; found {layers!r}")
         names = tuple(layer if isinstance(layer, str) else layer_name(layer) for layer in layers)
         for name in names:

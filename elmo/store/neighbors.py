@@ -122,7 +122,7 @@ def neighbors(
     compared. The whole store is read.
     """
     check_count("k", k)
-    if not 0 <= position < len(tokens):
+    if not hasattr(position, "__index__") or not 0 <= position < len(tokens):
         raise ElmoError(f"position must be from 0 to {len(tokens) - 1}, found {position}")
     store.check_model(embedder.model.digest)
     names = select_compared_layers(store, layer)

@@ -87,6 +87,8 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
     """
     from elmo.interop.files_of_2018 import export_2018
 
+    if options.resolve() == weights.resolve():
+        raise ElmoError(f"{weights}: is OPTIONS too; name two files")
     with (
         output_file(options, overwrite, start=OPTIONS_JSON_START, inputs=[model]) as new_options,
         output_file(weights, overwrite, start=HDF5_START, inputs=[model]) as new_weights,

@@ -43,6 +43,7 @@ TOKENS: dict[str, tuple[Any, str]] = {
     "lists in lists": ([[["he"]]], r"sentence 0: token 0 must be a string, found \['he'\]"),
     "a dictionary": ({}, "sentences must be a list of token lists, found a dict"),
     "dictionaries": ([{"he": 1}], "sentence 0: must be a list of tokens, found {'he': 1}"),
+    "a cell of an array": ([np.array("he")], "sentence 0: must be a list of tokens, found array"),
     "sets": ([{"he"}], "sentence 0: must be a list of tokens, found {'he'}"),
     "a generator": ((["he"] for _ in "ab"), "sentences must be a list of token lists"),
 }
@@ -77,6 +78,11 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
     "ids that are no integers": (lambda p: p.elmo(torch.ones(1, 1, 50)), "ids must be integers"),
     "a store without a name": (lambda p: FeatureStore(""), "the folder's name is empty, found ''"),
     "layers of a store": (lambda p: FeatureStore(p.store.path, layers=1), "must be a list"),  # type: ignore[arg-type]
+    "no layers of a store": (lambda p: FeatureStore(p.store.path, layers=[]), "must be a list"),
+    "half a position": (
+        lambda p: neighbors(p.store, p.embedder, ["he"], 0.0),  # type: ignore[arg-type]
+        "position must be from 0 to 0, found 0.0",
+    ),
     "a misspelt state": (
         lambda p: p.embedder.embed([["he"]], state="carried"),  # type: ignore[arg-type]
         "state must be 'reset', 'carry' or a Carry, found 'carried'",

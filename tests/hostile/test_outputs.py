@@ -222,6 +222,7 @@ def test_a_folder_is_replaced_where_that_is_asked_for(case: Path) -> None:
         code, _, error = elmo(*words, "--overwrite", cwd=case)
         assert code == 0, error
     refused("package", "model", "vocab", "--name", "tiny", "--overwrite", cwd=case, names="vocab")
+    refused("export", "model", "a", "./a", "--overwrite", cwd=case, names="a: is OPTIONS too")
 
 
 # With --overwrite: what is read, and files of another kind.

@@ -311,7 +311,7 @@ def read_field(
     `ElmoError` names line `number` if the field is missing or of another type.
     """
     if name not in record:
-        problem = f"has no {name!r}, found {', '.join(record) or 'nothing'}"
+        problem = f"has no {name!r}, found {', '.join(map(str, record)) or 'nothing'}"
         raise line_error(request.path, number, problem, "rename one, or name it in columns")
     try:
         return msgspec.convert(record[name], kind)

@@ -89,6 +89,7 @@ def test_arguments_have_their_text_and_where_it_stands(tmp_path: Path) -> None:
         ("tagging", ["a", "\ud800"], "item:1: is not UTF-8"),
         ("tagging", [["a", "\ud800"]], "item:0: is not UTF-8"),
         ("coreference", [{"sentences": [["\ud800"]]}], "item:0: is not UTF-8"),
+        ("tagging", [{0: "a"}], "item:0: has no 'text', found 0;"),
         ("tagging", ["a\0"], "item:0: .* has a zero byte"),
     ],
 )
