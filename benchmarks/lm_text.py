@@ -74,7 +74,7 @@ def _write_splits(out: Path, texts: dict[Split, list[list[str]]]) -> None:
         write_manifest(
             Location(folder),
             shards=entries,
-            documents=document_counts,
+            documents_by_split=document_counts,
             tokenizer=TokenizerEntry("whitespace"),
             counts=ShardsCounts(blank_lines=0, token_bytes=totals["bytes"], dropped={}, **totals),
             inputs=[],

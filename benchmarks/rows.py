@@ -64,8 +64,8 @@ PEAK_SHARE = Row(
 
 def _memory_cell(*sides: str) -> Callable[[Figures], str]:
     def cell(figures: Figures) -> str:
-        sizes = [f"{figures[side]['peak_memory_mb'] / 1000:.1f}" for side in sides]
-        return f"{sizes[0]} GB" + (f" against {', '.join(sizes[1:])} GB" if sizes[1:] else "")
+        sizes = [f"{side}: {figures[side]['peak_memory_mb'] / 1000:.1f} GB" for side in sides]
+        return "; ".join(sizes).removeprefix(f"{sides[0]}: ")
 
     return cell
 

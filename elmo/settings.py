@@ -210,8 +210,8 @@ class TrainingSettings:
     seed: Seed
     """The seed of the random numbers: initial weights, order of the text, dropout and samples."""
     epochs: NonNegativeInt
-    """How often the training text is read. 0: the smallest number that gives 400 steps, but at
-    most 4."""
+    """The number of passes over the training text. 0: the smallest number that gives 400 steps, but
+    at most 4."""
     rows: Annotated[int, Meta(ge=1, le=2**16)]
     """The number of parallel streams of text in a step. More rows use a processor better; fewer
     give more updates."""

@@ -3,4 +3,4 @@
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
-RUN_ENV = "ELMO_IN_RUN"  # a variable of the stages of `elmo run`, which itself says "interrupted"
+RUN_VARIABLE = "ELMO_IN_RUN"  # set in the stages of `elmo run`, which itself says "interrupted"

@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from . import RUN_ENV
+from . import RUN_VARIABLE
 
 # A thread that is done with its part of a product waits for the others. OpenMP lets it spin for
 # milliseconds, longer than a scheduler leaves a core to one process: beside a busy process the
@@ -36,7 +36,7 @@ def main() -> None:
             )
         from .commands.cli import run_cli
     except KeyboardInterrupt:
-        sys.exit(1 if RUN_ENV in os.environ else "error: interrupted")
+        sys.exit(1 if RUN_VARIABLE in os.environ else "error: interrupted")
     try:
         run_cli()
     finally:

@@ -36,17 +36,17 @@ class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Count
     sha256: Sha256
 
-    def with_corpus_position(self, *, sentences: int, documents: int) -> "ShardEntry":
+    def with_corpus_position(self, *, sentences_before: int, documents_before: int) -> "ShardEntry":
         """Return this entry with its position in the whole corpus.
 
-        `sentences` and `documents` count what precedes the shard in the corpus.
+        `sentences_before` and `documents_before` count those before the shard in the corpus.
         """
         return msgspec.structs.replace(
             self,
-            sentence_offset=sentences,
-            document_offset=documents,
-            first_sentence_id=self.first_sentence_id + sentences,
-            last_sentence_id=self.last_sentence_id + sentences,
+            sentence_offset=sentences_before,
+            document_offset=documents_before,
+            first_sentence_id=self.first_sentence_id + sentences_before,
+            last_sentence_id=self.last_sentence_id + sentences_before,
         )
 
 
@@ -147,7 +147,7 @@ def write_manifest(
     folder: Location,
     *,
     shards: Sequence[ShardEntry],
-    documents: dict[Split, int],
+    documents_by_split: dict[Split, int],
     tokenizer: TokenizerEntry,
     counts: ShardsCounts,
     inputs: Sequence[CorpusFile],
@@ -155,7 +155,7 @@ def write_manifest(
 ) -> None:
     """Write `manifest.json` of a shards folder; call it last, once every shard is written.
 
-    `documents` is the number of documents of each split.
+    `documents_by_split` has the number of documents of each split.
     """
     manifest = ShardsManifest(
         kind="shards",
@@ -165,7 +165,7 @@ def write_manifest(
         quality=quality,
         splits={
             split: SplitCounts(
-                documents=documents[split],
+                documents=documents_by_split[split],
                 sentences=sum(entry.sentences for entry in shards if entry.split == split),
                 tokens=sum(entry.tokens for entry in shards if entry.split == split),
             )

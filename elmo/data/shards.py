@@ -277,7 +277,7 @@ def write_shards(
         write_manifest(
             Location(folder),
             shards=entries,
-            documents={split: len(ids) for split, ids in split_ids.items()},
+            documents_by_split={split: len(ids) for split, ids in split_ids.items()},
             tokenizer=TokenizerEntry(**msgspec.structs.asdict(tokenizer)),
             counts=counts,
             inputs=[],

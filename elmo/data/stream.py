@@ -319,11 +319,12 @@ class _BlockBuffer:
         if self._end + width > self.blocks_5n.shape[1]:
             old_5n, self._end = self.blocks_5n, 0
             self.blocks_5n = np.empty((5, (int(self._width_B.sum()) + width) * 3 // 2), np.int64)
-            for k, size in enumerate(self._width_B.tolist()):
+            for k, old_width in enumerate(self._width_B.tolist()):
                 start = self.start_B[k]
-                self.blocks_5n[:, self._end : self._end + size] = old_5n[:, start : start + size]
+                row_stop = self._end + old_width
+                self.blocks_5n[:, self._end : row_stop] = old_5n[:, start : start + old_width]
                 self.start_B[k] = self._end
-                self._end += size
+                self._end = row_stop
         self.start_B[row], self._width_B[row] = self._end, width
         self._end += width
 

@@ -247,9 +247,9 @@ def load_sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]
         if not _SENTENCE_END.search(part):
             return [part] if part else []
         starts = [s[0].offset for s in segmenter.split(syntok.tokenize(part)) if s]
-        ends = [*starts[1:], len(part)]
+        stops = [*starts[1:], len(part)]
         starts[:1] = [0]
-        return [part[start:end] for start, end in zip(starts, ends, strict=True)]
+        return [part[start:stop] for start, stop in zip(starts, stops, strict=True)]
 
     return split, _find_versions("syntok")
 

@@ -50,8 +50,8 @@ class ElmoComponent:
         def sentences() -> Iterator[list[list[str]]]:
             for doc in stream:
                 pending_docs.append(doc)
-                parts = doc.sents if doc.has_annotation("SENT_START") else [doc[:]]
-                words = [[token.text for token in part if not token.is_space] for part in parts]
+                spans = doc.sents if doc.has_annotation("SENT_START") else [doc[:]]
+                words = [[token.text for token in span if not token.is_space] for span in spans]
                 yield [sentence for sentence in words if sentence]
 
         layer_arrays = self.embedder.embed_stream(sentences(), batch_size, layers=self.layers)

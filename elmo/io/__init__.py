@@ -3,4 +3,4 @@
 from importlib.util import find_spec
 
 if find_spec("fcntl") is None:
-    raise ImportError("elmo locks files as Linux and macOS do; on Windows, run it in WSL")
+    raise ImportError("elmo needs the file locks of Linux or macOS; on Windows, run it in WSL")

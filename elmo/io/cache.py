@@ -11,8 +11,8 @@ from elmo.errors import BadSettings, altered_error, missing_error
 from elmo.io import records
 from elmo.io.location import Location, temporary_folder
 
-CACHE_ENV = "ELMO_CACHE"  # the variable that names the folder of copies
-CACHE_GB_ENV = "ELMO_CACHE_GB"  # and the one that says how much they take at most
+CACHE_VARIABLE = "ELMO_CACHE"  # the variable that names the folder of copies
+CACHE_GB_VARIABLE = "ELMO_CACHE_GB"  # and the one that says how much they take at most
 _COPY_NAME = re.compile("[0-9a-f]{64}")
 
 
@@ -36,7 +36,7 @@ def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
     """
     if location.local is not None:
         return location.local / file
-    folder = Location(os.environ.get(CACHE_ENV) or temporary_folder() / "cache")
+    folder = Location(os.environ.get(CACHE_VARIABLE) or temporary_folder() / "cache")
     assert folder.local is not None
     path = folder.local / sha256
     with suppress(FileNotFoundError):
@@ -62,7 +62,7 @@ def _evict_copies(folder: Path, *, kept_name: str) -> None:
         with suppress(FileNotFoundError):
             copies.append(((folder / name).stat(), name))
     used_bytes = sum(status.st_size for status, _ in copies)
-    limit = os.environ.get(CACHE_GB_ENV)
+    limit = os.environ.get(CACHE_GB_VARIABLE)
     max_bytes = _parse_size(limit) if limit else (shutil.disk_usage(folder).free + used_bytes) / 2
     for status, name in sorted(copies, key=lambda copy: copy[0].st_atime_ns):
         if used_bytes > max_bytes and name != kept_name:
@@ -74,4 +74,5 @@ def _parse_size(text: str) -> float:
     try:
         return float(text) * 1e9
     except ValueError:
-        raise BadSettings(f"{CACHE_GB_ENV} must be a number of gigabytes, found {text!r}") from None
+        problem = f"{CACHE_GB_VARIABLE} must be a number of gigabytes, found {text!r}"
+        raise BadSettings(problem) from None

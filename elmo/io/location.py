@@ -90,10 +90,10 @@ class Location:
         return Location(f"{self.url}/{folder}", self._remote.options)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Location) and self._absolute() == other._absolute()
+        return isinstance(other, Location) and self._absolute_url() == other._absolute_url()
 
     def __hash__(self) -> int:
-        return hash(self._absolute())
+        return hash(self._absolute_url())
 
     def __str__(self) -> str:
         return self.url
@@ -396,7 +396,7 @@ class Location:
             raise
         return True
 
-    def _absolute(self) -> str:
+    def _absolute_url(self) -> str:
         return self.url if self.local is None else os.path.abspath(self.local)
 
 

@@ -217,7 +217,9 @@ class Elmo(nn.Module):
             raise ElmoError(f"ids must be integers from 0 to {size}, as batch_to_ids returns")
         mask_BT = ids_BTK[:, :, 0] > 0
         if (mask_BT[:, 1:] & ~mask_BT[:, :-1]).any():
-            raise ElmoError("ids have a gap (a token follows a masked one); close it")
+            raise ElmoError(
+                "ids have padding before a token; put padding at the end, as batch_to_ids does"
+            )
         characters_BTK = torch.where(mask_BT.unsqueeze(-1), ids_BTK - 1, self.marks_2K[0])
         characters_NK, index = torch.unique(
             characters_BTK.flatten(0, 1), dim=0, return_inverse=True

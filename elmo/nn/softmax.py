@@ -152,18 +152,18 @@ def _compute_nats(h_nP: Tensor, targets_n: Tensor, weight_VP: Tensor, bias_V: Te
     block_words = max(1, max_logits // max(1, len(h_nP)))
     max_n = h_nP.new_full((len(h_nP),), -torch.inf, dtype=torch.float32)
     z_n = torch.zeros_like(max_n)
-    gold_n = torch.zeros_like(max_n)
+    target_logit_n = torch.zeros_like(max_n)
     blocks = zip(torch.split(weight_VP, block_words), torch.split(bias_V, block_words), strict=True)
     for block_index, (weight_MP, bias_M) in enumerate(blocks):
         logits_nM = torch.mm(h_nP, weight_MP.to(h_nP.dtype).T).float().add_(bias_M)
         column_n = targets_n - block_index * block_words
         is_in_block_n = (column_n >= 0) & (column_n < len(bias_M))
         logit_n = logits_nM.gather(1, column_n.clamp(0, len(bias_M) - 1)[:, None])[:, 0]
-        gold_n = torch.where(is_in_block_n, logit_n, gold_n)
+        target_logit_n = torch.where(is_in_block_n, logit_n, target_logit_n)
         new_max_n = torch.maximum(max_n, logits_nM.amax(1))
         z_n = z_n * (max_n - new_max_n).exp() + logits_nM.sub_(new_max_n[:, None]).exp_().sum(1)
         max_n = new_max_n
-    return z_n.log() + max_n - gold_n
+    return z_n.log() + max_n - target_logit_n
 
 
 class AccidentalHits(NamedTuple):
@@ -280,39 +280,41 @@ class _Loss(torch.autograd.Function):
         bias_M = bias_U[candidate_rows].float() - expected_M
         gradients = _Gradients(h_NP, weight_MP) if any(ctx.needs_input_grad) else None
         nats_N = h_NP.new_empty(len(h_NP), dtype=torch.float32)
-        dgold_N = torch.empty_like(nats_N)
+        dtarget_N = torch.empty_like(nats_N)
         minus_infinity = h_NP.new_full((), -torch.inf)
         for chunk, product_nM, logits_nM in _split_chunks(h_NP, len(bias_M), softmax is _softmax):
             h_nP = h_NP[chunk]
             product_nM = product(h_nP, weight_MP.T, scratch=product_nM)
             if row_of_M is None:
                 rows_n = torch.arange(len(h_nP), device=h_nP.device)
-                gold_n = product_nM[rows_n, target_N[chunk]] + bias_M[target_N[chunk]]
+                target_logit_n = product_nM[rows_n, target_N[chunk]] + bias_M[target_N[chunk]]
             else:
-                gold_weight_nP = weight_UP[target_N[chunk]].to(dtype)
-                gold_n = (h_nP.float() * gold_weight_nP.float()).sum(1)
-                gold_n = gold_n + bias_U[target_N[chunk]] - expected_N[chunk]
+                target_weight_nP = weight_UP[target_N[chunk]].to(dtype)
+                target_logit_n = (h_nP.float() * target_weight_nP.float()).sum(1)
+                target_logit_n = target_logit_n + bias_U[target_N[chunk]] - expected_N[chunk]
                 assert hits is not None
                 chunk_hits = slice(*np.searchsorted(hits.predictions, (chunk.start, chunk.stop)))
                 rows_n = hits.predictions_H[chunk_hits] - chunk.start
                 # A tensor of the device: a number would be copied there, which waits for it.
                 product_nM.index_put_((rows_n, hits.candidates_H[chunk_hits]), minus_infinity)
             is_sampled = row_of_M is not None
-            nats_N[chunk], share_nM = softmax(product_nM, bias_M, gold_n, is_sampled, logits_nM)
+            nats_N[chunk], share_nM = softmax(
+                product_nM, bias_M, target_logit_n, is_sampled, logits_nM
+            )
             if gradients is None:
                 continue
             if row_of_M is None:
                 share_nM[rows_n, target_N[chunk]] -= 1
             gradients.add(chunk, share_nM, product_nM)
             if row_of_M is not None:
-                dgold_N[chunk] = torch.expm1(-nats_N[chunk])
-                gradients.dh_NP[chunk] += (dgold_N[chunk, None] * gold_weight_nP).to(dtype)
+                dtarget_N[chunk] = torch.expm1(-nats_N[chunk])
+                gradients.dh_NP[chunk] += (dtarget_N[chunk, None] * target_weight_nP).to(dtype)
         if gradients is not None:
             dweight_UP, dbias_U = gradients.sums()
             if row_of_M is not None:
                 dweight_UP, dbias_U = gradients.spread_to_rows(len(weight_UP), row_of_M)
-                add_rows_(dweight_UP, target_N, dgold_N[:, None] * h_NP.float())
-                add_rows_(dbias_U, target_N, dgold_N)
+                add_rows_(dweight_UP, target_N, dtarget_N[:, None] * h_NP.float())
+                add_rows_(dbias_U, target_N, dtarget_N)
             ctx.save_for_backward(gradients.dh_NP, dweight_UP, dbias_U)
         ctx.mark_non_differentiable(nats_N)
         return nats_N.sum(dtype=torch.float64).float(), nats_N
@@ -326,26 +328,26 @@ class _Loss(torch.autograd.Function):
 def _softmax(
     product_nM: Tensor,
     bias_M: Tensor,
-    gold_n: Tensor,
+    target_logit_n: Tensor,
     is_sampled: bool,
     logits_nM: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return −log p of each prediction of a chunk, and each candidate's share of the probability,
     which is the gradient of its logit.
 
-    The target's logit, `gold_n`, is one of the candidates' unless `is_sampled`. `logits_nM` is
+    `target_logit_n` is one of the candidates' logits unless `is_sampled`. `logits_nM` is
     memory for the logits and shares; without it, the shares have the dtype of the product.
     """
     dtype = product_nM.dtype if logits_nM is None else torch.float32
     logits_nM = torch.add(product_nM, bias_M, out=logits_nM)
     max_n = logits_nM.amax(1)
     if is_sampled:
-        max_n = torch.maximum(max_n, gold_n)
+        max_n = torch.maximum(max_n, target_logit_n)
     z_n = logits_nM.sub_(max_n[:, None]).exp_().sum(1)
     if is_sampled:
-        z_n = z_n + (gold_n - max_n).exp()
+        z_n = z_n + (target_logit_n - max_n).exp()
     share_nM = logits_nM.mul_(z_n.reciprocal()[:, None])
-    return z_n.log() + max_n - gold_n, share_nM.to(dtype)
+    return z_n.log() + max_n - target_logit_n, share_nM.to(dtype)
 
 
 def _split_chunks(

@@ -27,14 +27,14 @@ def export_token_table(
     The file is several times larger than the store, and slower to read.
     """
     number_type = pa.float16() if dtype == "float16" else pa.float32()
-    layers = [pa.field(name, pa.list_(number_type, store.dim)) for name in store.layers]
+    layer_fields = [pa.field(name, pa.list_(number_type, store.dim)) for name in store.layers]
     fields = [
         pa.field("sentence_id", pa.int64()),
         pa.field("document_id", pa.int64()),
         pa.field("position", pa.int32()),
         pa.field("token", pa.string()),
     ]
-    schema = pa.schema([*fields, *layers])
+    schema = pa.schema([*fields, *layer_fields])
     token_count = 0
     with new_file_if_absent(out) as path, pq.ParquetWriter(path, schema) as writer:
         for part in map(store.part, store.part_numbers()):

@@ -82,13 +82,13 @@ def gain_of(tallies: Sequence[Tally], baseline_tallies: Sequence[Tally]) -> dict
     ]
     gains = [a - b for a, b in zip(*scores, strict=True)]
     low, high = interval_over_seeds(gains) or (None, None)
-    test_low, test_high = paired_bootstrap(tallies, baseline_tallies)
+    bootstrap_low, bootstrap_high = paired_bootstrap(tallies, baseline_tallies)
     return {
         "gain": statistics.fmean(gains),
         "gain_low": low,
         "gain_high": high,
-        "gain_test_low": test_low,
-        "gain_test_high": test_high,
+        "gain_test_low": bootstrap_low,
+        "gain_test_high": bootstrap_high,
     }
 
 

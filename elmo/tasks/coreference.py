@@ -81,7 +81,7 @@ class CoreferenceModel(TaskModel):
     ) -> list[tuple[Clusters, list[float]]]:
         """Return the clusters of each document, lists of at least two spans (start, stop) in the
         document's tokens, and for each cluster the lowest probability of its links."""
-        answers = []
+        scored_predictions = []
         for document in examples:
             spans, scores_MA1, antecedents_MA = self._score_antecedents(document, vectors)
             score_M, choice_M = (values_M.tolist() for values_M in scores_MA1.softmax(1).max(1))
@@ -93,8 +93,8 @@ class CoreferenceModel(TaskModel):
             clusters = build_clusters(spans, links)
             score_by_span = {spans[m]: score_M[m] for m, _ in links}
             scores = [min(score_by_span.get(span, 1.0) for span in cluster) for cluster in clusters]
-            answers.append((clusters, scores))
-        return answers
+            scored_predictions.append((clusters, scores))
+        return scored_predictions
 
     def tally(self, examples: Sequence[Document], predictions: Sequence[Clusters]) -> Tally:
         """Return the tally of the mean F1 of MUC, B³ and CEAF-φ4; for texts of the GAP corpus, that

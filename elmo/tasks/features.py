@@ -183,7 +183,7 @@ class LinearModels(nn.Module):
         if static_fit:
             self._set_static_weights(static_fit.weights_RK, static_fit.bias_K)
         held_out = [fit and fit.held_out_NK for fit in (features_fit, vectors_fit, static_fit)]
-        self.usual_shares = _choose_shares(held_out, labels_N, self.frequency_K)
+        self.usual_shares = _fit_model_weights(held_out, labels_N, self.frequency_K)
 
     def predict(
         self, examples: Sequence[Labelled], labels: Sequence[str], vectors: Vectors | None = None
@@ -306,31 +306,31 @@ def _fit_logistic(
         return LinearFit(*fit(best_prior, importance_N1), held_out[best_prior])
 
 
-def _choose_shares(
+def _fit_model_weights(
     held_out: Sequence[Tensor | None], labels_N: Tensor, frequency_K: Tensor
 ) -> list[float]:
     """Return how much each linear model counts beside the others, by the log-probabilities (N, K)
     of labels held out: 1, moved towards the highest likelihood; 1 without such of a model."""
     logps = [logp_NK for logp_NK in held_out if logp_NK is not None]
-    shares = [1.0 for _ in held_out]
+    model_weights = [1.0 for _ in held_out]
     if not logps:
-        return shares
-    logp_NKP, shares_P = torch.stack(logps, 2), torch.ones(len(logps), requires_grad=True)
-    optimizer = torch.optim.LBFGS([shares_P], max_iter=MAX_STEPS)
+        return model_weights
+    logp_NKP, weights_P = torch.stack(logps, 2), torch.ones(len(logps), requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights_P], max_iter=MAX_STEPS)
 
     def compute_loss() -> Tensor:
         optimizer.zero_grad()
-        positive_P = shares_P.clamp_min(0)
+        positive_P = weights_P.clamp_min(0)
         scores_NK = logp_NKP @ positive_P - CORRECTION * (positive_P.sum() - 1) * frequency_K
         loss = nn.functional.cross_entropy(scores_NK, labels_N, reduction="sum")
-        loss = loss + SHRINKAGE * (shares_P - 1).square().sum()
+        loss = loss + SHRINKAGE * (weights_P - 1).square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
     with one_thread(), torch.enable_grad():
         optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
-    fitted_shares = iter(shares_P.detach().clamp_min(0).tolist())
-    return [1.0 if logp_NK is None else next(fitted_shares) for logp_NK in held_out]
+    fitted_weights = iter(weights_P.detach().clamp_min(0).tolist())
+    return [1.0 if logp_NK is None else next(fitted_weights) for logp_NK in held_out]
 
 
 def _fit_vectors(

@@ -59,7 +59,7 @@ class SeedTraining:
             vectors=self.vectors,
             settings=self.settings,
             seed=seed,
-            work=self.folders[seed],
+            checkpoints_folder=self.folders[seed],
             report=report,
         )
         return network, progress

@@ -89,19 +89,19 @@ def fit_task(
     vectors: Vectors | None,
     settings: TaskSettings,
     seed: int,
-    work: Path,
+    checkpoints_folder: Path,
     report: ReportEpoch,
 ) -> TaskProgress:
     """Train `model` on `train` and leave in it the weights of the epoch with the best score on
     `dev`; return the progress.
 
     `vectors` gives the ELMo layers of sentences (None: the model uses none).
-    `work` is the folder of the training's checkpoints, from which it resumes. `report("epoch",
+    `checkpoints_folder` keeps the training's checkpoints, from which it resumes. `report("epoch",
     figures)` is called after each epoch and, where a training is resumed, first for each before.
     """
     if settings.class_weights == "balanced":
         cast(LabelModel, model).balance_classes(train)
-    training = _TaskTraining(model, settings, work)
+    training = _TaskTraining(model, settings, checkpoints_folder)
     progress = training.resume()
     for figures in progress.curve:
         report("epoch", figures)

@@ -157,7 +157,7 @@ class _Training:
         """Start anew, or resume from the newest checkpoint, read by the first worker alone."""
         rows = self.job.settings.rows
         state = self.job.bilm.lstm.zero_state(rows)
-        progress = self.workers.call_on_first(lambda: self._read_newest(state))
+        progress = self.workers.call_on_first_worker(lambda: self._read_newest(state))
         slots = self.optimizer.slots if progress.step else {}
         self.workers.copy_from_first(state_tensors(self.job.modules(), slots).values())
         self.workers.copy_from_first(state)
@@ -247,7 +247,9 @@ class _Training:
         final_step = progress.step
         if progress.best_step is not None and progress.best_step != final_step:
             final_step = progress.best_step
-            self.workers.call_on_first(lambda: self._restore(self.checkpoints.load(final_step)))
+            self.workers.call_on_first_worker(
+                lambda: self._restore(self.checkpoints.load(final_step))
+            )
             tensors = state_tensors(self.job.modules(), self.optimizer.slots)
             self.workers.copy_from_first(tensors.values())
         self.optimizer.catch_up_all(step=final_step)

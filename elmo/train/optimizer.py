@@ -85,8 +85,8 @@ class Optimizer:
         If a gradient covers only some rows of a parameter, those of the words that the step uses,
         `word_rows[name]` are these rows; call `catch_up` on them first.
         """
-        updates_by_decay: dict[float, list[_RowUpdate]] = {}
-        row_updates = []
+        updates_by_decay: dict[float, list[_TensorUpdate]] = {}
+        rows_to_write_back = []
         for name, gradient in gradients.items():
             tensors = [
                 self.parameters[name],
@@ -97,13 +97,13 @@ class Optimizer:
             if name in word_rows:
                 row_indices = word_rows[name].device_indices
                 row_tensors = [tensor[row_indices] for tensor in tensors]
-                row_updates.append((tensors, row_indices, row_tensors))
+                rows_to_write_back.append((tensors, row_indices, row_tensors))
                 if name in self._missed_steps:
                     self.slots[f"{name}.taken"].numpy()[word_rows[name].indices] = step + 1
-            updates_by_decay.setdefault(decay, []).append(_RowUpdate(gradient, *row_tensors))
+            updates_by_decay.setdefault(decay, []).append(_TensorUpdate(gradient, *row_tensors))
         for decay, updates in updates_by_decay.items():
             self._apply_updates(updates, step, decay)
-        for tensors, row_indices, row_tensors in row_updates:
+        for tensors, row_indices, row_tensors in rows_to_write_back:
             for tensor, row_values in zip(tensors, row_tensors, strict=True):
                 tensor[row_indices] = row_values
 
@@ -175,7 +175,7 @@ class Optimizer:
     def _moment_names(self) -> tuple[str, ...]:
         return ("sum",) if self.settings.name == "adagrad" else ("mean", "square")
 
-    def _apply_updates(self, updates: list["_RowUpdate"], step: int, decay: float) -> None:
+    def _apply_updates(self, updates: list["_TensorUpdate"], step: int, decay: float) -> None:
         """Update tensors of one decay together, in few operations."""
         settings, lr = self.settings, self.settings.learning_rate_at(step, self.steps)
         gradients = [update.gradient for update in updates]
@@ -203,7 +203,7 @@ class Optimizer:
         torch._foreach_addcdiv_(parameters, means, scales, value=-lr / mean_correction)
 
 
-class _RowUpdate(NamedTuple):
+class _TensorUpdate(NamedTuple):
     """A gradient, the tensor it updates, and the optimizer's state of that tensor."""
 
     gradient: Tensor

@@ -80,7 +80,7 @@ class WorkerGroup:
         dist.all_reduce(buffer)
         return buffer.tolist()
 
-    def call_on_first(self, function: Callable[[], Result]) -> Result:
+    def call_on_first_worker(self, function: Callable[[], Result]) -> Result:
         """Call a function on the first worker, and return its result on all; an `ElmoError` is
         raised on all too. All workers must call it together."""
         if self.size == 1:
@@ -172,7 +172,7 @@ class Stepper:
         should_pad = prefers_large_operations(workers.device)
         self.preparer = StepPreparer(
             settings,
-            word_count=len(softmax.weight),
+            vocabulary_size=len(softmax.weight),
             layers=bilm.config.layers + 1,
             rows=workers.own_rows(settings.rows),
             device=workers.device,

@@ -70,14 +70,14 @@ PreparedStep = tuple[StepInput, Callable[[], StreamPosition]]
 class StepPreparer:
     """The preparation of one worker's steps from their windows; it can be pickled.
 
-    The softmax has `word_count` words, dropout is applied in `layers` places, and `rows` are the
-    numbers of this worker's rows. The tensors are made ready for `device`. `pad` pads distinct
+    The softmax has `vocabulary_size` words, dropout is applied in `layers` places, and `rows` has
+    the numbers of this worker's rows. The tensors are made ready for `device`. `pad` pads distinct
     tokens (None: nothing does), and `gather` exchanges words with other workers (None: there are
     none).
     """
 
     settings: TrainingSettings
-    word_count: int
+    vocabulary_size: int
     layers: int
     rows: list[int]
     device: torch.device
@@ -122,11 +122,11 @@ class StepPreparer:
     ) -> StepWordRows:
         """Return the used rows: the candidates, and the distinct targets of all workers; `words`
         are those of this worker."""
-        device, word_count = self.device, self.word_count
+        device, vocabulary_size = self.device, self.vocabulary_size
         parts = [words] if self.gather is None else self.gather(words)
         words_and_candidates = np.concatenate([*parts, *(draw.words for draw in draws)])
-        indices = distinct_numbers(words_and_candidates, word_count)
-        row_of_V = index_table(indices, word_count)
+        indices = distinct_numbers(words_and_candidates, vocabulary_size)
+        row_of_V = index_table(indices, vocabulary_size)
         targets_by_draw = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
         rows = [
             LossRows.find(targets_N, draw.words, row_of_V, device)
@@ -143,7 +143,7 @@ class StepPreparer:
 
         def draw(*parts: int) -> SampledWords:
             rng = np.random.Generator(np.random.Philox(_make_seed(settings.seed, step, *parts)))
-            return sample_candidates(settings.samples, self.word_count, rng)
+            return sample_candidates(settings.samples, self.vocabulary_size, rng)
 
         if settings.draws == "shared":
             return [CandidateDraw.prepare(targets_SN.ravel(), draw(), device)]

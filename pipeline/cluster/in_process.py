@@ -28,17 +28,19 @@ def run_in_process(
     once; those that begin later tell how long the others take. Several threads call `function` side
     by side; if they are to end early, its `stop()` is called.
     """
-    futures: dict[Future[tuple[Result, float]], bool] = {}  # whether an item tells of the others
+    # Whether the time of an item tells how long the others take.
+    is_typical_by_future: dict[Future[tuple[Result, float]], bool] = {}
     has_first_result, should_stop = False, False
     with _open_executor(threads) as executor:
         try:
-            while items or futures:
-                while items and not should_stop and len(futures) < threads:
-                    futures[executor.submit(_time_call, function, items.pop(0))] = has_first_result
-                if not futures:
+            while items or is_typical_by_future:
+                while items and not should_stop and len(is_typical_by_future) < threads:
+                    future = executor.submit(_time_call, function, items.pop(0))
+                    is_typical_by_future[future] = has_first_result
+                if not is_typical_by_future:
                     return
-                for future in wait(futures, return_when=FIRST_COMPLETED).done:
-                    is_typical = futures.pop(future)
+                for future in wait(is_typical_by_future, return_when=FIRST_COMPLETED).done:
+                    is_typical = is_typical_by_future.pop(future)
                     result, seconds = future.result()
                     is_typical, has_first_result = is_typical or seconds > MIN_RAY_SECONDS, True
                     if may_stop and is_typical and len(items) * seconds > MIN_RAY_SECONDS * threads:
@@ -46,7 +48,7 @@ def run_in_process(
                     progress.advance()
                     yield result
         except BaseException:
-            if futures:
+            if is_typical_by_future:
                 function.stop()  # type: ignore[attr-defined]
             raise
 

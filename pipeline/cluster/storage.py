@@ -26,7 +26,7 @@ from elmo.io.records import digest, json_bytes, read_record
 from ..settings import cluster as cluster_settings
 from .job import POINTER_FILE, PROJECT_VARIABLE
 
-UNFINISHED = "unfinished"  # the folder at the URL of work in progress, in a folder per project
+UNFINISHED_FOLDER = "unfinished"  # at the URL: work in progress, in a folder per project
 UNFINISHED_RECORDS = "begun"  # the folder in it with a record of each output in progress
 PROJECT_ID_FILE = "project-id"  # the file in the project's work folder with the project's id
 _WORK_FOLDER = Path("work")
@@ -300,7 +300,7 @@ def _work_url(url: str) -> str:
     It is named by an id that the project gets once, in its work folder.
     """
     project = os.environ.get(PROJECT_VARIABLE) or project_id()
-    return f"{url}/{UNFINISHED}/{project}"
+    return f"{url}/{UNFINISHED_FOLDER}/{project}"
 
 
 def project_id() -> str:

@@ -29,7 +29,7 @@ from elmo.errors import ElmoError, NotFound, first_line, reason_of
 from .. import PACKAGE
 from ..settings import cluster as cluster_settings
 from ..terminal.urls import hide_credentials
-from ..tracking.origin import COMMIT_ENV, commit_tags
+from ..tracking.origin import COMMIT_VARIABLE, commit_tags
 from . import job as on_cluster
 from . import results, storage
 
@@ -92,7 +92,7 @@ def submit(
         )
     variables_to_send = cluster_settings.to_environment(settings) | choose_variables(variables)
     if commit := commit_tags():
-        variables_to_send.setdefault(COMMIT_ENV, json.dumps(commit))
+        variables_to_send.setdefault(COMMIT_VARIABLE, json.dumps(commit))
     if is_url and not variables_to_send.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         raise ElmoError(
             f"--folder {folder}: without a shared folder there is no shared mlflow.db; set "

@@ -55,7 +55,9 @@ def find_unused(url: str) -> UnusedFiles:
     digests = {digest for digest in outs if digest.endswith(".dir")}
     pointer_names = [_read_pointer(digest, projects) for digest in digests]
     names |= {name for name in pointer_names if name}
-    record_file = re.compile(rf"{storage.UNFINISHED}/[^/]+/{storage.UNFINISHED_RECORDS}/(.+)\.json")
+    record_file = re.compile(
+        rf"{storage.UNFINISHED_FOLDER}/[^/]+/{storage.UNFINISHED_RECORDS}/(.+)\.json"
+    )
     unfinished = {
         (match[1], Location(url).read_record(name, storage.UnfinishedOutput).folder)
         for name in sizes
@@ -92,7 +94,7 @@ def remove(url: str, unused: UnusedFiles) -> None:
 
 def _list_outputs(url: str, sizes: dict[str, int]) -> Iterator[tuple[str, storage.StoredOutput]]:
     """Yield the outputs at the URL: those whose record has the mark of one."""
-    prefixes = (f"{JOBS}/", f"{storage.UNFINISHED}/")
+    prefixes = (f"{JOBS}/", f"{storage.UNFINISHED_FOLDER}/")
     names = [m[1] for n in sizes if (m := _OUTPUT.fullmatch(n)) and not n.startswith(prefixes)]
 
     def read_output(name: str) -> storage.StoredOutput | None:

@@ -347,7 +347,7 @@ def _start_ray(ray: Any, options: dict[str, Any]) -> None:
     if address.startswith("http"):
         raise ElmoError(
             f"RAY_ADDRESS {address}: is the address of a Jobs API, which only elmo submit uses; "
-            "set Ray's own, such as HEAD:6379"
+            "set RAY_ADDRESS to Ray's address, such as HEAD:6379"
         )
     show_activity("waiting for Ray's head" if address else "waiting for Ray to start")
     for is_last in (False, True):

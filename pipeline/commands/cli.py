@@ -13,7 +13,7 @@ from elmo.errors import ElmoError, suggest_name
 from elmo.io.memory import keep_freed_memory
 from elmo.settings import list_stop_signals
 
-from .. import RUN_ENV
+from .. import RUN_VARIABLE
 from ..stages import STAGES, load_stage
 from . import (
     convert,
@@ -112,10 +112,10 @@ for commands in SECTIONS.values():
 
 
 def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
-    """Run the command line and exit; an error, wrong usage too, is one line and exit code 1.
+    """Run the command line and exit. Any error, also of usage, prints one line; the exit code is 1.
 
-    `name` is what help and errors call `commands`. A bug keeps its traceback; with --verbose, so
-    does every error.
+    Help and errors call `commands` by `name`. A bug prints its traceback; with --verbose, every
+    error does.
     """
     try:
         keep_freed_memory()
@@ -138,7 +138,8 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         full_stop = "" if message.endswith((".", "?", "?)")) else "."
         sys.exit(f"error: {message}{full_stop} See {command} --help")
     except KeyboardInterrupt:
-        sys.exit(1 if RUN_ENV in os.environ else "error: interrupted; run the same command again")
+        is_in_run = RUN_VARIABLE in os.environ
+        sys.exit(1 if is_in_run else "error: interrupted; run the same command again")
     except Exception as error:
         _exit_with_message(error)
     finally:  # no handler of ours while Python ends
@@ -182,9 +183,9 @@ def _printable_line(message: str) -> str:
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
-    """Interrupt; ignore a later SIGTERM, which `elmo run` passes on for the same stop.
+    """Raise `KeyboardInterrupt`, and ignore a second SIGTERM, which `elmo run` sends for one stop.
 
-    An import ends first: Arrow, which imports pandas from C++, would swallow the interrupt.
+    A running import ends first, since Arrow imports pandas from C++ and would lose the interrupt.
     """
     signal.signal(signal.SIGTERM, lambda *_: None)
     while frame is not None:

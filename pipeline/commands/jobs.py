@@ -15,7 +15,9 @@ _note = partial(click.echo, err=True)
 @click.command()
 @click.argument("stages", nargs=-1)
 @click.option(
-    "--address", help="Ray's Jobs API, such as http://HEAD:8265. Default: RAY_API_SERVER_ADDRESS."
+    "--address",
+    help="Ray's Jobs API, such as http://HEAD:8265. Default: RAY_API_SERVER_ADDRESS, or else "
+    "RAY_ADDRESS.",
 )
 @click.option("--folder", help="The folder on the cluster's shared storage, or a URL.")
 @click.option("--command", help="A command to run instead of stages.")

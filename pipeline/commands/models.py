@@ -1,6 +1,6 @@
 """Using a model on a file of text: embed, perplexity.
 
-What loads torch is imported in the command that needs it: `elmo --help` does without.
+Modules that load torch are imported inside the commands, so `elmo --help` does not load it.
 """
 
 import json

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def _check_name(value: str, *, allows_urls: bool) -> None:
-    """Refuse a name that stands for no file: an empty one, one that is not UTF-8, which no manifest
-    could hold, and what was to be a URL but is none, or is none that a path can be."""
+    """Refuse a name that cannot be a file's: an empty one, one that is not UTF-8, which no manifest
+    could hold, a malformed URL, or a URL where a path is needed."""
     from ..terminal.urls import hide_credentials
 
     name = hide_credentials(value)
@@ -174,8 +174,8 @@ def output_file(
     """Return a context manager that yields the path to write an output to.
 
     It is `out`, or with `overwrite` a temporary file that replaces `out` when the block ends
-    without an error. `ElmoError` is raised if `out` is one of `inputs` or lies in one, or
-    would replace a file that does not begin as the regular expression `start` does.
+    without an error. `ElmoError` is raised if `out` is one of `inputs` or lies in one, or if it
+    would replace a file whose beginning does not match the regular expression `start`.
     """
     from elmo.io.atomic import check_output_file, new_file
 

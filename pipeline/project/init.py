@@ -110,9 +110,9 @@ def _find_texts(option: str, patterns: Sequence[str], column: str | None) -> lis
     """Find and check the files that an option's names, folders, globs and URLs match."""
     if not patterns:
         return []
-    inputs = find_inputs(patterns, list_name := f"as {option}")
+    inputs = find_inputs(patterns, source_phrase := f"as {option}")
     try:
-        check_texts(inputs, column or "text", list_name)
+        check_texts(inputs, column or "text", source_phrase)
     except ElmoError as error:
         raise ElmoError(str(error).replace("set corpus.column", "pass --column")) from None
     return inputs

@@ -15,7 +15,7 @@ import psutil
 from elmo.errors import NotFound
 from elmo.settings import list_stop_signals
 
-from .. import RUN_ENV
+from .. import RUN_VARIABLE
 from ..tracking.client import configured_uri
 from .outcome import outcome_lines
 
@@ -71,7 +71,7 @@ def _run_in_group(command: Sequence[str]) -> int:
     try:
         process = subprocess.Popen(
             command,
-            env=os.environ | {RUN_ENV: "1"},
+            env=os.environ | {RUN_VARIABLE: "1"},
             process_group=0,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
         )

@@ -38,13 +38,13 @@ def draw_text(inspection: Mapping[str, Any], path: Path) -> None:
 
     `inspection` is what `inspect_text` returns.
     """
-    figure, (sizes, words) = plt.subplots(1, 2, figsize=(9, 3.6))
+    figure, (size_axis, word_axis) = plt.subplots(1, 2, figsize=(9, 3.6))
     shares = [float(share.rstrip("%")) for share in inspection["document_bytes"]]
-    sizes.plot(inspection["document_bytes"].values(), shares, "o-", color=BLUE, ms=3)
-    sizes.set(xlabel="size (bytes)", ylabel="% of documents up to this size", xscale="symlog")
-    words.plot(*zip(*inspection["words"].values(), strict=True), "o-", color=BLUE, ms=3)
-    words.set(xlabel="words read", ylabel="distinct words", xscale="symlog", yscale="symlog")
-    for axis in (sizes, words):
+    size_axis.plot(inspection["document_bytes"].values(), shares, "o-", color=BLUE, ms=3)
+    size_axis.set(xlabel="size (bytes)", ylabel="% of documents up to this size", xscale="symlog")
+    word_axis.plot(*zip(*inspection["words"].values(), strict=True), "o-", color=BLUE, ms=3)
+    word_axis.set(xlabel="words read", ylabel="distinct words", xscale="symlog", yscale="symlog")
+    for axis in (size_axis, word_axis):
         axis.grid(color="#edf2f7")
     save_figure(figure, path)
 

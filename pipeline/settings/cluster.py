@@ -48,7 +48,7 @@ class Cluster:
     wait_minutes: Minutes = 10.0
     """Minutes to wait for cores and GPUs that are not free before giving up."""
     restarts: Annotated[int, Meta(ge=0, le=10_000)] = 3
-    """How often training restarts after it loses workers, counted anew after each checkpoint."""
+    """The maximum number of restarts after lost workers without a new checkpoint."""
     storage: Url = ""
     """The URL of a folder for data and models, such as s3://bucket/elmo, if machines share no
     folder; empty: the project's folder."""

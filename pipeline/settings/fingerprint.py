@@ -8,7 +8,7 @@ import msgspec
 from elmo.io.records import digest
 
 
-def to_plain(params: Any) -> dict[str, Any]:
+def to_plain_dict(params: Any) -> dict[str, Any]:
     """Return a section of params, a record or a dictionary as a dictionary of plain values."""
     return dict(msgspec.to_builtins(params))
 
@@ -18,5 +18,5 @@ def fingerprint(stage: str, version: int, params: Any, inputs: Mapping[str, str]
 
     Work in progress is resumed only if the digest is the same.
     """
-    key = {"stage": stage, "results": version, "params": to_plain(params), "inputs": dict(inputs)}
-    return digest(key)[:16]
+    values = {"params": to_plain_dict(params), "inputs": dict(inputs)}
+    return digest({"stage": stage, "results": version, **values})[:16]

@@ -184,14 +184,14 @@ class TokenizeSettings:
     max_bytes: NonNegativeInt
     """The size in bytes above which a document is left out; 0: no limit."""
     max_symbols: Annotated[float, Meta(ge=0, le=1)]
-    """A document is left out if more than this share of its characters, without white space, are
-    digits, punctuation or other symbols; 1: no limit."""
+    """A document is left out if more than this share of its characters (not counting white space)
+    are digits, punctuation or other symbols; 1: no limit."""
     scripts: tuple[Script, ...]
     """The scripts to keep: a document with most of its letters in another one is left out. Empty:
     all."""
     shard_bytes: Annotated[int, Meta(ge=1024, le=2**31)]
     """About how many bytes of text one shard holds, doubled until there are at most about 8,192
-    shards. About every 262,144 tokens of a shard become one part of a store."""
+    shards. A part of a store holds about 262,144 tokens of a shard."""
 
 
 @dataclass(frozen=True)

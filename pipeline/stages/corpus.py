@@ -162,7 +162,7 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
 
 
 def summary(figures: dict[str, float], out: Location) -> str:
-    """Return the line that the stage prints: the sizes among `figures`, and the files of `out`."""
+    """Return the line that the stage prints: the sizes in `figures` and the files in `out`."""
     return (
         f"{human_size(figures['general_bytes'])} general ({describe_files(out, 'general')}), "
         f"{human_size(figures['domain_bytes'])} domain ({describe_files(out, 'domain')})"
@@ -190,7 +190,7 @@ def describe_files(folder: Location, text: TextName) -> str:
 
 
 def _find_versions(package: str) -> list[str]:
-    """Return the versions of the projects that installed a package; none if it is Python's."""
+    """Return the versions of the projects that installed a package; [] if it is Python's."""
     try:
         return [metadata.version(package)]
     except metadata.PackageNotFoundError:  # the project may have another name, slow to find
@@ -225,7 +225,7 @@ def _render_or_link(
     versions: dict[str, str],
     files: dict[str, Iterator[str]],
 ) -> CorpusText:
-    """Write a text to `folder`, or link that of `out` if the same versions made it."""
+    """Write a text to `folder`, or link the text in `out` if the same versions made it."""
     if not versions or out is None:
         return _write_text(folder, text, files)
     all_versions = versions | {"results": str(STAGE.version)}

@@ -13,7 +13,7 @@ from elmo.io.location import Location
 from elmo.settings import StoreSettings
 
 from ..cluster import workers
-from ..cluster.storage import UNFINISHED, published_location
+from ..cluster.storage import UNFINISHED_FOLDER, published_location
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..terminal import progress
@@ -54,9 +54,9 @@ def run(
     cluster: Cluster,
     previous_output: Location | None = None,
 ) -> dict[str, float]:
-    """Write the vectors of all sentences of `shards` to a store at `out`; return `count_store`.
+    """Write the vectors of all sentences of `shards` to a store at `out`; return its counts.
 
-    Parts that are still right are taken from `previous_output`, the store that is replaced
+    Parts that are still valid are reused from `previous_output`, the store to be replaced
     (default: a store at the local `out`). Finished parts wait in `work`, or at the URL of `out`,
     under a digest of the model, the shards and `params`; the next run resumes from them.
     """
@@ -99,7 +99,7 @@ def run(
             manifest = store_build.build(
                 out,
                 previous_store=previous_output,
-                replace=f"/{UNFINISHED}/" in out.url,
+                replace=f"/{UNFINISHED_FOLDER}/" in out.url,
                 work=folder,
                 run_jobs=run_jobs,
                 **build_arguments,

@@ -112,7 +112,7 @@ def run(
     """Fine-tune `model` on the shards `domain`; write the model folder `out`, return the figures.
 
     Perplexity is measured before and after on the held-out splits of `domain` and `general`; on the
-    general text it shows what the model forgets. A model that was pretrained on `domain` is copied.
+    general text, this shows how much it forgets. A model that was pretrained on `domain` is copied.
     `curves` is a folder for the tables of losses; a killed run is resumed from `work`.
     """
     from elmo.data.shards import Shards
@@ -147,10 +147,9 @@ def run(
 def _find_pretraining_figures(
     training: Mapping[str, Any], domain: Location, general: Location
 ) -> Mapping[str, Any] | None:
-    """Return the held-out figures of a pretraining on the text of `domain`, else None.
+    """Return the held-out figures of the pretraining if its text was that of `domain`, else None.
 
-    If both texts have the same files, only the columns kept with the domain text tell their shards
-    apart.
+    Shards of the same files can still differ: only those of the domain text hold the kept columns.
     """
     from elmo.data.shards import Shards
 
@@ -208,7 +207,7 @@ def summary(figures: dict[str, float]) -> str:
 def describe_score(figures: dict[str, float], started_from: str = "") -> str:
     """Return the domain perplexity before and after, in a few words for the end of `elmo run`.
 
-    `figures` are those of `run`, `started_from` names a model that was trained elsewhere. Empty if
+    `figures` are from `run`, and `started_from` names a model that was trained elsewhere. Empty if
     the project's own model was not fine-tuned: pretraining has reported its perplexity.
     """
     remark = unknown_words_remark(figures.get("domain_unk_rate"))
@@ -276,9 +275,9 @@ def init_new_words(
 ) -> None:
     """Initialize the softmax of the words that the domain adds (ids from `known_words` on).
 
-    `vocabulary` includes them, `counts` has the domain's training tokens. They begin as copies of
+    `vocabulary` includes them; `counts` has the domain's training tokens. They begin as copies of
     `<UNK>`, whose probability is divided among them and the tokens that are still unknown, by their
-    counts. So the perplexity before training is that of a model that knows how often each word
+    counts. So before training, the perplexity is as if the model knew how often each word
     occurs.
     """
     import torch

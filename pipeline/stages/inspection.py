@@ -63,10 +63,10 @@ PassagePlace = tuple[int, LineRange]  # lines of the piece with this number
 
 
 class PieceContents(NamedTuple):
-    """The contents of a piece of a text; `faults` has the lines with each, as ranges.
+    """The contents of a piece of a text; `faults` has the ranges of lines with each fault.
 
-    `quality` counts lines instead of sentences, and what stands between spaces instead of tokens:
-    `words` are the hashes of the distinct ones, `places` where each stands first, of `word_count`.
+    `quality` counts lines as sentences, and words between spaces as tokens. `words` has the hashes
+    of the distinct words, `places` the place of each one's first use among the `word_count` words.
     """
 
     passages: PiecePassages
@@ -81,12 +81,12 @@ class PieceContents(NamedTuple):
 def inspect_text(
     inputs: Sequence[InputFile], params: TokenizeSettings, *, column: str, cluster: Cluster
 ) -> dict[str, Any]:
-    """Read a text twice, as the tokenize stage does, and return what it holds.
+    """Read a text twice, as the tokenize stage does, and return a description of it.
 
-    `findings` has for each reason what is left out if its filter alone is used: its setting,
-    whether that `is_on` in `params`, lines, bytes, and samples, each with the earlier text that it
-    repeats if it does. Filters that are off are tried with usual values, `scripts` with that of
-    most documents. Copies are always left out, and mojibake and markup never.
+    `findings` describes, for each reason, the text that its filter alone leaves out: the setting,
+    whether it `is_on` in `params`, the lines, the bytes, and samples, each with any earlier text
+    that it repeats. Filters that are off are tried with usual values, and `scripts` with the script
+    of most documents. Copies are always left out; mojibake and markup never are.
     """
     is_on = {name: getattr(params, name) != off_value for name, off_value, _ in _SETTINGS.values()}
     values = {name: value for name, _, value in _SETTINGS.values() if not is_on[name]}
@@ -162,7 +162,7 @@ def inspect_text(
 def _choose_by_reason(
     contents: Sequence[PieceContents], pieces: Sequence[Piece], new_params: TokenizeSettings
 ) -> dict[str, tuple[list[Int64s], list[tuple[PassagePlace, ...]]]]:
-    """Return for each reason the lines of each piece that are left out, and places of samples."""
+    """Return, for each reason, the lines of each piece to leave out and the places of samples."""
     passages = [content.passages.exact for content in contents]
     near_documents = [content.passages.near_documents for content in contents]
     near_originals = find_originals(near_documents, similarity=new_params.near_duplicates)
@@ -170,15 +170,17 @@ def _choose_by_reason(
         find_filtered(content.documents, new_params, piece.divided_bytes)
         for content, piece in zip(contents, pieces, strict=True)
     ]
-    copies, copy_samples = _samples([part.lines for part in passages], find_originals(passages))
+    copies, copy_samples = _samples(
+        [part.line_ranges for part in passages], find_originals(passages)
+    )
     is_copy = [
-        in_ranges(part.lines[:, 0], ranges) & in_ranges(part.lines[:, 1] - 1, ranges)
+        in_ranges(part.line_ranges[:, 0], ranges) & in_ranges(part.line_ranges[:, 1] - 1, ranges)
         for part, ranges in zip(near_documents, copies, strict=True)
     ]
     near_originals[np.concatenate(is_copy)] = -1
     return {
         "copy": (copies, copy_samples),
-        "near_copy": _samples([part.lines for part in near_documents], near_originals),
+        "near_copy": _samples([part.line_ranges for part in near_documents], near_originals),
         **{reason: _samples([part[reason] for part in filtered_lines]) for reason in FILTERS},
         **{name: _samples([content.faults[name] for content in contents]) for name in _FAULTS},
     }
@@ -191,7 +193,7 @@ def _make_finding(
     new_params: TokenizeSettings,
     is_on: Mapping[str, bool],
 ) -> dict[str, Any]:
-    """Return what is left out for one reason, as `inspect_text` says."""
+    """Return the finding of `inspect_text` for one reason."""
     name = _SETTINGS.get(reason, ("",))[0]
     return {
         "reason": reason,
@@ -207,7 +209,7 @@ def _make_finding(
 
 
 def examine_piece(piece: Piece) -> PieceContents | ElmoError:
-    """Return what a piece holds, or the error of a file that cannot be read."""
+    """Return the contents of a piece, or the error of a file that cannot be read."""
     quality, faults = QualityCounts(), {name: [np.zeros((0, 2), np.int64)] for name in _FAULTS}
     words, places, word_count = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
 
@@ -269,7 +271,7 @@ def _count_held_out_copies(passages: Sequence[PiecePassages], similarity: float)
 
 
 def _join_files(documents: Sequence[DocumentCounts], pieces: Sequence[Piece]) -> DocumentCounts:
-    """Return the documents of all pieces; a file that is one document is one, if it is divided."""
+    """Return the documents of all pieces; a file that is one document counts once if divided."""
     ids, end = [], 0
     for counts, piece in zip(documents, pieces, strict=True):
         end -= bool(piece.divided_bytes and piece.spans[0].start)
@@ -302,14 +304,14 @@ def _samples(
 def sample_piece(
     job: tuple[Piece, Mapping[str, Int64s], Sequence[LineRange], Hashes],
 ) -> tuple[Accounting, dict[LineRange, Sample], dict[int, Sample]] | ElmoError:
-    """Count what each reason leaves out of a piece, and read samples: their files and beginnings.
+    """Count the text that each reason leaves out of a piece, and read the beginnings of samples.
 
     The job is the piece, the merged ranges of lines by reason, the ranges of samples, and the
     hashes of repeated lines of which samples are read.
     """
-    piece, exclusions, ranges, hashes = job
+    piece, excluded_lines, ranges, hashes = job
     accounting, after_copies, first_line = Accounting(), Accounting(), 0
-    copies = {"copy": exclusions["copy"]}
+    copies = {"copy": excluded_lines["copy"]}
     text_by_range: dict[LineRange, Sample] = {}
     text_by_hash: dict[int, Sample] = {}
     repeated_lines = np.array(piece.repeated_lines, np.uint64)
@@ -317,7 +319,7 @@ def sample_piece(
         for block, _ in piece.read_documents(Accounting()):
             end_line = first_line + len(block.document_numbers)
             line_numbers = np.arange(first_line, end_line)
-            for reason, lines in exclusions.items():
+            for reason, lines in excluded_lines.items():
                 is_near = reason == "near_copy"
                 ranges_by_reason = (copies if is_near else {}) | {reason: lines}
                 counts = after_copies if is_near else accounting

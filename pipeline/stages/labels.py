@@ -1,4 +1,4 @@
-"""labels: a labelled text made from docstrings: which of their words are code.
+"""labels: docstrings in which each word is tagged as code or not.
 
 The authors of a package mark names and values in its docstrings with backticks. Here the marks
 become tags, and the text is left without them: a tagging task for trying a model. A sentence
@@ -114,16 +114,16 @@ def label_sentences(
     too few or too many tokens are left out.
     """
     for paragraph in marked_up_paragraphs(docstring):
-        plain_text, code = strip_marks(" ".join(paragraph.split()))
+        plain_text, code_ranges = strip_marks(" ".join(paragraph.split()))
         start = 0
         for text in split_text(plain_text):
             stop = start + len(text)
-            code_ranges = [(a - start, b - start) for a, b in code if start <= a < stop]
+            ranges = [(a - start, b - start) for a, b in code_ranges if start <= a < stop]
             start = stop
-            if not code_ranges:
+            if not ranges:
                 continue
             tokens, offsets = splitter.tokens_and_offsets(text)
-            tags = _make_tags(offsets, code_ranges)
+            tags = _make_tags(offsets, ranges)
             if tags is not None and MIN_LABELLED_TOKENS <= len(tokens) <= MAX_LABELLED_TOKENS:
                 yield tokens, tags
 

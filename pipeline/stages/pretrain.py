@@ -95,8 +95,8 @@ def run(
 ) -> dict[str, float]:
     """Pretrain on the training split of `shards`; write the model folder `out`, return the figures.
 
-    If `params` name a model it is copied, and only its perplexity is measured. `vocab` is the
-    vocabulary's folder, `curves` one for the tables of losses; a killed run is resumed from `work`.
+    If `params` name a model, it is copied, and only its perplexity is measured. `vocab` is the
+    folder of the vocabulary, `curves` the one for the tables of losses. A run resumes from `work`.
     """
     from elmo.data.shards import Shards
 

@@ -1,7 +1,7 @@
-"""register: a model folder registered in MLflow, as a version of the run that trained it.
+"""register: registers a model folder in MLflow, as a version of the run that trained it.
 
-It runs in each `dvc repro`, since the project does not know what a registry has: after a clone and
-`dvc pull` the registry may be empty. A model that is already registered takes little time.
+It runs in each `dvc repro`, since the project does not know which models a registry has: after a
+clone and `dvc pull`, it may be empty. A model that is already registered takes little time.
 """
 
 import os
@@ -41,10 +41,10 @@ class Lineage(Struct):
 
 
 class RegisterRecord(Struct, forbid_unknown_fields=True):
-    """The content of the file that this stage writes: which version the model is.
+    """The content of the file that this stage writes: the version that the model is.
 
-    `name` is that of the registered model. The version is 0 and the URI empty where nothing was
-    registered.
+    `name` is the name of the registered model. If nothing was registered, the version is 0 and the
+    URI is empty.
     """
 
     model_digest: str
@@ -92,7 +92,7 @@ def run(
     """Register `model` under the name in `params`, unless it is registered; return its version.
 
     The result also has its URI and the decision about the champion, and is written to `out`.
-    `store` was made from the model, `general` and `domain` are the shards it was trained on. A
+    `store` was made from the model; `general` and `domain` are the shards it was trained on. A
     version belongs to the run that trained it; its tags are the model's digest, its stores, its
     perplexities, and the held-out texts and words by which these are comparable.
     `pipeline/tracking/champion.py` decides whether it becomes champion. A DVC experiment registers
@@ -105,7 +105,7 @@ def run(
     content_digest = model_digest(model)
     lineage = model.read_record("training.json", Lineage)
     features = FeatureStore(store, model=content_digest)
-    shards = {"general": Shards(general), "domain": Shards(domain)}
+    shards_by_text = {"general": Shards(general), "domain": Shards(domain)}
     scores = {
         f"perplexity.{time}.{text}": average
         for time, texts in lineage.perplexity.items()
@@ -119,7 +119,7 @@ def run(
         f"store.{features.digest[:size]}": hide_credentials(store.absolute().url),
         **{
             f"heldout.{text}": heldout_digest(text_shards)[:size]
-            for text, text_shards in shards.items()
+            for text, text_shards in shards_by_text.items()
         },
         **{name: f"{value:.6g}" for name, value in scores.items() if ".after." in name},
     }
@@ -128,7 +128,7 @@ def run(
         write_json(out, to_builtins(RegisterRecord(content_digest, params.name, "", 0)))
         return {"version": 0, "uri": "", "decision": _NOT_REGISTERED}
     if version is None:
-        texts = {text: text_shards.digest for text, text_shards in shards.items()}
+        texts = {text: text_shards.digest for text, text_shards in shards_by_text.items()}
         inputs = {"model": content_digest, "store": features.digest, **texts}
         sources = {"model": model, "store": store, "general": general, "domain": domain}
         with start_run("register", params, inputs=inputs, sources=sources) as mlflow_run:
@@ -141,7 +141,7 @@ def run(
 
 
 def summary(figures: dict[str, str | int]) -> str:
-    """Return the line that the stage prints: the version, its URI and what was decided."""
+    """Return the line that the stage prints: the version, its URI and the decision."""
     if not figures["version"]:
         return str(figures["decision"])
     return f"version {figures['version']}, {figures['uri']}; {figures['decision']}"

@@ -1,7 +1,7 @@
 """report: the results of a run as one self-contained HTML page.
 
-In `pipeline/report`, `results.py` reads them, `pictures.py` draws, and `page.py` renders
-`page.html`, which is what the page says.
+In `pipeline/report`, `results.py` reads the results, `pictures.py` draws the plots, and `page.py`
+fills in the template `page.html`.
 """
 
 from collections.abc import Sequence
@@ -54,9 +54,9 @@ def run(
 ) -> dict[str, int]:
     """Write `index.html` and `curves.png` to `out`, and log the page to MLflow.
 
-    `numbers_in` is the folder of the stages' figures, `curves` that of their tables of losses,
-    `registered` the file that register wrote. `tasks` are the names of tasks that have figures and
-    pictures, `model_name` the model to start from. Raises `ElmoError` if a figure is missing or
+    `numbers_in` is the folder of the stages' figures, and `curves` of their tables of losses.
+    `registered` is the file that register wrote. `tasks` names the tasks that have figures and
+    pictures, and `model_name` the model to start from. Raises `ElmoError` if a figure is missing or
     `store` was not made from `model`. Equal inputs give equal bytes.
     """
     from elmo.model.embedder import Embedder

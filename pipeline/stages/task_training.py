@@ -62,8 +62,8 @@ def read_labelled_files(
     """Return the labelled examples of several files, by the names that `sources` gives them.
 
     The names are "train", "dev" and "test". `format`, `scheme` and `columns` are as on the command
-    line, empty for what the files tell and the format's usual columns; `tokenizer`, a model's
-    `Tokenization`, cuts those that are text.
+    line; if empty, they follow from the files, and the columns from the format. `tokenizer`, a
+    model's `Tokenization`, splits examples that are text.
     """
     from elmo.tasks.example_files import read_examples
 
@@ -81,9 +81,9 @@ def read_labelled_files(
 
 
 def say_training_remarks(folder: Path, *, name: str = "") -> None:
-    """Say of the trained task in `folder` which seeds had their best epoch at the end, and what
-    linear models change on dev if it has tried them; the lines begin with `name`, the folder by
-    default."""
+    """Say which seeds of the trained task in `folder` had their best epoch at the end, and how
+    linear models change the score on dev if they were tried. The lines begin with `name` (default:
+    the folder)."""
     from elmo.tasks.comparison import seeds_still_improving
     from elmo.tasks.features import Shares
     from elmo.tasks.metrics import score_order
@@ -110,7 +110,7 @@ def say_training_remarks(folder: Path, *, name: str = "") -> None:
 
 
 def say_remark(example_set: "ExampleSet", *, path: Path) -> None:
-    """Say what the reader of the file `path` found odd about it, if anything."""
+    """Print the remark that the reader of the file `path` made about it, if any."""
     if example_set.remark:
         say(f"{path}: {example_set.remark}")
 

@@ -93,13 +93,13 @@ def run(
     work: Path,
     device: str,
 ) -> dict[str, Any]:
-    """Train the task `name` of the params with ELMo in `out/elmo`, with the vectors of the model
-    folder `model`, and without in `out/baseline`; return the scores on the test file.
+    """Train the task `name` of the params with ELMo vectors of the model folder `model` in
+    `out/elmo`, and without them in `out/baseline`; return the scores on the test file.
 
-    Under `elmo`, `baseline` and the names of the simple baselines are their metrics by name; `gain`
-    is a number, that of ELMo over the baseline, and its intervals stand beside it. `curve` is a
-    table of the best score on dev so far by epoch, averaged over the seeds; `picture` is its plot.
-    An interrupted run is resumed from `work`.
+    The keys `elmo`, `baseline` and each simple baseline hold metrics by name. `gain` is the gain of
+    ELMo over the baseline, and its intervals have keys beside it. `curve` is a table of the best
+    score on dev so far by epoch, averaged over the seeds; `picture` is its plot. An interrupted run
+    is resumed from `work`.
     """
     from elmo.model.config import read_config
     from elmo.model.embedder import Embedder
@@ -227,7 +227,7 @@ def _mean_curve(folder: Path) -> list[float]:
 
 
 def _choose_arms(params: ProjectTask) -> dict[str, TaskSettings]:
-    """Return what is trained: with ELMo where the settings leave it in, without where asked for."""
+    """Return the settings by arm: ELMo unless they turn it off, and the baseline if asked for."""
     settings = task_settings(params.kind, dict(params.settings))
     baseline = task_settings(params.kind, {**params.settings, "elmo": "none"})
     if settings.elmo == "none":
@@ -246,7 +246,7 @@ def _train(
     bar: Progress,
     mlflow_run: Run,
 ) -> list["Tally"]:
-    """Train one arm, unless that is done, and count what each seed gets right on the test file."""
+    """Train one arm unless that is done, and return the tally of each seed on the test file."""
     from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
 
     start_count, arm = bar.completed, f"{ARMS[out.name]}, "

@@ -65,7 +65,7 @@ _OUTPUT_ARGUMENTS: dict[str, Any] = {  # by which an earlier output is known
     "pattern": rf"{SHARD_FILE_PATTERN}|{re.escape(PIECES)}",
     "kind": "shards",
 }
-_PHRASES = {  # the summary's phrase for each reason to leave out lines
+_PHRASE_BY_REASON = {  # the summary's phrase for each reason to leave out lines
     "short": "as documents under tokenize.min_bytes",
     "long": "as documents over tokenize.max_bytes",
     "symbols": "as documents over tokenize.max_symbols",
@@ -173,7 +173,7 @@ def run(
 
 
 def summary(figures: dict[str, float]) -> str:
-    """Return the line that the stage prints, from the counts of `run`: what the shards hold."""
+    """Return the line that the stage prints about the shards, from the counts of `run`."""
     heldout_tokens, sentences = figures["heldout_tokens"], figures["sentences"]
     remarks = [
         f"{figures['tokens']:,} tokens in {sentences:,} sentences, {figures['shards']} shards"
@@ -183,7 +183,7 @@ def summary(figures: dict[str, float]) -> str:
             f"only {heldout_tokens:,} tokens are held out, too few to measure perplexity reliably: "
             "raise tokenize.heldout"
         )
-    for reason, phrase in _PHRASES.items():
+    for reason, phrase in _PHRASE_BY_REASON.items():
         if size := figures.get(f"dropped_{reason}_bytes", 0):
             remarks.append(f"{human_size(size)} left out {phrase}")
     for name, (share, remark) in _REMARKS.items():
@@ -207,13 +207,13 @@ def tokenize(
     tokenization: Tokenization | None = None,
     previous_output: Location | None = None,
 ) -> dict[str, float]:
-    """Write the shards of `inputs` to `out`, and return the counts; on an error, write none.
+    """Write the shards of `inputs` to `out`, and return the counts. An error leaves no shards.
 
     `column` is the column or field that holds the text of records. Finished pieces wait in `work`,
     or at a URL in `out`, until all are done; the next run resumes from them. Shards that are still
-    right are taken from `previous_output`, which is replaced (default: a local `out`). A text
-    `is_independent` unless another text has some of its files. If the files of the `domain` text
-    and its column are given, nothing is trained on that is held out there, or the other way round.
+    valid are reused from `previous_output`, which is replaced (default: a local `out`). A text
+    `is_independent` unless another text has some of its files. With `domain`, the files of the
+    domain text and their column, no text is held out in one and trained on in the other.
     `keep` names columns of records that are kept beside the sentences. `tokenization` is a version
     of the tokenizer (default: the installed one).
     """
@@ -237,7 +237,8 @@ def tokenize(
         account = accounting.sum_accounts(result.accounting for result in results)
         if not account.tokens:
             discard_pieces(pieces_folder)
-            phrases = [phrase for reason, phrase in _PHRASES.items() if reason in account.left_out]
+            reasons = account.left_out
+            phrases = [text for reason, text in _PHRASE_BY_REASON.items() if reason in reasons]
             problem = f"all is left out {', '.join(phrases)}" if phrases else "only white space"
             raise ElmoError(f"{inputs[0].url}: the text has no tokens, {problem}")
         counts, text_quality = (
@@ -259,7 +260,10 @@ def tokenize(
             write_manifest(
                 folder,
                 shards=shards,
-                documents={"train": account.train_documents, "heldout": account.heldout_documents},
+                documents_by_split={
+                    "train": account.train_documents,
+                    "heldout": account.heldout_documents,
+                },
                 tokenizer=TokenizerEntry(
                     **msgspec.structs.asdict(tokenizer),
                     documents=params.documents,
@@ -295,7 +299,7 @@ def plan_text(
 def run_tasks(
     function: Callable[[Job], Result | ElmoError], jobs: Sequence[Job], cluster: Cluster, label: str
 ) -> list[Result]:
-    """Run `function` on each job as a task, and return the results; raise all errors as one."""
+    """Run `function` on each job as a task and return the results. All errors are raised as one."""
     task = partial(catch_error, function)
     return raise_as_one([*workers.map_tasks(task, jobs, cluster=cluster, label=label)])
 
@@ -305,7 +309,7 @@ def _leave_out_copies(
 ) -> list[Piece]:
     """Return the pieces, each with the lines that it leaves out: copies, and leaks.
 
-    Leaks are text that the `domain_pieces`, those of the domain text, have on the other side.
+    A leak is text that the domain text (`domain_pieces`) has on the other side of the split.
     """
     all_pieces = [*pieces, *domain_pieces]
     passages = run_tasks(find_passages, all_pieces, cluster, "copies")
@@ -367,8 +371,10 @@ def _list_shards(pieces: Sequence[Piece], results: Sequence[PieceResult]) -> lis
     documents = accumulate((result.accounting.document_ids for result in results), initial=0)
     entries = [
         entry.with_corpus_position(
-            sentences=sentence,
-            documents=piece.spans[0].file_number if piece.rule.documents == "file" else document,
+            sentences_before=sentence,
+            documents_before=piece.spans[0].file_number
+            if piece.rule.documents == "file"
+            else document,
         )
         for piece, result, sentence, document in zip(
             pieces, results, sentences, documents, strict=False

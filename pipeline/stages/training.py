@@ -73,8 +73,8 @@ class RunSettings:
     """The settings that are sent to each worker besides the job.
 
     `folder` keeps the checkpoints of this run, from which a later start with the same inputs and
-    params resumes; `stop_flag` asks only the present start to end. The model goes to `out`, and
-    `lineage`, of what made it, into its `training.json`. `threads` are those of each worker.
+    params resumes. `stop_flag` asks only the present start to end. The model is written to `out`,
+    with its `lineage` in `training.json`. `threads` is the number of threads of each worker.
     """
 
     stage: str
@@ -88,10 +88,10 @@ class RunSettings:
 
 
 class TrainingResult(NamedTuple):
-    """The result of training: held-out figures by text after it, and before it if asked for.
+    """The result of training: held-out figures by text, after it and if asked for before it.
 
-    `steps` and `tokens` are what was trained on in all, `words_added` is as in `PreparedJob`, and
-    `digest` is the model's.
+    `steps` and `tokens` are totals of the training. `words_added` is as in `PreparedJob`, and
+    `digest` is the model's digest.
     """
 
     figures_before: TextFigures
@@ -116,11 +116,11 @@ def train(
 ) -> TrainingResult:
     """Train `job` on the cluster's workers, and return its figures; resume an interrupted run.
 
-    `params` is the stage's section of settings. A run is resumed if `inputs`, digests by name, and
-    `params` are equal, with the number of epochs that follows from the text where they have 0. The
-    MLflow run lists `sources`, the folders of these inputs, as its datasets; `corpus` are the
-    shards that are trained on. The first worker writes the model folder `out`;
-    the curves go to the folder `curves`, and `work` keeps checkpoints.
+    `params` is the stage's section of settings. A run is resumed if `params` and `inputs` (digests
+    by name) are the same; if the number of epochs is 0, the number chosen for the text counts.
+    `sources` has the folders of these inputs, which the MLflow run lists as its datasets; `corpus`
+    is the one with the shards to train on. The first worker writes the model folder `out`. The
+    curves are written to the folder `curves`, and `work` keeps checkpoints.
     """
     _check_outputs(out, curves)
     tokens = Shards(sources["corpus"]).tokens("train")
@@ -167,7 +167,7 @@ def train(
 
 
 def _log_report(mlflow_run: Run, report: dict[str, Any]) -> None:
-    """Log the figures of a report of the first worker; `_log_curves` adds those that are missed."""
+    """Log the figures of a report of the first worker; `_log_curves` adds any that are missed."""
     if (kind := report["kind"]) in _CURVE_KINDS:
         names = report.keys() - {"kind", "step", "began"}
         figures = {f"{kind}.{name}": report[name] for name in names}
@@ -246,7 +246,7 @@ def _train_on_worker(
 ) -> tuple[Any, ...] | str | None:
     """Train on each worker; return a `TrainingResult` as a tuple, or None if it was interrupted.
 
-    A refusal is returned as its message: Ray would try again and again what raises.
+    A refusal is returned as its message, since Ray would retry a function that raises.
     """
     try:
         workers = WorkerGroup(rank, size, torch.device(device))
@@ -306,7 +306,7 @@ def _measure_texts(
     figures: dict[str, float | None] | None,
     reports: live.ReportWriter,
 ) -> TextFigures:
-    """Return perplexities on all held-out texts; those of the job's own text may be given."""
+    """Return perplexities on all held-out texts; `figures` gives the job's own text if measured."""
 
     def measure(text: str, job: TrainingJob) -> dict[str, float | None]:
         reporting_job = replace(job, on_window=reports.show_measuring(text))

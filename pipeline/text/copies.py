@@ -29,17 +29,17 @@ MIN_COPY_BYTES = 256  # bytes of a document or line from which it can be a copy
 class Passages(NamedTuple):
     """Documents or lines of a piece in order, by their `keys`: hashes or sketches.
 
-    `lines` has the first line of each and the line after its last, numbered in the piece; `heldout`
-    tells whether it is held out.
+    `line_ranges` has the first line of each and the line after its last, numbered in the piece;
+    `heldout` tells whether it is held out.
     """
 
     keys: npt.NDArray[np.unsignedinteger]
-    lines: Int64s
+    line_ranges: Int64s
     heldout: npt.NDArray[np.bool_]
 
     def select(self, mask: npt.NDArray[np.bool_]) -> "Passages":
         """Return some of the passages."""
-        return Passages(self.keys[mask], self.lines[mask], self.heldout[mask])
+        return Passages(self.keys[mask], self.line_ranges[mask], self.heldout[mask])
 
 
 class PiecePassages(NamedTuple):
@@ -79,7 +79,7 @@ def collect_passages(
     document_counts: list[DocumentCounts] = []
     ids: list[Int64s] = []
     hash_document_pairs = [np.zeros((0, 2), np.uint64)]
-    parts = [_no_passages(np.zeros(0, np.uint64))]
+    exact_passages = [_no_passages(np.zeros(0, np.uint64))]
     near_documents = [_no_passages(np.zeros((0, SLOTS), np.uint16))]
     for block, heldout in piece.read_documents(Accounting()):
         lines, rows, document_numbers = block.lines, block.rows, block.document_numbers
@@ -106,11 +106,13 @@ def collect_passages(
                     near_documents.append(Passages(sketches, near_ranges, sides[is_large][is_long]))
                 is_large &= counts > 1  # a document of one line is that line
             hashes = hash_runs(rows.hashes[has_text], counts)
-            parts.append(Passages(hashes, first_line + ranges, sides).select(is_large))
+            exact_passages.append(Passages(hashes, first_line + ranges, sides).select(is_large))
         first_line += len(sizes)
     pairs = np.unique(np.concatenate(hash_document_pairs), axis=0)
     line_hashes, line_counts = np.unique(pairs[:, 0], return_counts=True)
-    passages = PiecePassages(_join(parts), _join(near_documents), line_hashes, line_counts, {})
+    passages = PiecePassages(
+        _join(exact_passages), _join(near_documents), line_hashes, line_counts, {}
+    )
     return passages, join_counts(document_counts, ids)
 
 
@@ -140,7 +142,7 @@ def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> 
     "near_copy": documents that are as similar to an earlier one.
     """
     originals = find_originals([piece.exact for piece in pieces])
-    copies = split_ranges(originals >= 0, [piece.exact.lines for piece in pieces])
+    copies = split_ranges(originals >= 0, [piece.exact.line_ranges for piece in pieces])
     exclusions: list[ExcludedLines] = [
         {**piece.filtered_lines, "copy": ranges}
         for piece, ranges in zip(pieces, copies, strict=True)
@@ -150,7 +152,7 @@ def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> 
             [piece.near_documents for piece in pieces], similarity=similarity
         )
         near_ranges = split_ranges(
-            near_originals >= 0, [piece.near_documents.lines for piece in pieces]
+            near_originals >= 0, [piece.near_documents.line_ranges for piece in pieces]
         )
         for excluded_lines, ranges in zip(exclusions, near_ranges, strict=True):
             excluded_lines["near_copy"] = ranges
@@ -194,7 +196,7 @@ def find_leaks(
             other_passages.keys[other_passages.heldout != is_heldout],
         )
         is_leak[is_candidate] = np.isin(passages.keys[is_candidate], other_keys)
-    ranges = split_ranges(is_leak, [piece.exact.lines for piece in pieces])
+    ranges = split_ranges(is_leak, [piece.exact.line_ranges for piece in pieces])
     if similarity and (count := sum(len(piece.near_documents.keys) for piece in other_pieces)):
         originals = find_near_duplicates(
             np.concatenate([piece.near_documents.keys for piece in (*other_pieces, *pieces)]),
@@ -207,7 +209,9 @@ def find_leaks(
                 ]
             ),
         )
-        near_ranges = split_ranges(originals >= 0, [piece.near_documents.lines for piece in pieces])
+        near_ranges = split_ranges(
+            originals >= 0, [piece.near_documents.line_ranges for piece in pieces]
+        )
         ranges = [_merge(np.concatenate(pair)) for pair in zip(ranges, near_ranges, strict=True)]
     return ranges
 
@@ -219,8 +223,8 @@ def _exclude(piece: PiecePassages, exclusions: ExcludedLines) -> PiecePassages:
         return piece
 
     def are_kept(passages: Passages) -> npt.NDArray[np.bool_]:
-        indices = np.searchsorted(ranges[:, 0], passages.lines[:, 0], "right") - 1
-        return (indices < 0) | (passages.lines[:, 1] > ranges[indices, 1])
+        indices = np.searchsorted(ranges[:, 0], passages.line_ranges[:, 0], "right") - 1
+        return (indices < 0) | (passages.line_ranges[:, 1] > ranges[indices, 1])
 
     return piece._replace(
         exact=piece.exact.select(are_kept(piece.exact)),

@@ -45,11 +45,11 @@ def blocks(
     """
     lines, keep = _TableLines(span, options.size), options.keep
     records = read_table(lines, delimiter=_DELIMITERS[span.input.format], source=span.input.url)
-    first_line = next(records, (0, []))
-    header = first_line[1]
+    first_row = next(records, (0, []))
+    header = first_row[1]
     names = split_column(options.column, header)
     if all(name.isascii() and name.isdecimal() and name not in header for name in names):
-        records = chain([first_line], records)  # there is no header
+        records = chain([first_row], records)  # there is no header
     column_indices = (_column_index(span.input, header, name) for name in names if header)
     indices = [*dict.fromkeys(column_indices)]  # a column may be named by its number too
     kept_indices = [_column_index(span.input, header, name, "keep") for name in keep if header]

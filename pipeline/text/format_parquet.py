@@ -47,7 +47,7 @@ def blocks(
 
     first_row, keep = 0, options.keep
     with _open_parquet(span.input) as file:
-        group_indices = list(range(span.start, file.num_row_groups if span.end < 0 else span.end))
+        group_indices = list(range(span.start, file.num_row_groups if span.stop < 0 else span.stop))
         names = _text_columns(span.input, file, options.column)
         groups = [file.metadata.row_group(number) for number in group_indices]
         row_count, size = sum(g.num_rows for g in groups), sum(g.total_byte_size for g in groups)

@@ -31,10 +31,10 @@ _SIGNATURES = (
     (rb"[^\r\n]*\r[^\n]+\Z", "text with the line ends of old Macs", r"convert them: tr '\r' '\n'"),
 )
 # The rest of a JSON array of arrays or strings, which [[a link]] and ["Yes", he said] are not.
-_JSON_LIST = r"\[\s*([\"\[\{\]]|-?\d[\d.]*\s*,)|\"[^\n\"]*\"\s*(,\s*[\"\[\{\dn]|\]\s*(\[|\Z))"
+_JSON_ARRAY = r"\[\s*([\"\[\{\]]|-?\d[\d.]*\s*,)|\"[^\n\"]*\"\s*(,\s*[\"\[\{\dn]|\]\s*(\[|\Z))"
 # The beginning of a text after white space, its kind, and the remedy.
 _BEGINNINGS = (
-    (rf"\[\s*(\{{\s*[\"\}}]|{_JSON_LIST})", "a JSON array", "convert it: jq -c '.[]'"),
+    (rf"\[\s*(\{{\s*[\"\}}]|{_JSON_ARRAY})", "a JSON array", "convert it: jq -c '.[]'"),
     (r"\{[^\n]*\}\s*\n\s*\{\s*\"", "JSON lines", _RECORDS_REMEDY),
     (r"\{\s*\"[^\"\n]*\"\s*:", "JSON", f"convert it (jq -c .), {_RECORDS_REMEDY}"),
     (r"(<!--.*?-->\s*)*<(!doctype|html|head|body|\?xml|mediawiki|tei|svg|rss)\b", "", MARKUP),

@@ -78,7 +78,7 @@ class Piece:
     def divided_bytes(self) -> int:
         """Return the size of the file if it is one document and this piece a part of it, else 0."""
         span = self.spans[0]
-        is_whole = span.start == 0 and span.end in (-1, span.input.bytes)
+        is_whole = span.start == 0 and span.stop in (-1, span.input.bytes)
         return 0 if is_whole or self.rule.documents != "file" else text_bytes(span.input)
 
     @cached_property
@@ -88,7 +88,7 @@ class Piece:
         This does not include its place in the corpus or other files, which are in the manifest.
         """
         spans = [
-            (span.input.sha256, span.input.format, span.input.compression, span.start, span.end)
+            (span.input.sha256, span.input.format, span.input.compression, span.start, span.stop)
             for span in self.spans
         ]
         dependencies = [

@@ -16,16 +16,16 @@ BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 
 @dataclass(frozen=True)
 class FileSpan:
-    """A part of one input file: bytes `start` to `end`, or row groups of a Parquet file.
+    """A part of one input file: bytes `start` to `stop`, or row groups of a Parquet file.
 
-    `end` is not included; -1 is the end of the file. `file_number` is that of the file among those
+    `stop` is not included; -1 is the end of the file. `file_number` is that of the file among those
     with text, and `size` is about how many bytes of text the span has.
     """
 
     input: InputFile
     file_number: int
     start: int
-    end: int
+    stop: int
     size: int
 
 
@@ -62,7 +62,7 @@ def line_spans(
             starts.append(_next_start(input_, cut, document_rule) if start < 0 else start)
     starts = [start for start in starts if start < input_.bytes]
     bounds = zip(starts, [*starts[1:], input_.bytes], strict=True)
-    return [FileSpan(input_, file_number, start, end, end - start) for start, end in bounds]
+    return [FileSpan(input_, file_number, start, stop, stop - start) for start, stop in bounds]
 
 
 def _next_start(

@@ -18,13 +18,13 @@ from .spans import file_as_span
 def check_texts(
     inputs: Sequence[InputFile],
     column: str,
-    list_name: str = "in params.yaml",
+    source_phrase: str = "in params.yaml",
     keep: KeptColumns = (),
 ) -> None:
     """Read the heads of files; raise `ElmoError` if some are binary or have no such column, or if
     none has text.
 
-    `list_name` names the source of the list in messages, as in `find_inputs`.
+    `source_phrase` names the source of the list in messages, as in `find_inputs`.
     """
     files = [input_ for input_ in inputs if input_.bytes]
     options = ReadOptions(column, keep=keep)
@@ -32,7 +32,7 @@ def check_texts(
     if not any(_has_text(input_, options) for input_ in files):
         has_column = FORMATS[files[0].format].documents == "line"
         problem = f"no text in column {column!r}" if has_column else "has no text"
-        raise ElmoError(f"{files[0].url}: {problem}; name files with text {list_name}")
+        raise ElmoError(f"{files[0].url}: {problem}; name files with text {source_phrase}")
 
 
 def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:

@@ -17,7 +17,7 @@ def raw_blocks(span: FileSpan, size: int, document_rule: str) -> Iterator[tuple[
     The offset is that in the uncompressed file, in bytes. With `document_rule` "blank" a block ends
     where a document ends, unless one document fills it.
     """
-    offset, bytes_left = span.start, span.end - span.start if span.end >= 0 else -1
+    offset, bytes_left = span.start, span.stop - span.start if span.stop >= 0 else -1
     with open_input(span.input.url, compression=span.input.compression) as file:
         if offset:
             file.seek(offset)

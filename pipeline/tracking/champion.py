@@ -94,7 +94,7 @@ def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str,
     champion = next((row for row in rows.values() if CHAMPION in row.aliases), None)
     if champion is None:
         if number != min(rows):
-            return f"no version is {CHAMPION}; set the alias in MLflow"
+            return f"no version has the alias {CHAMPION}; set it in MLflow"
         _set_alias(name, CHAMPION, number)
         return f"{CHAMPION} is version {number}, the first"
     if champion.version == number:
@@ -121,12 +121,12 @@ def judge_rival(champion: ModelVersion, rival: ModelVersion, *, margin: float) -
     if text is None:
         return False, f"version {rival.version} has no held-out perplexity"
     for key, description in (
-        (f"heldout.{text}", f"on other held-out {text} text"),
-        ("words", "with another vocabulary"),
+        (f"heldout.{text}", f"on different held-out {text} text"),
+        ("words", "with a different vocabulary"),
     ):
         digests = [row.tags.get(key, "")[:SHORT_DIGEST_CHARACTERS] for row in (champion, rival)]
         if not digests[1] or digests[0] != digests[1]:
-            return False, f"its perplexity was measured {description}"
+            return False, f"version {rival.version} was measured {description}"
     key = f"perplexity.after.{text}"
     champion_score, score = (float(row.tags.get(key, "nan")) for row in (champion, rival))
     comparison = f"{text} perplexity {score:.6g}, the champion's {champion_score:.6g}"

@@ -28,7 +28,9 @@ def check_database(path: Path) -> None:
     while not folder.exists():
         folder = folder.parent
     if not os.access(folder, os.W_OK):
-        raise ElmoError(f"{folder}: MLflow's database is here; make it writable, {remedy}")
+        raise ElmoError(
+            f"{folder}: is not writable, and MLflow's database is there; make it writable, {remedy}"
+        )
     if not path.exists():
         return
     try:

@@ -11,7 +11,7 @@ from typing import Any
 from ..terminal.urls import hide_credentials_in
 from .client import project_root
 
-COMMIT_ENV = "ELMO_COMMIT"  # by which `elmo submit` sends the tags of the commit, as JSON
+COMMIT_VARIABLE = "ELMO_COMMIT"  # by which `elmo submit` sends the tags of the commit, as JSON
 COMMIT_TAG = "mlflow.source.git.commit"
 
 
@@ -32,7 +32,7 @@ def commit_tags() -> dict[str, str]:
 
     There are none without git. In a job they are those of the project that was sent with it.
     """
-    if tags_text := os.environ.get(COMMIT_ENV):
+    if tags_text := os.environ.get(COMMIT_VARIABLE):
         return dict(json.loads(tags_text))
 
     def git(*arguments: str) -> str | None:

@@ -19,7 +19,7 @@ from typing import Any
 from elmo.io.location import Location
 from elmo.io.records import digest
 
-from ..settings.fingerprint import to_plain
+from ..settings.fingerprint import to_plain_dict
 from ..terminal.progress import say
 from ..terminal.urls import hide_credentials, hide_credentials_in
 from . import origin
@@ -209,12 +209,12 @@ def _create_run(
     tags = {"stage": stage, **{f"digest.{name}": value for name, value in inputs.items()}}
     tags |= {f"dvc.{n}": os.environ[n] for n in ("DVC_STAGE", "DVC_EXP_NAME") if n in os.environ}
     tags |= origin.origin_tags()
-    key = digest([stage, to_plain(params), dict(inputs)])[:6]
+    key = digest([stage, to_plain_dict(params), dict(inputs)])[:6]
     name = " ".join(filter(None, [stage, os.environ.get("DVC_EXP_NAME"), key]))
     run_id = str(
         client.create_run(experiment_id(client, stage), run_name=name, tags=tags).info.run_id
     )
-    flat_values = flat_params(to_plain(params)).items()
+    flat_values = flat_params(to_plain_dict(params)).items()
     client.log_batch(run_id, params=[Param(name, value) for name, value in flat_values])
     datasets = []
     for name, value in inputs.items():

@@ -72,7 +72,9 @@ def test_offsets_of_the_manifest_are_added_to_the_ids_and_the_file_stays(tmp_pat
     shards = write_shards(tmp_path / "s", SENTENCES)
     path = shards.location.local / "train-00000.arrow"
     before = path.read_bytes()
-    entry = describe_shard(path, split="train").with_corpus_position(sentences=1000, documents=70)
+    entry = describe_shard(path, split="train").with_corpus_position(
+        sentences_before=1000, documents_before=70
+    )
     shard = shards.open(entry)
     assert shard.sentence_ids.tolist() == list(range(1000, 1006))
     assert shard.document_ids.tolist() == list(range(70, 76))

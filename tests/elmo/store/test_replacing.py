@@ -60,7 +60,9 @@ def write_files(out: Path, texts: Texts) -> Path:
             path = alone / "train-00000.arrow"
             name = shard_name("train", number)
             entry = describe_shard(path, split="train", name=name)
-            entries.append(entry.with_corpus_position(sentences=sentences, documents=documents))
+            entries.append(
+                entry.with_corpus_position(sentences_before=sentences, documents_before=documents)
+            )
             path.rename(folder / name)
             shutil.rmtree(alone)
             sentences += len(rows)
@@ -69,7 +71,7 @@ def write_files(out: Path, texts: Texts) -> Path:
         write_manifest(
             Location(folder),
             shards=entries,
-            documents={"train": documents, "heldout": 0},
+            documents_by_split={"train": documents, "heldout": 0},
             tokenizer=TokenizerEntry("whitespace"),
             counts=ShardsCounts(documents, sentences, 0, tokens, 0, 0, {}),
             inputs=[],

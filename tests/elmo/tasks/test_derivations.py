@@ -389,7 +389,8 @@ def test_two_epochs_are_those_that_were_measured(kind: str, tmp_path: Path) -> N
     curve: list[float] = []
     report = lambda kind, figures: curve.append(figures["loss"])  # noqa: E731
     options: Any = {"vectors": word_vectors, "settings": settings}
-    fit_task(model, train, dev, seed=3, work=tmp_path / "work", report=report, **options)
+    folder = tmp_path / "work"
+    fit_task(model, train, dev, seed=3, checkpoints_folder=folder, report=report, **options)
     if settings.features:
         add_linear_models(model, fit_linear_models(model, train, **options), dev, **options)
     scores = [torch.tensor(score).square().sum() for _, score in model.answer(dev, word_vectors)]

@@ -95,7 +95,7 @@ def fit(
         vectors=vectors,
         settings=settings,
         seed=seed,
-        work=work,
+        checkpoints_folder=work,
         report=report_nothing,
     )
 

@@ -122,7 +122,7 @@ def test_a_worker_drops_what_one_worker_alone_drops_of_its_rows(tmp_path: Path) 
     places: dict[str, Any] = {"device": torch.device("cpu"), "pad": None, "gather": None}
 
     def keys(rows: list[int]) -> Tensor:
-        preparer = StepPreparer(SETTINGS, word_count=len(WORDS), layers=3, rows=rows, **places)
+        preparer = StepPreparer(SETTINGS, vocabulary_size=len(WORDS), layers=3, rows=rows, **places)
         found = preparer.prepare(window, step=1).keys_LB
         assert found is not None
         return found

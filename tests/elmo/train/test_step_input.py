@@ -26,7 +26,7 @@ def reading(folder: Path, **changes: Any) -> Any:
     made, workers = job(folder / "run", settings=replace(SETTINGS, **changes)), WorkerGroup()
     preparer = StepPreparer(
         made.settings,
-        word_count=len(made.softmax.weight),
+        vocabulary_size=len(made.softmax.weight),
         layers=made.bilm.config.layers + 1,
         rows=workers.own_rows(made.settings.rows),
         device=workers.device,

@@ -141,7 +141,7 @@ def test_champion_moves_only_when_perplexity_is_lower_by_the_margin(
     assert [*aliases()] == [3, 2, 1], "MLflow answers in pages"
     mlflow.MlflowClient().delete_registered_model_alias("tiny", "champion")
     alter(inputs, by=0.3, perplexity=1.0)
-    assert run(inputs)["decision"] == "no version is champion; set the alias in MLflow"
+    assert run(inputs)["decision"] == "no version has the alias champion; set it in MLflow"
 
 
 @pytest.mark.slow
@@ -177,13 +177,13 @@ def test_an_experiment_registers_nothing_unless_it_is_asked_to(
             {"perplexity.after.general": "90", "words": "other"},
             0.01,
             False,
-            "with another vocabulary",
+            "with a different vocabulary",
         ),
         (
             {"perplexity.after.general": "90", "heldout.general": "other"},
             0.01,
             False,
-            "on other held-out general text",
+            "version 2 was measured on different held-out general text",
         ),
         ({}, 0.01, False, "version 2 has no held-out perplexity"),
     ],
@@ -275,7 +275,7 @@ def test_a_job_of_a_cluster_knows_the_commit_that_was_sent(
         )
     monkeypatch.chdir(tmp_path)
     assert origin.commit_tags() == {}
-    monkeypatch.setenv(origin.COMMIT_ENV, sent[origin.COMMIT_ENV])
+    monkeypatch.setenv(origin.COMMIT_VARIABLE, sent[origin.COMMIT_VARIABLE])
     assert origin.commit_tags() == here != {}
 
 

@@ -995,7 +995,11 @@ def test_shards_are_taken_over_where_all_that_they_depend_on_is_the_same(
     piece, (span,) = cut_pieces[0], cut_pieces[0].spans
     files = [structs.replace(span.input, url="a.csv"), structs.replace(span.input, url="a.txt.gz")]
     files.append(structs.replace(span.input, sha256="0" * 64))
-    spans = [replace(span, start=1), replace(span, end=3), *(replace(span, input=f) for f in files)]
+    spans = [
+        replace(span, start=1),
+        replace(span, stop=3),
+        *(replace(span, input=f) for f in files),
+    ]
     changes: list[dict[str, Any]] = [
         {},
         {"column": "x"},

@@ -145,7 +145,7 @@ def test_interrupted_and_run_again_counts_no_shard_twice(
 def test_two_shards_of_the_same_bytes_count_twice(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", [["a"], ["a"]], shard_sentences=1)
     entries = [shards.entries()[0], structs.replace(shards.entries()[0], file="train-00001.arrow")]
-    again = entries[1].with_corpus_position(sentences=1, documents=1)
+    again = entries[1].with_corpus_position(sentences_before=1, documents_before=1)
     shutil.copy(
         shards.location.local / "train-00000.arrow", shards.location.local / "train-00001.arrow"
     )
