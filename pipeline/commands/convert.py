@@ -1,5 +1,6 @@
 """Files of other tools: import, export, package, dump."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
     """
     from elmo.interop.files_of_2018 import export_2018
 
-    if options.resolve() == weights.resolve():
+    if os.path.realpath(options) == os.path.realpath(weights):  # Path.resolve fails on a loop
         raise ElmoError(f"{weights}: is OPTIONS too; name two files")
     with (
         output_file(options, overwrite, start=OPTIONS_JSON_START, inputs=[model]) as new_options,

@@ -223,6 +223,10 @@ def test_a_folder_is_replaced_where_that_is_asked_for(case: Path) -> None:
         assert code == 0, error
     refused("package", "model", "vocab", "--name", "tiny", "--overwrite", cwd=case, names="vocab")
     refused("export", "model", "a", "./a", "--overwrite", cwd=case, names="a: is OPTIONS too")
+    (case / "loop").symlink_to("loop")
+    refused(
+        "export", "model", "loop", "b", "--overwrite", cwd=case, names="loop: is a symbolic link"
+    )
 
 
 # With --overwrite: what is read, and files of another kind.
