@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 18_664,
-    "pipeline": 13_765,
+    "pipeline": 13_766,
     "research": 2_303,
     "benchmarks": 3_499,
-    "tests": 25_616,
+    "tests": 25_620,
 }
 
 

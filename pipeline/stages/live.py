@@ -99,17 +99,18 @@ def follow_reports(
                     f"{figures['text']} text, "
                     f"{figures['read'] / max(1, figures['heldout_tokens']):.0%} done"
                 )
-            elif figures["kind"] != "train":
+            elif figures["kind"] == "machine":
                 show_activity("")
-            if (
-                figures.get("began", start_figures) != start_figures
-            ):  # its own report may have been missed
-                start_figures = figures["began"]
+            began = figures.get("began", start_figures)
+            if began != start_figures:  # its own report may have been missed
+                start_figures = began
                 if start_figures.get("step"):
                     say(f"{stage}: resuming from step {start_figures['step']:.0f}")
             if figures["kind"] == "heldout":
                 heldout_note = f", held-out perplexity {figures['average']:.1f}"
-                log_detail(f"step {figures['step']:.0f}{heldout_note}")
+                step_line = f"step {figures['step']:.0f}{heldout_note}"
+                show_activity(step_line)
+                log_detail(step_line)
             elif figures["kind"] == "train":
                 tokens = figures["tokens"]
                 if progress is None:

@@ -80,6 +80,10 @@ def test_training_in_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     thread = threading.Thread(target=live.follow_reports, args=arguments, daemon=True)
     thread.start()
     until(log.there)
+    log.text, log.there = "so far, step 41, held-out perplexity 91.2\n", threading.Event()
+    heldout = {"kind": "heldout", "step": 41, "average": 91.2}
+    (tmp_path / "live.json").write_text(json.dumps(heldout))
+    until(log.there)
     done.set()
     thread.join()
     line = next(one for one in log.getvalue().splitlines() if "perplexity" in one)
