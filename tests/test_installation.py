@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.doc_page import pattern, steps
-from tests.programs import call
+from tests.programs import ROOT, call
 
-ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 
 

@@ -1,8 +1,6 @@
 """A URL wherever a file or folder of this machine is meant, and names that stand for no file: one
 line, without a login."""
 
-from collections.abc import Iterator
-
 import click
 import pytest
 
@@ -11,23 +9,10 @@ from elmo.io.location import Location
 from pipeline.commands.options import INPUT_FOLDER, OUTPUT_FOLDER, PATH, TEXT
 from pipeline.text.input_files import find_inputs
 from research.commands import findings
-from tests.pipeline.command_line import COMMANDS
+from tests.pipeline.command_line import COMMANDS, every_command
 
 pytestmark = pytest.mark.hostile
 URL = "s3://key:hunter2@bucket/it"
-
-
-def all_commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command, those of `elmo task` and of the research too."""
-    for name, command in {**COMMANDS, "research": findings}.items():
-        if isinstance(command, click.Group):
-            inner = click.Context(command)
-            for one in command.list_commands(inner):
-                found = command.get_command(inner, one)
-                assert found is not None
-                yield f"{name} {one}", found
-        else:
-            yield name, command
 
 
 def given(parameter: click.Parameter, value: str) -> list[str]:
@@ -42,7 +27,7 @@ def cases(*kinds: click.ParamType) -> list[object]:
     """Each command with each of its parameters of these types."""
     return [
         pytest.param(command, parameter, id=f"{name} {parameter.name}")
-        for name, command in all_commands()
+        for name, command in every_command({**COMMANDS, "research": findings})
         for parameter in command.params
         if parameter.type in kinds
     ]

@@ -10,7 +10,6 @@ from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import DAMAGE, folders, paired, refused
 
 pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
-MANIFEST_PATH = "__elmo/manifest.json"
 READERS = ("verify", "dump", "neighbors")
 
 

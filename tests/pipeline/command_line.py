@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -20,6 +21,14 @@ COMMANDS = {
     for name in cli.cli.list_commands(_CONTEXT)
     if (command := cli.cli.get_command(_CONTEXT, name))
 }
+
+
+def every_command(commands: Mapping[str, click.Command]) -> Iterator[tuple[str, click.Command]]:
+    """Each of these commands and of those of its groups."""
+    for name, command in commands.items():
+        yield name, command
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {one}", inner) for one, inner in command.commands.items())
 
 
 def elmo(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> tuple[int, str, str]:

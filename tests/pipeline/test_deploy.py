@@ -1,6 +1,5 @@
 """What deploy/ holds is well formed, agrees with the project, and holds no secret.
 
-
 `KUBERAY_CRDS`, or else `../shared/schemas`, is a folder with KubeRay's custom resource definitions
 (`ray.io_rayclusters.yaml` and `ray.io_rayjobs.yaml`, also .gz): where it is there, the manifests
 are checked against them, unknown keys refused.

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.pipeline.command_line import COMMANDS
+from tests.pipeline.command_line import COMMANDS, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 STAGES = list(DVC["stages"])
 
@@ -30,7 +28,6 @@ def test_one_word_a_stage(stage: str) -> None:
     others = {"report": ["tasks"], "tokenize": ["pretrain.model"]}.get(stage, [])
     versions = [] if stage == "corpus" else [{"data/versions.json": [stage]}]
     assert described["params"] == [section, *others, *versions]
-    assert f"python -m elmo_pipeline {stage} " in described["cmd"]
     assert stage in yaml.safe_load((ROOT / "params.yaml").read_text())
     assert stage in COMMANDS
     assert (ROOT / "pipeline" / "stages" / f"{stage}.py").is_file()

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.stages import STAGES
-from tests.programs import python
+from tests.programs import ROOT, python
 
-ROOT = Path(__file__).resolve().parents[2]
 HOMES = {
     "ray": {"pipeline/cluster/workers.py", "pipeline/cluster/submit.py", "pipeline/cluster/job.py"},
     "mlflow": {"pipeline/tracking/", "elmo/model/pretrained.py"},

@@ -2,7 +2,6 @@
 
 import random
 
-import numpy as np
 import pytest
 
 from elmo.model.embedder import Embedder
@@ -15,14 +14,6 @@ WORDS = ["the", "a", "gift", "for", "has", "he", "zoo", "übel"]
 def text(count: int, seed: int) -> list[list[str]]:
     draw = random.Random(seed)
     return [[draw.choice(WORDS) for _ in range(6)] for _ in range(count)]
-
-
-def test_a_tag_of_the_type_is_in_layer_0_and_in_the_most_frequent_tag(tiny_model: Model) -> None:
-    tagged = [(s, [str(WORDS.index(t) % 3) for t in s]) for s in text(60, 1)]
-    scores = probe_layers(Embedder(tiny_model), tagged[:40], tagged[40:])
-    assert scores.most_frequent == 1.0 and scores.layers[0] == 1.0
-    assert scores.tokens == 120 and scores.tags == 3
-    np.testing.assert_allclose(scores.is_right.mean(1), scores.layers)
 
 
 def test_a_tag_of_the_context_is_in_the_layers_above_alone(tiny_model: Model) -> None:

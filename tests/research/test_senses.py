@@ -79,11 +79,6 @@ def test_context_decides_in_the_layers_above_the_first(tiny_model: Model) -> Non
     assert scores.ambiguous_layers == scores.layers
 
 
-def test_wrong_labels_are_not_right(tiny_model: Model) -> None:
-    test = [sentence("he has a bank", "bank%1:1::", first=True)]
-    assert score_word_senses(Embedder(tiny_model).embed, TRAIN, test).layers[1:] == [0.0, 0.0]
-
-
 def test_a_word_never_seen_has_its_first_sense(tiny_model: Model, tmp_path: Path) -> None:
     test = [
         sentence("a gift", "gift%1:1::", first=True, lemma="gift"),

@@ -32,11 +32,6 @@ def _datasets() -> Names:
     return {"dataset": datasets.Dataset.from_dict({"text": TEXTS})}
 
 
-def _ray() -> Names:
-    pytest.importorskip("ray.data", reason="Ray Data is not installed")
-    pytest.skip("the class of this line is tested without Ray")
-
-
 def _sklearn() -> Names:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     from sklearn.linear_model import LogisticRegression
@@ -60,7 +55,7 @@ SETUPS: dict[str, Callable[[], Names]] = {
     "sentence-transformers": dict,
     "Hugging Face": dict,
     "datasets": _datasets,
-    "Ray Data": _ray,
+    "Ray Data": dict,  # its class is tested below, without Ray
     "scikit-learn": _sklearn,
     "spaCy": _spacy,
     "AllenNLP": lambda: {"torch": torch},
@@ -71,7 +66,7 @@ def test_the_table_names_every_library() -> None:
     assert {library for library, _ in rows()} == set(SETUPS)
 
 
-@pytest.mark.parametrize(("library", "line"), rows())
+@pytest.mark.parametrize(("library", "line"), [row for row in rows() if row[0] != "Ray Data"])
 @pytest.mark.slow
 def test_the_line_runs(
     library: str,

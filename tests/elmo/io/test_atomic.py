@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -85,10 +86,7 @@ def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_p
 def test_an_interrupt_while_a_hidden_folder_is_made_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("elmo.io.locks.fcntl.flock", interrupted)
+    monkeypatch.setattr("elmo.io.locks.fcntl.flock", Mock(side_effect=KeyboardInterrupt))
     for new in (new_folder(Location(tmp_path / "out")), new_file_if_absent(tmp_path / "out")):
         with pytest.raises(KeyboardInterrupt), new:
             raise AssertionError("unreachable")

@@ -8,6 +8,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -105,10 +106,7 @@ def test_of_many_writers_one_gets_the_name(tmp_path: Path) -> None:
 def test_names_are_given_once_where_there_are_no_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_links(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(1, "not permitted")))
     location = Location(tmp_path)
     assert location.create("name", b"first")
     assert not location.create("name", b"second")

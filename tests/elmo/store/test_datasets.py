@@ -132,7 +132,7 @@ def test_a_store_lives_on_s3_as_on_a_disk(
 
     def take_all(kind: Any, arguments: Any, jobs: Any) -> Any:
         embedder = kind(*arguments)
-        embedder._write = None
+        embedder._write_part = None
         return map(embedder, jobs)
 
     for number, previous in enumerate((location, made)):

@@ -320,14 +320,13 @@ def test_what_has_changed_in_a_jobs_project_is_saved_again(bucket: str, tmp_path
     assert {name: target.read(name) for name in target.sizes()} == {"a": b"two"}
 
 
+@pytest.mark.usefixtures("bucket")
 def test_a_project_that_can_not_be_saved_is_an_error_and_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A disk of 256 kB stands behind the URL; the stage writes a megabyte."""
     home = tmp_path / "home"
     home.mkdir()
-    monkeypatch.setenv("FSSPEC_LOCAL_AUTO_MKDIR", "true")
-    set_conf_env(conf)
 
     def stage(command: list[str], folder: Path, variables: dict[str, str]) -> int:
         (folder / "dvc.lock").write_bytes(os.urandom(1 << 20))

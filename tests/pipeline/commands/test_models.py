@@ -12,7 +12,6 @@ import pytest
 
 from elmo.data.tokenizer import TOKENIZERS, Tokenization, installed_tokenization
 from elmo.errors import ElmoError
-from elmo.io.location import Location
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
@@ -20,15 +19,13 @@ from elmo.store.build import build
 from elmo.store.neighbors import most_distinct_layer, random_cosine
 from pipeline.cluster import workers
 from pipeline.commands import models
-from pipeline.settings.params import RegisterSettings
-from pipeline.stages import register
 from tests.elmo.conftest import WHITESPACE, make_store, save_tiny_model
 from tests.elmo.data.test_tokenizer import needed
 from tests.pipeline import here
 from tests.pipeline.command_line import elmo
+from tests.pipeline.stages import test_register
 from tests.pipeline.stages.test_tokenize import in_order, make
 
-ROOT = Path(__file__).resolve().parents[3]
 LINES = [
     "나는 밥을 먹었다. 정말 좋았어요!",
     "",
@@ -95,14 +92,7 @@ def test_the_same_tokens_everywhere(
     tmp_path.joinpath("mlflow.db").write_bytes(empty_database.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.chdir(tmp_path)
-    register.run(
-        Location(model),
-        Location(tmp_path / "store"),
-        tmp_path / "version.json",
-        RegisterSettings("tiny", 0.01),
-        general=Location(tmp_path / "shards"),
-        domain=Location(tmp_path / "shards"),
-    )
+    test_register.run(tmp_path)
     served = mlflow.pyfunc.load_model("models:/tiny@champion")
     predicted = served.predict(LINES, params={"layers": "all"})
     for found, ours in zip(predicted, vectors, strict=True):

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -213,7 +214,7 @@ def test_a_trained_task_is_replaced_where_that_is_asked_for(
             run(*small)
     again = [word.replace("hidden=8", "hidden=4") for word in [*small, "--overwrite"]]
     with monkeypatch.context() as patch, pytest.raises(SystemExit):  # as click ends it
-        patch.setattr("elmo.tasks.task.write_json", _interrupted)
+        patch.setattr("elmo.tasks.task.write_json", Mock(side_effect=KeyboardInterrupt))
         run(*again)
     assert Path("ner/task.json").read_bytes() == first and list(Path("work/tasks").iterdir())
     monkeypatch.setattr("elmo.tasks.train._TaskTraining.train_epoch", None)  # it was whole
@@ -231,7 +232,3 @@ def test_the_task_that_is_meant_is_named(folder: Path) -> None:
             run(*words, "ner.conll")
     with pytest.raises(NotFound, match=r"^other: no such task folder; name another$"):
         run("evaluate", "other", "--data", "ner.conll")
-
-
-def _interrupted(*_: object) -> None:
-    raise KeyboardInterrupt

@@ -171,14 +171,12 @@ def test_the_next_command_can_be_pasted(tmp_path: Path) -> None:
     )
 
 
-def test_a_project_is_not_overwritten_and_other_files_stay(tmp_path: Path) -> None:
+def test_other_files_stay(tmp_path: Path) -> None:
     Path("README.md").write_text("mine")
     Path(".gitignore").write_text("/mine\n/data/\n")
     new(Path("."))
     assert Path("README.md").read_text() == "mine"
     assert Path(".gitignore").read_text().startswith("/mine\n/data/\n.venv/\n/models/\n")
-    with pytest.raises(ElmoError, match="dvc.yaml: already exists"):
-        new(Path("."))
 
 
 def test_links_that_lead_nowhere_stay(tmp_path: Path) -> None:

@@ -10,9 +10,7 @@ import yaml
 from elmo.errors import ElmoError
 from pipeline.settings import cluster
 from pipeline.settings.cluster import Cluster
-from tests.programs import call
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.programs import ROOT, call
 
 
 def test_the_example_holds_every_field_and_its_default() -> None:
@@ -94,7 +92,7 @@ def test_an_experiment_in_a_copy_of_the_project_has_the_projects_settings(
     (tmp_path / "cluster.yaml").write_text("gpu: true\n")
     (tmp_path / ".gitignore").write_text("/cluster.yaml\n")
     own = {name: text for name, text in os.environ.items() if not name.startswith("ELMO_")}
-    own |= {"DVC_NO_ANALYTICS": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
+    own |= {"DVC_NO_ANALYTICS": "1", "PYTHONPATH": str(ROOT)}
     git = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c"]
     dvc = [sys.executable, "-m", "dvc"]
     commands = [[*git, "init", "-q"], [*dvc, "init", "-q"], [*git, "add", "."]]

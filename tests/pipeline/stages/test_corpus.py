@@ -6,8 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from elmo.errors import ElmoError
@@ -160,12 +158,8 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
     path.write_text('\n{"id": 1, "review": "good"}\n')
     with pytest.raises(ElmoError, match=r"a\.jsonl:2: no field 'text' .* found id, review; set"):
         collect(tmp_path, own_files(tmp_path))
-    path.unlink()
-    pq.write_table(pa.table({"id": [1], "review": ["good"]}), tmp_path / "in" / "b.parquet")
-    with pytest.raises(ElmoError, match=r"b\.parquet: no column 'text', found id, review; set"):
-        collect(tmp_path, own_files(tmp_path))
     collect(tmp_path, own_files(tmp_path, "review"))
-    assert corpus.describe_files(Location(tmp_path / "out"), "general") == "b.parquet"
+    assert corpus.describe_files(Location(tmp_path / "out"), "general") == "a.jsonl"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from elmo.io.location import Location
 from elmo.model.folder import save_model
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
-from elmo.store.build import ShardEmbedder
+from elmo.store.build import build
 from elmo.store.verify import verify
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
@@ -39,17 +38,6 @@ pytestmark = pytest.mark.usefixtures("own_mlflow")
 PARAMS = StoreSettings(row_group_tokens=256)
 CONFIG = replace(NETWORK, filters=((1, 8), (3, 24)), cells=64, projection=32)
 KILLS = int(os.environ.get("ELMO_TEST_KILLS", "2"))
-
-
-def cluster(actors: int) -> Cluster:
-    return Cluster(workers=0, cpus=1, gpu=False, actors=actors)
-
-
-@pytest.fixture(scope="module")
-def one_ray(own_mlflow: Path) -> Iterator[None]:
-    """One Ray for all tests that use it: a start takes seconds."""
-    with workers.session():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -75,60 +63,31 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(given: Path) -> dict[str, bytes]:
     """The files of the store, made here one part after another."""
-    run(given, given / "expected", PARAMS, None)
+    build(given / "expected", shards=given / "shards", model=given / "model", settings=PARAMS)
     return contents(given / "expected")
 
 
-def run(given: Path, out: Path, params: StoreSettings, actors: int | None) -> None:
-    """The stage on `actors` actors, or (None) here without any."""
-    if actors is None:
-        from elmo.store import build as store_build
-
-        store_build.build(out, shards=given / "shards", model=given / "model", settings=params)
-        return
-    features.run(
+def run(given: Path, out: Path, actors: int) -> dict[str, float]:
+    """The figures of the stage on `actors` actors."""
+    return features.run(
         Location(given / "shards"),
         Location(given / "model"),
         Location(out),
-        params,
+        PARAMS,
         work=Location(out.parent / "runs"),
-        cluster=cluster(actors),
+        cluster=Cluster(workers=0, cpus=1, gpu=False, actors=actors),
     )
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("one_ray")
 def test_the_same_bytes_from_1_and_3_actors(
     tmp_path: Path, given: Path, expected: dict[str, bytes]
 ) -> None:
     with workers.session():
         for actors in (1, 3):
-            run(given, tmp_path / f"store{actors}", PARAMS, actors)
+            run(given, tmp_path / f"store{actors}", actors)
             assert contents(tmp_path / f"store{actors}") == expected
     assert not list((tmp_path / "runs").glob("*"))
-
-
-class DiesOnce(ShardEmbedder):
-    """Its process is killed once, between the types and the part of one shard."""
-
-    def _write(self, job):
-        part = super()._write(job)
-        work = self.out.local
-        if job.shard.file == "train-00003.arrow" and not (work.parent / "died").exists():
-            (work.parent / "died").touch()
-            (work / part.file).unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return part
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("one_ray")
-def test_a_killed_actor_is_started_again(
-    tmp_path: Path, given: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("elmo.store.build.ShardEmbedder", DiesOnce)
-    run(given, tmp_path / "store", PARAMS, 2)
-    assert contents(tmp_path / "store") == expected
 
 
 DRIVER = """
@@ -189,14 +148,7 @@ def test_counts_are_the_metrics_and_the_model_is_named(
     tmp_path: Path, given: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.cluster.workers.map_actors", here.map_actors)
-    found = features.run(
-        Location(given / "shards"),
-        Location(given / "model"),
-        Location(tmp_path / "store"),
-        PARAMS,
-        work=Location(tmp_path / "runs"),
-        cluster=cluster(1),
-    )
+    found = run(given, tmp_path / "store", 1)
     assert not list((tmp_path / "runs").glob("*"))
     assert found["sentences"] == 320
     assert found["parts"] == 8
@@ -224,7 +176,7 @@ def test_a_store_that_can_not_fit_is_refused_before_the_work(
     monkeypatch.setattr(features, "LARGE_STORE_BYTES", 1)
     with small_disk(tmp_path / "disk", "256k") as disk:
         with pytest.raises(ElmoError) as refused:
-            run(given, disk / "store", PARAMS, 1)
+            run(given, disk / "store", 1)
         assert os.listdir(disk) == []
     line = str(refused.value)
     assert re.search(r"store: [\d,]+ tokens need [\d.]+ [kM]B, but [\d.]+ kB is free", line)

@@ -16,19 +16,18 @@ from elmo.io.location import Location
 from elmo.model.folder import load_model
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
-from elmo.settings import ModelShape, NetworkSettings
+from elmo.settings import ModelShape
 from elmo.train.perplexity import perplexity
-from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import FinetuneSettings, PretrainSettings
-from pipeline.stages import finetune, pretrain
+from pipeline.settings.params import FinetuneSettings
+from pipeline.stages import finetune
 from tests.elmo.conftest import WHITESPACE, save
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
+from tests.pipeline.stages import test_pretrain
+from tests.pipeline.stages.test_pretrain import COUNTS, HERE
 from tests.pipeline.stages.test_tokenize import make
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
-HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 PARAMS = FinetuneSettings(training=replace(TRAINING, epochs=4), new_words=3)
-COUNTS = [120, 120, 1, *[30] * 16]
 
 
 def task_sentences(count: int) -> list[list[str]]:
@@ -38,24 +37,12 @@ def task_sentences(count: int) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `general`, `task` and a pretrained `model`."""
-    folder = tmp_path_factory.mktemp("inputs")
-    how = {"shard_sentences": 30, "tokenizer": WHITESPACE}
-    write_shards(folder / "general", sentences(140), heldout_every=7, **how)
-    write_shards(folder / "domain", task_sentences(100), heldout_every=6, **how)
-    (folder / "vocab").mkdir()
-    Vocabulary(WORDS, COUNTS).save(folder / "vocab")
-    Characters().save(folder / "vocab" / "characters.json")
-    shape = {name: value for name, value in asdict(NETWORK).items() if name != "input_words"}
-    pretrain.run(
-        Location(folder / "general"),
-        Location(folder / "vocab"),
-        Location(folder / "model"),
-        PretrainSettings(NetworkSettings(**shape), replace(TRAINING, epochs=8)),
-        curves=folder / "curves",
-        work=Location(folder / "runs"),
-        cluster=HERE,
-    )
+    """A folder with `shards` of general text, `domain` and a pretrained `model`."""
+    folder = test_pretrain.make_inputs(tmp_path_factory.mktemp("inputs"), tokenizer=WHITESPACE)
+    how = {"heldout_every": 6, "shard_sentences": 30, "tokenizer": WHITESPACE}
+    write_shards(folder / "domain", task_sentences(100), **how)
+    longer = replace(test_pretrain.PARAMS, training=replace(TRAINING, epochs=8))
+    test_pretrain.run(folder, folder, longer)
     return folder
 
 
@@ -70,7 +57,7 @@ def run(
     return finetune.run(
         Location(model or inputs / "model"),
         Location(inputs / domain),
-        Location(inputs / "general"),
+        Location(inputs / "shards"),
         Location(out / "model"),
         params,
         curves=out / "curves",
@@ -100,7 +87,7 @@ def test_the_tokenizer_travels_and_text_of_another_is_refused(
     other = tmp_path / "other"
     other.mkdir()
     write_shards(other / "domain", task_sentences(30), heldout_every=6, tokenizer=Tokenization("x"))
-    (other / "general").symlink_to(inputs / "general")
+    (other / "shards").symlink_to(inputs / "shards")
     with pytest.raises(ElmoError, match="domain: was tokenized by x, but the model .* whitespace"):
         run(other, tmp_path / "out", model=inputs / "model")
     assert not (tmp_path / "out").exists()
@@ -201,7 +188,7 @@ def test_a_model_that_reads_words_is_refused(inputs: Path, tmp_path: Path) -> No
 
 def test_one_text_alone_tunes_nothing(inputs: Path, tmp_path: Path) -> None:
     """The model of the domain text is the one that has read it: no gain is made up."""
-    figures = run(inputs, tmp_path, domain="general")
+    figures = run(inputs, tmp_path, domain="shards")
     before, after = load_model(inputs / "model"), load_model(tmp_path / "model")
     assert after.digest == before.digest and after.training == before.training
     heldout = before.training["perplexity"]["after"]["general"]

@@ -29,7 +29,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import CorpusSettings, TokenizeSettings
+from pipeline.settings.params import TokenizeSettings
 from pipeline.settings.params import load as load_params
 from pipeline.stages import corpus, tokenize
 from pipeline.text import format_parquet, shard_builder, utf8_lines
@@ -39,6 +39,7 @@ from pipeline.text.near_duplicates import SLOTS, find_near_duplicates
 from pipeline.text.pieces import Piece
 from pipeline.text.text_blocks import check_texts
 from tests.files import contents
+from tests.pipeline.stages import test_corpus
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -105,13 +106,8 @@ def open_checked(out: Path) -> Shards:
 
 def make_corpus(folder: Path, general: Sequence[Path], domain: Sequence[Path]) -> Location:
     """Run the corpus stage on files of both texts; return its output."""
-    settings = CorpusSettings(
-        general=tuple(map(str, general)),
-        domain=tuple(map(str, domain)),
-        domain_package="",
-        column="text",
-        keep=(),
-    )
+    files = {"general": tuple(map(str, general)), "domain": tuple(map(str, domain))}
+    settings = test_corpus.params(domain_package="", **files)
     out = Location(folder / "corpus")
     corpus.run(out, settings, work=Location(folder / "work"))
     return out

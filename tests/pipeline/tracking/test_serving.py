@@ -19,16 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 from mlflow.pyfunc import scoring_server
 
-from elmo.data.shards import write_shards
 from elmo.data.tokenizer import installed_tokenization
-from elmo.io.location import Location
 from elmo.model.embedder import Embedder
-from elmo.settings import StoreSettings
-from elmo.store.build import build
-from pipeline.settings.params import RegisterSettings
-from pipeline.stages import register
 from pipeline.tracking import pyfunc
-from tests.elmo.conftest import save_tiny_model
+from tests.elmo.conftest import make_store, save_tiny_model
+from tests.pipeline.stages import test_register
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,22 +34,10 @@ ANSWER = 300.0  # seconds for a server to begin, on a busy machine
 @pytest.fixture
 def registered(tmp_path: Path, own_mlflow: Path) -> str:
     """The address of a registered model that cuts text into sentences and words."""
-    model, shards, store = tmp_path / "model", tmp_path / "shards", tmp_path / "store"
-    write_shards(shards, [["a", "gift"], ["he", "has"]], heldout_every=2)
-    save_tiny_model(model, tokenizer=installed_tokenization("unicode", "split"))
-    settings = StoreSettings()
-    build(store, shards=shards, model=model, settings=settings, work=tmp_path / "work")
-    params = RegisterSettings(name="served", margin=0.01)
-    out = tmp_path / "registered.json"
-    register.run(
-        Location(model),
-        Location(store),
-        out,
-        params,
-        general=Location(shards),
-        domain=Location(shards),
-    )
-    return "models:/served@champion"
+    save_tiny_model(tmp_path / "model", tokenizer=installed_tokenization("unicode", "split"))
+    make_store(tmp_path, [["a", "gift"], ["he", "has"]], tmp_path / "model", heldout_every=2)
+    test_register.run(tmp_path)
+    return "models:/tiny@champion"
 
 
 @pytest.mark.long

@@ -26,8 +26,6 @@ from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.mlflow_process import MlflowServer
 from tests.pipeline.stage_runs import runs_of
 
-ROOT = Path(__file__).resolve().parents[3]
-
 
 @dataclass(frozen=True)
 class Params:
