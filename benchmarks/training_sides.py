@@ -249,7 +249,7 @@ class _Layers(nn.Module):
     def forward(self, window: Window, previous_states: Any) -> tuple[Tensor, Any]:
         x_STBP = _layer_0(self.bilm, window)
         states = []
-        for layer in range(self.bilm.config.layers):
+        for layer in range(self.bilm.shape.layers):
             x_STBP = nn.functional.dropout(x_STBP, 0.1)
             outputs = []
             for direction in (0, 1):
@@ -272,7 +272,7 @@ class _LoopLayers(_Layers):
         weight, bias = lstm.weight[layer][direction], lstm.bias[layer][direction]
         project = lstm.project[layer][direction]
         rows = x_TBP.shape[1]
-        config = self.bilm.config
+        config = self.bilm.shape
         h, c = state or (x_TBP.new_zeros(rows, config.projection), torch.zeros(rows, config.cells))
         outputs = []
         for x in x_TBP:

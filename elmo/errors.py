@@ -1,5 +1,5 @@
-"""The exceptions for bad input, the messages that several modules raise (what is missing, altered
-or newer), and helpers that quote a library's error in one line."""
+"""The exceptions for bad input, messages that several modules share (a missing or altered file),
+and helpers that quote a library's error in one line."""
 
 import difflib
 import errno
@@ -20,7 +20,7 @@ class ElmoError(ValueError):
     """Bad input or settings; the one-line message says what is wrong, where, and what to do."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(re.sub(r"\n\s*", " ", message))  # an array that is quoted has lines
+        super().__init__(re.sub(r"\n\s*", " ", message))  # a quoted array has several lines
 
 
 class NotFound(ElmoError):
@@ -32,7 +32,7 @@ class Damaged(ElmoError):
 
 
 class Mismatch(ElmoError):
-    """Two valid inputs do not belong together, such as a store and another model."""
+    """Two valid inputs do not belong together, such as a store and a model that did not make it."""
 
 
 class BadSettings(ElmoError):
@@ -45,21 +45,20 @@ def missing_error(file: object) -> Damaged:
 
 
 def altered_error(file: object, reason: str) -> Damaged:
-    """Return the exception for a truncated or altered file, which is named by `file`; `reason` says
-    how it differs."""
+    """Return the exception for a truncated or altered file; `reason` says how it differs."""
     return Damaged(f"{file}: truncated or altered ({reason}); restore it or make it again")
 
 
 def suggest_name(name: str, names: Iterable[str]) -> str:
-    """Return the end of a message about a name that was not found: the one of `names` that is
-    most like it, as a question; empty if none is."""
+    """Return the end of a message about a name that was not found: a question with the most similar
+    one of `names`; empty if none is similar."""
     matches = difflib.get_close_matches(name, list(names), 1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def not_utf8_error(source: object, line_number: int, line: bytes, start: int) -> ElmoError:
-    """Return the exception for line `line_number`, from 1, of the text `source`: in the bytes
-    `line`, byte `start`, from 0, is not UTF-8."""
+    """Return the exception for a line that is not UTF-8: `line_number` of `source`, counted from 1,
+    has the bytes `line`, of which byte `start`, counted from 0, is wrong."""
     return ElmoError(
         f"{source}:{line_number}: byte {start + 1} of the line (0x{line[start]:02x}) is not UTF-8; "
         "save the file as UTF-8 (for example: iconv -f LATIN1 -t UTF-8)"
@@ -67,15 +66,15 @@ def not_utf8_error(source: object, line_number: int, line: bytes, start: int) ->
 
 
 def suggest_path(path: Path, *, only_folders: bool = False) -> str:
-    """Return the end of a message that the file `path`, or with `only_folders` the folder, is
-    missing: the one beside it with the most similar name, as a question; empty if none is."""
+    """Return the end of a message that `path` is missing: a question with the most similar path
+    beside it, or with `only_folders` the most similar folder; empty if none is similar."""
     try:
         names = [item.name for item in path.parent.iterdir() if not only_folders or item.is_dir()]
     except OSError:
         return ""
     names = [name for name in names if name != path.name] if len(names) < 10_000 else []
-    matches = difflib.get_close_matches(path.name, names, 1, 0.75)  # endings alone are alike too
-    return suggest_name(str(path), [str(path.with_name(item)) for item in matches])
+    matches = difflib.get_close_matches(path.name, names, 1, 0.75)  # strict: many share an ending
+    return suggest_name(str(path), [str(path.with_name(name)) for name in matches])
 
 
 def first_line(error: BaseException) -> str:
@@ -89,9 +88,9 @@ def first_line(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException, remedy: str = "") -> str:
-    """Return the reason of an error in one line, for a message: the operating system's text for its
-    errors, also those that Arrow has wrapped; for others, the first line of the message. What to do
-    follows: for some errors, such as a full disk, advice of their own, and else `remedy`."""
+    """Return the reason for an error in one line: for an error of the operating system, even one
+    wrapped by Arrow, the system's text; for others, the first line of the message. Advice follows:
+    for some errors, such as a full disk, specific advice, otherwise `remedy`."""
     match = re.search(r"\[errno (\d+)\]", str(error), re.IGNORECASE)
     error_number = int(match[1]) if match else getattr(error, "errno", None)
     system_reason = os.strerror(int(match[1])) if match else getattr(error, "strerror", None)

@@ -1,8 +1,8 @@
 """The settings of the network, of training and of a store, checked when they are constructed.
 
-Imports no torch. The range of a setting is part of its field's type and stated nowhere else:
-`check_value` reads it there, for these settings and for those of `params.yaml`, which holds the
-defaults.
+This module does not import torch. The range of a setting is part of its field's type and stated
+nowhere else; `check_value` reads it there, both for these settings and for those in `params.yaml`,
+which has the defaults.
 """
 
 import math
@@ -31,25 +31,26 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 PrecisionChoice = Literal["auto", "float32", "bfloat16"]
 Dtype = Literal["float16", "float32"]
 Codec = Literal["none", "zstd"]
-# With `epochs: 0`, a training takes at least so many steps, but reads the text at most so often.
-# To change these, raise the versions of the stages pretrain and finetune.
+# With `epochs: 0`, training takes at least MIN_AUTO_STEPS steps, but reads the text at most
+# MAX_AUTO_EPOCHS times. If you change these, raise the versions of the stages pretrain and
+# finetune.
 MIN_AUTO_STEPS, MAX_AUTO_EPOCHS = 400, 4
 MAX_LAYERS = 256  # LSTM layers in each direction
-MAX_CHARACTERS = 1024  # of a token, read by the char-CNN
-MAX_SENTENCE_TOKENS = 32_768  # of a line or sentence, all of whose vectors are in memory at once
+MAX_CHARACTERS = 1024  # characters of a token that the char-CNN reads
+MAX_SENTENCE_TOKENS = 32_768  # tokens of a sentence, whose vectors must fit in memory
 MAX_LINE_BYTES = 16 << 20  # bytes of one line, record or value of a text; memory grows with it
 
 
 def list_stop_signals() -> list[signal.Signals]:
-    """Return the signals that stop this process: those that it does not ignore. nohup has it ignore
-    SIGHUP, a shell SIGINT in the background."""
+    """Return the stop signals that this process does not ignore: nohup makes it ignore SIGHUP, and
+    a shell makes a background process ignore SIGINT."""
     signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     return [sig for sig in signals if signal.getsignal(sig) != signal.SIG_IGN]
 
 
 def check_value(name: str, value: Any, type_: Any) -> Any:
-    """Return `value` converted to `type_`, a type that may state a range; if that is impossible,
-    raise `BadSettings`, which says what the setting `name` must be."""
+    """Return `value` converted to `type_`, a type that may state a range; if it does not fit, raise
+    `BadSettings`, which says what the setting `name` must be."""
     try:
         return msgspec.convert(value, type=type_)
     except (msgspec.ValidationError, ValueError):
@@ -70,21 +71,20 @@ def check_fields(settings: Any) -> None:
 
 @cache
 def field_types(type_: Any) -> dict[str, Any]:
-    """Return the type of each field of a dataclass, by name, with the range of values that it
-    allows (`Annotated`)."""
+    """Return the type of each field of a dataclass, by name, with its range (`Annotated`)."""
     return get_type_hints(type_, include_extras=True)
 
 
 def describe_type(type_: Any) -> str:
-    """Return in words which values a type allows, such as "a whole number of at least 1", for an
-    error message."""
+    """Describe the values that a type allows, such as "a whole number of at least 1", for a
+    message."""
     words_by_type = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     if get_origin(type_) in (Union, UnionType):
         return " or ".join(
-            "null" if item is type(None) else describe_type(item) for item in get_args(type_)
+            "null" if arg is type(None) else describe_type(arg) for arg in get_args(type_)
         )
     if get_origin(type_) is Literal:
-        return "one of " + ", ".join(str(item) for item in get_args(type_))
+        return "one of " + ", ".join(map(str, get_args(type_)))
     if get_origin(type_) is tuple:
         return "a list"
     if get_origin(type_) is not Annotated:
@@ -110,7 +110,7 @@ def describe_type(type_: Any) -> str:
 
 
 def _quote(value: Any) -> str:
-    """Return a value for a message: on one line and not too long."""
+    """Return a value as short text on one line, for a message."""
     text = repr(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= 60 else text[:57] + "…"
 
@@ -191,8 +191,7 @@ class OptimizerSettings:
             )
 
     def learning_rate_at(self, step: int, steps: int) -> float:
-        """Return the learning rate of step `step`, counted from 0, of a training of `steps` steps,
-        after warm-up and decay."""
+        """Return the learning rate at `step`, counted from 0, of a training of `steps` steps."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
         if self.decay == "constant":
@@ -255,11 +254,11 @@ class TrainingSettings:
         check_fields(self)
 
     def with_chosen_epochs(self, tokens: int) -> "TrainingSettings":
-        """Return the settings for a training text of so many tokens: if `epochs` is 0, with a
-        number of epochs in its place."""
+        """Return the settings with `epochs: 0` replaced by a number for a training text of `tokens`
+        tokens."""
         if self.epochs:
             return self
-        steps = tokens / (self.rows * self.window)  # of one epoch
+        steps = tokens / (self.rows * self.window)  # steps of one epoch
         return replace(self, epochs=min(MAX_AUTO_EPOCHS, max(1, math.ceil(MIN_AUTO_STEPS / steps))))
 
 
@@ -283,7 +282,7 @@ class CheckpointSettings:
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """The settings of a store: which layers it holds, and in which form."""
+    """The settings of a store: its layers and their format."""
 
     layers: Annotated[
         str,
@@ -315,8 +314,8 @@ class ModelShape(NetworkSettings):
     """The shape of a model, as recorded in its `config.json` under `model`: the settings of its
     network, which may also read words.
 
-    `input_words` is None for a model that reads characters. For a model of 2018 that reads words it
-    is the number of words, and the settings of the char-CNN are unused.
+    `input_words` is None for a model that reads characters. For a model of 2018 that reads words,
+    it is their number, and the settings of the char-CNN are unused.
     """
 
     input_words: PositiveInt | None
@@ -338,8 +337,8 @@ class ModelShape(NetworkSettings):
 
     @classmethod
     def from_dict(cls, value: dict[str, Any], *, source: Path | str) -> "ModelShape":
-        """Create a shape from a JSON object; `BadSettings`, which names `source`, is raised if it
-        is invalid."""
+        """Create a shape from a JSON object; if it is invalid, raise `BadSettings`, which names
+        `source`."""
         names = {field.name for field in fields(cls)}
         if missing_names := sorted(names - value.keys()):
             raise BadSettings(f"{source}: {missing_names[0]} is missing")

@@ -1,6 +1,6 @@
-"""The stages: what `dvc.yaml` runs, one module per stage, and the command line."""
+"""The stages that `dvc.yaml` runs, one module per stage, and the command line."""
 
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
-RUN_VARIABLE = "ELMO_IN_RUN"  # set in the stages of `elmo run`, which itself says "interrupted"
+RUN_VARIABLE = "ELMO_IN_RUN"  # set in the stages of `elmo run`, which reports an interrupt itself

@@ -189,7 +189,7 @@ def _make_settings(task: ComparedTask, changes: Mapping[str, Any]) -> TaskSettin
 
     values = {"features": 0, **task.settings, **changes}  # the paper's models have no features
     if values.get("layers") == "last":
-        values["layers"] = load_model(task.model).bilm.config.layers
+        values["layers"] = load_model(task.model).bilm.shape.layers
     return task_settings(task.kind, values)
 
 

@@ -1,1 +1,1 @@
-"""Text to tokens, vocabularies, shards, and the stream that training reads."""
+"""Text data: tokenizers, vocabularies, shards, and the stream that training reads."""

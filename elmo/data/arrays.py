@@ -1,5 +1,5 @@
-"""Types of numpy arrays, and functions on arrays: sets of small numbers without sorting, and runs
-of consecutive sentences."""
+"""Array types, and functions on arrays: sets of small numbers without sorting, and runs of
+sentences."""
 
 from collections.abc import Iterator
 
@@ -12,15 +12,15 @@ Int64s = npt.NDArray[np.int64]
 
 
 def distinct_numbers(numbers: Int64s, stop: int) -> Int64s:
-    """Return the distinct values among numbers from 0 to `stop` − 1, ascending."""
+    """Return the distinct values among `numbers`, which are 0 to `stop` − 1, in ascending order."""
     is_present = np.zeros(stop, bool)
     is_present[numbers] = True
     return np.flatnonzero(is_present)
 
 
 def index_table(numbers: Int64s, stop: int) -> npt.NDArray[np.int32]:
-    """Return a table of `stop` entries that gives the index of each of `numbers`, which are
-    distinct, and −1 for any other."""
+    """Return a table of `stop` entries with the index in `numbers` of each number, −1 for absent
+    ones; `numbers` are distinct."""
     index = np.full(stop, -1, np.int32)
     index[numbers] = np.arange(len(numbers), dtype=np.int32)
     return index
@@ -34,7 +34,7 @@ def split_into_runs(
     end: int | None = None,
     max_sentences: int | None = None,
 ) -> Iterator[tuple[int, int]]:
-    """Split consecutive sentences into runs to process together; yield each run's start and stop.
+    """Split sentences into runs of neighbours to process together; yield each run's start and stop.
 
     `offsets` (sentences + 1) is the index of each sentence's first token. A run has at most
     `max_tokens` tokens and `max_sentences` sentences (default: any number), but always at least one

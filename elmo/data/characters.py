@@ -1,9 +1,9 @@
-"""The character vocabulary: a token's text as character ids, of UTF-8 bytes (as in 2018) or
-Unicode.
+"""The character vocabulary: turns tokens into character ids, of UTF-8 bytes (as in 2018) or Unicode
+characters.
 
-Ids in this file are *raw*. Only `Characters.encode_batch` shifts them by one, with 0 for a masked
-position, as the 2018 inference files do. A token is laid out as [BOW, characters…, EOW, PAD…], and
-PAD is a learned character like any other: the convolution sees it.
+Ids in this file start at 0. Only `Characters.encode_batch` shifts them by one and has 0 for a
+masked position, as in the 2018 inference files. A token is laid out as [BOW, characters…, EOW,
+PAD…]. PAD is a learned character like any other: the convolution sees it.
 
 Shapes: B sentences, T tokens of the longest, K characters of a token.
 """
@@ -39,12 +39,12 @@ class _CharactersRecord(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Characters:
-    """A character vocabulary, which turns tokens into character ids. The characters are `symbols`,
-    or if that is None the 256 bytes of UTF-8, as in 2018.
+    """A character vocabulary, which turns tokens into character ids. The characters are `symbols`
+    or, if that is None, the 256 bytes of UTF-8, as in 2018.
 
-    After the characters (and, for symbols, one id for unknown ones) come five special ids: begin
-    and end of sentence, begin and end of word, padding. A token has `max_characters` ids, those of
-    its begin, its end and its padding included.
+    The ids of the characters (and, for symbols, one for unknown ones) are followed by five special
+    ids: begin and end of sentence, begin and end of word, padding. A token has `max_characters`
+    ids, including its begin, end and padding.
     """
 
     symbols: tuple[str, ...] | None = None
@@ -59,7 +59,7 @@ class Characters:
 
     @property
     def kind(self) -> str:
-        """Name the kind of symbols: `bytes` or `unicode`."""
+        """Return the kind of characters: `bytes` or `unicode`."""
         return "bytes" if self.symbols is None else "unicode"
 
     @property
@@ -70,16 +70,15 @@ class Characters:
 
     @property
     def size(self) -> int:
-        """Return the number of character ids, the five special ones included: 261 for bytes."""
+        """Return the number of character ids, including the five special ones: 261 for bytes."""
         return self.first_special_id + 5
 
     def encode(self, tokens: Sequence[str]) -> npt.NDArray[np.int32]:
-        """Return the character ids of tokens, int32 (tokens, max_characters), not shifted as those
-        of `encode_batch` are.
+        """Return the character ids of tokens, int32 (tokens, max_characters), without the shift of
+        `encode_batch`.
 
-        A token longer than `max_characters - 2` is cut; where the ids are bytes, this may cut
-        within a character. The tokens `<S>` and `</S>` become the special ids of a sentence's begin
-        and end.
+        A token longer than `max_characters - 2` is truncated, for bytes possibly within a
+        character. The tokens `<S>` and `</S>` become the special ids of a sentence's begin and end.
         """
         begin, end, begin_word, end_word, pad = range(self.size - 5, self.size)
         max_codes = self.max_characters - 2
@@ -97,8 +96,8 @@ class Characters:
 
     def encode_batch(self, sentences: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
         """Return the character ids of several token lists, int64 (sentences, longest sentence,
-        max_characters). As by AllenNLP's `batch_to_ids`, each id is shifted by one, and 0 stands
-        where there is no token."""
+        max_characters). As in AllenNLP's `batch_to_ids`, each id is shifted by one, and positions
+        without a token are 0."""
         check_token_lists(sentences)
         max_length = max(map(len, sentences), default=0)
         ids_BTK = np.zeros((len(sentences), max_length, self.max_characters), np.int64)
@@ -108,8 +107,8 @@ class Characters:
 
     def save(self, path: Path) -> None:
         """Write this character vocabulary to the JSON file `path`, usually `characters.json`."""
-        value = {"kind": self.kind, "max_characters": self.max_characters}
-        write_json(path, value if self.symbols is None else value | {"symbols": self.symbols})
+        record = {"kind": self.kind, "max_characters": self.max_characters}
+        write_json(path, record if self.symbols is None else record | {"symbols": self.symbols})
 
     @classmethod
     def load(cls, path: Path) -> "Characters":
@@ -135,8 +134,8 @@ class Characters:
 
 
 def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
-    """Raise `ElmoError` unless `sentences` is a list of lists of strings, naming the first that is
-    not."""
+    """Raise `ElmoError` unless `sentences` is a list of lists of strings; name the first that is
+    wrong."""
     if isinstance(sentences, str) or not _is_list(sentences):
         raise ElmoError(f"sentences must be a list of token lists, found {_type_name(sentences)}")
     for index, sentence in enumerate(sentences):

@@ -1,4 +1,4 @@
-"""The manifest of a shards folder: its files, what they hold, and the text they were made from."""
+"""The manifest of a shards folder: its files, their content, and the text they were made from."""
 
 from collections.abc import Sequence
 from typing import Literal, TypedDict
@@ -17,8 +17,8 @@ SPLITS: tuple[Split, Split] = ("train", "heldout")
 
 
 class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The entry of one shard file in the manifest; `types` is the number of distinct tokens,
-    `bytes` the size of the file.
+    """The manifest entry of a shard file; `types` is the number of distinct tokens, `bytes` the
+    size of the file.
 
     Readers add the two offsets to the ids stored in the file. `first_sentence_id` and
     `last_sentence_id` already include the offset.
@@ -39,7 +39,7 @@ class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
     def with_corpus_position(self, *, sentences_before: int, documents_before: int) -> "ShardEntry":
         """Return this entry with its position in the whole corpus.
 
-        `sentences_before` and `documents_before` count those before the shard in the corpus.
+        `sentences_before` and `documents_before` count what precedes the shard in the corpus.
         """
         return msgspec.structs.replace(
             self,
@@ -60,8 +60,8 @@ class DroppedText(Struct, frozen=True, forbid_unknown_fields=True):
 class ShardsCounts(Struct, frozen=True, forbid_unknown_fields=True):
     """The totals of a corpus; every byte of the input is either in a token or counted as dropped.
 
-    `bytes` is the size of the input, `token_bytes` that of all tokens, in UTF-8. `dropped` has the
-    lines and bytes that were left out, by reason.
+    `bytes` is the size of the input, and `token_bytes` the size of all tokens in UTF-8. `dropped`
+    has the lines and bytes that were left out, by reason.
     """
 
     documents: Count
@@ -90,9 +90,9 @@ class CorpusFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokenizerEntry(Tokenization, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The tokenization of the corpus, and two settings of the stage that do not affect any token:
-    `documents`, what is held out as a whole (such as `file`), and `heldout`, the share of documents
-    held out (None: not recorded)."""
+    """The tokenization of the corpus, and two settings of the stage that affect no token:
+    `documents`, the unit that is held out as a whole (such as `file`), and `heldout`, the share of
+    documents held out (None: not recorded)."""
 
     documents: str = ""
     heldout: float | None = None
@@ -106,10 +106,10 @@ class TokenizerEntry(Tokenization, frozen=True, omit_defaults=True, forbid_unkno
 class TextQuality(TypedDict, total=False):
     """Statistics of a text's quality; empty if the shards were not made from text.
 
-    `duplicate_share` is that of repeated sentences among the `duplicates_sampled` that were
-    compared. `decomposed_tokens` are not in the Unicode form NFC, `wrapped_lines` end within a
-    sentence. Sentences are not text if most of their tokens have no letter; the others are counted
-    by main `scripts`.
+    `duplicate_share` is the share of repeated sentences among the `duplicates_sampled` that were
+    compared. `decomposed_tokens` are not in the Unicode form NFC; `wrapped_lines` end within a
+    sentence. Sentences count as not text if most of their tokens have no letter; `scripts` counts
+    the others by their main script.
     """
 
     duplicate_share: float
@@ -134,7 +134,8 @@ class ShardsManifest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_shards_manifest(folder: Location) -> ShardsManifest:
-    """Read `manifest.json` of a shards folder; raise `ElmoError` if it is none."""
+    """Read `manifest.json` of a shards folder; raise `ElmoError` if the folder is of another
+    kind."""
     path = folder.path_of("manifest.json")
     header = folder.read_record("manifest.json", Header)
     if header.kind != "shards":

@@ -1,9 +1,9 @@
 """Shards: Arrow files of tokenized sentences, and folders of them. No text is parsed here.
 
 A shard has one row per sentence: its id, its document's id, and its tokens as indices into the
-shard's list of distinct tokens (its *types*). The file is one uncompressed record batch, so it is
-memory-mapped and its columns are numpy arrays at once; word and character ids are looked up once
-per type. A file never changes once written: the manifest says what to add to its ids.
+shard's list of distinct tokens (its *types*). The file is one uncompressed record batch, so its
+columns are numpy arrays as soon as it is memory-mapped; word and character ids are looked up once
+per type. A file never changes once written; the manifest has the offsets to add to its ids.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,11 +50,11 @@ RECORD_FIELD = pa.field("record", pa.dictionary(pa.int32(), pa.string()), nullab
 
 @dataclass(frozen=True)
 class Shard:
-    """One memory-mapped shard: n sentences, with their tokens end to end, and the distinct tokens.
+    """A memory-mapped shard: n sentences, with their tokens end to end, and the distinct tokens.
 
-    Row i has the tokens `ids[offsets[i] : offsets[i + 1]]`, each an index into `types`, which
-    `dictionary` holds as Arrow strings. `records` are the columns that were kept of each row's
-    record, as JSON, empty without a record; None if none were kept. `digest` is the file's SHA-256.
+    Row i has the tokens `ids[offsets[i] : offsets[i + 1]]`, each an index into `types`;
+    `dictionary` has the types as Arrow strings. `records` has the columns kept of each row's record
+    as JSON, "" for a row without a record; None if none were kept. `digest` is the file's SHA-256.
     """
 
     path: Path
@@ -81,8 +81,7 @@ class Shard:
         return np.bincount(self.ids, minlength=len(self.dictionary))
 
     def rows(self, start: int, stop: int) -> "Shard":
-        """Return the rows `start` to `stop - 1` as a shard of their own, with only the types they
-        use."""
+        """Return the rows `start` to `stop - 1` as a new shard, with only the types they use."""
         token_start, token_stop = int(self.offsets[start]), int(self.offsets[stop])
         type_ids, ids = np.unique(self.ids[token_start:token_stop], return_inverse=True)
         return replace(
@@ -96,13 +95,13 @@ class Shard:
         )
 
     def tokens(self, i: int) -> list[str]:
-        """Return the tokens of row `i`, which is a row of this file and not a `sentence_id`."""
+        """Return the tokens of row `i`, a row number in this file, not a `sentence_id`."""
         types = self.types
         return [types[id_] for id_ in self.ids[self.offsets[i] : self.offsets[i + 1]]]
 
 
 class Shards:
-    """A folder of shards. Its manifest alone says which files belong to it; the folder is not
+    """A folder of shards. Only its manifest says which files belong to it; the folder is not
     listed."""
 
     def __init__(self, folder: Folder) -> None:
@@ -125,7 +124,7 @@ class Shards:
     def open(self, entry: ShardEntry) -> Shard:
         """Memory-map the shard that the manifest entry `entry` describes.
 
-        The first time a process opens a file, its SHA-256 is checked; `ElmoError` is raised if the
+        The first time a process opens a file, its SHA-256 is checked. Raises `ElmoError` if the
         file does not match its entry. A file at a URL is first copied to a local cache
         (`elmo.io.cache.cached_copy`).
         """
@@ -138,20 +137,19 @@ class Shards:
     def check_sizes(self) -> None:
         """Raise `ElmoError` for the first shard that is missing or has the wrong size.
 
-        No shard is read, so it is quick enough to run before the work begins.
+        It reads no shard, so it is fast enough to call before long work.
         """
         self.location.check_files((entry.file, entry.bytes) for entry in self.entries())
 
 
 def open_shard_at(location: Location, entry: ShardEntry) -> Shard:
-    """Memory-map the shard that `entry` describes in a folder, which may be at a URL; see
-    `Shards.open`."""
+    """Memory-map the shard that `entry` describes in a folder; see `Shards.open`."""
     try:
         return _open_shard(cached_copy(location, entry.file, sha256=entry.sha256), entry)
     except Damaged:
         if location.local is not None:
             raise
-    # another process may have needed the room of the copy just then
+    # another process may just have deleted the copy to make room
     return _open_shard(cached_copy(location, entry.file, sha256=entry.sha256), entry)
 
 
@@ -186,9 +184,9 @@ def write_shard(
 ) -> None:
     """Write n sentences to a new shard file; the same input always gives the same bytes.
 
-    `tokens` holds all tokens end to end as dictionary<int32, string>; its dictionary must hold
-    exactly the distinct tokens. `offsets` (n + 1) gives the index of each sentence's first token.
-    `records` has what was kept of each sentence's record, as `Shard.records`.
+    `tokens` has all tokens end to end as dictionary<int32, string>; its dictionary must have
+    exactly the distinct tokens. `offsets` (n + 1) has the index of each sentence's first token.
+    `records` is as in `Shard`.
     """
     token_lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), tokens)
     columns = [pa.array(sentence_ids, pa.int64()), pa.array(document_ids, pa.int64()), token_lists]
@@ -201,10 +199,10 @@ def write_shard(
 
 
 def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
-    """Read a shard file and return its manifest entry: counts, first and last sentence, SHA-256.
-    Its offsets are 0, which `ShardEntry.with_corpus_position` changes.
+    """Read a shard file and return its manifest entry, with offsets of 0;
+    `ShardEntry.with_corpus_position` sets the offsets.
 
-    `name` is the file's final name, if that differs from its present one.
+    `name` is the file's final name, if it differs from the current one.
     """
     batch = _read_batch(path)
     tokens, sentence_ids = batch.column("tokens").values, batch.column("sentence_id")
@@ -226,8 +224,8 @@ def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
 def shard_name(split: str, suffix: str | int) -> str:
     """Return the file name of a shard, such as `train-00000.arrow`.
 
-    `suffix` is its number in the folder, or hexadecimal digits and hyphens that tell what it was
-    made of.
+    `suffix` is its number in the folder, or hexadecimal digits and hyphens that identify its
+    source.
     """
     return f"{split}-{suffix if isinstance(suffix, str) else f'{suffix:05d}'}.arrow"
 
@@ -243,8 +241,8 @@ def write_shards(
     """Write a shards folder from token lists in memory, each sentence its own document; return it.
 
     Every `heldout_every`-th sentence goes to the held-out split (0: none). A shard has at most
-    `shard_sentences` sentences. `tokenizer` records how the sentences were tokenized, if known. To
-    make shards from text files, use the tokenize stage.
+    `shard_sentences` sentences. `tokenizer` records how they were tokenized, if known. To make
+    shards from text files, use the tokenize stage.
     """
     rows = list(sentences)
     heldout_ids = {
@@ -296,7 +294,7 @@ def _write_rows(path: Path, split: Split, ids: list[int], rows: list[Sequence[st
 
 @lru_cache(maxsize=1 << 16)
 def _check_sha256_once(path: Path, modified_ns: int, sha256: str) -> None:
-    """Check a file's SHA-256; a file that is not `modified_ns` since is checked only once."""
+    """Check a file's SHA-256, only once for each time of change `modified_ns`."""
     check_sha256(path, sha256)
 
 

@@ -1,13 +1,14 @@
-"""Shards → windows: the training stream, with a position that can be saved and restored.
+"""Turns shards into windows: the training stream, with a position that can be saved and restored.
 
-Rows hold sentences end to end, each with its boundaries, cut in windows of T tokens without
-padding. The forward direction reads `<S> w1 … wn` and predicts `w1 … wn </S>`; the backward one,
-beside it, reads `</S> wn … w1` and predicts `wn … w1 <S>`, so a window has nearly the same distinct
-tokens both ways. The shards of an epoch are shuffled and dealt into groups. The blocks of a group,
-runs of neighbouring sentences, are shuffled and laid end to end, and each row reads an equal part
-of that text, cut at the end of a sentence: so all rows come to the end together, and no step is
-nearly empty. The order depends on the seed and the number of rows, never on the workers: each knows
-the parts of all rows from the lengths of the blocks, and reads the blocks of its own rows.
+Rows are sentences end to end, each with its boundaries, cut into windows of T tokens without
+padding. The forward direction reads `<S> w1 … wn` and predicts `w1 … wn </S>`; the backward one
+reads the same sentences as `</S> wn … w1` and predicts `wn … w1 <S>`, so both directions of a
+window have nearly the same distinct tokens. The shards of an epoch are shuffled and divided into
+groups. The blocks of a group, runs of neighbouring sentences, are shuffled and laid end to end, and
+each row reads an equal part of that text, cut at the end of a sentence. So all rows end together,
+and no step is nearly empty. The order depends on the seed and the number of rows, never on the
+workers: each worker computes the parts of all rows from the lengths of the blocks, and reads only
+the blocks of its own rows.
 
 Shapes: S directions (0 forward, 1 backward), T time steps, B rows, N distinct tokens, K characters,
 V words, n time steps of a block, M blocks of a group.
@@ -29,15 +30,15 @@ from elmo.data.shards import Shard, Shards
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 
-PREFETCH_COUNT = 2  # items that wait to be consumed
-SHARDS_PER_GROUP = 32  # shards of a group, at most: what must be open at a time
+PREFETCH_COUNT = 2  # items computed ahead
+SHARDS_PER_GROUP = 32  # at most, per group; they are open at the same time
 _KEYS_PER_SHARD = np.int64(1) << 32
 Item = TypeVar("Item")
 
 
 class StreamPosition(TypedDict):
-    """The position up to which a stream was read, to be saved and continued: `rows` has for each
-    row the group it reads, counted over all epochs, and its offset there, in tokens."""
+    """The position up to which a stream was read, to be saved: `rows` has, for each row, the group
+    it reads, counted over all epochs, and its offset there, in tokens."""
 
     rows: list[list[int]]
 
@@ -46,12 +47,11 @@ class StreamPosition(TypedDict):
 class Window:
     """The input and the targets of one training step, for the rows of one worker.
 
-    Axes: S direction, T time step, B row, N distinct token, K character. `index_STB` gives each
+    Axes: S direction, T time step, B row, N distinct token, K character. `index_STB` has each
     token's row in `characters_NK`, the character ids of the distinct tokens, whose lengths in UTF-8
-    are `bytes_N`. `targets_STB` are the ids of the words to be predicted. `mask_TB` is false where
-    a row has no more text, `reset_TB` true where a sentence begins. `words` are the distinct
-    targets of this worker; `count` is the number of predictions of *all* workers, both directions
-    counted.
+    are `bytes_N`. `targets_STB` has the ids of the words to predict. `mask_TB` is false where a row
+    has no more text, `reset_TB` true where a sentence begins. `words` are the distinct targets of
+    this worker; `count` is the number of predictions of *all* workers in both directions.
     """
 
     index_STB: Int64s
@@ -65,11 +65,11 @@ class Window:
 
 
 class TokenBlock(NamedTuple):
-    """Consecutive sentences laid end to end, in forward and in backward reading order.
+    """Consecutive sentences laid end to end, in forward and backward reading order.
 
-    `keys_Sn` identify the token that each direction reads at each of n time steps, `words_Sn` are
+    `keys_Sn` identifies the token that each direction reads at each of n time steps, `words_Sn` has
     the ids of the words it predicts, and `starts_n` is true where a sentence begins. A key is the
-    word's id, or for a word outside the vocabulary a number of its own.
+    word's id or, for a word outside the vocabulary, a unique number.
     """
 
     keys_Sn: Int64s
@@ -81,13 +81,13 @@ WindowAndPosition = tuple[Window, Callable[[], StreamPosition]]
 
 
 class WindowStream:
-    """The text of one split of a shards folder as windows, the input of one training step each:
-    `rows` parallel streams of text, cut every `window` tokens.
+    """The text of one split of a shards folder as windows: `rows` parallel streams of text, cut
+    every `window` tokens. A window is the input of one training step.
 
     The text is read `epochs` times, in blocks of `block_sentences` neighbouring sentences, in an
-    order drawn from `seed`; with `seed=None`, in the original order, as for evaluation. This worker
-    reads the rows whose numbers are in `own_rows` (default: all). `encode` turns distinct tokens
-    into character ids (tokens, characters).
+    order drawn from `seed` (None: the original order, for evaluation). This worker reads the rows
+    numbered `own_rows` (default: all). `encode` turns distinct tokens into character ids (tokens,
+    characters).
     """
 
     def __init__(
@@ -121,19 +121,19 @@ class WindowStream:
     @property
     def predictions_per_epoch(self) -> int:
         """Return how many tokens each direction predicts in one epoch: all tokens, and one boundary
-        per sentence that has tokens."""
+        per non-empty sentence."""
         shards = (self.shards.open(entry) for entry in self.entries)
         sentence_count = sum(int(np.count_nonzero(np.diff(shard.offsets))) for shard in shards)
         return sum(entry.tokens for entry in self.entries) + sentence_count
 
     def first_position(self) -> StreamPosition:
-        """Return the position before the first window, from which `windows` reads everything."""
+        """Return the position before the first window."""
         return {"rows": [[0, int(bound)] for bound in self._get_group(0).bounds[:-1]]}
 
     def windows(self, position: StreamPosition) -> Iterator[WindowAndPosition]:
         """Yield the windows from `position` onwards, each with a function that returns the position
-        after it, from which a resumed training continues. It is a function because positions are
-        costly and seldom needed."""
+        after it, from which a resumed training continues. Positions are costly and seldom
+        needed."""
         cursor, buffer = _RowCursor(self, position), _BlockBuffer(len(self.own_rows))
         steps_T1 = np.arange(self.window)[:, None]
         while count := cursor.advance():
@@ -141,7 +141,7 @@ class WindowStream:
             start_B = buffer.find_starts(group_B, offset_B, self.window)
             length_B = np.full(len(self.own_rows), self.window)
             is_whole_B = (tokens_B == self.window) & (start_B >= 0)
-            # keys, words and starts, of rows whose window lies in the block that they had
+            # keys, words and starts, for rows whose window is inside their current block
             tokens_5TB = buffer.blocks_5n.take(np.where(is_whole_B, start_B + steps_T1, 0), axis=1)
             for column in np.flatnonzero(~is_whole_B).tolist():
                 row_tokens, row_5T = 0, tokens_5TB[:, :, column]
@@ -152,8 +152,8 @@ class WindowStream:
                     if block_id != buffer.block_id_B[column]:
                         buffer.put_block(column, block_id, offset, self._read_block(*block_id))
                     start = int(buffer.start_B[column]) + block_offset
-                    piece_5n = buffer.blocks_5n[:, start : start + token_count]
-                    row_5T[:, row_tokens : row_tokens + token_count] = piece_5n
+                    part_5n = buffer.blocks_5n[:, start : start + token_count]
+                    row_5T[:, row_tokens : row_tokens + token_count] = part_5n
                     row_tokens += token_count
                 length_B[column] = row_tokens
             window = self._make_window(tokens_5TB, steps_T1 < length_B, 2 * count)
@@ -180,8 +180,8 @@ class WindowStream:
         )
 
     def _encode_keys(self, keys: Int64s) -> tuple[npt.NDArray[np.int32], Int64s]:
-        """Return the characters and byte lengths of distinct tokens: words from a table, others
-        encoded."""
+        """Return the characters and byte lengths of distinct tokens; those of words come from a
+        table."""
         if self._encoded_words is None:
             words = self.vocabulary.words
             self._encoded_words = self.encode(words), byte_lengths(words)
@@ -211,12 +211,12 @@ class WindowStream:
         return lay_out_both_directions(types.keys[ids], types.words[ids], lengths, self.vocabulary)
 
     def _block_offsets(self, shard: Shard, block: int) -> Int64s:
-        """Return where each sentence of a block begins among the shard's tokens, and the end."""
+        """Return the index of the first token of each sentence of a block, and of the end."""
         start = block * self.block_sentences
         return shard.offsets[start : start + self.block_sentences + 1].astype(np.int64)
 
     def _get_group(self, index: int) -> "_Group":
-        """Return the group `index`, counted over all epochs, of shuffled blocks."""
+        """Return the group `index`, counted over all epochs."""
         if index not in self._groups:
             self._groups[index] = self._draw_group(*divmod(index, self.groups_per_epoch))
             if len(self._groups) > 2:
@@ -265,9 +265,9 @@ class WindowStream:
 class _Group(NamedTuple):
     """The shuffled blocks of some shards, laid end to end, and the part that each row reads.
 
-    `blocks_M2` are the numbers of each block's shard and of the block there, `ends_M` the tokens
-    from the group's first to the end of each block, `bounds` where the row's parts begin, and the
-    end of the last.
+    `blocks_M2` has, for each block, the number of its shard and its number there; `ends_M` has its
+    end, in tokens of the group; `bounds` has the start of each row's part, and the end of the last
+    part.
     """
 
     blocks_M2: Int64s
@@ -276,12 +276,12 @@ class _Group(NamedTuple):
 
 
 class _BlockBuffer:
-    """The block that each row reads, all in one array, so that one operation takes the windows of
+    """The current block of each row, all in one array, so that one operation cuts the windows of
     all rows.
 
-    `blocks_5n` has their keys in both directions, their words in both directions, and where
+    `blocks_5n` has the keys in both directions, the words in both directions, and marks where
     sentences begin. Row k reads the block `block_id_B[k]` (its group and number), which begins at
-    the column `start_B[k]`.
+    column `start_B[k]`.
     """
 
     def __init__(self, rows: int) -> None:
@@ -290,8 +290,8 @@ class _BlockBuffer:
         self.start_B, self._offset_B, self._tokens_B, self._width_B = np.zeros((4, rows), np.int64)
 
     def find_starts(self, group_B: Int64s, offset_B: Int64s, token_count: int) -> Int64s:
-        """Return the column of the next tokens of each row, from an offset in a group on; −1 where
-        they are not all in the row's block."""
+        """Return for each row the column of the `token_count` tokens from an offset in a group on;
+        −1 if they are not all in the row's block."""
         block_offset_B = offset_B - self._offset_B
         is_inside_B = (block_offset_B >= 0) & (block_offset_B + token_count <= self._tokens_B)
         return np.where(is_inside_B & (group_B == self._group_B), self.start_B + block_offset_B, -1)
@@ -299,8 +299,8 @@ class _BlockBuffer:
     def put_block(
         self, row: int, block_id: tuple[int, int], offset: int, block: TokenBlock
     ) -> None:
-        """Write a row's next block, which begins at `offset` in its group, over the previous one if
-        it fits there."""
+        """Store a row's next block, which begins at `offset` in its group, in place of the row's
+        last one."""
         token_count = len(block.starts_n)
         if token_count > self._width_B[row]:
             self._width_B[row] = 0
@@ -330,8 +330,8 @@ class _BlockBuffer:
 
 
 class _RowCursor:
-    """The group that each row reads, its offset there and the end of its part, computed from the
-    block lengths without reading tokens."""
+    """Each row's current group, its offset there and the end of its part, computed from block
+    lengths without reading tokens."""
 
     def __init__(self, stream: WindowStream, position: StreamPosition) -> None:
         self.stream = stream
@@ -342,7 +342,7 @@ class _RowCursor:
         self._parts: dict[int, list[tuple[int, int, int]]] = {}
 
     def advance(self) -> int:
-        """Advance all rows by one window; return the number of tokens they read, 0 at the end."""
+        """Advance all rows by one window; return how many tokens they read, 0 at the end."""
         window = self.stream.window
         self._starts = self.group_B, self.offset_B, np.minimum(self.end_B - self.offset_B, window)
         self._parts = {}
@@ -361,19 +361,18 @@ class _RowCursor:
         return int(tokens_B.sum())
 
     def window_starts(self, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-        """Return the group and offset where the window of each of some rows begins, and how many
-        tokens follow in the row's part of that group."""
+        """Return, for each of `rows`, where its window begins: the group, the offset there, and how
+        many of the window's tokens are in that group."""
         group, offset, token_count = self._starts
         return group[rows], offset[rows], token_count[rows]
 
     def _find_window_start(self, row: int) -> tuple[int, int, int]:
-        """Return where a row's window begins: the group, the offset there, and how many tokens
-        follow in the row's part of it."""
+        """Return where a row's window begins, as `window_starts` does."""
         group, offset, token_count = (int(array_B[row]) for array_B in self._starts)
         return group, offset, token_count
 
     def _find_part(self, row: int, group: int) -> tuple[int, int]:
-        """Return where a row's part of a group begins and ends; beyond the last group it is
+        """Return the start and end of a row's part of a group; beyond the last group it is
         empty."""
         if group == self.group_count:
             return 0, 0
@@ -382,7 +381,7 @@ class _RowCursor:
 
     def block_parts(self, row: int) -> Iterator[tuple[tuple[int, int], int, int, int]]:
         """Yield the parts of blocks that a row reads in this window: the group and number of the
-        block, its offset in the group, an offset in it, and how many tokens."""
+        block, its offset in the group, the part's offset in the block, and its number of tokens."""
         for group, start, tokens_left in self._parts.get(row) or [self._find_window_start(row)]:
             if tokens_left:
                 ends_M = self.stream._get_group(group).ends_M
@@ -396,7 +395,7 @@ class _RowCursor:
     def position_after(self) -> Callable[[], StreamPosition]:
         """Return a function that computes the position after this window; it can be pickled.
 
-        Computing the position costs more than the window itself, and it is seldom needed.
+        Computing the position costs more than the window itself.
         """
         return partial(_make_position, self.group_B, self.offset_B)
 
@@ -407,8 +406,7 @@ def _make_position(group: Int64s, offset: Int64s) -> StreamPosition:
 
 @dataclass(frozen=True)
 class _ShardTypes:
-    """A shard with the word id of each of its types, and a key that is unique to each distinct
-    token."""
+    """A shard, with the word id of each of its types and a key that identifies it in all shards."""
 
     shard: Shard
     words: Int64s
@@ -436,9 +434,8 @@ def lay_out_both_directions(
     """Lay sentences end to end in forward and in backward reading order, with their boundary
     tokens.
 
-    `keys` (numbers that identify tokens, as in `TokenBlock`) and `words` (word ids) are those of
-    all their tokens, in text order; `lengths` are the token counts of the sentences, none of them
-    0.
+    `keys` and `words` are those of all tokens in text order, as in `TokenBlock`; `lengths` are the
+    token counts of the sentences, none of them 0.
     """
     ends = np.cumsum(lengths + 2)
     is_token = np.ones(int((lengths + 2).sum()), bool)
@@ -462,9 +459,10 @@ def lay_out_both_directions(
 
 def prefetch(items: Iterator[Item]) -> Generator[Item, None, None]:
     """Yield the items of an iterator in order, while a second thread computes the next two. An
-    exception in the iterator is raised here, and an item that is None ends it.
+    exception in the iterator is raised here, and an item None ends the iteration.
 
-    If the caller stops early, these two are computed nonetheless: other workers may wait for them.
+    If the caller stops early, these two are still computed, because other workers may wait for
+    them.
     """
     thread = ThreadPoolExecutor(1, thread_name_prefix="stream")
     try:

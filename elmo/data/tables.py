@@ -18,9 +18,9 @@ def read_table(
     """Parse the lines of a CSV (`delimiter` ",") or TSV (a tab) file; yield the number of each
     record's first line, from 1, and its fields.
 
-    `lines` keep their line ends; blank lines between records are skipped. `source` names the file
-    in the `ElmoError` that is raised for a malformed record, or one with another number of fields
-    than the first.
+    `lines` keep their line ends; blank lines between records are skipped. Raises `ElmoError`, in
+    which `source` names the file, for a malformed record, or one with more or fewer fields than the
+    first.
     """
     first_line, field_count = 1, 0
     for last_line, fields in _parse_records(lines, delimiter, source):
@@ -37,8 +37,8 @@ def read_table(
 
 
 def explain_wrong_delimiter(header: Sequence[str]) -> str:
-    """Return what is wrong if another character than the format's own seems to separate the columns
-    of a table's header; empty if none does."""
+    """Return an explanation if a wrong character seems to separate the columns of a table's header;
+    empty if none does."""
     mark = next((mark for mark in ",;\t|" if mark in header[0]), None) if len(header) == 1 else None
     if mark is None:
         return ""

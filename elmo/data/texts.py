@@ -1,11 +1,12 @@
-"""Batches of texts: a list, a column of a table in pandas, Polars, Arrow, NumPy or `datasets`."""
+"""Batches of texts: a list, or a column of a table in pandas, Polars, Arrow, NumPy or
+`datasets`."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from elmo.errors import ElmoError
 
-_MISSING_TYPE_NAMES = ("NAType", "NaTType")  # of the missing values of pandas
+_MISSING_TYPE_NAMES = ("NAType", "NaTType")  # the types of missing values in pandas
 
 
 def is_missing(value: Any) -> bool:
@@ -19,9 +20,10 @@ def is_missing(value: Any) -> bool:
 
 def list_texts(batch: Any) -> list[str]:
     """Return a batch of texts as a list: a single string as a list of one, a table of one column as
-    the texts of that column.
+    its texts.
 
-    `ElmoError` names what is no text, such as a missing value, by its number from 0.
+    Raises `ElmoError` for an item that is not text, such as a missing value; items are counted from
+    0.
     """
     texts = []
     for index, item in enumerate(list_items(batch)):
@@ -43,11 +45,11 @@ def list_texts(batch: Any) -> list[str]:
 
 
 def list_items(batch: Any) -> list[Any]:
-    """Return a batch as a list with one item for each text: a single string as a list of one, a
-    table (a data frame, an Arrow table, or a dictionary of columns) as a dictionary for each row, a
-    column or any other sequence as its items.
+    """Return a batch as a list with one item for each text: a single string becomes a list of one;
+    a table (a data frame, an Arrow table, or a dictionary of columns) a dictionary for each row; a
+    column or any other sequence its items.
 
-    `ElmoError` says how to pass an input that could be meant in several ways.
+    Raises `ElmoError`, which says how to pass it, for an ambiguous input.
     """
     if isinstance(batch, str):
         return [batch]

@@ -1,14 +1,14 @@
-"""Splitting of text into sentences and tokens, by libraries that are imported only when needed.
+"""Splits text into sentences and tokens, with libraries that are imported only when needed.
 
 A tokenizer never loses or changes a character other than white space: its tokens, joined, are the
-text without white space, or that text in the tokenizer's Unicode form. The tokenize stage relies on
-that to account for every byte. Long sentences are not cut here: training and embedding read them
+text without white space, in the tokenizer's Unicode form if it has one. The tokenize stage relies
+on this to account for every byte. Long sentences are not cut here: training and embedding read them
 in windows (`elmo.data.stream`, `elmo.model.batches`).
 
 Shards and models record how their text was split as a `Tokenization`; a `TextTokenizer` splits
-other text in the same way. To add a tokenizer, write a function in this file and add its record to
-`TOKENIZERS`. If you change a tokenizer, keep its earlier version for the models that record it, in
-`former_versions`.
+other text in the same way. To add a tokenizer, write a function in this file and add a record to
+`TOKENIZERS`. If you change a tokenizer, keep its earlier version in `former_versions`, for the
+models that record it.
 """
 
 import re
@@ -24,8 +24,8 @@ import msgspec
 from elmo.errors import ElmoError, Mismatch
 
 _FORMER_PATTERN = r"\p{Han}|\d+(?:[.,]\d+)*|[\w&&[^\p{Han}]]+(?:['’][\w&&[^\p{Han}]]+)*|[^\s\w]"
-# What UAX 29 never divides from the character before it: marks, modifiers of emoji, and format
-# characters, such as the joiners and the soft hyphen, but for the zero-width space.
+# What UAX 29 never separates from the preceding character: marks, modifiers of emoji, and format
+# characters, such as joiners and the soft hyphen, except the zero-width space.
 _EXTEND = r"[\p{M}\p{Cf}\x{1F3FB}-\x{1F3FF}&&[^\x{200B}]]*"
 _LETTERS = r"[\w&&[^\p{Han}]][\w\p{M}\p{Cf}\x{1F3FB}-\x{1F3FF}&&[^\p{Han}\x{200B}]]*"
 WORD_PATTERN = (
@@ -45,10 +45,10 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """The record, in shards and models, of how a text was split into sentences and tokens.
 
     `name` is a tokenizer's name, or `none` for token lists that a program supplied; `pattern` is
-    the regular expression of a token, for a tokenizer that has one. `libraries` are the versions of
-    the packages that split words, `splitter` those that split sentences. `sentences` is `line`
-    (each line is one sentence) or `split` (lines were split into sentences). `form` is the Unicode
-    form that text is brought into first; empty: none.
+    the regular expression of a token, if the tokenizer uses one. `libraries` has the versions of
+    the packages that split words, `splitter` of those that split sentences. `sentences` is `line`
+    (each line is a sentence) or `split` (lines were split into sentences). `form` is the Unicode
+    form to which text is converted first; empty: none.
     """
 
     name: str
@@ -74,7 +74,8 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         )
 
     def check_shards(self, tokenization: "Tokenization", *, model: object, shards: object) -> None:
-        """Raise `Mismatch` unless shards were tokenized as this, the tokenization of a model, says.
+        """Raise `Mismatch` unless shards were tokenized in the same way as a model's text, which
+        this describes.
 
         `tokenization` is that of the shards; `model` and `shards` name both in the message.
         Shards made from token lists have no tokenizer and are always accepted.
@@ -87,20 +88,19 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
             )
 
 
-NO_TOKENIZER = Tokenization("none")  # of token lists that a program supplied
+NO_TOKENIZER = Tokenization("none")  # for token lists that a program supplied
 
 
 @dataclass(frozen=True)
 class TokenizerKind:
     """A tokenizer that can be chosen; the command line's help and checks follow from this record.
 
-    `make_splitter` loads it and returns a function from texts to token lists, given the pattern; it
-    needs the libraries `packages`, which the extra `extra` installs and whose versions a model
-    records. `splits_at_spaces` says that text between white space is tokenized independently of its
-    neighbours, so equal stretches are tokenized once; `one_token_pattern` matches the stretches
-    that are one token. `pattern` is the regular expression of a token, if that defines the
-    tokenizer, and `form` the Unicode form of its text; `former_versions` has the pattern and form
-    of each earlier version.
+    `make_splitter`, given the pattern, loads it and returns a function from texts to token lists;
+    it needs the libraries `packages`, which the extra `extra` installs and whose versions a model
+    records. If it `splits_at_spaces`, each stretch between white space is tokenized independently,
+    so equal stretches are tokenized once; `one_token_pattern` matches stretches that are one token.
+    `pattern` is the regular expression of a token, if the tokenizer uses one, and `form` the
+    Unicode form of its text; `former_versions` has the pattern and form of each earlier version.
     """
 
     make_splitter: Callable[[str], SplitTexts]
@@ -125,11 +125,10 @@ class Tokenizer:
 
 
 class TextTokenizer:
-    """A callable that splits a text into sentences of tokens exactly as `tokenization` says, such
-    as that of a model's training text.
+    """A callable that splits a text into sentences of tokens exactly as `tokenization` describes.
 
-    Creating it raises `ElmoError` if the model has no tokenizer, or its libraries are missing or of
-    other versions.
+    Creating it raises `ElmoError` if `tokenization` has no tokenizer, or its libraries are missing
+    or have other versions.
     """
 
     def __init__(self, tokenization: Tokenization) -> None:
@@ -186,7 +185,7 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def load_recorded_tokenizer(tokenization: Tokenization) -> Tokenizer:
-    """Load the tokenizer that shards or a model record, in the version of it that they record."""
+    """Load the tokenizer that shards or a model record, in the recorded version."""
     kind = TOKENIZERS[tokenization.name]
     version = (tokenization.pattern, tokenization.form)
     if version not in ((kind.pattern, kind.form), *kind.former_versions):
@@ -216,8 +215,8 @@ def to_nfc(text: str) -> str:
 
 
 def installed_tokenization(name: str, sentences: Literal["line", "split"] = "line") -> Tokenization:
-    """Return the record of how text is split by the tokenizer `name` as installed here, and into
-    sentences by `sentences`: `line` (one per line) or `split` (by the sentence splitter)."""
+    """Return the record of the tokenizer `name` as installed here. `sentences` is `line` (one per
+    line) or `split` (the sentence splitter is used)."""
     tokenizer = load_tokenizer(name)
     splitter = load_sentence_splitter()[1] if sentences == "split" else {}
     kind = tokenizer.kind
@@ -226,11 +225,11 @@ def installed_tokenization(name: str, sentences: Literal["line", "split"] = "lin
 
 def load_sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
     """Return a function that splits a line into sentences, and the versions of the packages it
-    uses, to be recorded.
+    uses.
 
-    Joined, the sentences are the line: white space stays with them. A line without anything that
-    could end a sentence stays whole, and a Chinese or Japanese full stop always ends one, though no
-    space follows it.
+    The sentences keep their white space: joined, they are the line. A line without a mark that
+    could end a sentence stays whole, and a Chinese or Japanese full stop always ends a sentence,
+    even with no space after it.
     """
     with _require_extra("text", "tokenize.sentences: split"):
         segmenter = import_module("syntok.segmenter")
@@ -287,7 +286,7 @@ def _make_japanese_splitter(_: str) -> SplitTexts:
     tagger = import_module("fugashi").Tagger("-Owakati")
 
     def split(texts: Sequence[str]) -> list[list[str]]:
-        return [[part for word in tagger(text) for part in str(word).split()] for text in texts]
+        return [[token for word in tagger(text) for token in str(word).split()] for text in texts]
 
     return split
 
@@ -307,7 +306,7 @@ TOKENIZERS: Mapping[str, TokenizerKind] = {
         pattern=WORD_PATTERN,
         former_versions=((_FORMER_PATTERN, ""),),
     ),
-    "korean": TokenizerKind(  # by Kiwi; morphemes that share a syllable stay one token
+    "korean": TokenizerKind(  # with Kiwi; morphemes that share a syllable stay one token
         make_splitter=_make_korean_splitter,
         packages=("kiwipiepy", "kiwipiepy_model"),
         extra="korean",
@@ -325,11 +324,10 @@ TOKENIZERS: Mapping[str, TokenizerKind] = {
 
 
 def _split_at(text: str, starts: Sequence[int]) -> list[str]:
-    """Split `text` at the given token starts and at white space; nothing but white space is
-    lost."""
+    """Split `text` at the given token starts and at white space; only white space is lost."""
     edges = sorted({0, *starts, len(text)})
-    pieces = (text[start:stop] for start, stop in zip(edges, edges[1:], strict=False))
-    return [token for piece in pieces for token in piece.split()]
+    spans = (text[start:stop] for start, stop in zip(edges, edges[1:], strict=False))
+    return [token for span in spans for token in span.split()]
 
 
 @contextmanager
@@ -348,7 +346,7 @@ def _find_versions(*packages: str) -> dict[str, str]:
 
 
 def _check_versions(libraries: dict[str, str], name: str) -> None:
-    """Raise `ElmoError` unless the libraries have the versions of the training: others may split
+    """Raise `ElmoError` unless the libraries have the recorded versions: others may split
     differently."""
     requirements = " ".join(f"'{package}=={version}'" for package, version in libraries.items())
     for package, version in libraries.items():

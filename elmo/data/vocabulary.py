@@ -13,14 +13,14 @@ from elmo.io.atomic import new_file
 from elmo.io.text_files import numbered_lines
 
 UNK = "<UNK>"
-_MAX_TERM_ID = "!!!MAXTERMID"  # a line that readers of this format skip since 2018
+_MAX_TERM_ID = "!!!MAXTERMID"  # a line of this format that readers skip
 SPECIAL_WORDS = (SENTENCE_BEGIN, SENTENCE_END, UNK)  # words of every vocabulary
 RESERVED_WORDS = (*SPECIAL_WORDS, _MAX_TERM_ID)  # tokens of a text that cannot become words
 
 
 class Vocabulary:
     """The words that a model predicts, with their ids: `<S>`, `</S>`, `<UNK>`, then words from the
-    most frequent to the rarest, an order on which the sampled softmax relies.
+    most frequent to the rarest. The sampled softmax relies on this order.
 
     `counts[i]` is how often word i occurs in the training text; `counts` is None if unknown.
     """
@@ -68,8 +68,8 @@ class Vocabulary:
         """Read a vocabulary from a file of words, one per line, or from `words.txt` in the folder
         `path`.
 
-        `counts.txt` beside `words.txt` is read too, if it exists. `ElmoError` names the line at
-        fault.
+        `counts.txt` beside `words.txt` is read too, if it exists. Raises `ElmoError`, which names
+        the line, if one is invalid.
         """
         file = path / "words.txt" if path.is_dir() else path
         lines = [line for _, line in numbered_lines(file)]

@@ -1,8 +1,8 @@
-"""MLflow's scoring server, adapted to models that check their input themselves.
+"""Adapts MLflow's scoring server to models that check their input themselves.
 
 For such a model MLflow refuses tables, ignores unknown names in a request, and answers an error
-with the whole request and a stack trace. MLflow is not imported here. If its version
-lacks the function that is replaced here, it keeps its own behaviour.
+with the whole request and a stack trace. MLflow is not imported here. A version of MLflow without
+the function replaced here is left unchanged.
 """
 
 import csv
@@ -20,8 +20,8 @@ _MAX_MESSAGE_CHARACTERS = 1000  # characters of a message
 
 
 def adapt_scoring_server() -> None:
-    """Let MLflow's server, if this process is one, take tables, refuse names that it does not know,
-    and answer each wrong request with status 400 and one line; do nothing in another process."""
+    """Make MLflow's server accept tables, refuse unknown names, and answer each bad request with
+    status 400 and one line; do nothing unless this process is such a server."""
     server = sys.modules.get("mlflow.pyfunc.scoring_server")
     if server is None or hasattr(server, "adapted") or not hasattr(server, "invocations"):
         return
@@ -32,7 +32,7 @@ def adapt_scoring_server() -> None:
             items, params = read_request(
                 data,
                 content_type or "",
-                [item.name for item in valid_params.params] if valid_params else [],
+                [param.name for param in valid_params.params] if valid_params else [],
             )
             text = io.StringIO()
             server.predictions_to_json(model.predict(items, params=params), text)
@@ -54,9 +54,9 @@ def read_request(
 ) -> tuple[Any, dict[str, Any] | None]:
     """Return the items of a request to MLflow's server, and its parameters if it has any.
 
-    It is JSON with `inputs` or a table, CSV with a header, or Parquet. `ElmoError` is raised for
-    one that is malformed, and for names that are not known, which might be a slip; `params` are the
-    names of parameters that the model knows.
+    A request is JSON with `inputs` or a table, CSV with a header, or Parquet. Raises `ElmoError`
+    for a malformed request, or for unknown names, which might be typing errors; `params` are the
+    names of the model's parameters.
     """
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type == "text/csv":
@@ -113,11 +113,11 @@ def _parquet_rows(data: bytes | str) -> list[dict[str, Any]]:
 
 
 def build_request(body: Mapping[str, Any], params: Iterable[str]) -> dict[str, Any]:
-    """Return the JSON body of a request to MLflow's server with items as `inputs`: those given, or
-    the rows of a table.
+    """Return the JSON body of a request to MLflow's server with its items as `inputs`: those given,
+    or the rows of a table.
 
-    `ElmoError` is raised for a malformed table, and for names that are not known, which might be a
-    slip; `params` are the names of parameters that the model knows.
+    Raises `ElmoError` for a malformed table, or for unknown names, which might be typing errors;
+    `params` are the names of the model's parameters.
     """
     _check_names("the request", body, ("inputs", *TABLE_KEYS, "params"))
     if isinstance(request_params := body.get("params"), dict):
@@ -144,7 +144,7 @@ def _check_names(subject: str, names: Iterable[str], valid_names: Iterable[str])
 
 
 def _split_table_rows(table: Any) -> list[dict[str, Any]]:
-    """Return the rows of a table that is split into columns and data."""
+    """Return the rows of a table given as a list of columns and a list of rows."""
     columns, data = (
         table.get(name) if isinstance(table, dict) else None for name in ("columns", "data")
     )

@@ -28,10 +28,10 @@ except ModuleNotFoundError:
 
 class ElmoComponent:
     """A spaCy component that sets `doc._.elmo`, an array (layers, tokens, dim), and the vectors of
-    tokens, spans and the Doc, means of the layers.
+    tokens, spans and the Doc, which are means of the layers.
 
-    spaCy's own tokens are embedded, each sentence on its own if an earlier component sets
-    sentences. Tokens of white space are left out and have zeros. `layers` are the numbers of the
+    It embeds spaCy's tokens, each sentence separately if an earlier component sets sentences.
+    White-space tokens are not embedded and have zero vectors. `layers` are the numbers of the
     layers to use (None: all).
     """
 
@@ -61,7 +61,7 @@ class ElmoComponent:
             doc._.elmo = np.zeros((len(layers_LTD), len(doc), layers_LTD.shape[2]), np.float32)
             doc._.elmo[:, is_word_T] = layers_LTD
             doc.tensor = doc._.elmo.mean(0)
-            # Not vector_norm of spans: spaCy calls the hook of the vector in its place.
+            # Spans get no vector_norm hook, because spaCy would call the vector hook instead.
             shared_hooks: dict[str, Any] = {"has_vector": _always_true, "similarity": _similarity}
             doc.user_hooks |= {"vector": _mean_vector, "vector_norm": _norm, **shared_hooks}
             doc.user_span_hooks |= {"vector": _mean_vector, **shared_hooks}
@@ -69,10 +69,10 @@ class ElmoComponent:
             yield doc
 
 
-def _mean_vector(part: Any) -> Floats:
+def _mean_vector(doc_part: Any) -> Floats:
     """Return the mean vector of a Doc's or a span's words."""
-    tensor_TD = (part.doc if hasattr(part, "doc") else part).tensor
-    rows = [token.i for token in part if not token.is_space]
+    tensor_TD = (doc_part.doc if hasattr(doc_part, "doc") else doc_part).tensor
+    rows = [token.i for token in doc_part if not token.is_space]
     return np.asarray(tensor_TD[rows].mean(0) if rows else np.zeros_like(tensor_TD[:1].sum(0)))
 
 
@@ -80,12 +80,12 @@ def _token_vector(token: Any) -> Floats:
     return np.asarray(token.doc.tensor[token.i])
 
 
-def _norm(part: Any) -> float:
-    return float(np.linalg.norm(part.vector))
+def _norm(doc_part: Any) -> float:
+    return float(np.linalg.norm(doc_part.vector))
 
 
 def _similarity(left: Any, right: Any) -> float:
-    """Return the cosine of two vectors, each that of a Doc, a span or a token; 0 if one is 0."""
+    """Return the cosine of the vectors of two Docs, spans or tokens; 0 if one is a zero vector."""
     norms = _norm(left) * _norm(right)
     return float(left.vector @ right.vector) / norms if norms else 0.0
 
@@ -99,8 +99,8 @@ def create_elmo_component(
     nlp: Language, name: str, model: str, layers: list[int] | None = None, device: str = "cpu"
 ) -> ElmoComponent:
     """Create the component `elmo`; spaCy calls this for `nlp.add_pipe("elmo", config={"model":
-    FOLDER})`. A token's vector is the mean of `layers` (default: all). `nlp` and `name` are
-    spaCy's, and not used."""
+    FOLDER})`. A token's vector is the mean of `layers` (default: all). spaCy requires `nlp` and
+    `name`, which are not used."""
     if not Doc.has_extension("elmo"):
         Doc.set_extension("elmo", default=None)
     return ElmoComponent(model, layers=layers, device=device)

@@ -1,7 +1,7 @@
-"""The 2018 files, options.json and HDF5 weights, read and written without loss.
+"""Reads and writes the 2018 files, options.json and HDF5 weights, without loss.
 
-A model folder has the same layout (gates, convolutions, a bias without the forget bias), so import
-and export only rename and stack tensors. The 2018 files do not contain the softmax.
+A model folder lays out weights in the same way (gates, convolutions, a bias without the forget
+bias), so import and export only rename and stack tensors. The 2018 files have no softmax.
 """
 
 import io
@@ -36,9 +36,9 @@ from elmo.model.folder import (
 from elmo.nn.bilm import BiLM
 from elmo.settings import ModelShape
 
-CHARACTER_COUNT = 261  # rows of the character embedding, without one for masks
-MAX_COMPRESSION_RATIO = 1100  # bytes of values in one of the file; gzip reaches 1032
-# Names of HDF5 datasets by those of the model's weights.
+CHARACTER_COUNT = 261  # rows of the character embedding, except the one for masks
+MAX_COMPRESSION_RATIO = 1100  # bytes of values per byte of the file; gzip reaches 1032
+# The names of HDF5 datasets, by the names of the model's weights.
 _LSTM_NAMES = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
 _HIGHWAY_NAMES = {
     "carry_weight": "W_carry",
@@ -58,14 +58,14 @@ def import_2018(
     tokenizer: str = "whitespace",
     overwrite: bool = False,
 ) -> str:
-    """Convert the options.json and HDF5 weights of an ELMo of 2018 (bilm-tf, AllenNLP) to a model
+    """Convert the options.json and HDF5 weights of a 2018 ELMo (bilm-tf, AllenNLP) to a model
     folder; return the model's digest.
 
-    `vocabulary` is the word list that came with it, needed if the model reads words, or to train a
-    softmax. `embedding` is the HDF5 file of the word vectors, if they are not among the weights.
-    The files do not say how text was tokenized, so the name `tokenizer` is recorded. An existing
-    model is replaced only with `overwrite`. `ElmoError` names an option or dataset that is
-    missing or does not fit.
+    `vocabulary` is the word list that came with the model; it is needed if the model reads words,
+    or to train a softmax. `embedding` is the HDF5 file of the word vectors, if they are not among
+    the weights. The files do not say how text was tokenized, so the name `tokenizer` is recorded.
+    An existing model is replaced only with `overwrite`. Raises `ElmoError` if an option or dataset
+    is missing or does not fit.
     """
     check_output_folder(
         Location(out), required=(CONFIG_FILE, WEIGHTS_FILE), pattern=TEXT_FILE_PATTERN
@@ -76,25 +76,25 @@ def import_2018(
     vocabulary = None if vocabulary is None else Path(vocabulary)
     embedding = None if embedding is None else Path(embedding)
     tokenization = installed_tokenization(tokenizer)
-    config = read_options(options)
+    model_shape = read_options(options)
     word_vocabulary = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([*SPECIAL_WORDS])
-    if config.input_words is None and embedding is not None:
+    if model_shape.input_words is None and embedding is not None:
         raise ElmoError(f"{options}: the model reads characters; leave out --embedding")
-    if config.input_words is not None:
+    if model_shape.input_words is not None:
         if vocabulary is None:
             raise ElmoError(f"{weights}: this model reads words; pass them with --vocabulary")
-        config = replace(config, input_words=len(word_vocabulary))
+        model_shape = replace(model_shape, input_words=len(word_vocabulary))
     state: dict[str, Tensor] = {}
     for path in dict.fromkeys((weights, embedding or weights)):
         with _open_hdf5(path) as file:
             names: list[str] = []
             file.visit(names.append)
-            for name, datasets in _datasets(config, set(names)):
+            for name, datasets in _datasets(model_shape, set(names)):
                 if path == (embedding or weights if name == "encoder.embedding" else weights):
                     arrays = [_read_array(file, path, *dataset) for dataset in datasets]
                     state[name] = _join_datasets(name, arrays)
     with torch.device("meta"):
-        bilm = BiLM(config, character_count=CHARACTER_COUNT)
+        bilm = BiLM(model_shape, character_count=CHARACTER_COUNT)
     bilm.load_state_dict(state, assign=True)
     inputs = {"options": sha256(options), "weights": sha256(weights)}
     if embedding is not None:
@@ -111,15 +111,15 @@ def import_2018(
 
 
 def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> None:
-    """Write a model folder to two new files, the `options` (options.json) and HDF5 `weights` that
-    bilm-tf and AllenNLP read. The softmax and the training record are left out.
+    """Write a model folder to two new files that bilm-tf and AllenNLP read: `options`
+    (options.json) and HDF5 `weights`. The softmax and the training record are left out.
 
-    Weights that an interrupted export left without options are taken as they are.
+    Equal weights that an interrupted export left without options are kept.
     """
     if os.path.realpath(options) == os.path.realpath(weights):  # Path.resolve fails on a loop
         raise ElmoError(f"{weights}: is also the options file; pass another file for the weights")
     source_model = load_model(model, with_softmax=False)
-    config = source_model.bilm.config
+    model_shape = source_model.bilm.shape
     if source_model.characters != Characters():
         raise ElmoError(
             f"{model}: reads up to {source_model.characters.max_characters} "
@@ -127,23 +127,23 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
             "50 bytes"
         )
     state = source_model.bilm.state_dict()
-    buffer = io.BytesIO()  # written to a full disk, the HDF5 library itself would crash
+    buffer = io.BytesIO()  # on a full disk, the HDF5 library itself would crash
     with _load_h5py().File(buffer, "w") as file:
-        for name, datasets in _datasets(config, None):
+        for name, datasets in _datasets(model_shape, None):
             arrays = list(state[name]) if name.startswith("lstm.") else [state[name]]
             for (dataset, shape), array in zip(datasets, arrays, strict=True):
                 file.create_dataset(dataset, data=array.reshape(shape).numpy(), dtype="float32")
     options, weights = Path(options), Path(weights)
     with new_file_if_absent(options) as new_options:
-        write_json(new_options, _options_json(config))
+        write_json(new_options, _options_json(model_shape))
         if not weights.is_file() or weights.read_bytes() != buffer.getbuffer():
             with new_file_if_absent(weights) as new_weights:
                 new_weights.write_bytes(buffer.getbuffer())
 
 
 def read_options(path: Path) -> ModelShape:
-    """Read the options.json of an ELMo of 2018; return the shape of the model. `ElmoError` is
-    raised for options that this package does not support."""
+    """Read the options.json of a 2018 ELMo; return the shape of the model. Raises `ElmoError` for
+    options that this package does not support."""
     options = read_json(path)
     lstm = _section(path, options, "lstm")
     clip = {name: lstm.get(name) or None for name in ("cell_clip", "proj_clip")}
@@ -179,26 +179,26 @@ def read_options(path: Path) -> ModelShape:
     return ModelShape.from_dict(shape, source=path)
 
 
-def _options_json(config: ModelShape) -> dict[str, Any]:
-    """Return the content of options.json for a model."""
+def _options_json(model_shape: ModelShape) -> dict[str, Any]:
+    """Return the content of options.json for a model of the given shape."""
     options: dict[str, Any] = {
         "lstm": {
-            "cell_clip": config.cell_clip,
-            "dim": config.cells,
-            "n_layers": config.layers,
-            "proj_clip": config.projection_clip,
-            "projection_dim": config.projection,
-            "use_skip_connections": config.skip,
+            "cell_clip": model_shape.cell_clip,
+            "dim": model_shape.cells,
+            "n_layers": model_shape.layers,
+            "proj_clip": model_shape.projection_clip,
+            "projection_dim": model_shape.projection,
+            "use_skip_connections": model_shape.skip,
         }
     }
-    if config.input_words is None:
+    if model_shape.input_words is None:
         options["char_cnn"] = {
-            "activation": config.activation,
-            "embedding": {"dim": config.char_dim},
-            "filters": [list(pair) for pair in config.filters],
+            "activation": model_shape.activation,
+            "embedding": {"dim": model_shape.char_dim},
+            "filters": [list(pair) for pair in model_shape.filters],
             "max_characters_per_token": DEFAULT_MAX_CHARACTERS,
             "n_characters": CHARACTER_COUNT + 1,
-            "n_highway": config.highways,
+            "n_highway": model_shape.highways,
         }
     return options
 
@@ -206,51 +206,51 @@ def _options_json(config: ModelShape) -> dict[str, Any]:
 NamedShape = tuple[str, tuple[int, ...]]
 
 
-def _datasets(config: ModelShape, names: set[str] | None) -> list[tuple[str, list[NamedShape]]]:
-    """Return for each weight of the model the HDF5 datasets it is read from, with their shapes.
+def _datasets(
+    model_shape: ModelShape, names: set[str] | None
+) -> list[tuple[str, list[NamedShape]]]:
+    """Return, for each weight of the model, the HDF5 datasets it is read from, with their shapes.
 
-    `names` are those in the file: with a single layer, the paths may have no `MultiRNNCell`. None
-    stands for a new file.
+    `names` are the names in the file (None: a new file); if the model has a single layer, the paths
+    may have no `MultiRNNCell`.
     """
     datasets: list[tuple[str, list[NamedShape]]] = []
-    if config.input_words is not None:
-        embedding_shape = (config.input_words, config.projection)
+    if model_shape.input_words is not None:
+        embedding_shape = (model_shape.input_words, model_shape.projection)
         datasets.append(("encoder.embedding", [("embedding", embedding_shape)]))
     else:
-        datasets += _encoder_datasets(config)
-    for layer in range(config.layers):
+        datasets += _encoder_datasets(model_shape)
+    for layer in range(model_shape.layers):
         shapes: dict[str, tuple[int, ...]] = {
-            "weight": (2 * config.projection, 4 * config.cells),
-            "bias": (4 * config.cells,),
-            "project": (config.cells, config.projection),
+            "weight": (2 * model_shape.projection, 4 * model_shape.cells),
+            "bias": (4 * model_shape.cells,),
+            "project": (model_shape.cells, model_shape.projection),
         }
         for name, shape in shapes.items():
-            if name == "project" and config.cells == config.projection:
+            if name == "project" and model_shape.cells == model_shape.projection:
                 continue
-            directions = [
-                (f"{_cell_path(direction, layer, config.layers, names)}/{_LSTM_NAMES[name]}", shape)
-                for direction in (0, 1)
-            ]
+            paths = [_cell_path(k, layer, model_shape.layers, names) for k in (0, 1)]
+            directions = [(f"{path}/{_LSTM_NAMES[name]}", shape) for path in paths]
             datasets.append((f"lstm.{name}.{layer}", directions))
     return datasets
 
 
-def _encoder_datasets(config: ModelShape) -> list[tuple[str, list[NamedShape]]]:
-    filters = sum(count for _, count in config.filters)
-    embedding_shape = (CHARACTER_COUNT, config.char_dim)
+def _encoder_datasets(model_shape: ModelShape) -> list[tuple[str, list[NamedShape]]]:
+    filters = sum(count for _, count in model_shape.filters)
+    embedding_shape = (CHARACTER_COUNT, model_shape.char_dim)
     datasets: list[tuple[str, list[NamedShape]]] = [
         ("encoder.char_embedding", [("char_embed", embedding_shape)])
     ]
-    for k, (width, count) in enumerate(config.filters):
-        weight: tuple[int, ...] = (1, width, config.char_dim, count)
+    for k, (width, count) in enumerate(model_shape.filters):
+        weight: tuple[int, ...] = (1, width, model_shape.char_dim, count)
         datasets.append((f"encoder.conv_weight.{k}", [(f"CNN/W_cnn_{k}", weight)]))
         datasets.append((f"encoder.conv_bias.{k}", [(f"CNN/b_cnn_{k}", (count,))]))
-    for k in range(config.highways):
-        for part, dataset in _HIGHWAY_NAMES.items():
-            shape: tuple[int, ...] = (filters, filters) if part.endswith("weight") else (filters,)
-            datasets.append((f"encoder.highway.{k}.{part}", [(f"CNN_high_{k}/{dataset}", shape)]))
-    if filters != config.projection:
-        projection_shape: tuple[int, ...] = (filters, config.projection)
+    for k in range(model_shape.highways):
+        for name, dataset in _HIGHWAY_NAMES.items():
+            shape: tuple[int, ...] = (filters, filters) if name.endswith("weight") else (filters,)
+            datasets.append((f"encoder.highway.{k}.{name}", [(f"CNN_high_{k}/{dataset}", shape)]))
+    if filters != model_shape.projection:
+        projection_shape: tuple[int, ...] = (filters, model_shape.projection)
         datasets.append(("encoder.project_weight", [("CNN_proj/W_proj", projection_shape)]))
         datasets.append(("encoder.project_bias", [("CNN_proj/b_proj", projection_shape[1:])]))
     return datasets
@@ -264,7 +264,7 @@ def _cell_path(direction: int, layer: int, layers: int, names: set[str] | None) 
 
 
 def _join_datasets(name: str, arrays: list[Floats]) -> Tensor:
-    """Build a weight from its datasets: both directions stacked, a convolution flattened."""
+    """Build a weight from its datasets: stack both directions, flatten a convolution."""
     tensors = [torch.from_numpy(array) for array in arrays]
     if name.startswith("lstm."):
         return torch.stack(tensors)
@@ -281,7 +281,7 @@ def _load_h5py() -> Any:
 
 @contextmanager
 def _open_hdf5(path: Path) -> Iterator[Any]:
-    """Yield an h5py file to read; raise `Damaged` if it, or what is read from it, is damaged."""
+    """Yield an h5py file to read; raise `Damaged` if reading it fails in the block."""
     h5py = _load_h5py()
     check_regular_file(path)
     try:
@@ -296,11 +296,11 @@ def _open_hdf5(path: Path) -> Iterator[Any]:
 
 def _read_array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
     h5py, dataset = _load_h5py(), file
-    for part in name.split("/"):
-        link = dataset.get(part, getlink=True) if isinstance(dataset, h5py.Group) else None
+    for component in name.split("/"):
+        link = dataset.get(component, getlink=True) if isinstance(dataset, h5py.Group) else None
         if not isinstance(link, h5py.HardLink | None):
             raise ElmoError(f"{path}: {name} is a link; copy the values into this file")
-        dataset = link and dataset[part]
+        dataset = link and dataset[component]
     if not isinstance(dataset, h5py.Dataset):
         raise ElmoError(f"{path}: has no dataset {name}; options.json requires it")
     actual_shape = tuple(dataset.shape)

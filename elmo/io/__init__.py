@@ -1,4 +1,4 @@
-"""Files on a disk or at a URL, written whole, and typed JSON."""
+"""Files on a disk or at a URL, written completely or not at all, and typed JSON."""
 
 from importlib.util import find_spec
 

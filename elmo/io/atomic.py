@@ -1,5 +1,5 @@
-"""Files written completely or not at all, in a hidden folder beside them; and what they may
-replace: only this project's own files."""
+"""Writes files completely or not at all, first in a hidden folder beside them; they may replace
+only this project's files."""
 
 import os
 import re
@@ -14,13 +14,13 @@ from elmo.errors import ElmoError, reason_of
 from elmo.io.locks import take_lock
 from elmo.io.records import json_bytes, read_record
 
-_MAX_TRIES = 100  # of a folder that other writers may remove before it is locked
+_MAX_TRIES = 100  # at locking a new folder before other writers delete it
 
 
 @contextmanager
 def new_file(out: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to; on success that file becomes `out`, in place of one that
-    is there, and on failure it is deleted.
+    """Yield a temporary path to write to; on success that file becomes `out`, replacing any
+    existing file, and on failure it is deleted.
 
     The path is in a hidden folder beside `out`. Hidden folders left by killed writers of `out` are
     deleted.
@@ -33,8 +33,8 @@ def new_file(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file_if_absent(out: Path) -> Iterator[Path]:
-    """Yield a temporary path that becomes `out` on success, like `new_file`, but never replaces a
-    file: `ElmoError` is raised if a non-empty `out` exists."""
+    """Yield a temporary path that becomes `out` on success, like `new_file`, but raise `ElmoError`
+    if a non-empty `out` exists."""
     check_output_absent(out)
     with hidden_folder(out) as folder:
         yield folder / out.name
@@ -43,10 +43,11 @@ def new_file_if_absent(out: Path) -> Iterator[Path]:
 
 
 def check_output_file(out: Path, *, pattern: bytes = b"") -> None:
-    """Raise `ElmoError` if an output file is a link, a folder, a device, or a file of another kind.
+    """Raise `ElmoError` if an output file exists as a link, a folder, a device, or a file of
+    another kind.
 
     `pattern` is a regular expression that the first KiB of a file of the right kind matches (empty:
-    any file does).
+    any file).
     """
     check_output_path(out)
     if out.is_dir():
@@ -64,7 +65,7 @@ def check_output_file(out: Path, *, pattern: bytes = b"") -> None:
 
 
 def check_output_path(out: Path) -> None:
-    """Raise `ElmoError` if an output is a symbolic link, or its parent not a folder."""
+    """Raise `ElmoError` if an output is a symbolic link, or its parent is not a folder."""
     check_output_parent(out)
     if out.is_symlink():
         raise ElmoError(
@@ -84,8 +85,8 @@ def check_output_parent(out: Path) -> None:
 
 @contextmanager
 def refuse_foreign_output(out: Path | str) -> Iterator[None]:
-    """Reword an `ElmoError` that reading the existing output `out` raises within the context: it
-    then says that this command did not write `out`."""
+    """Reword an `ElmoError` raised in the block, which reads the existing output `out`, to say that
+    this command did not write `out`."""
     try:
         yield
     except ElmoError as error:
@@ -97,7 +98,7 @@ def refuse_foreign_output(out: Path | str) -> Iterator[None]:
 
 def check_writable(out: Path) -> None:
     """Raise the error that creating the file or folder `out` would raise, such as a missing
-    permission; call it before long work. Nothing is left behind."""
+    permission; call it before long work."""
     with hidden_folder(out):
         pass
 
@@ -111,7 +112,7 @@ def check_output(out: Path, *, pattern: bytes = b"") -> None:
 
 def check_output_record(out: Path, record_type: Any) -> None:
     """Raise `ElmoError` if the output file `out` cannot be written, or exists and is not a JSON
-    record of type `record_type`, the type to be written."""
+    record of type `record_type`."""
     check_output(out, pattern=rb"\s*[{\[]")
     if out.exists() and out.stat().st_size:
         with refuse_foreign_output(out):
@@ -121,7 +122,7 @@ def check_output_record(out: Path, record_type: Any) -> None:
 def check_output_absent(out: Path) -> None:
     """Raise `ElmoError` if an output file exists and is not empty.
 
-    Hidden folders that killed writers of it left are deleted first.
+    Hidden folders that killed writers of the file left are deleted first.
     """
     check_output_file(out)
     if out.exists() and out.stat().st_size:
@@ -129,8 +130,7 @@ def check_output_absent(out: Path) -> None:
 
 
 def check_output_folder_absent(out: Path, *, marker: str) -> None:
-    """Raise `ElmoError`, as `check_output_absent` does, if an output folder is whole: it has the
-    file `marker`."""
+    """Raise `ElmoError` if an output folder is complete: it has the file `marker`."""
     if (out / marker).exists():
         _raise_exists(out)
 
@@ -142,12 +142,12 @@ def _raise_exists(out: Path) -> NoReturn:
 
 @contextmanager
 def hidden_folder(out: Path) -> Iterator[Path]:
-    """Yield a hidden folder beside the output `out`, in which to write what is then renamed to
-    `out`. It is locked while its writer lives.
+    """Yield a hidden folder beside the output `out`, in which to write the file that is then
+    renamed to `out`. The folder is locked while its writer lives.
 
-    It is deleted in the end unless it was renamed itself, with parent folders that were created in
-    vain. Hidden folders left by killed writers of `out` are deleted, and an `OSError` raised within
-    the context is reworded to name `out`. An interrupt may come between any two lines.
+    It is deleted at the end unless it was renamed itself, and so are new parent folders that are
+    empty. Hidden folders left by killed writers of `out` are deleted, and an `OSError` raised in
+    the block is reworded to name `out`. An interrupt may come between any two lines.
     """
     new_parents = [path for path in out.absolute().parents if not path.exists()]
     folder, lock, tries_left = hidden_path(out), -1, _MAX_TRIES
@@ -157,13 +157,13 @@ def hidden_folder(out: Path) -> Iterator[Path]:
             try:
                 folder.mkdir(parents=True)
                 lock = os.open(folder, os.O_RDONLY)
-            except FileNotFoundError:  # another writer's sweep came between, or its rmdir
+            except FileNotFoundError:  # another writer has deleted it or its parent
                 tries_left -= 1
-                if not tries_left:  # or no folder can be made there
+                if not tries_left:  # or no folder can be created there
                     raise
                 continue
             take_lock(lock)
-            if folder.exists():  # else that sweep has had the lock first
+            if folder.exists():  # else another writer locked and deleted it first
                 break
             os.close(lock)
             lock = -1
@@ -176,14 +176,15 @@ def hidden_folder(out: Path) -> Iterator[Path]:
         if lock >= 0:
             os.close(lock)
         for path in new_parents:
-            with suppress(OSError):  # it holds something
+            with suppress(OSError):  # if it is not empty
                 path.rmdir()
 
 
 def sweep_hidden_folders(out: Path) -> None:
     """Delete the hidden folders that killed writers of `out` left: their locks are free."""
     pattern = re.compile(_hidden_pattern(out))
-    # Names alone, since a folder may have thousands of files and each is written through here.
+    # This lists names only, because a folder may have thousands of files, each written through
+    # here.
     for name in os.listdir(out.parent) if out.parent.is_dir() else ():
         path = out.parent / name if name[0] == "." and pattern.fullmatch(name) else None
         if path is not None and path.is_dir() and not path.is_symlink():
@@ -211,9 +212,9 @@ def delete_leftovers(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON with sorted keys, so that the same value always gives the same bytes.
+    """Write a value as JSON with sorted keys, so that equal values give equal bytes.
 
-    A number that is not finite becomes null, since JSON has no notation for it.
+    A number that is not finite becomes null, because JSON cannot express it.
     """
     check_output_file(path, pattern=rb"\{" if isinstance(value, dict) else rb"\[")
     data = json_bytes(value, source=str(path))
@@ -238,5 +239,5 @@ def _hidden_pattern(out: Path) -> str:
 
 
 def hidden_path(out: Path) -> Path:
-    """Return an unused hidden name beside `out`, of the form that `delete_leftovers` deletes."""
+    """Return a new hidden path beside `out`, of the form that `delete_leftovers` deletes."""
     return out.parent / f".{out.name}.{uuid.uuid4().hex[:8]}"

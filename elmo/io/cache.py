@@ -1,4 +1,4 @@
-"""The user's cache: copies of files at URLs, bounded in bytes."""
+"""The user's cache: copies of files at URLs, limited in size."""
 
 import os
 import re
@@ -11,28 +11,27 @@ from elmo.errors import BadSettings, altered_error, missing_error
 from elmo.io import records
 from elmo.io.location import Location, temporary_folder
 
-CACHE_VARIABLE = "ELMO_CACHE"  # the variable that names the folder of copies
-CACHE_GB_VARIABLE = "ELMO_CACHE_GB"  # and the one that says how much they take at most
+CACHE_VARIABLE = "ELMO_CACHE"  # names the folder of the copies
+CACHE_GB_VARIABLE = "ELMO_CACHE_GB"  # the maximum size of all copies
 _COPY_NAME = re.compile("[0-9a-f]{64}")
 
 
 def user_cache() -> Path:
-    """Return the user's cache folder for elmo, which may not exist; its content can be
-    recreated."""
+    """Return the user's cache folder for elmo, which may not exist; its files can be recreated."""
     if cache_home := os.environ.get("XDG_CACHE_HOME"):
         return Path(cache_home) / "elmo"
-    with suppress(RuntimeError):  # a container's user may have no home
+    with suppress(RuntimeError):  # a container's user may have no home folder
         return Path.home() / ".cache" / "elmo"
     return temporary_folder() / "cache"
 
 
 def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
-    """Return a local path of the file `file` of a folder: its own, or for a URL that of a copy in a
-    cache on this machine.
+    """Return a local path of the file `file` in a folder: the file itself, or for a URL a copy in
+    this machine's cache.
 
     `sha256` is the SHA-256 that the file must have, in hex; it names the copy and is checked when
-    the copy is made. A process that needs the space may delete a copy that is not open; call this
-    again then.
+    the copy is made. A process that needs space may delete the copy before you open it; then call
+    this again.
     """
     if location.local is not None:
         return location.local / file
@@ -40,7 +39,7 @@ def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
     assert folder.local is not None
     path = folder.local / sha256
     with suppress(FileNotFoundError):
-        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used last now
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # marks it as just used
         return path
     if not location.exists(file):
         raise missing_error(location.path_of(file))
@@ -55,7 +54,8 @@ def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
 def _evict_copies(folder: Path, *, kept_name: str) -> None:
     """Delete the least recently used copies while they take too much space, but never `kept_name`.
 
-    The limit is the variable `ELMO_CACHE_GB`, or half of the free space and the copies together.
+    The limit is the variable `ELMO_CACHE_GB`, by default half of the free space and the copies
+    together.
     """
     copies = []
     for name in filter(_COPY_NAME.fullmatch, os.listdir(folder)):

@@ -1,6 +1,6 @@
-"""Folders that are written completely or not at all, locally or at a URL.
+"""Writes folders completely or not at all, locally or at a URL.
 
-Only this project's own files are replaced, and nothing at a URL is.
+Only this project's files are replaced, and nothing at a URL.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from elmo.io.atomic import check_output_path, hidden_folder, hidden_path
 from elmo.io.location import Location, in_parallel, temporary_folder
 from elmo.io.records import Header
 
-_AT_FDCWD = -100  # paths are relative to the current folder
+_AT_FDCWD = -100  # relative paths start at the current folder
 _RENAME_EXCHANGE = 2
 
 
@@ -28,11 +28,11 @@ def check_output_folder(
     pattern: str = ".*",
     kind: str | None = None,
 ) -> None:
-    """Raise `ElmoError` if an output folder holds another stage's files, or files that this project
+    """Raise `ElmoError` if an output folder has files of another stage, or files that this project
     did not write.
 
-    The folder may be empty, or hold all `required` files and otherwise only hidden files and those
-    that the regular expression `pattern` matches, in subfolders too. If `kind` is given, its
+    The folder may be empty, or have all `required` files and otherwise, in subfolders too, only
+    hidden files and files that match the regular expression `pattern`. If `kind` is given, its
     `manifest.json` must state that kind. At a URL nothing is replaced: the first of `required` must
     not exist.
     """
@@ -69,9 +69,9 @@ def _list_files(out: Path, *, required: Sequence[str]) -> set[str]:
 
 
 def _check_names(out: str, names: Iterable[str], *, required: Sequence[str], pattern: str) -> None:
-    """Raise `ElmoError` if a folder, or a subfolder, holds a file that no stage has written.
+    """Raise `ElmoError` if a folder, or a subfolder, has a file that no stage wrote.
 
-    Hidden files are allowed, since file managers create them.
+    Hidden files are allowed, because file managers create them.
     """
     for name in sorted(names):
         is_hidden = any(part.startswith(".") for part in name.split("/"))
@@ -87,11 +87,10 @@ def new_folder(
 ) -> Iterator[Path]:
     """Yield an empty local folder that becomes `out` on success and is deleted on failure.
 
-    An existing `out` is replaced in the end, on Linux in one step. It is refused before work starts
-    unless it is empty or has all `required` files, otherwise only files that the regular expression
-    `pattern` matches, and the `kind`, if given, in its `manifest.json`. At a URL, where nothing is
-    replaced, all files are uploaded in the end, the first required one last, so that readers see
-    all or nothing.
+    An existing `out` is replaced at the end, on Linux in one step, but refused at the start unless
+    `check_output_folder` accepts it with the same arguments. At a URL, where nothing is replaced,
+    all files are uploaded at the end, the first required one last, so that readers see all or
+    nothing.
     """
     check_output_folder(out, required=required, pattern=pattern, kind=kind)
     if out.local is None:
@@ -112,8 +111,8 @@ def new_folder(
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Exchange two paths in one step, so that neither name is ever missing; return false if the
-    system or the file system cannot."""
+    """Exchange two paths in one step, so that neither is ever missing; return false if the system
+    cannot."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)  # of Linux; not in `os`
     return bool(
         rename
@@ -140,9 +139,8 @@ def output_location(
 ) -> Iterator[Location]:
     """Yield the empty location in which to write the files of the folder `out`.
 
-    Locally it is a new folder that replaces `out` on success; `required`, `pattern` and `kind`
-    say which folder may be replaced, as in `new_folder`. At a URL, where nothing is replaced, it is
-    `out` itself; write its manifest last.
+    Locally it is a new folder that replaces `out` on success, as with `new_folder`. At a URL, where
+    nothing is replaced, it is `out` itself; write its manifest last.
     """
     if out.local is None:
         check_output_folder(out, required=required)
@@ -154,7 +152,7 @@ def output_location(
 
 @contextmanager
 def local_folder(location: Location) -> Iterator[Path]:
-    """Yield a local path of a folder: its own, or for a URL that of a temporary copy of its files,
+    """Yield a local path of a folder: the folder itself, or for a URL a temporary copy of its files
     without subfolders.
 
     An `ElmoError` that names the copy is reworded to name the URL.

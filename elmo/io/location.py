@@ -1,9 +1,9 @@
 """Locations: folders on a disk or at any URL that fsspec supports, with one set of operations.
 
 A file is written elsewhere and then gets its name, so a name always stands for a complete file.
-`create` writes a name only once: if two writers try, one succeeds and the other gets false. Several
-writers need no other coordination, since published files have names of their own and never change.
-Other kinds of storage need their fsspec package (the extra `cluster` has s3fs).
+`create` writes a name only once: if two writers try, one succeeds and the other gets false. Writers
+need no other coordination, because published files have unique names and never change. Each kind of
+storage needs its fsspec package (the extra `cluster` includes s3fs).
 """
 
 import errno
@@ -37,7 +37,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.E
 
 
 def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Call `function` with each item in parallel threads, as suits network requests.
+    """Call `function` with each item in parallel threads, as is useful for network requests.
 
     Return the results in the order of the items, or raise the first exception in that order.
     """
@@ -50,8 +50,8 @@ class Location:
     """A folder, on a disk or at a URL; `options` are fsspec's storage options.
 
     Methods take names of files in the folder, or paths below it. A failure at a URL is an
-    `ElmoError` of one line, except that a missing file is a `FileNotFoundError`. A file is written
-    whole or not at all, by one of these:
+    `ElmoError` of one line, except that a missing file is a `FileNotFoundError`. These methods
+    write a file completely or not at all:
 
     ==================== ============================== ==========================
     method               writes                         if the name is taken
@@ -103,7 +103,7 @@ class Location:
         return self.absolute().__dict__
 
     def absolute(self) -> "Location":
-        """Return the location with an absolute path, which is valid in any working folder."""
+        """Return the location with an absolute path, so that it is valid in any working folder."""
         if self.local is None or self.local.is_absolute():
             return self
         return Location(self.local.absolute(), self._remote.options)
@@ -114,7 +114,7 @@ class Location:
         return self.url.rstrip("/").rpartition("/")[2]
 
     def path_of(self, file: str) -> str:
-        """Return the full path or URL of a file of the folder (empty: of the folder), for
+        """Return the full path or URL of a file in the folder (empty: of the folder), for
         messages."""
         return f"{self.url}/{file}" if file else self.url
 
@@ -123,7 +123,7 @@ class Location:
         if self.local is not None:
             return (self.local / file).is_file()
         with suppress(FileNotFoundError), self._remote.connect(file) as (fs, path):
-            return bool(fs.info(path))  # its `exists` is False too if a server does not answer
+            return bool(fs.info(path))  # `exists` is False too if a server does not answer
         return False
 
     def names(self) -> list[str]:
@@ -179,8 +179,7 @@ class Location:
         """Read a JSON file of the folder as type `record_type`, a `msgspec.Struct` or any type that
         msgspec supports.
 
-        `ElmoError` is raised if it is missing, larger than `JSON_LIMIT`, not JSON, or of another
-        type.
+        Raises `ElmoError` if it is missing, larger than `JSON_LIMIT`, not JSON, or of another type.
         """
         if self.local is not None:
             return read_record(self.local / file, record_type)
@@ -209,14 +208,13 @@ class Location:
             raise altered_error(self.path_of(file), "its sha256 differs from its manifest's")
 
     def check_files(self, sizes: Iterable[tuple[str, int]]) -> None:
-        """Raise `ElmoError` if one of many files is missing or has another size; it takes one
-        listing.
+        """Raise `ElmoError` if one of many files is missing or has another size, using one listing.
 
-        `sizes` are pairs: a file's path below the folder, and its size in bytes.
+        `sizes` are pairs of a file's path below the folder and its size in bytes.
         """
         size_by_path = self.sizes()
-        mismatches = [entry for entry in sizes if size_by_path.get(entry[0]) != entry[1]]
-        in_parallel(lambda entry: self.check_file(entry[0], size=entry[1]), mismatches)
+        mismatches = [pair for pair in sizes if size_by_path.get(pair[0]) != pair[1]]
+        in_parallel(lambda pair: self.check_file(pair[0], size=pair[1]), mismatches)
 
     def delete(self, file: str) -> None:
         """Delete a file; do nothing if it does not exist."""
@@ -246,8 +244,8 @@ class Location:
 
     @contextmanager
     def new_file(self, file: str) -> Iterator[Path]:
-        """Yield the path of a local file to write; on success it atomically replaces the file
-        `file` of this folder."""
+        """Yield the path of a local file to write; on success it atomically replaces `file` in this
+        folder."""
         with self.temporary_file(file) as path:
             yield path
             if self.local is not None:
@@ -265,7 +263,7 @@ class Location:
             fs.put_file(str(source), path)
 
     def get(self, file: str, local_path: Path) -> None:
-        """Copy a file of the folder to a local path."""
+        """Copy a file from the folder to a local path."""
         if self.local is not None:
             shutil.copyfile(self.local / file, local_path)
             return
@@ -273,7 +271,7 @@ class Location:
             fs.get_file(remote_path, str(local_path))
 
     def get_all(self, files: Iterable[str], folder: Path) -> None:
-        """Copy files of the folder into a local one, in parallel."""
+        """Copy files from the folder into a local one, in parallel."""
         copies = {file: folder / file for file in files}
         for parent in {copy.parent for copy in copies.values()}:
             parent.mkdir(parents=True, exist_ok=True)
@@ -282,8 +280,8 @@ class Location:
     def create(self, file: str, data: bytes) -> bool:
         """Write a whole small file unless one of that name exists; return whether it was written.
 
-        `ElmoError` is raised for an object store without conditional writes, where one of two
-        writers would silently lose its work.
+        Raises `ElmoError` for an object store without conditional writes, where one of two writers
+        would silently lose its work.
         """
         if self.local is not None:
             with self.temporary_file(file) as new_file:
@@ -299,10 +297,9 @@ class Location:
 
     def publish(self, source: Path, file: str) -> bool:
         """Give the local file `source`, from `temporary_file`, the name `file` in this folder,
-        unless that name is taken; return whether it got the name.
+        unless the name is taken; return whether it got the name.
 
-        At a URL, use only names that the content determines, since two writers may both upload the
-        file.
+        At a URL, the content must determine the name, because two writers may both upload the file.
         """
         if self.local is None:
             if not (is_taken := self.exists(file)):
@@ -310,7 +307,7 @@ class Location:
             return not is_taken
         (self.local / file).parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(source, self.local / file)  # the only call that fails where the name is taken
+            os.link(source, self.local / file)  # the only call that fails if the name is taken
         except FileExistsError:
             return False
         except OSError as error:
@@ -320,10 +317,10 @@ class Location:
         return True
 
     def take_file(self, file: str, source: "Location") -> None:
-        """Take over the file `file` from the folder `source`, under the same name, unless this
-        folder has one of that name.
+        """Take over `file` from the folder `source`, under the same name, unless this folder
+        already has it.
 
-        On one disk the file is moved. Between URLs of one store, it is copied without passing
+        On one disk the file is moved; between URLs of one store it is copied without passing
         through this machine.
         """
         if self.exists(file):
@@ -353,8 +350,8 @@ class Location:
 
     @contextmanager
     def temporary_file(self, file: str) -> Iterator[Path]:
-        """Yield the local path of a new file, to be written and passed to `publish` as `file`; it
-        is deleted afterwards.
+        """Yield the local path of a new file, to write and pass to `publish` as `file`; it is
+        deleted afterwards.
 
         It is in a hidden folder beside `file`, or for a URL in the user's folder for temporary
         files.
@@ -373,8 +370,8 @@ class Location:
             yield copy
 
     def remove(self) -> None:
-        """Delete the folder and its content; at a URL JSON files first, since manifests are
-        JSON."""
+        """Delete the folder and its content; at a URL JSON files first, because they include the
+        manifests."""
         if self.local is not None:
             shutil.rmtree(self.local, ignore_errors=True)
             return
@@ -400,13 +397,14 @@ class Location:
         return self.url if self.local is None else os.path.abspath(self.local)
 
 
-Folder = str | Path | Location  # that a user of the library names: a path, a URL as text
+Folder = str | Path | Location  # as users of the library name one: a path, or a URL as a string
 
 
 def files_below(folder: Path) -> dict[str, os.stat_result]:
     """Return the status of each file in a folder and its subfolders, by its path below it.
 
-    What another process deletes or renames meanwhile is left out. No folder gives no files.
+    Files that another process deletes or renames meanwhile are left out. A missing folder has no
+    files.
     """
 
     def raise_unless_missing(error: OSError) -> None:

@@ -1,4 +1,4 @@
-"""The locks of processes that write: on a work folder, and on the folders of unfinished files.
+"""Locks for processes that write: on work folders, and on the hidden folders of unfinished files.
 
 The operating system releases a lock when its process ends, however it ends.
 """
@@ -36,8 +36,7 @@ def work_folder_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a work folder; raise `ElmoError` naming the owner if another process holds
     it.
 
-    The operating system releases the lock when the process ends, however it ends. If an error
-    leaves nothing else in the folder, it is deleted.
+    If an error leaves nothing else in the folder, it is deleted.
     """
     while True:
         folder.mkdir(parents=True, exist_ok=True)

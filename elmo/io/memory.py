@@ -1,4 +1,4 @@
-"""The memory of this process between two steps of long work."""
+"""Keeps freed memory in this process between the steps of long work."""
 
 import ctypes
 
@@ -6,11 +6,11 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 
 def keep_freed_memory() -> None:
-    """Keep memory that is freed in this process for later use, until the process ends; call it
-    before long work, in a process that does nothing else.
+    """Keep memory that this process frees for later use, until the process ends; call it before
+    long work, in a process that does nothing else.
 
-    glibc returns each large array to the system when it is freed, so every training step requests
-    its memory again, page by page. Without glibc nothing changes.
+    Otherwise glibc returns each freed large array to the system, so that every training step
+    requests its memory again, page by page. Without glibc this does nothing.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

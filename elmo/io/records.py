@@ -1,4 +1,4 @@
-"""JSON records with declared types, and digests."""
+"""JSON records with declared types, and digests of values and files."""
 
 import hashlib
 import json
@@ -25,7 +25,8 @@ from elmo.errors import (
 Record = TypeVar("Record")
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
-# A file in its manifest's folder: no separator, so it can't leave that folder, no leading dot.
+# The name of a file in its manifest's folder: no separator, so it cannot leave that folder, and no
+# leading dot.
 FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_length=128)]
 _REMEDY = "correct it, restore it or make it again"
 _WORDS_BY_TYPE = {
@@ -39,10 +40,10 @@ _WORDS_BY_TYPE = {
 
 
 class Header(msgspec.Struct):
-    """The keys that every JSON file of this project has: its kind and its version.
+    """The keys that every JSON file of this project has: its kind and version.
 
-    The version is called `schema` in manifests and `format` in other files. Digests of these files
-    include the key, so neither can be renamed.
+    The version is `schema` in manifests and `format` in other files. Neither can be renamed,
+    because digests of the files include the keys.
     """
 
     kind: Any = "files without a kind"
@@ -50,8 +51,7 @@ class Header(msgspec.Struct):
     format: Any = None
 
     def check_version(self, source: object, key: str, expected: int, *, remedy: str) -> None:
-        """Raise `Mismatch` unless the file's version, its field `key`, is `expected`, the one that
-        this code reads.
+        """Raise `Mismatch` unless the file's version, the field `key`, is `expected`.
 
         `source` names the file in the message; `remedy` is the advice for an older file.
         """
@@ -65,11 +65,11 @@ class Header(msgspec.Struct):
         )
 
 
-JSON_LIMIT = 256 << 20  # bytes; larger JSON files are neither read nor written
+JSON_LIMIT = 256 << 20  # bytes of a JSON file; larger ones are neither read nor written
 
 
 def check_regular_file(path: Path) -> None:
-    """Raise `ElmoError` unless a path is a regular file; reading a pipe, for one, might never
+    """Raise `ElmoError` unless a path is a regular file; reading a pipe, for example, might never
     end."""
     try:
         mode = path.stat().st_mode
@@ -102,7 +102,7 @@ def check_sha256(path: Path, expected: str) -> None:
 
 def digest(value: Any) -> str:
     """Return the SHA-256, in hex, of a value's canonical JSON: with sorted keys, without spaces,
-    and null for numbers that are not finite, as `json_bytes` writes it."""
+    and with null for numbers that are not finite."""
     text = json.dumps(_json_value(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
@@ -110,7 +110,7 @@ def digest(value: Any) -> str:
 def json_bytes(value: Any, *, source: str) -> bytes:
     """Return a value as the JSON bytes that `write_json` writes.
 
-    `ElmoError`, which names `source`, is raised if they are too large for `read_record`.
+    Raises `ElmoError`, which names `source`, if they are too large for `read_record`.
     """
     text = json.dumps(_json_value(value), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
     data = text.encode()
@@ -119,8 +119,7 @@ def json_bytes(value: Any, *, source: str) -> bytes:
 
 
 def check_json_size(size: int, *, source: str) -> None:
-    """Raise `ElmoError`, which names `source`, if a JSON file of `size` bytes has more than
-    `JSON_LIMIT`."""
+    """Raise `ElmoError`, which names `source`, if `size` is more than `JSON_LIMIT`."""
     if size > JSON_LIMIT:
         raise ElmoError(f"{source}: has {size:,} bytes, more than the limit of {JSON_LIMIT:,}")
 
@@ -145,7 +144,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_record(path: Path, record_type: type[Record]) -> Record:
     """Read a JSON file as type `record_type`, a `msgspec.Struct` or any type that msgspec supports.
 
-    `ElmoError` names the file, and the key or line, if it is missing, larger than
+    Raises `ElmoError`, which names the file and the key or line, if it is missing, larger than
     `JSON_LIMIT`, not JSON, or of another type.
     """
     check_regular_file(path)
@@ -154,8 +153,8 @@ def read_record(path: Path, record_type: type[Record]) -> Record:
 
 
 def describe_mismatch(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Return the keys that lead to a value of a wrong type, empty for the whole value, and what is
-    wrong with it, with plain words for the types."""
+    """Return the path of keys to a value of the wrong type, empty for the whole value, and a
+    description of the problem in plain words."""
     problem, _, key_path = str(error).replace("`key` in ", "").partition(" - at `$")
     key_path = key_path.removesuffix("`").removeprefix(".")
     types = re.fullmatch("Expected `(.+?)`(?:, got `(.+)`|(.*))", problem)

@@ -1,4 +1,4 @@
-"""The file system behind a URL, by fsspec: its connection, its options and its errors."""
+"""The file system behind a URL, from fsspec: its connection, options and errors."""
 
 import os
 import secrets
@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 from elmo.errors import ElmoError, reason_of
 
-MAX_REQUESTS = 32  # requests at a time
-_CONDITIONAL_STORES: set[str] = set()  # where `create` is known to refuse an existing name
+MAX_REQUESTS = 32  # at the same time
+_CONDITIONAL_STORES: set[str] = set()  # known to refuse to create an existing name
 
 
 class Remote:
-    """The folder at a URL, opened anew in each process; `options` are fsspec's storage options."""
+    """The folder at a URL; each process opens it anew. `options` are fsspec's storage options."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self.url, self.options = url, dict(options)
@@ -26,11 +26,11 @@ class Remote:
 
     @contextmanager
     def connect(self, file: str) -> Iterator[tuple[Any, str]]:
-        """Yield fsspec's file system of the URL, and the path in it of `file`, a path below the URL
-        (empty: the URL itself).
+        """Yield fsspec's file system for the URL, and the path there of `file`, a path below the
+        URL (empty: the URL itself).
 
-        An error within the context becomes an `ElmoError` of one line, but for `FileNotFoundError`
-        and `FileExistsError`.
+        An error in the block becomes an `ElmoError` of one line, except `FileNotFoundError` and
+        `FileExistsError`.
         """
         try:
             fs, root = self.file_system()
@@ -38,7 +38,7 @@ class Remote:
         except (FileExistsError, ElmoError):
             raise
         except Exception as error:
-            if isinstance(error, FileNotFoundError):  # fsspec's too if a server does not answer
+            if isinstance(error, FileNotFoundError):  # also if a server does not answer
                 cause = error.__cause__
                 if not isinstance(cause, OSError) or isinstance(cause, FileNotFoundError):
                     raise
@@ -51,7 +51,7 @@ class Remote:
         """Return the name of each file or folder directly below the URL, with fsspec's dictionary
         of its properties.
 
-        `kind` is `file` or `directory`. If the URL does not exist, there are none.
+        `kind` is `file` or `directory`. If the URL does not exist, the list is empty.
         """
         try:
             with self.connect("") as (fs, path):
@@ -64,20 +64,21 @@ class Remote:
     def sizes(self) -> dict[str, int]:
         """Return the size in bytes of each file below the URL, by its path below it.
 
-        Links are left out. A folder that can't be listed is an error; a missing one has no files.
+        Links are left out. Raises `ElmoError` if a folder cannot be listed; a missing one has no
+        files.
         """
         with self.connect("") as (fs, path):
             root = fs._strip_protocol(path).rstrip("/")
             if _has_recursive_listing(fs):
                 entries = fs.find(root, detail=True).items()
-            else:  # fsspec's own passes over folders that can't be listed
+            else:  # fsspec's own skips folders that it cannot list
                 entries = list(_walk(fs, root))
         return {name[len(root) :].lstrip("/"): int(entry["size"] or 0) for name, entry in entries}
 
     def check_conditional_writes(self) -> None:
         """Raise `ElmoError` unless the service at the URL refuses to create a name a second time.
 
-        It is asked once per process.
+        It is tested once per process.
         """
         fs, root = self.file_system()
         store = f"{type(fs).__name__} {fs._fs_token} {root.lstrip('/').partition('/')[0]}"
@@ -100,9 +101,9 @@ class Remote:
             )
 
     def file_system(self) -> tuple[Any, str]:
-        """Return fsspec's file system and the root path in it, opened by this process.
+        """Return fsspec's file system, opened by this process, and the root path in it.
 
-        Listings are not cached, since other processes write too.
+        Listings are not cached, because other processes write too.
         """
         if self._connection is None or self._connection[0] != os.getpid():
             from fsspec.config import conf
@@ -111,7 +112,7 @@ class Remote:
             options = self.options
             if "::" not in self.url:
                 options = {"use_listings_cache": False, **options}
-            if self.url.startswith("s3://"):  # whose client opens 10 connections otherwise
+            if self.url.startswith("s3://"):  # its client would open only 10 connections
                 client_settings = {**conf.get("s3", {}), **options}.get("config_kwargs") or {}
                 options["config_kwargs"] = {"max_pool_connections": MAX_REQUESTS, **client_settings}
             fs, root = url_to_fs(self.url, **options)
@@ -121,7 +122,7 @@ class Remote:
 
 
 def _has_recursive_listing(fs: Any) -> bool:
-    """Tell whether a file system has a recursive listing of its own."""
+    """Tell whether a file system implements recursive listing itself."""
     from fsspec.asyn import AsyncFileSystem
     from fsspec.spec import AbstractFileSystem
 
@@ -131,7 +132,7 @@ def _has_recursive_listing(fs: Any) -> bool:
 
 
 def _walk(fs: Any, folder: str) -> Iterator[tuple[str, Any]]:
-    """Yield the name and properties of each file in a folder and its subfolders, but for links."""
+    """Yield the name and properties of each file in a folder and its subfolders, except links."""
     try:
         entries = fs.ls(folder, detail=True)
     except FileNotFoundError:
@@ -144,7 +145,7 @@ def _walk(fs: Any, folder: str) -> Iterator[tuple[str, Any]]:
 
 
 def remove_login(reason: str, url: str) -> str:
-    """Return `reason`, a library's error message, without the user and password of `url`, which
-    libraries may mistake for part of a bucket's name."""
+    """Return `reason`, a library's error message, without the user and password in `url`: libraries
+    may quote them as part of a bucket's name."""
     login = urlsplit(url).netloc.rpartition("@")[0]
     return reason.replace(f"{login}@", "") if login else reason

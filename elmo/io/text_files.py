@@ -1,4 +1,4 @@
-"""Text files, compressed or not, read line by line or whole."""
+"""Reads text files, compressed or not, line by line or whole."""
 
 import bz2
 import codecs
@@ -14,7 +14,7 @@ from elmo.errors import Damaged, ElmoError, not_utf8_error
 from elmo.io.records import check_regular_file
 from elmo.settings import MAX_LINE_BYTES
 
-COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}  # by a name's ending
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}  # by file name ending
 
 
 def _zstd_decoder() -> Any:
@@ -31,8 +31,8 @@ _DECODERS: dict[str, Callable[[], Any]] = {
     "zstd": _zstd_decoder,
     "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
 }
-_CHUNK_BYTES = 1 << 13  # compressed: a file of zeros has thousands of times as much text
-_BYTE_ORDER_MARKS = (  # UTF-32 first: its mark begins with the UTF-16 mark
+_CHUNK_BYTES = 1 << 13  # compressed bytes; thousands of times as many decompressed
+_BYTE_ORDER_MARKS = (  # UTF-32 first, because its mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
     (codecs.BOM_UTF16_LE, "UTF-16"),
@@ -42,11 +42,11 @@ _MAX_FILE_BYTES = 1 << 30  # bytes that `read_whole_text` accepts
 
 
 class _StreamReader(RawIOBase):
-    """Reads the streams of a compressed file one after the other, and the zero bytes that may
-    follow each; `EOFError` if the last one is truncated.
+    """Reads the streams of a compressed file one after the other, skipping zero bytes between them;
+    raises `EOFError` if the last stream is truncated.
 
-    `make_decoder` returns the decoder of a stream, which fails on any other bytes. Python's own
-    readers of bz2 and xz end without an error there.
+    `make_decoder` returns a decoder of one stream. Any other bytes after a stream are an error,
+    unlike in Python's readers of bz2 and xz, which end there.
     """
 
     def __init__(self, file: BinaryIO, make_decoder: Callable[[], Any]) -> None:
@@ -86,8 +86,8 @@ class _StreamReader(RawIOBase):
 
 
 def decompress(file: BinaryIO, compression: str | None) -> BinaryIO:
-    """Return the text of an open file, compressed by `gzip`, `bz2`, `xz`, `zstd` or not (None), as
-    a file that closes it."""
+    """Return the decompressed content of an open file as a file that closes the other;
+    `compression` is `gzip`, `bz2`, `xz`, `zstd` or None."""
     if compression is None:
         return file
     reader = _StreamReader(file, _DECODERS[compression])
@@ -116,7 +116,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a UTF-8 file, compressed or not, without their line ends, each with its
     number, counted from 1.
 
-    `ElmoError` names a line that is not UTF-8 text or is too long.
+    Raises `ElmoError`, which names the line, if one is not UTF-8 text or is too long.
     """
     number = 0
     with open_decompressed(path) as file:
@@ -146,9 +146,9 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_whole_text(path: Path) -> bytes:
-    """Return the bytes of a file, decompressed by its ending, without a byte order mark.
+    """Return the bytes of a file, decompressed if its ending says so, without a byte order mark.
 
-    `ElmoError` is raised if the file is missing, damaged, or has more than 1 GiB.
+    Raises `ElmoError` if the file is missing, damaged, or larger than 1 GiB.
     """
     with open_decompressed(path) as file:
         data = file.read(_MAX_FILE_BYTES + 1)

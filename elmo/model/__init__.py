@@ -1,1 +1,1 @@
-"""A model as people use it: its folder, its vectors, its mix of layers."""
+"""Use a model: its folder, its vectors, its mix of layers."""

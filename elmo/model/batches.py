@@ -1,7 +1,7 @@
-"""Batches of sentences read by the LSTMs: in which order, from which state, in which windows.
+"""Read batches of sentences with the LSTMs: their order, states and windows.
 
 A sentence's vectors do not depend on the other sentences of its batch: rows are independent, and
-outputs beyond the end of a row are never computed or are ignored.
+outputs beyond the end of a row are not computed or are ignored.
 
 Shapes: N tokens, S directions, T time steps, B rows, P projection, D = 2P, L LSTM layers, C cells.
 """
@@ -23,13 +23,13 @@ from elmo.nn.device import (
 from elmo.nn.lstm import LayerWeightsLike, LSTMStack, LSTMState
 from elmo.nn.packed import choose_for_one_row
 
-GPU_WINDOW_STEPS = 32  # in a window on a GPU, where few large operations are faster
-WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence
+GPU_WINDOW_STEPS = 32  # time steps in a window on a GPU
+WINDOW_TOKENS = 512  # rows × time steps in a window, which fit the cache
 
 
 class Carry:
     """The LSTM state that is carried from one call of `Embedder.embed` to the next: sentence k of a
-    batch continues where sentence k of the batch before ended. Make an empty one and pass it to
+    batch continues where sentence k of the previous batch ended. Create an empty one and pass it to
     each call, which updates it."""
 
     def __init__(self) -> None:
@@ -39,8 +39,8 @@ class Carry:
 class BatchReader:
     """A reader that runs batches of sentences through the LSTMs `lstm`.
 
-    `weights` are those of the LSTMs in the form that inference uses, some of them packed. A
-    sentence starts from the first row of `start_state`, or from zeros if that is None.
+    `weights` are the LSTM weights, prepared for inference and perhaps packed. A sentence starts
+    from the first row of `start_state`, or from zeros if that is None.
     """
 
     def __init__(self, lstm: LSTMStack, weights: Sequence[LayerWeightsLike]) -> None:
@@ -49,13 +49,13 @@ class BatchReader:
 
     @torch.inference_mode()
     def read(self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None) -> list[Tensor]:
-        """Read one batch; return the output of each LSTM layer as (tokens of the batch, dim), the
-        sentences end to end in the order given.
+        """Read one batch; return the output of each LSTM layer, (tokens of the batch, dim), with
+        the sentences end to end in the given order.
 
-        `x_NP` are the vectors of distinct tokens, those of `<S>` and `</S>` last; each sentence is
-        an array of indices into it. `carry` has the state to continue from, and gets the new one
-        (None: each sentence is read on its own). Time steps are read a window at a time, so memory
-        does not grow with a sentence.
+        `x_NP` has the vectors of distinct tokens, with those of `<S>` and `</S>` last; a sentence
+        is an array of indices into it. `carry` has the state to continue from, and gets the new one
+        (None: each sentence is read alone). Time steps are read one window at a time, which bounds
+        the memory for long sentences.
         """
         if carry is None and prefers_large_operations(x_NP.device):
             return self._read_padded(x_NP, sentences)
@@ -90,7 +90,7 @@ class BatchReader:
         """Read one batch as `read` does, in few large operations, for a GPU.
 
         Windows have few distinct shapes, so CUDA graphs can be reused. A batch needs two copies to
-        the device. All rows are read to the end of a window; output beyond a sentence is
+        the device. All rows are read to the end of a window; output beyond the end of a sentence is
         ignored.
         """
         batch = _SentenceBatch(sentences)
@@ -117,7 +117,7 @@ class BatchReader:
         return outputs
 
     def _initial_state(self, carry: Carry | None, rows: int) -> LSTMState:
-        """Return the state in which the rows of a batch start."""
+        """Return the initial state of the rows of a batch."""
         if carry is None or carry.state is None:
             return self._new_state(rows)
         carried_rows = carry.state.h_LSBP.shape[2]
@@ -127,14 +127,14 @@ class BatchReader:
         return LSTMState(*(torch.cat(pair, 2) for pair in zip(carry.state, new_state, strict=True)))
 
     def _new_state(self, rows: int) -> LSTMState:
-        """Return the start state of rows that have read nothing."""
+        """Return the initial state of rows that do not continue others."""
         if self.start_state is None:
             return self.lstm.zero_state(rows)
         return self.start_state.select_rows(torch.zeros(rows, dtype=torch.long))
 
     @staticmethod
     def _update_carry(carry: Carry, state: LSTMState) -> None:
-        """Store the new state; rows beyond the batch keep their old one, as in 2018."""
+        """Store the new state; rows beyond the batch keep their old state, as in 2018."""
         if carry.state is not None:
             idle_rows = carry.state.select_rows(slice(state.h_LSBP.shape[2], None))
             state = LSTMState(*(torch.cat(pair, 2) for pair in zip(state, idle_rows, strict=True)))
@@ -154,7 +154,7 @@ def batches_by_length(lengths: Sequence[int], rows: int) -> list[npt.NDArray[np.
 
 
 def _token_indices(sentences: list[Ints], table_rows: int) -> npt.NDArray[np.int64]:
-    """Return indices (S, T, B) into a table of `table_rows` vectors; its last two are `<S>` and
+    """Return indices (S, T, B) into a table of `table_rows` vectors, the last two for `<S>` and
     `</S>`."""
     time_steps = max(len(s) for s in sentences) + 2
     index_STB = np.zeros((2, time_steps, len(sentences)), np.int64)
@@ -166,7 +166,7 @@ def _token_indices(sentences: list[Ints], table_rows: int) -> npt.NDArray[np.int
 
 
 class _SentenceBatch:
-    """Sentences read together, the longest first."""
+    """A batch of sentences, the longest first."""
 
     def __init__(self, sentences: list[Ints]) -> None:
         lengths = np.array([len(s) for s in sentences])
@@ -177,12 +177,12 @@ class _SentenceBatch:
         self._starts = np.concatenate([[0], np.cumsum(lengths)])[self.order]
 
     def active_rows(self, time: int) -> int:
-        """Return the number of rows, counted from the first, that are still read at a time step."""
+        """Return how many rows, from the first on, are still read at a time step."""
         return int((self.lengths + 2 > time).sum())
 
     def scatter_indices(self, start: int, stop: int, rows: int) -> npt.NDArray[np.int64]:
-        """Return which (time step, row) of a window hold tokens, and their output rows: (S, 2,
-        tokens).
+        """Return the indices of a window's tokens among its (time step, row) pairs, and their
+        output rows: (S, 2, tokens).
 
         The window has the first `rows` rows. Time step t reads token t − 1 forward and token n − t
         backward; 0 and n + 1 are boundaries.

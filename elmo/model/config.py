@@ -1,7 +1,7 @@
-"""The `config.json` of a model folder: what a model is, apart from its weights. Imports no torch.
+"""The `config.json` of a model folder, which describes the model. This module imports no torch.
 
 The digest of a model covers its shape, its tokenizer and the bytes of its weights, words, counts
-and characters. Its origin is recorded in `training.json`, with a digest of its own, so equal models
+and characters. Its origin is recorded in `training.json`, with a separate digest, so equal models
 have an equal `config.json` whenever and wherever they were trained.
 """
 
@@ -28,15 +28,15 @@ from elmo.io.location import Folder, Location
 from elmo.io.records import FileName, Header, Sha256, digest
 from elmo.settings import ModelShape
 
-FORMAT = 2  # the version of the form of `config.json`
+FORMAT_VERSION = 2  # of `config.json`
 CONFIG_FILE, TRAINING_FILE = "config.json", "training.json"
-MODEL_GROUP = "elmo.models"  # the group of entry points by which packages install models
+MODEL_GROUP = "elmo.models"  # the entry points through which packages install models
 _MODEL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of `config.json`: `model` is the model's shape (`ModelShape.to_dict`), and
-    `pieces` are the SHA-256 of the files that make up the model.
+    `pieces` has the SHA-256 of the model's files.
 
     `training` is the SHA-256 of `training.json`, in folders written by an earlier version.
     """
@@ -60,14 +60,14 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_config(
-    folder: Path, config: ModelShape, tokenizer: Tokenization, *, pieces: dict[str, str]
+    folder: Path, shape: ModelShape, tokenizer: Tokenization, *, pieces: dict[str, str]
 ) -> str:
     """Write `config.json` to a model folder; return the model's digest.
 
-    `pieces` are the SHA-256 of the other files that make up the model, by file name.
+    `pieces` has the SHA-256 of the model's other files by name.
     """
-    shape = msgspec.to_builtins(config.to_dict())
-    record = ModelConfig(FORMAT, shape, tokenizer, pieces, "")
+    model = msgspec.to_builtins(shape.to_dict())
+    record = ModelConfig(FORMAT_VERSION, model, tokenizer, pieces, "")
     record = msgspec.structs.replace(record, digest=record.compute_digest())
     write_json(folder / CONFIG_FILE, msgspec.to_builtins(record))
     return record.digest
@@ -93,8 +93,8 @@ def read_training_record(folder: Folder) -> dict[str, Any]:
 def model_location(folder: Folder) -> Location:
     """Return the location of a model folder, or of the installed model of that name.
 
-    A package installs a model by an entry point in the group `elmo.models`, whose value is the
-    Python package that holds the model's files. A model folder with that path takes precedence.
+    A package installs a model through an entry point in the group `elmo.models`, whose value is the
+    Python package with the model's files. A model folder at that path takes precedence.
     """
     name = str(folder)
     if not name:
@@ -111,7 +111,7 @@ def model_location(folder: Folder) -> Location:
 def read_config(folder: Folder) -> ModelConfig:
     """Read `config.json` of a model folder or installed model.
 
-    `ElmoError` is raised if it is missing, has another format or was edited.
+    Raises `ElmoError` if it is missing, has another format or was edited.
     """
     location = model_location(folder)
     if not (location.exists(CONFIG_FILE) or (location.local and location.local.is_dir())):
@@ -119,7 +119,8 @@ def read_config(folder: Folder) -> ModelConfig:
         raise NotFound(f"{folder}: no such model folder{suggestion or suggest_model(str(folder))}")
     source = location.path_of(CONFIG_FILE)
     remedy = "make the model again with this version"
-    location.read_record(CONFIG_FILE, Header).check_version(source, "format", FORMAT, remedy=remedy)
+    header = location.read_record(CONFIG_FILE, Header)
+    header.check_version(source, "format", FORMAT_VERSION, remedy=remedy)
     record = location.read_record(CONFIG_FILE, ModelConfig)
     if record.compute_digest() != record.digest:
         raise Damaged(
@@ -130,8 +131,8 @@ def read_config(folder: Folder) -> ModelConfig:
 
 
 def suggest_model(name: str) -> str:
-    """Return the end of a message that no model folder `name` exists: advice, if that could be the
-    name of an installed or registered model, otherwise to name another."""
+    """Return the end of a message that no model folder `name` exists: a hint that depends on
+    whether it could be an installed or a registered model."""
     if name.startswith("models:/"):
         return "; pass a model folder: download the model from MLflow's registry first"
     if not _MODEL_NAME.fullmatch(name):

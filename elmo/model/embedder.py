@@ -39,9 +39,9 @@ from elmo.nn.device import (
 from elmo.nn.packed import pack_if_faster
 from elmo.settings import PRECISIONS, Precision, check_count
 
-ENCODE_CHUNK_TOKENS = 4096  # distinct tokens encoded at a time
+ENCODE_CHUNK_TOKENS = 4096  # distinct tokens to encode at a time
 GROUP_BATCHES = 4  # batches per call, so that sentences of similar length share one
-COPYING_THREADS = 8  # beside a GPU: one fills about 2 GB of new memory a second
+COPYING_THREADS = 8  # with a GPU; one thread fills about 2 GB of new memory per second
 GROUP_TOKENS = 16384  # a group of texts is embedded once it has this many tokens
 
 
@@ -52,10 +52,10 @@ class Embedder:
     use one embedder.
 
     `model` is a model folder, the name of an installed model, or a loaded `Model`, which is copied.
-    `device=None` is the GPU if there is one, or the device that a loaded `Model` is on. `precision`
-    is `float32` or `bfloat16` (matrix products in bfloat16, cell state in float32). The `warm_up`
-    sentences are read once, and every sentence then starts from the state they leave instead of
-    zeros: the 2018 weights were trained without resets and expect some context. After many tokens,
+    `device=None` is the GPU if there is one, or the device of a loaded `Model`. `precision` is
+    `float32` or `bfloat16` (matrix products in bfloat16, cell state in float32). The `warm_up`
+    sentences are read once; every sentence then starts from the state after them instead of zeros,
+    because the 2018 weights were trained without resets and expect some context. After many tokens,
     the LSTM cell is compiled, which takes seconds. Set `embedder.bilm.lstm.compiled` to True to
     compile it in the first call, for example in a server, or to False to never compile it.
     """
@@ -89,12 +89,13 @@ class Embedder:
             self._reader.start_state = carry.state
 
     def _new_reader(self) -> BatchReader:
-        """Return a reader of batches, with the weights in the form that is fast here."""
+        """Return a reader of batches, with the weights packed if this is faster here."""
         weights = self.bilm.lstm.inference_weights(self.bilm.lstm.weight[0].dtype)
         return BatchReader(self.bilm.lstm, pack_if_faster(weights))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle: packed weights and tokenizers are made anew elsewhere."""
+        """Return the state to pickle, without packed weights and the tokenizer, which are
+        rebuilt."""
         rebuilt_names = ("_reader", "_text_tokenizer")
         state = {name: value for name, value in self.__dict__.items() if name not in rebuilt_names}
         return {**state, "start": self._reader.start_state}
@@ -128,17 +129,17 @@ class Embedder:
     @property
     def layers(self) -> int:
         """Return the number of layers per token, L + 1, including the context-free layer 0."""
-        return self.bilm.config.layers + 1
+        return self.bilm.shape.layers + 1
 
     @property
     def dim(self) -> int:
-        """Return the width of a layer's vectors, both directions together."""
-        return self.bilm.config.dim
+        """Return the width of a layer's vectors, with both directions."""
+        return self.bilm.shape.dim
 
     def tokenize(self, text: str) -> list[list[str]]:
         """Split a text into sentences, each a list of tokens, as the training text was split.
 
-        `ElmoError` is raised if the model has no tokenizer, or its libraries are not installed.
+        Raises `ElmoError` if the model has no tokenizer, or its libraries are not installed.
         """
         return self._text_tokenizer(text)
 
@@ -155,11 +156,10 @@ class Embedder:
         tokens.
 
         `texts` may also be a column of a table (pandas, Polars, Arrow, NumPy, `datasets`), or a
-        table of one column. Each text is split by `tokenize`, and its sentences are read
-        separately, `batch_size` at a time. `layers` selects layers from 0…L (default: all). A text
-        without tokens gets zeros.
-        With `normalize`, vectors have length 1. A single string gives a single vector, and
-        `pooling="none"` a list of arrays (tokens, dim).
+        table of one column. `tokenize` splits each text, and its sentences are read separately,
+        `batch_size` at a time. `layers` selects layers from 0…L (default: all). A text without
+        tokens gets zeros. With `normalize`, vectors have length 1. For a single string, the result
+        is a single vector; with `pooling="none"`, it is a list of arrays (tokens, dim).
         """
         if pooling not in _POOLINGS:
             raise ElmoError(f"pooling must be one of {', '.join(_POOLINGS)}, found {pooling!r}")
@@ -188,11 +188,10 @@ class Embedder:
         """Yield the vectors of each text, float32 (layers, tokens, dim); a text is a list of
         sentences.
 
-        By default each sentence is read on its own, `batch_size` of them at a time; `layers`
-        selects layers from 0…L (default: all). The memory needed depends on the longest text, not
-        on the number of texts or `batch_size`. With a `Carry` as `state`, each text must be one
-        sentence, and text k of a batch continues from text k of the previous batch; a batch is
-        kept in memory.
+        By default, each sentence is read alone, `batch_size` of them at a time; `layers` selects
+        layers from 0…L (default: all). Memory use depends on the longest text, not on the number of
+        texts or `batch_size`. With a `Carry` as `state`, each text must be one sentence, and text k
+        of a batch continues from text k of the previous batch; one batch is kept in memory.
         """
         check_count("batch_size", batch_size)
         _check_state(state, "reset")
@@ -221,12 +220,12 @@ class Embedder:
         layers: Sequence[int] | None = None,
         state: Literal["reset", "carry"] | Carry = "reset",
     ) -> list[Floats]:
-        """Return the vectors of each token list, float32 (layers, tokens, dim), in the order given.
+        """Return the vectors of each token list, float32 (layers, tokens, dim), in the given order.
 
-        `state="reset"` reads each sentence on its own. `"carry"` works as in 2018: row k of a
-        batch, its k-th sentence of `batch_size`, starts from the final state of row k of the
-        previous batch. Pass the same `Carry` to several calls to continue across them. `layers`
-        selects layers from 0…L (default: all).
+        `state="reset"` reads each sentence alone. `"carry"` works as in 2018: sentence k of a batch
+        of `batch_size` starts from the final state of sentence k of the previous batch. Pass the
+        same `Carry` to several calls to continue across them. `layers` selects layers from 0…L
+        (default: all).
         """
         layer_numbers = self._layer_numbers(layers)
         check_count("batch_size", batch_size)
@@ -265,14 +264,14 @@ class Embedder:
         sentences: Sequence[Ints],
         segments: Iterable[tuple[slice, Sequence[Ints]]],
     ) -> Iterator[list[Floats]]:
-        """Yield layers 1 to L of all tokens of each segment, float32 (tokens, dim), end to end in
-        the order of the sentences; each sentence is read on its own.
+        """Yield layers 1 to L of all tokens of each segment, float32 (tokens, dim), in the order of
+        the sentences; each sentence is read alone.
 
-        `x_NP` are the vectors of distinct tokens, from `encode_types`, into which sentences are
-        indices. A segment is a slice of the sentences, and the batches in which they are read,
-        arrays of indices into the sentences. Tokens are put in order where they are computed, so a
-        GPU copies each layer of a segment at once, while it computes the next segment. A segment's
-        arrays may be overwritten from when the second next is requested.
+        `x_NP` has the vectors of distinct tokens, from `encode_types`; sentences are indices into
+        it. A segment is a slice of the sentences and the batches to read them in, arrays of indices
+        into the sentences. A GPU sorts the tokens itself and copies a segment while it computes the
+        next one. A segment's arrays may be overwritten once the second segment after it is
+        requested.
         """
         weight = self.bilm.lstm.weight[0]
         types_NP = torch.from_numpy(x_NP).to(weight.device, weight.dtype)
@@ -304,11 +303,11 @@ class Embedder:
         carry: Carry | None,
         layer_numbers: Sequence[int],
     ) -> Generator[tuple[Ints, list[Floats]], None, None]:
-        """Yield the sentences' numbers of each batch, and the chosen layers of all their tokens,
+        """Yield the sentence indices of each batch, and the chosen layers of all their tokens,
         float32 (tokens, D), end to end.
 
-        `x_NP` are the vectors of distinct tokens, into which sentences are indices. A batch's
-        arrays may be overwritten from when the second next is requested.
+        `x_NP` has the vectors of distinct tokens; sentences are indices into it. A batch's arrays
+        may be overwritten once the second batch after it is requested.
         """
 
         def launch_batches(copies: HostCopies) -> Iterator[tuple[Ints, Callable[[], list[Floats]]]]:
@@ -342,7 +341,7 @@ class Embedder:
 
     def _encode(self, types: Sequence[str]) -> Tensor:
         """Return the context-free vectors (N, P) of tokens, in the embedder's precision."""
-        chunks = [self.bilm.lstm.weight[0].new_empty(0, self.bilm.config.projection)]
+        chunks = [self.bilm.lstm.weight[0].new_empty(0, self.bilm.shape.projection)]
         with torch.inference_mode():
             for start in range(0, len(types), ENCODE_CHUNK_TOKENS):
                 inputs = self.model.encoder_input(list(types[start : start + ENCODE_CHUNK_TOKENS]))
@@ -357,15 +356,15 @@ class Embedder:
 
 
 def _copy_sentence(layers_TD: list[Floats], length: int, stop: int) -> Floats:
-    """Return a sentence's vectors (layers, tokens, D), the last of which are in row `stop - 1` of
-    its batch."""
+    """Return a copy of a sentence's vectors (layers, tokens, D), which end before row `stop` of its
+    batch."""
     return np.stack([layer_TD[stop - length : stop] for layer_TD in layers_TD])
 
 
 @contextmanager
 def _parallel_map(device: torch.device) -> Iterator[Callable[..., Iterable[Floats]]]:
-    """Yield a `map` for copies: with threads beside a GPU, which one thread could not keep up with,
-    since memory that is written for the first time is slow."""
+    """Yield a `map` for copies. With a GPU, it uses threads, because a single thread is too slow:
+    the first write to new memory takes time."""
     if device.type == "cpu":
         yield map
         return
@@ -374,7 +373,7 @@ def _parallel_map(device: torch.device) -> Iterator[Callable[..., Iterable[Float
 
 
 def _check_state(state: object, *names: str) -> None:
-    """Refuse a state that is neither one of these names nor a `Carry`."""
+    """Refuse a state that is neither one of `names` nor a `Carry`."""
     if not isinstance(state, Carry) and state not in names:
         valid_names = ", ".join(map(repr, names))
         raise ElmoError(f"state must be {valid_names} or a Carry, found {state!r}")
@@ -383,7 +382,7 @@ def _check_state(state: object, *names: str) -> None:
 def _group_texts(
     texts: Iterable[Sequence[Sequence[str]]], batch_size: int
 ) -> Iterator[list[Sequence[Sequence[str]]]]:
-    """Group texts to be embedded in one call: several batches, but not too many tokens."""
+    """Group texts to embed in one call: several batches, but a bounded number of tokens."""
     group: list[Sequence[Sequence[str]]] = []
     sentences = tokens = 0
     for text in texts:

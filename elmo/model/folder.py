@@ -1,4 +1,4 @@
-"""The model folder: saving and loading a model, with checks that its files belong together.
+"""Save and load model folders, and check that their files belong together.
 
 The files are `config.json` (the model's shape, its tokenizer and the SHA-256 of the other files),
 `weights.safetensors`, `words.txt`, `counts.txt` (if counts are known), `characters.json` and
@@ -48,21 +48,21 @@ from elmo.settings import ModelShape
 WEIGHTS_FILE = "weights.safetensors"
 _PIECES = (WEIGHTS_FILE, "words.txt", "characters.json")
 _COUNTS_FILE = "counts.txt"
-# Patterns of a model folder's file names: without config.json and the weights, and with them.
+# Patterns of a model folder's file names, without and with config.json and the weights.
 TEXT_FILE_PATTERN = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
 MODEL_FILE_PATTERN = rf"config\.json|weights\.safetensors|{TEXT_FILE_PATTERN}"
 ShapeByName = Mapping[str, tuple[int, ...]]
-WeightPrecision = Literal["float32", "float16"]  # in a file
+WeightPrecision = Literal["float32", "float16"]  # of the file
 
 
 @dataclass(frozen=True)
 class Model:
     """A loaded model folder.
 
-    `softmax` holds `weight` (words, projection) and `bias` (words), or is None, as for the 2018
-    files. `training` is the record of the model's origin. `digest` identifies the model by its
-    shape, weights, words, characters and `tokenizer`. Treat a model as immutable: copy the parts
-    that you want to change.
+    `softmax` has `weight` (words, projection) and `bias` (words); it is None if there is none, as
+    in 2018 files. `training` is the record of the model's origin. `digest` identifies the model by
+    its shape, weights, words, characters and `tokenizer`. Treat a model as immutable: copy the
+    modules that you want to change.
     """
 
     bilm: BiLM
@@ -76,14 +76,14 @@ class Model:
     def encoder_input(self, tokens: list[str]) -> npt.NDArray[np.int32]:
         """Return the encoder's input for tokens: character ids (tokens, characters), or word ids
         (tokens,) for a model that reads words."""
-        if self.bilm.config.input_words is None:
+        if self.bilm.shape.input_words is None:
             return self.characters.encode(tokens)
         return self.vocabulary.ids(tokens)
 
     def text_tokenizer(self) -> TextTokenizer:
         """Return a tokenizer that splits text as the training text was split.
 
-        `ElmoError` is raised if the model has none, or its libraries are not installed.
+        Raises `ElmoError` if the model has none, or its libraries are not installed.
         """
         return TextTokenizer(self.tokenizer)
 
@@ -101,12 +101,12 @@ def save_model(
 ) -> str:
     """Write a model folder, completely or not at all; return the model's digest.
 
-    `softmax` holds the softmax's `weight` and `bias`, or is None if there is none; `training` is
-    the record of the model's origin; `tokenizer` records how the training text was split.
-    `precision` is that of the weights in the file; they are always read as float32. An existing
-    folder is replaced only if it is a model; its `README.md` stays.
+    `softmax` has the softmax's `weight` and `bias`, or is None if there is none; `training` is the
+    record of the model's origin; `tokenizer` records how the training text was split. `precision`
+    is that of the weights in the file; they are always read as float32. An existing folder is
+    replaced only if it is a model; its `README.md` is kept.
     """
-    check_filter_widths(bilm.config, characters, source=str(folder))
+    check_filter_widths(bilm.shape, characters, source=str(folder))
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
     with new_folder(
@@ -119,14 +119,14 @@ def save_model(
         write_training_record(new_model, training)
         names = (*_PIECES, _COUNTS_FILE) if (new_model / _COUNTS_FILE).exists() else _PIECES
         digests |= {name: sha256(new_model / name) for name in names if name not in digests}
-        digest = write_config(new_model, bilm.config, tokenizer, pieces=digests)
-        _load_without_weights(new_model)  # a folder that would not load is never written
+        digest = write_config(new_model, bilm.shape, tokenizer, pieces=digests)
+        _load_without_weights(new_model)  # so that a folder that does not load is never written
         _copy_readme(Location.parse(folder), new_model)
         return digest
 
 
 def _copy_readme(old_folder: Location, new_model: Path) -> None:
-    """Copy the README.md of the folder to be replaced, if it has one: people edit it."""
+    """Copy the README.md of the folder that is replaced, if it has one, since people edit it."""
     if old_folder.local is not None and (readme := old_folder.local / "README.md").is_file():
         shutil.copyfile(readme, new_model / readme.name)
 
@@ -151,8 +151,7 @@ def copy_model(model: Folder, out: Location) -> None:
 
 
 def link_model(model: Folder, out: Path) -> None:
-    """Create the folder `out` with the files of a model, as hard links if the file system allows
-    it.
+    """Create the folder `out` with the files of a model, as hard links if possible.
 
     Sharing the bytes is safe because model files never change.
     """
@@ -172,12 +171,12 @@ def load_model(
 ) -> Model:
     """Load a model folder, or an installed model given by name, onto a device.
 
-    `with_softmax=False` leaves out the softmax, which may be most of the weights. `ElmoError` is
-    raised if a file is missing, altered or does not match the others.
+    `with_softmax=False` leaves out the softmax, which may be most of the weights. Raises
+    `ElmoError` if a file is missing, altered or does not match the others.
     """
     check_device(device)
     location = model_location(folder)
-    read_config(location)  # before anything is copied from a URL
+    read_config(location)  # check it before copying from a URL
     with local_folder(location) as local_path:
         model, weight_names = _load_without_weights(local_path)
         names_to_read = [name for name in weight_names if with_softmax or name.startswith("bilm.")]
@@ -187,7 +186,7 @@ def load_model(
 
 
 def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
-    """Load a model folder without its weights; check their shapes and return their names too."""
+    """Load a model folder without its weights; check their shapes, and return their names too."""
     config = read_config(folder)
     shape = ModelShape.from_dict(config.model, source=folder / CONFIG_FILE)
     _check_pieces(folder, config)
@@ -199,7 +198,7 @@ def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
             f"{folder}: words.txt has {len(vocabulary)} words, not {shape.input_words}; restore it"
         )
     path = folder / WEIGHTS_FILE
-    with torch.device("meta"):  # no memory is taken before every shape is known to be right
+    with torch.device("meta"):  # allocates no memory before all shapes are checked
         bilm = BiLM(shape, character_count=characters.size)
     shapes = weight_shapes(path)
     _check_shapes(bilm, shapes, len(vocabulary), path)
@@ -224,13 +223,13 @@ def _check_pieces(folder: Path, config: ModelConfig) -> None:
         check_sha256(folder / TRAINING_FILE, config.training)
 
 
-def check_filter_widths(config: ModelShape, characters: Characters, *, source: str) -> None:
+def check_filter_widths(shape: ModelShape, characters: Characters, *, source: str) -> None:
     """Raise `ElmoError` if a convolution filter is wider than the longest token.
 
     The message begins with `source`.
     """
-    max_width = max((width for width, _ in config.filters), default=0)
-    if config.input_words is None and max_width > characters.max_characters:
+    max_width = max((width for width, _ in shape.filters), default=0)
+    if shape.input_words is None and max_width > characters.max_characters:
         raise ElmoError(
             f"{source}: a filter is {max_width} characters wide and a token has at most "
             f"{characters.max_characters}; raise max_characters or use narrower filters"
@@ -238,13 +237,13 @@ def check_filter_widths(config: ModelShape, characters: Characters, *, source: s
 
 
 def _check_shapes(bilm: BiLM, shapes: ShapeByName, word_count: int, path: Path) -> None:
-    """Check the name and shape of every weight in the file; those of a softmax are optional."""
+    """Check the name and shape of every weight in the file; a softmax is optional."""
     expected_shapes = {
         f"bilm.{name}": tuple(value.shape) for name, value in bilm.state_dict().items()
     }
     if any(name.startswith("softmax.") for name in shapes):
         expected_shapes |= {
-            "softmax.weight": (word_count, bilm.config.projection),
+            "softmax.weight": (word_count, bilm.shape.projection),
             "softmax.bias": (word_count,),
         }
     for name in [*expected_shapes, *shapes]:

@@ -2,7 +2,7 @@
 
 ELMo_k = γ Σ_j s_j h_kj with s = softmax(w) (equation 1 of the paper), w starting at 0 and γ at 1.
 
-Shapes: L layers, B sentences, T tokens of the longest, D the width of a layer, P projection, K
+Shapes: L layers, B sentences, T tokens of the longest, D width of a layer, P projection, K
 characters of a token, S directions, N distinct tokens.
 """
 
@@ -22,7 +22,7 @@ from elmo.nn.device import prefers_large_operations, round_up_rows, round_up_tim
 from elmo.settings import Fraction, check_count, check_value
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
-TOKENS_AT_ONCE = 4096  # in one piece of text that is read without gradients
+TOKENS_AT_ONCE = 4096  # to read without gradients
 _EPSILON_BY_NORM = {"bilm-tf": 1e-12, "allennlp": 1e-13}
 
 
@@ -30,8 +30,8 @@ class ScalarMix(nn.Module):
     """A weighted sum of `layers` layers: one learned weight per layer and one scale (equation 1 of
     the paper).
 
-    `layer_norm` first normalises each layer to mean 0 and variance 1 over all unmasked values of
-    the batch, as in 2018; a vector then depends on the rest of its batch.
+    With `layer_norm`, each layer is first normalised to mean 0 and variance 1 over all unmasked
+    values of the batch, as in 2018; a vector then depends on the rest of its batch.
     """
 
     def __init__(self, layers: int, *, layer_norm: LayerNorm | None = None) -> None:
@@ -54,8 +54,7 @@ class ScalarMix(nn.Module):
         return torch.einsum("l,lbtd->btd", weights_L, layers_LBTD)
 
     def l2(self) -> Tensor:
-        """Return Σ w², for you to multiply by λ (0.001 in the paper's tasks) and add to the
-        loss."""
+        """Return Σ w²; multiply it by λ (0.001 in the paper's tasks) and add it to the loss."""
         return self.weights.square().sum()
 
 
@@ -70,8 +69,8 @@ def _normalise(layers_LBTD: Tensor, mask_BT: Tensor, epsilon: float) -> Tensor:
 
 
 class ElmoOutput(TypedDict):
-    """The output of `Elmo`: per mix one tensor (sentences, tokens, dim), 0 where masked, and the
-    mask (sentences, tokens), true where there is a token."""
+    """The output of `Elmo`: a tensor (sentences, tokens, dim) per mix, 0 where masked, and the mask
+    (sentences, tokens), true where there is a token."""
 
     elmo_representations: list[Tensor]
     mask: Tensor
@@ -81,11 +80,11 @@ class Elmo(nn.Module):
     """A biLM that reads each sentence independently, with `representations` learned mixes of its
     layers.
 
-    The biLM is frozen unless `trainable`; a `Model` passed in is copied and stays unchanged.
-    `dropout` applies to the mixes. `layer_norm="bilm-tf"` normalises as the original did, without
-    the sentence boundaries; `"allennlp"` includes them. The default is None, since both make a
-    vector depend on its batch. The module is created on the model's device. Several threads may
-    use it for inference.
+    The biLM is frozen unless `trainable`; a `Model` is copied and stays unchanged. `dropout`
+    applies to the mixes. `layer_norm="bilm-tf"` normalises as the original did, without the
+    sentence boundaries; `"allennlp"` includes them. The default is None, because both make a vector
+    depend on its batch. The module is created on the model's device. Several threads may use it for
+    inference.
     """
 
     def __init__(
@@ -102,13 +101,13 @@ class Elmo(nn.Module):
         check_count("representations", representations)
         check_value("dropout", dropout, Fraction)
         loaded_model = model if isinstance(model, Model) else load_model(model, with_softmax=False)
-        if loaded_model.bilm.config.input_words is not None:
+        if loaded_model.bilm.shape.input_words is not None:
             raise ElmoError("the model reads words, not characters; use Embedder")
         bilm = copy.deepcopy(loaded_model.bilm) if isinstance(model, Model) else loaded_model.bilm
         self.bilm = bilm.requires_grad_(trainable)
         self.characters = loaded_model.characters
         self.keep_sentence_boundaries, self.trainable = keep_sentence_boundaries, trainable
-        layers = loaded_model.bilm.config.layers + 1
+        layers = loaded_model.bilm.shape.layers + 1
         self.mixes = nn.ModuleList(
             ScalarMix(layers, layer_norm=layer_norm) for _ in range(representations)
         )
@@ -151,17 +150,17 @@ class Elmo(nn.Module):
         return {"elmo_representations": representations, "mask": mask_BT}
 
     def l2(self) -> Tensor:
-        """Return Σ w² of the layers' weights, summed over all mixes, for you to multiply by λ and
-        add to the loss."""
+        """Return Σ w² of the layers' weights, summed over all mixes; multiply it by λ and add it to
+        the loss."""
         return torch.stack([mix.l2() for mix in self.mixes]).sum()  # type: ignore[operator]
 
     def _compute_layers(self, ids_BTK: Tensor) -> tuple[Tensor, Tensor]:
         """Return all layers (L, B, T + 2, D) with the boundaries, and the lengths (B) without
         them."""
         if len(ids_BTK) == 0:
-            config = self.bilm.config
+            shape = self.bilm.shape
             weight = self.bilm.lstm.weight[0]
-            layers_LBTD = weight.new_zeros(config.layers + 1, 0, ids_BTK.shape[1] + 2, config.dim)
+            layers_LBTD = weight.new_zeros(shape.layers + 1, 0, ids_BTK.shape[1] + 2, shape.dim)
             return layers_LBTD, ids_BTK.new_zeros(0)
         device = ids_BTK.device.type
         is_autocast = torch.is_autocast_enabled(device)
@@ -193,16 +192,16 @@ class Elmo(nn.Module):
         return torch.stack(layers), lengths_B
 
     def _run_lstm(self, x_STBP: Tensor) -> list[Tensor]:
-        """Return the output of each LSTM layer. Without gradients, text is read a piece at a time,
-        to save memory: the gates of a piece are 2 × 4 × cells numbers per token."""
+        """Return the output of each LSTM layer. Without gradients, text is read in slices, to save
+        memory: the gates take 2 × 4 × cells numbers per token."""
         _, T, B, _ = x_STBP.shape
-        piece_steps = T if torch.is_grad_enabled() else max(1, TOKENS_AT_ONCE // B)
+        slice_steps = T if torch.is_grad_enabled() else max(1, TOKENS_AT_ONCE // B)
         state = self.bilm.lstm.zero_state(B)
-        piece_outputs = []
-        for start in range(0, T, piece_steps):
-            layer_outputs, state = self.bilm.lstm(x_STBP[:, start : start + piece_steps], state)
-            piece_outputs.append(layer_outputs)
-        return [torch.cat(parts, 1) for parts in zip(*piece_outputs, strict=True)]
+        slice_outputs = []
+        for start in range(0, T, slice_steps):
+            layer_outputs, state = self.bilm.lstm(x_STBP[:, start : start + slice_steps], state)
+            slice_outputs.append(layer_outputs)
+        return [torch.cat(layer_slices, 1) for layer_slices in zip(*slice_outputs, strict=True)]
 
     def _encode(self, ids_BTK: Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Return vectors (distinct tokens, then the two boundaries), token indices and the mask."""

@@ -1,5 +1,4 @@
-"""Published models: finding one by name, its model card, and the Python package that installs
-it."""
+"""Published models: find one by name, write its model card, and package it for installation."""
 
 import json
 import re
@@ -23,8 +22,8 @@ PROJECT_FILE = "pyproject.toml"  # of a package
 
 
 def find_pretrained_folder(name: Folder) -> Folder:
-    """Return the local folder of a model in MLflow's registry (`models:/…`), which is downloaded if
-    it is not on this machine; return any other name unchanged."""
+    """Return the local folder of a model in MLflow's registry (`models:/…`), downloaded if
+    necessary; return any other name unchanged."""
     uri = str(name)
     if not uri.startswith("models:/"):
         return name
@@ -34,7 +33,7 @@ def find_pretrained_folder(name: Folder) -> Folder:
     except ModuleNotFoundError:
         raise ElmoError(f"{uri}: needs MLflow; run: pip install mlflow") from None
     database = re.fullmatch(r"sqlite:///([^?:]+)", mlflow.get_registry_uri())
-    if database and not Path(database[1]).exists():  # MLflow would make one
+    if database and not Path(database[1]).exists():  # MLflow would create one
         raise NotFound(
             f"{uri}: no registry {database[1]} here; go to the project's folder, or set "
             "MLFLOW_TRACKING_URI"
@@ -65,8 +64,8 @@ def write_package(
     """Write a Python package that installs `model` as `name`; return the packaged model's digest.
 
     After `pip install OUT`, `Embedder.load(name)` loads the model. `about` is Markdown for the
-    model card: what the model was trained on, and its intended use. float16 halves the file; the
-    weights are read as float32, and the rounded model has its own digest.
+    model card: the training data and the intended use. Weights are written as float16, which halves
+    the file, and read as float32; the rounded model has its own digest.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ElmoError(
@@ -132,7 +131,7 @@ def model_card(model: Model, *, name: str, licence: str, language: str | None, a
     not stated) are values for Hugging Face, such as apache-2.0 and en. `about` is extra Markdown,
     placed after the title.
     """
-    config, training = model.bilm.config, model.training
+    shape, training = model.bilm.shape, model.training
     fields = {"license": licence} | ({"language": language} if language else {})
     yaml = [f"{key}: {json.dumps(value)}" for key, value in fields.items()]  # "no" is Norwegian
     yaml += ["library_name: elmo-pipeline", "tags: [elmo, word-vectors]"]
@@ -140,10 +139,10 @@ def model_card(model: Model, *, name: str, licence: str, language: str | None, a
         ("Digest", f"`{model.digest}`"),
         (
             "Network",
-            f"{config.layers} × {config.cells:,} cells, projection {config.projection}, "
-            f"{sum(count for _, count in config.filters):,} filters",
+            f"{shape.layers} × {shape.cells:,} cells, projection {shape.projection}, "
+            f"{sum(count for _, count in shape.filters):,} filters",
         ),
-        ("A token's vectors", f"{config.layers + 1} layers of {config.dim}"),
+        ("A token's vectors", f"{shape.layers + 1} layers of {shape.dim}"),
         ("Words of the softmax", f"{len(model.vocabulary):,}"),
         ("Tokenizer", str(model.tokenizer)),
         ("Licence", licence),

@@ -1,6 +1,6 @@
 """Weights in safetensors files, checked when they are read.
 
-safetensors' own errors become `ElmoError`, or for a full disk `OSError`, here and nowhere else.
+safetensors' errors become `ElmoError` here, or `OSError` if the disk is full.
 """
 
 import os
@@ -18,8 +18,8 @@ from elmo.io.records import sha256
 
 
 def save_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write tensors to a new file with the usual permissions; return the file's SHA-256. A full
-    disk raises `OSError`."""
+    """Write tensors to a new file with the usual permissions; return its SHA-256. Raises `OSError`
+    if the disk is full."""
     path.touch(exist_ok=False)
     mode = path.stat().st_mode
     try:
@@ -28,7 +28,7 @@ def save_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
         if match := re.search(r"\(os error (\d+)\)", str(error)):
             raise OSError(int(match[1]), os.strerror(int(match[1]))) from None
         raise
-    path.chmod(mode)  # safetensors lets the owner alone read it
+    path.chmod(mode)  # safetensors lets only the owner read it
     return sha256(path)
 
 
@@ -40,7 +40,7 @@ def is_finite(tensor: Tensor) -> bool:
 def weight_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shape of each tensor in a safetensors file, reading only its header.
 
-    `ElmoError` is raised for a tensor that is neither float32 nor float16.
+    Raises `ElmoError` for a tensor that is neither float32 nor float16.
     """
     shapes = {}
     try:
@@ -62,7 +62,7 @@ def load_weights(
 ) -> dict[str, Tensor]:
     """Read the tensors `names` (default: all) onto a device; float16 becomes float32.
 
-    `ElmoError` names a tensor with values that are not finite. Each tensor is a separate copy.
+    Raises `ElmoError` for a tensor with values that are not finite. Each tensor is a separate copy.
     """
     tensors = {}
     try:
@@ -82,7 +82,7 @@ def load_weights(
 
 
 def strip_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, by their names without it."""
+    """Return the tensors whose names begin with `prefix`, by their names without it."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 

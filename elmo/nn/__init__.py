@@ -1,10 +1,10 @@
-"""The network: from characters to layers, and the loss. It is independent of data and files."""
+"""The network, from characters to layers, and the loss. It is independent of data and files."""
 
 import torch
 
 # MKL 2024.2, which is part of torch, chooses the code of a function when it is first called. If two
-# threads make that call at the same time, one of them can compute with errors of 1e-4
-# (pytorch/pytorch#188792). So one thread calls each function that we use before any other does.
+# threads do this at the same time, one of them can compute with errors of 1e-4
+# (pytorch/pytorch#188792). So one thread first calls each function that we use.
 FUNCTIONS_OF_MKL = ("exp", "expm1", "log", "sqrt", "tanh")
 for _name in FUNCTIONS_OF_MKL:
     for _dtype in (torch.float32, torch.float64):

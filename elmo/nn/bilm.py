@@ -15,8 +15,7 @@ __all__ = ["BiLM", "token_vectors"]
 
 def token_vectors(index: Tensor, x_NP: Tensor) -> Tensor:
     """Return the vector of each token, given its row `index` in `x_NP`, the vectors of distinct
-    tokens. The gradients of a token's occurrences are summed in float32, also for bfloat16
-    vectors."""
+    tokens. Gradients of repeated tokens are summed in float32, also for bfloat16 vectors."""
     return nn.functional.embedding(index, x_NP.float()).to(x_NP.dtype)
 
 
@@ -28,29 +27,29 @@ class BiLM(nn.Module):
     in both directions.
     """
 
-    def __init__(self, config: ModelShape, *, character_count: int) -> None:
+    def __init__(self, shape: ModelShape, *, character_count: int) -> None:
         super().__init__()
-        self.config = config
+        self.shape = shape
         self.encoder: CharacterEncoder | WordEncoder
-        if config.input_words is None:
+        if shape.input_words is None:
             self.encoder = CharacterEncoder(
                 character_count=character_count,
-                char_dim=config.char_dim,
-                filters=config.filters,
-                activation=config.activation,
-                highways=config.highways,
-                projection=config.projection,
+                char_dim=shape.char_dim,
+                filters=shape.filters,
+                activation=shape.activation,
+                highways=shape.highways,
+                projection=shape.projection,
             )
         else:
-            self.encoder = WordEncoder(word_count=config.input_words, projection=config.projection)
+            self.encoder = WordEncoder(word_count=shape.input_words, projection=shape.projection)
         self.lstm = LSTMStack(
-            layers=config.layers,
-            inputs=config.projection,
-            cells=config.cells,
-            projection=config.projection,
-            cell_clip=config.cell_clip,
-            projection_clip=config.projection_clip,
-            skip=config.skip,
+            layers=shape.layers,
+            inputs=shape.projection,
+            cells=shape.cells,
+            projection=shape.projection,
+            cell_clip=shape.cell_clip,
+            projection_clip=shape.projection_clip,
+            skip=shape.skip,
         )
 
     def reset_parameters(self, seed: int) -> None:

@@ -17,22 +17,22 @@ from torch import Tensor
 
 log = logging.getLogger(__name__)
 
-# Tokens × cells of a layer, read or trained on, from which on compiling saves more time than it
-# takes: 4 s, or 20 s where no cache is warm.
+# Tokens × cells of a layer from which compiling saves more time than it takes: 4 s, or 20 s without
+# a warm cache.
 MIN_COMPILE_WORK = 1 << 28
 
 
 def is_worth_compiling(tokens: int, cells: int) -> bool:
-    """Tell whether compiling the cell of a layer of so many cells saves more time than it takes,
-    where it reads so many tokens."""
+    """Tell whether compiling saves more time than it takes, for a layer of `cells` cells that reads
+    `tokens` tokens."""
     return tokens * cells >= MIN_COMPILE_WORK
 
 
 class CellFunctions(NamedTuple):
-    """The functions of an LSTM cell that work element by element, eager or compiled (`kind`).
+    """The elementwise functions of an LSTM cell, eager or compiled (`kind`).
 
-    `forward` computes state and output from the gates. For training, `forward_into` stores both,
-    which `backward` needs.
+    `forward` computes the state and the output from the gates. For training, `forward_into` stores
+    both for `backward`.
     """
 
     forward: Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]]
@@ -48,26 +48,26 @@ def choose_cell_functions(device: torch.device, cells: int) -> CellFunctions:
     plain torch."""
     if obstacle := _obstacle_to_compiling(device):
         return _log_choice(EAGER_CELL, obstacle)
-    if not torch.cuda.is_available():  # the compiler would warn that it found none
+    if not torch.cuda.is_available():  # the compiler would warn about it
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     functions = [torch.compile(_copy_function(function, cells)) for function in EAGER_CELL[:-1]]
     return _log_choice(CellFunctions._make([*functions, "compiled"]), "fused by torch.compile")
 
 
 def _copy_function(function: Any, cells: int) -> Callable[..., Any]:
-    """Return a copy of a function with code of its own.
+    """Return a copy of a function with its own code object.
 
-    torch compiles the same code only a few times, for as many shapes, and then runs it eagerly: so
-    each width has its own.
+    torch compiles a code object only for a few shapes, and then runs it eagerly, so each width
+    needs its own.
     """
     code = function.__code__.replace(co_name=f"{function.__name__}_{cells}")
     return FunctionType(code, function.__globals__)
 
 
 def fuse_on_gpu(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Return a function of tensors on a GPU, fused by torch.compile if that works here; on a CPU,
-    the function itself. It is compiled for any shape: of a fixed one, torch 2.11 writes constants
-    of dropout that do not fit int32."""
+    """Return a function, fused by torch.compile if `device` is a GPU and this works here, else
+    unchanged. It is compiled for any shape, because for a fixed one torch 2.11 makes constants of
+    dropout that do not fit int32."""
     if device.type != "cuda" or _obstacle_to_compiling(device):
         return function
     return _compile_for_any_shape(function)
@@ -79,8 +79,7 @@ def _compile_for_any_shape(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _obstacle_to_compiling(device: torch.device) -> str:
-    """Return why torch.compile does not work here, such as a compiler that this machine lacks, or
-    an empty string."""
+    """Return the reason why torch.compile does not work here, such as a missing compiler, or ""."""
     if os.environ.get("ELMO_COMPILE", "1") == "0":
         return "ELMO_COMPILE=0"
     if device.type == "cpu":
@@ -88,7 +87,7 @@ def _obstacle_to_compiling(device: torch.device) -> str:
         return "" if has_compiler else "no C++ compiler was found"
     if find_spec("triton") is None:
         return "no Triton was found"
-    # With it Triton builds what starts its kernels.
+    # Triton needs one to build the launchers of its kernels.
     if os.environ.get("CC") or any(map(shutil.which, ("gcc", "clang", "cc"))):
         return ""
     return "no C compiler was found"
@@ -142,9 +141,8 @@ def _backward(
     clip: float | None,
     dgates_SBG: Tensor,
 ) -> Tensor:
-    """Write the gradient of the gates before their activation; return that of the old cell state.
-
-    The old state, `previous_c_SBC`, counted as 0 where `keep_SB1` is 0.
+    """Write the gradient of the gates before their activation to `dgates_SBG`; return the gradient
+    of the old cell state, `previous_c_SBC`, which counts as 0 where `keep_SB1` is 0.
 
     The activations are recomputed, which is cheaper than keeping them. As in TensorFlow, no
     gradient passes through a clipped state.

@@ -1,11 +1,11 @@
-"""Loops of many small GPU operations, captured once per shape and replayed as one launch.
+"""Capture loops of many small GPU operations once per shape, and replay them as one launch.
 
 A recurrent loop launches several kernels per time step, and on a GPU the launches take longer than
-the work. A CUDA graph launches all of them at once. On a CPU nothing changes.
+the work. A CUDA graph launches all of them at once. On a CPU, nothing changes.
 
-A graph has input and output tensors of its own, so it serves one call at a time: calls on a device
-take turns, and each stream has its own graphs. Large outputs that another graph reads next, as the
-backward pass reads what the forward pass kept, may stay where they lie (`call_lending_outputs`).
+A graph has its own input and output tensors, so it serves one call at a time: calls on a device
+take turns, and each stream has its own graphs. Large outputs that another graph reads next, such as
+the values saved for a backward pass, may stay in the graph's memory (`call_lending_outputs`).
 """
 
 import logging
@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 Tensors = Sequence[Tensor | None]
 GraphFunction = Callable[..., tuple[Tensor | None, ...]]
-WARM_UP_CALLS = 2  # plain calls before a shape is captured: one that comes once is not worth it
-MAX_GRAPHS = 64  # graphs kept, the ones used last: each holds the memory of its inputs and outputs
-MAX_GRAPH_BYTES = 2 << 30  # of the inputs and outputs of a device's graphs, or on a GPU …
-MAX_MEMORY_SHARE = 1 / 8  # … this share of its memory, if that is more and there is room
-MAX_COUNTED_SHAPES = 1024  # shapes whose calls are counted
+WARM_UP_CALLS = 2  # plain calls before a shape is captured, since rare shapes are not worth it
+MAX_GRAPHS = 64  # to keep; each holds the memory of its inputs and outputs
+MAX_GRAPH_BYTES = 2 << 30  # of the inputs and outputs of a device's graphs, or
+MAX_MEMORY_SHARE = 1 / 8  # this share of a GPU's memory, if that is more and free
+MAX_COUNTED_SHAPES = 1024  # whose calls are counted
 
 
 class _DeviceGraphs:
@@ -37,8 +37,8 @@ class _DeviceGraphs:
         self.lock = threading.RLock()
         self.call_counts: OrderedDict[Any, int] = OrderedDict()
         self.graph_by_key: OrderedDict[Any, _Graph] = OrderedDict()
-        self.evicted: OrderedDict[Any, int] = OrderedDict()  # bytes of those that made room
-        self.pools: dict[int, Any] = {}  # of a stream: what runs on two at once shares no memory
+        self.evicted: OrderedDict[Any, int] = OrderedDict()  # the bytes of deleted graphs
+        self.pools: dict[int, Any] = {}  # by stream, since streams run at the same time
 
 
 _graphs: dict[torch.device, _DeviceGraphs] = {}
@@ -46,20 +46,20 @@ _graphs_lock = threading.Lock()  # of `_graphs`
 
 
 class Lease:
-    """The right to read outputs of a graph in place: while it exists, the graph is not replayed."""
+    """The right to read outputs of a graph in place: while the lease exists, the graph is not
+    replayed."""
 
 
 def call_with_cuda_graph(
     function: GraphFunction, tensors: Tensors, constants: tuple[Any, ...], *, params: Tensors = ()
 ) -> Any:
-    """Return `function(*tensors, *params, *constants)`; on a GPU, once its shapes have come several
-    times, capture the call as a CUDA graph and replay that, which saves the launches of many small
-    kernels.
+    """Return `function(*tensors, *params, *constants)`. On a GPU, calls with a frequent shape are
+    captured as a CUDA graph and replayed, which saves the launches of many small kernels.
 
-    The function must depend on its arguments alone and return new tensors. `tensors` are copied
-    into the graph at each call; `params`, such as weights, are read in place, so a graph is
-    valid for their addresses only, and for equal `constants`. `ELMO_CUDA_GRAPHS=0` in the
-    environment disables graphs.
+    The function must depend only on its arguments and return new tensors. `tensors` are copied into
+    the graph at each call. `params`, such as weights, are read in place, so a graph is valid only
+    for their addresses, and for equal `constants`. `ELMO_CUDA_GRAPHS=0` in the environment disables
+    graphs.
     """
     return call_lending_outputs(function, tensors, constants, params=params, lent_count=0)[0]
 
@@ -75,8 +75,8 @@ def call_lending_outputs(
     """Call a function as `call_with_cuda_graph` does, but leave its last `lent_count` outputs in
     the graph's own memory instead of copying them; return the outputs and a lease.
 
-    Keep the lease as long as you read those outputs. Meanwhile, another call is computed without
-    the graph; it has its own outputs and no lease (None).
+    Keep the lease as long as you read those outputs. Meanwhile, other calls are computed without
+    the graph; they have their own outputs and no lease (None).
     """
     if not _uses_graphs(tensors):
         return function(*tensors, *params, *constants), None
@@ -89,8 +89,8 @@ def call_lending_outputs(
     with graphs.lock:
         graph = graphs.graph_by_key.get(key)
         if graph is None and _is_worth_capturing(graphs, key, tensors):
-            # What is lent must outlive replays of graphs captured earlier, which may use the memory
-            # of a shared pool again.
+            # Lent outputs must survive replays of earlier graphs, which may reuse the memory of a
+            # shared pool.
             pool = _pool(device) if lent_count else graphs.pools.setdefault(stream, _pool(device))
             graph = graphs.graph_by_key[key] = _Graph(function, tensors, params, constants, pool)
             log.info("CUDA graph of %s: %d captured", function.__name__, len(graphs.graph_by_key))
@@ -103,8 +103,7 @@ def call_lending_outputs(
 
 
 def _is_worth_capturing(graphs: _DeviceGraphs, key: Any, tensors: Tensors) -> bool:
-    """Count the call; return whether its shape is frequent enough for a graph, and the graph would
-    fit.
+    """Count the call; return whether its shape is frequent enough for a graph, and the graph fits.
 
     A graph that was deleted to make room is captured again only if it fits beside the others;
     otherwise alternating shapes would replace each other's graphs forever.
@@ -121,7 +120,7 @@ def _is_worth_capturing(graphs: _DeviceGraphs, key: Any, tensors: Tensors) -> bo
 def _evict_graphs(graphs: _DeviceGraphs, max_bytes: int) -> None:
     """Delete graphs until their number and size (at most `max_bytes`) are within the limits.
 
-    The newest is deleted if it alone is too large, otherwise the least recently used.
+    The newest graph is deleted first if it alone is too large, otherwise the least recently used.
     """
     is_too_large = next(reversed(graphs.graph_by_key.values())).bytes > max_bytes
     while _total_bytes(graphs) > max_bytes:
@@ -165,9 +164,9 @@ def _uses_graphs(tensors: Tensors) -> bool:
 
 
 def _storage_key(tensor: Tensor | None) -> Any:
-    """Return what identifies a tensor that a graph reads in place.
+    """Return a key for a tensor that a graph reads in place: its address and layout.
 
-    Another tensor later stored at the same place, with the same shape, is read just as correctly.
+    A later tensor with the same key is read just as correctly.
     """
     if tensor is None:
         return None
@@ -186,8 +185,9 @@ class _Graph:
         pool: Any = None,
     ) -> None:
         self.pool = pool
-        # Outside inference mode, in which no later call could write to them. That turns gradients
-        # on: an input that knew where it came from would keep all that its backward pass needs.
+        # Not in inference mode, because later calls could not write to the inputs. This turns
+        # gradients on, so detach the inputs, or they would keep everything that their backward pass
+        # needs.
         with torch.inference_mode(False):
             self.inputs = [None if t is None else t.detach().clone() for t in tensors]
         self.outputs = self._capture(lambda: function(*self.inputs, *params, *constants))
@@ -200,7 +200,7 @@ class _Graph:
         return self._lease is not None and self._lease() is not None
 
     def _capture(self, call: Callable[[], Any]) -> Any:
-        """Capture the call. The graphs of a stream share intermediate memory, since they run in
+        """Capture the call. The graphs of a stream share intermediate memory, because they run in
         turn."""
         device = next(tensor.device for tensor in self.inputs if tensor is not None)
         with torch.cuda.device(device):

@@ -1,4 +1,4 @@
-"""Differences between a CPU and a GPU: the cost of kernel launches, and copies to and from it.
+"""The differences between CPU and GPU: the cost of kernel launches, exact products, and copies.
 
 Shapes: N values that are added.
 """
@@ -24,7 +24,7 @@ def default_device() -> str:
 
 
 def check_device(device: str | torch.device) -> None:
-    """Raise `ElmoError` unless a device is a processor, or a GPU and this machine has one."""
+    """Raise `ElmoError` unless a device is the CPU, or a GPU and this machine has one."""
     try:
         device_type = torch.device(device).type
     except (RuntimeError, TypeError):
@@ -36,35 +36,35 @@ def check_device(device: str | torch.device) -> None:
 
 
 def prefers_large_operations(device: torch.device) -> bool:
-    """Tell whether a device is much faster with few large operations than with many small ones, as
-    a GPU is, since each operation has a fixed cost there."""
+    """Tell whether a device, such as a GPU, is much faster with few large operations than with many
+    small ones, because each operation has a fixed cost."""
     return device.type != "cpu"
 
 
 def round_up_time_steps(time_steps: int) -> int:
-    """Round a number of time steps up to a multiple of 8, so that few shapes occur on a GPU: each
-    needs a CUDA graph."""
+    """Round a number of time steps up to a multiple of 8: on a GPU, each shape needs a CUDA
+    graph."""
     return -(-time_steps // 8) * 8
 
 
 def round_up_rows(rows: int) -> int:
-    """Round a number of rows up to a power of two, or above 256 to a multiple of 256, so that few
-    shapes occur on a GPU."""
+    """Round a number of rows up to a power of two or, above 256, to a multiple of 256, for the same
+    reason."""
     return 1 << (rows - 1).bit_length() if rows <= 256 else -(-rows // 256) * 256
 
 
-_SWITCH_LOCK = threading.Lock()  # of the two below
-_exact_contexts = 0  # contexts of `exact_float32` that are entered
-_tf32_switches = (False, True)  # torch's switches before the first of them
+_SWITCH_LOCK = threading.Lock()  # for the next two variables
+_exact_contexts = 0  # open contexts of `exact_float32`
+_tf32_switches = (False, True)  # torch's switches before the first context
 
 
 @contextmanager
 def exact_float32(device: torch.device) -> Iterator[None]:
-    """Compute float32 products on a GPU exactly within this context: disable TF32, which torch
-    would use for some. On other devices nothing changes.
+    """Compute float32 products on a GPU exactly within this context, by disabling TF32, which torch
+    would use for some. On other devices, nothing changes.
 
-    torch has two switches for TF32; the one of cuDNN (convolutions and recurrent layers) is on by
-    default. Both belong to the process: if several threads are in this context, the last one
+    torch has two switches for TF32; the one for cuDNN (convolutions and recurrent layers) is on by
+    default. Both apply to the process: if several threads are in this context, the last one
     restores them.
     """
     global _exact_contexts, _tf32_switches
@@ -101,25 +101,25 @@ def device_tensor(array: npt.NDArray[np.generic] | Tensor, device: torch.device)
 
 
 def start_copy_to_host(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
-    """Begin to copy a tensor to the host; return a function that gives it as an array.
+    """Start to copy a tensor to the host; return a function that returns it as an array.
 
-    A GPU copies when it has computed the tensor, and only calling the function waits for that: not
-    for what the GPU was asked to do afterwards.
+    A GPU copies the tensor once it is computed. Only the function waits for the copy, but not for
+    later work of the GPU.
     """
     wait_for_copies = HostCopies().start([tensor])
     return lambda: wait_for_copies()[0]
 
 
 class HostCopies:
-    """Copies of tensors to the host, those of a GPU to pinned memory that is used again, since to
-    allocate it takes longer than the copy: arrays are valid until the third next copy begins."""
+    """Copies tensors to the host. For a GPU, pinned memory is reused, because allocating it takes
+    longer than the copy; an array is valid until the third copy after it starts."""
 
     def __init__(self) -> None:
         self._buffers = [torch.empty(0, dtype=torch.uint8)] * 3
 
     def start(self, tensors: Sequence[Tensor]) -> Callable[[], list[npt.NDArray[Any]]]:
-        """Begin to copy tensors, one or more of a device; return a function that gives them as
-        arrays, as that of `start_copy_to_host` does."""
+        """Start to copy one or more tensors on a device; return a function that returns them as
+        arrays, as in `start_copy_to_host`."""
         if tensors[0].device.type != "cuda":
             arrays = [tensor.cpu().numpy() for tensor in tensors]
             return lambda: arrays
@@ -150,7 +150,7 @@ _spare_copies: list[HostCopies] = []  # not in use
 
 @contextmanager
 def host_copies() -> Iterator[HostCopies]:
-    """Yield `HostCopies` for this context alone; their memory is used again in later ones."""
+    """Yield a `HostCopies` that only this context uses; its memory is reused in later contexts."""
     try:
         copies = _spare_copies.pop()
     except IndexError:
@@ -162,9 +162,8 @@ def host_copies() -> Iterator[HostCopies]:
 
 
 def add_rows_(sums: Tensor, rows_N: Tensor, values: Tensor) -> None:
-    """Add `values[n]` to row `rows_N[n]` of `sums` in place, for all n, in the same order each
-    time: on a GPU `index_add_` would round differently in each run, and `index_put_` would add the
-    values of a row one after another."""
+    """Add `values[n]` to row `rows_N[n]` of `sums` in place, for all n, in a fixed order. On a GPU,
+    `index_add_` would round differently in each run, and `index_put_` would be slow."""
     if sums.device.type == "cpu":
         sums.index_add_(0, rows_N, values)
         return
@@ -177,8 +176,8 @@ def launch_ahead(launches: Iterator[Item], device: torch.device) -> Iterator[Ite
     """Yield the items of `launches`, an iterator that starts to compute an item on `device` when
     the item is requested.
 
-    On a GPU, the next item is requested before one is yielded, so that the GPU computes while the
-    host uses the result.
+    On a GPU, the next item is requested before an item is yielded, so that the GPU computes while
+    the host uses the result.
     """
     queue: list[Item] = []
     for item in launches:

@@ -1,8 +1,7 @@
-"""Inverted dropout with reproducible masks: each follows from a key per row, on any device or
-worker.
+"""Inverted dropout with reproducible masks, computed from one key per row on any device or worker.
 
 A random generator would have to draw the masks of all rows in order. Instead, each element hashes
-its row's key and its index, so a worker computes the masks of its own rows only.
+the key of its row and its index, so a worker computes only the masks of its own rows.
 
 Shapes: L layers, S directions, T time steps, B rows, P projection.
 """
@@ -16,14 +15,13 @@ from torch import Tensor
 _GOLDEN_FACTOR, _FIRST_FACTOR, _SECOND_FACTOR = -0x61C88647, -0x7A143595, -0x3D4D51CB  # 32 bits
 
 
-def dropout_keys(*parts: int, rows: list[int]) -> Tensor:
-    """Return a 32-bit number for each row, from which `dropout_scales` derives the dropout mask of
-    that row.
+def dropout_keys(*mask_numbers: int, rows: list[int]) -> Tensor:
+    """Return a 32-bit key for each row, from which `dropout_scales` computes the row's mask.
 
-    `parts` are numbers that distinguish masks, such as seed, step and layer; `rows` are row numbers
-    among the rows of all workers. Another part or row gives an independent mask.
+    `mask_numbers`, such as seed, step and layer, distinguish masks; `rows` are row numbers among
+    the rows of all workers. Different numbers give independent masks.
     """
-    base = np.random.SeedSequence(parts).generate_state(1, np.uint64)[0]
+    base = np.random.SeedSequence(mask_numbers).generate_state(1, np.uint64)[0]
     keys = (np.asarray(rows, np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + base
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -45,7 +43,7 @@ def dropout_scales(
     _mix_bits(hash_LSTBP, 16, _FIRST_FACTOR)
     _mix_bits(hash_LSTBP, 13, _SECOND_FACTOR)
     hash_LSTBP ^= (hash_LSTBP >> 16) & 0xFFFF
-    # As signed numbers the hashes are uniform from −2³¹ on.
+    # As signed numbers, the hashes are uniform from −2³¹ on.
     is_kept_LSTBP = hash_LSTBP >= round(probability * 2**32) - 2**31
     scales_LSTBP = torch.empty_like(is_kept_LSTBP, dtype=dtype)
     return torch.mul(is_kept_LSTBP, 1 / (1 - probability), out=scales_LSTBP)

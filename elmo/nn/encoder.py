@@ -1,12 +1,12 @@
-"""Token encoders: a char-CNN (convolution, max, highway, projection), or a table of word vectors.
+"""Token encoders: a char-CNN (convolution, max, highway, projection) or a table of word vectors.
 
 The convolution is one matrix product for the filters of all widths, over windows as wide as the
-widest of them: a narrower filter multiplies the rest of its window by zero. They are cut to the
-longest token of a chunk plus the widest filter. The result is exact, since all windows beyond a
-token contain only padding, and one of them represents the rest. Weights have the 2018 layout.
+widest filter: a narrower filter multiplies the rest of its window by zero. Tokens are cut to the
+longest one of a chunk plus the widest filter. This is exact, because all windows beyond a token
+contain only padding, and one of them represents the rest. Weights have the 2018 layout.
 
-Shapes: N tokens, n of a chunk, K characters, E character vector, W = E × the widest filter's
-width, F filters of all widths, P projection.
+Shapes: N tokens, n tokens of a chunk, K characters, E width of a character vector, W = E × the
+widest filter's width, F filters of all widths, P projection.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,14 +22,14 @@ from elmo.nn.cell import fuse_on_gpu
 from elmo.nn.device import prefers_large_operations
 from elmo.nn.products import affine
 
-CHUNK_TOKENS = 128  # tokens convolved at a time: bounds memory and keeps the products in cache
-GPU_CHUNK_TOKENS = 2048  # tokens convolved at a time where launches count: bounds memory alone
+CHUNK_TOKENS = 128  # to convolve at a time, which bounds memory and fits the cache
+GPU_CHUNK_TOKENS = 2048  # on a GPU; this only bounds memory
 
 
 class Highway(nn.Module):
-    """A highway layer for vectors of width `filters`: y = c · t + (1 − c) · x, where x is the
-    input, t is relu of a linear map of x, and c, the gate (*carry* in the code of 2018), is the
-    sigmoid of another."""
+    """A highway layer for vectors of width `filters`: y = c · t + (1 − c) · x. x is the input, t
+    the relu of a linear map of x, and the gate c (*carry* in the code of 2018) the sigmoid of
+    another linear map."""
 
     def __init__(self, filters: int) -> None:
         super().__init__()
@@ -59,10 +59,10 @@ class CharacterEncoder(nn.Module):
     from character ids (tokens, characters) to a vector per token (tokens, projection).
 
     `character_count` is the number of character ids, and `char_dim` the width of their vectors.
-    `filters` are pairs: a width in characters, and the number of filters of this width.
-    `activation`, `relu` or `tanh`, follows them. `highways` is the number of highway layers.
+    `filters` are pairs: a width in characters, and the number of filters of this width. Their
+    `activation` is `relu` or `tanh`. `highways` is the number of highway layers.
 
-    With `compiled`, the backward pass on a GPU has fused kernels, whose compilation takes seconds.
+    With `compiled`, the backward pass on a GPU uses fused kernels, which take seconds to compile.
     """
 
     compiled = False
@@ -112,7 +112,7 @@ class CharacterEncoder(nn.Module):
 
     def forward(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
         """Return the vectors (tokens, projection) of tokens, computed in `precision`. Pass each
-        distinct token once, since equal tokens have equal vectors."""
+        distinct token once, because equal tokens have equal vectors."""
         if len(characters_NK) == 0:
             return self.char_embedding.new_empty((0, self.projection), dtype=precision)
         weight_WF = self._join_filters(precision)
@@ -130,8 +130,8 @@ class CharacterEncoder(nn.Module):
         return affine(x_NF, self.project_weight.to(precision), self.project_bias.to(precision))
 
     def _join_filters(self, precision: torch.dtype) -> Tensor:
-        """Return the filters of all widths as one weight (widest × character vector, filters), in
-        `precision`; what a narrower filter does not read has weight zero."""
+        """Return the filters of all widths as one weight (W, F) in `precision`; narrower filters
+        are padded with zeros."""
         rows = max(self.widths) * self.char_embedding.shape[1]
         pad = nn.functional.pad
         padded_weights = [pad(weight, (0, 0, 0, rows - len(weight))) for weight in self.conv_weight]
@@ -156,21 +156,20 @@ class CharacterEncoder(nn.Module):
     @property
     def pad_to_few_shapes(self) -> Callable[[npt.NDArray[np.int32]], npt.NDArray[np.int32]]:
         """Return a function that pads character ids (tokens, characters) to one of few shapes,
-        since a CUDA graph is captured for each; it can be pickled.
+        because each needs a CUDA graph; it can be pickled.
 
-        Rows of padding are appended, and columns of padding alone are cut off, except as many as
-        the widest filter reads; so the tokens' vectors stay the same.
+        It appends rows of padding, and cuts off columns of padding except as many as the widest
+        filter reads, so the tokens' vectors stay the same.
         """
         return partial(_pad, pad_id=self.char_embedding.shape[0] - 1, max_width=max(self.widths))
 
     def _pool(self, characters_NK: Tensor, weight_WF: Tensor, *, is_padded: bool) -> Tensor:
         """Return the largest output of each filter over each token (tokens, filters).
 
-        With `is_padded`, the last windows hold padding alone, so that narrower filters have
-        no windows beyond them to look at.
+        With `is_padded`, the last windows have only padding, so windows of narrower filters beyond
+        them need not be computed.
         """
-        # Rounded after the lookup, so that the gradients of a character's occurrences add up in
-        # float32.
+        # Round after the lookup, so that gradients of repeated characters are summed in float32.
         x_NKE = nn.functional.embedding(characters_NK, self.char_embedding).to(weight_WF.dtype)
         max_width = max(self.widths)
         largest_NF: Tensor = _MaxPool.apply(_convolve(x_NKE, weight_WF, max_width), self.compiled)  # type: ignore[no-untyped-call]
@@ -181,8 +180,8 @@ class CharacterEncoder(nn.Module):
         return activate(largest_NF + torch.cat(tuple(self.conv_bias)).to(weight_WF.dtype))
 
     def _pool_end(self, x_NKE: Tensor, weight_WF: Tensor) -> Tensor:
-        """Return the largest output of each filter over the last characters, fewer than the widest
-        filter reads (tokens, filters); −∞ for a filter with no window there."""
+        """Return the largest output of each filter (tokens, filters) over the last characters,
+        which are fewer than the widest filter reads; −∞ if a filter has no window there."""
         length, max_width = x_NKE.shape[1], max(self.widths)
         remaining_K = torch.arange(length, 0, -1, device=x_NKE.device)  # from here to the end
         is_cut_KF = torch.cat(
@@ -238,15 +237,15 @@ class _MaxPool(torch.autograd.Function):
 
 
 def _spread_gradient(y_NKF: Tensor, largest_NF: Tensor, dlargest_NF: Tensor) -> Tensor:
-    """Return the gradient of `y_NKF` from that of its largest numbers, in equal parts where several
-    are as large."""
+    """Return the gradient of `y_NKF`, given that of its largest values; equally large values share
+    it."""
     is_largest_NKF = y_NKF == largest_NF[:, None]
     return is_largest_NKF * (dlargest_NF / is_largest_NKF.sum(1))[:, None]
 
 
 class WordEncoder(nn.Module):
-    """A table with a vector per word, in place of `CharacterEncoder`, for models of 2018 that read
-    words: from word ids (tokens,) to vectors (tokens, projection)."""
+    """A table with one vector per word, used instead of `CharacterEncoder` by models of 2018 that
+    read words: from word ids (tokens,) to vectors (tokens, projection)."""
 
     def __init__(self, *, word_count: int, projection: int) -> None:
         super().__init__()

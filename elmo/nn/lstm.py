@@ -1,15 +1,15 @@
 """The two stacks of projected LSTMs, forward and backward, run side by side.
 
-One implementation serves training and embedding. The product with the input is taken out of the
-loop over time, both directions share each product of the loop, and in training the weight gradients
-are one product per layer; on a GPU a loop is one launch, unless rows end within it, and reads the
-parameters where they lie (elmo.nn.cuda_graphs). Weights keep the 2018 layout: gates in the order i,
-j (new), f, o; the forget bias of 1 is added when they are read and is in no file. Matrix products
-run in the precision of the input; the cell state stays float32.
+Training and embedding share one implementation. The product with the input is computed before the
+loop over time, both directions share each product in the loop, and training computes the weight
+gradients with one product per layer. On a GPU, a loop is one launch, unless rows end within it, and
+reads the parameters in place (elmo.nn.cuda_graphs). Weights have the 2018 layout: gates in the
+order i, j (new), f, o; the forget bias of 1 is added when they are used and is not in files. Matrix
+products run in the precision of the input; the cell state is always float32.
 
-Shapes: S directions (0 forward, 1 backward), T time steps, B rows, n of them still read,
-I input, P projection, C cells, G = 4C gates, L layers, K = I + P rows of a weight, N = T × B. Time
-runs as each direction reads: time step 0 of the backward direction is the end of the sentence.
+Shapes: S directions (0 forward, 1 backward), T time steps, B rows, n rows that are still read, I
+input, P projection, C cells, G = 4C gates, L layers, K = I + P rows of a weight, N = T × B. Time
+steps are in reading order: step 0 of the backward direction is the end of the sentence.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,8 +39,8 @@ class LSTMState(NamedTuple):
 
 
 class LayerWeights(NamedTuple):
-    """The weights of one LSTM layer, both directions, prepared for inference: converted to one
-    precision, split into input and recurrent part, with the forget bias of 1 added."""
+    """The weights of one LSTM layer in both directions, prepared for inference: converted to one
+    precision, split into the input and the recurrent part, with the forget bias of 1 added."""
 
     input_SIG: Tensor
     recurrent_SPG: Tensor
@@ -48,11 +48,10 @@ class LayerWeights(NamedTuple):
     project_SCP: Tensor | None
 
     def input_gates(self, x_STBI: Tensor) -> Tensor:
-        """Return what the input adds to the gates of every time step, bias included: (direction,
-        time step, row, 4 × cells).
+        """Return the input's contribution to the gates of all time steps, with the bias:
+        (direction, time step, row, 4 × cells).
 
-        It needs no loop over time, so it is computed first, for all time steps at once; `step` adds
-        the rest.
+        It needs no loop over time, so it is computed first, for all time steps at once.
         """
         S, T, B, inputs = x_STBI.shape
         x_SNI = x_STBI.reshape(S, T * B, inputs)
@@ -67,12 +66,12 @@ class LayerWeights(NamedTuple):
         clip: float | None,
         cell: CellFunctions,
     ) -> tuple[Tensor, Tensor]:
-        """Compute time step `t` of the rows of `h_SnP`, the first n of the batch; return their
-        output (direction, row, projection), not yet clipped, and their new cell state (direction,
-        row, cells).
+        """Compute time step `t` of the first n rows of the batch; return their output (direction,
+        row, projection), not yet clipped, and their new cell state (direction, row, cells).
 
-        `gates_STBG` is from `input_gates`, and its part for this step is overwritten. `h_SnP` and
-        `c_SnC` are output and cell state of the step before; `clip` bounds the cell state.
+        `gates_STBG` is from `input_gates`; its values for this step are overwritten. `h_SnP` and
+        `c_SnC` are the output and the cell state of the previous step; `clip` bounds the cell
+        state.
         """
         gates_SnG = gates_STBG[:, t, : h_SnP.shape[1]].baddbmm_(h_SnP, self.recurrent_SPG)
         c_SnC, hidden_SnC = cell.forward(gates_SnG, c_SnC, clip)
@@ -85,10 +84,10 @@ class LayerWeights(NamedTuple):
 
 
 class LayerWeightsLike(Protocol):
-    """The methods of `LayerWeights` that `LSTMStack` calls, which `PackedWeights` has too."""
+    """The methods that `LSTMStack` calls: those of `LayerWeights` and `PackedWeights`."""
 
     def input_gates(self, x_STBI: Tensor) -> Any:
-        """Return what the input adds to all gates, in the form that this object's `step` reads."""
+        """Return the input's contribution to all gates, in the form that `step` takes."""
 
     def step(
         self,
@@ -110,8 +109,8 @@ class LSTMStack(nn.Module):
     The first layer reads vectors of width `inputs`. `cell_clip` and `projection_clip` bound each
     number of the cell state and of the output (None: no bound).
 
-    `compiled` says whether the cell is compiled, which takes seconds; None, as it begins: once the
-    stack has read so much text that this is repaid.
+    `compiled` says whether to compile the cell, which takes seconds. With None, the default, it is
+    compiled once the stack has read so much text that this pays off.
     """
 
     compiled: bool | None = None
@@ -143,7 +142,7 @@ class LSTMStack(nn.Module):
 
     @property
     def layer_count(self) -> int:
-        """Return the number of LSTM layers in each direction; a token has one vector more, layer
+        """Return the number of LSTM layers in each direction; a token has one more vector, layer
         0."""
         return len(self.weight)
 
@@ -189,11 +188,11 @@ class LSTMStack(nn.Module):
         end of a sentence.
 
         The caller owns the state: nothing is remembered between calls, and no gradient flows into
-        it. `reset_STB` is true where a row starts from zeros. `row_counts[t]`, for inference only,
-        is how many rows, counted from the first, have a token at time step t: sort the rows by
-        falling length. The other rows keep their state, and their outputs are undefined. `drop(x,
-        layer)` is applied to each layer's input; as in 2018, the residual adds the dropped input.
-        For inference, pass `inference_weights(precision)` to avoid recomputing them.
+        it. `reset_STB` is true where a row starts from zeros. For inference only, `row_counts[t]`
+        is how many rows, from the first on, have a token at time step t: sort the rows by falling
+        length. The other rows keep their state, and their outputs are undefined. `drop(x, layer)`
+        is applied to each layer's input; as in 2018, the residual adds the dropped input. For
+        inference, pass `inference_weights(precision)` as `weights` to avoid recomputing them.
         """
         keep_STB1 = None if reset_STB is None else (~reset_STB).to(x_STBI.dtype).unsqueeze(-1)
         cell = self._choose_cell(x_STBI)
@@ -229,7 +228,7 @@ class LSTMStack(nn.Module):
         return outputs, LSTMState(torch.stack(last_h_states), torch.stack(last_c_states))
 
     def _choose_cell(self, x_STBI: Tensor) -> CellFunctions:
-        """Return the cell functions to read this input with, eager or compiled."""
+        """Return the cell functions for this input, eager or compiled."""
         if torch.compiler.is_compiling():
             return EAGER_CELL
         self._tokens_read += x_STBI.shape[1] * x_STBI.shape[2]
@@ -242,7 +241,7 @@ class LSTMStack(nn.Module):
 class _SavedForBackward(NamedTuple):
     """The values, besides the gates, that a layer's backward pass needs from its forward pass.
 
-    The cell states of a time step lie together, since a step reads those of the one before while it
+    Time is the first axis of the cell states: a step reads those of the previous step while it
     writes its own, and torch.compile must see that the two do not overlap.
     """
 
@@ -257,7 +256,7 @@ def _prepare_weights(
     precision: torch.dtype,
     projection: int,
 ) -> LayerWeights:
-    """Return a layer's parameters in the form that the loop reads."""
+    """Return a layer's parameters prepared for the loop."""
     return LayerWeights(
         *_split_weight(weight_SKG, weight_SKG.shape[1] - projection, precision),
         _with_forget_bias(bias_SG).to(precision),
@@ -271,7 +270,7 @@ def _split_weight(weight_SKG: Tensor, inputs: int, precision: torch.dtype) -> tu
     if precision == torch.float32 or weight_SKG.is_cuda:
         weight_SKG = weight_SKG.to(precision)
         return weight_SKG[:, :inputs], weight_SKG[:, inputs:]
-    # In memory of their own, or each bfloat16 product would copy its part.
+    # Contiguous, because otherwise each bfloat16 product would copy its part.
     input_SIG, recurrent_SPG = weight_SKG[:, :inputs].to(precision), weight_SKG[:, inputs:]
     return input_SIG.contiguous(), recurrent_SPG.to(precision).contiguous()
 
@@ -328,8 +327,8 @@ def _read_rows(
 
 
 class _LayerFunction(torch.autograd.Function):
-    """An autograd function of `_read_rows`: one backward loop over time, and one product for
-    the weight gradients of all time steps."""
+    """An autograd function for `_read_rows`: one backward loop over time, and one product for the
+    weight gradients of all time steps."""
 
     @staticmethod
     def forward(
@@ -364,9 +363,9 @@ class _LayerFunction(torch.autograd.Function):
             gradients = call_with_cuda_graph(
                 _backward, call_inputs, ctx.constants, params=(*saved_values, *weights)
             )
-            ctx.lease = None  # or a loss that is still held would keep the graph from its next use
+            ctx.lease = None  # otherwise a loss that is still referenced would block the graph
         else:
-            if ctx.is_lent:  # read before: another call may have overwritten what was kept
+            if ctx.is_lent:  # another call may have overwritten the saved values
                 saved_values = _forward(*inputs, *params, *ctx.constants)[3:]
             gradients = _backward(*call_inputs, *saved_values, *weights, *ctx.constants)
         return *gradients, *(None,) * 5
@@ -383,7 +382,7 @@ def _infer(
     clips: tuple[float | None, float | None],
     cell: CellFunctions,
 ) -> tuple[Tensor, ...]:
-    """Return outputs, last output and last cell state, computed from the parameters themselves."""
+    """Return the outputs, the last output and the last cell state, given the parameters."""
     weights = _prepare_weights(weight_SKG, bias_SG, project_SCP, x_STBI.dtype, h_SBP.shape[-1])
     return _read_rows(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, None)[:3]
 
@@ -399,8 +398,8 @@ def _forward(
     clips: tuple[float | None, float | None],
     cell: CellFunctions,
 ) -> tuple[Tensor, ...]:
-    """Return outputs, last output, last cell state, then gates, cells and hidden for
-    `_backward`."""
+    """Return the outputs, the last output and cell state, and for `_backward` gates, cells and
+    hidden."""
     S, T, B, _ = x_STBI.shape
     saved_values = _SavedForBackward(
         c_SBC.new_empty(T, S, B, c_SBC.shape[-1]), x_STBI.new_empty(S, T, B, c_SBC.shape[-1])
@@ -425,7 +424,7 @@ def _backward(
     clips: tuple[float | None, float | None],
     cell: CellFunctions,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of input, weight, bias and projection, parameters' in their own
+    """Return the gradients of input, weight, bias and projection; those of parameters have their
     precision."""
     cell_clip, projection_clip = clips
     S, T, B, inputs = x_STBI.shape

@@ -1,12 +1,12 @@
 """LSTM weights in the memory layout that oneDNN multiplies fastest, for inference on a CPU.
 
 A product of few rows with a large weight spends much of its time reordering the weight for the
-CPU's registers. Here that is done once, and a product is added to the gates before it is rounded.
-Torch's other float32 products are MKL's, which on an AMD processor leaves AVX-512 unused: there
-oneDNN is faster for float32 weights of any size.
+CPU's registers. Here this is done once, and a product is added to the gates before it is rounded.
+Other float32 products of torch use MKL, which does not use AVX-512 on AMD processors: there, oneDNN
+is faster for float32 weights of any size.
 
-Shapes: S directions, T time steps, B rows, n of them still read, K numbers of a row, G columns of a
-weight, I input, P projection, C cells.
+Shapes: S directions, T time steps, B rows, n rows that are still read, K numbers of a row, G
+columns of a weight, I input, P projection, C cells.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from elmo.nn.cell import CellFunctions
 from elmo.nn.lstm import LayerWeights, LayerWeightsLike
 from elmo.nn.products import mkl_lacks_avx512
 
-MIN_PACKED_NUMBERS = 2**22  # in a weight: ordering more for each product takes long
-_LAYOUT_ROWS = 128  # for which the layout is chosen; products of other numbers of rows are as right
+MIN_PACKED_NUMBERS = 2**22  # smaller weights are fast to reorder for each product
+_LAYOUT_ROWS = 128  # the layout is optimal for this number of rows, and correct for any
 
 
 class PackedWeights(NamedTuple):
@@ -43,14 +43,15 @@ class PackedWeights(NamedTuple):
         )
 
     def __reduce__(self) -> Any:
-        # Tensors in this layout can't be copied: a copy lays out its own.
+        # Tensors in this layout can't be pickled, so pack the weights again.
         return type(self).pack, (self.layer_weights,)
 
     def input_gates(self, x_STBI: Tensor) -> list[Tensor]:
-        """Return what the input adds to the gates of every time step, as `LayerWeights.input_gates`
-        does, but as one tensor (time step, row, 4 × cells) per direction."""
-        parts = zip(x_STBI, self.input, self.layer_weights.bias_SG, strict=True)
-        return [_product(x_TBI, input, bias_G) for x_TBI, input, bias_G in parts]
+        """Return the input's contribution to the gates of all time steps, as
+        `LayerWeights.input_gates` does, but as one tensor (time step, row, 4 × cells) per
+        direction."""
+        operands = zip(x_STBI, self.input, self.layer_weights.bias_SG, strict=True)
+        return [_product(x_TBI, input, bias_G) for x_TBI, input, bias_G in operands]
 
     def step(
         self,
@@ -61,8 +62,7 @@ class PackedWeights(NamedTuple):
         clip: float | None,
         cell: CellFunctions,
     ) -> tuple[Tensor, Tensor]:
-        """Compute time step `t` of the first n rows of the batch with packed weights; return their
-        output, not yet clipped, and their new cell state, as `LayerWeights.step` does."""
+        """Compute time step `t` of the first n rows of the batch, as `LayerWeights.step` does."""
         n = h_SnP.shape[1]
         outputs, cells = [], []
         for direction, gates_TBG in enumerate(gates):
@@ -74,15 +74,14 @@ class PackedWeights(NamedTuple):
 
 
 def pack_if_faster(weights: Sequence[LayerWeights]) -> Sequence[LayerWeightsLike]:
-    """Return the weights of each layer for inference, packed for oneDNN where this makes products
-    faster: large weights on a CPU, and float32 ones of any size that MKL multiplies without
-    AVX-512. Others are returned unchanged."""
+    """Return the weights of each layer, packed for oneDNN if this makes products faster: large
+    weights on a CPU, and float32 weights of any size if MKL does not use AVX-512."""
     return [PackedWeights.pack(layer) if _is_worth_packing(layer) else layer for layer in weights]
 
 
 def choose_for_one_row(weights: Sequence[LayerWeightsLike]) -> Sequence[LayerWeightsLike]:
-    """Return the fastest form of each layer's weights, from `pack_if_faster`, for a batch of one
-    row: in float32 the plain ones, for MKL's product of a vector and a matrix."""
+    """Return the fastest form of each layer's weights, from `pack_if_faster`, for batches of one
+    row: in float32 the unpacked weights, because MKL is faster for a vector."""
     return [
         layer.layer_weights
         if isinstance(layer, PackedWeights) and layer.layer_weights.bias_SG.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Processes that help another one, and end with it."""
+"""Helper processes, which end with the process that started them."""
 
 import os
 import signal
@@ -16,8 +16,8 @@ from elmo.io.memory import keep_freed_memory
 
 @contextmanager
 def helper_process(target: Callable[..., None], *arguments: Any) -> Iterator[BaseProcess]:
-    """Start a process that calls `target`, on one thread; it ends with the block and with this
-    process, whatever it is doing. All that is passed is pickled."""
+    """Start a process that calls `target` on one thread. It is ended with the block and with this
+    process, whatever it is doing. The arguments are pickled."""
     process = get_context("spawn").Process(target=_run, args=(target, arguments), daemon=True)
     # The process ignores Ctrl-C, which this one handles.
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

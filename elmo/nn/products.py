@@ -1,11 +1,11 @@
-"""The matrix products of training, forward and backward: torch's, or oneDNN's where it is faster.
+"""The matrix products of training, forward and backward: by torch, or by oneDNN if it is faster.
 
-torch's float32 products are MKL's, which on an AMD processor leaves AVX-512 unused. There these are
-oneDNN's; everywhere else, and in bfloat16, they are the calls of torch that their names say. What
-decides is the processor and not a measurement, which other work on the machine would sway: so each
-training on a machine, and each of its workers, gets the same bits.
+torch's float32 products use MKL, which does not use AVX-512 on AMD processors. There, oneDNN is
+used; everywhere else, and in bfloat16, the products are torch's. The processor alone decides, not a
+measurement, which other work on the machine could affect: so every run and every worker on a
+machine gets the same bits.
 
-Shapes: N rows, I columns of the input, O of the result; S pairs in a batch.
+Shapes: N rows, I columns of the input, O columns of the result, S pairs in a batch.
 """
 
 from contextlib import suppress
@@ -27,8 +27,8 @@ def product(
     out: Tensor | None = None,
     scratch: Tensor | None = None,
 ) -> Tensor:
-    """Return the product of two matrices, or of each pair in two batches of them, plus the bias of
-    each pair, in `out` if that is given. `scratch` is memory that this function may use."""
+    """Return the product of two matrices, or of each pair in two batches of matrices, plus the bias
+    of each pair. It is written to `out`, if given; `scratch` is memory that may be used instead."""
     if not _is_for_onednn(left):
         if bias_SO is not None:
             return _biased_product(bias_SO, left, right, out)
@@ -44,7 +44,7 @@ def product(
 
 
 def add_products_(sums: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Add to `sums` in place the product of each pair of matrices in two batches; return it."""
+    """Add the product of each pair of matrices in two batches to `sums` in place; return `sums`."""
     if not _is_for_onednn(left):
         return sums.baddbmm_(left, right)
     for sum_matrix, left_matrix, right_matrix in zip(sums, left, right, strict=True):
@@ -53,8 +53,8 @@ def add_products_(sums: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def affine(x_NI: Tensor, weight_IO: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """Return the product of an input and a weight, plus the bias; autograd's products are those of
-    training, where the weight is trained."""
+    """Return the product of an input and a weight, plus the bias; if the weight is trained, the
+    backward pass uses the products of this module too."""
     if weight_IO.requires_grad and torch.is_grad_enabled() and _is_for_onednn(x_NI):
         apply: Any = _Affine.apply
         result: Tensor = apply(x_NI, weight_IO, bias_O)
@@ -66,7 +66,7 @@ def affine(x_NI: Tensor, weight_IO: Tensor, bias_O: Tensor | None = None) -> Ten
 
 @cache
 def mkl_lacks_avx512() -> bool:
-    """Tell whether MKL leaves this processor's AVX-512 unused, as on AMD, and oneDNN can use it."""
+    """Tell whether MKL does not use this processor's AVX-512, as on AMD, and oneDNN can use it."""
     with suppress(OSError):
         is_amd = "AuthenticAMD" in CPU_INFO.read_text(encoding="utf-8", errors="replace")
         has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -91,8 +91,8 @@ class _Affine(torch.autograd.Function):
 
 
 def _biased_product(bias_SO: Tensor, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
-    """Return the product of each pair plus its bias. On a GPU each pair has a product of its own:
-    one of all pairs would first write the bias to every row of the result."""
+    """Return the product of each pair plus its bias. On a GPU, each pair is a separate product: a
+    batched one would first write the bias to every row of the result."""
     if not left.is_cuda:
         return torch.baddbmm(bias_SO[:, None], left, right, out=out)
     out = left.new_empty(*left.shape[:2], right.shape[2]) if out is None else out
@@ -108,8 +108,9 @@ def _is_for_onednn(left: Tensor) -> bool:
 
 
 def _multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return the product of two matrices by oneDNN, which takes the second in any order, while it
-    would copy the first one if that is transposed: so the smaller of the two is."""
+    """Return the product of two matrices by oneDNN. It copies the first matrix if that is
+    transposed, but not the second; so if the first is larger, the transposed product is
+    computed."""
     linear = torch.ops.mkldnn._linear_pointwise
     if bias is None and not left.is_contiguous() and left.numel() > right.numel():
         transposed_result: Tensor = linear(right.mT, left, None, "none", [], "")

@@ -1,12 +1,12 @@
 """The softmax over words, shared by both directions: its parameters, loss and evaluation.
 
-Loss and gradients are computed together, a chunk of predictions at a time, so nothing of size
-predictions × words is ever stored; an evaluation also takes the words in blocks. The sampled loss
-is TensorFlow's: log-uniform candidates without repetition, accidental hits removed, log expected
+Loss and gradients are computed together, one chunk of predictions at a time, so predictions × words
+values are never stored; an evaluation also divides the words into blocks. The sampled loss is
+TensorFlow's: log-uniform candidates without repetition, accidental hits removed, log expected
 counts subtracted.
 
-Shapes: N predictions, n of them in a chunk, P projection, V words, U rows of the word matrix in
-use, M candidates or words of a block, H predictions whose target is a candidate.
+Shapes: N predictions, n predictions of a chunk, P projection, V words, U used rows of the word
+matrix, M candidates or words of a block, H predictions whose target is a candidate.
 """
 
 from collections.abc import Iterator
@@ -23,15 +23,15 @@ from elmo.nn.cell import fuse_on_gpu
 from elmo.nn.device import add_rows_, device_tensor, host_tensor, prefers_large_operations
 from elmo.nn.products import product
 
-CHUNK_LOGITS = 1 << 20  # logits held at a time: 4 MB, so that they stay in a CPU's cache
-GPU_CHUNK_LOGITS = 1 << 26  # 256 MB: a GPU wants few large launches
-MIN_CHUNK_PREDICTIONS = 64  # predictions at a time: with fewer, a product waits for the word matrix
-PREDICTIONS_AT_ONCE = 1024  # predictions evaluated at a time
+CHUNK_LOGITS = 1 << 20  # 4 MB, which fit a CPU's cache
+GPU_CHUNK_LOGITS = 1 << 26  # 256 MB, for few large launches
+MIN_CHUNK_PREDICTIONS = 64  # with fewer, reading the word matrix takes most of the time
+PREDICTIONS_AT_ONCE = 1024  # to evaluate
 
 
 class Softmax(nn.Module):
     """The parameters of the softmax that predicts words, shared by both directions: a vector
-    (words, projection) and a bias (words,) per word."""
+    (words, projection) and a bias (words,) for each word."""
 
     def __init__(self, word_count: int, projection: int) -> None:
         super().__init__()
@@ -56,9 +56,9 @@ def new_softmax(word_count: int, projection: int, *, seed: int) -> Softmax:
 def restore_softmax(
     state: dict[str, Tensor], *, word_count: int | None = None, seed: int = 0
 ) -> Softmax:
-    """Return a softmax with the weights of a saved one: `state` has `weight` (words, projection)
-    and `bias` (words). If `word_count` is larger than their number, rows are added, initialised
-    from `seed`."""
+    """Return a softmax with saved weights: `state` has `weight` (words, projection) and `bias`
+    (words). If `word_count` is larger than their number, rows are added and initialised from
+    `seed`."""
     saved_words, projection = state["weight"].shape
     softmax = new_softmax(saved_words if word_count is None else word_count, projection, seed=seed)
     with torch.no_grad():
@@ -68,7 +68,7 @@ def restore_softmax(
 
 
 class SampledWords(NamedTuple):
-    """A sample of distinct word ids, sorted, against which a sampled softmax compares each target;
+    """A sorted sample of distinct word ids, with which a sampled softmax compares each target;
     `tries` is how many draws it took, and `word_count` how many words there are."""
 
     words: npt.NDArray[np.int64]
@@ -76,8 +76,8 @@ class SampledWords(NamedTuple):
     word_count: int
 
     def log_expected_counts(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Return for each word id the log of how often it is expected in such a sample, float32.
-        The sampled softmax subtracts it from the word's logit, since frequent words are drawn more
+        """Return for each word id the log of its expected count in such a sample, float32. The
+        sampled softmax subtracts it from the word's logit, because frequent words are drawn more
         often.
 
         It is log(−expm1(tries · log1p(−p))), with the log-uniform probability p = log((w + 2) / (w
@@ -114,7 +114,7 @@ def sample_candidates(count: int, word_count: int, rng: np.random.Generator) -> 
             return SampledWords(words, int(first_draws[count - 1]) + 1, word_count)
 
 
-_UNLIMITED_TRIES = 1 << 62  # with every word a candidate, each is expected once: log 1 = 0
+_UNLIMITED_TRIES = 1 << 62  # if all words are candidates, each is expected once: log 1 = 0
 
 
 def full_softmax_loss(
@@ -123,7 +123,7 @@ def full_softmax_loss(
     """Return the loss of N predictions under the full softmax: the sum of −log p of their targets,
     and as a second tensor each prediction's −log p, without gradient.
 
-    `h_NP` are the output vectors of the biLM, `targets_N` the ids of the words to be predicted,
+    `h_NP` has the output vectors of the biLM, `targets_N` the ids of the words to predict,
     `weight_VP` and `bias_V` the parameters of all words.
     """
     zeros = h_NP.new_zeros((), dtype=torch.float32)
@@ -168,8 +168,8 @@ def _compute_nats(h_nP: Tensor, targets_n: Tensor, weight_VP: Tensor, bias_V: Te
 
 class AccidentalHits(NamedTuple):
     """The predictions whose target is also among the candidates, where it must not count as a wrong
-    answer: their indices, ascending, and the index of that candidate. `predictions` are the numbers
-    of `predictions_H`, kept on the CPU."""
+    answer: their indices, ascending, and the index of that candidate. `predictions` is
+    `predictions_H` on the CPU."""
 
     predictions: npt.NDArray[np.int64]
     predictions_H: Tensor
@@ -179,7 +179,7 @@ class AccidentalHits(NamedTuple):
 class CandidateDraw(NamedTuple):
     """The candidates of a sampled softmax for N predictions, their ids `words`, with everything
     that the CPU can compute before the step: which targets are candidates, and the log expected
-    counts of targets (`expected_N`) and of candidates (`expected_M`). The tensors are on the CPU,
+    counts of targets (`expected_N`) and candidates (`expected_M`). The tensors are on the CPU,
     ready to be copied to the device."""
 
     words: npt.NDArray[np.int64]
@@ -206,8 +206,8 @@ class CandidateDraw(NamedTuple):
 
 
 class LossRows(NamedTuple):
-    """The rows of the N targets and of the M candidates in the part of the word matrix that a step
-    uses: indices, as CPU tensors."""
+    """The indices of the N targets and the M candidates among the rows of the word matrix that a
+    step uses, as CPU tensors."""
 
     target_N: Tensor
     candidate_M: Tensor
@@ -220,8 +220,8 @@ class LossRows(NamedTuple):
         row_of_V: npt.NDArray[np.int32],
         device: torch.device,
     ) -> "LossRows":
-        """Find the rows of the targets and of the candidates `words`; `row_of_V` gives a word's
-        row."""
+        """Find the rows of the targets and of the candidates `words`; `row_of_V` has the row of
+        each word."""
         rows = (row_of_V[targets_N], row_of_V[words])
         return cls(*(host_tensor(row.astype(np.int64), device) for row in rows))
 
@@ -238,9 +238,9 @@ def sampled_softmax_loss(
     """Return the loss of N predictions under the sampled softmax: the sum of −log p of their
     targets, and as a second tensor each prediction's −log p, without gradient.
 
-    `weight_UP` and `bias_U` are the rows of the word matrix that are targets or candidates, the
-    only ones that get gradients. `draw` are the candidates, and `rows` says which rows are whose.
-    With `compiled`, a GPU computes what follows the products in fused kernels.
+    `weight_UP` and `bias_U` are the rows of the word matrix that are targets or candidates; only
+    these get gradients. `draw` has the candidates, and `rows` the row of each target and candidate.
+    With `compiled`, a GPU uses fused kernels for everything after the products.
     """
     device = h_NP.device
     hits = AccidentalHits(
@@ -295,7 +295,7 @@ class _Loss(torch.autograd.Function):
                 assert hits is not None
                 chunk_hits = slice(*np.searchsorted(hits.predictions, (chunk.start, chunk.stop)))
                 rows_n = hits.predictions_H[chunk_hits] - chunk.start
-                # A tensor of the device: a number would be copied there, which waits for it.
+                # A tensor on the device: a number would be copied there, which waits for it.
                 product_nM.index_put_((rows_n, hits.candidates_H[chunk_hits]), minus_infinity)
             is_sampled = row_of_M is not None
             nats_N[chunk], share_nM = softmax(
@@ -356,7 +356,7 @@ def _split_chunks(
     """Yield chunks of the predictions, each with buffers for its product and, if they are stored,
     for its logits.
 
-    The buffers are reused, since fresh memory would cause page faults in every chunk.
+    The buffers are reused, because new memory would cause page faults in every chunk.
     """
     max_logits = GPU_CHUNK_LOGITS if prefers_large_operations(h_NP.device) else CHUNK_LOGITS
     size = max(MIN_CHUNK_PREDICTIONS, max_logits // candidates)
@@ -369,7 +369,7 @@ def _split_chunks(
 
 
 class _Gradients:
-    """The summed gradients of the loss with respect to h (N, P) and the candidates' weights and
+    """Sums the gradients of the loss with respect to h (N, P) and the candidates' weights and
     biases."""
 
     def __init__(self, h_NP: Tensor, weight_MP: Tensor) -> None:

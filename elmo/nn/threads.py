@@ -1,5 +1,4 @@
-"""The number of threads that torch computes on: one here, for equal bits, or one in each thread of
-a pool."""
+"""The number of threads that torch uses: one, for equal bits, or one in each thread of a pool."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -10,9 +9,9 @@ from typing import TypeVar
 import torch
 
 Result = TypeVar("Result")
-_LOCK = threading.Lock()  # of `_threads_inside` and `_default_threads`
+_LOCK = threading.Lock()  # for `_threads_inside` and `_default_threads`
 _threads_inside = 0  # threads that are in `one_thread`
-_default_threads = 1  # threads of a new thread, while none was
+_default_threads = 1  # torch's number in a new thread, if no thread is in `one_thread`
 _this_thread = threading.local()
 
 
@@ -20,9 +19,9 @@ _this_thread = threading.local()
 def one_thread() -> Iterator[None]:
     """Run torch on one thread for the duration of the context; equal input then gives equal bits.
 
-    Several threads can be in it at once, and threads that start meanwhile compute on one too. torch
-    has a number for each thread and one for new threads; the last thread to leave restores the
-    latter.
+    Several threads can be in this context at once, and threads that start meanwhile use one too.
+    torch has a number for each thread and one for new threads; the last thread to leave restores
+    the latter.
     """
     global _threads_inside, _default_threads
     if getattr(_this_thread, "is_inside", False):
@@ -32,7 +31,7 @@ def one_thread() -> Iterator[None]:
         thread_count = torch.get_num_threads()
         if not _threads_inside:
             _default_threads = _call_in_new_thread(torch.get_num_threads)
-        elif thread_count == 1:  # what this thread was given while others were inside
+        elif thread_count == 1:  # this thread started while others were inside
             thread_count = _default_threads
         _threads_inside += 1
         torch.set_num_threads(1)
@@ -56,8 +55,8 @@ def _call_in_new_thread(function: Callable[[], Result]) -> Result:
 
 @contextmanager
 def single_threaded_pool(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Yield a pool of `count` threads, each of which computes on one thread. If the block raises an
-    exception, work that has not begun is cancelled."""
+    """Yield a pool of `count` threads, in each of which torch uses one thread. If the block raises
+    an exception, work that has not begun is cancelled."""
 
     def start_thread() -> None:
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Stores of contextual vectors: how they are made, read, searched and exported."""
+"""Make, read, search and export stores of contextual vectors."""
 
 from elmo.store.feature_store import FeatureStore, model_digest
 

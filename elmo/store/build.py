@@ -1,10 +1,10 @@
-"""Building a store from the shards of a corpus: each range of sentences becomes one part.
+"""Build a store from the shards of a corpus: each range of sentences becomes one part.
 
-The content of a part depends on the model, the range, the settings and the kind of device, not on
-the process that embeds it, and its name follows from them. So interrupted work resumes from the
-parts that are there, and a new store takes over those of the store that it replaces.
+The content and name of a part depend on the model, the range, the settings and the kind of device,
+not on the process that embeds it. So interrupted work resumes from finished parts, and a new store
+reuses parts of the store that it replaces.
 
-Shapes: T tokens, N distinct tokens, D dimensions of a layer, P those of one direction.
+Shapes: T tokens, N distinct tokens, D width of a layer, P width of one direction.
 """
 
 import re
@@ -56,10 +56,10 @@ from elmo.store.writer import (
     write_part,
 )
 
-PART_TOKENS = 1 << 18  # about how many tokens a part has at most; a killed run loses up to that
-SEGMENT_TOKENS = 32768  # embedded together
-BATCH_ROWS = 256  # sentences of a segment read together
-MAX_PARTS = 1 << 14  # parts of a corpus, beyond one for each shard
+PART_TOKENS = 1 << 18  # in a part, about; a killed run loses up to one part per process
+SEGMENT_TOKENS = 32768  # to embed together
+BATCH_ROWS = 256  # sentences of a segment in a batch
+MAX_PARTS = 1 << 14  # of a store, besides one per shard
 _REPLACEABLE_FILES: dict[str, Any] = {"required": (INNER_FOLDER,), "pattern": STORE_FILES}
 
 
@@ -67,7 +67,7 @@ _REPLACEABLE_FILES: dict[str, Any] = {"required": (INNER_FOLDER,), "pattern": ST
 class EmbedJob:
     """A job: embed rows `start` to `stop - 1` of a shard as the part that `origin` describes.
 
-    `previous_part` is a part of the replaced store that has these vectors, or None.
+    `previous_part` is a part of the replaced store with the same vectors, or None.
     """
 
     shard: ShardEntry
@@ -78,14 +78,14 @@ class EmbedJob:
 
 
 class EmbeddingStopped(Exception):
-    """The end of a call of a `ShardEmbedder` that was stopped."""
+    """Raised by a `ShardEmbedder` after `stop()`."""
 
 
 class ShardEmbedder:
     """A callable that makes the part of one job and returns its manifest entry.
 
-    The part is embedded unless it is in the folder `out` or in `old_store` already.
-    Several threads may call it; after `stop()` their calls raise `EmbeddingStopped` within seconds.
+    The part is embedded unless it is already in the folder `out` or in `old_store`. Several threads
+    may call it; after `stop()` their calls raise `EmbeddingStopped` within seconds.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ShardEmbedder:
     def __call__(self, job: EmbedJob) -> PartEntry:
         """Make the job's part unless it exists already; return its manifest entry.
 
-        One thread computes it, since the number of threads could change the last bits of sums.
+        One thread computes it, because the number of threads could change the last bits of sums.
         """
         part = find_part(self.out, job.origin)
         if part is None and job.previous_part is not None and self.old_store is not None:
@@ -137,7 +137,8 @@ class ShardEmbedder:
         )
 
     def stop(self) -> None:
-        """End the calls of all threads, also later ones, with `EmbeddingStopped` within seconds."""
+        """Make the current and later calls of all threads raise `EmbeddingStopped` within
+        seconds."""
         self._stop_event.set()
 
     def _until_stopped(self, segments: Iterable[Segment]) -> Iterator[Segment]:
@@ -156,10 +157,10 @@ class ShardEmbedder:
 
 
 def embed_segments(embedder: Embedder, x_NP: Floats, ids: Ints, offsets: Ints) -> Iterator[Segment]:
-    """Yield the vectors of a shard's sentences, in segments that depend on the shard alone.
+    """Yield the vectors of a shard's sentences, in segments that depend only on the shard.
 
-    Sentence k has the tokens `ids[offsets[k]:offsets[k + 1]]`, rows of `x_NP`, which are the
-    context-free vectors of the distinct tokens. Memory does not grow with the shard.
+    The tokens of sentence k are `ids[offsets[k]:offsets[k + 1]]`, rows of `x_NP`, the context-free
+    vectors of the distinct tokens. Memory use does not grow with the shard.
     """
     sentences = [ids[start:stop] for start, stop in zip(offsets[:-1], offsets[1:], strict=True)]
     segments = []
@@ -172,8 +173,8 @@ def embed_segments(embedder: Embedder, x_NP: Floats, ids: Ints, offsets: Ints) -
         yield Segment(span.start, span.stop, layers)
 
 
-# It gives the jobs to workers, each made by calling the first argument with the second, wherever it
-# likes, and returns the manifest entries of the parts in any order.
+# Runs jobs, the third argument, on workers, each made by calling the first argument with the
+# second; returns the manifest entries of the parts in any order.
 JobRunner = Callable[
     [Callable[..., ShardEmbedder], Sequence[Any], Sequence[EmbedJob]], Iterable[PartEntry]
 ]
@@ -193,12 +194,12 @@ def build(
 ) -> StoreManifest:
     """Write a store of the sentences of a shards folder to `out`; return its manifest.
 
-    Parts that are still right are taken from `previous_store` (default: a store at the local
-    `out`); a part whose ids have moved is copied with the new ones. A local `out` is replaced at
-    once, when all is written; finished parts are kept in `work` until then (default: in a hidden
-    folder beside `out`). At a URL, parts are written to `out` and the manifest last; another store
-    that is there is refused unless `replace` is set. `run_jobs(worker_type, arguments, jobs)` runs
-    the jobs in workers `worker_type(*arguments)`; by default they run one by one in this process.
+    Parts that are still valid are reused from `previous_store` (default: a store at the local
+    `out`); a part whose ids have changed is copied with the new ones. A local `out` is replaced
+    when everything is written; until then, finished parts are kept in `work` (default: a hidden
+    folder beside `out`). At a URL, parts are written to `out`, and the manifest last; another store
+    there is an error unless `replace` is set. `run_jobs(worker_type, arguments, jobs)` runs the
+    jobs in workers `worker_type(*arguments)`; by default, they run one by one in this process.
     """
     location, shards, model = Location.parse(out), Location.parse(shards), model_location(model)
     check_store_inputs(location, shards=shards, model=model, settings=settings)
@@ -240,13 +241,13 @@ def build(
             for path in list_paths(manifest.parts):
                 source_path = work_folder / path
                 if old_store and old_store.local and not source_path.exists():
-                    source_path = old_store.local / path  # it is the same in the old store
+                    source_path = old_store.local / path  # reused without a copy
                 link_or_copy(source_path, new_store / path)
             Location(new_store).write(MANIFEST_PATH, encode_manifest(location, manifest))
             _check_complete(Location(new_store))
         Location(work_folder).remove()
     if work is None:
-        with suppress(OSError):  # it holds another store's parts
+        with suppress(OSError):  # it has parts of another store
             parts_folder.rmdir()
     return manifest
 
@@ -258,10 +259,11 @@ def find_published_store(
     *,
     replace: bool,
 ) -> StoreManifest | None:
-    """Return the manifest of the store at a URL if it is the one to be made; None if there is none.
+    """Return the manifest of the store at a URL if it equals the one to make; None if there is
+    none.
 
-    `part_files` are those of the store to be made. Another store raises `ElmoError` or, with
-    `replace`, loses its manifest.
+    `part_files` are those of the store to make. If there is another store, its manifest is deleted
+    with `replace`; otherwise `ElmoError` is raised.
     """
     if not location.exists(MANIFEST_PATH):
         return None
@@ -279,7 +281,7 @@ def find_published_store(
 
 
 def _publish_store(location: Location, manifest: StoreManifest) -> StoreManifest:
-    """Delete what other writers left at a URL, and write the manifest."""
+    """Delete files of other writers at a URL, and write the manifest."""
     _check_complete(location, manifest)
     paths = {*list_paths(manifest.parts), MANIFEST_PATH}
     location.delete_all(
@@ -295,8 +297,8 @@ def _publish_store(location: Location, manifest: StoreManifest) -> StoreManifest
 
 
 def _check_complete(location: Location, manifest: StoreManifest | None = None) -> None:
-    """Raise `ElmoError` if a store can't be opened, or a file of it is missing or has another size;
-    `manifest` is the one to be written, if it is not there yet."""
+    """Raise `ElmoError` if a store can't be opened, or if a file is missing or has the wrong size;
+    `manifest` is given if it is not written yet."""
     parts = (manifest or read_manifest(location)).parts
     location.check_files((file.path, file.bytes) for part in parts for file in (part, part.types))
 
@@ -318,15 +320,15 @@ def check_store_inputs(
 def reusable_bytes(
     store: Location, *, shards: Location, model: Location, settings: StoreSettings, device: str
 ) -> int:
-    """Return the size of the parts that `build` would take over from a store."""
+    """Return the size of the parts that `build` would reuse from a store."""
     layout, model_digest = make_layout(model, settings), read_config(model).digest
     jobs = _plan_jobs(Shards(shards), layout, model_digest, settings.precision, device, store)
     return sum(job.previous_part.bytes for job in jobs if job.previous_part is not None)
 
 
 def make_layout(model: Location, settings: StoreSettings) -> Layout:
-    """Return the layout of a store made by `model` with `settings`; `ElmoError` if they do not
-    fit."""
+    """Return the layout of a store made by `model` with `settings`; raise `ElmoError` if they do
+    not fit."""
     if settings.precision not in PRECISIONS:
         precisions = ", ".join(PRECISIONS)
         raise ElmoError(f"precision must be one of {precisions}, found {settings.precision!r}")
@@ -387,8 +389,8 @@ def _plan_jobs(
 def _divide_shards(shards: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
     """Yield the ranges of all shards, of nearly equal numbers of sentences.
 
-    They depend on their shard alone, but a corpus of more than `MAX_PARTS` parts gets parts of
-    twice the size, or four times and so on, so that its store's manifest can be read.
+    They depend only on the shard, except that a corpus with more than `MAX_PARTS` parts gets parts
+    of twice or four times the size and so on, which bounds the size of the manifest.
     """
     part_tokens = PART_TOKENS
     while shards.tokens() > MAX_PARTS * part_tokens:
@@ -403,7 +405,7 @@ def _make_model_entry(folder: Location) -> ModelEntry:
     """Return the manifest's record of the model: its digest, tokenizer and training."""
     config = read_config(folder)
     training = read_training_record(folder)
-    training.pop("run_id", None)  # of one training; an equal one gives an equal store
+    training.pop("run_id", None)  # so that equal models give equal stores
     return ModelEntry(config.digest, config.tokenizer, training)
 
 
@@ -426,7 +428,7 @@ def run_serially(
 ) -> Iterable[PartEntry]:
     """Embed jobs one after another in this process; yield the manifest entry of each part.
 
-    `worker_type` is called with `arguments` once, its result with each job.
+    `worker_type` is called once, with `arguments`; its result is called with each job.
     """
     embedder = worker_type(*arguments)
     return (embedder(job) for job in jobs)

@@ -19,7 +19,7 @@ from elmo.store import FeatureStore
 class SentenceArray(npt.NDArray[np.float32]):
     """The array `store[k]`, (layers, tokens, dim), with its sentence id.
 
-    torch's default collate function pads a list of them with `collate`.
+    torch's default collate function pads a list of these arrays with `collate`.
     """
 
     sentence_id: int
@@ -29,7 +29,7 @@ class Batch(TypedDict):
     """A batch of sentences, padded with zeros: `vectors` (sentences, layers, tokens, dim) and
     `mask` (sentences, tokens).
 
-    `mask` is true where there is a token. `sentence_ids` is absent if the arrays carry no ids.
+    `mask` is true where there is a token. `sentence_ids` is absent if the arrays have no ids.
     """
 
     sentence_ids: NotRequired[Tensor]
@@ -54,9 +54,9 @@ def collate(sentences: Sequence[Floats]) -> Batch:
 
 
 def sentence_arrays(store: FeatureStore, sentence_ids: Sequence[int]) -> list[SentenceArray]:
-    """Return the given sentences of a store as arrays that know their ids.
+    """Return sentences of a store as arrays with their ids.
 
-    It also registers `collate` as the way that torch's default collate function pads them.
+    This also registers `collate` for such arrays with torch's default collate function.
     """
     default_collate_fn_map[SentenceArray] = _collate_for_torch
     arrays = []

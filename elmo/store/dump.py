@@ -21,10 +21,10 @@ _TOKENS_AT_A_TIME = 4096
 def export_token_table(
     store: FeatureStore, out: Path, *, dtype: Literal["float32", "float16"] = "float32"
 ) -> int:
-    """Export a store as a Parquet table that any tool reads: a row per token, with a list of
-    numbers for each layer; return the number of rows.
+    """Export a store as a Parquet table that any tool can read, with one row per token and a list
+    of numbers per layer; return the number of rows.
 
-    The file is several times larger than the store, and slower to read.
+    The file is several times as large as the store, and slower to read.
     """
     number_type = pa.float16() if dtype == "float16" else pa.float32()
     layer_fields = [pa.field(name, pa.list_(number_type, store.dim)) for name in store.layers]

@@ -4,9 +4,9 @@
     store[3]          # float32 (layers, tokens, dim) of sentence 3
     store.tokens(3)   # its tokens
 
-A store is a folder (or a URL that fsspec knows) of Parquet files with a manifest; opening it reads
-that alone. `elmo.store.layout` says what the files hold. A store may be read by several threads;
-processes forked or spawned open its files anew.
+A store is a folder (or an fsspec URL) of Parquet files with a manifest; opening it reads only the
+manifest. `elmo.store.layout` describes the files. Several threads may read a store; forked or
+spawned processes open its files anew.
 
     store = elmo.FeatureStore(["monday", "tuesday"])  # several, read as one
 """
@@ -37,11 +37,11 @@ from elmo.store.reader import Part, VectorBlock
 if TYPE_CHECKING:
     from elmo.store.datasets import SentenceArray
 
-_MAX_OPEN_PARTS = 64  # that are not memory-mapped: each holds two file descriptors, or connections
+_MAX_OPEN_PARTS = 64  # that are not memory-mapped; each has two open files or connections
 
 
 class _OpenStore(NamedTuple):
-    """One of the stores that are read as one, and what is added to its ids."""
+    """One of the stores that are read as one, and the shifts that are added to its ids."""
 
     location: Location
     manifest: StoreManifest
@@ -53,13 +53,12 @@ class FeatureStore:
     """A store of contextual vectors: `len(store)` sentences, with `store[k]` the vectors of
     sentence k.
 
-    Several stores, given as a list, are read as one if one model made them with the same settings:
-    the sentences and documents of each are numbered after those of the stores before it. `layers`
-    selects layers by number or name (default: all stored layers), and only those are read.
-    `model`, a digest or a model folder, makes opening fail with `Mismatch` if another model made
-    the store. With `checked`, the SHA-256 of a part is verified when it is first opened, otherwise
-    only its size. `storage_options` are passed to fsspec. Use `close` or a `with` block to close
-    open files.
+    A list of stores is read as one store if the same model made them with the same settings; the
+    sentences and documents of each are numbered after those of the stores before it. `layers`
+    selects layers by number or name (default: all stored layers); only those are read. If another
+    model than `model` (a digest or a model folder) made the store, `Mismatch` is raised. With
+    `checked`, the SHA-256 of a part is verified when it is first opened, otherwise only its size.
+    `storage_options` are passed to fsspec. Use `close` or a `with` block to close open files.
     """
 
     def __init__(
@@ -127,8 +126,7 @@ class FeatureStore:
         """Return the vectors of several sentences; torch's `DataLoader(store, batch_size=…)` calls
         this.
 
-        Each is an array like `store[k]`. Without a `collate_fn`, `elmo.store.datasets.collate` pads
-        them.
+        Without a `collate_fn`, the `DataLoader` pads them with `elmo.store.datasets.collate`.
         """
         from elmo.store.datasets import sentence_arrays
 
@@ -167,8 +165,8 @@ class FeatureStore:
         return int(part.document_ids[row])
 
     def record(self, k: int) -> dict[str, Any]:
-        """Return the columns of the record of sentence k, by name: those that the setting
-        `corpus.keep` lists."""
+        """Return the kept columns of the record of sentence k by name (the setting
+        `corpus.keep`)."""
         part, row = self._locate(k)
         record: dict[str, Any] = json.loads(part.record(row) or "{}")
         return record
@@ -191,8 +189,8 @@ class FeatureStore:
         return np.sort(np.concatenate([np.empty(0, np.int64), *ids]))
 
     def part_numbers(self, split: str | None = None) -> list[int]:
-        """Return the numbers of the parts that hold a split, "train" or "heldout" (default: both),
-        to be passed to `part`."""
+        """Return the numbers, for `part`, of the parts that hold a split, "train" or "heldout"
+        (default: both)."""
         if split is not None and split not in SPLITS:
             raise ElmoError(f"split must be {' or '.join(SPLITS)}, found {split!r}")
         return [n for n, (_, part) in enumerate(self._entries) if split in (part.split, None)]
@@ -240,7 +238,7 @@ class FeatureStore:
             raise IndexError(f"{self.path}: no sentence {k}; it has {sentences} sentences")
         k += sentences if k < 0 else 0
         first_ids, last_ids = self._id_ranges
-        # Those of parts of one split never overlap; those of two splits interleave.
+        # The id ranges of parts of one split never overlap; those of different splits interleave.
         for number in np.flatnonzero((first_ids <= k) & (k <= last_ids)).tolist():
             part = self.part(number)
             if (row := part.find_row(k)) is not None:
@@ -260,9 +258,9 @@ class FeatureStore:
         return [(store, part) for store in self._stores for part in store.manifest.parts]
 
     def part(self, number: int) -> Part:
-        """Return part `number`, one of `part_numbers()`. Those that are not mapped are closed
-        when others have been used since."""
-        if self._pid != os.getpid():  # forked: files of the parent process are not for it
+        """Return part `number`, one of `part_numbers()`. Of the parts that are not mapped, only the
+        most recently used stay open."""
+        if self._pid != os.getpid():  # forked: do not use the files of the parent process
             self._parts, self._lock = OrderedDict(), threading.RLock()
             self._pid = os.getpid()
         with self._lock:
@@ -274,14 +272,14 @@ class FeatureStore:
             store, entry = self._entries[number]
             part = _open_part(store, entry, checked=self._is_checked)
             self._parts[number] = part
-            unmapped_keys = [key for key, item in self._parts.items() if not item.is_mapped]
+            unmapped_keys = [key for key, p in self._parts.items() if not p.is_mapped]
             if len(unmapped_keys) > _MAX_OPEN_PARTS:
                 del self._parts[unmapped_keys[0]]
             return part
 
     def check_model(self, model: Folder) -> None:
-        """Raise `Mismatch` unless a model, a folder or a digest, made the store: vectors of two
-        models cannot be compared."""
+        """Raise `Mismatch` unless `model`, a folder or a digest, made the store: vectors of
+        different models cannot be compared."""
         expected, actual = model_digest(model), self.model
         if actual != expected:
             raise Mismatch(
@@ -328,7 +326,7 @@ def _open_all(paths: Sequence[Folder], options: Mapping[str, Any] | None) -> lis
 
 
 def _open_part(store: _OpenStore, entry: PartEntry, *, checked: bool) -> Part:
-    """Open a part; if it is missing because the store was replaced since, the error says so."""
+    """Open a part; raise `ElmoError` if the store has been replaced since it was opened."""
     shifts = (store.sentence_shift, store.document_shift)
     try:
         return Part(store.location, entry, store.manifest.layout, shifts=shifts, checked=checked)

@@ -1,12 +1,12 @@
 """The layout of a store's files: which layers they hold, in which dtype, and their Parquet schemas.
 
-A part, `part-00000-<digest>.parquet`, has one row per sentence. Each layer is one binary value per
-sentence, holding the sentence's vectors end to end, because lists of floats take a Parquet reader
-ten times as long. Layer 0 does not depend on context, so it is stored once per distinct token of
-the part, in `__elmo/types-00000-<digest>.types`; the part's column `types` gives each token's row
-there. Layer 0 is [x; x], so only x is stored. The tables of types are Parquet too; their folder and
-file ending keep tools that read every `*.parquet` file of a folder from reading them. Such tools
-skip different names, but all skip those that begin with two underscores.
+A part, `part-00000-<digest>.parquet`, has one row per sentence. Each layer has one binary value per
+sentence, with the vectors of its tokens end to end, because Parquet readers take ten times as long
+for lists of floats. Layer 0 does not depend on context, so it is stored once per distinct token of
+the part, in `__elmo/types-<digest>.types`; the part's column `types` has each token's row there.
+Layer 0 is [x; x], so only x is stored. The tables of types are Parquet too; their folder and
+extension hide them from tools that read all `*.parquet` files of a folder. All such tools skip
+names that begin with two underscores.
 
 Shapes: N distinct tokens, T tokens, P projection, D = 2P.
 """
@@ -23,14 +23,14 @@ from elmo.settings import MAX_LAYERS, Codec, Dtype
 from elmo.store.dtypes import DTYPES
 
 STORE_SCHEMA_VERSION = 4
-TYPE_ID_DTYPE = "<i4"  # of a token's number in its part's table of distinct tokens
-MAX_STORED_LAYERS = MAX_LAYERS + 1  # layer 0 is the char-CNN's
+TYPE_ID_DTYPE = "<i4"  # of a token's row in the table of distinct tokens
+MAX_STORED_LAYERS = MAX_LAYERS + 1  # with layer 0, the output of the char-CNN
 MAX_DIM = 2**20
-MAX_VALUE_BYTES = 2**31 - 2**20  # bytes of one value: Arrow's binary has 32-bit offsets
+MAX_VALUE_BYTES = 2**31 - 2**20  # because Arrow's offsets have 32 bits
 
 
 class Layout(Struct, frozen=True, forbid_unknown_fields=True):
-    """The form in which all parts of a store keep their vectors.
+    """The form in which a store keeps its vectors, the same in all parts.
 
     `layers` are the names of the stored columns, in order: any of `layer_0` to `layer_L`. `dim` is
     the width of a vector; `model_layers` is the number of the model's layers, layer 0 included. A
@@ -43,7 +43,7 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
     dtype: Dtype
     codec: Codec
     row_group_tokens: Annotated[int, Meta(ge=1, le=2**31)]
-    mix: None = None  # only for its key, which fingerprints of parts contain
+    mix: None = None  # its key is in the fingerprints of parts
 
     def __post_init__(self) -> None:
         names = layer_names(self.model_layers)
@@ -82,8 +82,8 @@ def layer_number(name: str) -> int:
 
 
 def layer_names(layers: int) -> list[str]:
-    """Return the column names of all layers of a model that has `layers` of them, layer 0 included,
-    in order."""
+    """Return the column names of a model's layers in order; `layers` is their number, with layer
+    0."""
     return [layer_name(number) for number in range(layers)]
 
 
@@ -148,7 +148,7 @@ def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
 
 
 def layout_metadata(layout: Layout) -> dict[str, str]:
-    """Return the layout as text, by key, as the metadata of every file of a store repeats it."""
+    """Return the layout as the metadata of every file of a store has it: text by key."""
     return {
         "dtype": DTYPES[layout.dtype],
         "dim": str(layout.dim),

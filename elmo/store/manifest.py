@@ -1,7 +1,7 @@
-"""The manifest of a store: what it holds, and what it was made from.
+"""The manifest of a store: its content, and its inputs.
 
-`__elmo/manifest.json` is written last, so a folder with one is a whole store. It names every other
-file of the store; those that it names never change.
+`__elmo/manifest.json` is written last, so a folder with one is a complete store. It names all other
+files of the store, which never change.
 """
 
 import os
@@ -25,7 +25,7 @@ from elmo.io.records import (
 )
 from elmo.store.layout import STORE_SCHEMA_VERSION, Layout
 
-INNER_FOLDER = "__elmo"  # of all files but parts; readers of a folder of Parquet pass it by
+INNER_FOLDER = "__elmo"  # with all files except parts; tools that read Parquet folders skip it
 MANIFEST_PATH = f"{INNER_FOLDER}/manifest.json"
 PartName = Annotated[str, Meta(pattern=r"\Apart-[0-9]{12,16}-[0-9a-f]{16}\.parquet\Z")]
 TypesName = Annotated[str, Meta(pattern=r"\Atypes-[0-9a-f]{16}\.types\Z")]
@@ -58,11 +58,11 @@ class TypesEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PartEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The manifest entry of a part, a Parquet file of sentences, with that of its table of distinct
-    tokens (`types`) and the `shard` it was embedded from.
+    """The manifest entry of a part, a Parquet file of sentences, with the entry of its table of
+    distinct tokens (`types`) and the `shard` that it was embedded from.
 
     `fingerprint` is a digest of everything that determines the part's vectors. The offsets were
-    added to the ids in the shard's file: parts with equal fingerprints differ by them.
+    added to the ids in the shard's file; parts with equal fingerprints differ only in them.
     """
 
     file: PartName
@@ -91,8 +91,8 @@ class PartEntry(Struct, frozen=True, forbid_unknown_fields=True):
 class StoreSource(Struct, frozen=True, forbid_unknown_fields=True):
     """The manifest entry of a shards folder whose sentences the store holds.
 
-    `digest` is that of the folder's manifest, and `inputs` are the files of its text. `device` is
-    the kind of device that embedded them.
+    `digest` is that of the folder's manifest, and `inputs` are the text files. `device` is the kind
+    of device that embedded the sentences.
     """
 
     digest: Sha256
@@ -113,8 +113,8 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ParamsEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The manifest entry of the settings that the store was made with, but for the layout: `layers`
-    as they were chosen, such as `all`, and the `precision` of the computation."""
+    """The manifest entry of the settings besides the layout: `layers` as in the settings, such as
+    `all`, and the `precision` of the computation."""
 
     layers: str
     precision: str
@@ -183,20 +183,19 @@ def count_parts(parts: Sequence[PartEntry]) -> StoreCounts:
 
 
 def list_paths(parts: Iterable[PartEntry]) -> list[str]:
-    """Return the path within the store's folder of each file of the given parts, once."""
+    """Return the distinct paths, within the store's folder, of the files of the given parts."""
     return list(dict.fromkeys(entry.path for part in parts for entry in (part.types, part)))
 
 
 def encode_manifest(location: Location, manifest: StoreManifest) -> bytes:
-    """Return a manifest as the bytes of its file; `location`, the store's folder, is named by
-    errors."""
+    """Return a manifest as the bytes of its file; `location`, the store's folder, is for errors."""
     return json_bytes(msgspec.to_builtins(manifest), source=location.path_of(MANIFEST_PATH))
 
 
 def read_manifest(location: Location) -> StoreManifest:
     """Read the manifest of a store.
 
-    `NotFound` is raised if there is none, `ElmoError` if it is invalid or of another version.
+    Raises `NotFound` if there is none, `ElmoError` if it is invalid or of another version.
     """
     source = location.path_of(MANIFEST_PATH)
     try:

@@ -1,4 +1,4 @@
-"""Nearest contextual neighbours: the tokens of a store used most similarly to a given one.
+"""Nearest contextual neighbours: the tokens of a store that are used most similarly to a given one.
 
 Shapes: L layers, T tokens of a block, N tokens of different sentences, D the width of a vector.
 """
@@ -23,16 +23,16 @@ from elmo.store.layout import layer_number
 from elmo.store.reader import VectorBlock
 
 Tokens = tuple[str, ...]
-Candidate = tuple[float, int, int]  # −cosine, the sentence's id, the token's position there
-_SAMPLED_SENTENCES = 300  # sampled to estimate the mean cosine of unrelated tokens
-_CONTEXT_TOKENS = 8  # tokens shown on either side of one
+Candidate = tuple[float, int, int]  # −cosine, the sentence's id, the token's position
+_SAMPLED_SENTENCES = 300  # to estimate the mean cosine of unrelated tokens
+_CONTEXT_TOKENS = 8  # to show on either side of a token
 
 
 @dataclass(frozen=True)
 class Neighbor:
     """A token found by `neighbors`: its cosine with the query, its document, its sentence and its
-    position there. `tokens` are those of the sentence, `record` what was kept of its record
-    (`FeatureStore.record`)."""
+    position in the sentence. `tokens` are those of the sentence, `record` has the kept columns of
+    its record (`FeatureStore.record`)."""
 
     cosine: float
     document_id: int
@@ -42,14 +42,14 @@ class Neighbor:
     record: dict[str, Any] = field(default_factory=dict)
 
     def context(self) -> str:
-        """Return the tokens around this one as text, with it in brackets."""
+        """Return the tokens around this one as text, with this token in brackets."""
         text_before, token, text_after = split_around(self.tokens, self.position)
         return f"{text_before}[{token}]{text_after}"
 
 
 def split_around(tokens: Sequence[str], position: int) -> tuple[str, str, str]:
-    """Return what stands before a token, the token, and what stands after it, each as text: at most
-    8 tokens on either side, and `…` where there are more."""
+    """Return the text before a token, the token, and the text after it: up to 8 tokens on either
+    side, and `…` if there are more."""
     start, stop = max(0, position - _CONTEXT_TOKENS), position + _CONTEXT_TOKENS + 1
     tokens_before = ["…"] * (start > 0) + [*tokens[start:position]]
     tokens_after = [*tokens[position + 1 : stop]] + ["…"] * (stop < len(tokens))
@@ -66,8 +66,8 @@ def parse_query(
     """Return the tokens of a text such as `He has a [gift] for music`, and the bracketed token's
     index.
 
-    `tokenize` splits the text without brackets into sentences, since the context may affect how a
-    token is split; the sentence that had the brackets is returned. `ElmoError` is raised unless
+    `tokenize` splits the text without brackets into sentences, because the context may affect how a
+    token is split; the sentence that had the brackets is returned. Raises `ElmoError` unless
     exactly one token is in brackets.
     """
     if not isinstance(text, str):
@@ -88,7 +88,7 @@ def parse_query(
     for tokens in tokenize(sentence):
         for index, token in enumerate(tokens):
             token_start = sentence.find(token, token_end)
-            if token_start < 0:  # the tokenizer has composed characters, as `to_nfc` does
+            if token_start < 0:  # the tokenizer has composed characters, like `to_nfc`
                 if (composed_text := to_nfc(text)) == text:
                     raise ElmoError(f"the tokenizer returns {token!r}, which is not in {text!r}")
                 return parse_query(composed_text, tokenize=tokenize)
@@ -116,10 +116,10 @@ def neighbors(
 ) -> list[Neighbor]:
     """Return the k tokens of the store nearest by cosine to `tokens[position]`, nearest first.
 
-    They are from k different sentences, none of them equal to the query, and of one `split` if
-    given (`train` or `heldout`). With `same_word`, only occurrences of that word are compared,
-    ignoring case. `layer` is a layer's number or name; by default the mean of the stored layers is
-    compared. The whole store is read.
+    They are from k different sentences, none of them equal to the query and, if given, from one
+    `split` (`train` or `heldout`). With `same_word`, only occurrences of the same word are
+    compared, ignoring case. `layer` is a layer's number or name (default: the mean of the stored
+    layers). The whole store is read.
     """
     check_count("k", k)
     if not hasattr(position, "__index__") or not 0 <= position < len(tokens):
@@ -157,7 +157,7 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
     """Return the mean cosine of unrelated tokens of the store, for judging the cosines of
     neighbours.
 
-    One token of each of up to 300 sentences is read; the result is NaN if fewer than two have
+    It reads one token of each of up to 300 sentences; the result is NaN if fewer than two have
     tokens. `layer` is a layer's number or name (default: the mean of the stored layers).
     """
     names = select_compared_layers(store, layer)
@@ -174,14 +174,14 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
 
 
 def most_distinct_layer(store: FeatureStore) -> int | None:
-    """Return the number of the contextual layer whose unrelated tokens are least alike (by
-    `random_cosine`), so that neighbours stand out most; None if no contextual layer is stored."""
+    """Return the number of the contextual layer with the lowest `random_cosine`, in which
+    neighbours stand out most; None if no contextual layer is stored."""
     numbers = filter(None, map(layer_number, store.layers))
     return min(numbers, key=lambda number: random_cosine(store, number), default=None)
 
 
 class NearestSentences:
-    """The k nearest different sentences so far, each with its nearest token."""
+    """The k nearest distinct sentences so far, each with its nearest token."""
 
     def __init__(self, k: int) -> None:
         self._k = k
@@ -189,8 +189,7 @@ class NearestSentences:
         self.farthest_candidate: Candidate = (np.inf, 0, 0)  # no later candidate can be among the k
 
     def add(self, tokens: Tokens, candidate: Candidate) -> None:
-        """Add a sentence by its tokens; of equal ones the nearest is kept, then the first in the
-        store.
+        """Add a sentence; of sentences with equal tokens, the nearest is kept, or else the first.
 
         `candidate` is −cosine, the sentence's id and the position of its nearest token.
         """
@@ -205,8 +204,7 @@ class NearestSentences:
             self.farthest_candidate = closest[-1][1]
 
     def candidates(self) -> list[tuple[Tokens, Candidate]]:
-        """Return the sentences, nearest first; of equally near ones, the first in the store comes
-        first."""
+        """Return the sentences, nearest first; equally near ones in the order of the store."""
         self._trim_candidates()
         return [*self._candidates.items()]
 
@@ -218,7 +216,7 @@ def _add_nearest(
     types: pa.StringArray,
     excluded_text: Tokens,
 ) -> None:
-    """Add the sentences of a block that have a token with a cosine above −∞, but not
+    """Add the sentences of a block that have a token with a cosine above −∞, except
     `excluded_text`."""
     rows = np.flatnonzero(np.diff(block.offsets))
     best_cosines = np.maximum.reduceat(cosine_T, block.offsets[rows])
@@ -238,8 +236,8 @@ def _find_types(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:
 
 
 def select_compared_layers(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:
-    """Return the names of the stored layers whose mean is compared: `layer` alone, a number or
-    name, or all if it is None or `average`."""
+    """Return the names of the stored layers whose mean is compared: only `layer`, a number or name,
+    or all if it is None or `average`."""
     if layer in (None, "average"):
         return store.layers
     return store._select_layers([layer], candidates=store.layers)
@@ -248,6 +246,6 @@ def select_compared_layers(store: FeatureStore, layer: int | str | None) -> tupl
 def _compute_cosines(vectors_LTD: Floats, query_D: Floats) -> npt.NDArray[np.float32]:
     mean_TD = vectors_LTD[0] if len(vectors_LTD) == 1 else vectors_LTD.mean(0)
     norm_T = np.sqrt(np.einsum("td,td->t", mean_TD, mean_TD))
-    # Not by BLAS, whose sums depend on a row's position: equal vectors have equal cosines.
+    # Not BLAS: its sums depend on a row's position, but equal vectors must have equal cosines.
     dot_T = np.einsum("td,d->t", mean_TD, query_D)
     return np.asarray(dot_T / np.maximum(norm_T, 1e-12), np.float32)

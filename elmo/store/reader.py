@@ -1,9 +1,9 @@
-"""The reader of a store's parts, one sentence or one row group at a time.
+"""Read the parts of a store, by sentence or by row group.
 
-An uncompressed local part is memory-mapped. Its footer gives the position of each column of a row
-group, and the sentence lengths give the position of each value in it; the length that Parquet
-stores before each value confirms the result. Every other part is read through pyarrow, under a
-lock, because two threads must not use one `ParquetFile` at the same time.
+An uncompressed local part is memory-mapped. The position of a value follows from its footer and the
+sentence lengths, and is confirmed by the length that Parquet stores before each value. Every other
+part is read through pyarrow, under a lock, because two threads must not use the same `ParquetFile`
+at once.
 
 Shapes: L layers, N distinct tokens, T tokens, P projection, D = 2P.
 """
@@ -32,10 +32,10 @@ from elmo.store.layout import (
 )
 from elmo.store.manifest import PartEntry
 
-_MAX_HEADER_BYTES = 4096  # bytes: no page's header is longer
-_VALUES_PER_COPY = 1 << 15  # values: as many torch copies on one thread
-_BLOCK_TOKENS = 128  # of a block
-_MAX_DECODED_COLUMNS = 8  # values of row groups that one part keeps decoded
+_MAX_HEADER_BYTES = 4096  # no page header is longer
+_VALUES_PER_COPY = 1 << 15  # torch copies up to this many on one thread
+_BLOCK_TOKENS = 128
+_MAX_DECODED_COLUMNS = 8  # of row groups, cached per part
 
 
 class VectorBlock(NamedTuple):
@@ -52,11 +52,11 @@ class VectorBlock(NamedTuple):
 
 
 class ParquetColumns:
-    """One Parquet file of a store; in a memory-mapped file, values are located by arithmetic."""
+    """A Parquet file of a store; in a memory-mapped file, values are located by arithmetic."""
 
     def __init__(self, location: Location, file: str, layout: Layout) -> None:
         self.name = location.path_of(file)
-        self._lock = threading.Lock()  # of `_file` and `_decoded_columns`
+        self._lock = threading.Lock()  # for `_file` and `_decoded_columns`
         self.file_map = _map_file(location, file) if layout.codec == "none" else None
         self._file = open_parquet(location, file, file_map=self.file_map)
         check_layout(self.name, self._file.schema_arrow, layout)
@@ -90,9 +90,9 @@ class ParquetColumns:
     def value_offset(self, group: int, column: str, size: int) -> int:
         """Return the offset in the memory-mapped file of the values of a row group's column, or -1.
 
-        `size` is the expected size of the values in bytes, with their lengths. The column is one
-        page, so its values end where the column ends. The result is -1 if the file does not fit
-        that: use `decode_column` then.
+        `size` is the expected size of the values in bytes, with their lengths. The column should be
+        one page, so that its values end where the column ends; if it is not, the result is -1: use
+        `decode_column` instead.
         """
         key = (group, column)
         if key not in self._value_offsets:
@@ -183,8 +183,8 @@ class TypeTable:
 
 
 class Part:
-    """One part of a store, opened; its vectors are read and decoded only when asked for. `shifts`
-    are added to its sentence ids and document ids. With `checked`, the SHA-256 of its two files is
+    """An open part of a store; vectors are read and decoded when they are requested. `shifts` are
+    added to its sentence ids and document ids. With `checked`, the SHA-256 of its two files is
     verified, otherwise only their size."""
 
     def __init__(
@@ -240,7 +240,7 @@ class Part:
         return tokens
 
     def record(self, row: int) -> str:
-        """Return what was kept of the record that row `row` is of, as JSON; "" where nothing is."""
+        """Return the kept columns of the record of row `row` as JSON; "" if there are none."""
         return self._records[row].as_py() if self._records is not None else ""
 
     @cached_property
@@ -250,21 +250,20 @@ class Part:
         return self._parquet.read(["record"])["record"].combine_chunks()
 
     def stored_vectors(self, row: int, layer: str) -> npt.NDArray[Any]:
-        """Return the vectors of the sentence in row `row` of a contextual layer as stored, (tokens,
-        dim), in the store's dtype.
+        """Return a contextual layer of the sentence in row `row` as stored: (tokens, dim), in the
+        store's dtype.
 
         The array may be a view of the mapped file, so it is read-only.
         """
         return self._read_value(row, layer, DTYPES[self._layout.dtype], self._layout.dim)
 
     def vectors(self, row: int, layers: Sequence[str]) -> Floats:
-        """Return the vectors of the sentence in row `row`, float32 (layers, tokens, dim), of the
-        `layers`, given by name."""
+        """Return the vectors of the sentence in row `row`, float32 (layers, tokens, dim); `layers`
+        are names."""
         return self.block(row, row + 1, layers).vectors
 
     def block(self, start: int, stop: int, layers: Sequence[str]) -> VectorBlock:
-        """Return the vectors of the sentences in rows `start` to `stop - 1`, of the `layers`, given
-        by name."""
+        """Return the vectors of the sentences in rows `start` to `stop - 1`; `layers` are names."""
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
         ids = np.concatenate([self.type_ids(row) for row in range(start, stop)])
         vectors_LTD = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
@@ -279,8 +278,8 @@ class Part:
         return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
     def blocks(self, layers: Sequence[str]) -> Iterator[VectorBlock]:
-        """Yield the vectors of all sentences in order, in blocks that fit the CPU's cache, of the
-        `layers`, given by name."""
+        """Yield the vectors of all sentences in order, in blocks that fit the CPU's cache; `layers`
+        are names."""
         for start, stop in split_into_runs(self.offsets, _BLOCK_TOKENS):
             yield self.block(start, stop, layers)
 
@@ -288,22 +287,24 @@ class Part:
         """Return the value of a row's binary column as an array (T, width)."""
         group = self._parquet.row_group_of(row)
         start, stop = self._parquet.group_starts[group : group + 2]
-        item = np.dtype(dtype).itemsize * width
+        stride = np.dtype(dtype).itemsize * width
         length = int(self.offsets[row + 1] - self.offsets[row])
         buffer = self._parquet.file_map
         if buffer is not None:
-            size = 4 * (stop - start) + item * int(self.offsets[stop] - self.offsets[start])
+            size = 4 * (stop - start) + stride * int(self.offsets[stop] - self.offsets[start])
             base = self._parquet.value_offset(group, column, size)
-            offset = base + 4 * (row - start) + item * int(self.offsets[row] - self.offsets[start])
-            if base >= 0 and int.from_bytes(buffer[offset : offset + 4], "little") == length * item:
+            offset = base + 4 * (row - start)
+            offset += stride * int(self.offsets[row] - self.offsets[start])
+            prefix = int.from_bytes(buffer[offset : offset + 4], "little")
+            if base >= 0 and prefix == length * stride:
                 return np.frombuffer(buffer, dtype, length * width, offset + 4).reshape(
                     length, width
                 )
         value = self._parquet.decode_column(group, column)[row - start].as_buffer()
-        if value.size != length * item:
+        if value.size != length * stride:
             raise Damaged(
                 f"{self._parquet.name}: altered ({column} of sentence {self.sentence_ids[row]} has "
-                f"{value.size} bytes, not {length * item}); run elmo verify"
+                f"{value.size} bytes, not {length * stride}); run elmo verify"
             )
         return np.frombuffer(value, dtype).reshape(length, width)
 
@@ -312,15 +313,15 @@ def to_float32(values: npt.NDArray[Any], out: Floats) -> None:
     """Copy stored values (rows, columns) into the float32 array `out` of that shape; for float16,
     20 times as fast as numpy.
 
-    Values are copied in small pieces, since torch would split a large copy between threads.
+    Values are copied in small blocks, because torch would divide a large copy among threads.
     """
     import torch
 
     _allow_read_only()
     rows = max(1, _VALUES_PER_COPY // max(1, out.shape[1]))
     for start in range(0, len(out), rows):
-        piece = torch.from_numpy(values[start : start + rows])
-        torch.from_numpy(out[start : start + rows]).copy_(piece)
+        block = torch.from_numpy(values[start : start + rows])
+        torch.from_numpy(out[start : start + rows]).copy_(block)
 
 
 @cache
@@ -334,8 +335,7 @@ def _allow_read_only() -> None:
 
 
 def _map_file(location: Location, file: str) -> pa.Buffer | None:
-    """Memory-map a local file, without keeping it open; return None for a URL, or for an empty
-    file, which is no Parquet."""
+    """Memory-map a local file, without keeping it open; return None for a URL or an empty file."""
     if location.local is None or not location.size(file):
         return None
     with pa.memory_map(str(location.local / file)) as stream:

@@ -1,4 +1,4 @@
-"""Checks of a store, file by file."""
+"""Verify the files of a store."""
 
 import numpy as np
 
@@ -9,9 +9,9 @@ from elmo.store.reader import open_parquet
 
 
 def verify(store: Folder) -> StoreManifest:
-    """Check every file of a store, and that each sentence is there once; return its manifest.
+    """Check every file of a store, and that it has each sentence once; return its manifest.
 
-    All bytes are read. `ElmoError` lists the problems found, the first 20 of them, on one line.
+    All bytes are read. Raises `ElmoError` with the first 20 problems, on one line.
     """
     location = Location.parse(store)
     manifest = read_manifest(location)

@@ -1,7 +1,7 @@
-"""The writer of a store's parts and their tables of distinct tokens.
+"""Write the parts of a store and their tables of distinct tokens.
 
-A file is named by what it is made from, and gets that name once it is complete. So a part that is
-there need not be made again, whoever made it.
+A file is named by a digest of its inputs, and gets this name once it is complete. So a part that
+exists need not be made again, whichever process made it.
 
 Parquet is written without dictionaries and without statistics of vectors, and each column of a row
 group is one page, so uncompressed values can be located by arithmetic and memory-mapped. Each page
@@ -40,7 +40,7 @@ from elmo.store.layout import (
 )
 from elmo.store.manifest import INNER_FOLDER, PartEntry, SourceShard, TypesEntry
 
-MAX_GROUP_ROWS = 16384  # of a row group: pyarrow begins a new page after 20,000
+MAX_GROUP_ROWS = 16384  # because pyarrow begins a new page after 20,000
 _PAGE_BYTES = 1 << 30
 
 
@@ -57,8 +57,8 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class PartOrigin:
-    """The source of a part: `inputs` determines its vectors, the offsets are those of the
-    ids in its shard's file, and `position` is at most the id of its first sentence."""
+    """The source of a part: `inputs` determines its vectors, the offsets are added to the ids in
+    its shard's file, and `position`, which sorts parts, is at most the id of its first sentence."""
 
     split: str
     shard: SourceShard
@@ -69,7 +69,7 @@ class PartOrigin:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return the digest of all that determines the part's vectors."""
+        """Return the digest of everything that determines the part's vectors."""
         return digest(self.inputs)
 
     @property
@@ -105,8 +105,8 @@ def write_part(
 ) -> PartEntry:
     """Write a part and its table of types; return the part's manifest entry.
 
-    `x_NP` are the context-free vectors of the shard's types. `segments` have the vectors of its
-    sentences, all and in order; while one segment is written, the next is computed.
+    `x_NP` has the context-free vectors of the shard's types. `segments` has the vectors of all its
+    sentences, in order; while one segment is written, the next is computed.
     """
     with (
         location.temporary_file(origin.types_path) as types_path,
@@ -137,8 +137,8 @@ def _publish_file(location: Location, path: Path, file: str) -> None:
 
 
 def find_part(location: Location, origin: PartOrigin) -> PartEntry | None:
-    """Return the manifest entry of the part that is made from `origin`, if it is in a folder and
-    undamaged; None otherwise."""
+    """Return the manifest entry of the part made from `origin` if it is in a folder and undamaged,
+    else None."""
     if not location.exists(origin.part_file):
         return None
     try:
@@ -159,12 +159,12 @@ def reuse_part(
     """Reuse `entry`, a part of `old_store` with the vectors of `origin`; return its new manifest
     entry, or None if it is damaged.
 
-    If its ids have moved, it is copied with the new ones. Files that stay as they are are copied
-    from or to a URL only: those of a local store are left where they are.
+    If its ids have changed, it is copied with the new ids. Unchanged files are copied only from or
+    to a URL; those of a local store are left where they are.
     """
     try:
         for file in (entry.types, entry):
-            # At a URL nothing is rewritten, and reading it all would be a download.
+            # At a URL, files are never changed, and a check would download them.
             old_store.check_file(
                 file.path, size=file.bytes, sha256=None if old_store.local is None else file.sha256
             )
@@ -181,7 +181,7 @@ def reuse_part(
 def _renumber_part(
     location: Location, old_store: Location, entry: PartEntry, *, origin: PartOrigin, codec: str
 ) -> PartEntry:
-    """Copy a part with the ids of `origin`; the bytes are those that embedding it would give."""
+    """Copy a part with the ids of `origin`; embedding it would give the same bytes."""
     shifts = {
         "sentence_id": origin.sentence_offset - entry.sentence_offset,
         "document_id": origin.document_offset - entry.document_offset,
@@ -207,8 +207,8 @@ def _renumber_part(
 
 
 def _check_pages(path: Path, origin: PartOrigin) -> None:
-    """Raise an exception unless a file has the fingerprint of `origin` and all its pages are as
-    their checksums say."""
+    """Raise an exception unless a file has the fingerprint of `origin` and all its pages match
+    their checksums."""
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         metadata = file.schema_arrow.metadata or {}
         if metadata.get(b"elmo.fingerprint") != origin.fingerprint.encode():
@@ -326,7 +326,7 @@ def _sentence_values(values: npt.NDArray[Any], offsets: Ints) -> pa.Array:
 
 
 def part_writer(path: Path, schema: pa.Schema, codec: str) -> pq.ParquetWriter:
-    """Return a writer of a part, or of a table of types, that closes its file in the end."""
+    """Return a writer of a part or of a table of types, to use in a `with` block."""
     return pq.ParquetWriter(
         path,
         schema,

@@ -1,4 +1,4 @@
-"""Simple baselines to compare a task's score with, each fitted on the training file alone.
+"""Simple baselines for a task's score, each fitted on the training file alone.
 
 `majority` predicts the most frequent label, or for a tagger the most frequent tag of each word.
 `features` is a linear model of hand-crafted features: the shape, affixes and neighbours of a word,
@@ -15,7 +15,7 @@ from typing import Any
 
 from elmo.data.arrays import Floats
 from elmo.tasks.examples import Tokens, learnable_examples
-from elmo.tasks.features import LinearModels, Shares
+from elmo.tasks.features import LinearModels, ModelShares
 from elmo.tasks.formats.fields import ExampleSet
 from elmo.tasks.kinds import FEATURE_HASHES, KINDS_WITH_FEATURES
 from elmo.tasks.metrics import Tally, tally_accuracy
@@ -27,11 +27,11 @@ EncodeWords = Callable[[Sequence[str]], Floats]  # words → their vectors (W, D
 def score_baselines(
     kind: str, train_set: ExampleSet, test_set: ExampleSet, encode: EncodeWords | None
 ) -> dict[str, Tally]:
-    """Train the baselines that apply to a kind of task on `train_set`, score them on `test_set`;
-    return their tallies by name.
+    """Train the baselines of a kind of task on `train_set` and score them on `test_set`; return
+    their tallies by name.
 
-    `encode` gives the context-free vectors (layer 0) of words, for `static`. No baseline applies to
-    questions, roles and coreference.
+    `encode` returns the context-free vectors (layer 0) of words, for `static`. Questions, roles and
+    coreference have no baselines.
     """
     train: list[Any] = learnable_examples(train_set.examples)
     test: list[Any] = test_set.examples
@@ -54,7 +54,7 @@ def score_baselines(
     models.fit(train, labels, vectors)
     guesses["features"] = models.predict(test, labels)
     if vectors is not None:
-        models.shares = Shares(network=0.0, features=0.0, vectors=1.0)
+        models.shares = ModelShares(network=0.0, features=0.0, vectors=1.0)
         guesses["static"] = models.predict(test, labels, vectors)
     return {name: tally(predictions) for name, predictions in guesses.items()}
 
@@ -68,15 +68,15 @@ def _static_vectors(encode: EncodeWords, sentences: Sequence[Tokens]) -> list[Fl
 
 
 def most_frequent_tagger(
-    train: Iterable[tuple[Sequence[str], Sequence[str]]],
+    sentences: Iterable[tuple[Sequence[str], Sequence[str]]],
 ) -> Callable[[str], str]:
-    """Return a function that gives a word the tag it has most often in `train`.
+    """Return a function that gives a word the tag it has most often in `sentences`.
 
-    `train` has the tokens and the tags of each sentence. A word that it lacks gets the most
-    frequent tag of all words; of equally frequent tags, the alphabetically first is chosen.
+    `sentences` has the tokens and the tags of each. A word that is not in them gets the most
+    frequent tag of all words. Of equally frequent tags, the alphabetically first is chosen.
     """
     tag_counts_by_word: dict[str, Counter[str]] = defaultdict(Counter)
-    for tokens, tags in train:
+    for tokens, tags in sentences:
         for word, tag in zip(tokens, tags, strict=True):
             tag_counts_by_word[word][tag] += 1
     tag_by_word = {word: _most_common(tags) for word, tags in tag_counts_by_word.items()}

@@ -1,8 +1,8 @@
 """Sentence classification: the biattentive classification network (BCN) of McCann et al. 2017.
 
-[x; ELMo] → a ReLU layer → biLSTM X → attention of X to itself, C → an integrator biLSTM over
-[X; X − C; X ∘ C] → [h; ELMo] → max, min, mean and self-attentive pooling → three maxout layers.
-With one sentence both sides of the attention are that sentence, so one is computed.
+[x; ELMo] → a ReLU layer → biLSTM X → attention of X to itself, C → an integrator biLSTM over [X; X
+− C; X ∘ C] → [h; ELMo] → max, min, mean and self-attentive pooling → three maxout layers. Both
+sides of the attention are the same sentence, so only one is computed.
 
 Shapes: B texts, T tokens, W width of x, D width of other vectors, K labels.
 """
@@ -24,7 +24,7 @@ from elmo.tasks.modules import (
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
-POOL_SIZE = 4  # values of which a maxout unit takes the largest
+POOL_SIZE = 4  # a maxout unit takes the largest of this many values
 
 
 class Maxout(nn.Module):

@@ -1,4 +1,4 @@
-"""Comparison of trained tasks: each seed's score on a labelled file, means, gains and intervals."""
+"""Compare trained tasks: the scores of each seed on a labelled file, means, gains and intervals."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -21,17 +21,16 @@ from elmo.tasks.record import read_curve, read_task_record
 from elmo.tasks.task import Task, check_same_tags
 from elmo.tasks.vectors import Vectors, build_sentence_store
 
-NON_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
+NON_SCORES = ("epoch", "loss", "lr")  # the figures of an epoch that are not scores
 
 
 def evaluate_seeds(
     folder: Path, example_set: ExampleSet, *, device: str = "cpu", work: Path | None = None
 ) -> tuple[list[Tally], dict[str, Any]]:
-    """Return a tally for each seed of the trained task in `folder`, in the order of its record's
-    `seeds`: counts by unit of `example_set`, from which scores and intervals are computed; and the
-    scores by label, as `label_scores` has them, of the answers of all seeds together.
+    """Return the tally of each seed of the trained task in `folder` on `example_set`, in the order
+    of its record's `seeds`, and the scores by label (`label_scores`) over the answers of all seeds.
 
-    Each sentence is embedded once; the folder `work`, if given, keeps the vectors for later calls.
+    Each sentence is embedded once. The folder `work`, if given, keeps the vectors for later calls.
     """
     record = read_task_record(folder)
     check_same_tags(example_set, record.scheme)
@@ -60,22 +59,22 @@ def evaluate_seeds(
 def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each score over the seeds, the main score first.
 
-    `scores` has the scores of each seed, by name. Of several seeds the standard deviation of the
-    main score is added, under its name and `_sd`.
+    `scores` has the scores of each seed, by name. With several seeds, the standard deviation of the
+    main score is added as its name and `_sd`.
     """
     names = sorted((name for name in scores[0] if name != "epoch"), key=score_order)
-    figures = {name: statistics.fmean(row[name] for row in scores) for name in names}
+    means = {name: statistics.fmean(seed_scores[name] for seed_scores in scores) for name in names}
     if len(scores) > 1:
-        figures[f"{names[0]}_sd"] = statistics.stdev(row[names[0]] for row in scores)
-    return figures
+        means[f"{names[0]}_sd"] = statistics.stdev(seed_scores[names[0]] for seed_scores in scores)
+    return means
 
 
 def gain_of(tallies: Sequence[Tally], baseline_tallies: Sequence[Tally]) -> dict[str, float | None]:
     """Return the mean gain in the first score of `tallies` over `baseline_tallies`, with 95%
     intervals.
 
-    Both have a tally for each seed. One interval is over seeds, for the randomness of training
-    (Student's t; None for one seed); the other over texts of the test file (paired bootstrap).
+    Both have a tally for each seed. One interval is over the seeds (Student's t; None for one
+    seed), the other over the texts of the test file (paired bootstrap).
     """
     scores = [
         [main_score(tally.scores()) for tally in side] for side in (tallies, baseline_tallies)
@@ -93,7 +92,8 @@ def gain_of(tallies: Sequence[Tally], baseline_tallies: Sequence[Tally]) -> dict
 
 
 def best_by_epoch(folder: Path) -> list[list[float]]:
-    """Return, for each seed of a trained task, the best main score on dev up to each epoch."""
+    """Return, for each seed of a trained task, the best main score on dev so far after each
+    epoch."""
     curves = []
     for seed in read_task_record(folder).seeds:
         best_score, curve = -1.0, []
@@ -106,7 +106,8 @@ def best_by_epoch(folder: Path) -> list[list[float]]:
 
 
 def seeds_still_improving(folder: Path) -> list[int]:
-    """Return the seeds of a trained task whose best epoch is the last that `epochs` allows."""
+    """Return the seeds of a trained task whose best epoch is the last one (the setting
+    `epochs`)."""
     record = read_task_record(folder)
     return [
         seed

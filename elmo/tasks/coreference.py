@@ -2,12 +2,12 @@
 
 [x; ELMo] → dropout → biLSTM over each sentence → every span of up to `span_tokens` tokens as
 [h_start; h_stop; its width; a weighted sum of its words] → a score of being a mention; the best
-`spans_per_token` share is kept → each is linked to the best of the `antecedents` kept before it, or
-to none (score 0). Clusters are what the links connect.
+`spans_per_token` share is kept → each span is linked to the best of the `antecedents` kept spans
+before it, or to none (score 0). Linked spans form a cluster.
 
 Shapes: B sentences, T tokens of the longest, N tokens of the document, W width of x, D width of
-other vectors, S spans, L tokens of the longest, M kept spans, A antecedents of each, F numbers of a
-feature, H hidden.
+other vectors, S spans, L tokens of the longest span, M kept spans, A antecedents of each, F numbers
+of a feature, H hidden units.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 FEATURE_DIM = 20
-BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # first distances, in kept spans, of the next bucket
+BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # distances, in kept spans, at which a bucket begins
 
 
 class CoreferenceModel(TaskModel):
@@ -45,7 +45,7 @@ class CoreferenceModel(TaskModel):
         self.dropout = nn.Dropout(settings.dropout)
         self.lstm = BidirectionalRNN(inputs.width, hidden)
         state_width = 2 * hidden + inputs.output_width
-        # The head is a sum of words without context; of [x; ELMo] where there is no x.
+        # The head is a weighted sum of the words' x, or of [x; ELMo] if there is no x.
         self.head_width = inputs.words_width or inputs.width
         self.head = nn.Linear(state_width, 1)
         self.width = nn.Embedding(settings.span_tokens, FEATURE_DIM)
@@ -58,8 +58,8 @@ class CoreferenceModel(TaskModel):
         """Return −log of the probability that each span is linked to a correct earlier one
         (antecedent).
 
-        A span without antecedent is linked to none. The sum is over the spans that pruning keeps,
-        and over the documents.
+        For a span without an antecedent, the correct link is none. The sum is over the spans that
+        pruning keeps, in all documents.
         """
         losses = []
         for document in examples:
@@ -79,8 +79,8 @@ class CoreferenceModel(TaskModel):
     def answer(
         self, examples: Sequence[Document], vectors: Vectors | None
     ) -> list[tuple[Clusters, list[float]]]:
-        """Return the clusters of each document, lists of at least two spans (start, stop) in the
-        document's tokens, and for each cluster the lowest probability of its links."""
+        """Return the clusters of each document, each a list of two or more spans (start, stop) of
+        its tokens, and for each cluster the lowest probability of its links."""
         scored_predictions = []
         for document in examples:
             spans, scores_MA1, antecedents_MA = self._score_antecedents(document, vectors)
@@ -97,8 +97,8 @@ class CoreferenceModel(TaskModel):
         return scored_predictions
 
     def tally(self, examples: Sequence[Document], predictions: Sequence[Clusters]) -> Tally:
-        """Return the tally of the mean F1 of MUC, B³ and CEAF-φ4; for texts of the GAP corpus, that
-        of the F1 over its pairs of a pronoun and a name."""
+        """Return the tally of the mean F1 of MUC, B³ and CEAF-φ4. For texts of the GAP corpus, it
+        is the tally of F1 over the pairs of a pronoun and a name."""
         if examples and all(document.links for document in examples):
             return tally_links([document.links for document in examples], predictions)
         return tally_coreference([document.clusters or () for document in examples], predictions)
@@ -124,10 +124,10 @@ class CoreferenceModel(TaskModel):
     def _score_antecedents(
         self, document: Document, vectors: Vectors | None
     ) -> tuple[list[Range], Tensor, Tensor]:
-        """Return the kept spans, the scores (M, 1 + A) of no antecedent and of each, and the
-        antecedents.
+        """Return the kept spans; their scores (M, 1 + A), first that of no antecedent, then that of
+        each; and the antecedents (M, A).
 
-        An antecedent of −1 stands for none, and has a score of −∞.
+        An antecedent of −1 is padding, with a score of −∞.
         """
         batch = self.inputs(document.sentences, vectors)
         x_BTW = self.lexical_dropout(batch.x_BTW)
@@ -164,7 +164,7 @@ class CoreferenceModel(TaskModel):
         return torch.cat(features, -1)
 
     def _prune(self, document: Document, spans: Sequence[Range], mention_S: Tensor) -> list[int]:
-        """Return the best-scored spans in document order, without spans that cross each other."""
+        """Return the indices of the best-scored spans in document order; no two of them cross."""
         if document.links:
             return list(range(len(spans)))
         token_count = sum(map(len, document.tokens_of))
@@ -201,7 +201,7 @@ class CoreferenceModel(TaskModel):
     def _score_products(self, g_MD: Tensor, index_MA: Tensor, features_MAF: Tensor) -> Tensor:
         """Return the pair network's scores of [g_i; g_j; g_i ∘ g_j; features], (M, A).
 
-        The first layer's share of g_i and of g_j is computed once per span, not once per pair.
+        The first layer's products with g_i and g_j are computed once per span, not once per pair.
         """
         input_layer, upper_layers = self.pair[0], self.pair[1:]
         assert isinstance(input_layer, nn.Linear)
@@ -232,10 +232,10 @@ class CoreferenceModel(TaskModel):
 
 
 def candidate_spans(document: Document, max_tokens: int) -> list[Range]:
-    """Return the spans that may be mentions, in the document's tokens: all spans of at most
-    `max_tokens` tokens within a sentence.
+    """Return the spans that may be mentions: all spans of at most `max_tokens` tokens within a
+    sentence, as ranges of the document's tokens.
 
-    In a text of the GAP corpus, they are only the pronoun and the names that it asks about.
+    For a text of the GAP corpus, return only the pronoun and the names that it asks about.
     """
     if document.links:
         return sorted({span for link in document.links for span in (link.pronoun, link.name)})
@@ -249,7 +249,7 @@ def candidate_spans(document: Document, max_tokens: int) -> list[Range]:
 
 
 def build_clusters(spans: Sequence[Range], links: Sequence[tuple[int, int]]) -> Clusters:
-    """Return the clusters that linked spans form, each with its spans in order.
+    """Return the clusters of linked spans, each with its spans in order.
 
     A link is a pair of indices into `spans`: a later span and its antecedent.
     """

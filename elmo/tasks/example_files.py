@@ -1,9 +1,9 @@
-"""Labelled data, read from files in the usual formats as examples; docs/tasks.md shows each format.
+"""Read labelled files of the usual formats as examples; docs/tasks.md shows each format.
 
 `read_examples` picks the reader in `formats` that fits a file. A reader counts what it reads and
-drops, and refuses a malformed line with its file and line number. Files may be gzipped. `columns`
-maps a field to a column, by its number from 1 or its name in the header (in CoNLL-U, such as XPOS,
-or MISC.NER for a key in MISC), or to a key of JSON lines.
+drops; the error for a malformed line names its file and line number. Files may be gzipped.
+`columns` maps each field to a column or to a key of JSON lines. A column is given by its number
+from 1 or its name in the header; in CoNLL-U, by a name such as XPOS, or MISC.NER for a key in MISC.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from elmo.tasks import schemes
 from elmo.tasks.formats.fields import Columns, ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.kinds import KINDS, MakeRecord
 
-SKELETON_WORD = "[WORD]"  # in place of words that may not be passed on, as in OntoNotes
+SKELETON_WORD = "[WORD]"  # replaces words that may not be redistributed, as in OntoNotes
 FORMAT_BY_SUFFIX = {
     ".conll": "conll",
     ".iob2": "conll",
@@ -53,10 +53,10 @@ def read_examples(
     """Read the examples of a kind of task, a key of `KINDS`, from a file, or from all files below
     a folder in name order.
 
-    The format follows from the file's ending unless `format` is given. `columns` maps fields to
-    columns or keys. `scheme` is the tags' scheme, detected by default. `tokenizer`, a name or a
-    model's own, splits raw text. With `labelled=False` labels may be absent. `ElmoError` names a
-    malformed line, or a file without examples.
+    The file's extension determines the format unless `format` is given. `columns` maps fields to
+    columns or keys. `scheme` is the tags' scheme; by default it is detected. `tokenizer`, a name or
+    a model's `Tokenization`, splits raw text. With `labelled=False`, labels may be absent. Raises
+    `ElmoError` for a malformed line or a file without examples.
     """
     path = Path(path)
     if path.is_dir():
@@ -96,8 +96,8 @@ def read_examples(
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the files in a folder and the folders below it, in the order of their names, without
-    those whose names begin with a dot."""
+    """Return the files in a folder and its subfolders, sorted by path, without hidden files and
+    folders."""
     files = (file for file in folder.rglob("*") if file.is_file())
     return sorted(
         file
@@ -113,11 +113,11 @@ def make_examples(
     tokenizer: str | Tokenization,
     columns: Columns | None = None,
 ) -> ExampleSet:
-    """Return unlabelled examples of a kind of task made from texts, token lists, or records such as
-    those of JSON lines, whose keys `columns` names; `tokenizer`, a name or a model's own, splits
-    the texts.
+    """Make unlabelled examples of a kind of task from texts, token lists, or records with the
+    fields of JSON lines. `columns` maps fields to keys of the records; `tokenizer`, a name or a
+    model's `Tokenization`, splits the texts.
 
-    Their `source`, which error messages name, is `item:k`, with k counted from 0.
+    The `source` of an example, for error messages, is `item:k`, where k counts from 0.
     """
     split = TextSplitter(tokenizer)
     make_record = KINDS[kind].make_record
@@ -136,7 +136,7 @@ def make_examples(
 def _to_record(
     item: Any, index: int, split: TextSplitter, make_record: MakeRecord
 ) -> dict[str, Any]:
-    """Return an item as a record: a text in the form of its kind of task, a list as `tokens`."""
+    """Return an item as a record: `make_record` converts a text; a list becomes `tokens`."""
     if isinstance(item, str):
         return make_record(item, split)
     if isinstance(item, Mapping):
@@ -163,7 +163,7 @@ def _find_strings(item: Any) -> Iterator[str]:
 
 
 def _plain_value(value: Any) -> Any:
-    """Return a table cell as JSON would have it: no arrays, and None if it is empty."""
+    """Return a table cell as a JSON value: a list instead of an array, None if it is empty."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list):
@@ -172,7 +172,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def _check_tokens(path: Path, example_set: ExampleSet) -> None:
-    """Raise `ElmoError` for tokens without text, and for a corpus without its words."""
+    """Raise `ElmoError` for empty tokens, and for a corpus whose words are left out."""
     tokens = Counter(token for e in example_set.examples for s in e.sentences for token in s)
     if 2 * tokens[SKELETON_WORD] > tokens.total():
         raise ElmoError(
@@ -205,7 +205,7 @@ def _join_example_sets(path: Path, example_sets: Sequence[ExampleSet]) -> Exampl
 
 
 def detect_format(path: Path) -> str:
-    """Return the format that a file's ending names; raise `ElmoError` if it names none."""
+    """Return the format for a file's extension; raise `ElmoError` if it has none."""
     suffix = [s.lower() for s in path.suffixes if s.lower() not in COMPRESSIONS][-1:]
     if not suffix or suffix[0] not in FORMAT_BY_SUFFIX:
         formats = ", ".join(dict.fromkeys(FORMAT_BY_SUFFIX.values()))

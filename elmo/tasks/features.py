@@ -1,18 +1,20 @@
-"""Linear models beside a task's network: of features by hand, ELMo's vectors and static vectors.
+"""Linear models that predict together with a task's network: of hand-crafted features, of ELMo's
+vectors, and of static vectors.
 
-A token's features are those of textbooks of tagging: the word, its shape, prefixes and suffixes,
-the words around it and pairs of them. A text's are its words and pairs of words, weighted by
-TF-IDF. Each feature is hashed to a row of weights, so no list of features has to be kept. The
-vectors are all layers of the token, or their means over the text. The static vectors, if the biLM
-has kept its softmax, are those of the word and of both its neighbours, or their mean.
+The features of a token are the usual ones of taggers: the word, its shape, prefixes and suffixes,
+the words around it and pairs of them. The features of a text are its words and word pairs, weighted
+by TF-IDF. Features are hashed, so no list of them is kept. The vectors are all layers of the token,
+or their means over the text. The static vectors, if the biLM has a softmax, are those of the word
+and its two neighbours, or the mean over the text.
 
-The models are fitted apart: in one, the many numbers of the vectors push the features aside. Each
-of the models and the network knows how frequent the labels are; where they answer together, most of
-what is counted twice is taken off, or rare labels, such as names, would hardly be found.
+The models are fitted separately, because in a single one the many numbers of the vectors would
+dominate the features. The scores of each model include the frequency of the labels. Their sum
+counts it several times, so most of the excess is subtracted; otherwise rare labels, such as names,
+would hardly ever be predicted.
 
-Shapes: N items (tokens or texts), M features of all items, U rows of weights, one for each hash of
-a feature that was learned from, D numbers of an item's vectors, S of its static vectors, R rows of
-a model's weights, K labels, L layers, T tokens of a sentence, P linear models.
+Shapes: N items (tokens or texts), M features of all items, U distinct feature hashes in the
+training data, D numbers of an item's vectors, S numbers of its static vectors, R rows of a model's
+weights, K labels, L layers, T tokens of a sentence, P linear models.
 """
 
 import re
@@ -30,8 +32,8 @@ from elmo.tasks.examples import Classified, Pair, Tagged, Tokens
 from elmo.tasks.vectors import Vectors
 
 Labelled = Tagged | Classified | Pair
-# Strengths of the priors of weights: of features, and of the vectors' numbers, whose variance is 1.
-# Of several, cross-validation chooses if there are `FOLDS` to `MAX_CROSS_VALIDATED` items; else
+# Strengths of the priors of the weights of features, and of the weights of vectors (scaled to
+# variance 1). With `FOLDS` to `MAX_CROSS_VALIDATED` items, cross-validation chooses one; otherwise
 # the first is used.
 TOKEN_PRIORS: tuple[Sequence[float], Sequence[float]] = (0.1,), (30.0,)
 TEXT_PRIORS: tuple[Sequence[float], Sequence[float]] = (
@@ -39,18 +41,18 @@ TEXT_PRIORS: tuple[Sequence[float], Sequence[float]] = (
     (300.0, 3.0, 30.0, 100.0, 1000.0),
 )
 FOLDS, MAX_CROSS_VALIDATED = 5, 3000
-SHRINKAGE = 10.0  # of the models' shares towards 1
-CORRECTION = 0.75  # share of the labels' frequency that is subtracted where it counts again
-MAX_VECTOR_VALUES = 1 << 27  # of the vectors that are learned from: 0.5 GB
-MAX_WEIGHTS = 1 << 26  # of features: 0.25 GB, of which fitting has about 15 copies
+SHRINKAGE = 10.0  # of the models' weights towards 1
+CORRECTION = 0.75  # share of the excess label frequency that is subtracted
+MAX_VECTOR_VALUES = 1 << 27  # numbers of the vectors to learn from: 0.5 GB
+MAX_WEIGHTS = 1 << 26  # of features: 0.25 GB, and about 15 copies while fitting
 MAX_STEPS = 100  # of L-BFGS at most
-CACHED_EXAMPLES = 1024  # whose features are not hashed anew: dev is scored with several shares
+CACHED_EXAMPLES = 1024  # keep their hashed features: dev is scored several times
 LETTER, REPEATED_CHARACTER = re.compile(r"[^\W\d_]"), re.compile(r"(.)\1+")
 
 
 class FeatureBags(NamedTuple):
-    """The features of N items: their rows of weights and values, one item after another (M,), and
-    where each item begins (N,)."""
+    """The features of N items, one item after another: the row of weights and the value of each
+    feature (M,), and the position where each item begins (N,)."""
 
     rows_M: Tensor
     values_M: Tensor
@@ -58,16 +60,17 @@ class FeatureBags(NamedTuple):
 
 
 class LinearFit(NamedTuple):
-    """The weights and bias of a linear model, and the log-probabilities of each item's labels when
-    the model has learned from the other folds; None without cross-validation."""
+    """The weights and bias of a linear model, and its log-probabilities of each item's labels when
+    fitted on the other folds (None without cross-validation)."""
 
     weights_RK: Tensor
     bias_K: Tensor
     held_out_NK: Tensor | None
 
 
-class Shares(NamedTuple):
-    """The weights of a network's scores and of the log-probabilities beside them."""
+class ModelShares(NamedTuple):
+    """The weights of the network's scores and of each linear model's log-probabilities in their
+    sum."""
 
     network: float
     features: float
@@ -75,15 +78,15 @@ class Shares(NamedTuple):
     static: float = 0.0
 
 
-FEATURES_ALONE = Shares(0.0, 1.0, 0.0)
+FEATURES_ALONE = ModelShares(0.0, 1.0, 0.0)
 
 
 class LinearModels(nn.Module):
-    """A linear model of the features of texts or, for tagging, of tokens; one of their vectors, of
-    `width` numbers (0: there are none); and one of what `static` gives for them, of `static_width`.
+    """Three linear models of texts or, for tagging, of tokens: of their features, of their vectors
+    (`width` numbers; 0: none), and of the vectors that `static` returns (`static_width` numbers).
 
-    Features are hashed to numbers below `hashes`; `rows` of them have weights. `shares` says how
-    much each model counts in an answer.
+    Features are hashed to numbers below `hash_count`; `rows` of them have weights. `shares` has the
+    weight of each model in a prediction.
     """
 
     hash_U: Tensor
@@ -104,13 +107,13 @@ class LinearModels(nn.Module):
         rows: int = 0,
         width: int = 0,
         static_width: int = 0,
-        shares: Shares = FEATURES_ALONE,
+        shares: ModelShares = FEATURES_ALONE,
         static: Vectors | None = None,
     ) -> None:
         super().__init__()
         self.hash_count, self.shares, self.static = hash_count, shares, static
-        self.usual_shares = [1.0, 1.0, 1.0]  # of features, vectors and static vectors
-        self.register_buffer("hash_U", torch.zeros(rows))  # float32 holds each below 2²⁴
+        self.model_weights = [1.0, 1.0, 1.0]  # of features, vectors and static vectors
+        self.register_buffer("hash_U", torch.zeros(rows))  # float32 is exact below 2²⁴
         self.register_buffer("weights_UK", torch.zeros(rows, labels))
         self.register_buffer("bias_K", torch.zeros(labels))
         self.register_buffer("idf_U", torch.ones(rows))
@@ -121,9 +124,9 @@ class LinearModels(nn.Module):
         self.register_buffer("frequency_K", torch.zeros(labels))
 
     def forward(self, examples: Sequence[Labelled], vectors: Vectors | None = None) -> Tensor:
-        """Return the scores (N, K) of the labels of each text or, one sentence after another, of
-        each token: log-probabilities of each model by its share, summed, less the logarithm of the
-        labels' frequency that is counted again."""
+        """Return the label scores (N, K) of each text or, one sentence after another, of each
+        token: the sum of the models' log-probabilities, weighted by `shares`, minus the excess
+        log-frequency of the labels."""
         shares = self.shares
         correction_K = CORRECTION * (sum(shares) - 1) * self.frequency_K
         score_sums_NK = weighted_sums(self._make_bags(examples), self.weights_UK, self.bias_K)
@@ -145,7 +148,7 @@ class LinearModels(nn.Module):
         vectors: Vectors | None = None,
         class_weights: Tensor | None = None,
     ) -> None:
-        """Fit the weights to the labels of `train`; `class_weights` (K,) weigh the labels.
+        """Fit the models to the labels of `train`; `class_weights` (K,) weight the labels.
 
         `vectors` gives the ELMo layers of sentences.
         """
@@ -183,12 +186,13 @@ class LinearModels(nn.Module):
         if static_fit:
             self._set_static_weights(static_fit.weights_RK, static_fit.bias_K)
         held_out = [fit and fit.held_out_NK for fit in (features_fit, vectors_fit, static_fit)]
-        self.usual_shares = _fit_model_weights(held_out, labels_N, self.frequency_K)
+        self.model_weights = _fit_model_weights(held_out, labels_N, self.frequency_K)
 
     def predict(
         self, examples: Sequence[Labelled], labels: Sequence[str], vectors: Vectors | None = None
     ) -> list[Any]:
-        """Return the likeliest of the `labels` of each text, or a list of those of a sentence."""
+        """Return the likeliest of `labels` for each text or, as a list, for each token of a
+        sentence."""
         picks = (labels[index] for index in self(examples, vectors).argmax(1).tolist())
         return [
             [next(picks) for _ in example.tokens] if isinstance(example, Tagged) else next(picks)
@@ -197,7 +201,7 @@ class LinearModels(nn.Module):
 
     @property
     def static_width(self) -> int:
-        """Return the number of static numbers of an item, 0 without such a model."""
+        """Return how many numbers the static vectors of an item have; 0 without such a model."""
         return len(self.static_weights_SK) if "static_weights_SK" in self._buffers else 0
 
     def _set_static_weights(self, weights_SK: Tensor, bias_K: Tensor) -> None:
@@ -205,8 +209,7 @@ class LinearModels(nn.Module):
         self.register_buffer("static_bias_K", bias_K)
 
     def _make_bags(self, examples: Sequence[Labelled]) -> FeatureBags:
-        """Return the features of the items that have weights; those of a text are weighted, to a
-        length of 1."""
+        """Return the features of the items that have weights; the values of a text have norm 1."""
         hashes_M, counts_M, lengths_N = self._hash_features(examples)
         hash_U = self.hash_U.cpu().long()
         rows_M = torch.searchsorted(hash_U, hashes_M)
@@ -222,11 +225,11 @@ class LinearModels(nn.Module):
         return FeatureBags(rows_M, values_M / squares_N.sqrt().clamp_min(1e-9)[items_M], starts_N)
 
     def _hash_features(self, examples: Sequence[Labelled]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the hashes of all features of the items and how often each occurs in its item
-        (M,), one item after another, and their number in each item (N,)."""
-        parts = [_hash_example(example, self.hash_count) for example in examples]
+        """Return the hash of each feature and how often it occurs in its item (M,), one item after
+        another, and the number of features of each item (N,)."""
+        hashed_examples = [_hash_example(example, self.hash_count) for example in examples]
         hashes_M, counts_M, lengths_N = (
-            torch.tensor([number for part in parts for number in part[k]], dtype=torch.long)
+            torch.tensor([number for h in hashed_examples for number in h[k]], dtype=torch.long)
             for k in range(3)
         )
         return hashes_M, counts_M, lengths_N
@@ -255,13 +258,13 @@ def _fit_logistic(
     priors: Sequence[float],
     class_weights: Tensor,
 ) -> LinearFit:
-    """Return the weights (rows, K) and bias of logistic regression; it runs on one thread, whose
-    sums are the same each time.
+    """Fit a logistic regression with `rows` rows of weights; on one thread, so that its sums are
+    reproducible.
 
-    `compute_scores` returns the labels' scores (N, K) by weights and bias, `compute_gradient` the
-    weights' gradient (rows, K) by that of the scores. The first of `priors` is used unless the
-    likelihood in cross-validation is higher with another by more than a standard error. Each fold
-    has its share of every label.
+    `compute_scores` returns the scores (N, K) for weights and bias, `compute_gradient` the gradient
+    of the weights (rows, K) for the gradient of the scores. The first of `priors` is used unless
+    another has a higher likelihood in cross-validation by more than a standard error. Folds are
+    stratified by label.
     """
     ids_N1 = labels_N.unsqueeze(1)
     importance_N1 = class_weights[ids_N1]
@@ -309,8 +312,8 @@ def _fit_logistic(
 def _fit_model_weights(
     held_out: Sequence[Tensor | None], labels_N: Tensor, frequency_K: Tensor
 ) -> list[float]:
-    """Return how much each linear model counts beside the others, by the log-probabilities (N, K)
-    of labels held out: 1, moved towards the highest likelihood; 1 without such of a model."""
+    """Return the weight of each linear model in their sum: 1, moved towards the highest likelihood
+    of the held-out log-probabilities (N, K). A model without these has the weight 1."""
     logps = [logp_NK for logp_NK in held_out if logp_NK is not None]
     model_weights = [1.0 for _ in held_out]
     if not logps:
@@ -342,7 +345,7 @@ def _fit_vectors(
     *,
     N: int,
 ) -> LinearFit:
-    """Return logistic regression on the vectors of N items, with weights (D, K)."""
+    """Fit a logistic regression on the vectors of N items, with weights (D, K)."""
     width = _item_vectors(train[:1], vectors).shape[1]
     sample = train[:: width * N // MAX_VECTOR_VALUES + 1]  # spread evenly
     x_ND = _item_vectors(sample, vectors)
@@ -362,8 +365,8 @@ def _fit_vectors(
 
 
 def _items_by_feature(bags: FeatureBags, rows: int) -> FeatureBags:
-    """Return the items of each row of weights, as its features: sums over them are gradients, and
-    several times as fast as those of torch."""
+    """Return the transpose of `bags`: the items of each of `rows` features. Weighted sums over it
+    are gradients, several times as fast as torch's."""
     ends_N = torch.cat([bags.starts_N[1:], torch.tensor([len(bags.rows_M)])])
     items_M = torch.arange(len(ends_N)).repeat_interleave(ends_N - bags.starts_N)
     order_M = bags.rows_M.argsort(stable=True)
@@ -374,12 +377,12 @@ def _items_by_feature(bags: FeatureBags, rows: int) -> FeatureBags:
 def _label_ids(examples: Sequence[Labelled], labels: Sequence[str]) -> Tensor:
     id_by_label = {label: index for index, label in enumerate(labels)}
     gold = [e.tags or () if isinstance(e, Tagged) else [e.label or ""] for e in examples]
-    return torch.tensor([id_by_label[label] for item in gold for label in item])
+    return torch.tensor([id_by_label[label] for item_labels in gold for label in item_labels])
 
 
 def _item_vectors(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
-    """Return the vectors of each item (N, D): a token's layers, or the means of a text's; those of
-    the two sentences of a pair, and how far they differ."""
+    """Return the vectors of each item (N, D): the layers of a token, or their means over a text;
+    for a pair, those of both sentences and their absolute difference."""
     sentences = list(dict.fromkeys(s for example in examples for s in example.sentences if s))
     layers_by_sentence = dict(zip(sentences, vectors(sentences), strict=True)) if sentences else {}
     width = sum(layers.shape[0] * layers.shape[2] for layers in [*layers_by_sentence.values()][:1])
@@ -403,13 +406,14 @@ def _item_vectors(examples: Sequence[Labelled], vectors: Vectors) -> Tensor:
 
 @lru_cache(maxsize=CACHED_EXAMPLES)
 def _hash_example(example: Labelled, hash_count: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the hashes below `hash_count` of the features of an example's items, how often each
-    occurs in its item, and their number in each item."""
+    """Return the hashes below `hash_count` of an example's features, how often each occurs in its
+    item, and the number of features of each item."""
     bags = [
         Counter(
-            zlib.crc32(feature.encode("utf-8", "backslashreplace")) % hash_count for feature in item
+            zlib.crc32(feature.encode("utf-8", "backslashreplace")) % hash_count
+            for feature in features
         )
-        for item in _extract_features(example)
+        for features in _extract_features(example)
     ]
     hashes_M = [number for bag in bags for number in bag]
     counts_M = [count for bag in bags for count in bag.values()]
@@ -417,7 +421,7 @@ def _hash_example(example: Labelled, hash_count: int) -> tuple[list[int], list[i
 
 
 def _extract_features(example: Labelled) -> Iterator[list[str]]:
-    """Yield the features of each item of an example: of a text, or of each token."""
+    """Yield the features of each item of an example: the text, or each token."""
     match example:
         case Tagged():
             yield from tagging_features(example.tokens)
@@ -436,13 +440,13 @@ def _extract_features(example: Labelled) -> Iterator[list[str]]:
 
 
 def words_and_pairs(tokens: Tokens) -> list[str]:
-    """Return the words of a text, in lower case, and each two that stand together."""
+    """Return the words of a text in lower case, and each pair of neighbouring words."""
     words = [word.lower() for word in tokens]
     return [*words, *(f"{a} {b}" for a, b in zip(words, words[1:], strict=False))]
 
 
 def tagging_features(tokens: Tokens) -> Iterator[list[str]]:
-    """Yield the features of each token of a sentence, as in textbooks of tagging."""
+    """Yield the features of each token of a sentence."""
     forms = ["", "", *tokens, "", ""]
     words = [word.lower() for word in forms]
     for k in range(2, len(words) - 2):
@@ -460,6 +464,6 @@ def tagging_features(tokens: Tokens) -> Iterator[list[str]]:
 
 
 def describe_shape(word: str) -> str:
-    """Return a word with its letters and digits by class, each run of a class once: `Xx-d`."""
+    """Return the shape of a word: its characters by class, with repeats merged, such as `Xx-d`."""
     letters = LETTER.sub(lambda match: "X" if match[0].isupper() else "x", word)
     return REPEATED_CHARACTER.sub(r"\1", re.sub(r"\d", "d", letters))

@@ -1,4 +1,5 @@
-"""The input of every task model: [x; ELMo] for each token, x being a word vector and a char-CNN.
+"""The input of all task models: [x; ELMo] for each token, where x is a word vector and the output
+of a character CNN.
 
 Shapes: B sentences, T tokens of the longest, W width of x, L layers, D their width, N distinct
 tokens, K characters of a token, F filters.
@@ -26,15 +27,14 @@ from elmo.tasks.vectors import Vectors
 PAD, UNKNOWN = "<pad>", "<unk>"
 CHARACTER_VOCABULARY = Characters(max_characters=22)
 CHARACTER_DIM = 16
-MAX_FILE_WORDS = 400_000  # of a vector file, beside the words of the training text: all of GloVe 6B
+MAX_FILE_WORDS = 400_000  # the first words of a vector file are kept: all of GloVe 6B
 
 
 class EncodedBatch(NamedTuple):
     """A padded batch of B sentences of up to T tokens; `mask_BT` is true where there is a token.
 
-    `x_BTW` is what a model reads, [x; ELMo]; `words_BTW` is x alone, the word vectors and the
-    character CNN; both are 0 beyond a sentence's end. `elmo_BTD` is the ELMo mix to add at the
-    output, or None if ELMo is not used there.
+    `x_BTW` is the input of a model, [x; ELMo]; `words_BTW` is x alone. Both are 0 in the padding.
+    `elmo_BTD` is the ELMo mix to add at the output, or None if ELMo is not used there.
     """
 
     x_BTW: Tensor
@@ -43,8 +43,8 @@ class EncodedBatch(NamedTuple):
     mask_BT: Tensor
 
     def join_elmo(self, h_BTD: Tensor, dropout: nn.Module | None = None) -> Tensor:
-        """Return [h; ELMo], the output of a layer with the mix to add at the output, after
-        `dropout`; h alone if ELMo is not used there."""
+        """Return [h; ELMo], the output of a layer joined with the ELMo mix after `dropout`; h alone
+        if ELMo is not used at the output."""
         if self.elmo_BTD is None:
             return h_BTD
         return torch.cat([h_BTD, dropout(self.elmo_BTD) if dropout else self.elmo_BTD], -1)
@@ -52,7 +52,7 @@ class EncodedBatch(NamedTuple):
 
 class WordTable(NamedTuple):
     """The words that a task model knows, PAD and UNKNOWN first, and their initial vectors (words,
-    dim), or None: drawn at random."""
+    dim); None for random vectors."""
 
     words: list[str]
     vectors: npt.NDArray[np.float32] | None
@@ -75,11 +75,11 @@ class CharacterCNN(nn.Module):
 
 
 class TaskInputs(nn.Module):
-    """The input layer of all task models: [x; ELMo] for each token, and ELMo for the output if
-    wanted.
+    """The input layer of all task models: [x; ELMo] for each token, and the ELMo mix for the
+    output.
 
-    x is a word vector and a character CNN's output; each ELMo vector is a mix of layers with its
-    own weights. `layers` and `dim` are the shape of the vectors passed to `forward`.
+    x is a word vector and the output of a character CNN. The input and the output have their own
+    mix weights. `layers` and `dim` are the shape of the vectors passed to `forward`.
     """
 
     def __init__(
@@ -115,13 +115,13 @@ class TaskInputs(nn.Module):
 
     @property
     def mixes(self) -> list[ScalarMix]:
-        """Return the modules that mix ELMo's layers, one for each place where ELMo is used: the
-        input, the output or both."""
+        """Return the modules that mix ELMo's layers: one for the input, one for the output, or
+        both."""
         return [mix for mix in self.own_mixes if isinstance(mix, ScalarMix)]
 
     def forward(self, sentences: Sequence[Tokens], vectors: Vectors | None) -> EncodedBatch:
-        """Encode token lists as a padded batch; `vectors` gives their ELMo layers, (layers, tokens,
-        dim) each, and is None if ELMo is not used."""
+        """Encode token lists as a padded batch; `vectors` returns their ELMo layers, (layers,
+        tokens, dim) each, and is None without ELMo."""
         device = next(self.parameters()).device
         lengths = torch.tensor([len(sentence) for sentence in sentences])
         mask_BT = (torch.arange(int(lengths.max())) < lengths[:, None]).to(device)
@@ -155,7 +155,7 @@ class TaskInputs(nn.Module):
         return x_BTW * mask_BT.unsqueeze(-1)
 
     def _word_id(self, token: str) -> int:
-        """Return the id of a word, or of its lower case if a vector file contains only that."""
+        """Return the id of a word, or of its lower case if the vector file has only that."""
         lowercase_token = token.lower() if self.settings.words == "file" else token
         return self._id_by_word.get(token) or self._id_by_word.get(lowercase_token, 1)
 
@@ -171,17 +171,17 @@ class TaskInputs(nn.Module):
         padded_BLTD = np.zeros((len(layer_arrays), L, mask_BT.shape[1], D), layer_arrays[0].dtype)
         for row, layers in enumerate(layer_arrays):
             padded_BLTD[row, :, : layers.shape[1]] = layers
-        # They keep their narrow type until they are on the device, to copy less.
+        # The vectors stay float16 until they are on the device, to copy fewer bytes.
         layers_LBTD = device_tensor(padded_BLTD, mask_BT.device).transpose(0, 1)
         layers_LBTD = layers_LBTD.to(next(self.parameters()).dtype)
         return [mix(layers_LBTD, mask_BT) * mask_BT.unsqueeze(-1) for mix in self.mixes]
 
 
 def build_word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
-    """Return the words of a task model: those of the training text, the token lists `train`, or of
-    a file of vectors, whose PAD is zeros and UNKNOWN the mean of all.
+    """Return the words of a task model: those of `train`, the token lists of the training text, or
+    those of a vector file, where PAD is zeros and UNKNOWN the mean of all vectors.
 
-    Words of the dev text are not added, so that dev and test have unknown words alike.
+    Words of the dev text are not added, so that dev has unknown words as test has.
     """
     if settings.words == "none":
         return WordTable([PAD, UNKNOWN], None)
@@ -204,7 +204,7 @@ def read_word_vectors(
     `dim` numbers.
 
     The words in `task_words` and the first `MAX_FILE_WORDS` (400,000) words of the file are kept.
-    `ElmoError` names a malformed line.
+    Raises `ElmoError` for a malformed line.
     """
     row_by_word: dict[str, int] = {}
     rows: list[npt.NDArray[np.float32]] = []

@@ -1,7 +1,8 @@
-"""The kinds of tasks, one record each. A model, which needs torch, is imported only when used.
+"""The kinds of tasks, one record each. Models need torch, so they are imported only when used.
 
 To add a task, write a module with its model, a `TaskModel`, a module in `formats` if no reader
-fits, and a record in `KINDS`; its command, settings, help and served signature follow from that.
+fits, and a record in `KINDS`; its command, settings, help and served signature follow from the
+record.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,8 +15,8 @@ from elmo.tasks.formats import coreference, questions, roles, tagging, texts
 from elmo.tasks.formats.fields import ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.settings import TaskSettings, with_changes
 
-FEATURE_HASHES = 1 << 17  # rows of weights of a linear model of hand-crafted features
-KINDS_WITH_FEATURES = ("tagging", "classification", "pairs")  # the kinds that can have such a model
+FEATURE_HASHES = 1 << 17  # hand-crafted features are hashed to this many values
+KINDS_WITH_FEATURES = ("tagging", "classification", "pairs")  # that can have linear models
 MakeRecord = Callable[[str, TextSplitter], dict[str, Any]]
 
 
@@ -27,13 +28,13 @@ def _text_record(text: str, split: TextSplitter) -> dict[str, Any]:
 class TaskKind:
     """A kind of task, such as tagging: its model, readers and defaults.
 
-    `readers` are by file format; `fields` are the fields that `--columns` can map; `defaults` are
-    the settings if nothing is changed. `examples` are unlabelled records, shown as the input
-    example of a served task. `make_record` turns a text into a record. `has_several_predictions`
-    says whether one record can give several examples.
+    `readers` has the reader of each file format; `fields` are the fields that `--columns` can map;
+    `defaults` are the default settings. `examples` are unlabelled records: the input example of a
+    served task. `make_record` converts a text to a record. With `has_several_predictions`, one
+    record can give several examples.
     """
 
-    class_path: str  # the class, as module:name
+    class_path: str  # of the model, as module:name
     readers: Mapping[str, Callable[[ReadRequest], ExampleSet]]
     fields: tuple[str, ...]
     defaults: TaskSettings
@@ -42,8 +43,7 @@ class TaskKind:
     has_several_predictions: bool = False
 
     def model_class(self) -> Any:
-        """Import and return the class of the task's model, to be called with inputs, labels and
-        settings."""
+        """Import the class of the task's model; its arguments are inputs, labels and settings."""
         module, _, name = self.class_path.partition(":")
         return getattr(import_module(module), name)
 
@@ -139,8 +139,8 @@ KINDS: Mapping[str, TaskKind] = {
 
 
 def task_settings(kind: str, changes: dict[str, Any]) -> TaskSettings:
-    """Return the settings of a kind of task: its defaults with `changes`, values by name, applied;
-    text is converted."""
+    """Return the settings of a kind of task: its defaults, replaced by `changes` (values by name,
+    which may be text)."""
     if kind not in KINDS:
         raise BadSettings(f"no kind of task {kind!r}; choose one of {', '.join(KINDS)}")
     settings = with_changes(KINDS[kind].defaults, changes)

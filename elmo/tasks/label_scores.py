@@ -1,6 +1,5 @@
-"""Scores by label: precision, recall, F1 and support, confusions, and calibration.
-
-The items that are right or wrong are an example's label, a token's tag, a span or an argument.
+"""Scores by label: precision, recall, F1 and support, confusions, and calibration. An item that is
+scored is the label of an example, the tag of a token, a span or an argument.
 """
 
 from collections import Counter, defaultdict
@@ -13,20 +12,20 @@ from elmo.tasks.metrics import precision_recall_f1, predicate_arguments
 from elmo.tasks.schemes import lenient_spans
 from elmo.tasks.tagging import bioes_spans
 
-MAX_CONFUSION_LABELS = 12  # up to which a table of confusions is shown
-BINS = 10  # of scores between 0 and 1, for calibration
+MAX_CONFUSION_LABELS = 12  # with more labels, confusions are left out
+BIN_COUNT = 10  # bins of scores between 0 and 1, for calibration
 
-Answer = tuple[Example, tuple[Any, Any]]  # an example, its prediction and the scores of that
+Answer = tuple[Example, tuple[Any, Any]]  # an example; its prediction and scores
 
 
 def label_scores(answers: Sequence[Answer], *, marks_spans: bool) -> dict[str, Any]:
-    """Return the scores by label of answered examples; nothing where a task has no labels.
+    """Return the scores by label of answered examples; {} if the task has no labels.
 
-    `labels` has precision, recall, F1 and support of each label, `macro` their means and `micro`
-    those of all items together. Where each item has one label and there are few, `confusion` counts
-    what was predicted for each label. For one label per example, `calibration` compares the mean
-    score of the predictions with the share that is right; its `error` is the mean of the difference
-    over ten bins of scores, by their size. `marks_spans` says whether the tags mark spans.
+    `labels` has the precision, recall, F1 and support of each label, `macro` their means, and
+    `micro` the scores over all items. `confusion` counts the predictions for each label, if each
+    item has one label and there are few labels. If each example has one label, `calibration` has
+    the mean score of the predictions, their accuracy, and the calibration `error` over ten bins.
+    `marks_spans` says whether the tags mark spans.
     """
     correct_counts, predicted_counts, gold = Counter[str](), Counter[str](), Counter[str]()
     confusion: dict[str, Counter[str]] = defaultdict(Counter)
@@ -85,13 +84,14 @@ def _list_arguments(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
 
 
 def _compute_calibration(answers: Sequence[Answer]) -> dict[str, float]:
-    bins: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
+    bins: list[list[tuple[float, bool]]] = [[] for _ in range(BIN_COUNT)]
     for example, (prediction, scores) in answers:
         if isinstance(example, Classified | Pair):
             score = max(scores)
-            bins[min(BINS - 1, int(score * BINS))].append((score, prediction == example.label))
-    pairs = [pair for score_bin in bins for pair in score_bin]
-    if not pairs:
+            score_bin = bins[min(BIN_COUNT - 1, int(score * BIN_COUNT))]
+            score_bin.append((score, prediction == example.label))
+    scored_answers = [scored_answer for score_bin in bins for scored_answer in score_bin]
+    if not scored_answers:
         return {}
     gaps = [
         abs(fmean(score for score, _ in score_bin) - fmean(is_right for _, is_right in score_bin))
@@ -100,7 +100,7 @@ def _compute_calibration(answers: Sequence[Answer]) -> dict[str, float]:
         if score_bin
     ]
     return {
-        "mean_score": fmean(score for score, _ in pairs),
-        "accuracy": fmean(is_right for _, is_right in pairs),
-        "error": sum(gaps) / len(pairs),
+        "mean_score": fmean(score for score, _ in scored_answers),
+        "accuracy": fmean(is_right for _, is_right in scored_answers),
+        "error": sum(gaps) / len(scored_answers),
     }

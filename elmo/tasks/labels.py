@@ -1,4 +1,4 @@
-"""The parts that models of one label share: the loss, the prediction and its score.
+"""The base of models that predict one label: the loss, the prediction and its score.
 
 Shapes: B examples, K labels.
 """
@@ -22,7 +22,7 @@ LabelledText = Classified | Pair
 class LabelModel(TaskModel):
     """The base of a model that gives each example one of `labels`; `scores` returns their logits.
 
-    `class_weights` are weights of the labels in the loss, None for equal ones.
+    `class_weights` are the weights of the labels in the loss; None means equal weights.
     """
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str]) -> None:
@@ -35,7 +35,7 @@ class LabelModel(TaskModel):
         return sorted({example.label for example in examples if example.label is not None})
 
     def balance_classes(self, train: Sequence[LabelledText]) -> None:
-        """Give each label a weight in the loss that is inverse to its frequency in `train`."""
+        """Weight each label in the loss by the inverse of its frequency in `train`."""
         counts = Counter(example.label for example in train)
         average = sum(counts.values()) / len(self.labels)
         self.class_weights = torch.tensor(
@@ -67,14 +67,14 @@ class LabelModel(TaskModel):
             shares = self.linear.shares
             linear_BK = self.linear(examples, vectors)
             scores_BK = (shares.network * scores_BK.log_softmax(1) + linear_BK) / sum(shares)
-        rows = scores_BK.softmax(1).tolist()
-        return [(self.labels[row.index(max(row))], row) for row in rows]
+        probability_rows = scores_BK.softmax(1).tolist()
+        return [(self.labels[row.index(max(row))], row) for row in probability_rows]
 
     def describe(
         self, example: LabelledText, prediction: str, scores: Sequence[float] | None = None
     ) -> dict[str, Any]:
-        """Return a prediction as a dictionary for JSON: the tokens, or the premise and hypothesis,
-        the label, its probability, and that of all labels."""
+        """Return a prediction as a dictionary for JSON: the tokens (or premise and hypothesis), the
+        label, its probability, and the probabilities of all labels."""
         names = ("premise", "hypothesis") if isinstance(example, Pair) else ("tokens",)
         answer: dict[str, Any] = {name: list(getattr(example, name)) for name in names}
         answer["label"] = prediction

@@ -1,11 +1,10 @@
 """The metrics of the six tasks, each by its standard definition.
 
-Each metric counts something per test unit (a sentence, pair, question, predicate or document), and
-the scores follow from the sums, so a `Tally` can be scored on any sample of the units. Spans are
+A metric counts hits and totals per test unit (a sentence, pair, question, predicate or document).
+Scores are computed from the sums, so a `Tally` can be scored on any sample of units. Spans are
 half-open.
 
-Shapes: U test units, or texts with all their units, C counts of one, N counts of all tallies side
-by side.
+Shapes: U test units (or texts with all their units), N counts of all tallies side by side.
 """
 
 import math
@@ -25,17 +24,17 @@ from elmo.tasks.examples import Link, Range, Span
 Clusters = Sequence[Sequence[Range]]
 Scores = dict[str, float]
 Metric = Literal["accuracy", "spans", "tags", "answers", "coreference", "links"]
-MAIN_METRICS = ("f1", "exact_match", "accuracy")  # the field's metric comes first
-BOOTSTRAP_DRAWS = 2000  # of the bootstrap
-MAX_COUNTS = 12  # of a unit, in any metric
+MAIN_METRICS = ("f1", "exact_match", "accuracy")  # the first that a task has is its main score
+BOOTSTRAP_DRAWS = 2000
+MAX_COUNTS = 12  # the most counts that a unit has in any metric
 
 
 class Tally(msgspec.Struct, forbid_unknown_fields=True):
     """The counts of a metric for each test unit: a sentence, pair, question, predicate or document.
 
-    `counts` has a row per unit, whose columns depend on the `metric`. The scores follow from the
-    rows' sum, so any sample of the units can be scored. `groups`, if given, has the number of each
-    unit's text: units that share a text are drawn together.
+    `counts` has a row per unit, whose columns depend on the `metric`. Scores are computed from the
+    sum of the rows. `groups`, if given, has a number for each unit, equal for units that share a
+    text; the bootstrap draws these together.
     """
 
     metric: Metric
@@ -57,9 +56,9 @@ def paired_bootstrap(
     """Return the 95% interval of the main score of `tallies` minus that of `baseline_tallies`, by
     paired bootstrap.
 
-    Each side has one tally per seed, all over the same test units. Each draw resamples the texts
-    with replacement, each with all its units, and averages the scores over seeds. The random seed
-    is fixed, so the result is reproducible.
+    Each side has one tally per seed, all over the same test units. Each draw samples the texts with
+    replacement, together with their units, and averages the scores over seeds. The random seed is
+    fixed, so the result is reproducible.
     """
     all_tallies = [*tallies, *baseline_tallies]
     counts_UN = np.concatenate([tally.array() for tally in all_tallies], 1)
@@ -80,15 +79,15 @@ def paired_bootstrap(
     return float(low), float(high)
 
 
-def interval_over_seeds(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return Student's 95% confidence interval of the mean of one value per seed, or None for a
+def interval_over_seeds(scores: Sequence[float]) -> tuple[float, float] | None:
+    """Return Student's 95% confidence interval of the mean of `scores`, one per seed; None for a
     single seed."""
-    if len(values) < 2:
+    if len(scores) < 2:
         return None
     from scipy.stats import t
 
-    half_width = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
-    return fmean(values) - half_width, fmean(values) + half_width
+    half_width = float(t.ppf(0.975, len(scores) - 1)) * stdev(scores) / math.sqrt(len(scores))
+    return fmean(scores) - half_width, fmean(scores) + half_width
 
 
 def main_score(scores: Scores) -> float:
@@ -97,7 +96,7 @@ def main_score(scores: Scores) -> float:
 
 
 def score_order(name: str) -> tuple[int, str]:
-    """Return the sort key of a score's name: the field's metric first, the others by name."""
+    """Return the sort key of a score's name: `MAIN_METRICS` first, the others by name."""
     return MAIN_METRICS.index(name) if name in MAIN_METRICS else len(MAIN_METRICS), name
 
 
@@ -106,13 +105,13 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def tally_accuracy(gold: Sequence[object], predicted: Sequence[object]) -> Tally:
-    """Tally how many predictions are right; a unit is an example."""
+    """Count the correct predictions; a unit is an example."""
     counts = [(float(label == guess), 1.0) for label, guess in zip(gold, predicted, strict=True)]
     return Tally("accuracy", counts)
 
 
 def tally_tag_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Tally:
-    """Tally how many tags are right; a unit is a sentence."""
+    """Count the correct tags; a unit is a sentence."""
     counts = [
         (float(sum(tag == guess for tag, guess in zip(*tags, strict=True))), float(len(tags[0])))
         for tags in zip(gold, predicted, strict=True)
@@ -138,7 +137,7 @@ def precision_recall_f1(correct: float, predicted: float, gold: float) -> Scores
 
 def tally_span_f1(gold: Sequence[Iterable[object]], predicted: Sequence[Iterable[object]]) -> Tally:
     """Tally F1 over exact spans and labels, micro-averaged as in conlleval and seqeval; a unit is a
-    sentence. For semantic roles, the items of a unit, a predicate, are its `predicate_arguments`.
+    sentence. For semantic roles, a unit is a predicate with its `predicate_arguments`.
     """
     counts = []
     for gold_set, guesses in zip(map(set, gold), map(set, predicted), strict=True):
@@ -147,21 +146,21 @@ def tally_span_f1(gold: Sequence[Iterable[object]], predicted: Sequence[Iterable
 
 
 def predicate_arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ...]]]:
-    """Return the arguments of one predicate, given the labelled spans of its sentence, each with
-    its label and spans, as srl-eval.pl counts them.
+    """Return the arguments of one predicate, each with its label and ranges, as srl-eval.pl counts
+    them; `spans` are the labelled spans of its sentence.
 
-    C-X continues the last X before it, which makes one argument of several spans, and is an
-    ordinary X if there is none. The predicate itself (V and C-V) is given, so it is not counted.
+    C-X continues the last X before it, as one argument of several ranges; without one before it,
+    C-X is an ordinary X. The predicate itself (V and C-V) is given, so it is not counted.
     """
-    parts: list[tuple[str, list[Range]]] = []
+    arguments: list[tuple[str, list[Range]]] = []
     for start, stop, label in sorted(spans):
         name = label.removeprefix("C-")
-        same_arguments = [ranges for argument, ranges in parts if argument == name]
+        same_arguments = [ranges for label_before, ranges in arguments if label_before == name]
         if label.startswith("C-") and same_arguments:
             same_arguments[-1].append((start, stop))
         else:
-            parts.append((name, [(start, stop)]))
-    return {(name, tuple(ranges)) for name, ranges in parts if name != "V"}
+            arguments.append((name, [(start, stop)]))
+    return {(name, tuple(ranges)) for name, ranges in arguments if name != "V"}
 
 
 def normalize_answer(text: str) -> str:
@@ -248,8 +247,7 @@ _SCORES: dict[Metric, Callable[[Sequence[float]], Scores]] = {
 
 
 def _muc(clusters: Clusters, other_clusters: Clusters) -> tuple[float, float]:
-    """Return the number of links of `clusters` that the other side keeps, and the number of
-    links."""
+    """Return how many links of `clusters` are also in `other_clusters`, and how many there are."""
     cluster_by_span = {span: k for k, cluster in enumerate(other_clusters) for span in cluster}
     shared_links = links = 0
     for cluster in clusters:

@@ -12,12 +12,12 @@ from elmo.tasks.vectors import Vectors
 
 
 class TaskModel(nn.Module):
-    """The base of a task's model, which computes its loss, predicts, and counts how often it is
-    right. The first score of its tally decides which epoch is best.
+    """The base of a task's model: it computes the loss, predicts, and tallies its predictions. The
+    first score of the tally selects the best epoch.
 
-    In its methods, `vectors` is a function from sentences (token tuples) to their ELMo layers, an
-    array (layers, tokens, dim) each; it is None if the model uses none.
-    `linear`, if given, answers beside the trained network.
+    In its methods, `vectors` is a callable that takes sentences (token tuples) and returns their
+    ELMo layers, an array (layers, tokens, dim) each; it is None without ELMo. `linear`, if given,
+    predicts together with the network.
     """
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str]) -> None:
@@ -28,7 +28,7 @@ class TaskModel(nn.Module):
 
     @staticmethod
     def labels_of(examples: Sequence[Any]) -> list[str]:
-        """Return the labels that a model learns from the training examples; none by default."""
+        """Return the labels in the training examples, which the model learns; none by default."""
         return []
 
     def loss(self, examples: Sequence[Any], vectors: Vectors | None) -> Tensor:
@@ -41,15 +41,14 @@ class TaskModel(nn.Module):
         return [prediction for prediction, _ in self.answer(examples, vectors)]
 
     def answer(self, examples: Sequence[Any], vectors: Vectors | None) -> list[tuple[Any, Any]]:
-        """Return one prediction per example, each with its scores, which `describe` reads."""
+        """Return one prediction per example, each with the scores that `describe` takes."""
         raise NotImplementedError
 
     def tally(self, examples: Sequence[Any], predictions: Sequence[Any]) -> Tally:
-        """Return the tally of the task's metric over labelled examples, given a prediction of
-        `predict` for each."""
+        """Return the tally of the task's metric over labelled examples and their predictions."""
         raise NotImplementedError
 
     def describe(self, example: Any, prediction: Any, scores: Any = None) -> dict[str, Any]:
-        """Return a prediction for an example, with the scores of `answer` if given, as a dictionary
-        that can be written as JSON."""
+        """Return a prediction as a dictionary for JSON, with the scores that `answer` returns, if
+        given."""
         raise NotImplementedError

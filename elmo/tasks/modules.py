@@ -15,11 +15,11 @@ FORBIDDEN_SCORE = -10000.0
 
 
 class BidirectionalRNN(nn.Module):
-    """A bidirectional LSTM, or GRU, over padded sentences of vectors of `width` numbers, with
-    `depth` layers of `hidden` units in each direction.
+    """A bidirectional LSTM (or GRU) over padded sentences. The vectors have `width` numbers; each
+    direction has `depth` layers of `hidden` units.
 
     The backward direction begins at each sentence's last token. The directions are separate
-    networks that also run over the padding: on a CPU that is faster than packed sequences.
+    networks that also run over the padding, which is faster on a CPU than packed sequences.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ def masked_mean(x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
 def viterbi_decode(
     scores_BTK: Tensor, mask_BT: Tensor, transitions_KK: Tensor, start_K: Tensor, end_K: Tensor
 ) -> list[list[int]]:
-    """Return the tag sequence with the highest score for each sentence, as numbers of tags.
+    """Return the tag sequence with the highest score for each sentence, as tag ids.
 
-    A score sums the tags' own scores (`scores_BTK`, for K tags), those of each pair of neighbouring
-    tags (`transitions_KK`, from row to column), and those of the first tag (`start_K`) and the last
-    (`end_K`). `mask_BT` is true where there is a token.
+    The score of a sequence is the sum of `scores_BTK` over its tags, `transitions_KK` (from row to
+    column) over neighbouring tags, `start_K` of the first tag and `end_K` of the last. `mask_BT` is
+    true where there is a token.
     """
     scores_BTK, mask_BT = scores_BTK.cpu(), mask_BT.cpu()
     transitions_KK, start_K, end_K = transitions_KK.cpu(), start_K.cpu(), end_K.cpu()
@@ -119,8 +119,8 @@ def viterbi_decode(
 def tag_probabilities(
     scores_BTK: Tensor, mask_BT: Tensor, transitions_KK: Tensor, start_K: Tensor, end_K: Tensor
 ) -> Tensor:
-    """Return the probability of each tag of each token, (B, T, K), over all tag sequences, whose
-    scores are those of `viterbi_decode`."""
+    """Return the probability of each tag of each token, (B, T, K), over all tag sequences, scored
+    as in `viterbi_decode`."""
     T = scores_BTK.shape[1]
     alpha_BK = start_K + scores_BTK[:, 0]
     alphas = [alpha_BK]
@@ -138,7 +138,7 @@ def tag_probabilities(
 
 
 def path_probabilities(probabilities_TK: Tensor, path: Sequence[int]) -> list[float]:
-    """Return the probability of each tag of a path, given those of all tags of each token."""
+    """Return the probability of each tag of a path; `probabilities_TK` has those of all tags."""
     tag_ids = torch.tensor(path, device=probabilities_TK.device).unsqueeze(1)
     return probabilities_TK[: len(path)].gather(1, tag_ids).squeeze(1).tolist()
 

@@ -78,7 +78,7 @@ def initialise_weights(*modules: nn.Module) -> None:
     """Initialise LSTM and linear modules as ESIM does: Xavier input weights, orthogonal recurrent
     ones.
 
-    Biases are 0 but for the forget gates, whose two biases add up to 1.
+    Biases are 0, except that the two biases of each forget gate add up to 1.
     """
     for module in modules:
         for name, parameter in module.named_parameters():

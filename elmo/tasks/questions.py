@@ -1,8 +1,8 @@
 """Question answering: bidirectional attention flow with self-attention (Clark and Gardner 2018).
 
 A shared biGRU reads paragraph and question → [h; ELMo] → attention from the paragraph to the
-question and back → a ReLU layer → plus a residual branch of a biGRU and attention of the paragraph
-to itself, which may also attend to nothing → a biGRU for the start and another for the end.
+question and back → a ReLU layer → a residual branch of a biGRU and self-attention, in which a token
+may also attend to nothing → a biGRU for the start and another for the end.
 
 Shapes: B questions, T tokens of paragraphs, Q tokens of questions, W width of x, D width of other
 vectors, S sides of an answer (its start and its end).
@@ -41,8 +41,7 @@ class TrilinearSimilarity(nn.Module):
 
 class SelfAttention(nn.Module):
     """Attention of a paragraph's tokens to each other, in which a token may also attend to nothing.
-
-    A learned score for nothing takes part in the softmax.
+    "Nothing" has a learned score in the softmax.
     """
 
     def __init__(self, width: int) -> None:
@@ -52,7 +51,7 @@ class SelfAttention(nn.Module):
         self.join = nn.Linear(3 * width, width)
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-        """Return each token's vector joined with what it attends to, (B, T, D)."""
+        """Return each token's vector joined with the vector that it attends to, (B, T, D)."""
         B, T, _ = x_BTD.shape
         is_self_TT = torch.eye(T, dtype=torch.bool, device=x_BTD.device)
         scores_BTT = self.similarity(x_BTD, x_BTD)
@@ -95,8 +94,8 @@ class QuestionsModel(TaskModel):
     def answer(
         self, examples: Sequence[Question], vectors: Vectors | None
     ) -> list[tuple[Range, float]]:
-        """Return the token span (start, stop) of each answer in its paragraph: the best start and
-        end of a span of at most `answer_tokens` tokens; and its probability among all such spans.
+        """Return the token span (start, stop) of each answer in its paragraph, the best one of at
+        most `answer_tokens` tokens, and its probability among all such spans.
 
         If the question or its paragraph has no tokens, the span is empty and the probability 0.
         """
@@ -116,7 +115,7 @@ class QuestionsModel(TaskModel):
         self, example: Question, prediction: Range, scores: float | None = None
     ) -> dict[str, Any]:
         """Return a prediction as a dictionary for JSON: the question's id, the answer as text, its
-        character offset in the paragraph, or −1 if it is empty, and its score."""
+        character offset in the paragraph (−1 if the answer is empty), and its score."""
         start, stop = prediction
         start = example.offsets[start][0] if start < stop else -1
         answer = {"id": example.id, "answer": example.text_of(*prediction), "answer_start": start}
@@ -155,9 +154,9 @@ class QuestionsModel(TaskModel):
 
 
 def best_spans(start_BT: Tensor, end_BT: Tensor, max_tokens: int) -> list[tuple[Range, float]]:
-    """Return for each row of the batch the span (start, stop) of at most `max_tokens` tokens with
-    the largest sum of the logits of its first and its last token, and its probability among
-    those."""
+    """Return the best span (start, stop) of each row, and its probability among all spans of at
+    most `max_tokens` tokens. The best span has the largest sum of the logits of its first and last
+    tokens."""
     B, T = start_BT.shape
     is_span_TT = torch.ones(T, T, dtype=torch.bool, device=start_BT.device)
     is_span_TT = is_span_TT.triu().tril(max_tokens - 1)

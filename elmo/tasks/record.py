@@ -1,8 +1,8 @@
 """The record of a trained task, `task.json`, and the training curve of each of its seeds.
 
-The folder of a task holds `task.json` (kind, settings, labels, model, scores, SHA-256 of the other
-files, its own digest), `words.json`, the model it was trained with (as hard links if the file
-system allows it), and per seed `seed-N/` with `weights.safetensors`, `curve.jsonl` and `mix.json`.
+The folder of a task holds `task.json` (kind, settings, labels, model, scores, the SHA-256 of the
+other files, its own digest), `words.json`, the model (hard links if possible), and for each seed
+`seed-N/` with `weights.safetensors`, `curve.jsonl` and `mix.json`.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ from elmo.settings import MAX_LAYERS
 from elmo.tasks import TASK_FILE
 from elmo.tasks.settings import TaskSettings
 
-TASK_FORMAT = 3  # of task.json
+TASK_FORMAT = 3  # the version of the format of task.json
 # The names of files in a task folder other than task.json.
 TASK_FILE_PATTERN = (
     rf"words\.json|model/({MODEL_FILE_PATTERN})|"
@@ -29,8 +29,8 @@ TASK_FILE_PATTERN = (
 
 
 class BiLMSource(msgspec.Struct, forbid_unknown_fields=True):
-    """The biLM that a task reads: the model's digest, and the number and width of the layers taken
-    from it."""
+    """The biLM whose vectors a task reads: its digest, and the number and width of the layers
+    used."""
 
     digest: Sha256
     layers: Annotated[int, Meta(ge=1, le=MAX_LAYERS + 1)]
@@ -38,9 +38,9 @@ class BiLMSource(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LinearShares(msgspec.Struct, forbid_unknown_fields=True):
-    """The shares of a seed's network and of the linear models of features, of vectors and of static
-    vectors, which have `rows` of weights, `width` and `static_width` numbers, in its answers.
-    `network_score` is the main score on dev without them."""
+    """The weights of the network and the linear models in the predictions of a seed. The model of
+    features has `rows` rows of weights; those of vectors and static vectors have `width` and
+    `static_width`. `network_score` is the network's main score on dev without them."""
 
     network: Annotated[float, Meta(ge=0)]
     features: Annotated[float, Meta(ge=0)]
@@ -56,9 +56,9 @@ class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
     """The content of `task.json`; `digest` is the digest of all other fields.
 
     `labels` and the tags' `scheme` are those of the training file; `bilm` is None without ELMo.
-    `scores` are those on dev, by seed; `counts` and the digests `data` are of the train and dev
-    examples; `files` has the SHA-256 of the other files. `columns` are those that the training file
-    was read with, by field. `linear` has the linear models' shares in the answers of each seed.
+    `scores` has the dev scores of each seed; `counts` and the digests `data` are of the train and
+    dev examples; `files` has the SHA-256 of the other files. `columns` maps fields to columns of
+    the training file. `linear` has the weights of each seed's linear models.
     """
 
     format: int
@@ -79,7 +79,7 @@ class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def write_task_record(record: TaskRecord, folder: Path) -> None:
-    """Write the record of a task's folder, with the digests of what was written there."""
+    """Write `task.json` into a task's folder, with the digests of the folder's files."""
     paths = [folder / "words.json", *sorted(folder.glob("seed-*/*"))]
     record.files = {path.relative_to(folder).as_posix(): sha256(path) for path in paths}
     record.digest = record_digest(msgspec.to_builtins(record))
@@ -107,7 +107,7 @@ def read_task_record(folder: Path) -> TaskRecord:
 
 
 def best_seed(record: TaskRecord) -> int:
-    """Return the seed with the best score on dev; of equal ones, the first."""
+    """Return the seed with the best score on dev; of equally good ones, the first."""
 
     def dev_score(seed: int) -> float:
         scores = record.scores.get(str(seed), {})

@@ -1,8 +1,8 @@
 """Semantic roles: deep interleaved LSTMs with highway connections (He et al. 2017).
 
-[x; ELMo; is this the predicate] → LSTM layers that read forward, backward, forward … each over the
+[x; ELMo; a predicate indicator] → LSTM layers that read forward and backward in turn, each over the
 one below → [h; ELMo] → a softmax over BIO tags for each token; no CRF. Decoding is Viterbi over
-log-probabilities in which I-X follows B-X or I-X alone.
+log-probabilities, where I-X may follow only B-X or I-X.
 
 Shapes: B predicates, T tokens, W width of x, D width of other vectors, H hidden, K tags.
 """
@@ -99,7 +99,7 @@ class RolesModel(TaskModel):
 
     @staticmethod
     def labels_of(examples: Sequence[Predicate]) -> list[str]:
-        """Return the tags of the training examples, with both B- and I- of each role."""
+        """Return the tags of the training examples: O, and B- and I- of each role."""
         names = {tag[2:] for example in examples for tag in example.tags or () if tag != "O"}
         return ["O", *(f"{kind}-{name}" for name in sorted(names) for kind in "BI")]
 

@@ -1,8 +1,8 @@
 """Conversion between spans and their tags, in the schemes BIO, IOB1 and BIOES.
 
 BIO begins every span with B-. IOB1 (CoNLL-2003) begins one with B- only if it directly follows a
-span of the same label. BIOES also marks the end (E-) and the span of one token (S-); BILOU and
-BMES are the same with other letters.
+span of the same label. BIOES also marks the end of a span (E-) and a span of one token (S-); BILOU
+and BMES do the same with other letters.
 """
 
 import re
@@ -14,7 +14,7 @@ from elmo.tasks.examples import Span
 SCHEMES = ("bio", "iob1", "bioes", "plain")
 _SPAN_TAG = re.compile(r"O|[BIESLUM]-\S+")
 _BIOES_LETTERS = str.maketrans("LUM", "ESI")  # of BILOU and BMES
-# Letters of other scripts that look like these are meant for them.
+# Letters of other scripts that look like these letters match too.
 _MARK_TAG = re.compile(
     r"[BIESLUM][\W_]\S+|[^\W\d_a-z]-\S+|\S+[\W_][BIESLUM]|[BIESLUM]", re.IGNORECASE
 )
@@ -30,8 +30,8 @@ class TagError(ElmoError):
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
-    """Return the scheme that a file's tags use, given those of each sentence, or `plain` if they
-    mark no spans, as for POS.
+    """Return the scheme of a file's tags, or `plain` if they mark no spans, as part-of-speech tags
+    do; `sentences` are the tags of each sentence.
 
     Without E- and S- tags, the scheme is IOB1 if no span begins with an unnecessary B-, else BIO.
     """
@@ -53,11 +53,11 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
 
 
 def find_misfit_tags(tags: Set[str]) -> set[str]:
-    """Return, of a file's distinct tags, those that seem to be meant for a scheme and fit none;
-    none of them if the tags seem to mark no spans.
+    """Return the tags that look like span tags but fit no scheme; none if the tags do not seem to
+    mark spans. `tags` are a file's distinct tags.
 
-    They seem to mark spans if one is B-LABEL as it should be, or if all look like it (`B_PER`,
-    `b-per`, `PER-B`, a Cyrillic letter, or `B` alone) besides one for outside (`O`, `0`, `_`).
+    They seem to mark spans if one of them is B-LABEL, or if all of them look like span tags
+    (`B_PER`, `b-per`, `PER-B`, a Cyrillic letter, or `B` alone) or outside tags (`O`, `0`, `_`).
     """
     misfit_tags = {tag for tag in tags if not _SPAN_TAG.fullmatch(tag)}
     outside_tags = {tag for tag in tags if _OUTSIDE_TAG.fullmatch(tag.strip())}
@@ -100,8 +100,8 @@ def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
 
 
 def lenient_spans(tags: Sequence[str]) -> list[Span]:
-    """Return the spans of BIO tags as conlleval reads them: an I- that continues nothing begins a
-    span."""
+    """Return the spans of BIO tags as conlleval reads them: an I- that continues no span begins
+    one."""
     spans: list[Span] = []
     for position, tag in enumerate(tags):
         if tag == "O":
@@ -134,8 +134,8 @@ def to_bioes(spans: Iterable[Span], length: int) -> tuple[str, ...]:
 
 
 def may_follow(previous_tag: str | None, next_tag: str | None) -> bool:
-    """Tell whether BIOES allows `next_tag` directly after `previous_tag`; None is the sentence's
-    edge."""
+    """Tell whether BIOES allows `next_tag` directly after `previous_tag`; None stands for the
+    beginning or end of the sentence."""
     kind, label = (previous_tag or "O")[0], (previous_tag or "O")[2:]
     if kind in "BI":
         return next_tag is not None and next_tag[0] in "IE" and next_tag[2:] == label

@@ -1,6 +1,5 @@
-"""Predictions as the official scorers read them: conlleval, srl-eval.pl, SQuAD's evaluate-v1.1.py.
-
-A prediction is an example with what `Task.describe` says of its answer.
+"""Predictions in the formats of the official scorers: conlleval, srl-eval.pl, SQuAD's
+evaluate-v1.1.py. A prediction is an example and the dictionary that `Task.describe` returns for it.
 """
 
 import json
@@ -18,9 +17,8 @@ Predictions = Iterable[tuple[Any, Mapping[str, Any]]]
 
 
 class ScorerFile(NamedTuple):
-    """The file of a scorer: the kind of task it scores, whether gold labels stand in it, and the
-    function that yields its lines, called with the predictions and with the path and columns of the
-    examples."""
+    """The input file of a scorer: the kind of task, whether it has gold labels, and a function that
+    yields its lines, given the predictions and the path and columns of the examples."""
 
     kind: str
     needs_labels: bool
@@ -28,8 +26,8 @@ class ScorerFile(NamedTuple):
 
 
 def _conlleval_lines(predictions: Predictions, _path: Path, _columns: Columns) -> Iterator[str]:
-    """Yield `word gold predicted` for each token, `_` for white space within one of them, and an
-    empty line after each sentence; tags of spans are BIO."""
+    """Yield `word gold predicted` for each token, and an empty line after each sentence. Tags of
+    spans are BIO; white space within a word or tag becomes `_`."""
     example: Tagged
     for example, answer in predictions:
         gold = list(example.tags or ())
@@ -41,9 +39,8 @@ def _conlleval_lines(predictions: Predictions, _path: Path, _columns: Columns) -
 
 
 def _srl_eval_lines(predictions: Predictions, path: Path, columns: Columns) -> Iterator[str]:
-    """Yield for each token the roleset of the predicate that it is, or `-`, and a column for each
-    predicate of the sentence, such as `(ARG0*`; sentences without predicates have the first column
-    alone."""
+    """Yield a line for each token: its roleset, or `-` if it is no predicate, and a column such as
+    `(ARG0*` for each predicate of the sentence."""
     if path.is_dir() or ".jsonl" in path.suffixes:
         raise ElmoError(f"{path}: --as props takes one file of columns")
     prediction_iterator = iter(predictions)

@@ -1,7 +1,6 @@
-"""The seeds of a task, trained side by side: each on one thread, some in processes of their own.
-
-A seed's training depends on no other and leaves its result in its work folder, so where it ran
-changes nothing.
+"""Train the seeds of a task in parallel: each on one thread, in this process or in another. A
+seed's training depends on no other seed and leaves its result in its work folder, so it does not
+matter in which process it ran.
 """
 
 import time
@@ -26,15 +25,15 @@ from elmo.tasks.train import (
 )
 from elmo.tasks.vectors import Vectors
 
-PROCESS_START_SECONDS = 3.0  # seconds that a process takes to begin; a shorter training has none
+PROCESS_START_SECONDS = 3.0  # a process takes about this long to start
 
 
 @dataclass(frozen=True)
 class SeedTraining:
-    """All that the training of each seed of a task needs; it can be pickled.
+    """The arguments of training each seed of a task; it can be pickled.
 
     `make_network(seed=k)` returns the untrained network of seed k; `train`, `dev` and `vectors` are
-    those of `fit_task`, and `folders` the seeds' work folders.
+    as in `fit_task`, and `folders` are the seeds' work folders.
     """
 
     make_network: Callable[..., TaskModel]
@@ -47,8 +46,8 @@ class SeedTraining:
     def run(self, seed: int, report: ReportEpoch) -> tuple[TaskModel, TaskProgress]:
         """Train and return the network of a seed; return at once if its training has finished.
 
-        `report("epoch", figures)` is called after each epoch, and if a training is resumed, also
-        for its earlier epochs.
+        `report("epoch", figures)` is called after each epoch; if training resumes, also for the
+        earlier epochs.
         """
         with one_thread():  # as in a process of its own
             network = self.make_network(seed=seed)
@@ -65,7 +64,7 @@ class SeedTraining:
         return network, progress
 
     def train_under_lock(self, seed: int, report: ReportEpoch) -> None:
-        """Train a seed, so that its work folder holds the result; nobody else may work there."""
+        """Train a seed into its work folder, which is locked meanwhile."""
         with work_folder_lock(self.folders[seed]):
             self.run(seed, report)
 
@@ -73,12 +72,12 @@ class SeedTraining:
 def train_seeds(
     training: SeedTraining, seeds: Sequence[int], report: ReportEpoch, *, processes: int
 ) -> None:
-    """Train each of the seeds, so that their work folders hold the results.
+    """Train the seeds; the results are in their work folders.
 
     At most `processes` seeds are trained at once, one of them in this process. `report` is called
-    in the order of the seeds: with `seed` before each and `epoch` after each epoch; for a seed of
-    another process, once that process has ended. If another process ends early, its seed is trained
-    here, so that an error is raised here too.
+    in the order of the seeds: with `seed` before each seed and `epoch` after each epoch. The epochs
+    of a seed in another process are reported when that process has ended. If it fails, its seed is
+    trained here, so that its error is raised here.
     """
     for start in range(0, len(seeds), processes):
         _train_together(training, seeds[start : start + processes], report)
@@ -105,7 +104,7 @@ def _train_together(training: SeedTraining, seeds: Sequence[int], report: Report
 
 
 def _train_in_process(training: SeedTraining, seed: int) -> None:
-    """Train a seed in a process of its own. Its errors are not shown: the process that started it
+    """Train a seed in another process. Errors are not shown here: the process that started this one
     trains the seed again and raises them."""
     with suppress(Exception):
         training.train_under_lock(seed, report_nothing)

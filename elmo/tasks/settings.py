@@ -1,4 +1,4 @@
-"""The settings of a task, one record for all kinds. Imports no torch."""
+"""The settings of a task, one record for all kinds. This module does not import torch."""
 
 from typing import Annotated, Any, Literal
 
@@ -57,9 +57,9 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dropout: BelowOne = 0.3
     optimizer: Literal["adam", "adadelta"] = "adam"
     lr: NonNegativeFloat = 0.001
-    halve_after: SmallCount = 0  # epochs without gain after which the rate is halved; 0: never
+    halve_after: SmallCount = 0  # epochs without a better score after which lr is halved; 0: never
     gradient_norm: NonNegativeFloat = 5.0
-    average: BelowOne = 0.0  # of the moving average of weights that is evaluated; 0: none
+    average: BelowOne = 0.0  # the decay of the evaluated moving average of weights; 0: none
     batch_size: SmallPositiveInt = 32
     epochs: SmallPositiveInt = 100
     patience: SmallPositiveInt = 5
@@ -68,14 +68,14 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     spans_per_token: Annotated[float, Meta(gt=0, le=1)] = 0.4
     antecedents: SmallPositiveInt = 50
     class_weights: Literal["none", "balanced"] = "none"
-    sentences: SmallPositiveInt = 50  # of a document that are trained on at a time
+    sentences: SmallPositiveInt = 50  # of a document, trained on at a time
 
 
 def with_changes(defaults: TaskSettings, changes: dict[str, Any]) -> TaskSettings:
-    """Return the settings with the values `changes`, by name; text is converted to the setting's
+    """Return `defaults` with the values in `changes`, by name; text is converted to the setting's
     type.
 
-    `layers` may be given as the number of a single layer too.
+    `layers` may also be a single number.
     """
     values = msgspec.to_builtins(defaults)
     for name in changes:

@@ -42,7 +42,7 @@ from elmo.tasks.examples import (
     distinct_sentences,
     learnable_examples,
 )
-from elmo.tasks.features import LinearModels, Shares
+from elmo.tasks.features import LinearModels, ModelShares
 from elmo.tasks.formats.fields import ExampleSet, token_offsets
 from elmo.tasks.inputs import TaskInputs, WordTable, build_word_table
 from elmo.tasks.kinds import KINDS
@@ -77,7 +77,7 @@ from elmo.tasks.vectors import (
     softmax_vectors,
 )
 
-EXAMPLES_AT_ONCE = 512  # examples predicted at a time
+EXAMPLES_AT_ONCE = 512  # to predict
 
 
 class Task:
@@ -95,11 +95,11 @@ class Task:
         device: str = "cpu",
         vectors: Vectors | None = None,
     ) -> "Task":
-        """Load a folder that `train_task` wrote; the default `seed` is the one with the best dev
+        """Load a folder that `train_task` wrote. The default `seed` is the one with the best dev
         score.
 
-        `vectors` gives the ELMo layers of sentences, as a `StoredVectors` or an `EmbeddedVectors`
-        does; by default they are computed by the model in the folder.
+        `vectors`, such as a `StoredVectors`, returns the ELMo layers of sentences; by default the
+        model in the folder computes them.
         """
         check_device(device)
         folder = Path(folder)
@@ -118,7 +118,7 @@ class Task:
                 f"{folder / 'model'}: is not the model that the task was trained with; use "
                 f"{record.bilm.digest[:12]}…"
             )
-        with torch.device("meta"):  # no memory is taken before the shapes are known to be right
+        with torch.device("meta"):  # allocates no memory before the shapes are checked
             model = _build_network(record, word_table, seed)
         try:
             model.load_state_dict(load_weights(path, device=device), assign=True)
@@ -134,10 +134,11 @@ class Task:
         return cls(record, model, vectors)
 
     def predict(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Any]]:
-        """Yield each example with its prediction, in order; memory does not grow with their number.
+        """Yield each example with its prediction, in order. Memory use does not grow with their
+        number.
 
-        The form of a prediction is that of the kind of task: a label, a list of tags, a span or
-        clusters. `describe` makes a dictionary of it.
+        The prediction depends on the kind of task: a label, a list of tags, a span or clusters.
+        `describe` converts it to a dictionary.
         """
         for example, (prediction, _) in self.answer(examples, with_scores=False):
             yield example, prediction
@@ -160,33 +161,34 @@ class Task:
         prints them.
 
         `items` may also be a column or a table, as `list_items` reads them. An item is a text,
-        which is split as the training text was, a list of tokens within the list of items, or a
-        record with the fields of JSON lines. An item of the task `roles` gives a list, one object
-        per predicate. An item without tokens gives None. `ElmoError` names a bad item by its index.
+        which the model's tokenizer splits; a list of tokens (only inside a list of items); or a
+        record with the fields of JSON lines. For the task `roles`, each item gives a list with one
+        object per predicate. An item without tokens gives None. The `ElmoError` for a bad item has
+        its index.
         """
         if isinstance(items, str | Mapping):
             return self([items])[0]
-        texts = list_items(items)
+        listed_items = list_items(items)
         example_set = make_examples(
             self.record.kind,
-            texts,
+            listed_items,
             tokenizer=self.record.tokenizer,
             columns=self.record.columns,
         )
-        answers: list[list[Any]] = [[] for _ in texts]
+        answers: list[list[Any]] = [[] for _ in listed_items]
         for example, answer in self.answer(example_set.examples):
             index = int(example.source.rpartition(":")[2])
             answers[index].append(self.describe(example, *answer))
         if KINDS[self.record.kind].has_several_predictions:
             return answers
-        return [texts[0] if texts else None for texts in answers]
+        return [item_answers[0] if item_answers else None for item_answers in answers]
 
     def describe(self, example: Example, prediction: Any, scores: Any = None) -> dict[str, Any]:
-        """Return a prediction for an example, with the scores of `answer` if given, as a dictionary
-        that can be written as JSON.
+        """Return a prediction as a dictionary for JSON, with the scores that `answer` returns, if
+        given.
 
-        Spans have their `text` and, in an example that was split from a text, their range of
-        `characters` there.
+        Spans have their `text`; if the example was split from a text, also their range of
+        `characters` in it.
         """
         answer = self.model.describe(example, prediction, scores)
         spans = [*answer.get("spans", ()), *answer.get("arguments", ())]
@@ -205,7 +207,7 @@ class Task:
         return self.tally(example_set).scores()
 
     def tally(self, example_set: ExampleSet) -> Tally:
-        """Predict labelled examples; return the counts of the task's metric for each of them."""
+        """Predict labelled examples; return the tally of the task's metric."""
         check_same_tags(example_set, self.record.scheme)
         guesses = [guess for _, guess in self.predict(example_set.examples)]
         return self.model.tally(example_set.examples, guesses)
@@ -230,13 +232,13 @@ def train_task(
     place of a task that is there; return its record.
 
     The epoch with the best score on `dev` is kept. `model` is None if `settings.elmo` is `none`.
-    `work` holds checkpoints, from which an interrupted training resumes, and a store of the
-    sentences' vectors, which later trainings on the same data reuse. If `store` is given, vectors
-    are read from it instead; it must hold exactly these sentences, embedded by `model`. `tokenizer`
-    is recorded, to split raw text at prediction. `report(kind, figures)` is called with `seed`
-    before each seed and `epoch` after each epoch; if another process trains the seed, it is called
-    later. A resumed run reports earlier epochs too. On a CPU, a seed uses one thread. If it saves
-    time, seeds are trained in parallel, one process per torch thread, with the same result.
+    `work` holds checkpoints, from which interrupted training resumes, and a store of the sentences'
+    vectors, which later runs on the same data reuse. If `store` is given, vectors are read from it
+    instead; it must hold exactly these sentences, embedded by `model`. `tokenizer` is recorded; it
+    will split raw text at prediction. `report(kind, figures)` is called with `seed` before each
+    seed and `epoch` after each epoch, but later if another process trains the seed. A resumed run
+    also reports earlier epochs. On a CPU, a seed uses one thread. If it saves time, seeds are
+    trained in parallel, one process per torch thread, with the same result.
     """
     _check_input(settings, model, train, dev)
     check_examples([*train.examples, *dev.examples])
@@ -283,28 +285,28 @@ def train_task(
             _write_seed(new_task / f"seed-{seed}", network, progress)
         write_task_record(record, new_task)
         for seed in seeds:
-            Task.load(new_task, seed=seed, vectors=vectors)  # what would not load is not written
+            Task.load(new_task, seed=seed, vectors=vectors)  # else nothing is written
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)
     return record
 
 
 def _labelled_examples(train: ExampleSet) -> list[Example]:
-    """Return the examples that can be learned from: those with a label and text."""
+    """Return the examples to learn from; raise `ElmoError` if there are none."""
     if examples := learnable_examples(train.examples):
         return examples
     source = train.examples[0].source if train.examples else "train"
     raise ElmoError(f"{source}: no example has text and a label, so nothing to learn; add one")
 
 
-def _describe_linear(linear: LinearModels, shares: Shares, network_scores: Scores) -> LinearShares:
+def _describe_linear(linear: LinearModels, shares: ModelShares, scores: Scores) -> LinearShares:
     return LinearShares(
         shares.network,
         shares.features,
         shares.vectors,
         rows=len(linear.hash_U),
         width=len(linear.vector_weights_DK),
-        network_score=main_score(network_scores),
+        network_score=main_score(scores),
         static=shares.static,
         static_width=linear.static_width,
     )
@@ -324,8 +326,8 @@ def _check_input(
 
 
 def check_same_tags(example_set: ExampleSet, scheme: str) -> None:
-    """Raise `ElmoError` if only one of two files has tags that mark spans: `example_set`, or the
-    training file, whose tags have the scheme `scheme`."""
+    """Raise `ElmoError` if only one of `example_set` and the training file has tags that mark
+    spans; `scheme` is that of the training file."""
     if (example_set.scheme == "plain") == (scheme == "plain"):
         return
     source = (
@@ -345,8 +347,8 @@ def check_same_tags(example_set: ExampleSet, scheme: str) -> None:
 def unknown_labels(
     kind: str, known_labels: Sequence[str], example_set: ExampleSet, *, scheme: str
 ) -> list[str]:
-    """Return the sorted labels in `example_set` that a task of kind `kind` can't predict, since
-    they are not among its `known_labels`.
+    """Return the sorted labels in `example_set` that are not among the `known_labels` of a task of
+    kind `kind`, so it cannot predict them.
 
     If `scheme` marks spans, labels are returned without B-, I-, E- or S-.
     """
@@ -417,8 +419,8 @@ def _new_network(record: TaskRecord, words: WordTable, device: str, *, seed: int
 
 
 def _build_network(record: TaskRecord, words: WordTable, seed: int | None = None) -> TaskModel:
-    """Build the untrained network, with the linear models beside it that `record` has for a
-    `seed`; the caller seeds torch."""
+    """Build the untrained network, with the linear models that `record` has for a `seed`; the
+    caller seeds torch."""
     bilm_source = record.bilm
     inputs = TaskInputs(
         record.settings,
@@ -434,13 +436,13 @@ def _build_network(record: TaskRecord, words: WordTable, seed: int | None = None
             rows=shares.rows,
             width=shares.width,
             static_width=shares.static_width,
-            shares=Shares(shares.network, shares.features, shares.vectors, shares.static),
+            shares=ModelShares(shares.network, shares.features, shares.vectors, shares.static),
         )
     return network
 
 
 def _static_vectors(model: Path, kind: str) -> Vectors | None:
-    """Return the static vectors of a model: for a tagger, those of both neighbours too."""
+    """Return the static vectors of a model; for a tagger, each with those of its two neighbours."""
     return softmax_vectors(model, window=int(kind == "tagging"))
 
 
@@ -453,13 +455,13 @@ def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> Non
     if network.inputs.mixes:
         mix = network.inputs.mixes[0]
         weights = mix.weights.detach().double().softmax(0).tolist()
-        value = {"kind": "mix", "weights": weights, "gamma": float(mix.gamma.detach())}
-        write_json(folder / "mix.json", value)
+        mix_record = {"kind": "mix", "weights": weights, "gamma": float(mix.gamma.detach())}
+        write_json(folder / "mix.json", mix_record)
 
 
 def _fingerprint(record: TaskRecord, words: WordTable, seed: int, origin: Sequence[str]) -> str:
-    """Return a digest of everything that a seed's result depends on, to name its checkpoints;
-    `origin` names the store of vectors and the kind of device."""
+    """Return a digest of everything that a seed's result depends on; it names the work folder.
+    `origin` has the digest of the store and the kind of device."""
     vectors = None if words.vectors is None else hashlib.sha256(words.vectors.tobytes()).hexdigest()
     parts = [
         RESULTS_VERSION,

@@ -1,7 +1,7 @@
 """The training loop of all task models: early stopping on dev, with the best weights kept.
 
-An interrupted training resumes at the epoch it was in. All random numbers of an epoch follow from
-the seed and the epoch, so the result has the same bytes as that of an uninterrupted training.
+Interrupted training resumes at the epoch where it stopped. The random numbers of an epoch depend
+only on the seed and the epoch, so the result has the same bytes as without an interruption.
 """
 
 import math
@@ -29,7 +29,7 @@ from elmo.nn.device import exact_float32
 from elmo.nn.threads import one_thread
 from elmo.settings import MAX_SENTENCE_TOKENS
 from elmo.tasks.examples import Example, Question, Tokens, attention_pairs, token_count
-from elmo.tasks.features import LinearModels, Shares
+from elmo.tasks.features import LinearModels, ModelShares
 from elmo.tasks.labels import LabelModel
 from elmo.tasks.metrics import Scores, Tally, main_score, paired_bootstrap
 from elmo.tasks.model import TaskModel
@@ -39,17 +39,17 @@ from elmo.tasks.vectors import Vectors
 T = TypeVar("T")
 MAX_ATTENTION_PAIRS = 1 << 26  # token pairs in a batch: about 2.5 GB when only predicting
 CHECKPOINT_FILE = "checkpoint.json"
-NETWORK_ALONE = Shares(1.0, 0.0, 0.0)
-# The first holds unless another is better on dev beyond chance. Those of the linear models are
-# multiplied by their usual shares.
+NETWORK_ALONE = ModelShares(1.0, 0.0, 0.0)
+# The first choice is used unless another is significantly better on dev. The shares of the linear
+# models are multiplied by their fitted weights.
 SHARE_CHOICES = (
-    Shares(0.5, 1.0, 1.0, 1.0),
-    Shares(1.0, 0.5, 0.5, 0.5),
-    Shares(0.0, 1.0, 1.0, 1.0),
-    Shares(1.0, 1.0, 0.0, 0.0),
+    ModelShares(0.5, 1.0, 1.0, 1.0),
+    ModelShares(1.0, 0.5, 0.5, 0.5),
+    ModelShares(0.0, 1.0, 1.0, 1.0),
+    ModelShares(1.0, 1.0, 0.0, 0.0),
     NETWORK_ALONE,
 )
-BATCHES_PER_POOL = 50  # batches that are sorted by length together
+BATCHES_PER_POOL = 50  # examples of this many batches are sorted by length together
 ReportEpoch = Callable[[str, dict[str, float]], None]
 
 
@@ -58,8 +58,8 @@ def report_nothing(kind: str, figures: dict[str, float]) -> None:
 
 
 class TaskProgress(msgspec.Struct):
-    """The progress of a task's training: `epoch` and `step` count what is done, `lr` is the
-    learning rate, and `best` is the best dev score, of epoch `best_epoch`.
+    """The progress of a task's training: the number of finished epochs and steps, the learning
+    rate, and the best dev score, which was reached in epoch `best_epoch`.
 
     `stale` counts the epochs since; `curve` has the loss, learning rate and dev scores of each
     epoch.
@@ -95,9 +95,9 @@ def fit_task(
     """Train `model` on `train` and leave in it the weights of the epoch with the best score on
     `dev`; return the progress.
 
-    `vectors` gives the ELMo layers of sentences (None: the model uses none).
-    `checkpoints_folder` keeps the training's checkpoints, from which it resumes. `report("epoch",
-    figures)` is called after each epoch and, where a training is resumed, first for each before.
+    `vectors` returns the ELMo layers of sentences (None: without ELMo). Training resumes from the
+    checkpoints in `checkpoints_folder`. `report("epoch", figures)` is called after each epoch; if
+    training resumes, first for each earlier epoch.
     """
     if settings.class_weights == "balanced":
         cast(LabelModel, model).balance_classes(train)
@@ -137,8 +137,8 @@ def fit_linear_models(
     settings: TaskSettings,
     static: Vectors | None = None,
 ) -> LinearModels:
-    """Return linear models of the features, vectors and `static` vectors of `train`, for the labels
-    of `model` on its device."""
+    """Fit linear models of the features, vectors and `static` vectors of `train` to the labels of
+    `model`; return them on its device."""
     linear = LinearModels(settings.features, len(model.labels), static=static)
     weights = model.class_weights if isinstance(model, LabelModel) else None
     linear.fit(train, model.labels, vectors, weights)
@@ -152,17 +152,17 @@ def add_linear_models(
     *,
     vectors: Vectors | None,
     settings: TaskSettings,
-) -> tuple[Scores, Shares, Scores]:
-    """Let `linear` answer beside the trained `model`, with the first of `SHARE_CHOICES`, or with
-    the best if its score on `dev` is higher beyond chance. Return the scores on dev, the shares,
-    and the scores of the network alone.
+) -> tuple[Scores, ModelShares, Scores]:
+    """Attach `linear` to the trained `model`, with the best of `SHARE_CHOICES` if its score on
+    `dev` is significantly higher than with the first, else with the first. Return the scores on
+    dev, the shares, and the scores of the network alone.
     """
-    tallies: dict[Shares, Tally] = {}
-    usual_shares = zip(linear.usual_shares, (True, vectors, linear.static), strict=True)
-    weights = [0.0 if source is None else share for share, source in usual_shares]
+    tallies: dict[ModelShares, Tally] = {}
+    weights_and_sources = zip(linear.model_weights, (True, vectors, linear.static), strict=True)
+    weights = [0.0 if source is None else w for w, source in weights_and_sources]
     for network, *linear_shares in SHARE_CHOICES:
         products = (share * weight for share, weight in zip(linear_shares, weights, strict=True))
-        linear.shares = shares = Shares(network, *products)
+        linear.shares = shares = ModelShares(network, *products)
         model.linear = linear if shares != NETWORK_ALONE else None
         guesses = predict_all(model, dev, vectors, settings.batch_size)
         tallies[shares] = model.tally(dev, guesses)
@@ -184,9 +184,10 @@ def predict_all(
     with_scores: bool = False,
 ) -> list[Any]:
     """Predict all examples, in batches of at most `batch_size` of similar length; return the
-    predictions of `model.predict`, or with `with_scores` of `model.answer`, in the order given.
+    results of `model.predict`, or with `with_scores` those of `model.answer`, in the order of the
+    examples.
 
-    `vectors` gives the ELMo layers of sentences (None: the model uses none).
+    `vectors` returns the ELMo layers of sentences (None: without ELMo).
     """
     was_training = model.training
     model.eval()
@@ -207,8 +208,8 @@ def predict_all(
 def batches_with_vectors(
     batches: Sequence[Sequence[Any]], vectors: Vectors | None
 ) -> Generator[tuple[Sequence[Any], Vectors | None], None, None]:
-    """Yield each batch with a function like `vectors` that has read its sentences already, or None
-    if `vectors` is None; another thread reads those of the next batches in the meantime."""
+    """Yield each batch with a callable like `vectors` that has its sentences in memory (None if
+    `vectors` is None). Meanwhile, another thread reads the vectors of the next batches."""
     if vectors is None:
         yield from ((batch, None) for batch in batches)
         return
@@ -227,8 +228,8 @@ def _look_up(vector_by_tokens: Mapping[Tokens, Any], sentences: Sequence[Tokens]
 
 
 def random_batches(examples: Sequence[T], size: int, rng: np.random.Generator) -> list[list[T]]:
-    """Return all examples in random batches of at most `size` of similar length; batches of long
-    texts are smaller."""
+    """Return all examples in random batches of at most `size` examples of similar length; batches
+    of long texts are smaller."""
     order = rng.permutation(len(examples))
     batches: list[list[T]] = []
     for start in range(0, len(order), size * BATCHES_PER_POOL):
@@ -239,11 +240,10 @@ def random_batches(examples: Sequence[T], size: int, rng: np.random.Generator) -
 
 
 def check_examples(examples: Sequence[Example]) -> None:
-    """Raise `ElmoError` for a text that has no tokens, or that is too long for attention or to hold
-    its vectors in memory.
+    """Raise `ElmoError` for a text without tokens, or one that is too long for attention or for its
+    vectors to fit in memory.
 
-    A question may lack tokens, and then has no answer. The memory of attention grows with the
-    square of the length.
+    A question without tokens is allowed; it has no answer.
     """
     for example in examples:
         if not isinstance(example, Example):
@@ -272,12 +272,12 @@ def _batch(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list
     batches: list[list[int]] = []
     for start in range(0, len(rows), size):
         batch: list[int] = []
-        most_pairs = 0
+        max_pairs = 0
         for row in rows[start : start + size]:
-            most_pairs = max(most_pairs, attention_pairs(examples[row]))
-            if batch and (len(batch) + 1) * most_pairs > MAX_ATTENTION_PAIRS:
+            max_pairs = max(max_pairs, attention_pairs(examples[row]))
+            if batch and (len(batch) + 1) * max_pairs > MAX_ATTENTION_PAIRS:
                 batches.append(batch)
-                batch, most_pairs = [], attention_pairs(examples[row])
+                batch, max_pairs = [], attention_pairs(examples[row])
             batch.append(row)
         batches.append(batch)
     return batches
@@ -287,8 +287,8 @@ def _record_score(progress: TaskProgress, scores: Scores, settings: TaskSettings
     """Record whether an epoch is the best so far; without improvement the learning rate may be
     halved.
 
-    As long as it equals the score of the first epoch, patience does not count: a model that still
-    gives all examples one label goes on learning.
+    While the score still equals that of the first epoch, patience does not count: the model may
+    still predict one label for all examples.
     """
     metric, score = next(iter(scores.items()))
     first_score = progress.curve[0][metric] if progress.curve else score
@@ -322,7 +322,7 @@ class _TaskTraining:
         for group in self.optimizer.param_groups:
             group["lr"] = progress.lr
         loss_sum = 0.0
-        # The loss of the previous step, which is read while the next one is computed.
+        # The loss of the previous step is read while the next step is computed.
         pending_losses: list[Tensor] = []
         with closing(batches_with_vectors(batches, vectors)) as reader:
             for batch, batch_vectors in reader:
@@ -365,11 +365,11 @@ class _TaskTraining:
         return TaskProgress(lr=self.settings.lr)
 
     def save(self, progress: TaskProgress) -> None:
-        """Write a checkpoint; that of the best epoch is kept."""
-        tensors = {f"module.{name}": value for name, value in self.model.state_dict().items()}
-        tensors |= {f"average.{name}": value for name, value in enumerate(self.average)}
+        """Write a checkpoint and delete the others, except that of the best epoch."""
+        tensors = {f"module.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        tensors |= {f"average.{name}": tensor for name, tensor in enumerate(self.average)}
         for index, state in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
+            tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in state.items()}
         with new_folder(Location(_epoch_folder(self.work, progress.epoch))) as folder:
             checkpoint = TaskCheckpoint(
                 progress, save_weights(folder / "state.safetensors", tensors)
@@ -380,7 +380,8 @@ class _TaskTraining:
                 shutil.rmtree(_epoch_folder(self.work, epoch), ignore_errors=True)
 
     def load_best(self, progress: TaskProgress) -> None:
-        """Load the weights of the best epoch, averaged if an average is kept, into the module."""
+        """Load the weights of the best epoch into the module: their moving average, if there is
+        one."""
         self._restore(progress.best_epoch)
         with torch.no_grad():
             for parameter, average in zip(self.parameters, self.average, strict=False):

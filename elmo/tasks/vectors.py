@@ -1,9 +1,9 @@
-"""Sources of vectors for token lists: of ELMo, a store of the sentences or an embedder; and static
-ones, the rows of the biLM's softmax.
+"""Sources of vectors for token lists: ELMo's, from a store or an embedder; and static ones, the
+rows of the biLM's softmax.
 
-Store and embedder give the same numbers: a store keeps float16, so computed vectors are rounded to
-float16 too. Shapes: L layers, T tokens, D width of a layer, W words, P numbers of a row, N
-neighbours and the word itself.
+A store and an embedder return the same numbers: a store keeps float16, so computed vectors are also
+rounded to float16. Shapes: L layers, T tokens, D width of a layer, W words, P numbers of a row, N
+tokens of a window.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ from elmo.tasks.examples import Tokens
 
 SOFTMAX_WEIGHT = "softmax.weight"  # in a model's weights: a vector for each word
 
-# Sentences → their layers, (L, T, D) each, in float32 or, where they are kept so, float16.
+# Sentences → their layers, (L, T, D) each, in float32 or float16.
 Vectors = Callable[[Sequence[Tokens]], list[Any]]
 
 
@@ -39,8 +39,7 @@ class StoredVectors:
     """The vectors of a store, looked up by a sentence's tokens."""
 
     def __init__(self, store: FeatureStore, *, sentences: Sequence[Tokens] | None = None) -> None:
-        """Index the store by its sentences; `sentences` are their tokens in order, if already
-        known."""
+        """Index the store by its sentences; `sentences`, if given, are their tokens in order."""
         self.store = store
         token_lists = (tuple(store.tokens(k)) for k in range(len(store)))
         self._index = {s: k for k, s in enumerate(token_lists if sentences is None else sentences)}
@@ -64,8 +63,8 @@ class StoredVectors:
 
 @dataclass(frozen=True)
 class EmbeddedVectors:
-    """The ELMo vectors of sentences, computed by an embedder when asked for. `layers` are the
-    numbers of the layers (None: all)."""
+    """The ELMo vectors of sentences, computed by an embedder when they are requested. `layers` are
+    the numbers of the layers (None: all)."""
 
     embedder: Embedder
     layers: Sequence[int] | None
@@ -80,12 +79,12 @@ class EmbeddedVectors:
 
 
 class SoftmaxVectors:
-    """Static vectors of the biLM's own text: the rows of its softmax, those of words whose
-    neighbours are alike being near each other.
+    """Static vectors: the rows of the biLM's softmax. Words with similar neighbours have similar
+    rows.
 
-    A word that the vocabulary lacks has the row of its lower case, else zeros. A token has the rows
-    of the `window` tokens before it, its own and those of the `window` tokens after it, side by
-    side.
+    A word that is not in the vocabulary has the row of its lower case, or else zeros. The vector of
+    a token joins the rows of the `window` tokens before it, its own, and those of the `window`
+    tokens after it.
     """
 
     def __init__(self, model: Path, *, window: int) -> None:
@@ -99,10 +98,10 @@ class SoftmaxVectors:
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[Floats]:
         """Return the vectors of each sentence as one layer, float32 (1, T, D)."""
-        row_of, zero_row = self._row_by_word, len(self._rows_WP) - 1
+        row_by_word, zero_row = self._row_by_word, len(self._rows_WP) - 1
         layers = []
         for sentence in sentences:
-            rows = [row_of.get(word, row_of.get(word.lower(), zero_row)) for word in sentence]
+            rows = [row_by_word.get(w, row_by_word.get(w.lower(), zero_row)) for w in sentence]
             padded_rows = np.array([*[zero_row] * self._window, *rows, *[zero_row] * self._window])
             window_TN = np.arange(len(rows))[:, None] + np.arange(2 * self._window + 1)
             layers.append(self._rows_WP[padded_rows[window_TN]].reshape(1, len(rows), -1))
@@ -123,8 +122,8 @@ def build_sentence_store(
     layers: Sequence[int] | None,
     device: str = "cpu",
 ) -> StoredVectors:
-    """Embed distinct sentences with a model, into a store below the folder `work`; return its
-    vectors, of the numbered `layers` (None: all).
+    """Embed distinct sentences with a model into a store below the folder `work`; return its
+    vectors, of the given `layers` (None: all).
 
     The store's folder is named after the sentences and the model, so an existing one is reused.
     """

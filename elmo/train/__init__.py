@@ -1,1 +1,1 @@
-"""Training in plain PyTorch, which reports its progress to its caller."""
+"""Training in plain PyTorch; progress is reported to the caller."""

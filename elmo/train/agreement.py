@@ -1,4 +1,4 @@
-"""The decisions that the workers of a training take together: when to stop, and when to save.
+"""The joint decisions of all training workers: when to stop, and when to save.
 
 Shapes: L layers, S directions, B rows, W projection or cells.
 """
@@ -20,39 +20,39 @@ from elmo.nn.lstm import LSTMState
 from elmo.settings import list_stop_signals
 from elmo.train.step import WorkerGroup
 
-AGREE_STEPS = 10  # steps after which workers agree whether to stop, at most
-FLAG_CHECK_SECONDS = 1.0  # between two looks for the flag that stops a run
+MAX_STEPS_BETWEEN_VOTES = 10
+FLAG_CHECK_SECONDS = 1.0  # between two checks for the stop flag
 
 
 class StopAndSave:
-    """The agreement of all workers on whether to stop, and on whether to save a checkpoint because
-    `minutes` have passed since the last."""
+    """Lets all workers agree whether to stop, and whether to save a checkpoint because `minutes`
+    have passed since the last one."""
 
     def __init__(self, workers: WorkerGroup, *, minutes: float) -> None:
         self.workers, self.minutes = workers, minutes
         self.last_save_time = time.monotonic()
         self._next_step = 0  # the step after which all workers next agree
-        self._last_vote = 0, time.monotonic()  # after which step they last did, and when
+        self._last_vote = 0, time.monotonic()  # the step and time of the last agreement
 
     def note_checkpoint(self) -> None:
-        """Count the time to the next checkpoint from now."""
+        """Start counting the time to the next checkpoint."""
         self.last_save_time = time.monotonic()
 
     def agree(
         self, step: int, is_interrupted: Callable[[], bool], *, is_urgent: bool
     ) -> tuple[bool, bool]:
-        """Return whether any worker should stop, and whether the first worker's clock asks for a
-        checkpoint.
+        """Return whether any worker should stop, and whether a checkpoint is due by the first
+        worker's clock.
 
-        The workers wait for each other to agree: about every second, at least every ten steps and,
-        with `is_urgent`, now.
+        To agree, the workers wait for each other: about every second, at least every ten steps, and
+        now if `is_urgent`.
         """
         if self.workers.size > 1 and step < self._next_step and not is_urgent:
             return False, False
         time_now = time.monotonic()
         is_checkpoint_due = time_now - self.last_save_time >= 60 * self.minutes
         steps_per_second = (step - self._last_vote[0]) / max(1e-9, time_now - self._last_vote[1])
-        values = [float(is_checkpoint_due), min(AGREE_STEPS, steps_per_second)]
+        values = [float(is_checkpoint_due), min(MAX_STEPS_BETWEEN_VOTES, steps_per_second)]
         values = values if self.workers.rank == 0 else [0.0, 0.0]
         stops, save_votes, steps = self.workers.sum_over_workers([float(is_interrupted()), *values])
         self._last_vote, self._next_step = (step, time_now), step + max(1, int(steps))
@@ -65,34 +65,35 @@ def is_true_on_any_worker(workers: WorkerGroup, condition: bool) -> bool:
 
 
 def gather_rows(state: LSTMState, workers: WorkerGroup, *, rows: int) -> LSTMState:
-    """Return the state of all workers' rows, in order; `rows` are those of a step."""
+    """Return the state of all workers' rows, in order; `rows` is their number."""
     if workers.size == 1:
         return state
     counts = [len(WorkerGroup(rank, workers.size).own_rows(rows)) for rank in workers.ranks]
-    parts = []
-    for part_LSBW in state:
-        L, S, B, W = part_LSBW.shape
-        padded_LSBW = part_LSBW.new_zeros(L, S, max(counts), W)
-        padded_LSBW[:, :, :B] = part_LSBW
+    gathered_tensors = []
+    for own_LSBW in state:
+        L, S, B, W = own_LSBW.shape
+        padded_LSBW = own_LSBW.new_zeros(L, S, max(counts), W)
+        padded_LSBW[:, :, :B] = own_LSBW
         padded_parts = [torch.empty_like(padded_LSBW) for _ in counts]
         dist.all_gather(padded_parts, padded_LSBW)
         unpadded_parts = [part[:, :, :n] for part, n in zip(padded_parts, counts, strict=True)]
-        parts.append(torch.cat(unpadded_parts, 2))
-    return LSTMState(*parts)
+        gathered_tensors.append(torch.cat(unpadded_parts, 2))
+    return LSTMState(*gathered_tensors)
 
 
 @contextmanager
 def interruptible(stop_flag: Flag | Path | None) -> Iterator[Callable[[], bool]]:
     """Yield a function that tells whether a stop signal has arrived or the `stop_flag` flag exists.
 
-    A thread looks for the flag: at a URL that takes a request, and no step should wait for it.
+    A thread checks for the flag, because at a URL this takes a request, and no step should wait for
+    it.
     """
     stop_event, end_event = threading.Event(), threading.Event()
 
     def watch() -> None:
         assert stop_flag is not None
         while not (stop_event.is_set() or end_event.wait(FLAG_CHECK_SECONDS)):
-            with suppress(ElmoError, OSError):  # a store that does not answer is asked again
+            with suppress(ElmoError, OSError):  # retried at the next check
                 if stop_flag.exists():
                     stop_event.set()
 

@@ -1,8 +1,7 @@
 """Checkpoints, from which training resumes as if it had never been interrupted.
 
 A checkpoint is a folder of safetensors and JSON, on a disk or at a URL, and exists only if it is
-complete. It stores rows, not workers, so any number of workers can resume from it. When one is
-saved is in `loop`; how often, and how many are kept, in `CheckpointSettings`.
+complete. It stores the state of rows, not of workers, so any number of workers can resume from it.
 """
 
 import sys
@@ -23,18 +22,18 @@ from elmo.io.records import Header, Sha256, check_sha256
 from elmo.model.weights import load_weights, save_weights
 from elmo.train.curves import StepSums
 
-FORMAT = 3  # of state.json
+FORMAT_VERSION = 3  # of state.json
 
 
 @dataclass
 class TrainingProgress:
-    """The progress of a training: all that a checkpoint holds besides tensors.
+    """The progress of training: everything in a checkpoint except tensors.
 
-    `step` counts the steps taken, `tokens` their predictions per direction, and `position` is where
-    they ended in the text. `best` is the lowest held-out perplexity, reached at `best_step`;
+    `step` counts the steps taken, `tokens` their predictions per direction, and `position` is the
+    place in the text after them. `best` is the lowest held-out perplexity, reached at `best_step`;
     `figures` are all figures of that evaluation, if it read the whole held-out text. `stale` counts
-    the evaluations since. `due` means that this step's evaluation is still to be done. `means` sums
-    the steps since the last report.
+    the evaluations since then. If `due`, the evaluation after this step is still to be done.
+    `means` has the sums since the last report.
     """
 
     step: int
@@ -54,12 +53,12 @@ class CheckpointRecord(msgspec.Struct, forbid_unknown_fields=True):
 
     progress: TrainingProgress
     sha256: Sha256
-    format: int = FORMAT
+    format: int = FORMAT_VERSION
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint: tensors by name, and the progress of the training."""
+    """A checkpoint: tensors by name, and the progress of training."""
 
     tensors: dict[str, Tensor]
     progress: TrainingProgress
@@ -68,7 +67,7 @@ class Checkpoint:
     def load(cls, folder: Location) -> "Checkpoint":
         """Read a checkpoint from its folder; raise `ElmoError` if it is damaged."""
         header, file = folder.read_record("state.json", Header), folder.path_of("state.json")
-        header.check_version(file, "format", FORMAT, remedy="train again with this version")
+        header.check_version(file, "format", FORMAT_VERSION, remedy="train again with this version")
         record = folder.read_record("state.json", CheckpointRecord)
         with local_folder(folder) as local_copy:
             check_sha256(local_copy / "state.safetensors", record.sha256)
@@ -79,12 +78,12 @@ class Checkpoint:
         """Write the checkpoint to a folder, completely or not at all."""
         with new_folder(folder, required=("state.json",)) as new_checkpoint:
             digest = save_weights(new_checkpoint / "state.safetensors", self.tensors)
-            record = {"format": FORMAT, "progress": asdict(self.progress), "sha256": digest}
+            record = {"format": FORMAT_VERSION, "progress": asdict(self.progress), "sha256": digest}
             write_json(new_checkpoint / "state.json", record)
 
 
 class CheckpointFolder:
-    """The folder of one training's checkpoints: the last `keep`, and the best one."""
+    """The folder of the checkpoints of one run: the last `keep` and the best one."""
 
     def __init__(self, folder: Location, *, keep: int) -> None:
         self.folder, self.keep = folder, keep
@@ -98,20 +97,20 @@ class CheckpointFolder:
     def steps(self) -> list[int]:
         """Return the steps of all complete checkpoints, ascending."""
         names = [name for name in self.folder.folders() if name.startswith("step-")]
-        if self.folder.local is None:  # one that is being written or deleted has no manifest
+        if self.folder.local is None:  # one being written or deleted has no state.json
             names = [name for name in names if (self.folder / name).exists("state.json")]
         return sorted(int(name.removeprefix("step-")) for name in names)
 
     def save(self, checkpoint: Checkpoint, *, best_step: int | None) -> None:
-        """Copy the tensors, then write the checkpoint on another thread, after the previous one is
-        written. Older checkpoints are deleted, but for the last `keep` and that of `best_step`."""
+        """Copy the tensors, then write the checkpoint on another thread, after the previous one.
+        Delete older checkpoints, except the last `keep` and that of `best_step`."""
         self.wait()
         copies = _copy_to_host(checkpoint.tensors)
         snapshot = replace(checkpoint, tensors=copies, progress=deepcopy(checkpoint.progress))
         self._pending_write = self._thread.submit(self._write, snapshot, best_step)
 
     def wait(self) -> None:
-        """Wait until the last checkpoint is written; raise its exception if that failed."""
+        """Wait until the last checkpoint is written; raise the exception if writing failed."""
         if self._pending_write is not None:
             error = self._pending_write.exception()
             self._pending_write = None
@@ -123,10 +122,10 @@ class CheckpointFolder:
         return Checkpoint.load(self.path(step))
 
     def recover_newest(self) -> Checkpoint | None:
-        """Read the newest undamaged checkpoint, or return None if there is none, after cleaning up.
+        """Clean up, and return the newest undamaged checkpoint, or None if there is none.
 
-        Damaged ones are deleted, with a warning on standard error, and so are files left by killed
-        writers: call this only when no other process writes to the folder.
+        Damaged checkpoints are deleted with a warning on standard error, and so are files of killed
+        writers. So call this only while no other process writes to the folder.
         """
         if self.folder.local is not None:
             delete_leftovers(self.folder.local)
@@ -157,7 +156,7 @@ def _folder_name(step: int) -> str:
 def _copy_to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return CPU copies of tensors, in pinned memory if they are on a GPU.
 
-    Training waits for this copy alone.
+    Training waits only for this copy.
     """
     copies = {}
     for name, value in tensors.items():
@@ -171,8 +170,8 @@ def _copy_to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def state_tensors(
     modules: dict[str, torch.nn.Module], slots: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return all tensors that a checkpoint holds, by name: those of the modules, and the
-    optimizer's state `slots`."""
+    """Return all tensors of a checkpoint by name: those of the modules, and the optimizer's
+    `slots`."""
     tensors = {
         f"{name}.{key}": value
         for name, module in modules.items()
@@ -188,9 +187,9 @@ def restore_tensors(
     *,
     source: Location,
 ) -> None:
-    """Copy a checkpoint's tensors back into the modules and the optimizer's state `slots`.
+    """Copy a checkpoint's tensors into the modules and the optimizer's `slots`.
 
-    `ElmoError` names `source`, the checkpoint, if they do not fit.
+    Raises `ElmoError`, with the location `source` of the checkpoint, if they do not fit.
     """
     with torch.no_grad():
         for name, value in state_tensors(modules, slots).items():

@@ -1,4 +1,4 @@
-"""The training curves: means over recent steps, and the tables they are written to."""
+"""The training curves: means over recent steps, and tables of them."""
 
 import math
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ def write_empty_curves(out: Location) -> None:
 
 @dataclass
 class StepSums:
-    """The sums of the figures of all steps since the last report, from which its means follow.
+    """The sums of the figures of all steps since the last report, to compute their means.
 
-    They are part of a checkpoint, so that a resumed training reports the same.
+    They are part of a checkpoint, so that resumed training reports the same means.
     """
 
     steps: int = 0
@@ -48,8 +48,8 @@ class StepSums:
         return self.nats / 2 / self.predictions
 
     def curve_row(self) -> dict[str, float]:
-        """Return the means over these steps, as a row of the training curve: `perplexity`,
-        `gradient_norm`, and `clipped`, the share of steps."""
+        """Return the means over these steps as a row of the training curve: `perplexity`,
+        `gradient_norm`, and `clipped`, the share of steps with clipped gradients."""
         return {
             "perplexity": math.exp(self.nats_per_prediction),
             "gradient_norm": self.norm / self.steps,
@@ -58,9 +58,9 @@ class StepSums:
 
 
 class Curves:
-    """The curves of one training: tables in `folder`, with one row per report.
+    """The training curves of one run: tables in `folder`, with one row per report.
 
-    They are held in memory and rewritten by `flush`, since files at a URL cannot be appended to.
+    They are kept in memory and rewritten by `flush`, because files at a URL cannot be appended to.
     """
 
     def __init__(self, folder: Location) -> None:
@@ -68,8 +68,8 @@ class Curves:
         self._rows: dict[str, list[str]] = {name: [] for name in CURVES}
 
     def resume(self, step: int) -> None:
-        """Read the rows up to step number `step`, drop later ones, and write the files again; call
-        it before a training continues from that step (0: from the beginning)."""
+        """Read the rows up to step `step`, drop later rows, and write the files again; call this
+        before training continues from that step (0: from the beginning)."""
         for name, columns in CURVES.items():
             text = self.folder.read(name).decode() if step and self.folder.exists(name) else ""
             rows = [line for line in text.splitlines()[1:] if line.count("\t") == len(columns) - 1]
@@ -77,8 +77,8 @@ class Curves:
         self.flush()
 
     def add(self, name: str, row: dict[str, float]) -> None:
-        """Add a row, figures by column, to the table `train.tsv` or `heldout.tsv`; rows of the same
-        or a later step are replaced. `flush` writes it."""
+        """Add a row, figures by column, to the table `train.tsv` or `heldout.tsv`, and drop rows of
+        the same or later steps. `flush` writes the table."""
         rows = self._rows[name]
         while rows and _step_of_row(rows[-1]) >= int(row["step"]):
             rows.pop()

@@ -1,4 +1,4 @@
-"""A training job: the model, its text and settings, and how they are read and measured."""
+"""A training job: the model, its text and settings, and when to measure it."""
 
 import math
 import sys
@@ -20,9 +20,9 @@ from elmo.settings import PRECISIONS, CheckpointSettings, TrainingSettings
 from elmo.train.perplexity import MAX_HELDOUT_TOKENS, HeldOutText, OnWindow, PerplexityEvaluator
 from elmo.train.step import WorkerGroup
 
-# Where the settings don't say how often held-out text is measured: the share of the arithmetic of
-# training that it may take, and the bounds of how often. They decide which weights are kept: who
-# changes them raises the versions of the stages pretrain and finetune.
+# If the settings do not say how often to measure held-out text: the share of training's arithmetic
+# that measuring may take, and the bounds of the number of measurements. They affect which weights
+# are kept: if you change them, raise the versions of the stages pretrain and finetune.
 MEASURED_SHARE, MIN_MEASUREMENTS, MAX_MEASUREMENTS = 0.1, 3, 50
 
 
@@ -31,9 +31,9 @@ class TrainingJob:
     """A training job: the model, its data and settings, and the folder for its checkpoints and
     curves.
 
-    `stop_flag` is a file: when it exists, training saves a checkpoint and stops, on any machine.
-    Use a new name each time you start the job. `on_window` receives the progress of an evaluation
-    on held-out text: the tokens read so far, and the tokens to read.
+    If the file `stop_flag` exists, training saves a checkpoint and stops. Use a new name each time
+    you start the job. `on_window` is called during an evaluation on held-out text, with the number
+    of tokens read so far and the number to read.
     """
 
     bilm: BiLM
@@ -48,8 +48,8 @@ class TrainingJob:
     on_window: OnWindow = lambda measured_tokens, tokens: None
 
     def __post_init__(self) -> None:
-        """Raise `ElmoError` for what must be chosen beforehand, the same for all workers: the
-        precision `auto`, and 0 epochs."""
+        """Raise `ElmoError` for the precision `auto` and for 0 epochs: these must be chosen before,
+        the same for all workers."""
         if self.settings.precision not in PRECISIONS:
             raise ElmoError(
                 "training.precision auto: choose float32 or bfloat16 before training, as "
@@ -62,19 +62,19 @@ class TrainingJob:
             )
 
     def measurement_steps(self, steps: int) -> range:
-        """Return the steps after which the held-out perplexity is measured, except the last, in a
-        training of about `steps` steps.
+        """Return the steps, out of about `steps`, after which the held-out perplexity is measured,
+        except the last one.
 
-        They are `settings.evaluate_every` apart. If that is 0, there are so many that measuring
-        takes about a tenth of the arithmetic of training: 3 to 50 measurements, including the last.
+        They are `settings.evaluate_every` apart. If that is 0, there are 3 to 50 measurements,
+        including the last, so that measuring takes about a tenth of the arithmetic of training.
         """
-        settings, shape = self.settings, self.bilm.config
+        settings, shape = self.settings, self.bilm.shape
         if settings.evaluate_every:
             return range(settings.evaluate_every, sys.maxsize, settings.evaluate_every)
         words = len(self.softmax.weight)
         word_count = words if settings.softmax == "full" else min(settings.samples, words)
-        lstm_cost = 9 * shape.layers * shape.cells * shape.projection  # for a token, one way
-        # In one direction; the backward pass has twice as many as the forward pass.
+        lstm_cost = 9 * shape.layers * shape.cells * shape.projection  # per token and direction
+        # Per direction; a backward pass costs twice as much as a forward pass.
         step_cost = (
             3 * settings.rows * settings.window * (lstm_cost + word_count * shape.projection)
         )
@@ -97,9 +97,9 @@ class TrainingJob:
     ) -> WindowStream:
         """Return the text of a split, `train` or `heldout`, as windows for `epochs` epochs.
 
-        A batch has `settings.rows` rows, parallel streams of text, which the workers share out; the
-        windows have this worker's rows only. `seed` determines the order of the text; None keeps it
-        as it is.
+        A batch has `settings.rows` rows, parallel streams of text, which are divided among the
+        workers; the windows have only this worker's rows. `seed` determines the order of the text;
+        None keeps the order.
         """
         return WindowStream(
             self.shards,
@@ -115,8 +115,8 @@ class TrainingJob:
         )
 
     def heldout(self, workers: WorkerGroup) -> HeldOutText:
-        """Return the held-out split for this worker, and an evaluator of the model's perplexity on
-        it. It is read as in training, in its own order."""
+        """Return the held-out split for this worker, with an evaluator of the model. It is read as
+        in training, but in its own order."""
         evaluator = PerplexityEvaluator(
             self.bilm,
             self.softmax,

@@ -1,4 +1,4 @@
-"""The training loop in plain torch; the caller decides where work is stored and who gets reports.
+"""The training loop in plain torch; the caller chooses the folder for work and the reporter.
 
 Shapes: L layers, S directions, B rows, P projection, C cells.
 """
@@ -37,20 +37,20 @@ StopCheck = Callable[[], bool]
 
 
 def fit(job: TrainingJob, *, workers: WorkerGroup, report: Reporter) -> TrainingProgress:
-    """Train for all epochs and leave the best weights in the job's model and softmax; each worker
-    calls it.
+    """Train for all epochs and leave the best weights in the job's model and softmax; every worker
+    calls this.
 
-    The joint log likelihood of both directions is maximised (section 3.1 of the paper). After an
-    interruption at any point, a new call resumes from the newest checkpoint and reaches the same
-    result. SIGTERM, SIGINT and the `stop_flag` flag save a checkpoint and raise
-    `KeyboardInterrupt`. `report(kind, figures)` is called with `machine` at the start, `train`
-    every few steps and `heldout` after each evaluation, on the first worker.
+    Training maximises the joint log likelihood of both directions (section 3.1 of the paper). After
+    an interruption at any point, a new call resumes from the newest checkpoint and gets the same
+    result. On SIGTERM, SIGINT or the flag `stop_flag`, it saves a checkpoint and raises
+    `KeyboardInterrupt`. On the first worker, `report(kind, figures)` is called with `machine` at
+    the start, `train` every few steps and `heldout` after each evaluation.
     """
-    # Decided by the job alone, so that a resumed training rounds as before.
+    # This depends only on the job, so that resumed training rounds as before.
     tokens = job.shards.tokens("train") * job.settings.epochs
-    job.bilm.lstm.compiled = is_worth_compiling(tokens, job.bilm.config.cells)
+    job.bilm.lstm.compiled = is_worth_compiling(tokens, job.bilm.shape.cells)
     training = _Training(job, workers, report if workers.rank == 0 else lambda *_: None)
-    stop_flag = job.stop_flag if workers.rank == 0 else None  # one looks for all
+    stop_flag = job.stop_flag if workers.rank == 0 else None  # the first worker checks it for all
     with exact_float32(workers.device), interruptible(stop_flag) as is_interrupted:
         progress, state = training.start_or_resume()
         if not progress.finished:
@@ -62,7 +62,7 @@ def fit(job: TrainingJob, *, workers: WorkerGroup, report: Reporter) -> Training
 
 def heldout_perplexity(job: TrainingJob, *, workers: WorkerGroup) -> Perplexity:
     """Return the perplexity of a job's model on the held-out split, read as in training; of a long
-    split, about 200,000 tokens are read. All workers must call it together, and get the same."""
+    split, about 200,000 tokens are read. All workers must call this together."""
     return job.heldout(workers).perplexity()[0]
 
 
@@ -84,7 +84,7 @@ def _take_steps(
                 break
             step_input, position_after = window
             figures, state = training.stepper.step(step_input, state, step=progress.step)
-            training.report_last_step(progress)  # the one before, while this one is computed
+            training.report_last_step(progress)  # while this step is computed
             training.pending_figures = figures
             progress.step += 1
             progress.tokens += figures.predictions
@@ -125,7 +125,7 @@ def _take_steps(
 
 
 class _Training:
-    """The parts of a training on one worker: text, model, optimizer, checkpoints and curves."""
+    """The state of training on one worker: text, model, optimizer, checkpoints and curves."""
 
     def __init__(self, job: TrainingJob, workers: WorkerGroup, report: Reporter) -> None:
         self.job, self.workers, self.report = job, workers, report
@@ -148,13 +148,13 @@ class _Training:
         )
         self.stepper = Stepper(job.bilm, job.softmax, self.optimizer, settings, workers)
         self.checkpoints = CheckpointFolder(job.folder / "checkpoints", keep=job.checkpointing.keep)
-        self.curves = Curves(job.folder)  # which the first worker writes
+        self.curves = Curves(job.folder)  # only the first worker writes them
         self.heldout = job.heldout(workers)
         self.speed = _Speed()
         self.pending_figures: StepFigures | None = None  # of the last step, not read yet
 
     def start_or_resume(self) -> tuple[TrainingProgress, LSTMState]:
-        """Start anew, or resume from the newest checkpoint, read by the first worker alone."""
+        """Start anew, or resume from the newest checkpoint, which only the first worker reads."""
         rows = self.job.settings.rows
         state = self.job.bilm.lstm.zero_state(rows)
         progress = self.workers.call_on_first_worker(lambda: self._read_newest(state))
@@ -165,21 +165,21 @@ class _Training:
         return progress, state.select_rows(slice(own_rows[0], own_rows[-1] + 1))
 
     def _read_newest(self, state: LSTMState) -> TrainingProgress:
-        """Read what to start from, with the state of all rows; return its progress."""
+        """Read the newest checkpoint, if any, into the model and the `state` of all rows; return
+        the progress."""
         progress = TrainingProgress(0, 0, self.stream.first_position())
         if (checkpoint := self.checkpoints.recover_newest()) is not None:
             progress = checkpoint.progress
             self._restore(checkpoint)
-            for name, part in zip(("carry.h", "carry.c"), state, strict=True):
-                part.copy_(checkpoint.tensors[name])
+            for name, state_tensor in zip(("carry.h", "carry.c"), state, strict=True):
+                state_tensor.copy_(checkpoint.tensors[name])
         self.curves.resume(progress.step)
         return progress
 
     def report_last_step(self, progress: TrainingProgress) -> None:
-        """Add the newest step not yet read to the running means; write and report them every few
-        steps.
+        """Add the pending figures to the running means; write and report these every few steps.
 
-        `progress` is as after that step.
+        `progress` is that after the pending step.
         """
         figures, self.pending_figures = self.pending_figures, None
         if figures is None:
@@ -232,18 +232,18 @@ class _Training:
     def save(self, progress: TrainingProgress, state: LSTMState) -> None:
         """Write a checkpoint; raise `FloatingPointError` if a weight is not finite."""
         tensors = state_tensors(self.job.modules(), self.optimizer.slots)
-        # Nothing that is not finite may become what training resumes from.
+        # Training must never resume from values that are not finite.
         is_broken = not all(is_finite(value) for value in tensors.values())
         if is_true_on_any_worker(self.workers, is_broken):
             raise FloatingPointError
         all_rows = gather_rows(state, self.workers, rows=self.job.settings.rows)
         if self.workers.rank == 0:
-            self.curves.flush()  # before the checkpoint, which its rows belong to
+            self.curves.flush()  # before the checkpoint that its rows belong to
             tensors |= {"carry.h": all_rows.h_LSBP, "carry.c": all_rows.c_LSBC}
             self.checkpoints.save(Checkpoint(tensors, progress), best_step=progress.best_step)
 
     def restore_best(self, progress: TrainingProgress) -> None:
-        """Put the weights of the best measurement into the model and softmax."""
+        """Load the weights with the best measurement into the model and softmax."""
         final_step = progress.step
         if progress.best_step is not None and progress.best_step != final_step:
             final_step = progress.best_step

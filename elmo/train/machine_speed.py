@@ -1,8 +1,8 @@
-"""The speed of this machine's matrix products in each precision, to choose between them.
+"""Measure the speed of matrix products in each precision, to choose one.
 
-Some CPUs have units for bfloat16 and others emulate it: it is between 7 times as fast as float32
-and 200 times slower. The CPU's feature list does not decide this, since environment limits or
-missing library kernels matter too, so products are timed, for about a second.
+Some CPUs have units for bfloat16, others emulate it: it may be 7 times as fast as float32, or 200
+times slower. The CPU's feature list does not tell, because environment limits and library kernels
+matter too, so products are timed for about a second.
 """
 
 import time
@@ -13,10 +13,10 @@ import torch
 
 from elmo.settings import PRECISIONS, Precision
 
-MIN_SPEEDUP = 1.25  # a precision is called faster from this factor on
-_ROWS, _WIDTH, _REPEATS = 512, 1024, 25  # the best of many
-_PROBE_ROWS = 16  # of a first product, which shows whether the whole one takes too long
-_MAX_SECONDS = 0.5  # seconds a product may take to be timed whole, and all of one precision
+MIN_SPEEDUP = 1.25  # to count as faster
+_ROWS, _WIDTH, _REPEATS = 512, 1024, 25  # the fastest repeat counts
+_PROBE_ROWS = 16  # of a trial product, which shows whether the full one takes too long
+_MAX_SECONDS = 0.5  # for one full product, and for all of one precision
 
 
 class MatrixSpeeds(NamedTuple):
@@ -39,8 +39,8 @@ def measure_matrix_speeds(device: torch.device) -> MatrixSpeeds:
 
 
 def choose_faster_precision(speeds: MatrixSpeeds) -> Precision:
-    """Return the precision that `auto` means: bfloat16 if its matrix products are at least
-    `MIN_SPEEDUP` (1.25) times as fast, else float32."""
+    """Return the precision for `auto`: bfloat16 if its matrix products are at least `MIN_SPEEDUP`
+    (1.25) times as fast, else float32."""
     return "bfloat16" if speeds.speedup("bfloat16", "float32") >= MIN_SPEEDUP else "float32"
 
 
@@ -63,6 +63,6 @@ def _time_product(left: torch.Tensor, right: torch.Tensor, device: torch.device)
         torch.mm(left, right)
         torch.cuda.synchronize(device)
         return time.perf_counter() - start
-    start = time.process_time()  # of all threads; what other processes take is left out
+    start = time.process_time()  # of all threads of this process
     torch.mm(left, right)
     return max(time.process_time() - start, 1e-6) / torch.get_num_threads()

@@ -1,7 +1,7 @@
 """Adagrad and AdamW, for dense parameters and for the used rows of the word matrix.
 
-PyTorch's optimizers update a whole matrix; here only the rows that a step used are read and
-written, in the matrix and in the optimizer's state. For Adagrad this equals the dense update. Under
+PyTorch's optimizers update a whole matrix. Here, a step reads and writes only the rows that it
+uses, in the matrix and in the optimizer's state. For Adagrad, this equals the dense update. With
 AdamW, a row would also move and decay in steps that do not use it: `catch_up` applies those moves
 when the row is next used, which equals the dense update except for epsilon.
 
@@ -24,14 +24,13 @@ from torch import Tensor
 from elmo.nn.device import device_tensor
 from elmo.settings import OptimizerSettings
 
-MIN_SHARE = 1e-12  # share of the first move of an unused row below which later ones count as 0
-WORD_ROWS_AT_ONCE = 1 << 16  # bounds the memory that catching up a large matrix needs
+MIN_SHARE = 1e-12  # moves below this share of an unused row's first move count as 0
+WORD_ROWS_AT_ONCE = 1 << 16  # to catch up, which bounds the memory
 
 
 @dataclass(frozen=True)
 class WordRows:
-    """The distinct numbers of the word-matrix rows that a step uses, as an array on the host and as
-    a tensor on the device.
+    """The distinct indices of the word-matrix rows that a step uses, on the host and on the device.
 
     The word matrix is the softmax's weights and biases, one row per word.
     """
@@ -44,13 +43,13 @@ class WordRows:
 
 
 class Optimizer:
-    """Adagrad or AdamW, updating the tensors `parameters` in place; its state is `slots`, tensors
-    by name.
+    """Adagrad or AdamW, which updates the tensors `parameters` in place; its state is `slots`,
+    tensors by name.
 
-    A training takes `steps` steps. Parameters named in `word_matrix` have one row per word, of
-    which a step reads and updates only those it uses. AdamW would also move and decay the others: a
-    row has missed these moves until `catch_up` applies them. Call it before a step reads rows, and
-    `catch_up_all` after the last step.
+    Training takes `steps` steps. Parameters named in `word_matrix` have one row per word; a step
+    reads and updates only the rows that it uses. AdamW would also move and decay the others, so
+    they miss these moves until `catch_up` applies them. Call `catch_up` before a step reads rows,
+    and `catch_up_all` after the last step.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class Optimizer:
         self._missed_steps: dict[str, _MissedSteps] = {}
         if settings.name == "adamw":
             for name in word_matrix:
-                # How many steps each row has taken; on the CPU, where the rows are chosen.
+                # The number of steps each row has taken; on the CPU, where rows are chosen.
                 self.slots[f"{name}.taken"] = torch.zeros(len(parameters[name]), dtype=torch.int64)
                 decay = settings.weight_decay if has_weight_decay(name) else 0.0
                 self._missed_steps[name] = _MissedSteps(settings, decay, steps)
@@ -79,11 +78,11 @@ class Optimizer:
     def update(
         self, gradients: dict[str, Tensor], *, step: int, word_rows: dict[str, WordRows]
     ) -> None:
-        """Take step number `step`, from 0: move each parameter that has a gradient, by name in
-        `gradients`.
+        """Take step `step` (from 0): update each parameter that has a gradient in `gradients`, by
+        name.
 
-        If a gradient covers only some rows of a parameter, those of the words that the step uses,
-        `word_rows[name]` are these rows; call `catch_up` on them first.
+        If a gradient covers only the rows of the words that the step uses, `word_rows[name]` has
+        these rows; call `catch_up` on them first.
         """
         updates_by_decay: dict[float, list[_TensorUpdate]] = {}
         rows_to_write_back = []
@@ -108,12 +107,12 @@ class Optimizer:
                 tensor[row_indices] = row_values
 
     def catch_up_all(self, *, step: int, updates_state: bool = True) -> None:
-        """Apply to every row of the word matrix the moves that it missed: those of the steps before
-        number `step` that did not use it, in which AdamW would have moved and decayed it.
+        """Apply to every row of the word matrix the moves that it missed in the steps before `step`
+        that did not use it.
 
-        Call it after the last step, with the number of steps taken, before the weights are saved or
-        used; they are final then. If `updates_state` is false, only the weights change. With
-        Adagrad nothing is missed.
+        Call this after the last step, with the number of steps taken, before the weights are saved
+        or used. If `updates_state` is false, only the weights change. With Adagrad, nothing is
+        missed.
         """
         for name in self._missed_steps:
             words = len(self.parameters[name])
@@ -123,11 +122,11 @@ class Optimizer:
 
     @contextmanager
     def temporarily_caught_up(self, *, step: int) -> Iterator[None]:
-        """Apply to all weights the moves that they missed before step number `step`, for an
-        evaluation within the context; then restore the weights.
+        """Apply to all weights the moves that they missed before step `step`, for an evaluation in
+        the block; then restore the weights.
 
-        They are restored because rounding depends on how often a row is caught up, and evaluations
-        must not change the result.
+        Otherwise evaluations would change the result, because rounding depends on how often a row
+        is caught up.
         """
         saved_parameters = {name: self.parameters[name].clone() for name in self._missed_steps}
         self.catch_up_all(step=step, updates_state=False)
@@ -146,11 +145,11 @@ class Optimizer:
         step: int,
         updates_state: bool = True,
     ) -> None:
-        """Bring the rows of the parameter `name` whose numbers are `word_rows` up to date for step
-        number `step`; call it before that step reads them.
+        """Bring the rows `word_rows` (indices) of the parameter `name` up to date; call this before
+        step `step` reads them.
 
-        AdamW moves and decays a row in every step: for the steps that did not use it, that is
-        applied here at once. If `updates_state` is false, only the weights change. With Adagrad
+        AdamW moves and decays a row in every step; for the steps that did not use it, this is
+        applied here at once. If `updates_state` is false, only the weights change. With Adagrad,
         nothing is missed.
         """
         if name not in self._missed_steps:
@@ -176,7 +175,7 @@ class Optimizer:
         return ("sum",) if self.settings.name == "adagrad" else ("mean", "square")
 
     def _apply_updates(self, updates: list["_TensorUpdate"], step: int, decay: float) -> None:
-        """Update tensors of one decay together, in few operations."""
+        """Update all tensors with the same decay together, in few operations."""
         settings, lr = self.settings, self.settings.learning_rate_at(step, self.steps)
         gradients = [update.gradient for update in updates]
         parameters = [update.parameter for update in updates]
@@ -215,10 +214,10 @@ class _TensorUpdate(NamedTuple):
 class _MissedSteps:
     """The effect of AdamW on a row during steps that do not use it: decay, and moves by momentum.
 
-    With zero gradients, the mean shrinks by β1 and the square by β2 per step, so a row's moves stay
-    multiples of mean / √square: one factor per step in which a row was last used. They shrink with
-    (β1 / √β2) to the power of the missed steps, so only the factors of the last few steps change
-    when a step is added.
+    With zero gradients, the mean shrinks by β1 and the square by β2 per step, so a row's moves are
+    multiples of mean / √square. The factor depends on the step in which the row was last used.
+    Moves shrink with (β1 / √β2) to the power of the missed steps, so a new step changes only the
+    factors of the last few steps.
     """
 
     def __init__(self, settings: OptimizerSettings, decay: float, steps: int) -> None:
@@ -228,9 +227,9 @@ class _MissedSteps:
         self.lookback = 1 + math.ceil(math.log(MIN_SHARE) / math.log(max(self.ratio, MIN_SHARE)))
 
     def _restart(self) -> None:
-        # At t: the log of what decay leaves of a weight until step t.
+        # At t: the log of the share of a weight that decay leaves until step t.
         self._log_decay = np.zeros(1)
-        # At t: the moves since step t, as if nothing decayed since.
+        # At t: the moves since step t, without decay.
         self._moves = np.zeros(1)
         self._steps = 0
 
@@ -239,10 +238,10 @@ class _MissedSteps:
     ) -> tuple[npt.NDArray[np.float64], ...]:
         """Return the effect on rows last used in steps `last_step_R`.
 
-        It is the remaining share of the weight, the multiple of mean / √square to subtract, and the
-        remaining shares of the mean and of the square.
+        These are the remaining share of the weight, the multiple of mean / √square to subtract, and
+        the remaining shares of the mean and the square.
         """
-        if step < self._steps:  # training has gone back to its best weights
+        if step < self._steps:  # training has returned to its best weights
             self._restart()
         while self._steps < step:
             self._add_step()
@@ -274,7 +273,7 @@ class _MissedSteps:
 
 
 def has_weight_decay(name: str) -> bool:
-    """Tell whether weight decay applies to the parameter of that name: to all but biases."""
+    """Tell whether weight decay applies to a parameter, by its name: to all except biases."""
     return not any(part == "bias" or part.endswith("_bias") for part in name.split("."))
 
 

@@ -1,7 +1,7 @@
 """Perplexity under the full softmax, counting every prediction, with both directions separate.
 
-It is computed for a split of shards, read as in training, or for sentences in memory, each read on
-its own.
+It is computed for a split of shards, read as in training, or for sentences in memory, each read
+alone.
 
 Shapes: S directions, T time steps, B rows, N distinct tokens or predictions, K characters, P
 projection, V words, n time steps of a block.
@@ -34,19 +34,19 @@ from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import LSTMState
 from elmo.nn.softmax import Softmax, negative_log_likelihoods, restore_softmax
 
-TOKENS_AT_ONCE = 4096  # of sentences in memory, and of a long one
-MIN_TIME_STEPS = 64  # of a long row that are read at once, however many rows there are
-TYPES_AT_ONCE = 8192  # distinct tokens encoded at a time
-BLOCK_TOKENS = 1 << 18  # of sentences from which those of like length are read together
+TOKENS_AT_ONCE = 4096
+MIN_TIME_STEPS = 64  # to read at once, however many rows there are
+TYPES_AT_ONCE = 8192  # distinct tokens to encode
+BLOCK_TOKENS = 1 << 18  # of sentences that are sorted by length together
 Item = TypeVar("Item")
 OnWindow = Callable[[int, int], None]  # called with the tokens read so far, and those to read
-MAX_NATS = 700  # e to the power of more is no float
-MAX_HELDOUT_TOKENS = 200_000  # of the held-out text that are measured: an error of 0.6%
+MAX_NATS = 700  # exp of more overflows
+MAX_HELDOUT_TOKENS = 200_000  # to measure, which gives an error of 0.6%
 
 
 class NotFinite(ElmoError):
-    """The error that a perplexity or score is not finite: the model's weights are damaged, or its
-    training diverged."""
+    """A perplexity or score is not finite: the model's weights are damaged, or its training
+    diverged."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Perplexity:
     sentence.
 
     `average` is the mean of both directions' perplexities, as in the paper. `unk_rate` is the share
-    of unknown tokens, which are predicted as `<UNK>`. `bits_per_byte` divides the mean bits of both
-    directions by the UTF-8 bytes of the tokens, plus one per space or line end, so that it is
-    comparable between tokenizers and vocabularies. `unigram` is the perplexity of word frequencies
-    on the same predictions, NaN if counts are unknown.
+    of unknown tokens, which count as `<UNK>`. `bits_per_byte` divides the mean bits of both
+    directions by the UTF-8 bytes of the tokens plus one per space or line end, so it is comparable
+    between tokenizers and vocabularies. `unigram` is the perplexity of word frequencies on the same
+    predictions; NaN if counts are unknown.
     """
 
     forward: float
@@ -76,11 +76,10 @@ class Perplexity:
 
 
 class PerplexityEvaluator:
-    """An evaluator of a model's perplexity over windows, which are batches of parallel rows of
-    text.
+    """An evaluator of a model's perplexity over windows (batches of parallel rows of text).
 
-    The network computes in `precision`. `sum_over_workers` adds up figures, element by element; by
-    default there is one worker.
+    The network computes in `precision`. `sum_over_workers` sums figures element-wise over all
+    workers; by default, there is one worker.
     """
 
     def __init__(
@@ -99,11 +98,11 @@ class PerplexityEvaluator:
     def perplexity(
         self, windows: Iterable[Window], *, reset: bool, carry: bool = True
     ) -> Perplexity:
-        """Return the perplexity over all windows, in order, of all workers together.
+        """Return the perplexity over all windows of all workers; windows are read in order.
 
         With `reset`, the LSTM state is zeroed where a sentence begins; without, it is carried
-        across sentences, as in 2018. With `carry=False` each window starts from zeros, so windows
-        may differ in their number of rows.
+        across sentences, as in 2018. With `carry=False`, each window starts from zeros, and the
+        windows may have different numbers of rows.
         """
         totals = np.zeros(8)
         state: LSTMState | None = None
@@ -135,8 +134,8 @@ class PerplexityEvaluator:
     ) -> tuple[Tensor, LSTMState]:
         """Return −log p, in nats, of each prediction of a window, and the LSTM state after it.
 
-        The shape is (directions, time steps, rows). The window is read from `state` (None: zeros);
-        with `reset`, the state is zeroed where a sentence begins. Long rows are read in pieces, to
+        The shape is (directions, time steps, rows). `state` is the state before the window (None:
+        zeros); with `reset`, it is zeroed where a sentence begins. Long rows are read in slices, to
         save memory.
         """
         device = next(self.softmax.parameters()).device
@@ -148,11 +147,11 @@ class PerplexityEvaluator:
         starts_STB = device_tensor(window.reset_TB, device).expand(2, -1, -1)
         nats = []
         time_steps = max(MIN_TIME_STEPS, TOKENS_AT_ONCE // B)
-        for piece in (slice(start, start + time_steps) for start in range(0, T, time_steps)):
-            x_STBP = x_NP[device_tensor(index_STB[:, piece], device)]
-            reset_STB = starts_STB[:, piece] if reset else None
+        for time_slice in (slice(start, start + time_steps) for start in range(0, T, time_steps)):
+            x_STBP = x_NP[device_tensor(index_STB[:, time_slice], device)]
+            reset_STB = starts_STB[:, time_slice] if reset else None
             layer_outputs, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB)
-            target_STB = device_tensor(targets_STB[:, piece], device)
+            target_STB = device_tensor(targets_STB[:, time_slice], device)
             h_NP = layer_outputs[-1].reshape(-1, layer_outputs[-1].shape[-1])
             nats_N = negative_log_likelihoods(self.softmax, h_NP, target_STB.reshape(-1))
             nats.append(nats_N.view(target_STB.shape))
@@ -163,8 +162,8 @@ class PerplexityEvaluator:
         encoder = self.bilm.encoder
         if prefers_large_operations(device) and isinstance(encoder, CharacterEncoder):
             characters_NK = encoder.pad_to_few_shapes(characters_NK)
-        parts = torch.split(device_tensor(characters_NK, device), TYPES_AT_ONCE)
-        return torch.cat([self.bilm.encode(part, precision=self.precision) for part in parts])
+        chunks = torch.split(device_tensor(characters_NK, device), TYPES_AT_ONCE)
+        return torch.cat([self.bilm.encode(chunk, precision=self.precision) for chunk in chunks])
 
     def _sum_window(self, window: Window, nats_STB: Tensor) -> np.ndarray:
         mask_TB = torch.from_numpy(window.mask_TB).to(nats_STB.device)
@@ -193,12 +192,12 @@ class HeldOutText:
     def perplexity(
         self, *, tokens: int = 0, is_interrupted: Callable[[], bool] | None = None
     ) -> tuple[Perplexity, bool]:
-        """Return the perplexity of about `tokens` tokens (0: the whole text), and whether they are
-        the most that is ever read: the whole text, or about `MAX_HELDOUT_TOKENS` tokens of a
-        longer one.
+        """Return the perplexity of about `tokens` tokens (0: all), and whether all tokens that may
+        be read were read: the whole text, or about `MAX_HELDOUT_TOKENS` tokens of a longer text.
 
         Each row reads its part from the beginning, so the tokens are spread over the text.
-        `is_interrupted` is called once per window; if it returns true, raise `KeyboardInterrupt`.
+        `is_interrupted` is called once per window; if it returns true, `KeyboardInterrupt` is
+        raised.
         """
         limit = min(tokens or MAX_HELDOUT_TOKENS, MAX_HELDOUT_TOKENS)
         is_whole_text = True
@@ -209,7 +208,7 @@ class HeldOutText:
             total = min(limit, sum(entry.tokens for entry in self.stream.entries))
             with closing(prefetch(self.stream.windows(self.stream.first_position()))) as items:
                 for window, _ in items:
-                    self.on_window(min(tokens_read, total), total)  # sentence ends are read besides
+                    self.on_window(min(tokens_read, total), total)  # without sentence ends
                     if limit <= tokens_read:
                         is_whole_text = limit == MAX_HELDOUT_TOKENS
                         return
@@ -229,8 +228,8 @@ class SentenceScore(NamedTuple):
 
 
 def perplexity(model: Model, sentences: Iterable[Sequence[str]]) -> Perplexity:
-    """Return the perplexity of sentences, given as token lists, each read on its own; empty ones
-    are skipped.
+    """Return the perplexity of sentences, given as token lists, each read alone; empty ones are
+    skipped.
 
     Memory does not grow with their number.
     """
@@ -248,13 +247,13 @@ def perplexity(model: Model, sentences: Iterable[Sequence[str]]) -> Perplexity:
 def token_blocks(items: Iterable[Item], tokens: Callable[[Item], int]) -> Iterator[list[Item]]:
     """Group items into lists of about `BLOCK_TOKENS` tokens; `tokens` counts those of an item.
 
-    A list is large enough for sorting by length to pay off, and small enough for memory.
+    This is enough for sorting by length to pay off, and bounds the memory.
     """
     block: list[Item] = []
     total = 0
     for item in items:
         block.append(item)
-        total += tokens(item) + 1  # an empty one takes room too
+        total += tokens(item) + 1  # an empty item counts too
         if total >= BLOCK_TOKENS:
             yield block
             block, total = [], 0
@@ -268,7 +267,7 @@ def sentence_scores(
     *,
     evaluator: PerplexityEvaluator | None = None,
 ) -> list[SentenceScore]:
-    """Return the −log p of each sentence in both directions; that of an empty sentence is 0.
+    """Return the −log p of each sentence in both directions; it is 0 for an empty sentence.
 
     Pass `make_evaluator(model)` as `evaluator` if you call this for many blocks of text.
     """
@@ -286,7 +285,7 @@ def sentence_scores(
 
 
 def make_evaluator(model: Model) -> PerplexityEvaluator:
-    """Return an evaluator in float32 of a model that has a softmax, or raise `ElmoError`."""
+    """Return an evaluator of a model in float32; raise `ElmoError` if the model has no softmax."""
     if model.softmax is None:
         raise ElmoError("the model has no softmax (2018 files have none); fine-tune it to get one")
     return PerplexityEvaluator(
@@ -345,9 +344,8 @@ def _make_window(model: Model, sentences: list[Sequence[str]]) -> Window:
 
 
 def _unigram_log_p(vocabulary: Vocabulary) -> np.ndarray:
-    """Return log p of each word by its count, for forward targets (no `<S>`) and backward targets
-    (no `</S>`). If the text itself contains one of these two, its log p is that of a single
-    occurrence."""
+    """Return log p of each word by its count, for forward targets (never `<S>`) and backward
+    targets (never `</S>`). If the text itself has one of these two, it counts as one occurrence."""
     if vocabulary.counts is None:
         return np.full((2, len(vocabulary)), np.nan)
     counts_SV = np.tile(np.maximum(np.array(vocabulary.counts, np.float64), 1), (2, 1))

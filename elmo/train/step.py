@@ -1,12 +1,12 @@
 """One training step: from a window to an optimizer update, with any number of workers.
 
-All that the host must compute for a step besides the weights (`StepInput`: candidates, rows,
-dropout keys) depends on the window and the step's number alone, so it is prepared while the device
-computes the previous steps (elmo.train.step_input).
+The input of a step besides the weights (`StepInput`: candidates, rows, dropout keys) depends only
+on the window and the step's number, so it is prepared while the device computes the previous steps
+(elmo.train.step_input).
 
 The loss is summed over the predictions of all rows and divided by the number in a full step, so a
-token weighs the same in every step, also in the last ones, when rows have run out of text. Dropout
-is keyed by row, and all workers draw the same candidates. Hence the result does not depend on the
+token has the same weight in every step, even in the last ones, when some rows have ended. Dropout
+is keyed by row, and all workers draw the same candidates. So the result does not depend on the
 number of workers.
 
 Shapes: S directions, T time steps, B rows of this worker, N distinct tokens or predictions, K
@@ -44,14 +44,14 @@ from elmo.train.optimizer import Optimizer, WordRows, global_norm
 from elmo.train.step_input import PreparedStep, StepInput, StepPreparer, read_ahead
 
 Result = TypeVar("Result")
-WORD_MATRIX = ("softmax.weight", "softmax.bias")  # a sampled step uses few of their rows
+WORD_MATRIX = ("softmax.weight", "softmax.bias")  # a sampled step reads few of their rows
 
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """The workers of a training as one of them sees them: its rank, their number, and its device.
+    """The group of all workers, as one of them sees it: its rank, their number, and its device.
 
-    Its methods combine values of all workers.
+    The methods combine values of all workers.
     """
 
     rank: int = 0
@@ -65,14 +65,14 @@ class WorkerGroup:
 
     def own_rows(self, rows: int) -> list[int]:
         """Return the numbers of the rows (parallel streams of text) that this worker reads, out of
-        the `rows` rows of the batch. They are divided as evenly as possible."""
+        the `rows` rows of the batch, which are divided as evenly as possible."""
         if rows < self.size:
             raise ElmoError(f"{rows} rows are too few for {self.size} workers; raise training.rows")
         bounds = [rows * k // self.size for k in (self.rank, self.rank + 1)]
         return list(range(*bounds))
 
     def sum_over_workers(self, values: Sequence[float]) -> list[float]:
-        """Return the element-wise sums of `values` over all workers. All workers must call it
+        """Return the element-wise sums of `values` over all workers. All workers must call this
         together, with equally many values."""
         if self.size == 1:
             return list(values)
@@ -81,8 +81,8 @@ class WorkerGroup:
         return buffer.tolist()
 
     def call_on_first_worker(self, function: Callable[[], Result]) -> Result:
-        """Call a function on the first worker, and return its result on all; an `ElmoError` is
-        raised on all too. All workers must call it together."""
+        """Call a function on the first worker, and return its result, or raise its `ElmoError`, on
+        all. All workers must call this together."""
         if self.size == 1:
             return function()
         results: list[Any] = [None]
@@ -98,8 +98,8 @@ class WorkerGroup:
         return result
 
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
-        """Give all workers' tensors the values of the first worker's, in place. All workers must
-        call it together, with tensors of the same shapes."""
+        """Copy the values of the first worker's tensors into those of all workers. All workers must
+        call this together, with tensors of the same shapes."""
         for tensor in tensors if self.size > 1 else ():
             buffer = tensor.to(self.device)
             dist.broadcast(buffer, 0)
@@ -142,12 +142,12 @@ class StepFigures:
 
 
 class Stepper:
-    """The training steps of one worker: `prepare` computes what a step needs besides the weights,
-    and `step` takes it.
+    """Takes the training steps of one worker: `read_steps` prepares their inputs, and `step` takes
+    one.
 
     It has no state of its own: a step changes its model, softmax and optimizer. Several workers
-    need the same weights to begin with, and prepare their steps in the same order, on a thread
-    each: they tell each other the words that a step uses, in a process group of the CPU.
+    must start from the same weights. Each prepares its steps on a thread, in the same order, where
+    they exchange the words that a step uses through a CPU process group.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Stepper:
         self.preparer = StepPreparer(
             settings,
             vocabulary_size=len(softmax.weight),
-            layers=bilm.config.layers + 1,
+            layers=bilm.shape.layers + 1,
             rows=workers.own_rows(settings.rows),
             device=workers.device,
             pad=getattr(bilm.encoder, "pad_to_few_shapes", None) if should_pad else None,
@@ -183,8 +183,8 @@ class Stepper:
     def read_steps(
         self, stream: WindowStream, position: StreamPosition, *, step: int
     ) -> Generator[PreparedStep, None, None]:
-        """Yield what each step needs, from a position of the text and step number `step` on, and
-        how to compute the position after it; both are computed ahead of the step."""
+        """Yield, ahead of time, the input of each step from step `step` at `position` on, and a
+        function that returns the position after it."""
         is_on_gpu = self.workers.device.type == "cuda" and self._is_compiled
         return read_ahead(
             self.preparer,
@@ -197,11 +197,11 @@ class Stepper:
     def step(
         self, window: Window | StepInput, state: LSTMState, *, step: int
     ) -> tuple[StepFigures, LSTMState]:
-        """Take step number `step`, from 0, from the LSTM state `state` of this worker's rows;
-        return its figures and the new state, without waiting for a GPU.
+        """Take step `step` (from 0) with the LSTM state `state` of this worker's rows; return the
+        figures and the new state, without waiting for a GPU.
 
-        To save time, pass what `preparer` has made of the window. The weights are changed even if
-        the loss is not finite: check the figures before you keep the weights.
+        To save time, pass the `StepInput` that `preparer` makes of the window. The weights change
+        even if the loss is not finite: check the figures before you keep the weights.
         """
         if isinstance(window, Window):
             window = self.preparer.prepare(window, step=step)
@@ -217,7 +217,7 @@ class Stepper:
         x_NP = self.bilm.encode(characters_NK, precision=self.precision)
         x_STBP = token_vectors(index_STB, x_NP)
         layer_outputs, next_state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
-        h_STBP = drop(layer_outputs[-1], self.bilm.config.layers)
+        h_STBP = drop(layer_outputs[-1], self.bilm.shape.layers)
         loss, nats_S, word_rows, leaves = self._compute_loss(h_STBP, step_input, step)
         with self._gradients_summed():
             torch.autograd.backward(loss * (settings.loss_scale / self.predictions))
@@ -245,8 +245,8 @@ class Stepper:
     def _gradients_summed(self) -> Iterator[None]:
         """Sum the network's gradients over the workers while a backward pass computes them.
 
-        The passes of all workers and steps end in the same order, and each parameter is summed by
-        itself: so a resumed training gets the same bits.
+        All workers finish parameters in the same order, and each parameter is summed separately, so
+        resumed training gets the same bits.
         """
         if self.workers.size == 1:
             yield
@@ -271,7 +271,7 @@ class Stepper:
     def _compute_loss(
         self, h_STBP: Tensor, step_input: StepInput, step: int
     ) -> tuple[Tensor, Tensor, dict[str, WordRows], dict[str, Tensor]]:
-        """Return the summed −log p, its parts by direction (S, detached), the used rows, and the
+        """Return the summed −log p, its sums by direction (S, detached), the used rows, and the
         leaves.
 
         The leaves are the tensors that get gradients.
@@ -321,20 +321,20 @@ class Stepper:
         return loss, nats_S, dict.fromkeys(WORD_MATRIX, word_rows), leaves
 
     def _gather_words(self, words: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-        """Return the distinct words of each worker's part of the window, exchanged between CPUs."""
+        """Return the distinct words in the window's rows of each worker, exchanged between CPUs."""
         max_rows = -(-self.settings.rows // self.workers.size)
         padded_words = torch.full((2 * self.settings.window * max_rows,), -1)
         padded_words[: len(words)] = torch.from_numpy(words)
-        parts = [torch.full_like(padded_words, -1) for _ in self.workers.ranks]
-        dist.all_gather(parts, padded_words, group=self._reader_group)
-        return [part.numpy()[part.numpy() >= 0] for part in parts]
+        words_by_worker = [torch.full_like(padded_words, -1) for _ in self.workers.ranks]
+        dist.all_gather(words_by_worker, padded_words, group=self._reader_group)
+        return [w.numpy()[w.numpy() >= 0] for w in words_by_worker]
 
     def _make_dropout(self, keys_LB: Tensor | None) -> DropoutFunction:
         """Return the dropout of this worker's rows, keyed by seed, step, layer and row."""
         if keys_LB is None:
             return lambda x_STBP, layer: x_STBP
         settings = self.settings
-        shape = (2, settings.window, keys_LB.shape[1], self.bilm.config.projection)
+        shape = (2, settings.window, keys_LB.shape[1], self.bilm.shape.projection)
         device, make_scales = self.workers.device, dropout_scales
         if self._is_compiled:
             make_scales = fuse_on_gpu(dropout_scales, device)
@@ -349,8 +349,8 @@ class Stepper:
 
 
 def clip_gradients_(gradients: list[Tensor], norm: Tensor, limit: float) -> None:
-    """Scale gradients in place so that their joint norm, `norm`, becomes at most `limit` (0: leave
-    them), without waiting for a GPU."""
+    """Scale gradients in place so that their joint norm, `norm`, is at most `limit` (0: no limit),
+    without waiting for a GPU."""
     if limit <= 0:
         return
     if prefers_large_operations(norm.device):

@@ -1,6 +1,6 @@
-"""The input of a training step, all that it needs besides the weights, prepared ahead of it.
+"""The input of a training step besides the weights, prepared ahead of time.
 
-A thread prepares the next steps while a step is computed. Beside a GPU a process does, since a
+A thread prepares the next steps while a step is computed. For a GPU, it is a process, because a
 thread would share Python's lock with the thread that launches the GPU's work.
 
 Shapes: S directions, T time steps, B rows of this worker, N distinct tokens or predictions, K
@@ -33,14 +33,14 @@ from elmo.settings import TrainingSettings
 
 
 class StepInput(NamedTuple):
-    """All that a step needs besides the weights, as CPU tensors ready to be copied to the device.
+    """The input of a step besides the weights, as CPU tensors ready to be copied to the device.
 
-    `predictions` counts them per direction, for all workers. `characters_NK`, `index_STB` and
-    `reset_TB` (None: the state runs on) are as in `Window`. `targets_SN` are the target words of
-    both directions at `positions_N` (None: all positions). `keys_LB` has a dropout key for each
-    layer and row (None: no dropout). `draws` are the candidates of a sampled softmax, one for both
-    directions or one for each, and `used_rows` the rows of the word matrix that any worker uses
-    (None: all rows).
+    `predictions` is their number per direction, over all workers. `characters_NK`, `index_STB` and
+    `reset_TB` (None: the state is never reset) are as in `Window`. `targets_SN` has the target
+    words of both directions at `positions_N` (None: all positions). `keys_LB` has a dropout key for
+    each layer and row (None: no dropout). `draws` has the candidates of a sampled softmax, one draw
+    for both directions or one for each, and `used_rows` the rows of the word matrix that any worker
+    uses (None: all rows).
     """
 
     predictions: int
@@ -55,8 +55,8 @@ class StepInput(NamedTuple):
 
 
 class StepWordRows(NamedTuple):
-    """The rows of the word matrix (one row per word) that a step uses: their numbers, the same as a
-    CPU tensor, and for each draw of candidates where its targets and candidates are among them."""
+    """The rows of the word matrix (one row per word) that a step uses: their indices, also as a CPU
+    tensor, and for each draw the positions of its targets and candidates among these rows."""
 
     indices: npt.NDArray[np.int64]
     host_indices: Tensor
@@ -68,12 +68,12 @@ PreparedStep = tuple[StepInput, Callable[[], StreamPosition]]
 
 @dataclass(frozen=True)
 class StepPreparer:
-    """The preparation of one worker's steps from their windows; it can be pickled.
+    """Prepares the inputs of one worker's steps from their windows; it can be pickled.
 
     The softmax has `vocabulary_size` words, dropout is applied in `layers` places, and `rows` has
-    the numbers of this worker's rows. The tensors are made ready for `device`. `pad` pads distinct
-    tokens (None: nothing does), and `gather` exchanges words with other workers (None: there are
-    none).
+    the numbers of this worker's rows. The tensors are prepared for `device`. `pad` pads the
+    distinct tokens (None: no padding), and `gather` exchanges words with other workers (None: there
+    are none).
     """
 
     settings: TrainingSettings
@@ -85,8 +85,7 @@ class StepPreparer:
     gather: Callable[[npt.NDArray[np.int64]], list[npt.NDArray[np.int64]]] | None
 
     def prepare(self, window: Window, *, step: int) -> StepInput:
-        """Compute all that step number `step`, from 0, needs besides the weights, from its
-        window."""
+        """Return the input of step `step` (from 0), given its window."""
         device, settings = self.device, self.settings
         characters_NK = window.characters_NK if self.pad is None else self.pad(window.characters_NK)
         targets_SN = window.targets_STB.reshape(2, -1)
@@ -120,11 +119,11 @@ class StepPreparer:
         targets_SN: npt.NDArray[np.int64],
         draws: list[CandidateDraw],
     ) -> StepWordRows:
-        """Return the used rows: the candidates, and the distinct targets of all workers; `words`
-        are those of this worker."""
+        """Return the used rows: the candidates and the distinct targets of all workers; `words` are
+        the targets of this worker."""
         device, vocabulary_size = self.device, self.vocabulary_size
-        parts = [words] if self.gather is None else self.gather(words)
-        words_and_candidates = np.concatenate([*parts, *(draw.words for draw in draws)])
+        words_by_worker = [words] if self.gather is None else self.gather(words)
+        words_and_candidates = np.concatenate([*words_by_worker, *(draw.words for draw in draws)])
         indices = distinct_numbers(words_and_candidates, vocabulary_size)
         row_of_V = index_table(indices, vocabulary_size)
         targets_by_draw = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
@@ -135,14 +134,14 @@ class StepPreparer:
         return StepWordRows(indices, host_tensor(indices, device), rows)
 
     def _draw_candidates(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[CandidateDraw]:
-        """Return one draw for both directions or one for each, equal on all workers; none if the
+        """Return one draw for both directions or one for each, equal on all workers; [] if the
         softmax is not sampled."""
         settings, device = self.settings, self.device
         if settings.softmax == "full":
             return []
 
-        def draw(*parts: int) -> SampledWords:
-            rng = np.random.Generator(np.random.Philox(_make_seed(settings.seed, step, *parts)))
+        def draw(*numbers: int) -> SampledWords:
+            rng = np.random.Generator(np.random.Philox(_make_seed(settings.seed, step, *numbers)))
             return sample_candidates(settings.samples, self.vocabulary_size, rng)
 
         if settings.draws == "shared":
@@ -158,8 +157,9 @@ def read_ahead(
     step: int,
     uses_process: bool,
 ) -> Generator[PreparedStep, None, None]:
-    """Yield what each step needs, from a position of the text and step number `step` on, and how to
-    compute the position after it: two steps ahead, by a thread or, if `uses_process`, by a process.
+    """Yield the input of each step from step `step` at `position` on, and a function that returns
+    the position after it. They are prepared two steps ahead by a thread or, if `uses_process`, a
+    process.
     """
     if not uses_process:
         with closing(prefetch(_prepare_steps(preparer, stream, position, step))) as items:
@@ -194,7 +194,7 @@ def _receive_steps(receiver: Connection, device: torch.device) -> Iterator[Prepa
     while True:
         try:
             item = pickle.loads(receiver.recv_bytes())
-        except (EOFError, OSError):  # OSError: it ended within a message
+        except (EOFError, OSError):  # OSError: the process ended within a message
             raise ElmoError(
                 "the process that reads the text ended; run the same command again (in a script, "
                 'put your code below if __name__ == "__main__":)'
@@ -210,7 +210,7 @@ class _Pickler(pickle.Pickler):
     """Pickles tensors as arrays, which takes a tenth of the time."""
 
     def reducer_override(self, value: Any) -> Any:
-        """Return how to make a tensor again."""
+        """Reduce a tensor to the function and array that restore it."""
         return (torch.from_numpy, (value.numpy(),)) if type(value) is Tensor else NotImplemented
 
 
@@ -220,6 +220,6 @@ def _pickle(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _make_seed(*parts: int) -> int:
-    """Combine several numbers into one seed, so that different parts get independent streams."""
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)
+def _make_seed(*numbers: int) -> int:
+    """Combine several numbers into one seed; different numbers give independent streams."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)

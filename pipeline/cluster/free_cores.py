@@ -1,6 +1,6 @@
-"""The cores and GPUs of a Ray cluster: how many are there, and the wait for free ones.
+"""Count the cores and GPUs of a Ray cluster, and wait for free ones.
 
-This file is given Ray and imports it nowhere.
+The `ray` module is passed in, not imported here.
 """
 
 import time
@@ -13,16 +13,16 @@ from elmo.errors import ElmoError
 from ..settings.cluster import Cluster
 from ..terminal.progress import clock_time, say
 
-POLL_SECONDS = 1.0  # between looks at what has come
+POLL_SECONDS = 1.0
 
 
 @contextmanager
 def hold_cores(ray: Any, cluster: Cluster, report: "WaitReport", *, is_own: bool) -> Iterator[Any]:
-    """Wait until the cluster has free cores and GPUs for all training workers; hold them as a
-    placement group, which also reaches an autoscaler, for the block.
+    """Wait until the cluster has free cores and GPUs for all training workers; hold them during the
+    block, as a placement group, which an autoscaler sees too.
 
-    `ray` is the module `ray`, connected. Raises `ElmoError` after `wait_minutes`, or at once if
-    this process started Ray (`is_own`), so no node can join, and the machine is too small.
+    `ray` is the connected module `ray`. Raises `ElmoError` after `wait_minutes`; if this process
+    started Ray (`is_own`), no node can join, so it is raised at once if the machine is too small.
     """
     requirement = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
     gpus = int(cluster.gpu)
@@ -42,9 +42,9 @@ def hold_cores(ray: Any, cluster: Cluster, report: "WaitReport", *, is_own: bool
 
 
 def placeable_workers(ray: Any, *, cpus: float, gpus: int) -> int:
-    """Return how many workers, of so many cores and GPUs each, fit on the living nodes when idle.
+    """Return how many workers with `cpus` cores and `gpus` GPUs each fit on the nodes when idle.
 
-    `ray` is the module `ray`, connected.
+    `ray` is the connected module `ray`.
     """
     count = 0
     for node in ray.nodes():
@@ -65,9 +65,9 @@ def _describe_resources(ray: Any) -> str:
 
 
 class WaitReport:
-    """Prints what work waits for, after ten seconds and then twice a minute, up to a limit.
+    """Prints what the work is waiting for, after 10 s and then twice a minute, up to a limit.
 
-    `label` is the work's name at the head of each line; the limit is `wait_minutes` of `cluster`.
+    Each line begins with `label`; the limit is `wait_minutes` of `cluster`.
     """
 
     def __init__(self, label: str, cluster: Cluster) -> None:
@@ -76,10 +76,10 @@ class WaitReport:
         self.last_report_time = 0.0
 
     def print_missing(self, requirement: str, ray: Any) -> None:
-        """Print, if it is time, that `requirement` is still missing; raise `ElmoError` after
+        """Print the missing `requirement`, if a line is due; raise `ElmoError` after
         `wait_minutes`.
 
-        Call it at each look; the time runs from the first one since `reset`.
+        Call it at each poll; the wait begins with the first call after `reset`.
         """
         time_now = time.monotonic()
         if self.start_time is None:
@@ -98,5 +98,5 @@ class WaitReport:
             )
 
     def reset(self) -> None:
-        """Note that the wait is over, so that the next one starts from zero."""
+        """End the wait, so that the next one starts from zero."""
         self.start_time = None

@@ -1,4 +1,4 @@
-"""Work that begins in this process and ends in it, unless the rest is worth a start of Ray."""
+"""Run work in this process, unless the rest takes so long that starting Ray pays off."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from ..terminal.progress import Progress
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-MIN_RAY_SECONDS = 15.0  # of work that pay for starting Ray
+MIN_RAY_SECONDS = 15.0  # with less work, starting Ray does not pay off
 
 
 def run_in_process(
@@ -21,14 +21,14 @@ def run_in_process(
     threads: int,
     may_stop: bool,
 ) -> Iterator[Result]:
-    """Call `function` on the items of `items` in this process, and yield the results as they come.
+    """Call `function` on each item in this process, and yield the results as they are ready.
 
-    Items are removed from `items` when they begin. With `may_stop`, it ends as soon as those
-    that are left are known to be worth a start of Ray. The first ones also pay for what is loaded
-    once; those that begin later tell how long the others take. Several threads call `function` side
-    by side; if they are to end early, its `stop()` is called.
+    Items are removed from `items` when they begin. With `may_stop`, it ends as soon as starting Ray
+    would pay off for the items that are left. The time per item is taken from items that begin
+    after the first result, because the first ones also load code and models. With several
+    `threads`, `function` is called in parallel; to end early, its `stop()` is called.
     """
-    # Whether the time of an item tells how long the others take.
+    # Whether the time of an item is typical of the others.
     is_typical_by_future: dict[Future[tuple[Result, float]], bool] = {}
     has_first_result, should_stop = False, False
     with _open_executor(threads) as executor:
@@ -67,7 +67,7 @@ def _open_executor(threads: int) -> AbstractContextManager[Any]:
 
 
 class _InlineExecutor:
-    """An executor that calls a function at once: a signal then interrupts it."""
+    """An executor that calls a function in this thread, so that a signal interrupts it."""
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
         future: Future[Result] = Future()

@@ -1,8 +1,8 @@
-"""The program that a submitted Ray job runs, sent as `elmo_job.py`: standard library only.
+"""The program of a submitted Ray job, sent as `elmo_job.py`; it needs only the standard library.
 
-Beside it in the job's folder lie `environment.json` and, unless the cluster has a checkout of its
-own, the code, dvc.yaml and params.yaml; for work at a URL, also the folder `state`: dvc.lock, and
-what of DVC's cache it names.
+The job's folder also has `environment.json` and, unless the cluster has its own checkout, the code,
+dvc.yaml and params.yaml. For work at a URL, it has the folder `state`: dvc.lock and the files of
+DVC's cache that dvc.lock names.
 """
 
 import contextlib
@@ -23,23 +23,23 @@ PACKAGE = Path(__file__).resolve().parent
 PROJECT_FILES = ("dvc.yaml", "params.yaml")
 STATE_FOLDER = "state"  # the folder with dvc.lock and its cached files, for a project at a URL
 DVC_LOCK = "dvc.lock"
-DVC_CACHE = ".dvc/cache/"  # of DVC: files under their digests, and what it remembers of runs
+DVC_CACHE = ".dvc/cache/"  # files by their digests, and records of earlier runs
 JOBS = "jobs"  # at a URL, the folder with a project for each job
 ENVIRONMENT_FILE = "environment.json"
-POINTER_FILE = ".stored"  # in a folder of the project whose data is at a URL
-JOB_VARIABLE = "ELMO_JOB"  # has the id of a submitted job
-PROJECT_VARIABLE = "ELMO_PROJECT"  # has the id of the project, which names its work at a URL
+POINTER_FILE = ".stored"  # marks a folder of the project whose data is at a URL
+JOB_VARIABLE = "ELMO_JOB"  # the id of a submitted job
+PROJECT_VARIABLE = "ELMO_PROJECT"  # the id of the project, which names its work folder at a URL
 # DVC's cache and the project share their files, since no stage changes a file in place.
 CACHE_LINK_TYPES = ("cache.type", "hardlink,reflink,symlink,copy")  # the first copies nothing
-_DELETE_SECONDS = 30.0  # for all nodes to delete the environment that was sent
-_UPLOAD_SECONDS = 15.0  # between two uploads of what has changed in the project
+_DELETE_SECONDS = 30.0  # for all nodes to delete environment.json
+_UPLOAD_SECONDS = 15.0  # between two uploads of changed files of the project
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
 
 
 def set_environment() -> None:
     """Set the environment variables sent with the job; Ray calls this in each of its processes.
 
-    They come in a file and not in the job's runtime_env, which Ray shows and logs.
+    They are in a file, not in the job's runtime_env, because Ray shows and logs that.
     """
     file = PACKAGE / ENVIRONMENT_FILE
     if file.exists():
@@ -49,8 +49,8 @@ def set_environment() -> None:
 def main(arguments: list[str]) -> int:
     """Run `arguments`, FOLDER and a command, and return the exit code of the command in FOLDER.
 
-    FOLDER `-` is the folder that Ray unpacked for the job. If FOLDER is a URL, a temporary folder
-    of this machine holds the project while the command runs, and `jobs/<id>` there a copy of it.
+    FOLDER `-` is the folder that Ray unpacked for the job. If FOLDER is a URL, the project is in a
+    temporary folder on this machine while the command runs, and copied to `jobs/<id>` at the URL.
     """
     folder, *command = arguments
     set_environment()
@@ -74,7 +74,7 @@ def _run_in(folder: str, command: list[str]) -> int:
     if is_at_url:
         from elmo.errors import ElmoError  # of the package
 
-        url = os.environ.get("ELMO_STORAGE") or folder  # which Ray shows, so without its login
+        url = os.environ.get("ELMO_STORAGE") or folder  # Ray shows `folder`, so it has no login
         try:
             return _run_at_url(url.rstrip("/"), command, project, os.environ | changes)
         except ElmoError as error:  # of the store, before the first stage
@@ -86,15 +86,14 @@ def _run_in(folder: str, command: list[str]) -> int:
 
 
 def _delete_environment() -> None:
-    """Delete the environment that was sent from every node. This job starts nothing more there, but
-    Ray keeps its package for later jobs."""
+    """Delete environment.json on every node, because Ray keeps the job's package for later jobs."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def delete() -> None:  # in the copy of the package that its node has
+    def delete() -> None:  # in the node's copy of the package
         Path(ENVIRONMENT_FILE).unlink(missing_ok=True)
 
-    with contextlib.suppress(Exception):  # the head is gone, or a node is
+    with contextlib.suppress(Exception):  # the head or a node may be gone
         ray.init(log_to_driver=False, logging_level="ERROR")
         task = ray.remote(num_cpus=0)(delete)
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
@@ -105,10 +104,10 @@ def _delete_environment() -> None:
 
 
 def _run_at_url(url: str, command: list[str], folder: Path, variables: dict[str, str]) -> int:
-    """Run a command in a project whose data and models lie at the URL.
+    """Run a command in a project whose data and models are at the URL.
 
-    The project begins as it was sent, with what DVC remembers of all jobs there. Its files are
-    copied to `jobs/<id>` as they change, and nowhere else: no two jobs write one file.
+    The project starts as it was sent, with the DVC caches of all jobs at the URL. Changed files are
+    copied only to `jobs/<id>`, so two jobs never write the same file.
     """
     from elmo.io.location import Location  # of the package
 
@@ -122,7 +121,7 @@ def _run_at_url(url: str, command: list[str], folder: Path, variables: dict[str,
     if (PACKAGE / STATE_FOLDER).is_dir():
         shutil.copytree(PACKAGE / STATE_FOLDER, folder, dirs_exist_ok=True)
     _make_workspace(folder, variables)
-    if (folder / DVC_LOCK).exists():  # what is missing is made again, or taken from an earlier run
+    if (folder / DVC_LOCK).exists():  # missing files are made again, or taken from an earlier run
         subprocess.run(["dvc", "checkout", "-q"], cwd=folder, env=variables, capture_output=True)
     stop, problem = threading.Event(), [""]
     arguments = (folder, target, inherited_files, stop, problem)
@@ -143,8 +142,8 @@ def _run_at_url(url: str, command: list[str], folder: Path, variables: dict[str,
 
 
 def _copy_dvc_cache(jobs: Any, folder: Path) -> None:
-    """Copy what DVC remembers of all jobs at the URL: files of its cache, whose names follow from
-    their content, and runs of stages."""
+    """Copy the DVC caches of all jobs at the URL: files named by their content, and records of
+    runs."""
     from elmo.io.location import in_parallel
 
     pattern = re.compile(
@@ -161,19 +160,19 @@ def _copy_dvc_cache(jobs: Any, folder: Path) -> None:
 
 
 def _choose_work_id(job: str, project: str) -> str:
-    """Return the id under which this job keeps its work in progress: that of its project, or one of
-    its own while an earlier job of the project is at work."""
+    """Return the id under which this job keeps its work in progress: that of its project or, while
+    an earlier job of the project is running, a separate one."""
     from ray.job_submission import JobSubmissionClient
 
     try:
         jobs = JobSubmissionClient(os.environ["RAY_ADDRESS"]).list_jobs()
-    except Exception as error:  # so whether another is at work is not known
+    except Exception as error:  # another job may be running
         print(f"  cannot list Ray's jobs ({error}); nothing is resumed", flush=True)
         return f"{project}-{job}"
     running_jobs = [
-        (item.start_time or 0, str(item.submission_id))
-        for item in jobs
-        if (item.metadata or {}).get(PROJECT_VARIABLE) == project and not item.status.is_terminal()
+        (info.start_time or 0, str(info.submission_id))
+        for info in jobs
+        if (info.metadata or {}).get(PROJECT_VARIABLE) == project and not info.status.is_terminal()
     ]
     first_job = min(running_jobs, default=(0, job))[1]
     if first_job == job:
@@ -187,7 +186,7 @@ def _choose_work_id(job: str, project: str) -> str:
 def _upload_changes(
     folder: Path, target: Any, inherited_files: set[str], stop: threading.Event, problem: list[str]
 ) -> None:
-    """Copy what changes in the project, but for `inherited_files`, until all is done."""
+    """Copy changed project files, except `inherited_files`, to `target` until `stop` is set."""
     from elmo.io.location import in_parallel
 
     sent_states: dict[str, tuple[float, int]] = {}
@@ -207,8 +206,7 @@ def _upload_changes(
 
 
 def _file_states(folder: Path) -> dict[str, tuple[float, int]]:
-    """Return the time and size of each of the project's files, also those in DVC's cache, except
-    files that are being written."""
+    """Return time and size of each file of the project and of DVC's cache, except hidden files."""
     from elmo.io.location import files_below  # of the package
 
     status_by_name = files_below(folder)
@@ -226,7 +224,7 @@ def _is_hidden(parts: tuple[str, ...]) -> bool:
 
 
 def _make_workspace(folder: Path, variables: dict[str, str]) -> None:
-    """Make `folder` a DVC workspace of the project as it was sent; its outs and dvc.lock stay."""
+    """Make `folder` a DVC workspace of the project's files as sent; keep outs and dvc.lock."""
     if not (folder / ".dvc").exists():
         _init_dvc(folder, variables)
     for name in PROJECT_FILES:
@@ -244,9 +242,8 @@ def _init_dvc(folder: Path, variables: dict[str, str]) -> None:
 def run(command: list[str], folder: Path, variables: dict[str, str]) -> int:
     """Run a command in `folder`, wait for all its processes, and return its exit code.
 
-    `variables` are all of its environment. A stop signals every process of the job. Those that save
-    a checkpoint must be waited for, and their parents may have died: they become children of this
-    process.
+    `variables` are its whole environment. Stopping a job signals all its processes. Wait for those
+    that are saving a checkpoint: if their parents have died, they become children of this process.
     """
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     received_signals = []

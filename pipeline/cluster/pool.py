@@ -1,13 +1,12 @@
 """Pools of Ray actors that work through a list of items, grow with the cluster and retry.
 
-The pool waits for actors that can't be placed (`free_cores`) and gives up after a limit.
-An item whose worker dies is retried a few times, each with a line; then an error names the item.
-This file is given Ray and imports it nowhere.
+If no actor can be placed, the pool waits (`free_cores`) and gives up after a limit. An item whose
+worker dies is retried a few times, each time with a message; then an error names the item. The
+`ray` module is passed in, not imported here.
 
 Ray Data's `map_batches` with a pool of actors, or `ray.util.ActorPool` with `max_task_retries`,
-would replace most of `run_actors`. But they retry without a line and without naming the item, and
-wait for cores without end; and an item of an actor whose node is lost waits for that actor, while
-others are idle.
+would replace most of `run_actors`. But they retry without a message and without naming the item,
+wait for cores forever, and leave the items of a lost node waiting while other actors are idle.
 """
 
 import time
@@ -22,7 +21,7 @@ from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say
 from .free_cores import POLL_SECONDS, WaitReport, placeable_workers
 
-RETRIES = 3  # of an item whose worker died
+MAX_RETRIES = 3  # of an item whose worker died
 SIZE_CHECK_SECONDS = 5.0  # between two checks of the size of the cluster
 
 
@@ -37,15 +36,15 @@ def run_actors(
 ) -> Iterator[Any]:
     """Yield what actors `worker_type(*arguments)` return for `items`, as they finish.
 
-    `ray` is the module `ray`, connected; `progress` counts the results and has the work's name for
-    messages, `name_of(item)` is that of an item. Only actors that have started are given items, so
-    one that can't be placed holds up nothing.
+    `ray` is the connected module `ray`; `progress` counts the results and has the label for
+    messages; `name_of(item)` is the name of an item in them. Only actors that have started get
+    items, so an actor that can't be placed delays none.
     """
     wait_report, last_check = WaitReport(progress.label, cluster), float("-inf")
     actor_class = _actor_class(ray, worker_type, arguments, cluster)
     queue, deaths = deque(items), Counter[str]()
-    starts: dict[Any, Any] = {}  # actors by what Ray gives back once they have started
-    calls: dict[Any, tuple[Any, Any]] = {}  # the actor and its item, by its result
+    starts: dict[Any, Any] = {}  # actor by the reference of its start
+    calls: dict[Any, tuple[Any, Any]] = {}  # actor and item by the reference of the result
     try:
         while queue or calls:
             if time.monotonic() - last_check > SIZE_CHECK_SECONDS:
@@ -84,7 +83,7 @@ def run_actors(
                     progress.advance()
                     yield result
     except Exception:
-        if calls:  # one that fails after Ray has shut down prints a complaint
+        if calls:  # a call that fails after Ray has shut down prints a warning
             ray.wait(list(calls), num_returns=len(calls), timeout=5)
         raise
     finally:
@@ -101,28 +100,27 @@ def get_result(ray: Any, reference: Any) -> Any:
 
 
 def _count_death(deaths: Counter[str], label: str, name: str, error: Exception) -> None:
-    """Count and print that a worker of the item `name` died, by `error`, which Ray raised.
+    """Count and print that a worker died at the item `name`; `error` is Ray's exception.
 
-    Raises `Damaged`, naming the item, after `RETRIES` retries.
+    Raises `Damaged`, with the item's name, after `MAX_RETRIES` retries.
     """
     deaths[name] += 1
     count, cause = deaths[name], type(error).__name__
-    if count > RETRIES:
+    if count > MAX_RETRIES:
         raise Damaged(
             f"{label}: {name} crashed its worker {count} times ({cause}); check whether it is "
             "damaged, and whether the workers run out of memory"
         ) from None
-    say(f"{label}: {name}: its worker died ({cause}); retry {count} of {RETRIES}")
+    say(f"{label}: {name}: its worker died ({cause}); retry {count} of {MAX_RETRIES}")
 
 
 def _actor_class(
     ray: Any, worker_type: Callable[..., Any], arguments: Sequence[Any], cluster: Cluster
 ) -> Any:
-    """Return the class of the pool's actors. Each makes its worker in `start`, which raises the
-    worker's own errors."""
+    """Return the class of the pool's actors. `start` makes the worker and raises its errors."""
 
     class Actor:
-        """Makes its worker when it is started, and hands it one item at a time."""
+        """Makes a worker when it is started, and calls it with one item at a time."""
 
         def start(self) -> None:
             keep_freed_memory()
@@ -136,6 +134,6 @@ def _actor_class(
 
 
 def _loss_errors(ray: Any) -> tuple[type[Exception], ...]:
-    """Return the exceptions by which Ray reports a lost worker, node or result."""
+    """Return Ray's exceptions for a lost worker, node or result."""
     names = "RayActorError WorkerCrashedError OutOfMemoryError NodeDiedError ObjectLostError"
     return tuple(getattr(ray.exceptions, name) for name in [*names.split(), "LocalRayletDiedError"])

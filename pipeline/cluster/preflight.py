@@ -1,6 +1,6 @@
-"""The check of a cluster's nodes before a stage works on them: one line names nodes and causes.
+"""Check a cluster's nodes before a stage runs on them; one line names the nodes and the problems.
 
-The `ray` module is passed in, not imported here. Ray itself refuses a node with another Python.
+The `ray` module is passed in, not imported. Ray itself refuses nodes with another Python.
 """
 
 import hashlib
@@ -19,16 +19,16 @@ from elmo.io.location import Location
 from .. import PACKAGE
 
 CHECKED_PACKAGES = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec")
-ANSWER_SECONDS = 300.0  # a node must answer in this time; importing torch may take a minute
-CACHE_SECONDS = 40.0  # for this long, a network file system may hide another node's files
+ANSWER_SECONDS = 300.0  # for a node to answer; importing torch may take a minute
+CACHE_SECONDS = 40.0  # a network file system may hide another node's files this long
 _IMAGE_ADVICE = "use one image for all"
 
 
 def check_nodes(ray: Any, folders: Sequence[Location]) -> None:
-    """Raise `ElmoError` with every problem of a cluster's nodes, and the nodes that have it.
+    """Raise `ElmoError` with all problems of a cluster's nodes, and the nodes that have each.
 
-    Each node must see those of `folders` that are local, and answer in `ANSWER_SECONDS`. If the
-    cluster has one node, that is this machine, and no check is made.
+    Each node must see the local ones of `folders` and answer within `ANSWER_SECONDS`. A cluster of
+    one node is this machine and is not checked.
     """
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) < 2:
@@ -57,8 +57,8 @@ def check_node(
 ) -> list[str]:
     """Return the problems of the node that this runs on, one sentence each.
 
-    It must have the package versions `packages`, the code whose digest is `expected_digest`, and
-    the files that `write_markers` yields; these may take up to `cache_seconds` to appear.
+    The node must have the package versions in `packages`, code with the digest `expected_digest`,
+    and the files that `write_markers` wrote, which may take up to `cache_seconds` to appear.
     """
     problems = []
     for name, version in packages.items():
@@ -86,10 +86,10 @@ def check_node(
 def _find_problems(
     ray: Any, nodes: Sequence[dict[str, Any]], arguments: tuple[Any, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with nodes, each after its name; the check runs on all at once.
+    """Yield the problems of nodes, each as (node, problem); all nodes are checked in parallel.
 
-    Nodes without CPUs and GPUs, as head nodes often are, do no work and are not asked. If the
-    process of a check is lost, Ray repeats the check. A lost node is left out.
+    Nodes without CPUs and GPUs, such as many head nodes, do no work and are not checked. If the
+    process of a check dies, Ray repeats it. Lost nodes are left out.
     """
     node_affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     remote_check = ray.remote(num_cpus=0, max_retries=4)(check_node)
@@ -117,8 +117,8 @@ def _find_problems(
 
 @contextmanager
 def write_markers(folders: Sequence[Location]) -> Iterator[dict[str, tuple[str, str]]]:
-    """Write small files by which a node proves that it sees the driver's local folders; yield name
-    and content by folder. The files are deleted at the end of the block."""
+    """Write a marker file into each local folder, by which nodes prove that they see it; yield the
+    name and content of each by folder. The files are deleted at the end of the block."""
     marker_by_folder: dict[str, tuple[str, str]] = {}
     with ExitStack() as stack:
         for folder in {_marker_folder(item.local) for item in folders if item.local is not None}:
@@ -133,7 +133,7 @@ def write_markers(folders: Sequence[Location]) -> Iterator[dict[str, tuple[str, 
 
 
 def _marker_folder(path: Path) -> Path:
-    """Return the nearest existing parent of an output; the output itself must not get a marker."""
+    """Return the nearest existing parent of an output, which must not contain a marker itself."""
     path = path.absolute().parent
     while not path.is_dir():
         path = path.parent

@@ -1,8 +1,8 @@
-"""The results of a project as DVC knows them: what is sent with a job, and what comes back.
+"""The results of a project in DVC: those to send with a job, and those to copy back from it.
 
-`dvc.lock` names each result by its digest. What comes back from a job at a URL is what its
-`dvc.lock` names, and nothing else that lies there: each file's name is checked to stay inside the
-project, and its content against its digest. DVC itself puts it in place.
+`dvc.lock` names each result by its digest. Only the results that a job's `dvc.lock` names are
+copied from the URL. Each file's path must be inside the project, and its content must match its
+digest. DVC itself puts the files in place.
 """
 
 import hashlib
@@ -26,12 +26,11 @@ from .job import DVC_CACHE, DVC_LOCK, JOBS, POINTER_FILE
 
 _DIGEST = re.compile(r"[0-9a-f]{32}(\.dir)?")
 _STAGE_NAME = re.compile(r"\w[\w@./-]*")
-_SMALL_BYTES = 1_000_000  # bytes of a file that is sent with a job
+_SMALL_BYTES = 1_000_000  # larger files are not sent with a job
 
 
 def parse_lock(lock: bytes) -> dict[str, Any]:
-    """Return the stages of a `dvc.lock` by name, each with its outs; none where it is no such
-    file."""
+    """Return the stages of a `dvc.lock` by name; {} if it is not a valid one."""
     try:
         content = yaml.safe_load(lock)
     except yaml.YAMLError:
@@ -43,15 +42,15 @@ def parse_lock(lock: bytes) -> dict[str, Any]:
 
 
 def list_outs(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the outs of a stage in a `dvc.lock`; none of one in a dvc.yaml, which has no
+    """Return the outs of a stage in a `dvc.lock`; [] for one in a dvc.yaml, which has no
     digests."""
     outs = entry.get("outs")
     return [out for out in outs if isinstance(out, dict)] if isinstance(outs, list) else []
 
 
 def files_to_send() -> dict[str, Path]:
-    """Return what a job at a URL needs of this project's results, by their paths in the job's
-    project: of DVC's cache, pointers and small results; and small results that git keeps."""
+    """Return the files that a job at a URL needs, by their paths in the job's project: pointers and
+    small results, from DVC's cache and, if git keeps them, from the project."""
     paths: dict[str, Path] = {}
     lock = Path(DVC_LOCK)
     for entry in parse_lock(lock.read_bytes() if lock.exists() else b"").values():
@@ -73,9 +72,9 @@ def files_to_send() -> dict[str, Path]:
 def copy_results(url: str, job: str, *, old_lock: bytes) -> list[str]:
     """Copy the results of a job at the `storage` URL into this project; return their paths.
 
-    `old_lock` is the `dvc.lock` that was sent. Only stages that the job has run change here. Raises
-    `ElmoError`, and changes no result, where a name or digest is wrong, or where DVC finds a result
-    here that it could not bring back.
+    `old_lock` is the `dvc.lock` that was sent. Only results of stages that the job ran are changed.
+    Raises `ElmoError`, and changes no result, if a name or digest is wrong, or if DVC refuses to
+    overwrite a result here because it has no copy of it.
     """
     source = Location(f"{url}/{JOBS}/{job}")
     try:
@@ -90,7 +89,7 @@ def copy_results(url: str, job: str, *, old_lock: bytes) -> list[str]:
     _check_names(new_stages, outs)
     in_parallel(lambda out: _fetch_output(source, out), outs)
     current_lock = lock.read_bytes() if lock.exists() else b""
-    if current_lock != old_lock:  # another job, or a run here, has come between
+    if current_lock != old_lock:  # another job or a local run has changed it
         merged_lock = {"schema": "2.0", "stages": parse_lock(current_lock) | new_stages}
         data = yaml.safe_dump(merged_lock, sort_keys=False, allow_unicode=True).encode()
     _write_file(lock, data)
@@ -101,10 +100,10 @@ def copy_results(url: str, job: str, *, old_lock: bytes) -> list[str]:
         if current_lock:
             _write_file(lock, current_lock)
         else:
-            lock.unlink()  # DVC refuses an empty one
+            lock.unlink()  # DVC refuses an empty file
         reason = " ".join(process.stderr.split()).removeprefix("ERROR: ")[:400]
         raise ElmoError(f"{source}: its results cannot be copied here: {reason}")
-    for out in outs:  # DVC leaves alone what git keeps
+    for out in outs:  # DVC does not write results that git keeps
         path = Path(out["path"])
         if not path.exists() or (path.is_file() and _md5(path.read_bytes()) != out["md5"]):
             _write_file(path, cache_path(out["md5"]).read_bytes())
@@ -112,8 +111,8 @@ def copy_results(url: str, job: str, *, old_lock: bytes) -> list[str]:
 
 
 def files_of_folder(digest: str, project: Path | None = None) -> dict[str, str] | None:
-    """Return the digests of a folder's files by their paths in it; None where DVC's cache, as in
-    `cache_path`, has no such folder."""
+    """Return the digests of a folder's files by their paths in it; None if DVC's cache (see
+    `cache_path`) does not have the folder."""
     path = cache_path(digest, project)
     return _parse_listing(path.read_bytes(), str(path)) if path.is_file() else None
 
@@ -130,13 +129,12 @@ def cache_path(digest: str, project: Path | None = None) -> Path:
 
 
 def _cache_key(digest: str) -> str:
-    """Return where a project has the file or folder with this digest, unless DVC is told
-    otherwise."""
+    """Return the default path, in a project, of the file or folder with this digest."""
     return f"{DVC_CACHE}files/md5/{digest[:2]}/{digest[2:]}"
 
 
 def _check_names(stages: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse names that lead out of the project, by `..`, hidden folders or links."""
+    """Refuse names that lead out of the project through `..`, hidden folders or links."""
     if bad_names := [name for name in stages if not _STAGE_NAME.fullmatch(name)]:
         raise ElmoError(f"{DVC_LOCK} of the job: {bad_names[0][:100]!r} is not a stage name")
     paths = [str(out.get("path", "")) for out in outs]

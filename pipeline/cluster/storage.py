@@ -1,11 +1,11 @@
 """Outputs at a URL (the `storage` setting), for clusters that share no folder.
 
-With `storage: s3://bucket/elmo` the files of the output `data/shards/general` of a stage are
-written to a new folder `s3://bucket/elmo/data/shards/general/<token>/`, where they stay. Once they
-are complete, `s3://bucket/elmo/data/shards/general/<digest>.json` names that folder and each file
-with its size; the digest is that of the output's manifests, so equal outputs have one name. In the
-project's own folder the stage leaves a pointer: the manifests, and that name in `.stored`. DVC
-tracks it, so a commit, a branch and a colleague each read what they name.
+With `storage: s3://bucket/elmo`, the files of a stage's output `data/shards/general` are written to
+a new folder `s3://bucket/elmo/data/shards/general/<token>/`, where they stay. Once all are written,
+`s3://bucket/elmo/data/shards/general/<digest>.json` names that folder and each file with its size.
+The digest is that of the output's manifests, so equal outputs have the same name. In the project's
+own folder, the stage leaves a pointer: the manifests, and this name in `.stored`. DVC tracks the
+pointer, so each commit names its own outputs.
 """
 
 import os
@@ -26,20 +26,20 @@ from elmo.io.records import digest, json_bytes, read_record
 from ..settings import cluster as cluster_settings
 from .job import POINTER_FILE, PROJECT_VARIABLE
 
-UNFINISHED_FOLDER = "unfinished"  # at the URL: work in progress, in a folder per project
-UNFINISHED_RECORDS = "begun"  # the folder in it with a record of each output in progress
-PROJECT_ID_FILE = "project-id"  # the file in the project's work folder with the project's id
+UNFINISHED_FOLDER = "unfinished"  # at the URL: work in progress, one folder per project
+UNFINISHED_RECORDS = "begun"  # in the project's folder there: a record of each unfinished output
+PROJECT_ID_FILE = "project-id"  # in the project's work folder
 _WORK_FOLDER = Path("work")
-_DVC_RUNS = Path(".dvc", "cache", "runs")  # what DVC remembers of earlier runs
-_INNER = "__elmo"  # `elmo.store.manifest.INNER_FOLDER`, whose import takes as long as pyarrow's
+_DVC_RUNS = Path(".dvc", "cache", "runs")  # DVC's records of earlier runs
+_INNER = "__elmo"  # `elmo.store.manifest.INNER_FOLDER`, which is slow to import
 _MANIFEST = re.compile(rf"(config|manifest|{_INNER}/manifest)\.json")
 
 
 class Pointer(msgspec.Struct, forbid_unknown_fields=True):
-    """The content of `.stored`: which output at the `storage` URL a folder of the project is.
+    """The content of `.stored`: the output at the `storage` URL that a project folder points to.
 
     `folder` is its name below the URL, `data/shards/general/<digest>`. `files` are the files beside
-    `.stored`, copies of the output's manifests, or of all its files where it has none.
+    `.stored`: copies of the output's manifests or, if it has none, of all its files.
     """
 
     folder: str
@@ -50,10 +50,10 @@ FolderName = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]  # with a
 
 
 class StoredOutput(msgspec.Struct, forbid_unknown_fields=True, tag="elmo-output", tag_field="kind"):
-    """The content of `<digest>.json` at the URL: where an output's files are, and all of them.
+    """The content of `<digest>.json` at the URL: the files of an output.
 
-    `folder` is the name of their folder, beside this file. `sizes` are the files' sizes in bytes,
-    by their paths below it.
+    `folder` is their folder, beside this file. `sizes` has the size of each file in bytes, by its
+    path in the folder.
     """
 
     folder: FolderName
@@ -63,9 +63,9 @@ class StoredOutput(msgspec.Struct, forbid_unknown_fields=True, tag="elmo-output"
 class UnfinishedOutput(
     msgspec.Struct, forbid_unknown_fields=True, tag="elmo-unfinished", tag_field="kind"
 ):
-    """The content of a file in `unfinished/`: an output in progress.
+    """The content of a file in `unfinished/`: an unfinished output.
 
-    `folder` is the name of the folder of its files, `depends` a digest of what it depends on.
+    `folder` is the name of the folder with its files, `depends` a digest of all its dependencies.
     """
 
     folder: FolderName
@@ -73,15 +73,15 @@ class UnfinishedOutput(
 
 
 def storage_url() -> str:
-    """Return the `storage` URL without a slash at its end; empty where none is set."""
+    """Return the `storage` URL without a slash at its end; empty if none is set."""
     return cluster_settings.load(Path("cluster.yaml"))[0].storage.rstrip("/")
 
 
 def resolve_input(folder: Location, url: str | None = None) -> Location:
-    """Return where to read a folder of the project: itself, or the output that it points to.
+    """Return the location to read a folder of the project from: itself, or the output it points to.
 
-    `url` is the `storage` URL, "" for none; None takes the one that is set. Raises `ElmoError`
-    where the folder is a pointer and there is no URL, or is not there though there is one.
+    `url` is the `storage` URL, "" for none (default: the one in the settings). Raises `ElmoError`
+    if the folder is a pointer and there is no URL, or if there is a URL and no folder.
     """
     local_path = folder.local
     if local_path is None or local_path.is_absolute():
@@ -103,7 +103,7 @@ def resolve_input(folder: Location, url: str | None = None) -> Location:
 
 
 def resolve_work(work: Any, url: str) -> Any:
-    """Return where a stage keeps its work in progress: at the URL, if there is one."""
+    """Return the location of a stage's work in progress: at the URL, if there is one."""
     name = _path_below_url(work, url)
     return Location(f"{_work_url(url)}/{name}") if name else work
 
@@ -111,10 +111,9 @@ def resolve_work(work: Any, url: str) -> Any:
 def begin_output(out: Any, url: str, *, depends: str, resumes: bool) -> Any:
     """Return the folder at the URL in which to write an output; `out` if there is no URL.
 
-    `out` is its folder in the project, `depends` a digest of what it depends on.
-    A stage that `resumes` gets the folder of its killed run, if that depended on the same. What
-    another killed run left is deleted. Raises `ElmoError` where `out` has files that
-    `publish_output` did not write.
+    `out` is its folder in the project, `depends` a digest of everything it depends on. A stage that
+    `resumes` gets the folder of its killed run, if the digest is the same; files of other killed
+    runs are deleted. Raises `ElmoError` if `out` has files that `publish_output` did not write.
     """
     name = _path_below_url(out, url)
     if not name:
@@ -129,16 +128,16 @@ def begin_output(out: Any, url: str, *, depends: str, resumes: bool) -> Any:
             files.delete_all(filter(_MANIFEST.fullmatch, files.sizes()))
             return files
         (folder_at_url / record.folder).remove()
-    folder = secrets.token_hex(8)
-    record_folder.write_json(f"{name}.json", msgspec.to_builtins(UnfinishedOutput(folder, depends)))
-    return folder_at_url / folder
+    token = secrets.token_hex(8)
+    record_folder.write_json(f"{name}.json", msgspec.to_builtins(UnfinishedOutput(token, depends)))
+    return folder_at_url / token
 
 
 def published_location(out: Location, url: str | None = None) -> Location:
-    """Return where the files of a complete output at `out` will be once it is published.
+    """Return the location of the files of a complete output at `out` once it is published.
 
-    It is `out`, or the folder of an equal output that is there already. `url` is the `storage` URL;
-    None takes the one that is set.
+    It is `out`, or the folder of an equal output that already exists. `url` is the `storage` URL
+    (default: the one in the settings).
     """
     url = storage_url() if url is None else url
     if not url or not out.url.startswith(f"{url}/"):
@@ -151,9 +150,9 @@ def published_location(out: Location, url: str | None = None) -> Location:
 def publish_output(out: Any, data_folder: Any, url: str) -> None:
     """Name a complete output at the URL by its digest, and write the pointer in the project.
 
-    `out` is its folder in the project, `data_folder` the one that `begin_output` returned; nothing
-    is done where they are equal. If an equal output is there and whole, it is kept, and the new
-    one deleted.
+    `out` is its folder in the project, `data_folder` the one that `begin_output` returned; if they
+    are the same, there is nothing to do. If an equal output is complete at the URL, it is kept and
+    the new one deleted.
     """
     if out == data_folder:
         return
@@ -164,7 +163,7 @@ def publish_output(out: Any, data_folder: Any, url: str) -> None:
         if (whole_output := _read_whole_output(url, name)) is not None:
             record = whole_output
             break
-        folder_at_url.delete(file)  # it has lost files
+        folder_at_url.delete(file)  # its files are incomplete
     files = folder_at_url / record.folder
     out.local.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(out, **_replaceable_files(out.local)) as new_path:
@@ -177,7 +176,7 @@ def publish_output(out: Any, data_folder: Any, url: str) -> None:
 
 
 def find_pointers(project: Path = Path()) -> dict[Path, Pointer]:
-    """Return the folders of a project whose outputs lie at the URL, each with its `Pointer`."""
+    """Return the folders of a project whose outputs are at the URL, each with its `Pointer`."""
 
     def raise_error(error: OSError) -> None:
         raise error
@@ -190,13 +189,13 @@ def find_pointers(project: Path = Path()) -> dict[Path, Pointer]:
 
 
 def delete_lost_pointers(url: str) -> list[str]:
-    """Delete the pointers whose outputs have lost files at the URL, so that DVC runs their stages.
+    """Delete pointers to outputs that are incomplete at the URL, so that DVC runs their stages.
 
-    Returns the deleted folders. Raises `ElmoError`, and deletes nothing, where none of several
-    outputs is there, since the URL may be another's, or where a folder has other files too.
+    Returns the deleted folders. Raises `ElmoError`, and deletes nothing, if several outputs are all
+    missing, since the URL may be the wrong one, or if a folder has other files too.
     """
     pointers = find_pointers()
-    outputs = in_parallel(lambda item: _read_whole_output(url, item.folder), pointers.values())
+    outputs = in_parallel(lambda p: _read_whole_output(url, p.folder), pointers.values())
     folders = [folder for folder, output in zip(pointers, outputs, strict=True) if output is None]
     if len(folders) == len(pointers) > 1:
         raise ElmoError(
@@ -212,8 +211,7 @@ def delete_lost_pointers(url: str) -> list[str]:
 
 
 def _forget_runs(folders: set[str]) -> None:
-    """Delete what DVC remembers of runs that made these folders, or it would bring back pointers
-    to nothing."""
+    """Delete DVC's records of the runs that made these folders, whose outputs are gone."""
     outs = [f"path: {folder}\n" for folder in folders]
     for path in _DVC_RUNS.glob("*/*/*") if folders else ():
         if any(out in path.read_text(encoding="utf-8", errors="replace") for out in outs):
@@ -232,7 +230,7 @@ def read_pointer(local: Path) -> Pointer:
 
 
 def read_output(url: str, name: str) -> StoredOutput | None:
-    """Return what `<name>.json` at the URL says of an output; None if it is missing."""
+    """Return the content of `<name>.json` at the URL; None if it is missing."""
     output = _read_or_none(Location(url), f"{name}.json", StoredOutput)
     if output is not None:
         check_result_paths(output.sizes)
@@ -240,8 +238,8 @@ def read_output(url: str, name: str) -> StoredOutput | None:
 
 
 def check_result_paths(names: Iterable[str]) -> None:
-    """Raise `ElmoError` unless all names, which may come from others, are paths inside a project or
-    output: relative, without `..`, and not hidden, except `.stored`."""
+    """Raise `ElmoError` unless all names are paths inside a project or output: relative, without
+    `..`, and not hidden, except `.stored`."""
     for name in names:
         parts = name.split("/")
         if any(part in ("", "..") or part[0] == "." and part != POINTER_FILE for part in parts):
@@ -249,7 +247,7 @@ def check_result_paths(names: Iterable[str]) -> None:
 
 
 def _read_whole_output(url: str, name: str) -> StoredOutput | None:
-    """Return the output `name`, if it is at the URL with all its files and their sizes."""
+    """Return the output `name` if all its files are at the URL with the right sizes, else None."""
     output = read_output(url, name)
     sizes = files_folder(url, name, output).sizes() if output is not None else {}
     is_whole = output is not None and output.sizes.items() <= sizes.items()
@@ -257,16 +255,17 @@ def _read_whole_output(url: str, name: str) -> StoredOutput | None:
 
 
 def _is_published(folder_at_url: Location, folder: str) -> bool:
-    """Tell whether an output of those in `folder_at_url` has its files in this folder."""
+    """Tell whether a published output in `folder_at_url` has its files in `folder`."""
 
     def read(name: str) -> StoredOutput | None:
         try:
             return folder_at_url.read_record(name, StoredOutput)
-        except ElmoError:  # deleted meanwhile, or another's file
+        except ElmoError:  # deleted meanwhile, or not an output's record
             return None
 
     names = [name for name in folder_at_url.names() if name.endswith(".json")]
-    return any(item is not None and item.folder == folder for item in in_parallel(read, names))
+    outputs = in_parallel(read, names)
+    return any(output is not None and output.folder == folder for output in outputs)
 
 
 def files_folder(url: str, name: str, output: StoredOutput) -> Location:
@@ -279,7 +278,7 @@ def _folder_at_url(url: str, name: str) -> Location:
 
 
 def _published_name(location: Location, url: str) -> str:
-    """Return the name of an output at the URL: its parent folder and its manifests' digest."""
+    """Return an output's name at the URL: its parent folder and the digest of its manifests."""
     manifests = _list_manifests(location)
     if not manifests:
         raise ElmoError(f"{location}: is empty; nothing was published")
@@ -297,14 +296,14 @@ def _list_manifests(location: Location) -> list[str]:
 def _work_url(url: str) -> str:
     """Return the folder at the URL for this project's work in progress.
 
-    It is named by an id that the project gets once, in its work folder.
+    Its name is the project's id.
     """
     project = os.environ.get(PROJECT_VARIABLE) or project_id()
     return f"{url}/{UNFINISHED_FOLDER}/{project}"
 
 
 def project_id() -> str:
-    """Return the project's id; the first call makes it, in the work folder of this folder."""
+    """Return the project's id, which the first call writes into the work folder of the project."""
     work = Location(_WORK_FOLDER)
     if not work.exists(PROJECT_ID_FILE):
         _WORK_FOLDER.mkdir(exist_ok=True)
@@ -313,7 +312,7 @@ def project_id() -> str:
 
 
 def _path_below_url(folder: Any, url: str) -> str:
-    """Return the path of a folder of the project, which it also has below the URL; else ""."""
+    """Return the relative path of a folder of the project, to append to the URL; else ""."""
     if not url or folder is None or folder.local is None or folder.local.is_absolute():
         return ""
     path: str = folder.local.as_posix()

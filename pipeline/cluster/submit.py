@@ -1,7 +1,7 @@
-"""Jobs on a Ray cluster, through its Jobs API: submit one and follow it; the rest is Ray's.
+"""Submit a job to a Ray cluster through its Jobs API, and follow its log.
 
-A job is sent little: the code of `elmo` and `elmo_pipeline`, the project's files, and the
-environment variables of an allow-list. Data and results stay in the cluster's storage.
+A job gets the code of `elmo` and `elmo_pipeline`, the project's files, and the environment
+variables of an allow-list. Data and results stay in the cluster's storage.
 """
 
 import asyncio
@@ -55,8 +55,8 @@ LOCAL_VARIABLES = (  # variables of one machine or job
     on_cluster.JOB_VARIABLE,
     on_cluster.PROJECT_VARIABLE,
 )
-STOP_SECONDS = 600  # for a checkpoint to be saved; Ray's own default is 3
-_CONNECT_SECONDS = 30.0  # seconds in which the cluster must take a connection
+STOP_SECONDS = 600  # to save a checkpoint; Ray's default is 3
+_CONNECT_SECONDS = 30.0  # for the cluster to accept a connection
 
 
 def submit(
@@ -73,7 +73,7 @@ def submit(
 
     The job runs `elmo run STAGES`, or `command`, in `folder` on the cluster's shared storage or at
     a URL, with the code of this machine and `params` as params.yaml. `address` is as in `connect`,
-    `variables` as in `choose_variables`; `say` gets a line about what was sent.
+    `variables` as in `choose_variables`; `say` is called with each line to print.
     """
     settings = cluster_settings.load(Path("cluster.yaml"))[0]
     folder = folder or (None if command else settings.storage or None)
@@ -111,8 +111,8 @@ def submit(
         variables_to_send["ELMO_STORAGE"], folder = folder, hide_credentials(folder)
     with tempfile.TemporaryDirectory() as parent:
         package = Path(parent) / "package"
-        # With its job's id each package is another, to Ray too, which keeps equal ones as they are
-        # on its nodes; there the variables of the last job are deleted.
+        # The job's id makes each package different. Otherwise Ray would reuse an equal one on its
+        # nodes, where environment.json was deleted after the last job.
         pack(package, variables_to_send | metadata, params=params, state=is_url)
         client = connect(address)
         with catch_ray_errors(client.get_address()):
@@ -122,7 +122,7 @@ def submit(
                 runtime_env={
                     "working_dir": str(package),
                     "env_vars": {
-                        "RAY_JOB_STOP_SIGNAL": "SIGINT",  # DVC waits for its stage on this one
+                        "RAY_JOB_STOP_SIGNAL": "SIGINT",  # on which DVC waits for its stage
                         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
                     },
                     "worker_process_setup_hook": "elmo_job.set_environment",
@@ -139,12 +139,12 @@ def submit(
 def choose_variables(entries: Iterable[str]) -> dict[str, str]:
     """Return the variables to send: those of the allow-list that are set, and those of `entries`.
 
-    `entries` holds NAME, whose value is this process's, or NAME=VALUE.
+    An entry is NAME, with the value in this process, or NAME=VALUE.
     """
     variables = {
         name: value
         for name, value in os.environ.items()
-        if name not in LOCAL_VARIABLES and any(fnmatchcase(name, item) for item in SENT_VARIABLES)
+        if name not in LOCAL_VARIABLES and any(fnmatchcase(name, p) for p in SENT_VARIABLES)
     }
     for entry in entries:
         name, separator, value = entry.partition("=")
@@ -157,17 +157,17 @@ def choose_variables(entries: Iterable[str]) -> dict[str, str]:
 def pack(package: Path, variables: dict[str, str], *, params: Path, state: bool = False) -> None:
     """Write the files to send with a job into the new folder `package`.
 
-    They are the job's program, `elmo_job.py`; `environment.json` with the environment `variables`
-    by name; the packages `elmo` and `elmo_pipeline`, the project's dvc.yaml, and the file `params`
-    as params.yaml; and with `state` dvc.lock, with the pointers and small results that it names.
-    cluster.yaml, which may hold logins, is not sent.
+    They are the job's program `elmo_job.py`, `environment.json` with the `variables`, the packages
+    `elmo` and `elmo_pipeline`, the project's dvc.yaml, and the file `params` as params.yaml; with
+    `state`, also dvc.lock and the pointers and small results that it names. cluster.yaml is not
+    sent, because it may hold logins.
     """
     package.mkdir()
     shutil.copyfile(on_cluster.__file__, package / "elmo_job.py")
     descriptor = os.open(package / on_cluster.ENVIRONMENT_FILE, os.O_WRONLY | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(variables, file)
-    # Under the names that dvc.yaml uses, whatever the packages are called where they are installed.
+    # The packages get the names that dvc.yaml uses.
     for name, source in {"elmo": Path(elmo.__file__).parent, "elmo_pipeline": PACKAGE}.items():
         ignore_names = shutil.ignore_patterns("__pycache__")
         shutil.copytree(source, package / name, ignore=ignore_names)
@@ -187,7 +187,7 @@ def pack(package: Path, variables: dict[str, str], *, params: Path, state: bool 
 def connect(address: str | None) -> Any:
     """Return a client of the Jobs API at `address`.
 
-    Without an address, RAY_API_SERVER_ADDRESS or else RAY_ADDRESS names it.
+    The default is RAY_API_SERVER_ADDRESS or else RAY_ADDRESS.
     """
     address = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
     if not address:
@@ -197,7 +197,7 @@ def connect(address: str | None) -> Any:
             f"{hide_credentials(address)}: is not the address of a Jobs API; pass one such as "
             "--address http://HEAD:8265"
         )
-    os.environ["RAY_API_SERVER_ADDRESS"] = address  # or RAY_ADDRESS would be preferred to it
+    os.environ["RAY_API_SERVER_ADDRESS"] = address  # otherwise Ray would prefer RAY_ADDRESS
     token = Path.home() / ".ray" / "auth_token"
     if token.exists() or {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -219,7 +219,7 @@ def connect(address: str | None) -> Any:
 def catch_ray_errors(address: str, *, advice: str = "; check --address") -> Iterator[None]:
     """Turn an error of a request to the Jobs API at `address` into an `ElmoError`.
 
-    `advice` is what to do where a connection that there was is lost.
+    `advice` is appended to the message.
     """
     from ray.exceptions import AuthenticationError
 
@@ -231,9 +231,9 @@ def catch_ray_errors(address: str, *, advice: str = "; check --address") -> Iter
             f"{api} refuses this token; put the cluster's token into RAY_AUTH_TOKEN, the file "
             "that RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token"
         ) from None
-    except (KeyError, TypeError, json.JSONDecodeError):  # which requests raises as an OSError too
+    except (KeyError, TypeError, json.JSONDecodeError):  # before OSError: one of requests is both
         raise ElmoError(f"{api}: the server there is not a Ray Jobs API{advice}") from None
-    except OSError as error:  # those of requests are
+    except OSError as error:  # including those of requests
         raise ElmoError(f"no Ray Jobs API answers at {api}: {reason_of(error)}{advice}") from None
     except (RuntimeError, ValueError) as error:  # as Ray raises them
         raise ElmoError(f"the Ray Jobs API at {api}: {first_line(error)}{advice}") from None

@@ -1,7 +1,7 @@
-"""Unused outputs at the `storage` URL: nothing in git, no worktree and no job names them.
+"""Find unused outputs at the `storage` URL, which no git object, worktree or job names.
 
-Git names them through DVC: `dvc.lock` has the digest of each pointer's folder, and DVC's cache has
-its content. All of git's objects are asked, not the history of a path, which git simplifies.
+Git names outputs through DVC: `dvc.lock` has the digest of each pointer's folder, and DVC's cache
+has its content. All git objects are read, because git simplifies the history of a path.
 """
 
 import re
@@ -18,12 +18,13 @@ from . import results, storage
 from .job import DVC_LOCK, JOBS, POINTER_FILE
 
 _OUTPUT = re.compile(r"(.+/[0-9a-f]{16})\.json")
-_MAX_LOCK_BYTES = 16_000_000  # bytes of a dvc.lock
+_MAX_LOCK_BYTES = 16_000_000  # larger files are no dvc.lock
 
 
 class UnusedFiles(NamedTuple):
-    """The unused outputs at the URL by name, each with its files' paths below the URL, its record
-    first; and how many folders of `dvc.lock` files DVC's cache lacks: what these name is not known.
+    """The unused outputs at the URL by name, each with the paths of its files, its record first;
+    and the number of folders in `dvc.lock` files that DVC's cache lacks, so what they name is
+    unknown.
     """
 
     outputs: dict[str, list[str]]
@@ -31,11 +32,11 @@ class UnusedFiles(NamedTuple):
 
 
 def find_unused(url: str) -> UnusedFiles:
-    """Return the outputs at the `storage` URL that nothing names; nothing is deleted.
+    """Return the outputs at the `storage` URL that nothing names, without deleting them.
 
     Outputs are named by the pointers and `dvc.lock` of this project in all worktrees of its
     repository and in DVC's experiments, by each `dvc.lock` among git's objects, by the jobs at the
-    URL, and by work in progress. Raises `ElmoError` where one of these can't be read.
+    URL, and by work in progress. Raises `ElmoError` if one of these can't be read.
     """
     sizes = Location(url).sizes()
     outputs = dict(_list_outputs(url, sizes))
@@ -73,10 +74,9 @@ def find_unused(url: str) -> UnusedFiles:
 
 
 def remove(url: str, unused: UnusedFiles) -> None:
-    """Delete the unused outputs at the URL: their records, then the files that these name. No link
-    is followed.
+    """Delete the unused outputs at the URL: their records, then their files.
 
-    Raises `ElmoError` where what git names is not all known here.
+    Raises `ElmoError` if not all outputs that git names are known here.
     """
     if unused.unknown_count:
         raise ElmoError(
@@ -93,14 +93,14 @@ def remove(url: str, unused: UnusedFiles) -> None:
 
 
 def _list_outputs(url: str, sizes: dict[str, int]) -> Iterator[tuple[str, storage.StoredOutput]]:
-    """Yield the outputs at the URL: those whose record has the mark of one."""
+    """Yield the outputs at the URL: files that are a valid `StoredOutput` record."""
     prefixes = (f"{JOBS}/", f"{storage.UNFINISHED_FOLDER}/")
     names = [m[1] for n in sizes if (m := _OUTPUT.fullmatch(n)) and not n.startswith(prefixes)]
 
     def read_output(name: str) -> storage.StoredOutput | None:
         try:
             return storage.read_output(url, name)
-        except ElmoError:  # another's file
+        except ElmoError:  # not an output's record
             return None
 
     for name, output in zip(names, in_parallel(read_output, names), strict=True):
@@ -137,8 +137,8 @@ def _read_git_locks() -> set[bytes]:
 
 
 def _read_pointer(digest: str, projects: Iterable[Path]) -> str | None:
-    """Return what a folder of DVC's caches points to: empty where it is no pointer, None where
-    neither this project's cache nor those of the others have it."""
+    """Return the output that a folder in DVC's caches points to: "" if it is no pointer, None if no
+    project's cache has the folder."""
     for project in (None, *projects):
         files = results.files_of_folder(digest, project)
         if files is None:

@@ -1,7 +1,6 @@
 """The only module that imports Ray: tasks over files, actors over shards, training on workers.
 
-With `RAY_ADDRESS` set, that cluster is used; without, Ray is started on this machine for as long as
-it is needed.
+If `RAY_ADDRESS` is set, that cluster is used; otherwise Ray is started here while needed.
 """
 
 import json
@@ -34,27 +33,27 @@ from .in_process import run_in_process
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_QUIET_SETTINGS = {  # Ray's own chatter off
+_QUIET_SETTINGS = {  # turn off Ray's messages
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-_LOCAL_SETTINGS = {  # for Ray Train; a cluster has Ray's own, for many workers far away
+_LOCAL_SETTINGS = {  # for Ray Train on this machine; Ray's defaults are for clusters
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process of its own; nobody reclaims this node
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # saves a process; nobody reclaims this node
 }
 _THREAD_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how threads wait for each other
-SAME_STOP_SECONDS = 3.0  # Ray signals every process of a job, and `elmo run` passes its signal on
+SAME_STOP_SECONDS = 3.0  # signals within it are one stop: Ray and `elmo run` may both send one
 
 
 @contextmanager
 def session() -> Iterator[Any]:
     """Connect to Ray for the block, and yield the module `ray`.
 
-    It joins the cluster that `RAY_ADDRESS` names, or else starts Ray on this machine and shuts it
-    down at the end. Inside another session it uses that one.
+    It connects to the cluster at `RAY_ADDRESS`, or else starts Ray on this machine and shuts it
+    down at the end. Inside another session, it uses that session.
     """
     _set_ray_defaults()
     import ray
@@ -73,7 +72,7 @@ def session() -> Iterator[Any]:
     job_env = job_config.get("runtime_env") or {}
     env_vars = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     env_vars |= {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
-    for name in job_env.get("env_vars", {}):  # the job's own count; Ray refuses both
+    for name in job_env.get("env_vars", {}):  # Ray refuses a variable that the job also sets
         env_vars.pop(name, None)
     _start_ray(ray, options | {"runtime_env": {"env_vars": env_vars}})
     if threading.current_thread() is threading.main_thread():
@@ -93,9 +92,9 @@ def map_tasks(
 ) -> Iterator[Result]:
     """Run `function` on each item as a Ray task; yield the results in the items' order.
 
-    On one machine the first items run in this process, and the others too unless they would take
-    longer than starting Ray. An exception of `function` is raised as it is. Messages call the work
-    `label`.
+    On one machine, the first items run in this process, and so do the others unless they would take
+    longer than starting Ray. An exception of `function` is raised unchanged. `label` names the work
+    in messages.
     """
 
     def make_actor() -> Callable[[tuple[int, Item]], tuple[int, Result]]:
@@ -121,10 +120,10 @@ def map_tasks(
 def call_on_gpu(
     function: Callable[..., Result], *arguments: Any, cluster: Cluster, label: str
 ) -> Result:
-    """Call a function on a node of the cluster that has a GPU, in this folder, which all nodes
-    share; return its result.
+    """Call a function on a cluster node that has a GPU, in this folder, which all nodes share;
+    return its result.
 
-    It waits for a free GPU as training does. Messages call the work `label`.
+    It waits for a free GPU as training does. `label` names the work in messages.
     """
     names = ("ELMO_", "MLFLOW_")
     variables = {name: value for name, value in os.environ.items() if name.startswith(names)}
@@ -164,11 +163,11 @@ def map_actors(
 ) -> Iterator[Any]:
     """Call `actor(item)` for each item on Ray actors `make_actor(*arguments)`; yield the results.
 
-    They come in order of completion. An actor that dies is replaced and its item retried. On one
-    machine an actor in this process starts, and does all that would not take longer than starting
-    Ray. With `threads` above 1, that many threads call it there, and it has a method `stop`, after
-    which its calls end early. Messages call the work `label`, an item `name_of(item)`, and several
-    `unit`.
+    They come in order of completion. An actor that dies is replaced, and its item is retried. On
+    one machine, an actor in this process begins, and continues unless the rest would take longer
+    than starting Ray. With several `threads`, they call it in parallel, and it must have a method
+    `stop` that ends its calls early. In messages, `label` names the work, `name_of(item)` an item,
+    and `unit` several items.
     """
     work = list(items)
     if not work:
@@ -200,11 +199,11 @@ def fit(
 ) -> Any:
     """Run `loop(config, rank, size, device)` on each worker of Ray Train; return rank 0's result.
 
-    With `cluster.workers` 0 the loop runs in this process, without Ray. If a worker is lost, all
-    are restarted, and the loop resumes from its own checkpoints, which lie in the run's folder
-    `storage`; `cluster.restarts` counts anew after each. An exception of the loop is raised as it
-    is. Signals to stop reach remote workers as the flag `stop_flag`. Messages call the training
-    `label`, Ray's dashboard `name`.
+    With `cluster.workers` 0, the loop runs in this process, without Ray. If a worker is lost, all
+    are restarted, and the loop resumes from its checkpoints in the run's folder `storage`;
+    `cluster.restarts` is counted anew after each new checkpoint. An exception of the loop is raised
+    unchanged. Stop signals reach remote workers as the flag `stop_flag`. `label` names the training
+    in messages, `name` in Ray's dashboard.
     """
     if has_cluster() and cluster.workers == 0:
         raise ElmoError(
@@ -221,7 +220,7 @@ def fit(
     logging.getLogger("ray.train").setLevel(logging.WARNING)
     folder = storage.absolute()
     # `max_failures` would also restart after an exception of the loop, such as bad input. Ray
-    # counts a failure to start after each minute of waiting (on this machine, half a minute).
+    # counts one failed start per minute of waiting (on this machine, per half minute).
     start_failures = round(cluster.wait_minutes)
     failure_config = FailureConfig(max_failures=0, controller_failure_limit=start_failures)
     run_config = RunConfig(
@@ -250,7 +249,7 @@ def fit(
         with session() as ray:
             wait_report = free_cores.WaitReport(label, cluster)
             with free_cores.hold_cores(ray, cluster, wait_report, is_own=not has_cluster()):
-                pass  # Ray Train asks for its own; meanwhile, other work may take them
+                pass  # Ray Train requests its own; other work may take them first
             try:
                 return _call_stoppable(train, stop_flag)
             except TrainingFailedError as error:
@@ -269,18 +268,18 @@ def fit(
                 say(f"{label}: {lost_worker}; restarting from the newest checkpoint")
                 restarts_left -= 1
                 if start_failure is not None:
-                    ray.shutdown()  # of workers that were lost at their start, it keeps the cores
+                    ray.shutdown()  # otherwise it keeps the cores of workers lost at their start
 
 
 def _describe_lost_worker(error: Exception) -> str:
-    """Return a few words about the lost worker for which Ray Train gave up, and the cause; raise
-    an exception of the loop as it is."""
+    """Return a few words about the lost worker and the cause; raise an exception of the loop
+    unchanged. `error` is Ray Train's."""
     failures = {
         rank: getattr(failure, "cause", failure)
         for rank, failure in getattr(error, "worker_failures", {}).items()
     }
     for cause in failures.values():
-        # Ray's error of a lost worker; the loss breaks the connections of the others: RuntimeError
+        # Ray's error for a lost worker, or the RuntimeError of others whose connections broke
         is_loss = isinstance(cause, RuntimeError | OSError) or type(cause).__module__[:4] == "ray."
         if not is_loss:
             raise cause from None
@@ -292,8 +291,8 @@ def _describe_lost_worker(error: Exception) -> str:
 
 
 def choose_device(cluster: Cluster) -> str:
-    """Return where work is computed, `cuda` or `cpu`; refuse a GPU that this machine lacks, unless
-    a cluster does the work."""
+    """Return the device, `cuda` or `cpu`; refuse a GPU that this machine lacks, unless on a
+    cluster."""
     if cluster.gpu and not has_cluster() and not has_cuda():
         raise ElmoError("gpu is set and this machine has no CUDA device; set gpu: false")
     return "cuda" if cluster.gpu else "cpu"
@@ -307,8 +306,8 @@ def has_cuda() -> bool:
 
 
 def _call_stoppable(function: Callable[[], Result], stop_flag: Flag | Path) -> Result:
-    """Call `function` in a thread of its own; a first signal sets the flag `stop_flag`, a SIGINT
-    more than `SAME_STOP_SECONDS` later interrupts."""
+    """Call `function` in a thread. The first stop signal sets the flag `stop_flag`; a SIGINT more
+    than `SAME_STOP_SECONDS` later raises `KeyboardInterrupt`."""
     stop_flag.unlink(missing_ok=True)
     stop_time = -SAME_STOP_SECONDS
 
@@ -342,7 +341,7 @@ def _call_stoppable(function: Callable[[], Result], stop_flag: Flag | Path) -> R
 
 
 def _start_ray(ray: Any, options: dict[str, Any]) -> None:
-    """Start or reach Ray. On a busy machine its processes may be too slow the first time."""
+    """Start Ray or connect to it; try twice, because it may start too slowly on a busy machine."""
     address = os.environ.get("RAY_ADDRESS", "")
     if address.startswith("http"):
         raise ElmoError(
@@ -374,10 +373,10 @@ def _start_ray(ray: Any, options: dict[str, Any]) -> None:
 def _worker_loop(
     loop: Callable[[dict[str, Any], int, int, str], Any], config: dict[str, Any], *, gpu: bool
 ) -> Callable[[], Any]:
-    """Return the function that a worker runs: the loop, told which worker it is.
+    """Return the function that each worker runs: it calls the loop with its rank and device.
 
-    The config travels in it: Ray Train shows and keeps what it is given as `train_loop_config`, and
-    an address in the config may hold a login.
+    The config is sent inside this function, because Ray Train shows and keeps `train_loop_config`,
+    and a URL in the config may have a login.
     """
 
     def run_worker() -> Any:
@@ -393,8 +392,8 @@ def _worker_loop(
 
 
 def _should_begin_here(work: Sequence[Any], cluster: Cluster) -> bool:
-    """Tell whether work begins in this process: if no cluster is named, for one item, with `actors`
-    1, or with `actors` 0 while Ray does not run here."""
+    """Tell whether to begin work in this process: without a cluster, for one item, with `actors` 1,
+    or with `actors` 0 if Ray is not running here."""
     ray = sys.modules.get("ray")
     is_running = ray is not None and ray.is_initialized()
     is_alone = len(work) < 2 or cluster.actors == 1
@@ -407,10 +406,10 @@ def has_cluster() -> bool:
 
 
 def _set_ray_defaults() -> None:
-    """Set Ray's settings, most of which it reads on import; keep those that the user set."""
+    """Set Ray's settings, most of which it reads on import, unless the user has set them."""
     settings = _QUIET_SETTINGS if has_cluster() else _QUIET_SETTINGS | _LOCAL_SETTINGS
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     if not has_cluster() and "RAY_AUTH_MODE" not in os.environ:
-        # Ray asks for a token, and would write one into the user's home, for all clusters and good.
+        # Otherwise Ray would write a token into the user's home, for all clusters and for good.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

@@ -42,14 +42,14 @@ SECTIONS: dict[str, list[click.Command]] = {
     "On a cluster": [jobs.submit, jobs.unused],
     "Settings": [project.preset],
 }
-_MAX_HELP_CHARACTERS = 200  # of a command's first sentence, which is wrapped and not cut
+_MAX_HELP_CHARACTERS = 200  # so that a command's first sentence is wrapped, not truncated
 _PRINT_FUNCTIONS = ("echo", "run_cli")  # functions that write to standard output
 
 
 class SectionedGroup(click.Group):
     """A click group whose help lists its commands under headings, the stages first.
 
-    A stage's command is made only when it is asked for, since its module takes time to load.
+    The command of a stage is made only when it is needed, because its module is slow to load.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -112,10 +112,10 @@ for commands in SECTIONS.values():
 
 
 def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
-    """Run the command line and exit. Any error, also of usage, prints one line; the exit code is 1.
+    """Run the command line and exit. Any error, even in usage, prints one line, with exit code 1.
 
-    Help and errors call `commands` by `name`. A bug prints its traceback; with --verbose, every
-    error does.
+    `name` is the command's name in help and errors. A bug prints its traceback; with --verbose, so
+    does every error.
     """
     try:
         keep_freed_memory()
@@ -125,7 +125,7 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         with commands.make_context(name, sys.argv[1:]) as context:
             commands.invoke(context)
         sys.stdout.flush()
-        if signal.getsignal(signal.SIGALRM) == _interrupt:  # it is about to
+        if signal.getsignal(signal.SIGALRM) == _interrupt:  # it is postponed
             signal.setitimer(signal.ITIMER_REAL, 0)
             raise KeyboardInterrupt
     except click.exceptions.Exit as exit_request:
@@ -142,7 +142,7 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         sys.exit(1 if is_in_run else "error: interrupted; run the same command again")
     except Exception as error:
         _exit_with_message(error)
-    finally:  # no handler of ours while Python ends
+    finally:  # our handlers must not run while Python exits
         for sig in list_stop_signals():
             signal.signal(sig, signal.SIG_DFL)
 
@@ -160,12 +160,12 @@ def _set_home() -> None:
 
 
 def _exit_with_message(error: Exception) -> None:
-    """Exit with one line for an error of input or environment; a bug keeps its traceback."""
+    """Exit with one line for an error in input or environment; a bug keeps its traceback."""
     from ..terminal.failures import user_message
 
     message = str(error) if isinstance(error, ElmoError) else user_message(error)
     if isinstance(error, OSError) and extract_tb(error.__traceback__)[-1].name in _PRINT_FUNCTIONS:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or exiting flushes again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else exit flushes again
         if isinstance(error, BrokenPipeError):
             sys.exit(1)
         message = f"standard output: {error.strerror}; redirect it; all output files are complete"
@@ -183,9 +183,9 @@ def _printable_line(message: str) -> str:
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
-    """Raise `KeyboardInterrupt`, and ignore a second SIGTERM, which `elmo run` sends for one stop.
+    """Raise `KeyboardInterrupt`, and ignore later SIGTERMs: `elmo run` may send two for one stop.
 
-    A running import ends first, since Arrow imports pandas from C++ and would lose the interrupt.
+    A running import ends first, because Arrow's import of pandas would lose the interrupt.
     """
     signal.signal(signal.SIGTERM, lambda *_: None)
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Files of other tools: import, export, package, dump."""
+"""The commands for other formats: import, export, package, dump."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Using a model on a file of text: embed, perplexity.
+"""The commands that use a model on a text: embed, perplexity.
 
 Modules that load torch are imported inside the commands, so `elmo --help` does not load it.
 """
@@ -187,7 +187,7 @@ def perplexity(
 
     loaded_model = load_model(model, device=device)
     tokenize = None if pretokenized else loaded_model.text_tokenizer()
-    # Scored piece by piece, so the tokens of a line have no bound of their own.
+    # Text is scored in blocks, so a line may have any number of tokens.
     lines = _read_lines(source, tokenize, column=column, max_tokens=MAX_LINE_BYTES)
     if sentences:
         evaluator = evaluation.make_evaluator(loaded_model)
@@ -228,7 +228,7 @@ def _read_lines(
 ) -> Iterator[LineSentences]:
     """Yield the sentences of each line or record; without `tokenize`, spaces separate tokens.
 
-    `ElmoError` names a line that is not UTF-8 or too long, or a text without any token.
+    Raises `ElmoError` for a line that is not UTF-8 or too long, or a text without tokens.
     """
     name = getattr(source, "name", "-")
     token_count = 0
@@ -250,7 +250,7 @@ def _read_lines(
 
 
 def _read_texts(source: BinaryIO, name: str, column: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines or records of a file, or the lines of a pipe, which is copied first."""
+    """Yield the lines or records of a file or a pipe; a pipe is copied to a file first."""
     from ..text.text_blocks import read_texts
 
     path = Path(name)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def _check_name(value: str, *, allows_urls: bool) -> None:
-    """Refuse a name that cannot be a file's: an empty one, one that is not UTF-8, which no manifest
-    could hold, a malformed URL, or a URL where a path is needed."""
+    """Refuse a name that is empty or not UTF-8 (a manifest could not hold it), a malformed URL, or
+    a URL instead of a path."""
     from ..terminal.urls import hide_credentials
 
     name = hide_credentials(value)
@@ -47,7 +47,7 @@ PATH = _Path(path_type=Path)
 
 
 class _NewFile(_Path):
-    """A file to write; its folder must exist, which catches mistyped names."""
+    """A file to write; its folder must exist."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the name as a `Path`; refuse one whose folder does not exist."""
@@ -66,7 +66,7 @@ NEW_FILE = _NewFile(path_type=Path)
 
 
 class _Folder(click.ParamType):  # type: ignore[type-arg]
-    """A folder of the project, or its URL, which a `Path` would change."""
+    """A folder of the project, or a URL, which a `Path` would change."""
 
     name = "path"
 
@@ -81,7 +81,7 @@ class _Folder(click.ParamType):  # type: ignore[type-arg]
 
 
 class _InputFolder(_Folder):
-    """A folder that is read: it may be a pointer to one at the URL that is set as `storage`."""
+    """A folder to read, which may be a pointer to one at the `storage` URL."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> "Location":
         from ..cluster import storage
@@ -173,9 +173,9 @@ def output_file(
 ) -> AbstractContextManager[Path]:
     """Return a context manager that yields the path to write an output to.
 
-    It is `out`, or with `overwrite` a temporary file that replaces `out` when the block ends
-    without an error. `ElmoError` is raised if `out` is one of `inputs` or lies in one, or if it
-    would replace a file whose beginning does not match the regular expression `start`.
+    It is `out` or, with `overwrite`, a temporary file that replaces `out` when the block ends
+    without an error. Raises `ElmoError` if `out` is one of `inputs` or inside one, or if it would
+    replace a file whose beginning does not match the regular expression `start`.
     """
     from elmo.io.atomic import check_output_file, new_file
 
@@ -188,14 +188,13 @@ def output_file(
     return new_file(out) if overwrite else nullcontext(out)
 
 
-# How each kind of output begins, as a regular expression.
+# Regular expressions for the beginning of each kind of output.
 NPZ_START, HDF5_START, PARQUET_START = b"PK", rb"\x89HDF", b"PAR1"
 OPTIONS_JSON_START = rb'\s*\{.*"(lstm|char_cnn)"'
 
 
 def add_cluster_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Read cluster.yaml for a command, and pass it on as `cluster`; check the nodes of a cluster
-    first."""
+    """Wrap a command: read cluster.yaml, check a cluster's nodes, and pass it as `cluster`."""
 
     @wraps(command)
     def run_with_settings(**values: Any) -> None:
@@ -211,7 +210,7 @@ def add_cluster_settings(command: Callable[..., None]) -> Callable[..., None]:
 
         from ..cluster import preflight, workers
 
-        # The nodes need the folders; other files and the curves are the driver's alone.
+        # The nodes need the folders; only the driver uses other files.
         parameters = click.get_current_context().command.params
         names = [item.name for item in parameters if item.name and isinstance(item.type, _Folder)]
         folders = [values[name] for name in names if values[name] is not None]

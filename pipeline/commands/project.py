@@ -1,4 +1,4 @@
-"""A project and its settings: init, run, preset."""
+"""The commands for a project and its settings: init, inspect, run, preset."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _FilesCommand(click.Command):
-    """A command whose options `--text` and `--domain` take all the words up to the next option."""
+    """A command whose options `--text` and `--domain` take all words up to the next option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse `--text a b` as `--text a --text b`."""
@@ -146,7 +146,7 @@ def inspect(
 
 
 def _describe_text(inspection: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines that `inspect` prints of what `inspect_text` returns."""
+    """Yield the lines that `inspect` prints for a result of `inspect_text`."""
     from ..report.phrases import describe_rule
     from ..terminal.progress import human_size
 

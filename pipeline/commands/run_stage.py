@@ -1,4 +1,4 @@
-"""The code that all stages' commands share: read params, run, write the numbers, print a line."""
+"""The shared code of the stages' commands: read params, run, write the figures, print a line."""
 
 import os
 import time
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def run_stage(stage: "Stage", **values: Any) -> None:
-    """Run a stage with the arguments `values`, write its numbers and metrics, and print its result.
+    """Run a stage with the arguments `values`, write its figures, and print one line.
 
-    They are by name what the command line gave: the stage's arguments, `params_file`, the files
-    `metrics` and `numbers` or None, and `cluster` where the stage has one.
+    `values` has the command line's arguments by name: those of the stage, `params_file`, the files
+    `metrics` and `numbers` (or None) and, if the stage uses it, `cluster`.
     """
     from ..terminal.progress import Progress
 
@@ -44,7 +44,7 @@ def _run_and_record(
     cluster: "Cluster | None" = None,
     **values: Any,
 ) -> str:
-    """Run a stage, write its numbers and metrics, and return what it did in words."""
+    """Run a stage, write its figures, and return its summary."""
     from elmo.io.atomic import check_output_record, write_json
     from elmo.io.records import digest
 
@@ -92,7 +92,7 @@ def _run_and_record(
         and project_output != values[output_name]
         and project_output.exists(POINTER_FILE)
     ):
-        with suppress(NotFound):  # it is lost, so there is nothing to take over
+        with suppress(NotFound):  # it is missing, so there is nothing to reuse
             values["previous_output"] = storage.resolve_input(project_output, url)
     figures = stage.run(params=params, **values)
     summary = stage.summary(figures, values)
@@ -117,9 +117,9 @@ def _run_and_record(
 
 
 def _check_overlap(stage: "Stage", values: dict[str, Any], files: Iterable[Path | None]) -> None:
-    """Refuse an output that is, holds or lies in an input or another output.
+    """Refuse an output that is, contains or is inside an input or another output.
 
-    Files of numbers may go beside what was read.
+    Files of figures may be inside an input.
     """
     inputs, outputs = _list_paths(stage.inputs, values), _list_paths(stage.outputs, values)
     pairs = [(output, path, "which is read") for output in outputs for path in inputs]
@@ -136,9 +136,9 @@ def _check_overlap(stage: "Stage", values: dict[str, Any], files: Iterable[Path 
 
 
 def check_outside(work: Any, folders: Iterable[Any]) -> None:
-    """Raise `ElmoError` if the work folder is, or is in, one of the other folders.
+    """Raise `ElmoError` if the work folder is one of the other folders or inside one.
 
-    Work in progress would be written into an input, or deleted with an output.
+    Otherwise work in progress would be written into an input, or deleted with an output.
     """
     if (local := Location.parse(work).local) is not None:
         check_output_parent(local)
@@ -154,7 +154,7 @@ def _list_paths(arguments: Iterable["Argument"], values: dict[str, Any]) -> list
 
 
 def _real_path(path: Any) -> str:
-    """Return a path without links, or a URL, with a slash at its end."""
+    """Return a path with links resolved, or a URL, with a slash at the end."""
     local = Location.parse(path).local
     return f"{path if local is None else os.path.realpath(local)}".rstrip("/") + "/"
 

@@ -1,4 +1,4 @@
-"""The stages' commands, each made from the stage's record, with its name in dvc.yaml."""
+"""The commands of the stages, made from their records, with the stages' names in dvc.yaml."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def stage_command(stage: "Stage") -> click.Command:
-    """Build the click command that runs a stage, with the options that its arguments ask for."""
+    """Build the click command that runs a stage, with the stage's arguments as parameters."""
 
     def run(**arguments: Any) -> None:
-        """Run the stage with what was read from the command line."""
+        """Run the stage with the arguments of the command line."""
         run_stage(stage, **arguments)
 
     command: Callable[..., None] = add_cluster_settings(run) if stage.uses_cluster else run

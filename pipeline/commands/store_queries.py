@@ -82,7 +82,7 @@ def neighbors(
         click.echo(f"{hit.cosine:6.3f}{hit.document_id:10}{hit.sentence_id:10}  {hit.context()}")
         if hit.record:
             click.echo(" " * 28 + json.dumps(hit.record, ensure_ascii=False))
-    # At the end: where standard output can't be written, its error is the only message.
+    # At the end, so that an error of standard output is the only message.
     subject = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
     advice = "; to choose another layer, pass --layer" if len(feature_store.layers) > 1 else ""
     say(f"{subject}: two random tokens have a cosine of {chance:.3f}{advice}")

@@ -148,7 +148,7 @@ def train(
         task_training.say_remark(example_set, path=path)
     check_same_tags(data[1], data[0].scheme)
     task_training.warn_unknown_labels(kind, data[1], path=dev, train=data[0])
-    parts = task_training.learning_curve_parts(data[0]) if curve else []
+    subsets = task_training.learning_curve_parts(data[0]) if curve else []
     train_examples = partial(
         train_task,
         kind,
@@ -170,12 +170,12 @@ def train(
         scores_by_name = {name: tally.scores() for name, tally in tallies.items()}
         scores_by_name["baseline" if settings.elmo == "none" else "elmo"] = figures
         print_done(f"on dev: {tasks.score_text(scores_by_name)}")
-    for part in parts:
-        share = f"{len(part.examples):,} of {len(data[0].examples):,} examples"
+    for subset in subsets:
+        share = f"{len(subset.examples):,} of {len(data[0].examples):,} examples"
         report = task_training.TrainProgress(name=f"{share}: ")
         with TemporaryDirectory() as folder:
-            part_record = train_examples(part, data[1], out=Path(folder) / "task", report=report)
-        scores = task_training.format_scores(mean_over_seeds(list(part_record.scores.values())))
+            record = train_examples(subset, data[1], out=Path(folder) / "task", report=report)
+        scores = task_training.format_scores(mean_over_seeds(list(record.scores.values())))
         print_done(f"with {share}: {scores}")
 
 
@@ -194,7 +194,7 @@ def _parse_settings(kind: str, changes: tuple[str, ...], *, without_elmo: bool) 
 
 
 def _choose_tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
-    """Return how text is split: as was asked for, else as the model's training text was."""
+    """Return the tokenization for text: the requested one, else the model's."""
     from elmo.data.tokenizer import installed_tokenization
     from elmo.model.config import read_config
 

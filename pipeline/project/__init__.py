@@ -1,1 +1,1 @@
-"""A project folder: creating it, running it, and what the run says at its end."""
+"""Creates and runs a project folder, and prints the lines that end a run."""

@@ -1,4 +1,4 @@
-"""New projects: copies of this package's files, with the user's text in params.yaml."""
+"""Creates new projects: copies of this package's files, with the user's text in params.yaml."""
 
 import glob
 import os
@@ -39,20 +39,20 @@ def create_project(
     preset_name: str | None,
     model: str | None = None,
 ) -> list[str]:
-    """Create a project in `folder`; return lines that say what was done.
+    """Create a project in `folder`; return lines that describe it.
 
-    `text` are files of the general text, `domain` of the domain text, which without any is `text`
-    again; `column` holds the text in tables, `preset_name` is a preset to start from. With `model`,
-    a folder or an installed model's name, nothing is pretrained: that model is fine-tuned, and its
-    tokenizer cuts the text. git and DVC are set up if they are not. Everything is checked before
-    anything is written.
+    `text` are the files of the general text, `domain` those of the domain text (default: `text`);
+    `column` is the column of tables that has the text, and `preset_name` a preset to start from.
+    With `model`, a folder or an installed model's name, nothing is pretrained: that model is
+    fine-tuned, and its tokenizer splits the text. git and DVC are set up if necessary. Everything
+    is checked before anything is written.
     """
     if folder.exists() and not folder.is_dir():
         raise ElmoError(f"{folder}: is a file; choose a new folder for the project")
     for name in ("dvc.yaml", "params.yaml"):
         if os.path.lexists(folder / name):
             raise ElmoError(f"{folder / name}: already exists; choose a new folder or delete it")
-    configured_uri(folder.absolute())  # refuses a path that MLflow's database can't be at
+    configured_uri(folder.absolute())  # refuses a path where MLflow cannot have its database
     if column is not None:
         check_value("--column", column, params.Line)
     if model is not None:
@@ -84,7 +84,7 @@ def create_project(
 
 
 def _write_project(folder: Path, files: Mapping[str, str]) -> str:
-    """Write the files of a project and set up git and DVC; return what was started, in words."""
+    """Write the files of a project and set up git and DVC; return in words what was set up."""
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -96,9 +96,9 @@ def _write_project(folder: Path, files: Mapping[str, str]) -> str:
                 os.replace(Path(parent) / name, folder / name)
     except BaseException as error:
         if is_new:
-            with suppress(OSError):  # unless something has begun in it
+            with suppress(OSError):  # unless it is no longer empty
                 folder.rmdir()
-        if isinstance(error, OSError):  # a full disk, for one, names no file
+        if isinstance(error, OSError):  # of a full disk, for example, names no file
             raise ElmoError(f"{folder}: cannot be written ({reason_of(error)})") from None
         raise
     if status.startswith("git and DVC started"):
@@ -107,7 +107,7 @@ def _write_project(folder: Path, files: Mapping[str, str]) -> str:
 
 
 def _find_texts(option: str, patterns: Sequence[str], column: str | None) -> list[InputFile]:
-    """Find and check the files that an option's names, folders, globs and URLs match."""
+    """Find and check the files that an option names, by names, folders, globs and URLs."""
     if not patterns:
         return []
     inputs = find_inputs(patterns, source_phrase := f"as {option}")
@@ -119,7 +119,7 @@ def _find_texts(option: str, patterns: Sequence[str], column: str | None) -> lis
 
 
 def _resolve_model(folder: Path, name: str) -> tuple[str, Tokenization]:
-    """Return the model's name as seen from `folder`, and its tokenization."""
+    """Return the model's name as the project in `folder` should state it, and its tokenization."""
     config = read_config(name)
     if config.tokenizer.name not in TOKENIZERS:
         raise ElmoError(f"--from {name}: the model has no tokenizer; use another model")
@@ -129,7 +129,7 @@ def _resolve_model(folder: Path, name: str) -> tuple[str, Tokenization]:
 
 
 def _describe_files(inputs: Sequence[InputFile]) -> str:
-    """Describe files; return "" if there are none."""
+    """Describe files for the user; return "" if there are none."""
     if not inputs:
         return ""
     files = f"{len(inputs)} files" if len(inputs) > 1 else inputs[0].name
@@ -137,9 +137,10 @@ def _describe_files(inputs: Sequence[InputFile]) -> str:
 
 
 def _path_in_project(folder: Path, name: str) -> str:
-    """Return a name as seen from `folder`: relative below it, else absolute; URLs do not change.
+    """Return a path as the project in `folder` should state it: relative to `folder` if below it,
+    else absolute; a URL is unchanged.
 
-    `../text` would not do: DVC runs queued experiments in a copy of the project.
+    `../text` would not work, because DVC runs queued experiments in a copy of the project.
     """
     if "://" in name:
         return name
@@ -157,7 +158,7 @@ def _make_params(
     preset_name: str | None,
     model: tuple[str, Tokenization] | None,
 ) -> str:
-    """Return params.yaml: the default one, changed by the preset and by what the user named."""
+    """Return params.yaml: the default one with the preset and the user's options applied."""
     with tempfile.TemporaryDirectory() as parent:
         file = Path(parent) / "params.yaml"
         shutil.copyfile(TEMPLATE_FOLDER / "params.yaml", file)
@@ -175,7 +176,7 @@ def _make_params(
                 sections["tokenize"]["sentences"] = tokenization.sentences
             if domain:
                 sections["report"]["neighbors_of"].clear()
-            if general or model is not None:  # the built-in task is one of English documentation
+            if general or model is not None:  # the built-in task is about English documentation
                 sections["labels"]["package"], sections["tasks"] = "", {}
 
         file.write_text(preset.edit_text(file, edit), encoding="utf-8")
@@ -200,7 +201,7 @@ def _extend_gitignore(path: Path) -> str:
 
 
 def _start_git_and_dvc(folder: Path) -> str:
-    """Initialize git and DVC in `folder` if necessary; return what was started."""
+    """Initialize git and DVC in `folder` if necessary; return in words what was initialized."""
     new_tools = []
     has_dvc = os.path.lexists(folder / ".dvc")
     if has_dvc and not (folder / ".dvc" / "config").is_file():
@@ -218,7 +219,7 @@ def _start_git_and_dvc(folder: Path) -> str:
         if has_git and not (folder / ".git").exists():
             options = ["--subdir"]
         _run_checked(folder, sys.executable, "-m", "dvc", "init", "-q", *options)
-        # Nothing leaves this machine, whoever calls DVC here, and however.
+        # DVC must send no usage data from this project, whoever calls it.
         _run_checked(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
         _run_checked(folder, sys.executable, "-m", "dvc", "config", "-q", *CACHE_LINK_TYPES)
         new_tools.append("DVC")
@@ -226,7 +227,7 @@ def _start_git_and_dvc(folder: Path) -> str:
 
 
 def _commit_files(folder: Path, files: Iterable[str]) -> str:
-    """Commit the project's files, from which DVC's experiments start; return git's error, if
+    """Commit the files, because DVC's experiments start from a commit; return git's error, if
     any."""
     new_files = [*files, ".dvc/config", ".dvc/.gitignore", ".dvcignore"]
     options = ["-c", "commit.gpgsign=false"]

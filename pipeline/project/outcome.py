@@ -1,4 +1,4 @@
-"""The lines that end a run of the whole pipeline: results, scores, and what to do next."""
+"""The lines that end a run of the whole pipeline: products, scores, and what to do next."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def outcome_lines() -> list[str]:
-    """Return the three lines at the end of `elmo run`: what was made, its scores, what to do next.
+    """Return the three lines at the end of `elmo run`: products, scores, what to do next.
 
-    Read `dvc.yaml` and `dvc.lock` of the current folder: stages are known by their names there, and
-    the out that a stage's command names first is its product: `dvc freeze` sorts the list of outs.
+    Read `dvc.yaml` and `dvc.lock` in the current folder. A stage's product is the out that its
+    command names first; the order of the list of outs means nothing, because `dvc freeze` sorts it.
     """
     project, lock = _read_stages("dvc.yaml"), _read_stages("dvc.lock")
     model = params.load(Path("params.yaml")).pretrain.model if "pretrain" in lock else ""
@@ -40,7 +40,7 @@ def outcome_lines() -> list[str]:
 
 
 def _read_stages(name: str) -> dict[str, Any]:
-    """Return the stages in a file of DVC, by name; none if there is no such file."""
+    """Return the stages in one of DVC's files, by name; none if there is no such file."""
     import yaml
 
     if not Path(name).exists():
@@ -51,9 +51,9 @@ def _read_stages(name: str) -> dict[str, Any]:
 def _list_own_stages(
     project: Mapping[str, Any], lock: Mapping[str, Any]
 ) -> "Iterator[tuple[Stage, str, list[str]]]":
-    """Yield our stages that have run, each with its key in a `foreach` and the paths of its outs.
+    """Yield our stages that have run, each with its `foreach` key and the paths of its outs.
 
-    A stage without `foreach` has an empty key.
+    The key is empty for a stage without `foreach`.
     """
     for name, entry in project.items():
         for key in (item.partition("@")[2] for item in lock if item.partition("@")[0] == name):
@@ -65,7 +65,7 @@ def _list_own_stages(
 
 
 def _path_of_out(out: str | Mapping[str, Any]) -> str:
-    """Return the path of an out, which may be written with options."""
+    """Return the path of an out, which may have options."""
     return out if isinstance(out, str) else next(iter(out))
 
 

@@ -1,4 +1,4 @@
-"""`elmo run`: `dvc repro` in a process of its own, and the lines that end a run."""
+"""`elmo run`: runs `dvc repro` in a separate process and prints the lines that end a run."""
 
 import os
 import signal
@@ -32,14 +32,14 @@ sys.exit(main(sys.argv[1:]))
 def repro(arguments: Sequence[str]) -> int:
     """Run `dvc repro ARGUMENTS` in the current folder; return its exit code.
 
-    DVC and the stages print their own errors. After a run of the whole project three lines are
-    printed: what was made, its scores, and what to do next.
+    DVC and the stages print their errors themselves. After a run of the whole project, print the
+    three lines of `outcome_lines`.
     """
     if not Path("dvc.yaml").is_file():
         raise NotFound("dvc.yaml: no such file; change to a project folder, or run: elmo init")
     if not any((folder / ".dvc").is_dir() for folder in [Path.cwd(), *Path.cwd().parents]):
         raise NotFound(".dvc: no such folder here or above; run: dvc init (without git: --no-scm)")
-    configured_uri()  # refuses a folder that can't hold it, before anything runs
+    configured_uri()  # refuses a folder where MLflow cannot have its database
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
     os.environ |= {"DVC_NO_ANALYTICS": "1", "PATH": path}
     targets = [word for word in arguments if not word.startswith("-")]
@@ -52,10 +52,10 @@ def repro(arguments: Sequence[str]) -> int:
 
 
 def _run_in_group(command: Sequence[str]) -> int:
-    """Run a command in a process group of its own; return its exit code.
+    """Run a command in a new process group; return its exit code.
 
-    A signal that stops this process is passed on to the group, as SIGINT: DVC waits for its stage
-    then, and the stage saves its work. Raises `KeyboardInterrupt` when the group has ended.
+    A signal that stops this process is passed on to the group as SIGINT, so that DVC waits for its
+    stage and the stage saves its work. `KeyboardInterrupt` is raised once the group has ended.
     """
     process: subprocess.Popen[bytes] | None = None
     is_stopped = False
@@ -89,7 +89,7 @@ def _run_in_group(command: Sequence[str]) -> int:
 
 
 def _is_alive(group_id: int) -> bool:
-    """Tell whether a process group has a process that runs."""
+    """Tell whether any process of a process group is still running."""
     for process in psutil.process_iter(["status"]):
         with suppress(OSError):
             if os.getpgid(process.pid) == group_id:

@@ -1,1 +1,1 @@
-"""Results as people see them: phrases, plots, and what the report's page says."""
+"""Presentation of results: phrases, plots, and the report's page."""

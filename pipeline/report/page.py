@@ -1,4 +1,4 @@
-"""The report's page: `page.html` has its text and tables, filled here with the results."""
+"""The report's page: fills `page.html`, which has its text and tables, with the results."""
 
 import base64
 import re
@@ -27,9 +27,9 @@ def render(
     curves_file: Path,
     pictures: Path,
 ) -> str:
-    """Return the page as HTML, with everything in it.
+    """Return the page as self-contained HTML.
 
-    `embedder` is the store's model, `curves_file` the picture of training, and the folder
+    `embedder` is the store's model, and `curves_file` the plot of the training curves. The folder
     `pictures` has a file NAME.png for each task.
     """
     environment = load_templates(data_url, score_names, unknown_words_remark, unigram_phrase)
@@ -45,7 +45,7 @@ def render(
 
 
 def load_templates(*filters: Callable[..., Any]) -> Environment:
-    """Return the templates of this folder, which can use `filters` by their names."""
+    """Return the templates in this folder; they can use the functions `filters` by name."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -71,10 +71,10 @@ def score_names(figures: Mapping[str, Any]) -> list[str]:
 def find_neighbors(
     params: ReportSettings, store: "FeatureStore", embedder: "Embedder"
 ) -> dict[str, Any]:
-    """Return the tokens of the store that are used most similarly to the marked one of each query.
+    """Return, for each query, the tokens of the store used most similarly to its marked token.
 
-    The queries are `neighbors_of` in `params`. Each text comes in three parts, of which the second
-    is the marked token. A sentence that begins with the query is left out.
+    The queries are `neighbors_of` in `params`. Each text is returned in three parts, the second of
+    which is the marked token. Sentences that begin with the query are left out.
     """
     from elmo.store.neighbors import (
         most_distinct_layer,

@@ -1,10 +1,10 @@
-"""Phrases about figures, for the terminal and for the pages."""
+"""Phrases about figures, for the terminal and the pages."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-NOTABLE_UNKNOWN_SHARE = 0.05  # share of unknown tokens from which a perplexity is shown with it
+NOTABLE_UNKNOWN_SHARE = 0.05  # from this share of unknown tokens on, perplexities are remarked on
 ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
 SIMPLE_BASELINES = {
     "majority": "by the most frequent label",
@@ -24,7 +24,7 @@ def unigram_phrase(times_below: float) -> str:
 
 
 def unknown_words_remark(rate: float | None) -> str:
-    """Return a remark if unknown tokens make a perplexity look too good, else an empty text.
+    """Return a remark if unknown tokens make a perplexity look too good, else "".
 
     `rate` is the share of unknown tokens, which count as one word.
     """
@@ -39,7 +39,7 @@ def interval_text(low: float | None, high: float | None) -> str:
 
 
 def describe_rule(finding: Mapping[str, Any]) -> str:
-    """Return the setting that leaves out what is found, and whether it is on."""
+    """Describe the setting that drops the text of a finding, and whether it is on."""
     if not finding["setting"]:
         return "always" if finding["is_on"] else "never, only counted"
     rule = f"tokenize.{finding['setting']}: {json.dumps(finding['value'])}"

@@ -1,4 +1,4 @@
-"""The pictures of the pages: the curves of training, and the sizes and words of a text."""
+"""The plots on the pages: training curves, and the document sizes and distinct words of a text."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +14,8 @@ from .results import Results
 
 
 def draw_curves(results: Results, path: Path) -> None:
-    """Draw the curves of the stages that trained: training, held-out and unigram perplexity by
-    tokens read, one panel for each stage."""
+    """Draw training, held-out and unigram perplexity by tokens read, in a panel per trained
+    stage."""
     curves_by_stage, unigram = results.curves, _find_unigram_perplexities(results)
     figure, panels = plt.subplots(1, len(curves_by_stage), figsize=(9, 3.8), squeeze=False)
     axes = list(panels.flat)
@@ -34,7 +34,7 @@ def draw_curves(results: Results, path: Path) -> None:
 
 
 def draw_text(inspection: Mapping[str, Any], path: Path) -> None:
-    """Draw the sizes of a text's documents, and its distinct words by the words read.
+    """Draw the sizes of a text's documents, and the number of distinct words by words read.
 
     `inspection` is what `inspect_text` returns.
     """
@@ -65,7 +65,7 @@ def _in_thousands(curve: Curve) -> npt.NDArray[np.float64]:
 
 
 def _set_plain_ticks(axis: Any) -> None:
-    """Put round numbers on a log axis: the fewer decades it spans, the more numbers."""
+    """Put round numbers on a log axis: the fewer decades it spans, the more numbers per decade."""
     low, high = axis.get_ylim()
     factors = (1, 2, 5) if high > 15 * low else (1, 1.5, 2, 3, 4, 5, 7)
     ticks = [factor * 10.0**power for power in range(9) for factor in factors]

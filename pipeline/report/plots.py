@@ -1,4 +1,4 @@
-"""The plot of a task, and what all plots share; the report's are in `pictures.py`."""
+"""The plot of a task, and code that all plots share; the report's plots are in `pictures.py`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,13 +14,13 @@ from elmo.io.atomic import check_output  # noqa: E402
 
 BLUE, ORANGE, GREY, PALE_BLUE = "#2b6cb0", "#dd6b20", "#a0aec0", "#90cdf4"
 Curve = dict[str, list[float]]
-SOFTWARE = "elmo-pipeline"  # that our PNG files name as their software
+SOFTWARE = "elmo-pipeline"  # the software that our PNG files name
 
 
 def check_replaceable_plot(path: Path) -> None:
     """Raise `ElmoError` if `path` is a file that this project did not draw.
 
-    It is called before the work whose plot would overwrite it.
+    Call it before the work whose plot would overwrite the file.
     """
     check_output(path, pattern=rb"\x89PNG.*tEXtSoftware\0" + SOFTWARE.encode())
 
@@ -32,9 +32,9 @@ def draw_task(
     *,
     score_label: str,
 ) -> None:
-    """Draw a task's score by epoch, one line for each arm: a way to train it.
+    """Draw a task's score by epoch, with one line for each arm, a way to train the task.
 
-    The legend has the arms' names, the axis of scores `score_label`.
+    The legend shows the arms' names, and `score_label` is the label of the score axis.
     """
     figure, axis = plt.subplots(figsize=(6, 3.6))
     for (arm, scores), color in zip(scores_by_arm.items(), (BLUE, ORANGE), strict=False):

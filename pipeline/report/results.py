@@ -1,4 +1,4 @@
-"""The results that the report shows, read from the files of the stages."""
+"""The results that the report shows, read from the files that the stages wrote."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -37,18 +37,18 @@ class Results:
     registered: JsonObject
     """The file that register wrote."""
     started_from: str
-    """The model that was trained elsewhere, "" where the project's own was pretrained."""
+    """The model trained elsewhere from which the project starts; "" if it pretrained its own."""
     curves: "dict[str, dict[str, Curve]]"
-    """The curves of each stage that trained, by the name of their file."""
+    """The curves of each stage that trained, by the stage's label and the curves' file name."""
     store: "FeatureStore"
 
     @property
     def scores(self) -> JsonObject:
-        """Return the model's held-out figures by time, text and name, as `training.json` has them.
+        """Return the model's held-out figures by time, text and name, as in `training.json`.
 
-        So `scores["after"]["domain"]["average"]` is its perplexity on the domain text. "before" has
-        those of the pretrained model, with the fine-tuned one's vocabulary; it is absent where
-        nothing was fine-tuned.
+        For example, `scores["after"]["domain"]["average"]` is its perplexity on the domain text.
+        "before" has the figures of the pretrained model with the fine-tuned model's vocabulary; it
+        is absent if nothing was fine-tuned.
         """
         return self.training["perplexity"]
 
@@ -68,11 +68,10 @@ def read_results(
     tasks: Sequence[str],
     model_name: str,
 ) -> Results:
-    """Read the results of all stages, and of `tasks`; raise `ElmoError` where one is missing.
+    """Read the results of all stages and of `tasks`; raise `ElmoError` if one is missing.
 
-    `figures_folder`, `curves`, `model` and `store` are folders that the stages wrote,
-    `registration_file` is what register wrote. `tasks` are the names of tasks. `model_name` is the
-    model to start from by the settings, "" where there is none.
+    The stages wrote the folders `figures_folder`, `curves`, `model` and `store`, and
+    `registration_file`. `model_name` is the model that the settings name to start from, "" if none.
     """
     from elmo.store import FeatureStore
 
@@ -106,10 +105,9 @@ def _read_registration(path: Path, store: "FeatureStore") -> JsonObject:
 
 
 def _choose_curves(
-    folder: Path, scores: JsonObject, is_trained: bool, is_finetuned: bool
+    folder: Path, perplexities: JsonObject, is_trained: bool, is_finetuned: bool
 ) -> dict[str, dict[str, "Curve"]]:
-    """Return the curves of the stages that trained; the held-out one of fine-tuning begins before
-    the first step."""
+    """Return the curves of the stages that trained, for fine-tuning from before its first step."""
     pretrain, finetune = (
         {name: _read_columns(folder / stage / f"{name}.tsv", COLUMNS[name]) for name in COLUMNS}
         for stage in ("pretrain", "finetune")
@@ -119,7 +117,7 @@ def _choose_curves(
         return curves_by_label
     heldout = finetune["heldout"]
     heldout["tokens"].insert(0, 0.0)
-    heldout["average"].insert(0, scores["before"]["domain"]["average"])
+    heldout["average"].insert(0, perplexities["before"]["domain"]["average"])
     return curves_by_label | {"fine-tuning on domain text": finetune}
 
 

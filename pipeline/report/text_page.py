@@ -1,4 +1,4 @@
-"""The page of `elmo inspect`: `text.html` has its words, filled here with what is in a text."""
+"""The page of `elmo inspect`: fills `text.html` with what was found in a text."""
 
 import tempfile
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ _TITLE = "Inspection of a text"
 
 
 def check_page(out: Path) -> None:
-    """Raise `ElmoError` if the page cannot be written to `out`, or `out` is a file of others."""
+    """Raise `ElmoError` if `out` cannot be written, or is another kind of file."""
     check_output(out, pattern=rb".*<title>" + _TITLE.encode())
 
 
 def write_page(out: Path, inspection: Mapping[str, Any]) -> None:
-    """Write a self-contained HTML page of `inspection`, which `inspect_text` returns, to `out`."""
+    """Write a self-contained HTML page of `inspection`, the result of `inspect_text`, to `out`."""
     with tempfile.TemporaryDirectory() as folder, new_file(out) as file:
         curves = Path(folder, "curves.png")
         draw_text(inspection, curves)

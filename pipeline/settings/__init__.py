@@ -1,1 +1,1 @@
-"""Files of settings: read, checked, written."""
+"""Read, check and write files of settings."""

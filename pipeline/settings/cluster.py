@@ -64,7 +64,7 @@ class Cluster:
 
 
 def load(path: Path) -> tuple[Cluster, str]:
-    """Return the settings, and a line with each value that is not the default, and its source.
+    """Return the settings, and a line with the values that are not defaults and their sources.
 
     Environment variables override the file at `path`, which may be missing.
     """
@@ -91,8 +91,8 @@ def load(path: Path) -> tuple[Cluster, str]:
 
 
 def _find_in_project(path: Path) -> Path:
-    """Return the path in the user's project if DVC runs an experiment in a copy of the project,
-    which lacks the files that git ignores."""
+    """Return the path in the user's project if this is DVC's copy of it for an experiment, which
+    lacks the files that git ignores."""
     if not os.path.lexists(path):
         project, copy_path, _ = os.fspath(path.absolute()).partition("/.dvc/tmp/exps/")
         if copy_path and (project_file := Path(project) / path.name).exists():
@@ -101,8 +101,7 @@ def _find_in_project(path: Path) -> Path:
 
 
 def to_environment(cluster: Cluster) -> dict[str, str]:
-    """Return the environment variables that give another machine these settings; defaults are
-    left out."""
+    """Return the environment variables that set these settings elsewhere, except defaults."""
     values = {field.name: getattr(cluster, field.name) for field in fields(Cluster)}
     return {
         f"ELMO_{name.upper()}": str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,7 +9,7 @@ from elmo.io.records import digest
 
 
 def to_plain_dict(params: Any) -> dict[str, Any]:
-    """Return a section of params, a record or a dictionary as a dictionary of plain values."""
+    """Convert params or a dictionary to a dictionary of plain values."""
     return dict(msgspec.to_builtins(params))
 
 
@@ -18,5 +18,5 @@ def fingerprint(stage: str, version: int, params: Any, inputs: Mapping[str, str]
 
     Work in progress is resumed only if the digest is the same.
     """
-    values = {"params": to_plain_dict(params), "inputs": dict(inputs)}
-    return digest({"stage": stage, "results": version, **values})[:16]
+    arguments = {"params": to_plain_dict(params), "inputs": dict(inputs)}
+    return digest({"stage": stage, "results": version, **arguments})[:16]

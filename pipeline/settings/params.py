@@ -1,7 +1,7 @@
-"""The content of `params.yaml`: one section per stage, each key explained where it stands.
+"""The content of `params.yaml`: one section per stage, with a description of each key.
 
-No field has a default: a number has one home, and that is `params.yaml`. A field's range stands in
-its type. How the work is run (workers, cores, GPUs) is in `pipeline.settings.cluster`.
+Fields have no defaults: `params.yaml` is the only place for values. The range of a field is in its
+type. Settings of how to run the work (workers, cores, GPUs) are in `pipeline.settings.cluster`.
 """
 
 from dataclasses import dataclass
@@ -213,7 +213,7 @@ class VocabSettings:
     2018: 50."""
 
     def __post_init__(self) -> None:
-        """Refuse a number of words that leaves room for `<S>`, `</S>` and `<UNK>` alone."""
+        """Refuse a number of words that leaves room only for `<S>`, `</S>` and `<UNK>`."""
         if 0 < self.max_words < 4:
             raise BadSettings(
                 f"max_words must be 0 (no limit) or 4 or more, found {self.max_words}"
@@ -292,5 +292,5 @@ class Params:
 
 
 def load(path: Path) -> Params:
-    """Read params.yaml; raise `ElmoError` naming the file, line and key of what is wrong."""
+    """Read params.yaml; raise `ElmoError` with the file, line and key of an error."""
     return strict_yaml.read_settings(path, Params, is_complete=True)

@@ -1,4 +1,4 @@
-"""The choice of a numeric precision before work starts: `auto` becomes float32 or bfloat16."""
+"""Choose the numeric precision before work starts: `auto` becomes float32 or bfloat16."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from .params import Params
 
 Say = Callable[[str], None]
-_RECORD_FILE = "precision-{}.json"  # in the work folder, of a stage
+_RECORD_FILE = "precision-{}.json"  # of a stage, in the work folder
 
 
 class AutoPrecision(msgspec.Struct, forbid_unknown_fields=True):
-    """The record of what `auto` was when a stage's work in progress began, on which `device`."""
+    """The record of the choice for `auto` when a stage's work in progress began, and the device."""
 
     precision: Precision
     device: str
@@ -29,8 +29,8 @@ class AutoPrecision(msgspec.Struct, forbid_unknown_fields=True):
 def choose_precision(choice: PrecisionChoice, *, setting: str, device: str, say: Say) -> Precision:
     """Return the precision to compute in on `device`: `choice`, or for `auto` the faster one.
 
-    `setting` names the setting, for messages; `say` gets a line about what `auto` is. A GPU that
-    this machine lacks is assumed to be fast in bfloat16.
+    `setting` names the setting, for messages; `say` gets a line about the choice. A GPU on another
+    machine is assumed to be fast in bfloat16.
     """
     if choice != "auto":
         return choice
@@ -55,15 +55,15 @@ def with_chosen_precision(
     work: Location,
     say: Say,
 ) -> "Params":
-    """Return `params` with the precision of the section `stage` chosen, so that none is `auto`.
+    """Return `params` with the precision of the section `stage` replaced if it is `auto`.
 
-    `auto` stays what it was as long as the folder `work` has work in progress, which another
-    measurement could not resume. `say` gets a line about it.
+    While the folder `work` has work in progress, the choice stays the same, so that the work can
+    resume. `say` gets a line about it.
     """
     section: Any = getattr(params, stage)
     settings = getattr(section, "training", section)
     if getattr(section, "model", "") or settings.precision != "auto":
-        return params  # a model that is taken as it is computes nothing
+        return params  # a model that is copied computes nothing
     setting = f"{stage}.training.precision" if settings is not section else f"{stage}.precision"
     device, record_file = "cuda" if cluster.gpu else "cpu", _RECORD_FILE.format(stage)
     previous_choice = None

@@ -1,4 +1,4 @@
-"""Presets: files of some settings, whose values replace those of `params.yaml`.
+"""Presets: files with some settings, which replace those in `params.yaml`.
 
 The comments, the order and all other values of params.yaml are kept.
 """
@@ -18,9 +18,9 @@ from . import params, strict_yaml
 def apply_preset(name: str, params_file: Path) -> None:
     """Write a preset's values into `params_file`.
 
-    `presets/NAME.yaml` beside `params_file` goes before the preset of that name that this package
-    has. Raises `BadSettings` where there is no such preset or the result is invalid; nothing is
-    written then.
+    `presets/NAME.yaml` beside `params_file` takes precedence over the package's preset of that
+    name. Raises `BadSettings`, and writes nothing, if there is no such preset or the result is
+    invalid.
     """
     folders = [PACKAGE / "project" / "presets", params_file.parent / "presets"]
     presets = {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
@@ -56,8 +56,8 @@ def overlay_text(params_file: Path, source: Path) -> str:
 def edit_text(file: Path, edit: Any) -> str:
     """Return the text of a YAML file after the function `edit` has changed its parsed values.
 
-    `edit` gets them as nested dictionaries, and changes these in place. Comments are kept; the file
-    itself is not written.
+    `edit` changes the nested dictionaries in place. Comments are kept; the file itself is not
+    written.
     """
     yaml, out = _make_yaml(), io.StringIO()
     values = yaml.load(file.read_text(encoding="utf-8-sig"))
@@ -67,9 +67,9 @@ def edit_text(file: Path, edit: Any) -> str:
 
 
 def quoted_value(value: object) -> Any:
-    """Return a value whose texts are written between quotation marks.
+    """Return a value whose strings are written in quotation marks.
 
-    Three characters are escaped in them, which end a line in YAML.
+    Three characters that end a line in YAML are escaped.
     """
     text = json.dumps(value, ensure_ascii=False)
     return _make_yaml().load(text.translate({0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"}))

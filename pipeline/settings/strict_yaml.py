@@ -1,7 +1,7 @@
-"""Strict YAML: files read as frozen dataclasses, with types and ranges checked.
+"""Read YAML files strictly, as frozen dataclasses with checked types and ranges.
 
-Every error names the line. A field's range stands in its type (`elmo.settings`). Files are read by
-DVC's own reader, ruamel.yaml: YAML 1.2, in which no key may be repeated.
+Every error names the line. The range of a field is in its type (`elmo.settings`). The reader is
+DVC's, ruamel.yaml: it reads YAML 1.2 and refuses repeated keys.
 """
 
 from contextlib import suppress
@@ -15,13 +15,13 @@ from elmo.io.records import check_regular_file
 from elmo.settings import check_value, describe_type, field_types
 
 Settings = TypeVar("Settings")
-KeyPath = tuple[str | int, ...]  # the way to a value from the root of a file
+KeyPath = tuple[str | int, ...]  # the keys from the root of a file to a value
 
 
 def read_settings(path: Path, type_: type[Settings], *, is_complete: bool = False) -> Settings:
     """Read a YAML file as the dataclass `type_`; an `ElmoError` names file, line and key.
 
-    A missing key takes its field's default, unless the file must be complete (`is_complete`).
+    A missing key gets the default of its field; with `is_complete`, it is an error.
     """
     reader = _SettingsReader(path, is_complete)
     settings: Settings = reader.build(reader.root, type_, ())
@@ -29,9 +29,9 @@ def read_settings(path: Path, type_: type[Settings], *, is_complete: bool = Fals
 
 
 def parse_file(path: Path) -> Any:
-    """Return the values of a YAML file, which know their lines; None if it is empty.
+    """Return the values of a YAML file, with their line numbers; None if it is empty.
 
-    Raises `ElmoError`, with the line, for a file that is no YAML.
+    Raises `ElmoError`, with the line, for a file that is not YAML.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -49,7 +49,8 @@ def parse_file(path: Path) -> Any:
 
 
 def parse_text(text: str) -> Any:
-    """Return what YAML reads in a text: a number, a truth value, a list or nothing; else the text.
+    """Parse a text as YAML if it is a number, boolean, list or null; else return the text
+    unchanged.
 
     Numbers are as in files of settings.
     """
@@ -64,8 +65,8 @@ def parse_text(text: str) -> Any:
 
 
 def check_scalar(name: str, value: Any, type_: Any) -> Any:
-    """Return a value that is in its range, 1e3 as a whole number where one is asked for; raise
-    `ElmoError`, which begins with `name`, for any other."""
+    """Return a value that is in its range; 1e3 becomes an integer if the type needs one. Otherwise
+    raise an `ElmoError` that begins with `name`."""
     if isinstance(value, float) and value.is_integer():
         with suppress(ElmoError):
             return check_value(name, int(value), type_)
@@ -80,7 +81,7 @@ class _SettingsReader:
         self.root = parse_file(path)
 
     def build(self, value: Any, type_: Any, keys: KeyPath) -> Any:
-        """Return a value as `type_`; `keys` leads to it from the root."""
+        """Return a value as `type_`; `keys` is its path from the root."""
         if is_dataclass(type_):
             return self.section(value, type_, keys)
         bare_type = get_args(type_)[0] if get_origin(type_) is Annotated else type_
@@ -136,17 +137,17 @@ class _SettingsReader:
         return tuple(self.build(item, type_, (*keys, k)) for k, (item, type_) in pairs)
 
     def check(self, value: Any, type_: Any, keys: KeyPath) -> Any:
-        """Return a value that is in its range; refuse any other."""
+        """Return a value if it is in its range, else refuse it."""
         try:
             return check_scalar("", value, type_)
         except ElmoError as error:
             self.refuse(keys, str(error).strip())
 
     def refuse(self, keys: KeyPath, message: str, *, separator: str = " ") -> NoReturn:
-        """Raise the error of a value, with its line."""
+        """Raise the error for a value, with its line."""
         line, values = 1, self.root
         subject = f"{_dotted_name(keys)}{separator}" if keys else ""
-        # A check of a whole section begins with the name of the setting.
+        # The message of a section's own check begins with the name of a setting.
         names = message.split()[0].strip(":").split(".") if separator == "." else ()
         for name in (*keys, *names):
             with suppress(AttributeError, KeyError, TypeError):  # a key that is not there
@@ -159,7 +160,7 @@ def _dotted_name(keys: KeyPath) -> str:
 
 
 def _to_scalar(value: Any) -> Any:
-    """Return a plain Python scalar; the reader's own types remember how they were written."""
+    """Return a plain Python scalar, without the reader's formatting information."""
     for type_ in (float, str):
         if isinstance(value, type_):
             return type_(value)

@@ -1,10 +1,11 @@
-"""corpus: the text that the pipeline starts from: the user's files, or Python's own prose.
+"""corpus: the text that the pipeline starts from, the user's files or Python's documentation.
 
 Without the user's files, the general text is the Python language reference and the standard
 library's docstrings, and the domain text the docstrings of an installed package. A document is a
-topic or a docstring, each line a paragraph; blank lines divide documents. Text of the same versions
-is not rendered again. The user's files are not copied: only their digests are written. The stage
-runs in each `elmo run` to check whether the files have changed.
+topic or a docstring, with one paragraph per line; blank lines separate documents. Text from
+unchanged versions of Python and the package is not rendered again. The user's files are not copied:
+only their digests are written. The stage runs in each `elmo run` to check whether the files have
+changed.
 """
 
 import platform
@@ -36,14 +37,14 @@ from .stage import OUT_ARGUMENT, Argument, Figures, Stage
 CORPUS_SCHEMA = 3
 TextName = Literal["general", "domain"]
 _EXCLUDED_FOLDERS = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
-# The texts that this stage writes itself; users' files stay where they are.
+# The text files that this stage writes; users' files stay where they are.
 _FILE_PATTERN = r"general/(reference|library)\.txt|(domain|task)/[^/]+\.txt"
 
 
 class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
     """A file of a text as the corpus manifest lists it.
 
-    Without a `url` it was written by the stage and lies in the corpus folder. A `url` has no login.
+    A file without a `url` was written by the stage to the corpus folder. The `url` has no login.
     """
 
     name: str
@@ -54,8 +55,8 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
     def to_input(self, corpus: Location, urls: Iterable[str] = ()) -> InputFile:
         """Return this file as the `InputFile` that the tokenize stage reads.
 
-        `corpus` is the folder whose manifest lists the file. The URL gets the login of the matching
-        URL in `urls`, the URLs as the user wrote them.
+        `corpus` is the folder whose manifest lists the file. `urls` are the URLs as the user wrote
+        them, with their logins.
         """
         if self.url is UNSET:
             url = corpus.absolute().path_of(self.name)
@@ -67,9 +68,9 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
 class CorpusText(Struct, frozen=True, forbid_unknown_fields=True):
     """One of the two texts of the corpus: its files, the column that holds it, and its counts.
 
-    `counts` are of bytes, and of files or, in a text made from documentation, of documents and
-    words. `rendered` has the versions that a text made from documentation depends on, unless its
-    code is under development. `keep` names the columns that are kept.
+    `counts` has the number of bytes, and that of files or, for a text made from documentation, of
+    documents and words. `rendered` has the versions that a text made from documentation depends on,
+    unless its code is under development. `keep` names the columns to keep.
     """
 
     column: str
@@ -95,7 +96,7 @@ def _run_command(
 ) -> Figures:
     figures = run(params=params.corpus, **arguments)
     if packages is not None:
-        # DVC tracks it, so stages whose text comes from a package run again after an upgrade.
+        # DVC tracks this file: stages whose text comes from a package run again after an upgrade.
         check_output_record(packages, dict[str, list[str]])
         domain_package = params.corpus.domain_package if not params.corpus.domain else ""
         names = sorted({domain_package, params.labels.package} - {""})
@@ -128,8 +129,8 @@ STAGE = Stage(
 def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, float]:
     """Write `general/`, `domain/` and `manifest.json` to `out`; return the counts of both texts.
 
-    They have names such as `general_bytes`. Of the user's files only names and digests are written.
-    `work` is the folder for unfinished work.
+    The counts have names such as `general_bytes`. Only names and digests of the user's files are
+    written. `work` is the folder for unfinished work.
     """
     if params.general and not params.domain:
         raise ElmoError(
@@ -185,15 +186,15 @@ def read_corpus_manifest(folder: Location) -> CorpusManifest:
 def describe_files(folder: Location, text: TextName) -> str:
     """Return the names of a text's first four files and the number of others, for the terminal."""
     names = [source.name for source in read_corpus_manifest(folder).texts[text].inputs]
-    rest_text = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + rest_text
+    suffix = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + suffix
 
 
 def _find_versions(package: str) -> list[str]:
-    """Return the versions of the projects that installed a package; [] if it is Python's."""
+    """Return the versions of the projects that installed a package, [] for the standard library."""
     try:
         return [metadata.version(package)]
-    except metadata.PackageNotFoundError:  # the project may have another name, slow to find
+    except metadata.PackageNotFoundError:  # the project has another name; the search is slow
         projects = metadata.packages_distributions().get(package.split(".")[0], ())
         return [metadata.version(project) for project in sorted(set(projects))]
 
@@ -209,7 +210,7 @@ def _list_python_documents() -> dict[str, Iterator[str]]:
 
 
 def _find_released_versions(package: str) -> dict[str, str]:
-    """Return the version of an installed package; nothing for code under development."""
+    """Return the version of an installed package; {} for code under development."""
     spec = util.find_spec(package)
     site_folders = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
     locations = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
@@ -236,7 +237,7 @@ def _render_or_link(
             link_folder(out / text, folder / text)
             return previous_entry
     except (ElmoError, OSError, KeyError):
-        pass  # no corpus, or not a whole one: render it
+        pass  # no corpus, or an incomplete one: render it
     return structs.replace(_write_text(folder, text, files), rendered=all_versions)
 
 
@@ -274,7 +275,7 @@ def _clean_documents(
 def _list_user_files(
     patterns: tuple[str, ...], column: str, keep: tuple[str, ...] = ()
 ) -> CorpusText:
-    """Return the manifest's entry of the user's files: names and digests; nothing is copied."""
+    """Return the manifest's entry of the user's files: names and digests."""
     inputs = find_inputs(patterns)
     check_texts(inputs, column, keep=keep)
     files = tuple(TextFile(i.name, i.bytes, i.sha256, hide_credentials(i.url)) for i in inputs)

@@ -1,7 +1,7 @@
-"""features: the vectors of all sentences, written as a store by many actors.
+"""features: the vectors of all sentences, written to a store by parallel actors.
 
-Each actor embeds a range of sentences at a time; this module assigns the ranges. `elmo.store.build`
-writes the parts, whose bytes do not depend on the actors, and reuses those of the replaced store.
+Each actor embeds one range of sentences at a time. `elmo.store.build` writes the parts, whose bytes
+do not depend on the actors, and reuses parts of the replaced store.
 """
 
 import shutil
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from elmo.store.manifest import StoreManifest
 
 LARGE_STORE_BYTES = 1_000_000_000  # bytes of vectors above which free space is checked
-MAX_THREADS = 4  # at most, that embed in one process: they share Python's lock
+MAX_THREADS = 4  # that embed in one process, because they share Python's lock
 
 STAGE = Stage(
     name="features",
@@ -56,9 +56,9 @@ def run(
 ) -> dict[str, float]:
     """Write the vectors of all sentences of `shards` to a store at `out`; return its counts.
 
-    Parts that are still valid are reused from `previous_output`, the store to be replaced
-    (default: a store at the local `out`). Finished parts wait in `work`, or at the URL of `out`,
-    under a digest of the model, the shards and `params`; the next run resumes from them.
+    Parts that are still valid are reused from `previous_output`, the store to be replaced (default:
+    a store at the local `out`). Finished parts are kept in `work`, or at the URL of `out`, under a
+    digest of the model, the shards and `params`; an interrupted run resumes from them.
     """
     import torch
 
@@ -109,13 +109,13 @@ def run(
             mlflow_run.set_tag("store", manifest.digest)
             mlflow_run.set_tag("store_place", published_location(out).absolute().url)
     finally:
-        if not folder.folders():  # else another run of the same inputs uses its parts
+        if not folder.folders():  # else another run on the same inputs uses its parts
             folder.remove()
     return count_store(manifest)
 
 
 def _check_room(out: Location, layout: "Layout", *, tokens: int, reusable_bytes: int) -> None:
-    """Refuse a large store that can't fit on its disk, where `reusable_bytes` of it exist."""
+    """Refuse a large store that can't fit on its disk; `reusable_bytes` of it already exist."""
     local_out = out.absolute().local
     size = tokens * len(layout.contextual_layers) * layout.vector_bytes
     if local_out is None or size < LARGE_STORE_BYTES:
@@ -142,7 +142,7 @@ def summary(figures: dict[str, float]) -> str:
 def count_store(manifest: "StoreManifest") -> dict[str, float]:
     """Return the counts of a store by the names that MLflow shows, from its manifest.
 
-    They are sentences, tokens, types, parts, bytes, and bytes per token.
+    The counts are of sentences, tokens, types, parts and bytes, and the bytes per token.
     """
     import msgspec
 

@@ -45,9 +45,8 @@ STAGE = Stage(
 
 @dataclass(frozen=True)
 class FinetuneJob:
-    """The inputs of a fine-tuning, which are sent to each worker: a model folder and two of shards.
-
-    `domain` is trained on, `general` only measured.
+    """The inputs of fine-tuning, which are sent to each worker: a model folder and two folders of
+    shards. The model is trained on `domain`, and only measured on `general`.
     """
 
     model: Location
@@ -66,11 +65,11 @@ class FinetuneJob:
 
         training, shards = settings.training, Shards(self.domain)
         parent = load_model(self.model)
-        if parent.bilm.config.input_words is not None:
+        if parent.bilm.shape.input_words is not None:
             raise ElmoError(f"{self.model}: reads words, not characters; use another model")
         counts = _count_types(shards)
         vocabulary = _extend_vocabulary(parent.vocabulary, counts, self.params.new_words)
-        words, projection = len(vocabulary), parent.bilm.config.projection
+        words, projection = len(vocabulary), parent.bilm.shape.projection
         if parent.softmax is None:
             softmax = new_softmax(words, projection, seed=training.seed)
         else:
@@ -111,9 +110,9 @@ def run(
 ) -> dict[str, float]:
     """Fine-tune `model` on the shards `domain`; write the model folder `out`, return the figures.
 
-    Perplexity is measured before and after on the held-out splits of `domain` and `general`; on the
-    general text, this shows how much it forgets. A model that was pretrained on `domain` is copied.
-    `curves` is a folder for the tables of losses; a killed run is resumed from `work`.
+    Perplexity is measured before and after on the held-out splits of `domain` and `general`; the
+    latter shows how much the model forgets. A model that was pretrained on `domain` is copied
+    unchanged. `curves` is the folder for the tables of losses; a killed run resumes from `work`.
     """
     from elmo.data.shards import Shards
     from elmo.model.folder import load_model
@@ -147,9 +146,9 @@ def run(
 def _find_pretraining_figures(
     training: Mapping[str, Any], domain: Location, general: Location
 ) -> Mapping[str, Any] | None:
-    """Return the held-out figures of the pretraining if its text was that of `domain`, else None.
+    """Return the held-out figures of pretraining if its text was that of `domain`, else None.
 
-    Shards of the same files can still differ: only those of the domain text hold the kept columns.
+    Shards of the same files can differ: only those of the domain text have the kept columns.
     """
     from elmo.data.shards import Shards
 
@@ -183,7 +182,7 @@ def _copy_pretrained(
 def summary(figures: dict[str, float]) -> str:
     """Return the line that the stage prints, from the `figures` of `run`.
 
-    It has the perplexity gained on domain text and lost on general text.
+    It has the perplexities on both texts before and after.
     """
     if "steps" not in figures:
         return (
@@ -205,10 +204,11 @@ def summary(figures: dict[str, float]) -> str:
 
 
 def describe_score(figures: dict[str, float], started_from: str = "") -> str:
-    """Return the domain perplexity before and after, in a few words for the end of `elmo run`.
+    """Return a few words for the end of `elmo run`: the domain perplexity before and after.
 
-    `figures` are from `run`, and `started_from` names a model that was trained elsewhere. Empty if
-    the project's own model was not fine-tuned: pretraining has reported its perplexity.
+    `figures` are from `run`, and `started_from` names a model that was trained elsewhere. The text
+    is empty if the project's own model was not fine-tuned, because `pretrain` reports its
+    perplexity.
     """
     remark = unknown_words_remark(figures.get("domain_unk_rate"))
     perplexity_after = f"{figures['domain_perplexity_after']:.1f}"
@@ -254,7 +254,7 @@ def _count_types(shards: "Shards") -> Counter[str]:
 def _extend_vocabulary(
     vocabulary: "Vocabulary", counts: Counter[str], min_count: int
 ) -> "Vocabulary":
-    """Return the vocabulary, followed by the domain's tokens that occur `min_count` times."""
+    """Return the vocabulary with the domain's tokens that occur `min_count` times or more added."""
     from elmo.data.vocabulary import RESERVED_WORDS, Vocabulary
 
     if min_count == 0:
@@ -275,10 +275,9 @@ def init_new_words(
 ) -> None:
     """Initialize the softmax of the words that the domain adds (ids from `known_words` on).
 
-    `vocabulary` includes them; `counts` has the domain's training tokens. They begin as copies of
-    `<UNK>`, whose probability is divided among them and the tokens that are still unknown, by their
-    counts. So before training, the perplexity is as if the model knew how often each word
-    occurs.
+    `vocabulary` includes them; `counts` has the counts of the domain's training tokens. New words
+    start as copies of `<UNK>`, whose probability is divided among them and the tokens that are
+    still unknown, in proportion to their counts.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Inspection of a text before anything is made from it, by the passes of the tokenize stage."""
+"""Inspect a text before the pipeline runs, with the same passes as the tokenize stage."""
 
 import math
 from collections import Counter
@@ -39,34 +39,35 @@ from ..text.shard_builder import keep_lines
 from ..text.text_hashes import Hashes, hash_strings
 from .tokenize import plan_text, run_tasks
 
-_MAX_SAMPLES = 20  # at most, of what a filter leaves out
-_MAX_SAMPLE_CHARACTERS = 200  # characters of each, at most
-_FAULTS = {  # what no filter leaves out, by a pattern of what stands between spaces
-    # UTF-8 that was read as Latin-1 or Windows-1252, and characters that were lost before.
+_MAX_SAMPLES = 20  # of the text that one filter leaves out
+_MAX_SAMPLE_CHARACTERS = 200
+_FAULTS = {  # patterns of words that show a fault, which no filter leaves out
+    # UTF-8 that was read as Latin-1 or Windows-1252, and replacement characters.
     "mojibake": "[ÂÃâ][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|\ufffd",
     # Tags and entities of HTML, links and fences of Markdown.
     "markup": r"</?(a|b|br|div|em|h\d|i|img|li|p|span|td|tr|ul)\b[^<]*/?>|<(a|div|img|p|span)$"
     r"|</\w+>|&(amp|gt|lt|nbsp|quot|#\d+);|\]\(\w+:|^```",
 }
-_SHARES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of documents: the largest size is given
-_TEXT_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)  # of the text: distinct words counted
-_LISTED_FILES = 20  # at most
-_SETTINGS: dict[str, tuple[str, Any, Any]] = {  # as in `FILTERS`
+_DOCUMENT_SHARES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of documents, by size
+_TEXT_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)  # of the text
+_MAX_LISTED_FILES = 20
+_FILTERS: dict[str, tuple[str, Any, Any]] = {  # as in `FILTERS`
     "near_copy": ("near_duplicates", 0.0, 0.3),
     "repeated_line": ("repeated_lines", 0, 10),
     **FILTERS,
 }
 
-LineRange = tuple[int, int]  # of lines of a piece: the first, and the one after the last
-Sample = dict[str, Any]  # the file of a text, and its beginning
-PassagePlace = tuple[int, LineRange]  # lines of the piece with this number
+LineRange = tuple[int, int]  # lines of a piece: the first, and the one after the last
+Sample = dict[str, Any]  # the file and the beginning of a text
+PassagePlace = tuple[int, LineRange]  # the index of a piece, and a range of its lines
 
 
 class PieceContents(NamedTuple):
-    """The contents of a piece of a text; `faults` has the ranges of lines with each fault.
+    """The contents of a piece of a text; `faults` has, for each fault, the ranges of lines with it.
 
     `quality` counts lines as sentences, and words between spaces as tokens. `words` has the hashes
-    of the distinct words, `places` the place of each one's first use among the `word_count` words.
+    of the distinct words, and `places` the position of each one's first occurrence among the
+    `word_count` words.
     """
 
     passages: PiecePassages
@@ -83,13 +84,13 @@ def inspect_text(
 ) -> dict[str, Any]:
     """Read a text twice, as the tokenize stage does, and return a description of it.
 
-    `findings` describes, for each reason, the text that its filter alone leaves out: the setting,
-    whether it `is_on` in `params`, the lines, the bytes, and samples, each with any earlier text
-    that it repeats. Filters that are off are tried with usual values, and `scripts` with the script
-    of most documents. Copies are always left out; mojibake and markup never are.
+    `findings` has, for each reason, the text that its filter alone would leave out: the setting,
+    whether it `is_on` in `params`, the lines, the bytes, and samples, with the earlier text if they
+    repeat one. Filters that are off are tried with usual values, and `scripts` with the script of
+    most documents. Copies are always left out, mojibake and markup never.
     """
-    is_on = {name: getattr(params, name) != off_value for name, off_value, _ in _SETTINGS.values()}
-    values = {name: value for name, _, value in _SETTINGS.values() if not is_on[name]}
+    is_on = {name: getattr(params, name) != off_value for name, off_value, _ in _FILTERS.values()}
+    values = {name: value for name, _, value in _FILTERS.values() if not is_on[name]}
     new_params = replace(params, **values)
     plan = partial(
         plan_text,
@@ -101,7 +102,7 @@ def inspect_text(
     )
     try:
         pieces = plan(params=new_params)
-    except ElmoError:  # of one document none can be held out; what cannot be read is named below
+    except ElmoError:  # a single document cannot be held out; other errors are raised again below
         pieces = plan(params=replace(new_params, heldout=0.0))
     contents = run_tasks(examine_piece, pieces, cluster, "inspect")
     documents = [content.documents for content in contents]
@@ -139,14 +140,14 @@ def inspect_text(
         "formats": Counter(input_.format for input_ in inputs),
         "largest_files": [
             {"name": input_.name, "format": input_.format, "bytes": input_.bytes}
-            for input_ in sorted(inputs, key=lambda input_: -input_.bytes)[:_LISTED_FILES]
+            for input_ in sorted(inputs, key=lambda input_: -input_.bytes)[:_MAX_LISTED_FILES]
         ],
         "bytes": sum(input_.bytes for input_ in inputs),
         "text_bytes": int(sizes.sum()),
         "documents": int((sizes > 0).sum()),
         "document_bytes": {
             f"{share:.0%}": int(np.quantile(sizes[sizes > 0], share)) if sizes.any() else 0
-            for share in _SHARES
+            for share in _DOCUMENT_SHARES
         },
         "words": _count_words(contents),
         "heldout": _count_held_out_copies(passages, new_params.near_duplicates),
@@ -162,7 +163,7 @@ def inspect_text(
 def _choose_by_reason(
     contents: Sequence[PieceContents], pieces: Sequence[Piece], new_params: TokenizeSettings
 ) -> dict[str, tuple[list[Int64s], list[tuple[PassagePlace, ...]]]]:
-    """Return, for each reason, the lines of each piece to leave out and the places of samples."""
+    """Return, for each reason, the lines to leave out of each piece and the places of samples."""
     passages = [content.passages.exact for content in contents]
     near_documents = [content.passages.near_documents for content in contents]
     near_originals = find_originals(near_documents, similarity=new_params.near_duplicates)
@@ -170,7 +171,7 @@ def _choose_by_reason(
         find_filtered(content.documents, new_params, piece.divided_bytes)
         for content, piece in zip(contents, pieces, strict=True)
     ]
-    copies, copy_samples = _samples(
+    copies, copy_samples = _choose_samples(
         [part.line_ranges for part in passages], find_originals(passages)
     )
     is_copy = [
@@ -180,9 +181,9 @@ def _choose_by_reason(
     near_originals[np.concatenate(is_copy)] = -1
     return {
         "copy": (copies, copy_samples),
-        "near_copy": _samples([part.line_ranges for part in near_documents], near_originals),
-        **{reason: _samples([part[reason] for part in filtered_lines]) for reason in FILTERS},
-        **{name: _samples([content.faults[name] for content in contents]) for name in _FAULTS},
+        "near_copy": _choose_samples([part.line_ranges for part in near_documents], near_originals),
+        **{name: _choose_samples([lines[name] for lines in filtered_lines]) for name in FILTERS},
+        **{name: _choose_samples([piece.faults[name] for piece in contents]) for name in _FAULTS},
     }
 
 
@@ -194,7 +195,7 @@ def _make_finding(
     is_on: Mapping[str, bool],
 ) -> dict[str, Any]:
     """Return the finding of `inspect_text` for one reason."""
-    name = _SETTINGS.get(reason, ("",))[0]
+    name = _FILTERS.get(reason, ("",))[0]
     return {
         "reason": reason,
         "setting": name,
@@ -242,14 +243,14 @@ def examine_piece(piece: Piece) -> PieceContents | ElmoError:
 
 
 def _find_first(words: Hashes, places: Int64s) -> tuple[Hashes, Int64s]:
-    """Return the distinct words and the first place of each."""
+    """Return the distinct words and the first position of each."""
     order = np.argsort(places, kind="stable")
     distinct_words, indices = np.unique(words[order], return_index=True)
     return distinct_words, places[order][indices]
 
 
 def _count_words(contents: Sequence[PieceContents]) -> dict[str, tuple[int, int]]:
-    """Return by shares of the text, from its beginning, its words and the distinct ones of them."""
+    """Return, for each share of the text from its start, the counts of words and distinct words."""
     ends = np.cumsum([content.word_count for content in contents])
     places = [p.places + end - p.word_count for p, end in zip(contents, ends.tolist(), strict=True)]
     words = np.concatenate([content.words for content in contents])
@@ -259,7 +260,7 @@ def _count_words(contents: Sequence[PieceContents]) -> dict[str, tuple[int, int]
 
 
 def _count_held_out_copies(passages: Sequence[PiecePassages], similarity: float) -> dict[str, int]:
-    """Count the held-out documents that are long enough, and those with a near copy in training."""
+    """Count the held-out documents that have a sketch, and those with a near copy in training."""
     documents = [piece.near_documents for piece in passages]
     keys = np.concatenate([piece.keys for piece in documents])
     heldout = np.concatenate([piece.heldout for piece in documents])
@@ -271,7 +272,7 @@ def _count_held_out_copies(passages: Sequence[PiecePassages], similarity: float)
 
 
 def _join_files(documents: Sequence[DocumentCounts], pieces: Sequence[Piece]) -> DocumentCounts:
-    """Return the documents of all pieces; a file that is one document counts once if divided."""
+    """Return the documents of all pieces; a document that is divided among pieces counts once."""
     ids, end = [], 0
     for counts, piece in zip(documents, pieces, strict=True):
         end -= bool(piece.divided_bytes and piece.spans[0].start)
@@ -280,13 +281,13 @@ def _join_files(documents: Sequence[DocumentCounts], pieces: Sequence[Piece]) ->
     return join_counts(documents, ids)
 
 
-def _samples(
+def _choose_samples(
     ranges: Sequence[Int64s], originals: Int64s | None = None
 ) -> tuple[list[Int64s], list[tuple[PassagePlace, ...]]]:
-    """Return the merged ranges of each piece that are left out, and the places of samples.
+    """Return the merged ranges to leave out of each piece, and the places of samples.
 
-    With `originals`, the numbers of earlier ranges that they repeat (-1: none), each sample is
-    followed by the place of the earlier one.
+    With `originals`, the index of the earlier range that each range repeats (-1: none), only
+    repeats are left out, and each sample is followed by the place of its original.
     """
     pieces = np.repeat(np.arange(len(ranges)), [len(piece_ranges) for piece_ranges in ranges])
     lines = np.concatenate(ranges)
@@ -304,10 +305,10 @@ def _samples(
 def sample_piece(
     job: tuple[Piece, Mapping[str, Int64s], Sequence[LineRange], Hashes],
 ) -> tuple[Accounting, dict[LineRange, Sample], dict[int, Sample]] | ElmoError:
-    """Count the text that each reason leaves out of a piece, and read the beginnings of samples.
+    """Count the text to leave out of a piece for each reason, and read the beginnings of samples.
 
-    The job is the piece, the merged ranges of lines by reason, the ranges of samples, and the
-    hashes of repeated lines of which samples are read.
+    The job has the piece, the merged ranges of lines by reason, the ranges of samples, and the
+    hashes of repeated lines to read samples of.
     """
     piece, excluded_lines, ranges, hashes = job
     accounting, after_copies, first_line = Accounting(), Accounting(), 0

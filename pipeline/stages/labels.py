@@ -1,8 +1,8 @@
 """labels: docstrings in which each word is tagged as code or not.
 
-The authors of a package mark names and values in its docstrings with backticks. Here the marks
-become tags, and the text is left without them: a tagging task for trying a model. A sentence
-without marks is not taken, since marks are often left out.
+Authors mark names and values in docstrings with backticks. Here the marks become tags and are
+removed from the text, which gives a tagging task to try a model on. Sentences without marks are
+left out, because authors often forget them.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from ..text.docstrings import marked_up_paragraphs, package_docstrings
 from .stage import Argument, Stage
 
 MIN_LABELLED_TOKENS, MAX_LABELLED_TOKENS = 5, 40  # tokens of a sentence
-MAX_CODE_TOKENS = 6  # tokens of a marked stretch
+MAX_CODE_TOKENS = 6  # tokens of a code span
 SHARE_BY_SPLIT = {"test": 0.25, "dev": 0.1}  # of the docstrings; the rest are for training
 _MARKUP = re.compile(
     r":[\w:.+-]+:`~?(?P<role>[^`]*)`|``(?P<literal>[^`]*)``|`(?P<link>[^`<]*?)\s*<[^`>]*>`_*"
@@ -52,10 +52,10 @@ STAGE = Stage(
 def run(out: Path, params: LabelsSettings) -> dict[str, int]:
     """Write labelled sentences of a package's docstrings to `out`; return the counts by name.
 
-    `manifest.json` has the digests of `train.jsonl`, `dev.jsonl` and `test.jsonl`, and tells them
-    from a user's files; it is alone if `params` name no package. All sentences of a docstring are
-    in one file, and no sentence comes twice. Of more sentences than asked for, those with the
-    lowest hashes are taken, so asking for more keeps the earlier ones.
+    `manifest.json` has the digests of `train.jsonl`, `dev.jsonl` and `test.jsonl`; it is the only
+    file if `params` names no package. All sentences of a docstring are in one file, and no sentence
+    is repeated. If there are more sentences than requested, those with the lowest hashes are taken,
+    so a larger number keeps them.
     """
     options: dict[str, Any] = {"required": _MARKER_FILES, "pattern": "", "kind": "labels"}
     check_output_folder(Location(out), **options)
@@ -110,7 +110,7 @@ def label_sentences(
 ) -> Iterator[LabelledSentence]:
     """Yield the sentences of a docstring that have words marked as code, as tokens with BIO tags.
 
-    `split_text` cuts a paragraph into sentences, `splitter` a sentence into tokens. Sentences of
+    `split_text` cuts a paragraph into sentences, `splitter` a sentence into tokens. Sentences with
     too few or too many tokens are left out.
     """
     for paragraph in marked_up_paragraphs(docstring):
@@ -146,11 +146,11 @@ def strip_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _make_tags(
-    offsets: tuple[tuple[int, int], ...], code: list[tuple[int, int]]
+    offsets: tuple[tuple[int, int], ...], code_ranges: list[tuple[int, int]]
 ) -> tuple[str, ...] | None:
-    """Return a BIO tag for each token; None if code is long, or begins or ends inside a token."""
+    """Return a BIO tag for each token; None if a code span is too long, or cuts a token."""
     tags = ["O"] * len(offsets)
-    for start, stop in code:
+    for start, stop in code_ranges:
         tokens = [
             k
             for k, (token_start, token_stop) in enumerate(offsets)
@@ -166,7 +166,7 @@ def _make_tags(
 
 
 def _choose_split(docstring: str) -> str:
-    """Return which file the sentences of a docstring go to, by its hash."""
+    """Return the split for the sentences of a docstring, chosen by its hash."""
     digest = hashlib.sha256(docstring.encode("utf-8", "replace")).digest()
     position = int.from_bytes(digest[:8], "big") / 2**64
     for split, share in SHARE_BY_SPLIT.items():

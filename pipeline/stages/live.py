@@ -1,4 +1,4 @@
-"""The newest figures of a training: written by the first worker, shown on the driver's terminal."""
+"""The newest training report, which the first worker writes and the driver shows."""
 
 import json
 import threading
@@ -14,24 +14,24 @@ from elmo.train.perplexity import OnWindow
 from ..terminal.progress import Progress, log_detail, say, show_activity
 
 LIVE_FILE = "live.json"  # in the run's folder
-_DISK_POLL_SECONDS, _URL_POLL_SECONDS = 0.5, 2.0  # between two reads of the report
+_DISK_POLL_SECONDS, _URL_POLL_SECONDS = 0.5, 2.0  # seconds between reads of the report
 
 
 class ReportWriter:
-    """Receives the training's reports; the first worker leaves the newest in the run's `folder`."""
+    """A callback for training reports that, on the first worker, writes the newest to `folder`."""
 
     def __init__(self, folder: Location, *, is_first_worker: bool) -> None:
         self.folder, self.is_first_worker, self.last_write_time = folder, is_first_worker, 0.0
         self.start_figures: dict[str, float] = {}
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
-        """Take a report of the training: its kind and its figures."""
+        """Handle a training report: its kind and its figures."""
         if kind == "machine":
             self.start_figures = {**figures, "at": time.time()}
         self._write(kind, figures, is_throttled=kind == "train" and self.folder.local is None)
 
     def show_measuring(self, text: str) -> OnWindow:
-        """Return a callback that shows the progress of measuring a held-out text."""
+        """Return a callback that reports the progress of measuring a held-out text."""
         return lambda read, tokens: self._write(
             "measure", {"text": text, "read": read, "heldout_tokens": tokens}, is_throttled=True
         )
@@ -52,7 +52,7 @@ def _poll_seconds(folder: Location) -> float:
 
 
 def _read_newest_report(folder: Location) -> str:
-    """Return the newest report as JSON; empty if there is none yet or the store does not answer."""
+    """Return the newest report as JSON; empty if there is none or it cannot be read."""
     try:
         return folder.read(LIVE_FILE).decode()
     except (FileNotFoundError, ElmoError):
@@ -63,8 +63,7 @@ def _read_newest_report(folder: Location) -> str:
 def following_reports(
     stage: str, folder: Location, on_report: Callable[[dict[str, Any]], None]
 ) -> Iterator[None]:
-    """Show the training's progress on the terminal during the block, in a thread of its own, which
-    calls `on_report` with each report."""
+    """Show training progress during the block; a thread calls `on_report` with each report."""
     folder.delete(LIVE_FILE)
     stop = threading.Event()
     arguments = (stage, folder, on_report, stop)

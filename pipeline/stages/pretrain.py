@@ -43,20 +43,15 @@ STAGE = Stage(
 
 @dataclass(frozen=True)
 class PretrainJob:
-    """The inputs of a pretraining, which are sent to each worker.
-
-    They are the folders of shards and of the vocabulary, and the shape of the network.
-    """
+    """The inputs of pretraining, which are sent to each worker: the folders of the shards and the
+    vocabulary, and the shape of the network."""
 
     shards: Location
     vocab: Location
     network: NetworkSettings
 
     def prepare(self, settings: "RunSettings") -> "PreparedJob":
-        """Build a new model of the network's shape, initialized from the seed.
-
-        Returns the training job with all that it needs.
-        """
+        """Return the training job, with a new model initialized from the seed."""
         from elmo.data.shards import Shards
         from elmo.nn.bilm import BiLM
         from elmo.nn.softmax import new_softmax
@@ -65,13 +60,13 @@ class PretrainJob:
         from .training import PreparedJob
 
         training = settings.training
-        config = ModelShape(**asdict(self.network), input_words=None)
-        characters, vocabulary = _read_vocabulary(self.vocab, config)
-        bilm = BiLM(config, character_count=characters.size)
+        shape = ModelShape(**asdict(self.network), input_words=None)
+        characters, vocabulary = _read_vocabulary(self.vocab, shape)
+        bilm = BiLM(shape, character_count=characters.size)
         bilm.reset_parameters(training.seed)
         job = TrainingJob(
             bilm=bilm,
-            softmax=new_softmax(len(vocabulary), config.projection, seed=training.seed + 1),
+            softmax=new_softmax(len(vocabulary), shape.projection, seed=training.seed + 1),
             vocabulary=vocabulary,
             characters=characters,
             shards=Shards(self.shards),
@@ -95,8 +90,9 @@ def run(
 ) -> dict[str, float]:
     """Pretrain on the training split of `shards`; write the model folder `out`, return the figures.
 
-    If `params` name a model, it is copied, and only its perplexity is measured. `vocab` is the
-    folder of the vocabulary, `curves` the one for the tables of losses. A run resumes from `work`.
+    If `params` names a model, it is copied, and only its perplexity is measured. `vocab` is the
+    folder of the vocabulary, `curves` the folder for the tables of losses. A killed run resumes
+    from `work`.
     """
     from elmo.data.shards import Shards
 
@@ -105,7 +101,7 @@ def run(
     from . import training
 
     inputs = {"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)}
-    # What no worker could train with is refused before a run is opened.
+    # Invalid inputs are refused before an MLflow run is opened.
     _read_vocabulary(vocab, ModelShape(**asdict(params.network), input_words=None))
     result = training.train(
         STAGE,
@@ -123,7 +119,7 @@ def run(
 
 
 def _name_figures(heldout: dict[str, float | None]) -> dict[str, float]:
-    """Return the held-out figures by their names in the stage's numbers."""
+    """Return the held-out figures under their names in the stage's figures."""
     names = {
         "heldout_perplexity": "average",
         "heldout_forward": "forward",
@@ -145,7 +141,7 @@ def _name_figures(heldout: dict[str, float | None]) -> dict[str, float]:
 def _copy_named_model(
     shards: Location, out: Location, params: PretrainSettings, curves: Path
 ) -> dict[str, float]:
-    """Copy the named model to `out`, with empty curves; measure it on the shards."""
+    """Copy the model that `params` names to `out`, write empty curves, and measure the model."""
     from elmo.data.shards import Shards
     from elmo.model.folder import copy_model, load_model
     from elmo.train.curves import write_empty_curves
@@ -187,10 +183,10 @@ def summary(figures: dict[str, float]) -> str:
 
 
 def describe_score(figures: dict[str, float], started_from: str = "") -> str:
-    """Return the held-out perplexity in a few words for the end of `elmo run`.
+    """Return a few words for the end of `elmo run`: the held-out perplexity.
 
-    Empty for a model without a softmax, and for one that was trained elsewhere, whose name is
-    `started_from`.
+    The text is empty for a model without a softmax, and for a model that was trained elsewhere,
+    whose name is `started_from`.
     """
     if "heldout_perplexity" not in figures or started_from:
         return ""
@@ -199,8 +195,8 @@ def describe_score(figures: dict[str, float], started_from: str = "") -> str:
 
 
 def _read_vocabulary(folder: Location, shape: ModelShape) -> "tuple[Characters, Vocabulary]":
-    """Read a vocabulary folder; raise `ElmoError` if it is damaged, or a filter of the network's
-    `shape` is wider than a token."""
+    """Read a vocabulary folder; raise `ElmoError` if it is damaged, or if a filter in `shape` is
+    wider than a token."""
     from elmo.data.characters import Characters
     from elmo.data.vocabulary import Vocabulary
     from elmo.model.folder import check_filter_widths

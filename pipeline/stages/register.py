@@ -1,7 +1,7 @@
 """register: registers a model folder in MLflow, as a version of the run that trained it.
 
-It runs in each `dvc repro`, since the project does not know which models a registry has: after a
-clone and `dvc pull`, it may be empty. A model that is already registered takes little time.
+It runs in each `dvc repro`, because the project cannot know which models a registry has: after a
+clone and `dvc pull`, the registry may be empty. It is fast if the model is already registered.
 """
 
 import os
@@ -23,7 +23,7 @@ from ..tracking.origin import COMMIT_TAG
 from ..tracking.runs import Run, run_exists, start_run
 from .stage import Argument, Stage
 
-REGISTER = "ELMO_REGISTER"  # set: an experiment of DVC registers its model as well
+REGISTER = "ELMO_REGISTER"  # if it is set, DVC experiments register their models too
 _NOT_REGISTERED = f"nothing: this is an experiment; to register its model: {REGISTER}=1 dvc exp run"
 
 
@@ -41,7 +41,7 @@ class Lineage(Struct):
 
 
 class RegisterRecord(Struct, forbid_unknown_fields=True):
-    """The content of the file that this stage writes: the version that the model is.
+    """The file that this stage writes: the version under which the model is registered.
 
     `name` is the name of the registered model. If nothing was registered, the version is 0 and the
     URI is empty.
@@ -54,8 +54,7 @@ class RegisterRecord(Struct, forbid_unknown_fields=True):
 
 
 class RegisterFigures(Struct, forbid_unknown_fields=True):
-    """The figures that the stage returns: the version and its URI, as in the record, and the
-    decision about the champion."""
+    """The stage's figures: the version and its URI, and the decision about the champion."""
 
     version: int
     uri: str
@@ -91,12 +90,13 @@ def run(
 ) -> dict[str, str | int]:
     """Register `model` under the name in `params`, unless it is registered; return its version.
 
-    The result also has its URI and the decision about the champion, and is written to `out`.
-    `store` was made from the model; `general` and `domain` are the shards it was trained on. A
-    version belongs to the run that trained it; its tags are the model's digest, its stores, its
-    perplexities, and the held-out texts and words by which these are comparable.
-    `pipeline/tracking/champion.py` decides whether it becomes champion. A DVC experiment registers
-    nothing unless `ELMO_REGISTER` is set; its version is 0.
+    The result also has its URI and the decision about the champion
+    (`pipeline/tracking/champion.py`). The record is written to `out`. `store` was made from the
+    model; `general` and `domain` are the shards it was trained on. The version belongs to the
+    MLflow run that trained the model. Its tags are the model's digest, its stores, its
+    perplexities, and digests of the held-out texts and the vocabulary: perplexities are comparable
+    only if these are equal. A DVC experiment registers nothing unless `ELMO_REGISTER` is set; then
+    the version is 0.
     """
     from elmo.data.shards import Shards
     from elmo.store import FeatureStore, model_digest
@@ -179,6 +179,6 @@ def _register_version(
 
 
 def heldout_digest(shards: Any) -> str:
-    """Return a digest of the held-out split of shards; empty where nothing is held out."""
+    """Return a digest of the held-out split of shards; empty if nothing is held out."""
     digests = [entry.sha256 for entry in shards.entries("heldout")]
     return digest(digests) if digests else ""

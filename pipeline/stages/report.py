@@ -54,10 +54,10 @@ def run(
 ) -> dict[str, int]:
     """Write `index.html` and `curves.png` to `out`, and log the page to MLflow.
 
-    `numbers_in` is the folder of the stages' figures, and `curves` of their tables of losses.
-    `registered` is the file that register wrote. `tasks` names the tasks that have figures and
-    pictures, and `model_name` the model to start from. Raises `ElmoError` if a figure is missing or
-    `store` was not made from `model`. Equal inputs give equal bytes.
+    `numbers_in` is the folder of the stages' figures, `curves` that of their tables of losses, and
+    `registered` the file that register wrote. `tasks` names the tasks to show, and `model_name` the
+    model that the project starts from, if any. Raises `ElmoError` if a figure is missing or `store`
+    was not made from `model`. Equal inputs give equal bytes.
     """
     from elmo.model.embedder import Embedder
 

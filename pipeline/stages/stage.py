@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Figures = dict[str, Any]  # all figures of a stage, by name, or by arm and name
-FIGURES_TYPE: Any = dict[str, float | None | dict[str, float | None]]  # in their file
+Figures = dict[str, Any]  # by name; those of tasks by arm and name
+FIGURES_TYPE: Any = dict[str, float | None | dict[str, float | None]]  # in a file
 
 
 @dataclass(frozen=True)
 class Argument:
     """An argument of a stage's command: positional, or an option if it has a `help`.
 
-    A "folder" lies at the `storage` URL where that is set, a "path" is always on this machine, and
-    a "word" is no path, such as a task's name.
+    A "folder" is at the `storage` URL if one is set, a "path" is always on this machine, and a
+    "word" is no path, such as a task's name.
     """
 
     name: str
@@ -39,29 +39,31 @@ class Stage:
     help: str
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
-    """The first belongs to the stage; the others may share a folder with those of other stages."""
+    """The first belongs to this stage alone; the others may be in a shared folder."""
     run: Callable[..., Figures]
-    """Does the work: gets all params as `params`, the arguments by name, and perhaps `cluster`."""
+    """Does the work, given `params`, the arguments by name and, if `uses_cluster`, `cluster`."""
     summary: Callable[[Figures, Mapping[str, Any]], str]
     """Returns the line that the stage prints, given its figures and its arguments."""
     figure_by_metric: Mapping[str, str] = field(default_factory=dict)
-    """The name of a figure, by its column in `dvc metrics show`: the few that people compare."""
+    """The columns of `dvc metrics show`, and the name of the figure in each."""
     product: str = ""
-    """What the end of a run lists as made; `{out}` stands for the output."""
+    """The stage's entry in the list of products at the end of a run; `{out}` is the output's
+    path."""
     describe_score: Callable[[Figures, str], str] | None = None
-    """Returns how good the result is, in a few words, for the end of a run; it is given the name of
-    the model that the project starts from too, empty where it pretrains one."""
+    """Returns a few words for the end of a run on how good the result is, given the figures and the
+    name of the model that the project starts from (empty if it pretrains one)."""
     work: Argument | None = WORK_ARGUMENT
-    """The folder where a killed run leaves its finished pieces; None: the stage takes seconds."""
+    """The folder for the finished pieces of a killed run; None if the stage takes only seconds."""
     resumes_in_output: bool = False
-    """Whether a killed run's finished pieces at a URL lie in the output, and are taken up there."""
+    """Whether, at a URL, the output itself keeps finished pieces, from which a killed run
+    resumes."""
     uses_cluster: bool = False
-    """Whether its work is divided among processes, on this machine or on a cluster."""
+    """Whether the work is divided among processes, on this machine or on a cluster."""
     reuses_output: bool = False
-    """Whether it takes pieces from the output that it replaces: at a URL it is given that one's
-    location as `previous_output`, where there is one."""
+    """Whether it reuses pieces of the output that it replaces. At a URL, it gets the location of
+    that output, if there is one, as `previous_output`."""
     has_precision: bool = False
-    """Whether its settings have `precision`, of which `auto` is replaced by the faster one before
-    it runs."""
+    """Whether its settings have `precision`; `auto` becomes the faster one before the stage
+    runs."""
     figures_type: Any = FIGURES_TYPE
-    """The type of its figures in their file: a JSON file of another type is not replaced."""
+    """The type of its figures in a JSON file; a file of another type is not overwritten."""

@@ -1,4 +1,4 @@
-"""Labelled files and training of tasks, shared by the stage `tasks`, `elmo task` and research."""
+"""Reads labelled files and trains tasks, for the stage `tasks`, `elmo task` and research."""
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ def source_digest(name: str, path: Path) -> str:
 
 
 def parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """Parse `NAME=VALUE` texts into a dict; `option` is where they come from, for errors."""
+    """Parse `NAME=VALUE` texts into a dict; `option` names their source in errors."""
     pairs = {}
     for text in texts:
         name, _, value = map(str.strip, text.partition("="))
@@ -46,7 +46,7 @@ def parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
 
 
 def parse_columns(text: str | None) -> dict[str, str]:
-    """Return the column of each field by its name, from text such as word=2,tag=4."""
+    """Parse the columns of fields, such as word=2,tag=4; return them by field."""
     return parse_pairs("columns", text.split(",") if text else [])
 
 
@@ -62,8 +62,8 @@ def read_labelled_files(
     """Return the labelled examples of several files, by the names that `sources` gives them.
 
     The names are "train", "dev" and "test". `format`, `scheme` and `columns` are as on the command
-    line; if empty, they follow from the files, and the columns from the format. `tokenizer`, a
-    model's `Tokenization`, splits examples that are text.
+    line; if empty, they are detected or the defaults of the format. `tokenizer`, a model's
+    `Tokenization`, splits raw text.
     """
     from elmo.tasks.example_files import read_examples
 
@@ -81,11 +81,11 @@ def read_labelled_files(
 
 
 def say_training_remarks(folder: Path, *, name: str = "") -> None:
-    """Say which seeds of the trained task in `folder` had their best epoch at the end, and how
-    linear models change the score on dev if they were tried. The lines begin with `name` (default:
-    the folder)."""
+    """Print which seeds of the trained task in `folder` were still improving at the last epoch and,
+    if there are linear models, the dev score with and without them. Lines begin with `name`
+    (default: the folder)."""
     from elmo.tasks.comparison import seeds_still_improving
-    from elmo.tasks.features import Shares
+    from elmo.tasks.features import ModelShares
     from elmo.tasks.metrics import score_order
     from elmo.tasks.record import read_task_record
 
@@ -99,18 +99,18 @@ def say_training_remarks(folder: Path, *, name: str = "") -> None:
     score_rows = (record.scores[seed] for seed in record.linear)
     score = fmean(scores[min(scores, key=score_order)] for scores in score_rows)
     network_score = fmean(shares.network_score for shares in record.linear.values())
-    combinations = [
-        "+".join(model for model in Shares._fields if getattr(shares, model))
+    chosen_models = [
+        "+".join(model for model in ModelShares._fields if getattr(shares, model))
         for shares in record.linear.values()
     ]
     say(
         f"{name}: {network_score:.4f} on dev by the network alone, {score:.4f} by "
-        f"{', '.join(dict.fromkeys(combinations))}"
+        f"{', '.join(dict.fromkeys(chosen_models))}"
     )
 
 
 def say_remark(example_set: "ExampleSet", *, path: Path) -> None:
-    """Print the remark that the reader of the file `path` made about it, if any."""
+    """Print the remark about the file `path` in its `example_set`, if there is one."""
     if example_set.remark:
         say(f"{path}: {example_set.remark}")
 
@@ -123,7 +123,7 @@ def warn_unknown_labels(
     seen_labels: Sequence[str] = (),
     train: "ExampleSet | None" = None,
 ) -> None:
-    """Warn of labels of the file `path` that training has not seen and that can't be predicted.
+    """Warn about labels in the file `path` that training lacks, so they can't be predicted.
 
     `example_set` has the file's examples, for a task of this `kind`. Pass either `train`, the
     training examples, or `seen_labels`, those of a trained task.
@@ -140,7 +140,7 @@ def warn_unknown_labels(
 
 
 def learning_curve_parts(example_set: "ExampleSet") -> list["ExampleSet"]:
-    """Return half of the examples, drawn at random, and half of these."""
+    """Return two sets: half of the examples, drawn at random, and half of those."""
     if (count := len(example_set.examples)) < 40:
         raise ElmoError(f"--curve: needs at least 40 examples to train on, found {count}")
     examples = random.Random(0).sample(example_set.examples, count // 2)
@@ -156,7 +156,7 @@ def train_variant(
     model: Path,
     **options: Any,
 ) -> None:
-    """Train a task with `train_task`, which gets the `options`, and write it to `out`.
+    """Train a task with `train_task` and write it to `out`; `options` are further arguments.
 
     `data` has the examples "train" and "dev"; `settings` say whether ELMo is used, with the vectors
     of `model`. Nothing is done if `out` exists.
@@ -171,8 +171,8 @@ def train_variant(
 
 
 class TrainProgress:
-    """The `report` callback of a task's training: prints a line per epoch, in a stage only
-    if `elmo --verbose` asked for it.
+    """The `report` callback of a task's training. It prints a line per epoch; in a stage, only with
+    `elmo --verbose`.
 
     The line begins with `name`. The figures of each seed go to `mlflow_run`, if given.
     `show_progress(seed, epoch, score)` updates the progress bar.
@@ -209,7 +209,7 @@ class TrainProgress:
 
 
 def name_by_seed(figures: Mapping[str, float], seed: int) -> dict[str, float]:
-    """Return the figures of a seed by the names that MLflow shows in one chart per figure."""
+    """Return the figures of a seed under names that MLflow groups into one chart per figure."""
     return {f"{name}/seed-{seed}": value for name, value in figures.items()}
 
 

@@ -64,7 +64,7 @@ def _run(params: Params, name: str, model: Location, cluster: Cluster, **options
 
 STAGE = Stage(
     name="tasks",
-    version=RESULTS_VERSION + 2,  # with what it adds to the trained tasks: simple baselines
+    version=RESULTS_VERSION + 2,  # 2: the version of what this stage adds
     help="Train the task NAME of params.yaml with and without MODEL's vectors, and score both.",
     inputs=(Argument("name", "word"), Argument("model")),
     outputs=(
@@ -96,10 +96,10 @@ def run(
     """Train the task `name` of the params with ELMo vectors of the model folder `model` in
     `out/elmo`, and without them in `out/baseline`; return the scores on the test file.
 
-    The keys `elmo`, `baseline` and each simple baseline hold metrics by name. `gain` is the gain of
-    ELMo over the baseline, and its intervals have keys beside it. `curve` is a table of the best
-    score on dev so far by epoch, averaged over the seeds; `picture` is its plot. An interrupted run
-    is resumed from `work`.
+    `elmo`, `baseline` and the simple baselines have scores by name. `gain` and the keys that begin
+    with it are ELMo's gain over the baseline and its intervals. `curve` is the file for a table of
+    the best score on dev so far by epoch, averaged over the seeds; `picture` is for its plot. An
+    interrupted run resumes from `work`.
     """
     from elmo.model.config import read_config
     from elmo.model.embedder import Embedder
@@ -201,10 +201,10 @@ def summary(figures: Mapping[str, Any]) -> str:
 
 
 def score_text(figures: Mapping[str, Any]) -> str:
-    """Return the main score with ELMo, without it, and by each simple baseline, as one line, which
-    ends with a warning if one of these is as good.
+    """Return one line with the main score with ELMo, without it, and of each simple baseline. It
+    ends with a warning if a simple baseline is as good.
 
-    `figures` has the scores of each by its name in `ARMS` and `SIMPLE_BASELINES`.
+    `figures` has the scores by the names in `ARMS` and `SIMPLE_BASELINES`.
     """
     metric, phrases = _main_metric(figures), ARMS | SIMPLE_BASELINES
     scores = {name: figures[name][metric] for name in phrases if name in figures}
@@ -217,7 +217,7 @@ def score_text(figures: Mapping[str, Any]) -> str:
 
 
 def _mean_curve(folder: Path) -> list[float]:
-    """Return the mean curve of the seeds; one that ended early keeps its best score."""
+    """Return the mean curve of the seeds; a seed that ended early keeps its last score."""
     from elmo.tasks.comparison import best_by_epoch
 
     curves = best_by_epoch(folder)
@@ -227,7 +227,7 @@ def _mean_curve(folder: Path) -> list[float]:
 
 
 def _choose_arms(params: ProjectTask) -> dict[str, TaskSettings]:
-    """Return the settings by arm: ELMo unless they turn it off, and the baseline if asked for."""
+    """Return the settings by arm: `elmo` unless turned off, and `baseline` if requested."""
     settings = task_settings(params.kind, dict(params.settings))
     baseline = task_settings(params.kind, {**params.settings, "elmo": "none"})
     if settings.elmo == "none":
@@ -246,7 +246,7 @@ def _train(
     bar: Progress,
     mlflow_run: Run,
 ) -> list["Tally"]:
-    """Train one arm unless that is done, and return the tally of each seed on the test file."""
+    """Train one arm unless that is done; return the tally of each seed on the test file."""
     from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
 
     start_count, arm = bar.completed, f"{ARMS[out.name]}, "
@@ -290,8 +290,8 @@ def _collect_figures(
         for arm, seed_tallies in tallies.items()
     }
     figures: dict[str, Any] = {
-        arm: {name: float(f"{value:.6g}") for name, value in row.items()}
-        for arm, row in means.items()
+        arm: {name: float(f"{value:.6g}") for name, value in scores.items()}
+        for arm, scores in means.items()
     }
     metric = _main_metric(figures)
     figures[metric] = next(figures[arm][metric] for arm in ARMS if arm in figures)

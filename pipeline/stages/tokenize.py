@@ -1,9 +1,9 @@
-"""tokenize: text split into sentences of tokens and written as shards, one task for each piece.
+"""tokenize: split text into sentences and tokens, and write it as shards; one task per piece.
 
-A piece numbers its sentences from 0; the manifest has its place in the corpus. So a shard depends
-only on its text and the settings, and is named by their digest: if a file is added, only this file
-is tokenized, and the other shards are taken from the replaced output. The bytes do not depend on
-the number of workers, their order, interruptions, or the replaced output.
+A piece numbers its sentences from 0; the manifest has its position in the corpus. So a shard
+depends only on its text and the settings, and is named by their digest: if a file is added, only
+this file is tokenized, and the other shards are reused from the replaced output. The bytes do not
+depend on the number or order of workers, interruptions, or the replaced output.
 """
 
 import re
@@ -46,7 +46,7 @@ from ..text.held_out import MIN_HELD_OUT_TOKENS, choose_held_out_rule
 from ..text.input_files import InputFile, catch_error, check_inputs, raise_as_one
 from ..text.pieces import Piece, choose_piece_bytes, number_pieces, plan_pieces
 from ..text.shard_builder import (
-    PIECES,
+    PIECES_FILE,
     PieceResult,
     decode_results,
     encode_result,
@@ -60,12 +60,12 @@ from .stage import OUT_ARGUMENT, Argument, Stage
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-_OUTPUT_ARGUMENTS: dict[str, Any] = {  # by which an earlier output is known
+_OUTPUT_ARGUMENTS: dict[str, Any] = {  # how to recognize an earlier output
     "required": ("manifest.json",),
-    "pattern": rf"{SHARD_FILE_PATTERN}|{re.escape(PIECES)}",
+    "pattern": rf"{SHARD_FILE_PATTERN}|{re.escape(PIECES_FILE)}",
     "kind": "shards",
 }
-_PHRASE_BY_REASON = {  # the summary's phrase for each reason to leave out lines
+_PHRASE_BY_REASON = {  # for the summary: why lines were left out
     "short": "as documents under tokenize.min_bytes",
     "long": "as documents over tokenize.max_bytes",
     "symbols": "as documents over tokenize.max_symbols",
@@ -75,7 +75,7 @@ _PHRASE_BY_REASON = {  # the summary's phrase for each reason to leave out lines
     "repeated_line": "as lines repeated across documents",
     "leak": "because one text holds it out and the other trains on it",
 }
-_REMARKS = {  # by figure: the share of the sentences above which it is reported, and the remark
+_REMARKS = {  # by figure: the share of sentences above which to print the remark
     "not_text_sentences": (
         0.2,
         "{:,} sentences hardly look like text (most tokens have no letter)",
@@ -105,7 +105,7 @@ STAGE = Stage(
 
 
 def _choose_tokenization(params: Params) -> Tokenization:
-    """Return the tokenizer of the settings, in the version of the model that is fine-tuned."""
+    """Return the tokenization of the settings; with a named model, in the version of that model."""
     settings = params.tokenize
     tokenization = installed_tokenization(settings.tokenizer, settings.sentences)
     if params.pretrain.model:
@@ -117,7 +117,7 @@ def _choose_tokenization(params: Params) -> Tokenization:
 
 
 def _check_queries(params: Params) -> None:
-    """Refuse a query of the report whose brackets hold no token, before hours of training."""
+    """Refuse a report query without one token in brackets, before hours of training."""
     from elmo.store.neighbors import parse_query
 
     tokenize = TextTokenizer(_choose_tokenization(params))
@@ -140,8 +140,8 @@ def run(
 ) -> dict[str, float]:
     """Write the shards of a corpus folder's text to `out`; return the counts, such as `tokens`.
 
-    `text` is "general" or "domain". Finished pieces wait in `work`, from which a killed run is
-    resumed. `previous_output` has the shards that are replaced if they are not at `out`.
+    `text` is "general" or "domain". Finished pieces are kept in `work`, from which a killed run
+    resumes. `previous_output` has the shards to be replaced, if they are not at `out`.
     """
     if text == "domain":
         _check_queries(params)
@@ -152,7 +152,7 @@ def run(
         name: [source.to_input(corpus, urls) for source in texts[name].inputs] for name in texts
     }
     digests, *digests_of_texts = ({file.sha256 for file in inputs[name]} for name in (text, *texts))
-    domain = None  # what leaks between the two is left out of the general text
+    domain = None  # leaks between the two are left out of the general text
     is_other_text = any(digests != d for d in digests_of_texts)
     if text == "general" and params.tokenize.heldout and is_other_text:
         domain = inputs["domain"], texts["domain"].column
@@ -165,7 +165,7 @@ def run(
         previous_output=previous_output,
         work=work,
         cluster=cluster,
-        # A file of both texts must fall to the same sides in both.
+        # A file that is in both texts must be held out in both or in neither.
         is_independent=all(digests == d or digests.isdisjoint(d) for d in digests_of_texts),
         domain=domain,
         keep=texts[text].keep or (),
@@ -209,12 +209,12 @@ def tokenize(
 ) -> dict[str, float]:
     """Write the shards of `inputs` to `out`, and return the counts. An error leaves no shards.
 
-    `column` is the column or field that holds the text of records. Finished pieces wait in `work`,
-    or at a URL in `out`, until all are done; the next run resumes from them. Shards that are still
-    valid are reused from `previous_output`, which is replaced (default: a local `out`). A text
-    `is_independent` unless another text has some of its files. With `domain`, the files of the
-    domain text and their column, no text is held out in one and trained on in the other.
-    `keep` names columns of records that are kept beside the sentences. `tokenization` is a version
+    `column` is the column or field that holds the text of records. Finished pieces are kept in
+    `work`, or at a URL in `out`, until all are done; an interrupted run resumes from them. Shards
+    that are still valid are reused from `previous_output`, which is replaced (default: a local
+    `out`). A text `is_independent` unless another text shares some of its files. With `domain`, the
+    files of the domain text and their column, no text is held out in one and trained on in the
+    other. `keep` names columns of records to keep with the sentences. `tokenization` is a version
     of the tokenizer (default: the installed one).
     """
     check_output_folder(out, **_OUTPUT_ARGUMENTS)
@@ -229,7 +229,7 @@ def tokenize(
     domain_pieces = plan(check_inputs(domain[0]), domain[1]) if domain else []
     with work_folder(work, "tokenize", out) as pieces_folder:
         if out.local is None:
-            pieces_folder = out  # at a URL shards are written where they stay
+            pieces_folder = out  # at a URL, shards are written to their final place
         pieces = [replace(piece, folder=pieces_folder, keep=keep) for piece in pieces]
         pieces = _leave_out_copies(pieces, domain_pieces, cluster)
         previous_results = _read_previous_results(previous_output or out, out, pieces)
@@ -256,7 +256,7 @@ def tokenize(
             else:
                 for name in previous_files:
                     link_or_copy(out.path_of(name), folder.path_of(name))
-            folder.write(PIECES, b"".join(map(encode_result, results)))
+            folder.write(PIECES_FILE, b"".join(map(encode_result, results)))
             write_manifest(
                 folder,
                 shards=shards,
@@ -299,7 +299,7 @@ def plan_text(
 def run_tasks(
     function: Callable[[Job], Result | ElmoError], jobs: Sequence[Job], cluster: Cluster, label: str
 ) -> list[Result]:
-    """Run `function` on each job as a task and return the results. All errors are raised as one."""
+    """Run `function` on each job as a task and return the results; raise all errors as one."""
     task = partial(catch_error, function)
     return raise_as_one([*workers.map_tasks(task, jobs, cluster=cluster, label=label)])
 
@@ -307,9 +307,9 @@ def run_tasks(
 def _leave_out_copies(
     pieces: Sequence[Piece], domain_pieces: Sequence[Piece], cluster: Cluster
 ) -> list[Piece]:
-    """Return the pieces, each with the lines that it leaves out: copies, and leaks.
+    """Return the pieces, each with the lines to leave out: filtered ones, copies and leaks.
 
-    A leak is text that the domain text (`domain_pieces`) has on the other side of the split.
+    A leak is text that is on the other side of the split in the domain text (`domain_pieces`).
     """
     all_pieces = [*pieces, *domain_pieces]
     passages = run_tasks(find_passages, all_pieces, cluster, "copies")
@@ -318,7 +318,7 @@ def _leave_out_copies(
     exclusions = find_copies(passages, similarity=similarity)
     if domain_passages:
         leaks = find_leaks(passages, domain_passages, similarity=similarity)
-        exclusions = [{**item, "leak": leak} for item, leak in zip(exclusions, leaks, strict=True)]
+        exclusions = [{**e, "leak": leak} for e, leak in zip(exclusions, leaks, strict=True)]
     repeated_lines: list[tuple[int, ...]] = [()] * len(pieces)
     if pieces and (document_count := pieces[0].params.repeated_lines):
         repeated_lines = find_repeated_lines(passages, document_count=document_count)
@@ -339,11 +339,12 @@ def _leave_out_copies(
 def _read_previous_results(
     folder: Location, out: Location, pieces: Sequence[Piece]
 ) -> dict[str, PieceResult]:
-    """Return by digest the results of pieces whose shards are whole in the replaced folder."""
-    if not folder.exists(PIECES) or (folder == out and out.local is None):  # of a killed writer
+    """Return by digest the results of the pieces whose shards in the replaced folder are whole."""
+    if not folder.exists(PIECES_FILE) or (folder == out and out.local is None):
         return {}
     digests = {piece.digest for piece in pieces}
-    results = (result for result in decode_results(folder.read(PIECES)) if result.piece in digests)
+    results = decode_results(folder.read(PIECES_FILE))
+    results = [result for result in results if result.piece in digests]
     return {result.piece: result for result in find_whole_results(results, folder, folder.sizes())}
 
 
@@ -363,10 +364,8 @@ def _tokenize_pieces(
 
 
 def _list_shards(pieces: Sequence[Piece], results: Sequence[PieceResult]) -> list[ShardEntry]:
-    """Return the manifest's entries of all shards, train first, each with its place in the corpus.
-
-    The place is the number of sentences and documents of all earlier pieces.
-    """
+    """Return the manifest's entries of all shards, train first, each with its corpus position: the
+    number of sentences and documents in earlier pieces."""
     sentences = accumulate((result.accounting.sentences for result in results), initial=0)
     documents = accumulate((result.accounting.document_ids for result in results), initial=0)
     entries = [

@@ -1,4 +1,4 @@
-"""The shared part of pretraining and fine-tuning: workers, MLflow run, curves, model folder."""
+"""The shared code of pretraining and fine-tuning: workers, MLflow run, curves, model folder."""
 
 import csv
 import os
@@ -39,30 +39,30 @@ from ..tracking.runs import Run, start_run
 from . import live
 from .stage import Stage
 
-TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
+TextFigures = dict[str, dict[str, float | None]]  # by text and name
 
-_FIGURES_BEFORE_FILE = "before.json"  # in a run's folder
-_CURVE_KINDS = ("train", "heldout")  # the kinds of reports that have a curve, KIND.tsv
+_FIGURES_BEFORE_FILE = "before.json"  # in the folder of a run
+_CURVE_KINDS = ("train", "heldout")  # of reports that have a curve, KIND.tsv
 
 
 class PreparedJob(NamedTuple):
-    """A training job as one worker runs it, with its data loaded.
+    """A training job on one worker, with its data loaded.
 
-    `text` is the name of its own held-out text; `other_jobs` only measure the same model on other
-    texts, by their names. If `measures_first`, all texts are also measured before the first step.
+    `text` names the held-out text of `job`; `other_jobs` only measure the same model on other
+    texts, by name. If `measures_first`, all texts are also measured before the first step.
     `words_added` counts the words that fine-tuning adds to the vocabulary.
     """
 
     job: TrainingJob
     text: str
-    tokenizer: Tokenization  # of the text that the model is for
+    tokenizer: Tokenization  # recorded with the model
     other_jobs: Mapping[str, TrainingJob] = MappingProxyType({})
     measures_first: bool = False
     words_added: int = 0
 
 
 class StageJob(Protocol):
-    """The inputs of a stage's training; it must be small, since each worker gets it pickled."""
+    """The inputs of a stage's training; keep it small, because each worker gets a pickled copy."""
 
     def prepare(self, settings: "RunSettings") -> PreparedJob:
         """Load the inputs on a worker, and return the job to run."""
@@ -72,9 +72,9 @@ class StageJob(Protocol):
 class RunSettings:
     """The settings that are sent to each worker besides the job.
 
-    `folder` keeps the checkpoints of this run, from which a later start with the same inputs and
-    params resumes. `stop_flag` asks only the present start to end. The model is written to `out`,
-    with its `lineage` in `training.json`. `threads` is the number of threads of each worker.
+    `folder` keeps the checkpoints of this run; a later run with the same inputs and params resumes
+    from them. `stop_flag` stops only this process's training. The model is written to `out`, with
+    its `lineage` in `training.json`. `threads` is the number of threads of each worker.
     """
 
     stage: str
@@ -88,7 +88,7 @@ class RunSettings:
 
 
 class TrainingResult(NamedTuple):
-    """The result of training: held-out figures by text, after it and if asked for before it.
+    """The result of training: held-out figures by text, after it and, if requested, before it.
 
     `steps` and `tokens` are totals of the training. `words_added` is as in `PreparedJob`, and
     `digest` is the model's digest.
@@ -118,9 +118,9 @@ def train(
 
     `params` is the stage's section of settings. A run is resumed if `params` and `inputs` (digests
     by name) are the same; if the number of epochs is 0, the number chosen for the text counts.
-    `sources` has the folders of these inputs, which the MLflow run lists as its datasets; `corpus`
-    is the one with the shards to train on. The first worker writes the model folder `out`. The
-    curves are written to the folder `curves`, and `work` keeps checkpoints.
+    `sources` has the folders of the inputs, which the MLflow run lists as datasets; `corpus` has
+    the shards to train on. The first worker writes the model folder `out`. The curves are written
+    to the folder `curves`, and `work` keeps checkpoints.
     """
     _check_outputs(out, curves)
     tokens = Shards(sources["corpus"]).tokens("train")
@@ -153,7 +153,7 @@ def train(
                 "params": hide_credentials_in(asdict(params)),
             },
         )
-        _log_curves(mlflow_run, folder)  # what MLflow lacks of the run that is resumed
+        _log_curves(mlflow_run, folder)  # those from before the resume that MLflow lacks
         result = _train_on_workers(job, settings, cluster, mlflow_run)
         _log_curves(mlflow_run, folder)
         with new_folder(Location(curves), required=tuple(CURVES), pattern="") as new_curves:
@@ -162,12 +162,12 @@ def train(
         mlflow_run.log_metrics(_flatten(result), step=result.steps)
         mlflow_run.log_artifact(curves)
         mlflow_run.set_tag("model_digest", result.digest)
-        folder.remove()  # a run that is forced finds nothing finished
+        folder.remove()  # so that a forced run starts anew
     return result
 
 
 def _log_report(mlflow_run: Run, report: dict[str, Any]) -> None:
-    """Log the figures of a report of the first worker; `_log_curves` adds any that are missed."""
+    """Log the figures in a report of the first worker; `_log_curves` adds those missed."""
     if (kind := report["kind"]) in _CURVE_KINDS:
         names = report.keys() - {"kind", "step", "began"}
         figures = {f"{kind}.{name}": report[name] for name in names}
@@ -175,7 +175,7 @@ def _log_report(mlflow_run: Run, report: dict[str, Any]) -> None:
 
 
 def _log_curves(mlflow_run: Run, folder: Location) -> None:
-    """Log the figures that the curves in `folder` have and MLflow lacks."""
+    """Log the figures in the curves in `folder` that MLflow lacks."""
     for kind in _CURVE_KINDS:
         if folder.exists(f"{kind}.tsv"):
             text = folder.read(f"{kind}.tsv").decode()
@@ -186,7 +186,7 @@ def _log_curves(mlflow_run: Run, folder: Location) -> None:
 
 
 def _check_outputs(out: Location, curves: Path) -> None:
-    """Refuse outputs that would replace files of another program."""
+    """Refuse outputs that would overwrite files of another program."""
     check_output_folder(
         out, required=("config.json", "weights.safetensors"), pattern=TEXT_FILE_PATTERN
     )
@@ -198,8 +198,8 @@ def _check_outputs(out: Location, curves: Path) -> None:
 def _train_on_workers(
     job: StageJob, settings: RunSettings, cluster: Cluster, mlflow_run: Run
 ) -> TrainingResult:
-    """Train the job on the workers, and show its progress; raise `KeyboardInterrupt` if it was
-    stopped and has saved."""
+    """Train the job on the workers and show its progress; raise `KeyboardInterrupt` if it was
+    stopped after saving a checkpoint."""
     project = re.sub(r"[^\w-]", "_", os.environ.get(JOB_VARIABLE) or Path.cwd().name)
     with live.following_reports(settings.stage, settings.folder, partial(_log_report, mlflow_run)):
         result = ray_cluster.fit(
@@ -207,7 +207,7 @@ def _train_on_workers(
             {"job": job, "settings": settings},
             cluster=cluster,
             label=settings.stage,
-            # For Ray's dashboard, which people may share.
+            # For Ray's dashboard, which may show runs of several projects.
             name=f"{settings.stage}-{project}-{settings.folder.folder_name[:8]}",
             storage=settings.folder,
             stop_flag=settings.stop_flag,
@@ -220,7 +220,7 @@ def _train_on_workers(
 
 
 def _flatten(result: TrainingResult) -> dict[str, float]:
-    """Return the figures as MLflow names metrics: by `time.text.name`."""
+    """Return the figures under MLflow's metric names, `time.text.name`."""
     return {
         f"{time}.{text}.{name}": value
         for time, texts in (("before", result.figures_before), ("after", result.figures_after))
@@ -232,7 +232,7 @@ def _flatten(result: TrainingResult) -> dict[str, float]:
 
 @contextmanager
 def _discard_if_nothing_saved(folder: Location) -> Iterator[None]:
-    """Remove the folder of a run that fails before it can be resumed."""
+    """Remove the folder of a run that fails before it has saved anything to resume from."""
     try:
         yield
     except BaseException:
@@ -246,7 +246,7 @@ def _train_on_worker(
 ) -> tuple[Any, ...] | str | None:
     """Train on each worker; return a `TrainingResult` as a tuple, or None if it was interrupted.
 
-    A refusal is returned as its message, since Ray would retry a function that raises.
+    An `ElmoError` is returned as its message, because Ray would retry a function that raises.
     """
     try:
         workers = WorkerGroup(rank, size, torch.device(device))
@@ -306,7 +306,8 @@ def _measure_texts(
     figures: dict[str, float | None] | None,
     reports: live.ReportWriter,
 ) -> TextFigures:
-    """Return perplexities on all held-out texts; `figures` gives the job's own text if measured."""
+    """Return perplexities on all held-out texts; `figures`, if given, are for the job's own
+    text."""
 
     def measure(text: str, job: TrainingJob) -> dict[str, float | None]:
         reporting_job = replace(job, on_window=reports.show_measuring(text))
@@ -323,7 +324,7 @@ def _measure_once(
 ) -> TextFigures:
     """Return the figures from before the first step, which a resumed run cannot compute again.
 
-    Only the first worker needs and reads them.
+    Only the first worker reads them; the others get {}.
     """
     is_first_worker = workers.rank == 0
     is_computed = float(is_first_worker and folder.exists(_FIGURES_BEFORE_FILE))

@@ -1,7 +1,7 @@
-"""vocab: the words and characters of shards, counted from their dictionaries.
+"""vocab: count the words and characters of shards from their dictionaries.
 
-No token is read as text: each shard's types are counted by their ids, and only the lists of types
-are merged. The work folder keeps the counts of finished shards until the stage is done.
+Tokens are not read as text: the types of each shard are counted by their ids, and only the lists of
+types are merged. The work folder keeps the counts of finished shards until the stage is done.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from .stage import OUT_ARGUMENT, Argument, Stage
 
 _MARKER_FILES = ("words.txt", "characters.json")  # that mark a folder as this stage's output
 _EXTRA_FILE_PATTERN = r"counts\.txt"
-_TYPES_AT_A_TIME = 4_000_000  # whose characters are counted at a time
+_TYPES_AT_A_TIME = 4_000_000  # to count characters of
 
 STAGE = Stage(
     name="vocab",
@@ -68,8 +68,7 @@ def run(
 ) -> dict[str, float]:
     """Write `words.txt`, `counts.txt` and `characters.json` of the training split to `out`.
 
-    Returns the number of words, characters and other counts, by name. A resumed run takes the
-    counts of finished shards from `work`.
+    Returns the counts by name. A resumed run reads the counts of finished shards from `work`.
     """
     check_output_folder(out, required=_MARKER_FILES, pattern=_EXTRA_FILE_PATTERN)
     if out.exists("characters.json"):
@@ -85,10 +84,10 @@ def run(
         boundaries = pa.array([SENTENCE_BEGIN, SENTENCE_END])
         in_vocabulary_count = int(counts.sum()) + _count_known_tokens(train, boundaries)
         special_counts = [train.sentences, train.sentences, train.tokens - in_vocabulary_count]
-        lines = pa.concat_arrays([pa.array([*SPECIAL_WORDS]), words])
+        all_words = pa.concat_arrays([pa.array([*SPECIAL_WORDS]), words])
         characters = _choose_characters(train, params)
         with new_folder(out, required=_MARKER_FILES, pattern=_EXTRA_FILE_PATTERN) as folder:
-            _write_lines(folder / "words.txt", lines)
+            _write_lines(folder / "words.txt", all_words)
             _write_lines(
                 folder / "counts.txt", pa.array(np.append(special_counts, counts)).cast(pa.string())
             )
@@ -113,7 +112,7 @@ def summary(figures: dict[str, float]) -> str:
 def count_types(
     shards: Shards, *, work: Location, cluster: Cluster
 ) -> tuple[TypeCounts, TypeCounts]:
-    """Return the counts of the training split and of the held-out split, a Ray task for each shard.
+    """Count the types of the training split and of the held-out split, with a Ray task per shard.
 
     `work` keeps the counts of each shard.
     """
@@ -167,12 +166,13 @@ def _sum_counts(tables: Sequence[pa.Table]) -> TypeCounts:
 def _choose_words(
     train: TypeCounts, params: VocabSettings
 ) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
-    """Return the words and their counts by falling count, then codepoint, without the marks."""
+    """Return words, except reserved ones, and counts: the most frequent first, ties by
+    codepoint."""
     is_word = train.counts >= params.min_count
     for mark in RESERVED_WORDS:
         is_word &= np.asarray(pc.not_equal(train.types, mark))
     table = pa.table({"word": train.types, "count": train.counts}).filter(pa.array(is_word))
-    # Bytes of UTF-8 sort as the codepoints do.
+    # Bytes of UTF-8 sort in the order of codepoints.
     table = table.sort_by([("count", "descending"), ("word", "ascending")])
     if params.max_words:
         table = table.slice(0, max(params.max_words - 3, 0))
@@ -180,7 +180,7 @@ def _choose_words(
 
 
 def _count_known_tokens(counts: TypeCounts, words: pa.StringArray) -> int:
-    """Return how many tokens are among these words."""
+    """Return how many of the counted tokens are among `words`."""
     return int(counts.counts[np.asarray(pc.is_in(counts.types, value_set=words))].sum())
 
 

@@ -1,1 +1,1 @@
-"""The terminal: progress, one-line errors."""
+"""Terminal output: progress and one-line errors."""

@@ -1,7 +1,7 @@
-"""Exceptions of libraries and of the system as one line; only this module knows their types.
+"""Reports exceptions of libraries and of the system in one line; no other module knows their types.
 
-An exception listed here comes from bad input, a service that is down or refuses, or a machine that
-is full. Any other is a bug in this project, and keeps its traceback.
+The exceptions listed here come from bad input, a service that is down or refuses, or a full
+machine. Any other is a bug in this project, and keeps its traceback.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from elmo.errors import ElmoError, NotFound, first_line, reason_of
 from elmo.io.remote import remove_login
 
-# The package that defines an exception, and what a user knows it as.
+# A package that defines exceptions, and the name by which users know it.
 _LIBRARIES = {
     "aiohttp": "the network",
     "boto3": "object storage",
@@ -32,21 +32,20 @@ _LIBRARIES = {
     "zipfile": "a zip file",
     "zstandard": "Zstandard",
 }
-# What Ray says where its head, or a process of its own beside the work, is gone.
+# What Ray's exceptions say if its head or another of its own processes is gone.
 _RAY_IS_LOST = ("is unavailable", "temporarily unavailable", "Socket closed")
 _NO_MEMORY = ("allocate memory", "out of memory", "Unable to allocate", "bad_alloc", "map segment")
 
 
 def user_message(error: BaseException) -> str | None:
-    """Return an exception of a library or of the system as one line for the user.
+    """Describe an exception of a library or of the system in one line for the user.
 
-    None means that it is a bug of this project. An `ElmoError` is not passed: its text is such a
-    line.
+    Return None for a bug of this project. Pass no `ElmoError`: its text is one line already.
     """
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
         return f"out of memory ({first_line(error)}); use smaller batches, or a machine with more"
-    for kind in type(error).__mro__:
-        package = kind.__module__.split(".")[0]
+    for class_ in type(error).__mro__:
+        package = class_.__module__.split(".")[0]
         if package == "ray" and any(words in str(error) for words in _RAY_IS_LOST):
             return "Ray lost a process that this work needs; run the same command again to resume"
         if package in _LIBRARIES:
@@ -70,11 +69,10 @@ def catch_read_errors(
     failure: str = "cannot be read",
     remedy: str = "restore it, or correct its name",
 ) -> Iterator[None]:
-    """Turn any exception in the block into an `ElmoError`, `URL: failure: reason; remedy`.
+    """Turn any exception in the block into an `ElmoError`: `URL: failure: reason; remedy`.
 
-    `url` is the URL or path of the file that is read there. The libraries that read files (Arrow,
-    fsspec and its backends, lzma, zlib) share no base class of exceptions: put only calls of theirs
-    inside.
+    `url` is the URL or path of the file read there. The libraries that read files (Arrow, fsspec
+    and its backends, lzma, zlib) share no base exception, so put only calls to them inside.
     """
     try:
         yield

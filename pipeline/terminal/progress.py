@@ -1,6 +1,6 @@
-"""Progress of long work: a bar on a terminal, elsewhere one line per minute.
+"""The progress of long work: a bar on a terminal, elsewhere one line per minute.
 
-`ELMO_QUIET`, which `elmo --quiet` sets, hides both, and the lines of `say`.
+`ELMO_QUIET`, which `elmo --quiet` sets, hides both, and what `say` prints.
 """
 
 import os
@@ -10,17 +10,17 @@ import time
 
 from tqdm import tqdm
 
-LINE_SECONDS = 60.0  # seconds between lines where there is no terminal
-_open_displays: list["Progress"] = []  # the last one is shown
+LINE_SECONDS = 60.0  # seconds between lines without a terminal
+_open_displays: list["Progress"] = []  # only the last one is shown
 _draw_lock = threading.RLock()
 
 
 class Progress:
     """A progress display: how much of `total` is done, the speed and the time left.
 
-    `label` names the work. `unit` is the plural of what is counted, empty to show only the time;
-    `total` is None where it is unknown. `completed` is what an earlier start did, which does not
-    count for the speed. Use it in a `with` block; of several that are open, the newest is shown.
+    `label` names the work. `unit` is the plural noun of the things counted; if empty, only the time
+    is shown. `total` is None if unknown. `completed` is the amount that an earlier start did; it
+    does not count towards the speed. Use it in a `with` block; the newest open one is shown.
     """
 
     def __init__(self, label: str, total: float | None, *, unit: str, completed: float = 0) -> None:
@@ -65,18 +65,18 @@ class Progress:
             1e-9, self.last_update - self.start_time
         )
         total_text = f" of {self.total:,.0f}" if self.total is not None else ""
-        parts = [f"{self.completed:,.0f}{total_text} {self.unit}"]
+        phrases = [f"{self.completed:,.0f}{total_text} {self.unit}"]
         if rate > 0:
             speed, time_unit = (rate, "s") if rate >= 1 else (60 * rate, "min")
-            parts.append(f"{speed:,.{0 if speed >= 10 else 1}f} {self.unit}/{time_unit}")
-        parts.append(f"{clock_time(seconds)} so far")
+            phrases.append(f"{speed:,.{0 if speed >= 10 else 1}f} {self.unit}/{time_unit}")
+        phrases.append(f"{clock_time(seconds)} so far")
         if rate > 0 and self.total is not None:
             remaining_seconds = (self.total - self.completed) / rate - (
                 time.monotonic() - self.last_update
             )
-            if remaining_seconds > -1:  # what is overdue takes longer than is known
-                parts.append(f"{clock_time(max(0.0, remaining_seconds))} left")
-        return ", ".join([*parts, self.note] if self.note else parts)
+            if remaining_seconds > -1:  # else the estimate was too short
+                phrases.append(f"{clock_time(max(0.0, remaining_seconds))} left")
+        return ", ".join([*phrases, self.note] if self.note else phrases)
 
     def _refresh(self) -> None:
         while not self._has_ended.wait(0.25 if self.is_terminal else LINE_SECONDS):
@@ -97,7 +97,7 @@ class Progress:
                 bar_format=f"  {self.label}: {bar}{{desc}}",
                 leave=False,
                 ncols=_terminal_width(),
-                nrows=20,  # a terminal that does not know its size would show nothing
+                nrows=20,  # otherwise a terminal of unknown size would show nothing
                 file=sys.stderr,
             )
         self._bar.ncols = _terminal_width()
@@ -111,26 +111,26 @@ class Progress:
 
 
 def show_activity(activity: str) -> None:
-    """Show on the newest progress bar what is being done or waited for, until its next figures."""
+    """Show `activity`, such as a wait, on the newest progress bar until it is updated."""
     if _open_displays:
         _open_displays[-1].note = activity
 
 
 def log_detail(line: str) -> None:
-    """Print one line for finding the cause of a problem, if `elmo --verbose` asked for them."""
+    """Print one line that helps to find the cause of a problem, if `elmo --verbose` is set."""
     if os.environ.get("ELMO_VERBOSE"):
         say(line)
 
 
 def say(line: str) -> None:
-    """Print one line about the work on standard error, above the progress bar if there is one."""
+    """Print one line about the work to standard error, above the progress bar if there is one."""
     if not is_quiet():
         tqdm.write(f"  {line}", file=sys.stderr)
         sys.stderr.flush()
 
 
 def is_quiet() -> bool:
-    """Tell whether `--quiet` (ELMO_QUIET) asked for results and errors alone."""
+    """Tell whether `--quiet` (ELMO_QUIET) asked for results and errors only."""
     return bool(os.environ.get("ELMO_QUIET"))
 
 

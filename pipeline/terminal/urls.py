@@ -1,4 +1,4 @@
-"""URLs in messages and records: passwords, keys and signatures are left out."""
+"""Removes passwords, keys and signatures from URLs in messages and records."""
 
 import re
 from collections.abc import Iterable
@@ -22,8 +22,8 @@ def hide_credentials(text: str) -> str:
 def with_login(url: str, known_urls: Iterable[str]) -> str:
     """Return `url` with the login that `hide_credentials` removed, taken from `known_urls`.
 
-    A URL of the same host gives its login, an equal one its secret parameters; without either,
-    `url` is returned as it is.
+    A known URL of the same host supplies its login; one that differs only in its credentials is
+    returned. Without either, `url` is returned unchanged.
     """
     known_urls = [known_url for known_url in known_urls if "://" in known_url]
     for known_url in known_urls:
@@ -38,8 +38,7 @@ def with_login(url: str, known_urls: Iterable[str]) -> str:
 
 
 def hide_credentials_in(value: Any) -> Any:
-    """Return `value`, a text or nested lists and dicts, with `hide_credentials` applied to its
-    texts."""
+    """Return `value`, a text or nested lists and dicts, without credentials in its texts."""
     if isinstance(value, str):
         return hide_credentials(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Accounting for every byte of a text: in a token, or dropped for a counted reason."""
+"""Account for every byte of a text: it is in a token, or dropped for a counted reason."""
 
 from collections.abc import Iterable
 
@@ -9,13 +9,13 @@ from elmo.io.records import Count
 
 
 class Accounting(Struct):
-    """Counts of the bytes of a part of a text, each in a token or left out for a reason.
+    """Counts of the bytes of a text or a part of it, each in a token or left out for a reason.
 
-    `bytes` counts all bytes read: `mark` those of byte order marks, `fields` those around the text
+    `bytes` counts all bytes read: `mark` those of byte order marks, `fields` those outside the text
     of records, `blank_bytes` those of blank lines, `space_bytes` white space in other lines, and
-    `lost_bytes` those that the tokenizer left out. `left_out` counts lines that are left out, by
-    reason. `lines` includes these and blank lines, `document_ids` includes blank documents.
-    `added_newlines` counts newlines that the file does not have.
+    `lost_bytes` those that the tokenizer dropped. `left_out` counts the lines left out, by reason.
+    `lines` includes these and blank lines; `document_ids` includes blank documents.
+    `added_newlines` counts newlines that are not in the file.
     """
 
     bytes: Count = 0
@@ -43,7 +43,7 @@ class Accounting(Struct):
         )
 
     def counts(self) -> ShardsCounts:
-        """Return the counts as a manifest records them; each byte read is in one of its entries."""
+        """Return the counts as a manifest records them; each byte read is counted once."""
         newlines = self.lines - self.added_newlines
         dropped_by_reason = {
             "blank": DroppedText(self.blank_lines, self.blank_bytes),
@@ -68,13 +68,13 @@ class Accounting(Struct):
         )
 
 
-def sum_accounts(parts: Iterable[Accounting]) -> Accounting:
-    """Return the sum of the accounts of several parts."""
+def sum_accounts(accounts: Iterable[Accounting]) -> Accounting:
+    """Return the sum of several accounts."""
     total = Accounting()
-    for part in parts:
-        for reason, count in part.left_out.items():
+    for account in accounts:
+        for reason, count in account.left_out.items():
             total.leave_out(reason, count)
         for name in Accounting.__struct_fields__:
             if name != "left_out":
-                setattr(total, name, getattr(total, name) + getattr(part, name))
+                setattr(total, name, getattr(total, name) + getattr(account, name))
     return total

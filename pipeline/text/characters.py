@@ -1,4 +1,4 @@
-"""Kinds of characters: the script of each letter, and what is no letter."""
+"""Kinds of characters: the scripts of letters, symbols, combining marks and spaces."""
 
 from functools import cache
 from typing import get_args
@@ -11,7 +11,7 @@ from ..settings.params import Script
 
 CharacterKinds = npt.NDArray[np.int8]
 
-# The first code point of each range of characters, and the script of these.
+# The first code point of each range of characters, and the script of its letters.
 _SCRIPT_RANGES = """
     0000 latin, 0250 other, 0370 greek, 0400 cyrillic, 0530 other, 0590 hebrew, 0600 arabic,
     0780 other, 0900 indic, 0E00 thai, 0E80 other, 1100 hangul, 1200 other, 1E00 latin,
@@ -19,9 +19,9 @@ _SCRIPT_RANGES = """
     A000 other, AC00 hangul, D7B0 other, F900 han or kana, FB00 other, FF21 latin,
     FF66 han or kana, FFA0 hangul, 10000 other, 20000 han or kana
 """
-_CODE_COUNT = 0x40000  # code points with a kind; the few characters above have that of the last
+_CODE_COUNT = 0x40000  # code points with a kind; those above have the kind of the last one
 SCRIPTS = sorted(get_args(Script))
-SYMBOL, MARK, SPACE = range(len(SCRIPTS), len(SCRIPTS) + 3)  # kinds of what is no letter
+SYMBOL, MARK, SPACE = range(len(SCRIPTS), len(SCRIPTS) + 3)  # kinds besides the scripts
 KIND_COUNT = SPACE + 1
 
 

@@ -1,9 +1,8 @@
-"""Copies in a text: repeated documents and lines, found by their hashes before it is tokenized.
+"""Find copies in a text, repeated documents and lines, by their hashes before it is tokenized.
 
-If the settings ask for it, documents that nearly repeat an earlier one are left out too. Text
-that one corpus holds out and the other trains on is left out of the general text. Only
-documents and lines of 256 bytes or more count as copies: people repeat short texts, such as answers
-and headings.
+Near-copies of documents are left out too if the settings say so. Text that one corpus holds out and
+the other trains on is left out of the general text. Only documents and lines of 256 bytes or more
+count as copies, because short texts, such as answers and headings, often repeat.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,16 +20,16 @@ from .near_duplicates import SLOTS, find_near_duplicates, sketch_documents
 from .pieces import Piece
 from .text_hashes import Hashes, hash_runs
 
-ExcludedLines = dict[str, Int64s]  # ranges of a piece's lines, by the reason why they are left out
+ExcludedLines = dict[str, Int64s]  # ranges of a piece's lines, by the reason to leave them out
 
-MIN_COPY_BYTES = 256  # bytes of a document or line from which it can be a copy
+MIN_COPY_BYTES = 256  # shorter documents and lines are no copies
 
 
 class Passages(NamedTuple):
     """Documents or lines of a piece in order, by their `keys`: hashes or sketches.
 
-    `line_ranges` has the first line of each and the line after its last, numbered in the piece;
-    `heldout` tells whether it is held out.
+    `line_ranges` has the first line of each and the line after its last one, numbered in the piece;
+    `heldout` says which ones are held out.
     """
 
     keys: npt.NDArray[np.unsignedinteger]
@@ -47,8 +46,8 @@ class PiecePassages(NamedTuple):
 
     With `tokenize.near_duplicates`, `near_documents` has the documents by their sketches. With
     `tokenize.repeated_lines`, `line_hashes` has the hashes of all lines and `line_counts` the
-    number of documents that contain each. `filtered_lines` are those that the filters leave out,
-    by reason; they are no passages.
+    number of documents that contain each. `filtered_lines` are the lines that the filters leave
+    out, by reason; they are not among the passages.
     """
 
     exact: Passages
@@ -71,7 +70,7 @@ def collect_passages(
     needs_documents: bool,
     on_block: Callable[[DocumentBlock, int], None] = lambda *_: None,
 ) -> tuple[PiecePassages, DocumentCounts]:
-    """Return the passages of a piece before any filter, and with `needs_documents` its documents.
+    """Return all passages of a piece, without filtering, and with `needs_documents` its documents.
 
     `on_block` is called with each block and the number of its first line.
     """
@@ -119,7 +118,7 @@ def collect_passages(
 def find_repeated_lines(
     pieces: Sequence[PiecePassages], *, document_count: int
 ) -> list[tuple[int, ...]]:
-    """Return for each piece the hashes of its lines that are in `document_count` documents."""
+    """Return for each piece the hashes of its lines in at least `document_count` documents."""
     hashes, counts = count_lines(pieces)
     repeated_hashes = hashes[counts >= document_count]
     return [tuple(np.intersect1d(piece.line_hashes, repeated_hashes).tolist()) for piece in pieces]
@@ -135,11 +134,10 @@ def count_lines(pieces: Sequence[PiecePassages]) -> tuple[Hashes, Int64s]:
 
 
 def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> list[ExcludedLines]:
-    """Return for each piece the ranges of lines that are filtered or repeat earlier ones of any
-    piece, by reason.
+    """Return for each piece the ranges of lines to leave out, by reason.
 
-    Beside those of the filters, the reasons are "copy" and, with a `similarity` above 0,
-    "near_copy": documents that are as similar to an earlier one.
+    The reasons are those of the filters, "copy" and, with a `similarity` above 0, "near_copy": a
+    document that is at least so similar to an earlier one.
     """
     originals = find_originals([piece.exact for piece in pieces])
     copies = split_ranges(originals >= 0, [piece.exact.line_ranges for piece in pieces])
@@ -160,9 +158,9 @@ def find_copies(pieces: Sequence[PiecePassages], *, similarity: float = 0.0) -> 
 
 
 def find_originals(pieces: Sequence[Passages], *, similarity: float = 0.0) -> Int64s:
-    """Return for each passage of all pieces the number of an earlier one that it repeats, or -1.
+    """Return for each passage of all pieces the index of an earlier one that it repeats, or -1.
 
-    With a `similarity`, the passages have sketches and repeat one that is as similar.
+    With a `similarity`, keys are sketches, and a passage repeats one that is at least so similar.
     """
     keys = np.concatenate([piece.keys for piece in pieces])
     if similarity:
@@ -179,8 +177,8 @@ def find_leaks(
 ) -> list[Int64s]:
     """Return for each piece the ranges of lines that leak between two texts.
 
-    The other text, whose pieces are `other_pieces`, has them on the other side: one holds them out
-    and the other is trained on them. With a `similarity` above 0, similar documents leak too.
+    A line leaks if one text holds it out and the other, whose pieces are `other_pieces`, trains on
+    it. With a `similarity` above 0, similar documents leak too.
     """
     copies = find_copies(other_pieces, similarity=similarity)
     other_pieces = [
@@ -216,9 +214,9 @@ def find_leaks(
     return ranges
 
 
-def _exclude(piece: PiecePassages, exclusions: ExcludedLines) -> PiecePassages:
-    """Return the piece without the passages that are left out."""
-    ranges = _merge(np.concatenate([*exclusions.values()]))
+def _exclude(piece: PiecePassages, excluded_lines: ExcludedLines) -> PiecePassages:
+    """Return the piece without the passages in `excluded_lines`."""
+    ranges = _merge(np.concatenate([*excluded_lines.values()]))
     if not len(ranges):
         return piece
 
@@ -236,16 +234,16 @@ def _no_passages(keys: npt.NDArray[np.unsignedinteger]) -> Passages:
     return Passages(keys, np.zeros((0, 2), np.int64), np.zeros(0, bool))
 
 
-def _join(parts: Sequence[Passages]) -> Passages:
-    """Join the passages of several parts, in order."""
-    return Passages(*map(np.concatenate, zip(*parts, strict=True)))
+def _join(groups: Sequence[Passages]) -> Passages:
+    """Return several groups of passages as one, in order."""
+    return Passages(*map(np.concatenate, zip(*groups, strict=True)))
 
 
 def split_ranges(is_left_out: npt.NDArray[np.bool_], ranges: Sequence[Int64s]) -> list[Int64s]:
     """Return each piece's merged ranges that `is_left_out`, a mask over all pieces, selects."""
     ends = np.cumsum([len(piece_ranges) for piece_ranges in ranges])
-    parts = zip(ranges, np.split(is_left_out, ends[:-1]), strict=True)
-    return [_merge(piece_ranges[mask]) for piece_ranges, mask in parts]
+    pairs = zip(ranges, np.split(is_left_out, ends[:-1]), strict=True)
+    return [_merge(piece_ranges[mask]) for piece_ranges, mask in pairs]
 
 
 def _merge(ranges: Int64s) -> Int64s:

@@ -36,8 +36,8 @@ _COMMON_WORDS = frozenset(
 def plain_paragraphs(text: str) -> list[str]:
     """Return the English paragraphs of a docstring or reference page, without markup.
 
-    Each is one line. Doctests, code after `::`, directives, headings, and what does not read as
-    English (grammar, tables, signatures) are left out.
+    Each is one line. Doctests, code after `::`, directives, headings, and text that is not English
+    prose (grammar, tables, signatures) are left out.
     """
     return [_strip_markup(paragraph) for paragraph in marked_up_paragraphs(text)]
 
@@ -83,7 +83,7 @@ def docstrings(source: str) -> Iterator[str]:
 def package_docstrings(name: str, *, setting: str) -> Iterator[str]:
     """Yield the docstrings of an installed package.
 
-    Raises `ElmoError`, which names the `setting`, if it is not installed.
+    Raises `ElmoError`, which names the `setting`, if the package is not installed.
     """
     try:
         spec = util.find_spec(name)
@@ -116,7 +116,8 @@ def folder_docstrings(folder: Path, excluded_names: set[str]) -> Iterator[str]:
 
 
 def _indented_blocks(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield blocks of lines of one indentation between blank lines; a bullet begins a new block."""
+    """Yield blocks of lines, each with its indentation; a blank line, a new indentation or a bullet
+    begins a new block."""
     lines: list[str] = []
     indent, hanging_indent = 0, -1
     for raw_line in [*text.expandtabs().split("\n"), ""]:
@@ -144,7 +145,7 @@ def _strip_markup(paragraph: str) -> str:
 
 
 def _is_prose(paragraph: str) -> bool:
-    """Tell whether this is English prose: mostly plain words, one of them a very common one."""
+    """Tell whether a paragraph is English prose: most words are plain, and one is very common."""
     words = paragraph.split()
     count = sum(_WORD.fullmatch(word) is not None for word in words)
     has_common = any(word.lower().strip(".,;:()") in _COMMON_WORDS for word in words)

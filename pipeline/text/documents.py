@@ -1,7 +1,6 @@
 """Documents: the units of text that are held out or trained on as a whole.
 
-Where text is divided into pieces (`spans`) and blocks (`utf8_lines.block_end`), the cuts follow the
-same rule.
+The code that divides text into spans and blocks (`utf8_lines.block_end`) follows the same rule.
 """
 
 from collections.abc import Iterator
@@ -18,16 +17,16 @@ from .spans import FileSpan
 from .text_hashes import Hashes, hash_runs
 from .text_rows import TextRows, find_lines
 
-_HASHED_BYTES = 1 << 16  # bytes at the beginning of a document that its hash covers
+_HASHED_BYTES = 1 << 16  # the hash of a document covers this many bytes at its beginning
 
 
 class DocumentBlock(NamedTuple):
     """A block of a text with its lines and the documents that begin in it.
 
-    `file` is the name of its file. `lines` has the begins and ends of the lines, `rows` their text,
-    and `records` their records, None in a file without records. `document_numbers` has for each
-    line the number of its document, from 1; 0 is the document that continues from the previous
-    block. `hashes` has the hash of each document (0: without text).
+    `file` is the name of its file. `lines` has the start and end of each line, `rows` their text,
+    and `records` their records (None in a file without records). `document_numbers` has the number
+    of each line's document, from 1; 0 is the document that continues from the previous block.
+    `hashes` has the hash of each document (0 if it has no text).
     """
 
     file: str
@@ -44,8 +43,8 @@ def read_documents(
 ) -> Iterator[DocumentBlock]:
     """Yield the blocks of a span with their documents; the arguments are those of `Reader.blocks`.
 
-    A document is hashed by its lines that begin in its first 64 KiB, or by the file's digest with
-    `document_rule` "file".
+    The hash of a document covers the lines that begin in its first 64 KiB; with `document_rule`
+    "file", it is taken from the file's digest.
     """
     blocks, document_rule = load_reader(span.input).blocks, options.document_rule
     is_after_blank = is_after_text = False
@@ -76,7 +75,7 @@ def read_documents(
 def _hash_documents(
     starts: Int64s, line_hashes: Hashes, is_start: npt.NDArray[np.bool_], document_numbers: Int64s
 ) -> Hashes:
-    """Return the hash of each document from those of its first lines."""
+    """Return the hash of each document, computed from the hashes of its first lines."""
     if is_start.all():
         return line_hashes
     limits = np.append(0, starts[is_start] + _HASHED_BYTES)[document_numbers]

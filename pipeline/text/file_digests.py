@@ -1,7 +1,7 @@
 """SHA-256 digests of text files, cached so that an unchanged file is read once.
 
-A file is recognized by its name, its size, and its version's ETag or times. The user's cache folder
-has a line for each large file.
+A file is identified by its name, its size, and the ETag or times of its version. A file in the
+user's cache folder has a line for each large file.
 """
 
 import os
@@ -22,20 +22,20 @@ from elmo.io.records import check_regular_file, digest
 from ..terminal.failures import catch_read_errors
 from ..terminal.progress import Progress
 
-_CACHE_FILE = "digests.txt"  # lines of a key and a SHA-256
-_MAX_CACHE_BYTES = 16 << 20  # bytes above which the cache is emptied
-_LARGE_BYTES = 1 << 20  # bytes of a file on a disk above which its digest is cached
-_PROGRESS_BYTES = 256 << 20  # bytes to read above which progress is shown
-_SETTLING_SECONDS = 2.0  # after which a change of a file changes its time, on any disk
+_CACHE_FILE = "digests.txt"  # each line has a key and a SHA-256
+_MAX_CACHE_BYTES = 16 << 20  # a larger cache is emptied
+_LARGE_BYTES = 1 << 20  # digests of smaller files on a disk are not cached
+_PROGRESS_BYTES = 256 << 20  # progress is shown if there is more to read
+_SETTLING_SECONDS = 2.0  # on any disk, changes further apart than this have different times
 _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
 class FileState(Struct, frozen=True):
-    """The size of a file and marks of its current version, found without reading it.
+    """The size of a file and a mark of its current version, found without reading the file.
 
-    `mark` is an ETag or a time of change, empty if there is none. The digest cache adds `cache_key`
-    to its key; it is empty for a file whose digest is not cached because the file is small, or its
-    version is unknown.
+    `mark` is an ETag or a time of change; empty if there is none. `cache_key` is a part of the key
+    in the digest cache; it is empty if the digest is not cached, because the file is small or its
+    version unknown.
     """
 
     bytes: int
@@ -81,7 +81,7 @@ def digest_files(
     files: Sequence[tuple[str, FileState]],
     read: Callable[[str, Callable[[int], None]], tuple[int, str]],
 ) -> list[tuple[int, str]]:
-    """Return the size and the SHA-256 of each file, from the cache where the file has not changed.
+    """Return the size and the SHA-256 of each file, from the cache if the file has not changed.
 
     `files` are paths or URLs, each with its state. `read(url, advance)` reads a file and returns
     its size and digest; it calls `advance` with the size of each block, for the progress bar.
@@ -104,7 +104,7 @@ def digest_files(
         url, state = files[index]
         size, sha256 = read(url, advance)
         if keys[index] and size == state.bytes and find_state(url).mark == state.mark:
-            with suppress(OSError, ElmoError):  # without a home to write to, it is read again
+            with suppress(OSError, ElmoError):  # without a writable home, nothing is cached
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("a", encoding="ascii") as file:
                     file.write(f"{keys[index]} {sha256}\n")
@@ -121,7 +121,7 @@ def digest_files(
 
 
 def _read_cached_digests(path: Path) -> dict[str, str]:
-    """Return the cached digests by key; lines that a full disk truncated are skipped."""
+    """Return the cached digests by key; truncated lines are skipped."""
     with suppress(OSError, UnicodeDecodeError):
         if path.stat().st_size > _MAX_CACHE_BYTES:
             path.unlink()

@@ -1,4 +1,4 @@
-"""Filters: documents that are left out for what they are, by the limits of the settings."""
+"""Filters: documents to leave out by the limits in the settings."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,8 +12,8 @@ from ..settings.params import TokenizeSettings
 from .characters import KIND_COUNT, SCRIPTS, SPACE, SYMBOL, find_kinds
 from .documents import DocumentBlock
 
-# By reason to leave a document out: the setting, its value if the filter is off, and a usual one;
-# the usual scripts are those of the text.
+# By reason to leave a document out: the setting, its value if the filter is off, and a usual value;
+# the usual scripts depend on the text.
 FILTERS: dict[str, tuple[str, Any, Any]] = {
     "short": ("min_bytes", 0, 100),
     "long": ("max_bytes", 0, 1_000_000),
@@ -23,10 +23,11 @@ FILTERS: dict[str, tuple[str, Any, Any]] = {
 
 
 class DocumentCounts(NamedTuple):
-    """The documents of a piece: where each is, and what it holds.
+    """The documents of a piece: the lines, the size and the characters of each.
 
-    `lines` has the first line of each and the line after its last, numbered in the piece, `sizes`
-    its bytes without line ends, and `kinds` its characters of each kind (documents, kinds).
+    `lines` has the first line of each and the line after its last one, numbered in the piece;
+    `sizes` the bytes of each without line ends; and `kinds` its number of characters of each kind
+    (documents, kinds).
     """
 
     lines: Int64s
@@ -35,12 +36,12 @@ class DocumentCounts(NamedTuple):
 
     @property
     def symbol_shares(self) -> npt.NDArray[np.float64]:
-        """Return the share of symbols among the characters of each that are no white space."""
+        """Return the share of symbols in each document, not counting white space."""
         return self.kinds[:, SYMBOL] / np.maximum(self.kinds[:, :SPACE].sum(1), 1)
 
     @property
     def scripts(self) -> Int64s:
-        """Return the script of most letters of each document; -1 for one without letters."""
+        """Return the script with most letters in each document; -1 if a document has no letters."""
         letters = self.kinds[:, :SYMBOL]
         return np.where(letters.any(1), letters.argmax(1), -1)
 
@@ -51,7 +52,7 @@ def is_filtering(params: TokenizeSettings) -> bool:
 
 
 def count_documents(block: DocumentBlock, first_line: int) -> DocumentCounts:
-    """Count the documents of a block, of which one may go on; `first_line` is its first line."""
+    """Count the documents of a block, whose first line has the number `first_line` in the piece."""
     starts = np.flatnonzero(np.diff(block.document_numbers, prepend=-1))
     ends = np.append(starts[1:], len(block.document_numbers))
     kinds = find_kinds(block.text.decode("utf-8"))
@@ -64,13 +65,13 @@ def count_documents(block: DocumentBlock, first_line: int) -> DocumentCounts:
     return DocumentCounts(lines, sizes, counts.reshape(-1, KIND_COUNT).astype(np.int32))
 
 
-def join_counts(parts: Sequence[DocumentCounts], ids: Sequence[Int64s]) -> DocumentCounts:
-    """Join the counts of a piece's blocks; `ids` has the number of each part's documents."""
+def join_counts(counts: Sequence[DocumentCounts], ids: Sequence[Int64s]) -> DocumentCounts:
+    """Join the counts of a piece's blocks; `ids` has the numbers of the documents of each."""
     if not any(map(len, ids)):
         no_lines = np.zeros((0, 2), np.int64)
         return DocumentCounts(no_lines, no_lines[:, 0], np.zeros((0, KIND_COUNT), np.int32))
     starts = np.flatnonzero(np.diff(np.concatenate(ids), prepend=-1))
-    lines, sizes, kinds = map(np.concatenate, zip(*parts, strict=True))
+    lines, sizes, kinds = map(np.concatenate, zip(*counts, strict=True))
     ends = np.append(starts[1:], len(lines)) - 1
     lines = np.stack([lines[starts, 0], lines[ends, 1]], 1)
     return DocumentCounts(lines, np.add.reduceat(sizes, starts), np.add.reduceat(kinds, starts))
@@ -79,10 +80,10 @@ def join_counts(parts: Sequence[DocumentCounts], ids: Sequence[Int64s]) -> Docum
 def find_filtered(
     documents: DocumentCounts, params: TokenizeSettings, file_size: int = 0
 ) -> dict[str, Int64s]:
-    """Return the lines of the documents that are left out, as ranges by the reason.
+    """Return the lines of the documents to leave out, as ranges by reason.
 
-    A document without text is not. If the piece is a part of a document, `file_size` is the size of
-    all of it.
+    Documents without text are not left out. If the piece is a part of a document, `file_size` is
+    the size of the whole document.
     """
     sizes = np.maximum(documents.sizes, file_size)
     scripts = documents.scripts

@@ -1,4 +1,4 @@
-"""The CSV and TSV formats: the text is one column, by its name in the header or by its number."""
+"""The CSV and TSV formats: the text is in one column, given by its name or its number."""
 
 import codecs
 from collections.abc import Iterator
@@ -22,15 +22,14 @@ _REWRITE_REMEDY = (
 
 
 def check_head(input_: InputFile, options: ReadOptions) -> None:
-    """Raise `ElmoError` for a file whose head is no table, or that lacks the column."""
+    """Raise `ElmoError` for a file whose head is not a table or does not have the column."""
     next(blocks(file_as_span(input_, 0), options, Accounting()), None)
 
 
 def spans(input_: InputFile, file_number: int, size: int, document_rule: str) -> list[FileSpan]:
-    """Return the whole file as one span: a field may hold line ends, where it must not be divided.
+    """Return the whole file as one span, because a line end may be inside a field.
 
-    `file_number` is its place in the corpus. `size` and `document_rule` have no effect in this
-    format.
+    `file_number` is its number in the corpus. `size` and `document_rule` have no effect here.
     """
     return [file_as_span(input_, file_number)]
 
@@ -40,8 +39,7 @@ def blocks(
 ) -> Iterator[tuple[bytes, Records]]:
     """Yield the texts of a file's records in blocks, as `Reader.blocks` says.
 
-    The column is the one that the header names `column`; without such a header, the one with that
-    number, from 1.
+    `options.column` is the name of a column in the header or, without a header, its number from 1.
     """
     lines, keep = _TableLines(span, options.size), options.keep
     records = read_table(lines, delimiter=_DELIMITERS[span.input.format], source=span.input.url)
@@ -71,7 +69,7 @@ def blocks(
 
 
 class _TableLines:
-    """The lines of a file with their ends, and how many bytes they had since `account`."""
+    """The lines of a file with their ends; counts their bytes since the last call of `account`."""
 
     def __init__(self, span: FileSpan, size: int) -> None:
         self._span, self._size = span, size
@@ -92,7 +90,7 @@ class _TableLines:
                 yield line.decode("utf-8")
 
     def account(self, texts: list[bytes], accounting: Accounting) -> None:
-        """Count the bytes since the last call, which held these texts."""
+        """Account for the bytes since the last call; `texts` are the texts in them."""
         added_newlines = int(self._has_partial_line and bool(texts))
         accounting.bytes += self._bytes + self._bom_bytes
         accounting.mark += self._bom_bytes

@@ -28,7 +28,7 @@ _REMEDY = "correct the line"
 
 
 def check_head(input_: InputFile, options: ReadOptions) -> None:
-    """Raise `ElmoError` for a binary file, or one whose first records lack the field `column`."""
+    """Raise `ElmoError` if a file is not JSON lines, or its first records lack the column."""
     head = read_head(input_)
     if match := re.match(rb"(?:\xef\xbb\xbf)?\s*(?:(\[)|\{\s*\n)", head):
         kind, remedy = ("a JSON array", ".[]") if match[1] else ("JSON over several lines", ".")
@@ -50,8 +50,8 @@ def blocks(
 ) -> Iterator[tuple[bytes, Records]]:
     """Yield the texts of a span's JSON lines in blocks, as `Reader.blocks` says.
 
-    The text of a blank line or null is blank. `size` is that of the JSON. A field of `keep` is null
-    where a record has none.
+    A blank line or null becomes a blank text. `options.size` is the size of the JSON. Fields to
+    keep that a record lacks are null.
     """
     first_record = 0
     for raw_block, offset in raw_blocks(span, options.size, "line"):
@@ -78,7 +78,7 @@ def blocks(
 def _parse_line(line: bytes, column: str, keep: KeptColumns) -> tuple[bytes, str]:
     """Return the text of one JSON line, and its kept fields as JSON.
 
-    A blank line or null is an empty text and keeps its number.
+    A blank line or null becomes a blank text.
     """
     if not line.strip():
         return line, ""
@@ -122,7 +122,7 @@ def _field_or_none(record: Any, column: str) -> Any:
 
 
 def _find_field(record: Any, column: str) -> Any:
-    """Return the field of a record of this name or, for `data.text`, `text` of its field `data`."""
+    """Return the named field of a record; `data.text` is the field `text` of its field `data`."""
     if not isinstance(record, dict) or column in record or "." not in column:
         return record[column]
     name, _, inner_column = column.partition(".")

@@ -23,9 +23,9 @@ def check_head(input_: InputFile, options: ReadOptions) -> None:
 
 
 def spans(input_: InputFile, file_number: int, size: int, document_rule: str) -> list[FileSpan]:
-    """Divide a file at its row groups: `start` and `end` of a span are their numbers.
+    """Divide a file into row groups: `start` and `stop` of a span are their numbers.
 
-    `file_number` is its place in the corpus. A file of up to `size` bytes of text is one span.
+    `file_number` is its number in the corpus. A file with up to `size` bytes of text is one span.
     `document_rule` has no effect in this format.
     """
     with _open_parquet(input_) as file:
@@ -96,7 +96,7 @@ def _read_column(batch: Any, column: str) -> Any:
 
 
 def _text_columns(input_: InputFile, file: Any, column: str) -> list[str]:
-    """Return the names of the columns of the text; raise `ElmoError` for one without strings."""
+    """Return the names of the text columns; raise `ElmoError` if one does not hold strings."""
     import pyarrow as pa
 
     with catch_read_errors(input_.url, "not a complete Parquet file"):
@@ -115,7 +115,7 @@ def _text_columns(input_: InputFile, file: Any, column: str) -> list[str]:
 def _find_type(input_: InputFile, schema: Any, column: str, setting: str = "column") -> Any:
     """Return the type of a column or, for `data.text`, of a field in it.
 
-    Raises `ElmoError`, which names the `setting`, if it is missing.
+    Raises `ElmoError`, which names the `setting`, if the column is missing.
     """
     import pyarrow as pa
 

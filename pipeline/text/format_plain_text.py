@@ -15,7 +15,7 @@ __all__ = ["blocks", "check_head", "spans"]
 
 
 def check_head(input_: InputFile, options: ReadOptions) -> None:
-    """Raise `ElmoError` for a file that is no plain text, as far as its head tells."""
+    """Raise `ElmoError` if the head of a file shows that it is not plain text."""
     head = read_head(input_)
     check_plain_text(input_.url, head)
     check_no_nul(input_, head, 0)

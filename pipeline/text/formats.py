@@ -1,6 +1,6 @@
 """The formats of input files, with a record of each, and how a file may be compressed.
 
-A new format is a module `format_NAME.py` beside this one, a `Reader` (`reader.py`), and a record in
+A new format needs a module `format_NAME.py` with a `Reader` (`reader.py`), and a record in
 `FORMATS`.
 """
 
@@ -13,10 +13,11 @@ from elmo.errors import ElmoError
 
 @dataclass(frozen=True)
 class Format:
-    """A file format, chosen by the ending of a file's name, which is one of `endings`.
+    """A file format, chosen by a file's extension, one of `endings`.
 
-    `module` is the name of its module in `pipeline.text`, `documents` what `tokenize.documents:
-    auto` means in it. If `is_compressed`, a file holds several bytes of text for each of its own.
+    `module` is the name of its module in `pipeline.text`, `documents` the meaning of
+    `tokenize.documents: auto` for it. If `is_compressed`, each byte of a file holds several bytes
+    of text.
     """
 
     endings: tuple[str, ...]
@@ -38,8 +39,8 @@ BY_ENDING = {ending: name for name, format_ in FORMATS.items() for ending in for
 def resolve_document_rule(documents: str, format_: str) -> str:
     """Return what a document is in a file of this format: `file`, `line` or `blank`.
 
-    `documents` is the setting of `tokenize`, `format_` a name in `FORMATS`. `auto` becomes the
-    format's own rule: what blank lines divide (`blank`) in plain text, else a record (`line`).
+    `documents` is the setting of `tokenize`, `format_` a name in `FORMATS`. `auto` becomes the rule
+    of the format: text between blank lines (`blank`) in plain text, otherwise a record (`line`).
     Raises `ElmoError` if `blank` is set for a format with records.
     """
     if documents == "blank" and FORMATS[format_].documents != "blank":

@@ -1,9 +1,9 @@
-"""The rule that chooses which documents are held out, known before the text is cut.
+"""The rule that chooses which documents are held out, made before the text is divided.
 
-A document is held out if its hash is below the share in the settings, so it stays on its side when
-text is added. If this would hold out no document or all of them, the document with the lowest hash
-is held out, or the one with the highest is not. With `documents: auto`, each line is a document if
-one document is more than an eighth of the text.
+A document is held out if its hash is below a threshold, so it stays on its side when text is added.
+If this would hold out no document, the one with the lowest hash is held out; if all, the one with
+the highest is not. With `documents: auto`, each line is a document if one document has more than an
+eighth of the text.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,9 +25,9 @@ from .spans import file_as_span, text_bytes
 from .text_hashes import Hashes
 from .utf8_lines import BLOCK_BYTES
 
-MIN_HELD_OUT_TOKENS = 2000  # tokens below which chance moves a perplexity by several per cent
-_MAX_MEASURED_BYTES = 64_000_000  # bytes of a text whose documents are measured
-_MAX_DOCUMENT_SHARE = 1 / 8  # share of a text that one document may have
+MIN_HELD_OUT_TOKENS = 2000  # with fewer, chance changes a perplexity by several per cent
+_MAX_MEASURED_BYTES = 64_000_000  # of a text, to find a large document in
+_MAX_DOCUMENT_SHARE = 1 / 8  # of a text
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class HeldOutRule:
     threshold: int
 
     def are_heldout(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """Tell of each document, by its hash, whether it is held out; one without text is not."""
+        """Tell for each document, by its hash, whether it is held out; one without text is not."""
         return (hashes != 0) & (hashes < np.uint64(self.threshold))
 
 
 def choose_held_out_rule(
     inputs: Sequence[InputFile], params: TokenizeSettings, *, column: str, is_independent: bool
 ) -> HeldOutRule:
-    """Return the rule for a text, from its settings and a look at its beginning.
+    """Return the rule for a text, from the settings and the beginning of the text.
 
-    If the text is not `is_independent`, another text has some of its files: each must fall to the
+    If the text is not `is_independent`, another text shares some of its files. Each must be on the
     same side in both, so the settings alone decide. Raises `ElmoError` if nothing would be held
     out, or nothing trained on.
     """
@@ -80,7 +80,7 @@ def choose_held_out_rule(
 
 
 def _has_large_document(inputs: Sequence[InputFile], column: str, size: int) -> bool:
-    """Tell whether a document of plain text is too large, from the beginning of the text."""
+    """Tell whether the beginning of a plain text has a document that is too large."""
     plain_texts = [
         input_ for input_ in inputs if resolve_document_rule("auto", input_.format) == "blank"
     ]
@@ -101,9 +101,9 @@ def _has_large_document(inputs: Sequence[InputFile], column: str, size: int) -> 
 def _measure_documents(
     inputs: Iterable[InputFile], documents: str, column: str, size: int
 ) -> Iterator[tuple[Hashes, npt.NDArray[np.int64]]]:
-    """Yield, block by block, the hashes of the documents that begin in it, and their bytes in it.
+    """Yield for each block the hashes of documents that begin in it, and the sizes of all parts.
 
-    Before these is the number of bytes of the document that goes on from the block before.
+    The first size is that of the document that continues from the previous block.
     """
     for file_number, input_ in enumerate(inputs):
         document_rule = resolve_document_rule(documents, input_.format)

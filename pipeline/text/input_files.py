@@ -1,4 +1,4 @@
-"""Input files given by name, folder, glob or URL: finding, digesting and opening them."""
+"""Find, digest and open input files, which are given by name, folder, glob or URL."""
 
 import glob
 import hashlib
@@ -35,36 +35,36 @@ _NOT_TEXT_REMEDIES = {
     **dict.fromkeys((".html", ".htm", ".xhtml", ".xml"), MARKUP),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".lz4", ".7z", ".rar"), _PACKED_REMEDY),
 }
-_MAX_NAMED_FILES = 20  # that one message names
-_ENTRY_BYTES = 200  # bytes of a file in a manifest, about, without its name and URL
+_MAX_NAMED_FILES = 20  # in one message
+_ENTRY_BYTES = 200  # of a file's entry in a manifest, about, without its name and URL
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class InputFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of the corpus: its name in manifests, its URL or path, and its digest when found.
+    """A file of the corpus: its name in manifests, its URL or path, and its digest.
 
-    `bytes` and `sha256` are of the file as it lies there, compressed or not. `mark` identifies the
-    version that has this digest, such as an ETag; empty if it is unknown.
+    `bytes` and `sha256` are those of the stored file, even if it is compressed. `mark` identifies
+    the version that has this digest, such as an ETag; empty if it is unknown.
     """
 
     name: str
     url: str
     bytes: Count
     sha256: Sha256
-    mark: str = ""  # of the version of the file that has this digest; empty: unknown
+    mark: str = ""
 
     @property
     def compression(self) -> str | None:
-        """Return `gzip`, `bz2`, `zstd`, `xz` or None, by the ending of the name."""
+        """Return `gzip`, `bz2`, `zstd`, `xz` or None, by the extension."""
         return COMPRESSIONS.get(_suffixes(self.url)[-1])
 
     @property
     def format(self) -> str:
-        """Return the format's name in `FORMATS`, by the ending of the file's name.
+        """Return the format's name in `FORMATS`, by the extension.
 
-        The ending of a compression is skipped; an unknown ending is `text`.
+        The extension of a compression is skipped; an unknown extension means `text`.
         """
         return BY_ENDING.get(_ending(self.url), "text")
 
@@ -72,9 +72,9 @@ class InputFile(Struct, frozen=True, forbid_unknown_fields=True):
 def find_inputs(patterns: Sequence[str], source_phrase: str = "in params.yaml") -> list[InputFile]:
     """Find and digest the files of a list of names, folders, globs and fsspec URLs, in order.
 
-    `source_phrase` names the source of the list in messages: "in params.yaml", "as --text".
-    Raises `ElmoError` if a pattern matches no file, a file is named twice or is not text, or all
-    files are empty. Unchanged files are not read again.
+    `source_phrase` names the source of the list in messages, such as "in params.yaml". Raises
+    `ElmoError` if a pattern matches no file, a file is named twice or is not text, or all files are
+    empty. Unchanged files are not read again.
     """
     files: dict[str, tuple[str, str, FileState | None]] = {}
     for pattern in patterns:
@@ -119,7 +119,7 @@ def catch_error(function: Callable[[Item], Result], item: Item) -> Result | Elmo
 
 
 def raise_as_one(results: Sequence[Result | ElmoError]) -> list[Result]:
-    """Return the results; raise the errors among them as one, which names 20 of them."""
+    """Return the results, or raise the errors among them as one, with up to 20 messages."""
     all_errors = [result for result in results if isinstance(result, ElmoError)]
     if len(all_errors) == 1:
         raise all_errors[0]
@@ -136,7 +136,7 @@ def raise_as_one(results: Sequence[Result | ElmoError]) -> list[Result]:
 
 
 def check_inputs(inputs: Sequence[InputFile]) -> list[InputFile]:
-    """Check that each file still has its digest; return the files with their `mark`.
+    """Check that each file still has its digest; return the files with their `mark` set.
 
     `check_unchanged` detects later changes by the mark. Raises `ElmoError` for a missing or changed
     file.
@@ -267,7 +267,7 @@ def _walk_folders(top_folder: Path) -> Iterator[str]:
 
 
 def _check_name(url: str, is_in_folder: bool) -> None:
-    """Refuse a file whose name says that it is not text, or in a folder does not say it is."""
+    """Refuse a file whose extension is not that of text; in a folder, also an unknown extension."""
     try:
         url.encode("utf-8")
     except UnicodeEncodeError:
@@ -302,6 +302,6 @@ def _suffixes(url: str) -> list[str]:
 
 
 def _ending(url: str) -> str:
-    """Return the last ending of a name, without that of a compression."""
+    """Return the extension of a name, ignoring that of a compression."""
     endings = [suffix for suffix in _suffixes(url) if suffix not in COMPRESSIONS]
     return endings[-1] if endings else ""

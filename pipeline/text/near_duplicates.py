@@ -1,7 +1,7 @@
-"""Documents that nearly repeat an earlier one, found by MinHash and locality-sensitive hashing.
+"""Find documents that nearly repeat an earlier one, by MinHash and locality-sensitive hashing.
 
-The similarity of two documents is the Jaccard index of their sets of 16-byte substrings, without
-white space. This needs no words, so it suits every script.
+The similarity of two documents is the Jaccard index of their sets of 16-byte substrings, white
+space removed. It needs no words, so it works for every script.
 """
 
 import numpy as np
@@ -13,8 +13,8 @@ from .text_hashes import hash_windows
 
 Sketches = npt.NDArray[np.uint16]
 
-SLOTS = 128  # of a sketch: the share of equal ones estimates the similarity, to ± 0.03 at 0.8
-_WINDOW_BYTES = 16  # bytes: three or four English words, five Chinese characters
+SLOTS = 128  # of a sketch; the share of equal slots estimates the similarity, ± 0.03 at 0.8
+_WINDOW_BYTES = 16  # three or four English words, or five Chinese characters
 _SEED = 2018
 _PAIRS_AT_A_TIME = 1 << 16
 
@@ -22,11 +22,11 @@ _PAIRS_AT_A_TIME = 1 << 16
 def sketch_documents(
     text: bytes, lines: tuple[Int64s, Int64s], documents: Int64s
 ) -> tuple[npt.NDArray[np.bool_], Sketches]:
-    """Return which documents of a block are long enough for a sketch, and the sketches of these.
+    """Return which documents of a block are long enough for a sketch, and their sketches.
 
-    `documents` has the numbers of each document's first line and of the line after it, in order;
-    `lines` are where each line begins and ends in `text`. A sketch keeps the lowest 16 bits of each
-    slot: different ones are equal by chance once in 65,536.
+    `documents` has, in order, the number of each document's first line and of the line after its
+    last one; `lines` has the start and end of each line in `text`. A sketch keeps the lowest 16
+    bits of each slot, so different slots are equal once in 65,536 times.
     """
     text_bytes = np.frombuffer(text, np.uint8)
     document_edges = np.stack([lines[0][documents[:, 0]], lines[1][documents[:, 1] - 1]], 1).ravel()
@@ -57,13 +57,13 @@ def find_near_duplicates(
 ) -> Int64s:
     """Return for each document an earlier one that shares `similarity` of its slots or more, or -1.
 
-    In each band of a sketch, a document is compared with the first document that has the same band
-    and with the last one before it. With `reference_count`, the others are compared with that many
-    first documents, and only their results are returned. With `sides`, only documents of the same
-    side are compared.
+    For each band of slots, a document is compared with the first document that has the same band,
+    and with the last such document before it. With `reference_count`, documents after that many are
+    compared only with the ones before, and only their results are returned. With `sides`, only
+    documents of the same side are compared.
     """
     originals = np.full(len(sketches), -1)
-    # Larger bands compare fewer documents; they may miss one of 100 pairs that are as similar.
+    # Wider bands compare fewer documents; at most 1 in 100 similar pairs may be missed.
     width = next((size for size in (4, 3) if (1 - similarity**size) ** (SLOTS // size) < 0.01), 2)
     for first_slot in range(0, SLOTS - width + 1, width):
         slots = np.zeros((len(sketches), 4), np.uint16)
@@ -83,8 +83,8 @@ def find_near_duplicates(
         later_positions = np.flatnonzero(is_later)
         for earlier_positions in (first_positions[later_positions], predecessors[later_positions]):
             for start in range(0, len(later_positions), _PAIRS_AT_A_TIME):
-                part = slice(start, start + _PAIRS_AT_A_TIME)
-                documents, candidates = order[later_positions[part]], order[earlier_positions[part]]
+                span = slice(start, start + _PAIRS_AT_A_TIME)
+                documents, candidates = order[later_positions[span]], order[earlier_positions[span]]
                 is_near = (sketches[documents] == sketches[candidates]).mean(1) >= similarity
                 originals[documents[is_near]] = candidates[is_near]
     return originals[reference_count:]

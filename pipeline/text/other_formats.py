@@ -8,8 +8,8 @@ _RECORDS_REMEDY = "rename it to end in .jsonl and name the text field with corpu
 _TABLE_REMEDY = "rename it to end in .tsv or .csv and name the text column with corpus.column"
 MARKUP = "extract its text: trafilatura --input-dir IN --output-dir OUT (Wikipedia: wikiextractor)"
 _PANDOC_REMEDY = "convert it to text: pandoc --to plain"
-_MAX_LINES = 200  # that are looked at
-_MAX_CHARACTERS = 1 << 14  # at the beginning of a text that are looked at
+_MAX_LINES = 200  # to look at
+_MAX_CHARACTERS = 1 << 14  # to look at
 
 # The first bytes of a file, its kind, and the remedy.
 _SIGNATURES = (
@@ -30,7 +30,7 @@ _SIGNATURES = (
     (rb"\xff\xfe|\xfe\xff", "UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8"),
     (rb"[^\r\n]*\r[^\n]+\Z", "text with the line ends of old Macs", r"convert them: tr '\r' '\n'"),
 )
-# The rest of a JSON array of arrays or strings, which [[a link]] and ["Yes", he said] are not.
+# A JSON array of arrays or strings after its [; not [[a link]] or ["Yes", he said].
 _JSON_ARRAY = r"\[\s*([\"\[\{\]]|-?\d[\d.]*\s*,)|\"[^\n\"]*\"\s*(,\s*[\"\[\{\dn]|\]\s*(\[|\Z))"
 # The beginning of a text after white space, its kind, and the remedy.
 _BEGINNINGS = (
@@ -45,7 +45,8 @@ _BEGINNINGS = (
     (r"WEBVTT|1\r?\n\d\d:\d\d:\d\d[,.]\d{3} --> ", "subtitles", "remove the numbers and times"),
     (r"#!\s*/", "a program", "name text files"),
 )
-# A pattern of lines, the share of lines above which a text is of this kind, and the remedy.
+# A pattern of lines, the share of matching lines above which a text is of this kind, the kind, and
+# the remedy.
 _HTML_TAG = r"</(?!s>)[a-z]|<(p|br|div|span|li|ul|tr|td|table|h\d)\b[^<>]*>|<\w+\s+[\w:-]+="
 _TIMESTAMP = (
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d/\w{3}/\d{4}[: ]|\w{3} [ \d]\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d"
@@ -63,9 +64,9 @@ _LINE_PATTERNS = (
 
 
 def check_plain_text(name: object, head: bytes, option: str = "corpus.column") -> None:
-    """Raise `ElmoError` for a file that is no plain text, as far as its first bytes tell.
+    """Raise `ElmoError` if the first bytes of a file show that it is not plain text.
 
-    `option` is what names the column of texts, for the remedy.
+    `option` is the setting that names the text column, for the remedy.
     """
     if (recognized := recognize_format(head)) is not None:
         kind, remedy = recognized

@@ -1,7 +1,7 @@
-"""A corpus divided into pieces of work, each a part of a file or a few small files.
+"""Divide a corpus into pieces, the units of work: parts of large files, or a few small files each.
 
-If a file is added, the pieces of the others mostly stay the same: a piece depends on its files, and
-on the number and size of all files only when these double.
+If a file is added, the pieces of the others mostly stay the same: a piece depends on its own files;
+the number and size of all files matter only when they double.
 """
 
 from collections import Counter
@@ -27,22 +27,23 @@ from .reader import KeptColumns, ReadOptions, load_reader
 from .spans import FileSpan, text_bytes
 from .utf8_lines import BLOCK_BYTES
 
-MAX_PIECES = 1 << 13  # that a corpus is divided into, about
-MAX_PIECE_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
-_MAX_SEPARATE_FILES = 1 << 8  # files of which each has a piece of its own
+MAX_PIECES = 1 << 13  # of a corpus, about
+MAX_PIECE_BYTES = 2**31  # because Arrow's offsets have 32 bits
+_MAX_SEPARATE_FILES = 1 << 8  # up to this number, each file has its own piece
 
 LineRanges = tuple[tuple[int, int], ...]  # of lines: the first, and the one after the last
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of the corpus that one worker tokenizes, `number` among all in their order.
+    """A piece of the corpus, which one worker tokenizes.
 
-    It has the spans of files to read, the settings, the rule of held-out documents, and the folder
-    for its shards. `column` names the text of records, `tokenizer` describes the tokenizer as the
-    manifest does, and `version` is that of the stage. Lines in the ranges of `excluded_lines` (by
-    reason) or with a hash in `repeated_lines` are left out. `keep` names columns of records that
-    are kept beside the sentences. `copy_number` numbers pieces with the same text.
+    It has its `number` in the corpus, the spans of files to read, the settings, the rule for
+    held-out documents, and the folder for its shards. `column` names the text column of records,
+    `tokenizer` is as in the manifest, and `version` is that of the stage. Lines in the ranges of
+    `excluded_lines` (by reason) or with a hash in `repeated_lines` are left out. `keep` names
+    columns of records to keep with the sentences. `copy_number` distinguishes pieces with the same
+    text.
     """
 
     number: int
@@ -61,9 +62,9 @@ class Piece:
     def read_documents(
         self, accounting: Accounting, keep: KeptColumns = ()
     ) -> Iterator[tuple[DocumentBlock, npt.NDArray[np.bool_]]]:
-        """Yield the piece's blocks, and which of the documents of each are held out.
+        """Yield the piece's blocks, each with a mask of the documents in it that are held out.
 
-        The first of these is the document that continues from the previous block.
+        The first one is the document that continues from the previous block.
         """
         size = min(BLOCK_BYTES, self.params.shard_bytes)
         for span in self.spans:
@@ -76,7 +77,7 @@ class Piece:
 
     @property
     def divided_bytes(self) -> int:
-        """Return the size of the file if it is one document and this piece a part of it, else 0."""
+        """Return the file's size if it is one document and this piece is a part of it, else 0."""
         span = self.spans[0]
         is_whole = span.start == 0 and span.stop in (-1, span.input.bytes)
         return 0 if is_whole or self.rule.documents != "file" else text_bytes(span.input)
@@ -85,7 +86,7 @@ class Piece:
     def digest(self) -> str:
         """Return a digest of everything that the piece's shards depend on.
 
-        This does not include its place in the corpus or other files, which are in the manifest.
+        It does not cover the piece's position in the corpus or other files.
         """
         spans = [
             (span.input.sha256, span.input.format, span.input.compression, span.start, span.stop)
@@ -111,7 +112,7 @@ class Piece:
 
 
 def number_pieces(pieces: Iterable[Piece]) -> list[Piece]:
-    """Return the pieces, with `copy_number` set for those with the text of an earlier piece."""
+    """Return the pieces, with `copy_number` set if an earlier piece has the same text."""
     count_by_digest: Counter[str] = Counter()
     numbered_pieces = []
     for piece in pieces:
@@ -122,9 +123,9 @@ def number_pieces(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def choose_piece_bytes(inputs: Sequence[InputFile], *, shard_bytes: int) -> int:
-    """Return how many bytes of text a piece holds: `shard_bytes`, doubled for a large text.
+    """Return how many bytes of text a piece holds: `shard_bytes`, or more for a large text.
 
-    The number of pieces is bounded, so that manifests, which name every shard, stay small.
+    This bounds the number of pieces, so manifests, which name every shard, stay small.
     """
     text_size = sum(map(text_bytes, inputs))
     while shard_bytes * MAX_PIECES < text_size and shard_bytes < MAX_PIECE_BYTES:
@@ -135,12 +136,12 @@ def choose_piece_bytes(inputs: Sequence[InputFile], *, shard_bytes: int) -> int:
 def plan_pieces(
     inputs: Sequence[InputFile], *, shard_bytes: int, documents: str
 ) -> list[tuple[FileSpan, ...]]:
-    """Divide a corpus into pieces of work: tuples of spans with about `shard_bytes` of text.
+    """Divide a corpus into pieces: tuples of spans with about `shard_bytes` of text.
 
-    Large files are divided at line ends. Up to 256 files have their own pieces; more share pieces
-    with small neighbours. A shared piece ends after a file whose digest says so: one in 2 of up to
-    512 files, one in 4 of up to 1,024. `documents` is the setting of `tokenize`; if blank lines
-    divide documents, no document is divided. The pieces depend only on the arguments.
+    Large files are divided at line ends. Up to 256 files have their own pieces; with more files,
+    small neighbours share a piece. Digests decide where a shared piece ends: after 1 in 2 of up to
+    512 files, 1 in 4 of up to 1,024. `documents` is the setting of `tokenize`; if blank lines
+    separate documents, no document is divided.
     """
     files = [input_ for input_ in inputs if input_.bytes]
     end_interval = 1 << (max(len(files) - 1, 0) // _MAX_SEPARATE_FILES).bit_length()

@@ -1,4 +1,4 @@
-"""Counts that show a text's quality: duplicates, scripts, tokens without letters."""
+"""Counts that show the quality of a text: duplicates, scripts, tokens without letters."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ from elmo.io.records import Count
 from .characters import SCRIPTS, SYMBOL, find_scripts
 from .text_hashes import Hashes
 
-_SAMPLE_SENTENCES = 2048  # of a piece, at most: compared with those of other pieces
+_SAMPLE_SENTENCES = 2048  # of a piece, at most, to compare with those of other pieces
 
 
 class QualityCounts(Struct):
     """Counts that show problems of a text, or of a piece of it.
 
-    `not_text` counts sentences with hardly a letter, `scripts` sentences by their main script,
-    `decomposed` tokens that are not in the Unicode form NFC, `wrapped` lines that end within a
-    sentence. `hashes` are those of a sample of the sentences, 8 bytes each, little-endian, from
-    which duplicates are estimated: those that `interval` divides, so the samples of all pieces have
-    the same sentences.
+    `not_text` counts sentences with hardly any letters, `scripts` sentences by their main script,
+    `decomposed` tokens that are not in the Unicode form NFC, and `wrapped` lines that end within a
+    sentence. `hashes` has the hashes of a sample of the sentences, 8 bytes each, little-endian,
+    from which duplicates are estimated. The sample has the hashes that `interval` divides, so all
+    pieces sample the same sentences.
     """
 
     sentences: Count = 0
@@ -38,7 +38,8 @@ class QualityCounts(Struct):
     hashes: bytes = b""
 
     def add_lines(self, text: bytes) -> None:
-        """Count the lines of plain text that end within a sentence, by the letters around it."""
+        """Count the lines of plain text that end within a sentence: lower-case letters are before
+        and after the line end."""
         lines = pa.array([text], pa.binary()).cast(pa.string())
         self.wrapped += pc.count_substring_regex(lines, r"\p{Ll}[,;]?\r?\n\p{Ll}")[0].as_py()
 
@@ -78,19 +79,19 @@ class QualityCounts(Struct):
                 self.scripts[script] = self.scripts.get(script, 0) + count
 
 
-def summarize_quality(reports: Sequence[QualityCounts]) -> TextQuality:
-    """Return the quality of a text, from the counts of its pieces, as the manifest records it."""
-    scripts = sum((Counter(report.scripts) for report in reports), Counter[str]())
-    interval = max((report.interval for report in reports), default=1)
-    hashes = np.frombuffer(b"".join(report.hashes for report in reports), "<u8")
+def summarize_quality(piece_counts: Sequence[QualityCounts]) -> TextQuality:
+    """Return the quality of a text as the manifest records it, from the counts of its pieces."""
+    scripts = sum((Counter(counts.scripts) for counts in piece_counts), Counter[str]())
+    interval = max((counts.interval for counts in piece_counts), default=1)
+    hashes = np.frombuffer(b"".join(counts.hashes for counts in piece_counts), "<u8")
     hashes = _sample_hashes(hashes, interval)
     repeat_count = len(hashes) - len(np.unique(hashes))
     return {
         "duplicate_share": round(repeat_count / len(hashes), 6) if len(hashes) else 0.0,
         "duplicates_sampled": len(hashes),
-        "decomposed_tokens": sum(report.decomposed for report in reports),
-        "wrapped_lines": sum(report.wrapped for report in reports),
-        "not_text_sentences": sum(report.not_text for report in reports),
+        "decomposed_tokens": sum(counts.decomposed for counts in piece_counts),
+        "wrapped_lines": sum(counts.wrapped for counts in piece_counts),
+        "not_text_sentences": sum(counts.not_text for counts in piece_counts),
         "scripts": dict(scripts),
     }
 

@@ -1,4 +1,4 @@
-"""The protocol of a format's module, which is imported only when a file of that format is read."""
+"""The protocol of the modules that read a format; each is imported when the first file needs it."""
 
 import json
 from collections.abc import Container, Iterable, Iterator
@@ -20,7 +20,7 @@ KeptColumns = tuple[str, ...]
 
 
 class Records(NamedTuple):
-    """The records of a block's lines: the `numbers` of each line's record, ascending.
+    """The records of a block: `numbers` has the number of each line's record, ascending.
 
     `kept_json` has the kept columns of each record as JSON; it is empty if none are kept.
     """
@@ -37,9 +37,9 @@ class Records(NamedTuple):
 class ReadOptions:
     """The options of reading a file.
 
-    `column` is the column or field of the text, and `keep` names others, which are kept beside it;
-    plain text ignores both. `document_rule` says what a document is: "file", "line" (or a record),
-    or "blank" (text between blank lines). `size` is about the number of bytes of text in a block.
+    `column` is the column or field of the text, and `keep` names other columns to keep; plain text
+    ignores both. `document_rule` says what a document is: "file", "line" (or a record), or "blank"
+    (text between blank lines). A block has about `size` bytes of text.
     """
 
     column: str
@@ -60,7 +60,7 @@ class Reader(Protocol):
     def spans(
         self, input_: InputFile, file_number: int, size: int, document_rule: str
     ) -> list[FileSpan]:
-        """Divide a file into spans of about `size` bytes; `file_number` is its place in the corpus.
+        """Divide a file, number `file_number` of the corpus, into spans of about `size` bytes.
 
         With `document_rule` "blank" no document is divided.
         """
@@ -70,11 +70,11 @@ class Reader(Protocol):
     ) -> Iterator[tuple[bytes, Records | None]]:
         """Yield a span's text in blocks, each with the number of every line's record.
 
-        A block is whole lines of UTF-8 without a byte order mark, each ended by a newline; with
-        `document_rule` "blank" it ends where a document ends, unless one document fills it. Records
-        count from 0 in the span; a format without records yields None. Counted in `accounting` are
-        all bytes that are read, those that are in no block, such as the names of JSON fields, and
-        newlines that are added.
+        A block has whole lines of UTF-8 without a byte order mark, each ended by a newline. With
+        `document_rule` "blank", it ends where a document ends, unless one document fills it.
+        Records are numbered from 0 in the span; a format without records yields None. `accounting`
+        counts all bytes read, bytes that are in no block, such as the names of JSON fields, and
+        added newlines.
         """
 
 
@@ -86,21 +86,21 @@ def load_reader(input_: InputFile) -> Reader:
 def split_column(column: str, names: Container[str]) -> list[str]:
     """Return the names of the columns whose texts are joined, as in `title + body`.
 
-    If one of the `names` of a file or record is the same, it is that column alone. A column that is
-    named twice is joined once, so no text is longer than its record.
+    If `column` is itself one of the `names` of a file or record, it is that column alone. A column
+    that is named twice is joined once, so no text is longer than its record.
     """
     return [column] if column in names else [*dict.fromkeys(column.split(" + "))]
 
 
 def join_texts(texts: Iterable[str | None]) -> str:
-    """Join the texts of the columns of a record, each on lines of its own; None is no text."""
+    """Join the texts of a record's columns by newlines; None is skipped."""
     return "\n".join(filter(None, texts))
 
 
 def join_records(
     texts: list[bytes], first_number: int, kept_json: list[str] | None = None
 ) -> tuple[bytes, Records]:
-    """Join the texts of records into lines; return these and their records.
+    """Join the texts of records into lines; return the lines and their records.
 
     The first record has the number `first_number`; `kept_json` has the kept columns of each.
     """

@@ -1,7 +1,7 @@
-"""Tokenizing one piece of a text into its shards: the work of one task.
+"""Tokenize one piece of a text and write its shards, as one task.
 
-A piece numbers its sentences and documents from 0. Each distinct stretch between white space is
-tokenized once; everything else is array operations.
+A piece numbers its sentences and documents from 0. Each distinct stretch (text between white space)
+is tokenized once; everything else is array operations.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,13 +29,13 @@ from .quality import QualityCounts
 from .text_hashes import Hashes
 from .text_rows import TextRows, find_lines
 
-PIECES = "pieces.jsonl"  # beside the shards: the result of each piece, by which it is found again
+PIECES_FILE = "pieces.jsonl"  # beside the shards: the results of all pieces, for the next run
 
 
 class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
-    """The result of tokenizing a piece: its counts, and its shards, whose ids count from its start.
+    """The result of tokenizing a piece: its counts, and its shards, whose ids start at 0.
 
-    `piece` is the piece's digest, of which the names of its shards have the beginning.
+    `piece` is the piece's digest; the names of its shards begin with a part of it.
     """
 
     piece: Sha256
@@ -45,12 +45,12 @@ class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def encode_result(result: PieceResult) -> bytes:
-    """Return a result as a line of the file `PIECES`."""
+    """Return a result as a line of the file `PIECES_FILE`."""
     return json.encode(result, order="sorted") + b"\n"
 
 
 def decode_results(data: bytes) -> list[PieceResult]:
-    """Return the results in the file `PIECES`; none where another version wrote it."""
+    """Return the results in a `PIECES_FILE`; [] if another version wrote it."""
     try:
         return [json.decode(line, type=PieceResult) for line in data.splitlines()]
     except DecodeError:
@@ -72,8 +72,8 @@ def find_whole_results(
 ) -> list[PieceResult]:
     """Return the results whose shards are in a folder, unaltered.
 
-    `size_by_file` has the size of each file there. On a disk the digest of each shard is checked.
-    At a URL, where a file is whole or absent, only its size is; readers check its bytes.
+    `size_by_file` has the size of each file there. On a disk, the digest of each shard is checked.
+    At a URL, where a file is complete or absent, only its size is checked; readers check its bytes.
     """
 
     def is_whole(result: PieceResult) -> bool:
@@ -147,7 +147,8 @@ def keep_lines(
     repeated_lines: Hashes,
     accounting: Accounting,
 ) -> npt.NDArray[np.bool_]:
-    """Tell for each line, by its number in the piece, whether it stays; count the others."""
+    """Tell for each line of a block, by number in the piece, whether to keep it; count the
+    others."""
     reasons = {reason: in_ranges(line_numbers, ranges) for reason, ranges in excluded_lines.items()}
     if len(repeated_lines):
         reasons["repeated_line"] = np.isin(block.rows.hashes, repeated_lines)
@@ -162,13 +163,13 @@ def keep_lines(
 
 
 @dataclass(frozen=True)
-class _Part:
+class _LineGroup:
     """Lines of a shard as rows, one per sentence.
 
     `line_by_row` has the line that each row comes from. `line_bytes`, `documents`, `heldout` and
-    `records` have for each line its bytes, its document, whether that is held out, and the columns
-    of its record that are kept, if any. `lost_bytes` counts bytes, white space left out, that are
-    in no token.
+    `records` have for each line its size, its document, whether that is held out, and the kept
+    columns of its record, if any. `lost_bytes` counts bytes that are in no token, except white
+    space.
     """
 
     rows: TextRows
@@ -181,10 +182,10 @@ class _Part:
 
 
 class _ShardBuilder:
-    """Writes the shards of a piece: gathers lines, and tokenizes them together when they fill one.
+    """Writes the shards of a piece: gathers lines, and tokenizes them once they fill a shard.
 
-    If sentences are split out of lines, rows without tokens are not written. If each line is a
-    sentence, they are written, so that the numbers of sentences are those of lines.
+    If lines are split into sentences, rows without tokens are not written. If each line is a
+    sentence, they are written, so that sentences have the numbers of their lines.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class _ShardBuilder:
         self.accounting, self.quality = accounting, quality
         self.shards: list[ShardEntry] = []
         self.bytes = 0
-        self._parts: list[_Part] = []
+        self._groups: list[_LineGroup] = []
 
     def add(
         self,
@@ -206,7 +207,8 @@ class _ShardBuilder:
         split_line: Callable[[str], list[str]] | None,
         records: pa.StringArray | None,
     ) -> None:
-        """Gather whole lines with their documents and records; `split_line` yields sentences."""
+        """Gather whole lines, their documents and records; `split_line` splits a line into
+        sentences."""
         self.bytes += len(text)
         line_by_row, lost_bytes = np.arange(len(documents)), 0
         if split_line is not None:
@@ -215,26 +217,27 @@ class _ShardBuilder:
         if not self.tokenizer.kind.splits_at_spaces:
             rows, lost_bytes = _tokenize_rows(text, rows, self.tokenizer)
         sizes = lines[1] - lines[0]
-        self._parts.append(_Part(rows, line_by_row, sizes, documents, heldout, lost_bytes, records))
+        group = _LineGroup(rows, line_by_row, sizes, documents, heldout, lost_bytes, records)
+        self._groups.append(group)
 
     def write(self) -> None:
         """Write the gathered lines as one shard for each split."""
-        if not self._parts:
+        if not self._groups:
             return
-        types, ids_and_lengths = self._tokenize_parts()
+        types, ids_and_lengths = self._tokenize_groups()
         ids = np.concatenate([ids for ids, _ in ids_and_lengths])
         lengths = np.concatenate([lengths for _, lengths in ids_and_lengths])
-        hashes = np.concatenate([part.rows.hashes for part in self._parts])
+        hashes = np.concatenate([group.rows.hashes for group in self._groups])
         self.quality.add(types, ids, lengths, hashes)
-        heldout = np.concatenate([part.heldout[part.line_by_row] for part in self._parts])
-        documents = np.concatenate([part.documents[part.line_by_row] for part in self._parts])
+        heldout = np.concatenate([group.heldout[group.line_by_row] for group in self._groups])
+        documents = np.concatenate([group.documents[group.line_by_row] for group in self._groups])
         records = None
         if self.piece.keep:
             records = pa.concat_arrays(
                 [
-                    part.records.take(part.line_by_row)
-                    for part in self._parts
-                    if part.records is not None
+                    group.records.take(group.line_by_row)
+                    for group in self._groups
+                    if group.records is not None
                 ]
             )
         if self.piece.params.sentences == "split":
@@ -260,12 +263,12 @@ class _ShardBuilder:
                     records=records if records is None else records.filter(pa.array(is_in_split)),
                 )
                 self.shards.append(describe_shard(path, split=split, name=name))
-        self.bytes, self._parts = 0, []
+        self.bytes, self._groups = 0, []
 
-    def _tokenize_parts(self) -> tuple[pa.StringArray, list[tuple[npt.NDArray[np.int32], Int64s]]]:
-        """Return the distinct tokens, and for each part its token ids and tokens per row; account
-        for the bytes of the parts."""
-        stretches = pa.concat_arrays([part.rows.distinct_stretches for part in self._parts])
+    def _tokenize_groups(self) -> tuple[pa.StringArray, list[tuple[npt.NDArray[np.int32], Int64s]]]:
+        """Return the distinct tokens, and for each group its token ids and the number of tokens per
+        row; account for the bytes of the groups."""
+        stretches = pa.concat_arrays([group.rows.distinct_stretches for group in self._groups])
         stretch_dictionary = stretches.dictionary_encode()
         types, token_ids, starts, counts, lost_bytes = _tokenize_stretches(
             stretch_dictionary.dictionary, self.tokenizer
@@ -273,25 +276,25 @@ class _ShardBuilder:
         sizes = pc.binary_length(types).to_numpy()
         ids_and_lengths, accounting = [], self.accounting
         first_stretch = 0
-        for part in self._parts:
+        for group in self._groups:
             dictionary_indices = stretch_dictionary.indices.to_numpy()[
-                first_stretch : first_stretch + len(part.rows.distinct_stretches)
+                first_stretch : first_stretch + len(group.rows.distinct_stretches)
             ]
             first_stretch += len(dictionary_indices)
-            stretch_ids = dictionary_indices[part.rows.ids]
-            ids, lengths = _expand_rows(stretch_ids, part.rows.counts, token_ids, starts, counts)
-            line_bytes = part.line_bytes
-            is_blank = np.bincount(part.line_by_row, lengths, len(line_bytes)) == 0
+            stretch_ids = dictionary_indices[group.rows.ids]
+            ids, lengths = _expand_rows(stretch_ids, group.rows.counts, token_ids, starts, counts)
+            line_bytes = group.line_bytes
+            is_blank = np.bincount(group.line_by_row, lengths, len(line_bytes)) == 0
             token_bytes = int(sizes[ids].sum(dtype=np.int64))
-            part_loss = part.lost_bytes + (
+            group_loss = group.lost_bytes + (
                 int(lost_bytes[stretch_ids].sum()) if lost_bytes.any() else 0
             )
             accounting.lines += len(line_bytes)
             accounting.blank_lines += int(is_blank.sum())
             accounting.blank_bytes += int(line_bytes[is_blank].sum())
             accounting.token_bytes += token_bytes
-            accounting.space_bytes += int(line_bytes[~is_blank].sum()) - token_bytes - part_loss
-            accounting.lost_bytes += part_loss
+            accounting.space_bytes += int(line_bytes[~is_blank].sum()) - token_bytes - group_loss
+            accounting.lost_bytes += group_loss
             accounting.tokens += len(ids)
             ids_and_lengths.append((ids, lengths))
         return types, ids_and_lengths
@@ -304,7 +307,7 @@ def _expand_rows(
     starts: Int64s,
     counts: Int64s,
 ) -> tuple[npt.NDArray[np.int32], Int64s]:
-    """Return the tokens of stretches end to end, and the number of tokens in each row."""
+    """Return the token ids of stretches, joined, and the number of tokens in each row."""
     if (counts == 1).all():
         return token_ids[starts][stretch_ids], stretch_counts
     token_counts = counts[stretch_ids]
@@ -315,7 +318,7 @@ def _expand_rows(
 
 
 def _tokenize_rows(text: bytes, rows: TextRows, tokenizer: Tokenizer) -> tuple[TextRows, int]:
-    """Return rows of tokens instead of stretches, and the number of bytes in no token."""
+    """Return rows of tokens instead of stretches, and the number of bytes that are in no token."""
     texts = text.decode("utf-8").split("\n")[:-1]
     token_lists = tokenizer.split(texts)
     tokens = pa.array([token for tokens in token_lists for token in tokens], pa.string())
@@ -332,8 +335,8 @@ def _tokenize_rows(text: bytes, rows: TextRows, tokenizer: Tokenizer) -> tuple[T
 def _tokenize_stretches(
     stretches: pa.StringArray, tokenizer: Tokenizer
 ) -> tuple[pa.StringArray, npt.NDArray[np.int32], Int64s, Int64s, Int64s]:
-    """Split each distinct stretch; return the distinct tokens, the tokens as ids into these, and
-    for each stretch where its tokens begin, their number, and the number of lost bytes.
+    """Split each distinct stretch; return the distinct tokens, the ids of all tokens, and for each
+    stretch the position of its first token, the number of its tokens, and its lost bytes.
     """
     counts, lost_bytes = np.ones(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
     if not tokenizer.kind.splits_at_spaces:
@@ -344,8 +347,9 @@ def _tokenize_stretches(
     texts = stretches.filter(pc.invert(is_whole)).to_pylist()
     token_lists = tokenizer.split(texts)
     counts[other_stretches] = [len(tokens) for tokens in token_lists]
-    parts = pa.array([token for tokens in token_lists for token in tokens], pa.string())
-    token_dictionary = pa.concat_arrays([stretches.filter(is_whole), parts]).dictionary_encode()
+    new_tokens = pa.array([token for tokens in token_lists for token in tokens], pa.string())
+    all_tokens = pa.concat_arrays([stretches.filter(is_whole), new_tokens])
+    token_dictionary = all_tokens.dictionary_encode()
     starts = np.empty(len(stretches), np.int64)
     order = np.append(np.flatnonzero(is_whole.to_numpy(zero_copy_only=False)), other_stretches)
     starts[order] = np.cumsum(counts[order]) - counts[order]
@@ -361,7 +365,8 @@ def _tokenize_stretches(
 
 
 def _encode_tokens(ids: npt.NDArray[np.int32], types: pa.StringArray) -> pa.DictionaryArray:
-    """Return tokens over the types that occur, in the order of their first occurrence."""
+    """Return tokens as a dictionary array; its dictionary has only the types that occur, in order
+    of first occurrence."""
     first_positions = np.full(len(types), len(ids), np.int32)
     first_positions[ids[::-1]] = np.arange(len(ids) - 1, -1, -1, dtype=np.int32)
     order = np.argsort(first_positions, kind="stable")[: int((first_positions < len(ids)).sum())]
@@ -383,7 +388,7 @@ def _split_sentences(text: bytes, split_line: Callable[[str], list[str]]) -> tup
 
 
 def _count_lost_bytes(text: str, tokens: Iterable[str]) -> int:
-    """Return how many bytes, white space left out, are in no token."""
+    """Return how many bytes of a text are in no token, not counting white space."""
     joined_tokens = "".join(tokens)
     if joined_tokens == text:
         return 0

@@ -1,4 +1,4 @@
-"""Input files divided into spans, the parts that tasks read in any order."""
+"""Divide input files into spans, parts that tasks read in any order."""
 
 import re
 import sys
@@ -9,8 +9,8 @@ from elmo.io.location import in_parallel
 from .formats import FORMATS
 from .input_files import InputFile, open_input, read_chunk
 
-COMPRESSION_RATIO = 4  # bytes of text in a byte of a compressed file, about
-_NEAR_BYTES = 1 << 20  # bytes in which the next document or line usually begins
+COMPRESSION_RATIO = 4  # bytes of text per byte of a compressed file, about
+_NEAR_BYTES = 1 << 20  # the next document or line usually begins within this distance
 BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 
 
@@ -18,8 +18,8 @@ BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 class FileSpan:
     """A part of one input file: bytes `start` to `stop`, or row groups of a Parquet file.
 
-    `stop` is not included; -1 is the end of the file. `file_number` is that of the file among those
-    with text, and `size` is about how many bytes of text the span has.
+    `stop` is not included; -1 is the end of the file. `file_number` is the number of the file among
+    those with text; `size` is the approximate size of the span's text in bytes.
     """
 
     input: InputFile
@@ -30,7 +30,7 @@ class FileSpan:
 
 
 def text_bytes(input_: InputFile) -> int:
-    """Return about how many bytes of text a file holds."""
+    """Return the approximate size of a file's text in bytes."""
     is_compressed = input_.compression is not None or FORMATS[input_.format].is_compressed
     return input_.bytes * COMPRESSION_RATIO if is_compressed else input_.bytes
 
@@ -45,14 +45,14 @@ def line_spans(
 ) -> list[FileSpan]:
     """Divide file number `file_number` of the corpus into spans of about `size` bytes.
 
-    Spans end at line ends, and at blank lines where `document_rule` is "blank". A compressed file
-    is one span.
+    Spans end at line ends; if `document_rule` is "blank", at blank lines. A compressed file is one
+    span.
     """
     if input_.compression is not None:
         return [file_as_span(input_, file_number)]
     if input_.bytes <= size:
         return [FileSpan(input_, file_number, 0, input_.bytes, input_.bytes)]
-    cuts = range(size, input_.bytes, size)  # each of which may be a request
+    cuts = range(size, input_.bytes, size)  # each cut may take a request
     near_starts = in_parallel(
         lambda cut: _next_start(input_, cut, document_rule, limit=_NEAR_BYTES), cuts
     )
@@ -68,8 +68,8 @@ def line_spans(
 def _next_start(
     input_: InputFile, offset: int, document_rule: str, *, limit: int = sys.maxsize
 ) -> int:
-    """Return the first byte from `offset` on where a line or document begins; -1 if there is none
-    in the next `limit` bytes."""
+    """Return the offset of the first line or document that begins at `offset` or later; -1 if none
+    begins in the next `limit` bytes."""
     text = b""
     text_start = offset - 1
     with open_input(input_.url) as file:

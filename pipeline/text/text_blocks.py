@@ -1,4 +1,4 @@
-"""The texts of files of all formats: checked before they are read, and read one by one."""
+"""Check and read the texts of files of all formats."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -21,8 +21,8 @@ def check_texts(
     source_phrase: str = "in params.yaml",
     keep: KeptColumns = (),
 ) -> None:
-    """Read the heads of files; raise `ElmoError` if some are binary or have no such column, or if
-    none has text.
+    """Check the heads of files; raise `ElmoError` if one is not text or lacks a column, or if all
+    are blank.
 
     `source_phrase` names the source of the list in messages, as in `find_inputs`.
     """

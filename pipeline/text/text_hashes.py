@@ -1,8 +1,9 @@
 """Vectorized hashes of strings, sentences and documents, stable across machines and versions.
 
-A sequence x_0, x_1, … hashes to mix(Σ x_k · M^k) modulo 2^64: over bytes for a string, over
-strings' hashes for a sentence, over lines' hashes for a document. Powers are taken from the start
-of the whole array and divided out by the inverse of M, so that nothing loops over the parts.
+The hash of a sequence x_0, x_1, … is mix(Σ x_k · M^k) modulo 2^64. The elements are the bytes of a
+string, the hashes of a sentence's strings, or the hashes of a document's lines. Exponents count
+from the start of the whole array and are corrected with the inverse of M, so there is no loop over
+sequences.
 """
 
 from functools import lru_cache
@@ -41,14 +42,14 @@ def hash_runs(values: Hashes, counts: npt.NDArray[np.integer]) -> Hashes:
 
 
 def hash_windows(values: Hashes, size: int) -> Hashes:
-    """Return one hash for each run of `size` consecutive `values`, each run one further on."""
+    """Return one hash for each window of `size` consecutive `values`."""
     sums = np.append(np.uint64(0), np.cumsum(values * _powers(_M, len(values)), dtype=np.uint64))
     windows = sums[size:] - sums[: max(len(sums) - size, 0)]
     return _mix_bits(windows * _powers(_INVERSE, len(values))[: len(windows)])
 
 
 def _mix_bits(hashes: Hashes) -> Hashes:
-    """Apply the finalizer of SplitMix64: every bit of the input changes half of the output's."""
+    """Apply the finalizer of SplitMix64: each input bit changes half of the output bits."""
     hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return hashes ^ (hashes >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Rows of text as stretches: strings between ASCII white space, found and hashed without a loop."""
+"""Rows of text as stretches (strings between ASCII white space), hashed without a loop."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ _NEWLINE = 10
 
 
 def find_lines(text: bytes) -> tuple[Int64s, Int64s]:
-    """Return where each line begins and ends (its newline not counted)."""
+    """Return the start and end of each line; the end is before its newline."""
     ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
     return np.append(0, ends[:-1] + 1), ends
 
@@ -24,8 +24,8 @@ def find_lines(text: bytes) -> tuple[Int64s, Int64s]:
 class TextRows:
     """Rows of text as stretches between ASCII white space.
 
-    `distinct_stretches` holds each stretch at least once, `ids` has their numbers in the order of
-    the text, and `counts` the number of stretches in each row.
+    `distinct_stretches` has each stretch at least once, `ids` their indices in text order, `counts`
+    the number of stretches in each row, and `hashes` the hash of each row.
     """
 
     distinct_stretches: pa.StringArray
@@ -35,7 +35,7 @@ class TextRows:
 
     @classmethod
     def find(cls, text: bytes, row_bounds: tuple[Int64s, Int64s]) -> "TextRows":
-        """Find the stretches of each row; white space is stripped from distinct stretches only."""
+        """Find the stretches of each row."""
         data = np.frombuffer(text, np.uint8)
         is_space = (data == 32) | (data - np.uint8(9) < 5)
         starts = np.flatnonzero(is_space[:-1] & ~is_space[1:]) + 1

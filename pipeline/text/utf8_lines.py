@@ -1,4 +1,4 @@
-"""Lines of a span of a file, and errors for text that is not UTF-8 or a line that is too long."""
+"""Reads the lines of a span; refuses lines that are not UTF-8 or too long."""
 
 from collections.abc import Iterable, Iterator
 
@@ -14,7 +14,7 @@ BLOCK_BYTES = 4 << 20
 def raw_blocks(span: FileSpan, size: int, document_rule: str) -> Iterator[tuple[bytes, int]]:
     """Yield a span in blocks of whole lines, about `size` bytes, each with its offset in the file.
 
-    The offset is that in the uncompressed file, in bytes. With `document_rule` "blank" a block ends
+    The offset is in bytes of the uncompressed file. With `document_rule` "blank", a block ends
     where a document ends, unless one document fills it.
     """
     offset, bytes_left = span.start, span.stop - span.start if span.stop >= 0 else -1
@@ -23,7 +23,7 @@ def raw_blocks(span: FileSpan, size: int, document_rule: str) -> Iterator[tuple[
             file.seek(offset)
         buffer = b""
         while True:
-            # Double what is read, or a long line would be copied once for each of its blocks.
+            # Double the size each time, or a long line would be copied once per block.
             wanted_bytes = max(size, min(len(buffer), MAX_LINE_BYTES))
             wanted_bytes = wanted_bytes if bytes_left < 0 else min(wanted_bytes, bytes_left)
             block = read_chunk(span.input, file, wanted_bytes) if wanted_bytes else b""
@@ -61,11 +61,10 @@ def too_long_message(subject: str, size: int) -> str:
 
 
 def block_end(text: bytes, size: int, document_rule: str) -> int:
-    """Return where to end a block of `text`: after its last whole document with `document_rule`
-    "blank".
+    """Return where to end a block of `text`; 0 means that more must be read.
 
-    Otherwise, or if a document fills a block of `size` bytes, it is after the last whole line; 0
-    means that more must be read.
+    With `document_rule` "blank", it ends after the last whole document. Otherwise, or if a document
+    fills a block of `size` bytes, it ends after the last whole line.
     """
     if document_rule == "blank":
         ends = [match.end() for match in BLANK_LINES.finditer(text)]
@@ -83,9 +82,9 @@ def abbreviate_names(names: Iterable[str]) -> str:
 
 
 def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
-    """Raise `ElmoError` that names the line if `text` is not UTF-8 or contains a zero byte.
+    """Raise `ElmoError`, with the line, if `text` is not UTF-8 or contains a zero byte.
 
-    `offset` is that of `text` in the span's uncompressed file, in bytes.
+    `offset` is the offset of `text` in the span's uncompressed file, in bytes.
     """
     nul = text.find(0)
     if nul >= 0:
@@ -97,7 +96,7 @@ def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
 
 
 def check_no_nul(input_: InputFile, text: bytes, line: int) -> None:
-    """Raise `ElmoError` that names the line if `text` contains a zero byte.
+    """Raise `ElmoError`, with the line, if `text` contains a zero byte.
 
     `line` is the number of that line; 0 counts lines from the start of `text`.
     """
@@ -109,7 +108,7 @@ def check_no_nul(input_: InputFile, text: bytes, line: int) -> None:
 
 
 def find_non_utf8(text: bytes) -> int | None:
-    """Return where `text` is not UTF-8, or None."""
+    """Return the first offset at which `text` is not UTF-8, or None."""
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,7 +1,6 @@
-"""Finished pieces of a stage's work, kept until the stage is done, so that it can be resumed.
+"""Keep the finished pieces of a stage's work until the stage is done, so that it can resume.
 
-Each piece is named by a digest of everything it depends on, so one that is out of date is never
-used.
+Each piece is named by a digest of everything it depends on, so outdated ones are never used.
 """
 
 import shutil
@@ -17,10 +16,11 @@ from elmo.io.locks import LOCK_FILE, work_folder_lock
 def work_folder(parent: Location, stage: str, out: Location) -> Iterator[Location]:
     """Yield the folder below `parent` where a stage that writes `out` keeps its finished pieces.
 
-    On a disk it is locked: one process at a time. It is deleted on success, and on failure if no
-    piece was finished. Partial files that a killed process left beside `out` are deleted first.
+    On a disk, it is locked, so only one process uses it. It is deleted on success, and on failure
+    if no piece was finished. Partial files that a killed process left beside `out` are deleted
+    first.
     """
-    # At a URL the output's folder gets another name with each run.
+    # At a URL, the name of the output's folder changes with each run.
     work = parent / (stage if out.local is None else f"{stage}-{out.folder_name}")
     if work.local is None:
         yield work

@@ -1,8 +1,8 @@
-"""The versions of a registered model, and the rule by which one is `candidate` or champion.
+"""The versions of a registered model, and the rule for the aliases `candidate` and `champion`.
 
-A new version is `candidate`. The first one is champion too; another becomes champion when its
-held-out perplexity, on the same text and words, is lower by a margin. A user may set the alias in
-MLflow.
+A new version is `candidate`. The first version is also champion; a later one becomes champion if
+its held-out perplexity, on the same text and words, is lower by a margin. Users may set the alias
+in MLflow.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from .client import catch_mlflow_errors, check_mlflow, configured_uri, mlflow_cl
 from .database import database_path
 
 CANDIDATE, CHAMPION = "candidate", "champion"  # aliases
-TEXTS = ("domain", "general")  # the first that a version was measured on is the one compared
-SHORT_DIGEST_CHARACTERS = 12  # characters of a digest in a tag that people read
+TEXTS = ("domain", "general")  # the first one that a version has a perplexity for is compared
+SHORT_DIGEST_CHARACTERS = 12  # in tags that people read
 
 
 @dataclass(frozen=True)
 class ModelVersion:
     """A version of a registered model: its number, its MLflow run, its aliases and its tags.
 
-    Tags are what `pipeline.stages.register` gave it: digests, stores and perplexities, as text.
+    The tags are those of `pipeline.stages.register`: digests, stores and perplexities, as text.
     """
 
     version: int
@@ -34,15 +34,15 @@ class ModelVersion:
 def find_version(name: str, model_digest: str) -> int | None:
     """Return the number of the registered version whose model has this digest, or None.
 
-    If there are several, the lowest one is returned. One whose files are not on this machine any
-    more, since the project was moved, does not count.
+    If there are several, return the lowest. Versions whose files are gone from this machine,
+    because the project was moved, do not count.
     """
     rows = [row for row in list_versions(name) if row.tags.get("model_digest") == model_digest]
     return min((row.version for row in rows if _has_files(name, row.version)), default=None)
 
 
 def _has_files(name: str, version: int) -> bool:
-    """Tell whether a version has its files; a server is not asked."""
+    """Tell whether a version has its files; always true for a server."""
     if database_path(configured_uri()) is None:
         return True
     with catch_mlflow_errors():
@@ -76,20 +76,20 @@ def list_versions(name: str) -> list[ModelVersion]:
 def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str, str]) -> str:
     """Set a registered version's tags and aliases; return the decision and its reason as text.
 
-    `name` is the registered model's, `number` the version's. `candidate` goes to the newest
-    version. `champion` goes to the first one, and to a version whose held-out
-    perplexity is lower than the champion's by the share `margin`.
+    `name` is the name of the registered model, `number` the version. `candidate` goes to the newest
+    version, `champion` to the first, and to one whose held-out perplexity is lower than the
+    champion's by the share `margin`.
     """
     rows = {row.version: row for row in list_versions(name)}
     new_tags = rows[number].tags
     with catch_mlflow_errors():
         client = mlflow_client()
         for key, value in tags.items():
-            if new_tags.get(key) != value:  # each is a write of its own
+            if new_tags.get(key) != value:  # each call is a separate write
                 client.set_model_version_tag(name, str(number), key, value)
     new_tags.update(tags)
     newest_candidate = max((v for v, row in rows.items() if CANDIDATE in row.aliases), default=0)
-    if number > newest_candidate:  # an older commit that is reproduced moves nothing back
+    if number > newest_candidate:  # reproducing an older commit does not move it back
         _set_alias(name, CANDIDATE, number)
     champion = next((row for row in rows.values() if CHAMPION in row.aliases), None)
     if champion is None:
@@ -112,8 +112,8 @@ def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str,
 def judge_rival(champion: ModelVersion, rival: ModelVersion, *, margin: float) -> tuple[bool, str]:
     """Tell whether `rival` should replace the champion, and why, as text.
 
-    It must be newer, and on the same held-out text, with the same words, its perplexity must be
-    lower by the share `margin`.
+    It must be newer, and its perplexity on the same held-out text, with the same vocabulary, must
+    be lower by the share `margin`.
     """
     if rival.version < champion.version:
         return False, f"version {rival.version} is older"

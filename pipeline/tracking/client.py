@@ -16,7 +16,7 @@ from ..terminal.urls import hide_credentials
 from .database import check_database, database_path, make_database
 
 EXPERIMENT = "elmo"
-FOLDER_TAG = "elmo.home"  # the tag of an experiment that says in which folder its `mlruns` is
+FOLDER_TAG = "elmo.home"  # an experiment's tag: the folder that has its `mlruns`
 _DEFAULT_ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "GIT_PYTHON_REFRESH": "quiet",
@@ -34,13 +34,13 @@ _UNREACHABLE = re.compile(
 def mlflow_client() -> Any:
     """Return MLflow's client for the tracking URI.
 
-    At the first call a missing database is created; one that can't be used is an `ElmoError`.
+    The first call creates a missing database; raises `ElmoError` if it can't be used.
     """
     for name, value in _DEFAULT_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    for name in ("urllib3.connectionpool", "mlflow.utils.databricks_utils"):  # their errors follow
+    for name in ("urllib3.connectionpool", "mlflow.utils.databricks_utils"):  # reported below
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # as do its tracebacks
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # and these tracebacks
     with silence_logger("alembic"), silence_logger("mlflow"):
         import mlflow
 
@@ -71,7 +71,7 @@ def _default_uri(folder: Path) -> str:
 def check_mlflow() -> None:
     """Raise `ElmoError`, in one line and within seconds, if MLflow can't be used.
 
-    A missing database is created. Stages call it before their work.
+    A missing database is created. Stages call this before their work.
     """
     with catch_mlflow_errors():
         client = mlflow_client()
@@ -82,7 +82,7 @@ def check_mlflow() -> None:
 def _prepare_database(uri: str) -> None:
     if (file := database_path(uri)) is not None:
         check_database(file)
-        with silence_logger("mlflow"):  # importing it has set its logger's level
+        with silence_logger("mlflow"):  # importing mlflow has reset the level
             make_database(file)
 
 
@@ -90,7 +90,7 @@ def _prepare_database(uri: str) -> None:
 def catch_mlflow_errors() -> Iterator[None]:
     """Turn any exception of MLflow, its server or its database in the block into an `ElmoError`.
 
-    Errors of files of this machine pass unchanged.
+    Errors about local files pass unchanged.
     """
     try:
         yield
@@ -98,12 +98,12 @@ def catch_mlflow_errors() -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.filename:
-            raise  # a file of this machine, not MLflow's answer
+            raise  # a local file, not an answer of MLflow
         raise ElmoError(explain_mlflow_error(error)) from error
 
 
 def explain_mlflow_error(error: BaseException) -> str:
-    """Return a message for the user, in one line, about an exception of MLflow."""
+    """Return a message of one line about an exception of MLflow."""
     if match := _UNREACHABLE.search(str(error)):
         return (
             f"MLflow at {public_uri()} can't be reached ({match[0].lower()}); start it, or set "
@@ -125,9 +125,9 @@ def public_uri() -> str:
 
 
 def experiment_id(client: Any, stage: str = "") -> str:
-    """Return the id of the MLflow experiment for a stage's runs, which is made if it is new.
+    """Return the id of the MLflow experiment for a stage's runs; create it if necessary.
 
-    The runs of tasks, of which there are many, have an experiment of their own.
+    The stage `tasks` has a separate experiment, because it makes many runs.
     """
     if os.environ.get("MLFLOW_EXPERIMENT_ID"):
         return os.environ["MLFLOW_EXPERIMENT_ID"]
@@ -158,15 +158,15 @@ def experiment_id(client: Any, stage: str = "") -> str:
 
 
 def folder_before_move(experiment: Any) -> str:
-    """Return the folder that a project was in when this experiment of it was made, if it has been
-    moved or copied since; empty otherwise.
+    """Return the folder in which the project was when the experiment was created, if it has been
+    moved or copied since; else "".
 
-    MLflow keeps an absolute address of an experiment's files: new ones would go to that folder.
+    MLflow keeps an absolute path for an experiment's files, so new files would go to that folder.
     """
     old_path, file = experiment.tags.get(FOLDER_TAG, ""), database_path(uri_with_login())
     if not old_path or file is None or old_path == str(file.absolute().parent):
         return ""
-    with contextlib.suppress(OSError):  # a folder may have two paths
+    with contextlib.suppress(OSError):  # the same folder may have two paths
         if os.path.samefile(Path(old_path, file.name), file):
             return ""
     return str(old_path)
@@ -174,7 +174,7 @@ def folder_before_move(experiment: Any) -> str:
 
 @contextmanager
 def silence_logger(name: str, *, level: int = logging.ERROR) -> Iterator[None]:
-    """Hide a library's messages below a level in the block; `name` is that of its logger."""
+    """Hide messages below a level of the logger `name` in the block."""
     logger = logging.getLogger(name)
     previous_level = logger.level
     logger.setLevel(level)

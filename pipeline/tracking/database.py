@@ -9,8 +9,8 @@ from urllib.parse import quote
 from elmo.errors import ElmoError
 from elmo.io.atomic import hidden_folder
 
-MAX_LOCK_SECONDS = 5.0  # that another process may hold the database
-_TABLES = {"alembic_version", "experiments", "runs"}  # those that MLflow's has had from the first
+MAX_LOCK_SECONDS = 5.0  # to wait while another process holds the database
+_TABLES = {"alembic_version", "experiments", "runs"}  # in every version of MLflow
 
 
 def database_path(uri: str) -> Path | None:
@@ -21,7 +21,7 @@ def database_path(uri: str) -> Path | None:
 def check_database(path: Path) -> None:
     """Raise `ElmoError` for a database that can't be used.
 
-    MLflow would try for a minute, and then show a traceback.
+    MLflow itself would retry for a minute and then print a traceback.
     """
     remedy = "or set MLFLOW_TRACKING_URI"
     folder = path.parent
@@ -58,7 +58,7 @@ def check_database(path: Path) -> None:
 def make_database(path: Path) -> None:
     """Create an SQLite database for MLflow, whole or not at all.
 
-    MLflow creates its tables one after another, and never recovers from being killed half-way.
+    MLflow creates its tables one by one, and cannot recover if it is killed halfway.
     """
     if path.exists():
         return

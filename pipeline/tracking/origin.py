@@ -11,7 +11,7 @@ from typing import Any
 from ..terminal.urls import hide_credentials_in
 from .client import project_root
 
-COMMIT_VARIABLE = "ELMO_COMMIT"  # by which `elmo submit` sends the tags of the commit, as JSON
+COMMIT_VARIABLE = "ELMO_COMMIT"  # the tags of the commit as JSON, from `elmo submit`
 COMMIT_TAG = "mlflow.source.git.commit"
 
 
@@ -30,7 +30,7 @@ def origin_tags() -> dict[str, str]:
 def commit_tags() -> dict[str, str]:
     """Return the MLflow tags of the project's commit, and of the files that differ from it.
 
-    There are none without git. In a job they are those of the project that was sent with it.
+    Without git, there are none. In a job, they are those of the project that was sent.
     """
     if tags_text := os.environ.get(COMMIT_VARIABLE):
         return dict(json.loads(tags_text))
@@ -48,7 +48,7 @@ def commit_tags() -> dict[str, str]:
     tags = {COMMIT_TAG: commit}
     branch = git("rev-parse", "--abbrev-ref", "HEAD")
     tags |= {"mlflow.source.git.branch": branch} if branch else {}
-    # What stages themselves write and git tracks is no change of the project.
+    # Tracked files that stages write are not changes of the project.
     status = git(
         "status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock", ":!metrics"
     )

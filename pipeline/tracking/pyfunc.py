@@ -1,11 +1,10 @@
-"""The registered model as `mlflow.pyfunc.load_model` gives it; it needs `elmo` alone.
+"""The registered model that `mlflow.pyfunc.load_model` loads; it needs only `elmo`.
 
-Input: items, each a text, which is cut by the model's tokenizer (where into several sentences, each
-is embedded alone), or a token list, which is taken as it is. They come in a list, or in a table
-with a column `text` or `tokens`. Output: one float32 array for each item (a server sends nested
-lists); `layers` says of what: `all` (layers, tokens, dim), `average` or `top` (tokens, dim), or
-comma-separated weights, one for each layer, of a mix as learned (before their softmax), scaled by
-`gamma`. With `pooling: mean` it is the mean over the tokens, one vector for each text.
+Input: a list of items, or a table with a column `text` or `tokens`. An item is a text, which the
+model's tokenizer splits (each sentence is embedded alone), or a token list. Output: one float32
+array per item (a server sends nested lists). `layers` selects its content: `all` (layers, tokens,
+dim), `average` or `top` (tokens, dim), or comma-separated mix weights, one per layer (before their
+softmax), scaled by `gamma`. With `pooling: mean`, it is the mean over the tokens.
 """
 
 import sys
@@ -20,10 +19,10 @@ from mlflow.pyfunc import PythonModel
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
-# Inputs to try a served model with; one without a tokenizer takes the last alone.
+# The input example of a model; without a tokenizer, only the last item is used.
 INPUT_EXAMPLE = ["He has a gift for music", ["They", "wrapped", "the", "gift"]]
 COLUMNS = ("text", "tokens")
-_BATCH_SENTENCES = 256  # sentences that are embedded at a time
+_BATCH_SENTENCES = 256
 DEFAULT_PARAMS: dict[str, Any] = {
     "layers": "average",
     "gamma": 1.0,
@@ -34,8 +33,8 @@ DEFAULT_PARAMS: dict[str, Any] = {
 def make_signature() -> ModelSignature:
     """Return the model's MLflow signature: columns `text` and `tokens` in, a table of vectors out.
 
-    MLflow has no type for "text or token lists": the columns are optional, and the input is checked
-    by `ServedEmbedder.predict`, not cast by MLflow, which would cut token lists into columns.
+    MLflow has no type for "text or token lists", so both columns are optional, and
+    `ServedEmbedder.predict` checks the input. If MLflow cast it, token lists would become columns.
     """
     model_signature = ModelSignature(
         inputs=Schema(
@@ -63,15 +62,15 @@ class ServedEmbedder(PythonModel):
     def load_context(self, context: Any) -> None:
         """Load the model folder that is the artifact "model" of MLflow's `context`.
 
-        MLflow's server is adapted to it, and the LSTM cell compiled at once there, so that the
-        first request is not slow.
+        In a server, also adapt MLflow's server, and compile the LSTM cell now, so that the first
+        request is not slow.
         """
         from elmo.integrations.scoring_server import adapt_scoring_server
         from elmo.model.embedder import Embedder
 
         adapt_scoring_server()
         self.embedder = Embedder.load(context.artifacts["model"])
-        if "mlflow.pyfunc.scoring_server.app" in sys.modules:  # what a server runs
+        if "mlflow.pyfunc.scoring_server.app" in sys.modules:  # this is a server
             self.embedder.bilm.lstm.compiled = True
             for lengths in ((1,), (2,), (3,), (3, 1), (5, 4, 2)):
                 self.embedder.embed([["warm"] * length for length in lengths])
@@ -79,13 +78,13 @@ class ServedEmbedder(PythonModel):
     def predict(
         self,
         context: Any,
-        model_input: pd.DataFrame,  # MLflow would make a signature of a more exact hint
+        model_input: pd.DataFrame,  # from a more exact hint, MLflow would make a signature
         params: dict[str, Any] | None = None,
     ) -> list[np.ndarray]:
-        """Return the vectors of each item of a request, which comes as a list or a table.
+        """Return the vectors of each item of a request, a list or a table.
 
-        Of `params`, `layers` and `gamma` say how the layers are mixed, and `pooling` whether a text
-        gets one vector; each may be left out. `context` is MLflow's and not read.
+        `params` may have `layers`, `gamma` and `pooling`, as in the description of this module.
+        `context` is not used.
         """
         from elmo.errors import ElmoError
 
@@ -126,7 +125,7 @@ class ServedEmbedder(PythonModel):
 
 
 def _item_of_row(row: dict[str, Any]) -> Any:
-    """Return the one sentence of a table's row; its other columns are not read."""
+    """Return the item in a row of a table; other columns are ignored."""
     from elmo.data.texts import is_missing
 
     if not any(name in row for name in COLUMNS):

@@ -1,6 +1,6 @@
-"""The registration of a model in MLflow's registry: once for each content.
+"""Register a model in MLflow's registry, once for each content.
 
-Which version is `candidate` or champion is decided in `champion.py`.
+`champion.py` decides which version is `candidate` or `champion`.
 """
 
 from collections.abc import Mapping
@@ -26,10 +26,10 @@ def register(
     """Register a model folder in MLflow under `name`, unless a version there has the same content;
     return the version and the decision about the champion.
 
-    The content is known by its digest, "model_digest" in `tags`. A new version belongs to the
-    MLflow run `run_id`. `margin` is the share by which perplexity must fall for the champion to
-    move. MLflow shows the settings `trained_with` and the `scores` beside the model. Raises
-    `ElmoError`, and publishes nothing, if the model can't embed an example.
+    Equal content has an equal digest, "model_digest" in `tags`. A new version belongs to the MLflow
+    run `run_id`. `margin` is the share by which perplexity must fall to move `champion`. MLflow
+    shows the settings `trained_with` and the `scores` with the model. Raises `ElmoError`, and
+    registers nothing, if the model can't embed an example.
     """
     from mlflow.exceptions import MlflowException
 
@@ -52,6 +52,6 @@ def register(
             model_version = client.create_model_version(
                 name, uri, run_id, tags=dict(tags), model_id=uri.removeprefix("models:/")
             )
-            # The version is another process's if that one was first.
+            # If another process was faster, this is its version.
             version = find_version(name, model_digest) or int(model_version.version)
         return version, decide_champion(name, version, margin=margin, tags=tags)

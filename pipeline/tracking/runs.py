@@ -1,9 +1,8 @@
-"""MLflow runs: opened and logged to.
+"""Open MLflow runs and log to them.
 
-Which figures a run shows is chosen where they are logged: `pipeline.stages.training`, and the
-modules of the other stages. MLflow is told best effort: a run that can't be reached keeps what it
-was given in memory, and sends it when MLflow answers again. A figure that MLflow has is not sent
-twice.
+The modules of the stages choose the figures to log. Logging is best effort: if MLflow can't be
+reached, figures are kept in memory and sent when it answers again. Figures that MLflow already has
+are not sent twice.
 """
 
 import contextlib
@@ -33,38 +32,38 @@ from .client import (
     public_uri,
 )
 
-FLUSH_SECONDS = 60.0  # that a finished stage waits for MLflow to take its last figures
+FLUSH_SECONDS = 60.0  # how long a finished stage tries to send its last figures
 _RETRY_SECONDS = 60.0  # between two attempts to reach MLflow while the stage works
-_RUN_FILE = "mlflow.json"  # in the folder of work in progress: which run it is
-_MAX_METRICS_PER_CALL = 1000  # that MLflow takes
+_RUN_FILE = "mlflow.json"  # in the folder of work in progress: the id of its run
+_MAX_METRICS_PER_CALL = 1000  # MLflow's limit
 _ABSENT_ERROR_CODES = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"}
 
 
 class Run:
     """A handle to log to an MLflow run by its id.
 
-    No call fails because of MLflow: what it can't take now is sent by a later call, and by `close`.
-    If the run `is_resumed`, figures that MLflow has for the same step are not sent. Only one
-    thread may use it at a time.
+    No call fails because of MLflow: unsent figures are sent by a later call or by `close`. If the
+    run `is_resumed`, figures that MLflow has for the same step are not sent. Only one thread may
+    use it at a time.
     """
 
     def __init__(self, run_id: str, *, is_resumed: bool = False) -> None:
         self.run_id, self._is_resumed = run_id, is_resumed
         self._queued_metrics: list[tuple[str, float, int, int]] = []
         self._queued_calls: list[Callable[[Any], Any]] = []
-        self._known_steps: dict[str, set[int]] = {}  # those that MLflow has of each metric
+        self._known_steps: dict[str, set[int]] = {}  # that MLflow has of each metric
         self._next_attempt = 0.0
         self._is_unreachable = False
 
     def log_metrics(self, figures: Mapping[str, float | None], *, step: int = 0) -> None:
         """Log figures by name; those that are None or not finite are left out.
 
-        `step` is the training step that they are of.
+        `step` is their training step.
         """
         self.log_steps([(step, figures)])
 
     def log_steps(self, rows: Iterable[tuple[int, Mapping[str, float | None]]]) -> None:
-        """Log the figures of several training steps, as `log_metrics` does those of one."""
+        """Log the figures of several training steps."""
         milliseconds = _time_in_ms()
         self._queued_metrics += [
             (name, float(value), milliseconds, step)
@@ -91,9 +90,9 @@ class Run:
         self._queue_call(lambda client: client.set_terminated(self.run_id, status, end_time))
 
     def close(self, wait: float = 10.0) -> int:
-        """Send what MLflow lacks, for about `wait` seconds at most; return how much is left.
+        """Send all queued figures and calls, for about `wait` seconds; return how many are left.
 
-        The run itself goes on.
+        This does not end the run.
         """
         deadline = time.monotonic() + wait
         self._next_attempt = 0.0
@@ -103,7 +102,7 @@ class Run:
         return len(self._queued_metrics) + len(self._queued_calls)
 
     def _queue_call(self, call: Callable[[Any], Any]) -> None:
-        """Make a repeatable call to MLflow, after all figures and earlier calls are sent."""
+        """Queue a repeatable call to MLflow, which follows all queued figures and calls."""
         self._queued_calls.append(call)
         self._send()
 
@@ -118,7 +117,7 @@ class Run:
                 self._queued_calls[0](client)
                 del self._queued_calls[0]
         except Exception as error:
-            # What was sent may have been stored: MLflow is asked before anything is sent again.
+            # MLflow may have stored some figures: ask it before sending them again.
             self._is_resumed = True
             self._known_steps.clear()
             if not self._is_unreachable:
@@ -224,15 +223,15 @@ def _create_run(
         profile = json.dumps({"digest": value})
         entry = Entry(name, value[:36], source_type, source, profile=profile)
         datasets.append(DatasetInput(entry, [InputTag("mlflow.data.context", name)]))
-    with contextlib.suppress(MlflowException):  # another run has added the same one just now
+    with contextlib.suppress(MlflowException):  # another run has just added the same dataset
         client.log_inputs(run_id, datasets)
-    with contextlib.suppress(OSError):  # a server's own artifact folder that is not ours to write
+    with contextlib.suppress(OSError):  # a server's artifact folder may not be writable here
         client.log_dict(run_id, origin.package_versions(), "environment.json")
     return run_id
 
 
 def run_exists(run_id: str) -> bool:
-    """Tell whether MLflow has a run with this id that can go on where the project is now."""
+    """Tell whether MLflow has a run with this id that the current project folder can continue."""
     from mlflow.exceptions import MlflowException
 
     client = mlflow_client()
@@ -254,7 +253,7 @@ def _find_url(source: Path | Location) -> str:
 
 
 def flat_params(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return nested settings as MLflow has params: text by dotted name, without logins."""
+    """Return nested settings as MLflow params: text by dotted name, without logins."""
     flat_values: dict[str, str] = {}
     for key, item in values.items():
         if isinstance(item, dict):

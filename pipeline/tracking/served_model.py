@@ -1,4 +1,4 @@
-"""A model for MLflow to serve: logged with its code and requirements, and tried as it is served."""
+"""Logs a model for MLflow to serve, with its code and requirements, and tests it like a server."""
 
 import contextlib
 import io
@@ -31,7 +31,7 @@ def log_model(
     trained_with: Mapping[str, Any],
     scores: Mapping[str, float],
 ) -> str:
-    """Log a model folder to a run, load it as a server does, embed an example; return its URI.
+    """Log a model folder to a run, load it as a server does, and embed an example; return its URI.
 
     The logged model has the tag "model_digest" `digest`, and MLflow shows the settings
     `trained_with` and the `scores` beside it. If it can't embed the example, MLflow shows it as
@@ -47,14 +47,14 @@ def log_model(
     tokenizer = load_model(folder).tokenizer
     example = pyfunc.INPUT_EXAMPLE[1:] if tokenizer == NO_TOKENIZER else pyfunc.INPUT_EXAMPLE
     run = mlflow_client().get_run(run_id)
-    hidden_stderr = contextlib.redirect_stderr(io.StringIO())  # it shows bars and where to look
+    hidden_stderr = contextlib.redirect_stderr(io.StringIO())  # progress bars and links
     with (
         warnings.catch_warnings(),
         silence_logger("mlflow"),
         hidden_stderr,
         _logging_to_experiment(run.info.experiment_id),
     ):
-        warnings.simplefilter("ignore")  # what they may mean is tried below
+        warnings.simplefilter("ignore")  # the model is tested below
         info = Model.log(
             artifact_path=None,
             name="elmo",
@@ -85,7 +85,7 @@ def log_model(
 
 @contextmanager
 def _logging_to_experiment(experiment_id: str) -> Iterator[None]:
-    """Make MLflow log models to this experiment: it asks the environment, not the run."""
+    """Make MLflow log models to this experiment, which it reads from the environment."""
     names = ("MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
     old_values = {name: os.environ.pop(name, None) for name in names}
     os.environ["MLFLOW_EXPERIMENT_ID"] = experiment_id
@@ -97,7 +97,7 @@ def _logging_to_experiment(experiment_id: str) -> Iterator[None]:
 
 
 def _check_answers(model_uri: str, example: list[Any]) -> None:
-    """Load a logged model as a server does, and look at what it answers."""
+    """Load a logged model as a server does, and check its vectors for an example."""
     import mlflow
 
     from . import pyfunc
@@ -107,7 +107,7 @@ def _check_answers(model_uri: str, example: list[Any]) -> None:
         model = mlflow.pyfunc.load_model(model_uri)
         answer = model.predict(example, params=pyfunc.DEFAULT_PARAMS)
     finally:
-        sys.path[:] = paths  # the model's own copy of the library stays out
+        sys.path[:] = paths  # remove the model's copy of the library
     if len(answer) != len(example) or not all(np.isfinite(vectors).all() for vectors in answer):
         raise ElmoError("the model's vectors are not all finite numbers")
 

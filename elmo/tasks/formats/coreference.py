@@ -1,4 +1,4 @@
-"""Coreference: CoNLL-2012 columns (LitBank too), GAP, JSON lines; plain text to be predicted."""
+"""Readers of coreference: CoNLL-2012 columns (also LitBank), GAP, JSON lines, plain text."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ _MENTION = re.compile(r"(\()?(\w+)(\))?")
 
 
 def document_record(text: str, split: TextSplitter) -> dict[str, Any]:
-    """Return a text as the record of a document, as in JSON lines: its sentences, each a list of
+    """Return a text as a record of JSON lines: a document with its sentences, each a list of
     tokens."""
     return {"sentences": [list(split(sentence)) for sentence in split.sentences(text)]}
 
@@ -87,7 +87,7 @@ def _add_mentions(
     clusters: dict[str, list[Range]],
     path: Path,
 ) -> None:
-    """Add the spans of a sentence to their clusters."""
+    """Add the mentions in a sentence to their clusters; the sentence begins at token `offset`."""
     open_spans: dict[str, list[int]] = {}
     for position, (number, fields) in enumerate(block):
         value = column_at(fields, column, path, number)
@@ -164,13 +164,13 @@ def read_gap(request: ReadRequest) -> ExampleSet:
     for number, row in table_rows(request, {name: name for name in columns}):
         text = row["Text"]
         sentences, offsets = [], []
-        position = 0
+        sentence_start = 0
         for sentence in request.split.sentences(text):
             tokens, ranges = request.split.tokens_and_offsets(sentence)
             if tokens:
                 sentences.append(tokens)
-                offsets += [(position + a, position + b) for a, b in ranges]
-            position += len(sentence)
+                offsets += [(sentence_start + a, sentence_start + b) for a, b in ranges]
+            sentence_start += len(sentence)
         spans = {}
         for role in GAP_SPANS:
             try:
@@ -208,8 +208,7 @@ def _make_document(
     clusters: Sequence[Sequence[Range]] | None,
     counts: Counter[str],
 ) -> Document:
-    """Return a document, with clusters that share a span joined, and clusters of one span
-    dropped."""
+    """Return a document. Clusters that share a span are joined, clusters of one span dropped."""
     if clusters is None:
         return Document(source, name, tuple(sentences), None)
     merged_clusters: list[set[Range]] = []

@@ -1,4 +1,5 @@
-"""Shared parts of readers: their arguments; sentences, rows, records and fields of files."""
+"""The shared parts of readers: their arguments, and the sentences, rows, records and fields of
+files."""
 
 import re
 from collections import Counter
@@ -28,7 +29,7 @@ from elmo.tasks.examples import Example, Range, Tokens
 Columns = Mapping[str, str]
 DOCUMENT_MARK = "-DOCSTART-"
 _ZERO_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
-SNIFFED_LINES = 10_000  # lines of a file that show how its columns are divided
+SNIFFED_LINES = 10_000  # lines that are read to find the separator of columns
 
 CONLLU_COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 
@@ -38,9 +39,9 @@ class ExampleSet:
     """The examples read from a file, labelled or not, with counts of what was read and dropped, by
     name.
 
-    `scheme` is that of their tags; `plain` if the tags mark no spans, or there are none. `remark`
-    says what a user may not have meant, if there is such a thing. `columns` are those that a user
-    named, by field.
+    `scheme` is the scheme of the tags, or `plain` if there are no tags or they mark no spans.
+    `remark` warns about a likely mistake in the file; it is empty if there is none. `columns` are
+    the columns that the user gave, by field.
     """
 
     examples: list[Example]
@@ -51,10 +52,10 @@ class ExampleSet:
 
 
 class TextSplitter:
-    """A callable that splits a text into tokens, and can give their character offsets. `tokenizer`
-    is a tokenizer's name, or how a model's training text was split.
+    """A callable that splits a text into tokens, and can return their character offsets.
+    `tokenizer` is a tokenizer's name, or the `Tokenization` of a model.
 
-    The tokenizer is loaded at the first text: data that is already tokenized needs none.
+    The tokenizer is loaded for the first text, because tokenized data needs none.
     """
 
     def __init__(self, tokenizer: str | Tokenization) -> None:
@@ -80,7 +81,7 @@ class TextSplitter:
         return tokens, token_offsets(text, tokens)
 
     def sentences(self, text: str) -> list[str]:
-        """Return the sentences of a text; joined, they are the text."""
+        """Return the sentences of a text; joined, they give the text."""
         return load_sentence_splitter()[0](text)
 
 
@@ -88,9 +89,9 @@ class TextSplitter:
 class ReadRequest:
     """A request to a reader: a file, its format, and how to read it.
 
-    `columns` says which columns or keys hold the fields, `scheme` which scheme the tags have (None:
-    to be detected), and `split` splits raw text into tokens. If `labelled` is false, labels may be
-    absent. `items` are records in memory, read instead of the lines of a JSON lines file.
+    `columns` maps fields to columns or keys, `scheme` is the scheme of the tags (None: detect it),
+    and `split` splits raw text into tokens. If `labelled` is false, labels may be absent. `items`
+    are records in memory, which are read instead of a JSON lines file.
     """
 
     path: Path
@@ -102,8 +103,7 @@ class ReadRequest:
     items: Sequence[dict[str, Any]] | None = None
 
     def column(self, field: str, default: str) -> str:
-        """Return the column or key that the field `field` is read from: that of `columns`,
-        otherwise `default`."""
+        """Return the column or key of a field: the one in `columns`, or else `default`."""
         return self.columns.get(field, default)
 
 
@@ -124,9 +124,9 @@ def column_sentences(
     token.
 
     Columns are separated by tabs if the first token's line has one, else by spaces; other white
-    space is part of a word. A row that begins with -DOCSTART- ends a sentence; `counts` counts such
-    rows as `document_marks`. With `documents`, the beginning of a document is yielded too, as a
-    `DocumentBegin`.
+    space is part of a word. A row that begins with -DOCSTART- ends a sentence and is counted as
+    `document_marks` in `counts`. With `documents`, a `DocumentBegin` is yielded where a document
+    begins.
     """
     rows = [text for _, text in islice(numbered_lines(path), SNIFFED_LINES) if _is_row(text)]
     first_row = next((text for text in rows if text[0] != "#"), rows[0] if rows else "")
@@ -149,7 +149,7 @@ def column_sentences(
 
 
 def _is_row(text: str) -> bool:
-    """Tell whether a line is the row of a token, or of a comment: not blank and not a mark."""
+    """Tell whether a line has a token or a comment: it is not blank and marks no document."""
     marks = ("#begin document", "#end document", DOCUMENT_MARK)
     return bool(text.strip()) and not text.startswith(marks)
 
@@ -159,8 +159,8 @@ def _split_columns(text: str, *, has_tabs: bool) -> list[str]:
 
 
 def _is_comment(text: str, width: int, *, has_tabs: bool) -> bool:
-    """Tell whether a line that begins with # before a sentence is a comment: one without the
-    separator of columns or with the other one, with another number of columns, or with " = "."""
+    """Tell whether a line that begins with # before a sentence is a comment: its separator or its
+    number of columns differs, or it has " = "."""
     fields = text.split("\t") if has_tabs else text.split()
     if has_tabs and fields[0].startswith("# "):
         return True
@@ -168,16 +168,16 @@ def _is_comment(text: str, width: int, *, has_tabs: bool) -> bool:
 
 
 def marks_documents(path: Path) -> bool:
-    """Tell whether a CoNLL file marks its documents: its first non-blank line begins one."""
+    """Tell whether a CoNLL file marks documents: its first non-blank line is `#begin document`."""
     return next((t for _, t in numbered_lines(path) if t.strip()), "").startswith("#begin document")
 
 
 def table_rows(request: ReadRequest, columns: Columns) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the rows of a TSV or CSV file with their line numbers, as dictionaries by field.
 
-    `columns` gives the column of each field: all by their names in the header, or all by number
-    from 1. `ElmoError` is raised if there is no such column, if the header has a name twice, or if
-    rows differ in their number of columns.
+    `columns` has the column of each field: either all by name in the header, or all by number from
+    1. Raises `ElmoError` if a column is missing, if the header names it twice, or if rows have
+    different numbers of columns.
     """
     lines = (f"{text}\n" for _, text in numbered_lines(request.path))
     delimiter = "," if request.format == "csv" else "\t"
@@ -200,8 +200,8 @@ def _check_header(
     names: Sequence[str],
     columns: Columns,
 ) -> None:
-    """Raise `ElmoError` if the first line of a table, `cells`, lacks one of `columns`, or if its
-    `names` are not distinct."""
+    """Raise `ElmoError` unless each of `columns` is one of the `names` exactly once. `cells` is the
+    first line of the table, line `number`."""
     for name, column in columns.items():
         if list(columns.values()).count(column) > 1:
             problem, remedy = f"column {column!r} is named for two fields", "pass --columns"
@@ -224,8 +224,8 @@ def read_records(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the records of a TSV, CSV, JSON lines or text file with their line numbers.
 
-    `fields` are the fields to read from a table, whose records have these keys, without `label` if
-    the request needs no labels. A line of text gives a record of the field `text`.
+    `fields` are the fields to read from a table; `label` is left out if the request needs no
+    labels. A line of text becomes a record with the field `text`.
     """
     if request.format == "jsonl":
         yield from json_records(request)
@@ -241,7 +241,7 @@ def read_records(
 def text_lines(request: ReadRequest, *, keep_blank: bool = False) -> list[tuple[int, str]]:
     """Return the lines of a plain text with their numbers, with blank lines if `keep_blank`.
 
-    `ElmoError` is raised if the request needs labels: plain text has none.
+    Raises `ElmoError` if the request needs labels, which plain text does not have.
     """
     if request.labelled:
         raise ElmoError(
@@ -252,8 +252,8 @@ def text_lines(request: ReadRequest, *, keep_blank: bool = False) -> list[tuple[
 
 
 def json_records(request: ReadRequest) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of JSON lines with their line numbers, with keys renamed to the fields that
-    `request.columns` reads from them.
+    """Yield the objects of JSON lines with their line numbers; keys are renamed to the fields that
+    `request.columns` maps to them.
 
     Records in memory (`items`) are numbered from 0.
     """
@@ -279,10 +279,10 @@ def json_records(request: ReadRequest) -> Iterator[tuple[int, dict[str, Any]]]:
 def read_tokens(
     request: ReadRequest, record: Mapping[str, Any], number: int, name: str = "text"
 ) -> Tokens:
-    """Return the tokens of a record's field: a list as it is, a text split by the tokenizer.
+    """Return the tokens of a record's field: a list unchanged, a text split by the tokenizer.
 
-    For the field `text`, a field `tokens` takes precedence. `number` is the line's, for error
-    messages.
+    A field `tokens` takes precedence over the field `text`. `number` is the line's number, for
+    error messages.
     """
     if name == "text" and "tokens" in record:
         return tuple(read_field(request, record, "tokens", list[str], number))
@@ -304,17 +304,17 @@ def read_label(request: ReadRequest, record: Mapping[str, Any], number: int) -> 
 
 
 def read_field(
-    request: ReadRequest, record: Mapping[str, Any], name: str, kind: Any, number: int
+    request: ReadRequest, record: Mapping[str, Any], name: str, field_type: Any, number: int
 ) -> Any:
-    """Return a record's field, converted to type `kind`.
+    """Return a record's field, converted to type `field_type`.
 
-    `ElmoError` names line `number` if the field is missing or of another type.
+    Raises `ElmoError`, with line `number`, if the field is missing or has another type.
     """
     if name not in record:
         problem = f"has no {name!r}, found {', '.join(map(str, record)) or 'nothing'}"
         raise line_error(request.path, number, problem, "rename one, or name it in columns")
     try:
-        return msgspec.convert(record[name], kind)
+        return msgspec.convert(record[name], field_type)
     except msgspec.ValidationError as error:
         key_path, problem = describe_mismatch(error)
         raise line_error(request.path, number, f"{name}{key_path} {problem}") from None
@@ -323,7 +323,7 @@ def read_field(
 def column_at(fields: Sequence[str], column: str, path: Path, number: int) -> str:
     """Return one of a line's columns by its position: from 1, or from the end by -1, -2, …
 
-    `ElmoError` names the line (`path`, `number`) if it has no such column.
+    Raises `ElmoError`, with the line (`path`, `number`), if it has no such column.
     """
     position = column_number(column, column)
     if not 1 <= abs(position) <= len(fields):
@@ -335,7 +335,7 @@ def column_at(fields: Sequence[str], column: str, path: Path, number: int) -> st
 def conllu_field(fields: Sequence[str], column: str, path: Path, number: int) -> str:
     """Return a column of CoNLL-U by its number or name, or the value of a key in it (MISC.NER).
 
-    `ElmoError` names the line (`path`, `number`) that lacks it.
+    Raises `ElmoError`, with the line (`path`, `number`), if it is missing.
     """
     name, _, key = column.partition(".")
     if name in CONLLU_COLUMNS:
@@ -351,8 +351,8 @@ def conllu_field(fields: Sequence[str], column: str, path: Path, number: int) ->
 
 
 def column_number(column: str, name: str) -> int:
-    """Return a column number as an integer; raise `ElmoError`, naming field `name`, if it is not
-    one."""
+    """Return a column number as an integer; raise `ElmoError` with the field `name` if it is
+    none."""
     try:
         return int(column)
     except ValueError:
@@ -360,14 +360,14 @@ def column_number(column: str, name: str) -> int:
 
 
 def unsplit_text(request: ReadRequest, record: Mapping[str, Any]) -> str | None:
-    """Return the text that `read_tokens` splits for a record to be predicted; None if there is no
-    text, or if the request needs labels."""
+    """Return the text that `read_tokens` splits; None if the record has tokens instead, or if the
+    request needs labels."""
     text = None if request.labelled or "tokens" in record else record.get("text")
     return text if isinstance(text, str) else None
 
 
 def token_offsets(text: str, tokens: Sequence[str]) -> tuple[Range, ...]:
-    """Return the character range in `text` of each of the tokens it was split into.
+    """Return the character range in `text` of each of its tokens.
 
     The tokens may be in another Unicode form than the text.
     """
@@ -397,8 +397,8 @@ def tokens_covering(offsets: Sequence[Range], start: int, stop: int) -> Range:
 
 
 def width_error(path: Path, number: int, width: int, first_width: int, unit: str) -> ElmoError:
-    """Return the exception for line `number`, which has `width` columns; the first line of its
-    `unit`, such as a sentence, has `first_width`."""
+    """Return the exception for line `number`, which has `width` columns, although the first line of
+    its `unit`, such as a sentence, has `first_width`."""
     columns = f"{width} column{'s' * (width != 1)}"
     return line_error(
         path, number, f"{columns} here, {first_width} in the first line of its {unit}"

@@ -1,4 +1,4 @@
-"""Readers of questions on paragraphs: SQuAD 1.1 and JSON lines. Answers keep their offsets."""
+"""Readers of questions on paragraphs: SQuAD 1.1 and JSON lines."""
 
 from collections import Counter
 
@@ -56,10 +56,11 @@ def read_squad(request: ReadRequest) -> ExampleSet:
     counts: Counter[str] = Counter()
     for a, article in enumerate(squad.data):
         for p, paragraph in enumerate(article.paragraphs):
-            encoding = request.split.tokens_and_offsets(paragraph.context)
+            context = paragraph.context
+            split_context = request.split.tokens_and_offsets(context)
             for q, qa in enumerate(paragraph.qas):
                 source = f"{request.path}: data[{a}].paragraphs[{p}].qas[{q}]"
-                question = _make_question(request, source, paragraph.context, encoding, qa, counts)
+                question = _make_question(request, source, context, split_context, qa, counts)
                 if question is not None:
                     examples.append(question)
     counts["questions"] = len(examples)
@@ -81,8 +82,8 @@ def read_jsonl(request: ReadRequest) -> ExampleSet:
             else [],
         )
         source = f"{request.path}:{number}"
-        encoding = request.split.tokens_and_offsets(context)
-        question = _make_question(request, source, context, encoding, qa, counts)
+        split_context = request.split.tokens_and_offsets(context)
+        question = _make_question(request, source, context, split_context, qa, counts)
         if question is not None:
             examples.append(question)
     counts["questions"] = len(examples)
@@ -93,13 +94,13 @@ def _make_question(
     request: ReadRequest,
     source: str,
     context: str,
-    encoding: tuple[Tokens, tuple[Range, ...]],
+    split_context: tuple[Tokens, tuple[Range, ...]],
     qa: _SquadQuestion,
     counts: Counter[str],
 ) -> Question | None:
-    """Return a question; the answer to learn is the most common reference, or the first of
-    equals."""
-    tokens, offsets = encoding
+    """Return a question. The answer to learn is the most common reference answer; of equally common
+    ones, the first."""
+    tokens, offsets = split_context
     question_tokens = request.split(qa.question)
     references = qa.answers
     if request.labelled and not references:

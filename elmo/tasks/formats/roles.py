@@ -54,7 +54,7 @@ def read_conll(request: ReadRequest) -> ExampleSet:
         ]
         columns = range(first_column, width - is_ontonotes)
         if not request.labelled and len(predicates) != len(columns):
-            columns = range(0)  # the file has no arguments, or not all
+            columns = range(0)  # arguments are missing, or not complete
         elif len(predicates) != len(columns):
             raise line_error(
                 request.path,
@@ -81,7 +81,7 @@ def read_conll(request: ReadRequest) -> ExampleSet:
 
 
 def read_rolesets(path: Path, columns: Columns) -> Iterator[list[str]]:
-    """Yield, for each sentence of a file of columns, the roleset of each token, `-` of one that is
+    """Yield the rolesets of each sentence in a file of columns, one per token; `-` if the token is
     no predicate."""
     column = columns.get("predicate", "8" if marks_documents(path) else "6")
     for block in column_sentences(path):
@@ -90,9 +90,9 @@ def read_rolesets(path: Path, columns: Columns) -> Iterator[list[str]]:
 
 def read_jsonl(request: ReadRequest) -> ExampleSet:
     """Read semantic roles from JSON lines {"tokens": [...], "predicate": 3, "tags": [BIO...]},
-    where the predicate is a token's index from 0.
+    where `predicate` is the index of a token, from 0.
 
-    Unlabelled lines may have "predicates": [3, 7] in place of "predicate" and "tags".
+    Unlabelled lines may have "predicates": [3, 7] instead of "predicate" and "tags".
     """
     examples: list[Example] = []
     for number, record in json_records(request):

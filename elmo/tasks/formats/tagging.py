@@ -1,4 +1,4 @@
-"""Readers of tagged sentences: columns, CoNLL-U, JSON lines, and plain text to be tagged."""
+"""Readers of sentences to tag: columns, CoNLL-U, JSON lines and plain text."""
 
 import re
 from collections import Counter
@@ -25,9 +25,9 @@ from elmo.tasks.formats.fields import (
 )
 
 
-class _Row(NamedTuple):
-    """A sentence, its tags if it has some, the line of each token, and its text if it was split
-    from one."""
+class _Sentence(NamedTuple):
+    """A sentence: its tokens, its tags if any, the line of each token, and the text that it was
+    split from, if any."""
 
     tokens: Tokens
     tags: list[str] | None
@@ -39,7 +39,7 @@ def read_conll(request: ReadRequest) -> ExampleSet:
     """Read columns separated by tabs or spaces: a token per line, a blank line after each sentence.
     The word is in the first column and the tag in the last, unless the request says otherwise."""
     counts: Counter[str] = Counter()
-    rows: list[_Row] = []
+    sentences: list[_Sentence] = []
     word, tag = request.column("word", "1"), request.column("tag", "-1")
     for block in column_sentences(request.path, counts=counts):
         width = len(block[0][1])
@@ -52,15 +52,15 @@ def read_conll(request: ReadRequest) -> ExampleSet:
         if request.labelled:
             tags = [column_at(f, tag, request.path, n).strip(" ") for n, f in block]
         tokens = tuple(column_at(f, word, request.path, n) for n, f in block)
-        rows.append(_Row(tokens, tags, [number for number, _ in block]))
-    return _make_examples(request, rows, counts)
+        sentences.append(_Sentence(tokens, tags, [number for number, _ in block]))
+    return _make_examples(request, sentences, counts)
 
 
 def read_conllu(request: ReadRequest) -> ExampleSet:
     """Read tagged sentences from CoNLL-U, by default with the tags of UPOS; ranges (1-2) and empty
     nodes (1.1) are skipped."""
     counts: Counter[str] = Counter()
-    rows: list[_Row] = []
+    sentences: list[_Sentence] = []
     word, tag = request.column("word", "FORM"), request.column("tag", "UPOS")
     for block in column_sentences(request.path):
         words: LineBlock = []
@@ -84,60 +84,63 @@ def read_conllu(request: ReadRequest) -> ExampleSet:
             counts["dropped_without_tags"] += 1
             continue
         tokens = tuple(conllu_field(f, word, request.path, n) for n, f in words)
-        rows.append(_Row(tokens, tags, [number for number, _ in words]))
-    return _make_examples(request, rows, counts)
+        sentences.append(_Sentence(tokens, tags, [number for number, _ in words]))
+    return _make_examples(request, sentences, counts)
 
 
 def read_jsonl(request: ReadRequest) -> ExampleSet:
     """Read tagged sentences from JSON lines {"tokens": [...], "tags": [...]}, or {"text": …}
     without tags."""
-    rows = []
+    sentences = []
     for number, record in json_records(request):
         tokens = read_tokens(request, record, number)
         tags = read_field(request, record, "tags", list[str], number) if request.labelled else None
         if tags is not None and len(tags) != len(tokens):
             raise line_error(request.path, number, f"has {len(tokens)} tokens but {len(tags)} tags")
-        rows.append(_Row(tokens, tags, [number] * len(tokens), unsplit_text(request, record)))
-    return _make_examples(request, rows, Counter())
+        text = unsplit_text(request, record)
+        sentences.append(_Sentence(tokens, tags, [number] * len(tokens), text))
+    return _make_examples(request, sentences, Counter())
 
 
 def read_text(request: ReadRequest) -> ExampleSet:
     """Read plain text to be tagged, one sentence per line."""
-    rows = [_Row(request.split(text), None, [n], text) for n, text in text_lines(request)]
-    return _make_examples(request, rows, Counter())
+    sentences = [_Sentence(request.split(text), None, [n], text) for n, text in text_lines(request)]
+    return _make_examples(request, sentences, Counter())
 
 
-def _check_plain_scheme(request: ReadRequest, rows: Sequence[_Row]) -> None:
-    """Raise `ElmoError` for tags that look like those of a scheme and fit none."""
-    misfits = schemes.find_misfit_tags({tag for row in rows for tag in row.tags or ()})
-    for row in rows:
-        for position, tag in enumerate(row.tags or ()):
+def _check_plain_scheme(request: ReadRequest, sentences: Sequence[_Sentence]) -> None:
+    """Raise `ElmoError` for a tag that looks like a span tag but fits no scheme."""
+    misfits = schemes.find_misfit_tags({tag for s in sentences for tag in s.tags or ()})
+    for sentence in sentences:
+        for position, tag in enumerate(sentence.tags or ()):
             if tag in misfits:
                 raise line_error(
                     request.path,
-                    row.lines[position],
+                    sentence.lines[position],
                     f"tag {tag!r} fits no scheme, though the tags seem to mark spans",
                     "write O, B-LABEL and I-LABEL, or pass --scheme plain if they mark none",
                 )
 
 
-def _make_examples(request: ReadRequest, rows: Sequence[_Row], counts: Counter[str]) -> ExampleSet:
-    """Return sentences with their tags as BIOES, or unchanged if the tags mark no spans."""
-    first_row = next((row for row in rows if row.tokens), None)
-    if request.labelled and first_row and all(row.tags == list(row.tokens) for row in rows):
+def _make_examples(
+    request: ReadRequest, sentences: Sequence[_Sentence], counts: Counter[str]
+) -> ExampleSet:
+    """Return the examples; tags of spans are converted to BIOES, other tags unchanged."""
+    first_sentence = next((s for s in sentences if s.tokens), None)
+    if request.labelled and first_sentence and all(s.tags == list(s.tokens) for s in sentences):
         remedy = "name their column: --columns tag=2"
-        raise line_error(request.path, first_row.lines[0], "the tags repeat the words", remedy)
-    scheme = request.scheme or schemes.detect_scheme(row.tags for row in rows if row.tags)
+        raise line_error(request.path, first_sentence.lines[0], "the tags repeat the words", remedy)
+    scheme = request.scheme or schemes.detect_scheme(s.tags for s in sentences if s.tags)
     remark = ""
     if scheme == "plain" and request.scheme is None:
-        _check_plain_scheme(request, rows)
-        if any("O" in row.tags for row in rows if row.tags):
+        _check_plain_scheme(request, sentences)
+        if any("O" in s.tags for s in sentences if s.tags):
             remark = (
                 "the tags mark no spans, so each token counts; if O means outside of a span, write "
                 "B-LABEL where a span begins and I-LABEL within it"
             )
     examples: list[Example] = []
-    for tokens, tags, lines, text in rows:
+    for tokens, tags, lines, text in sentences:
         if not tokens:
             counts["dropped_empty"] += 1
             continue
@@ -160,8 +163,8 @@ def _make_examples(request: ReadRequest, rows: Sequence[_Row], counts: Counter[s
                 ) from None
             counts["spans"] += len(spans)
             tags = list(schemes.to_bioes(spans, len(tags)))
-        tag_row = None if tags is None else tuple(tags)
-        examples.append(Tagged(f"{request.path}:{lines[0]}", tokens, tag_row, text))
+        tag_tuple = None if tags is None else tuple(tags)
+        examples.append(Tagged(f"{request.path}:{lines[0]}", tokens, tag_tuple, text))
     counts["sentences"] = len(examples)
     counts["tokens"] = sum(len(e.tokens) for e in examples if isinstance(e, Tagged))
     return ExampleSet(examples, dict(counts), scheme, remark)

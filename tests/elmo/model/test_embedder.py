@@ -27,7 +27,7 @@ SENTENCES = [GIFT, ["한국어", "😀"], ["x" * 60], [], ["gift"], ["The", "gif
 
 def test_layers_tokens_dim(tiny_model: Model) -> None:
     found = Embedder(tiny_model).embed(SENTENCES)
-    layers, dim = tiny_model.bilm.config.layers + 1, tiny_model.bilm.config.dim
+    layers, dim = tiny_model.bilm.shape.layers + 1, tiny_model.bilm.shape.dim
     assert [vectors.shape for vectors in found] == [(layers, len(s), dim) for s in SENTENCES]
     assert all(vectors.dtype == np.float32 for vectors in found)
 
@@ -194,7 +194,7 @@ def test_the_cell_is_compiled_only_when_many_tokens_repay_it(
         return cell.choose_cell_functions(device, cells)
 
     monkeypatch.setattr("elmo.nn.lstm.choose_cell_functions", cell_for)
-    cells = tiny_model.bilm.config.cells
+    cells = tiny_model.bilm.shape.cells
     monkeypatch.setattr(cell, "MIN_COMPILE_WORK", 2 * (len(GIFT) + 2) * cells)
     embedder = Embedder(tiny_model)
     eager = embedder.embed([GIFT])[0]
@@ -211,7 +211,7 @@ def test_the_cell_is_compiled_only_when_many_tokens_repay_it(
 
 def unicode_model(folder: Path, like: Model) -> Model:
     characters = Characters(tuple("gift한국어"), 20)
-    bilm = BiLM(like.bilm.config, character_count=characters.size)
+    bilm = BiLM(like.bilm.shape, character_count=characters.size)
     bilm.reset_parameters(3)
     save(folder / "unicode", like, bilm=bilm, characters=characters)
     return load_model(folder / "unicode")

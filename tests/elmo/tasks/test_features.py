@@ -18,7 +18,7 @@ from elmo.tasks import features
 from elmo.tasks.examples import Classified, Pair, Tagged, Tokens
 from elmo.tasks.features import (
     LinearModels,
-    Shares,
+    ModelShares,
     describe_shape,
     tagging_features,
     words_and_pairs,
@@ -73,7 +73,7 @@ def test_the_model_of_vectors_is_that_of_scikit_learn() -> None:
     gold = [tag for e in train for tag in e.tags]
     logistic = linear_model.LogisticRegression(C=1 / features.TOKEN_PRIORS[1][0], tol=1e-6)
     logistic.fit(scale.transform(_tokens_of(train)), gold)
-    ours = LinearModels(64, len(logistic.classes_), shares=Shares(0, 0, 1))
+    ours = LinearModels(64, len(logistic.classes_), shares=ModelShares(0, 0, 1))
     ours.fit(train, logistic.classes_.tolist(), _layers_of)
     expected = logistic.predict_log_proba(scale.transform(_tokens_of(unseen)))
     np.testing.assert_allclose(ours(unseen, _layers_of).numpy(), expected, atol=5e-3)
@@ -119,9 +119,9 @@ def test_constants_and_sums_are_those_that_were_measured(
     train, unseen = examples(kind, 40), examples(kind, 4, seed=1)
     labels = sorted({x for e in train for x in (e.tags if kind == "tagging" else [e.label])})
     static = lambda sentences: [layers[:1, :, :6] for layers in word_vectors(sentences)]  # noqa: E731
-    model = LinearModels(ROWS, len(labels), shares=Shares(0.5, 1.0, 0.7, 0.4), static=static)
+    model = LinearModels(ROWS, len(labels), shares=ModelShares(0.5, 1.0, 0.7, 0.4), static=static)
     model.fit(train, labels, word_vectors, torch.linspace(1, 2, len(labels)))
-    assert model.usual_shares == pytest.approx(shares, abs=2e-3)
+    assert model.model_weights == pytest.approx(shares, abs=2e-3)
     found = model(unseen, word_vectors)
     np.testing.assert_allclose(found[:2], scores, atol=3e-3 * tolerance)
     assert float(found.sum()) == pytest.approx(total, abs=0.02 * tolerance)
@@ -135,11 +135,11 @@ def test_labels_that_count_again_are_taken_off() -> None:
     for weights, frequency in ((None, [0.7, 0.3]), (torch.tensor([1.0, 3.0]), [3.5 / 8, 4.5 / 8])):
         model.fit(train, ["a", "b"], word_vectors, weights)
         expected = torch.zeros(4, 2)
-        for shares in (Shares(0, 1, 0), Shares(0, 0, 0.5)):
+        for shares in (ModelShares(0, 1, 0), ModelShares(0, 0, 0.5)):
             model.shares = shares
             taken = 0.75 * (sum(shares) - 1) * torch.tensor(frequency).log()
             expected += model(train, word_vectors) + taken
-        model.shares = Shares(2, 1, 0.5)
+        model.shares = ModelShares(2, 1, 0.5)
         expected -= 0.75 * 2.5 * torch.tensor(frequency).log()
         torch.testing.assert_close(model(train, word_vectors), expected)
 
@@ -151,10 +151,10 @@ def test_few_or_large_texts_are_not_cross_validated(monkeypatch: pytest.MonkeyPa
     for few in (train[:1], train[:4]):
         model = LinearModels(ROWS, len(labels))
         model.fit(few, labels, _layers_of)
-        assert model.usual_shares == [1.0, 1.0, 1.0] and model(train, _layers_of).isfinite().all()
+        assert model.model_weights == [1.0, 1.0, 1.0] and model(train, _layers_of).isfinite().all()
     monkeypatch.setattr(features, "MAX_VECTOR_VALUES", 12 * len(train) // 2)
     model.fit(train, labels, _layers_of)
-    assert model.usual_shares[0] != 1.0 and model.usual_shares[1] == 1.0
+    assert model.model_weights[0] != 1.0 and model.model_weights[1] == 1.0
 
 
 def test_vectors_of_many_tokens_are_learned_from_sentences_spread_evenly(
@@ -162,7 +162,7 @@ def test_vectors_of_many_tokens_are_learned_from_sentences_spread_evenly(
 ) -> None:
     train = examples("tagging", 20)
     labels = sorted({tag for e in train for tag in e.tags})
-    first, second = (LinearModels(64, len(labels), shares=Shares(0, 0, 1)) for _ in range(2))
+    first, second = (LinearModels(64, len(labels), shares=ModelShares(0, 0, 1)) for _ in range(2))
     tokens = sum(len(e.tokens) for e in train)
     monkeypatch.setattr(features, "MAX_VECTOR_VALUES", tokens * 6)  # of twelve
     first.fit(train, labels, _layers_of)
@@ -218,13 +218,13 @@ def test_another_share_is_chosen_where_dev_gains_by_it_beyond_chance(
     monkeypatch: pytest.MonkeyPatch, right: range, is_better: bool
 ) -> None:
     """Of a hundred texts the first choice answers fifty."""
-    linear, alone = LinearModels(8, 2), Shares(0.0, 1.0, 0.0)
+    linear, alone = LinearModels(8, 2), ModelShares(0.0, 1.0, 0.0)
     guess = lambda *_: [k in (right if linear.shares == alone else range(50)) for k in range(100)]  # noqa: E731
     monkeypatch.setattr("elmo.tasks.train.predict_all", guess)
     model: Any = SimpleNamespace(tally=lambda _, guesses: tally_accuracy([True] * 100, guesses))
     settings = task_settings("classification", {})
     scores, shares, _ = add_linear_models(model, linear, [], vectors=None, settings=settings)
-    assert shares == linear.shares == (alone if is_better else Shares(0.5, 1.0, 0.0))
+    assert shares == linear.shares == (alone if is_better else ModelShares(0.5, 1.0, 0.0))
     assert scores["accuracy"] == (0.95 if is_better else 0.5)
 
 

@@ -415,7 +415,7 @@ def test_the_clock_of_the_first_worker_alone_counts(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(WorkerGroup, "sum_over_workers", total)
     for rank in (0, 1):
         agreement.StopAndSave(WorkerGroup(rank, 2), minutes=0).agree(5, bool, is_urgent=True)
-    assert asked == [[0, 1, agreement.AGREE_STEPS], [0, 0, 0]]
+    assert asked == [[0, 1, agreement.MAX_STEPS_BETWEEN_VOTES], [0, 0, 0]]
 
 
 def test_gradients_of_a_token_s_occurrences_add_up_in_float32() -> None:

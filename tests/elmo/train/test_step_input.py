@@ -27,7 +27,7 @@ def reading(folder: Path, **changes: Any) -> Any:
     preparer = StepPreparer(
         made.settings,
         vocabulary_size=len(made.softmax.weight),
-        layers=made.bilm.config.layers + 1,
+        layers=made.bilm.shape.layers + 1,
         rows=workers.own_rows(made.settings.rows),
         device=workers.device,
         pad=made.bilm.encoder.pad_to_few_shapes,  # type: ignore[union-attr]
