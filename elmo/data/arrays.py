@@ -1,5 +1,4 @@
-"""Array types, and functions on arrays: sets of small numbers without sorting, and runs of
-sentences."""
+"""Array types and functions: sets of small numbers without sorting, and runs of sentences."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,4 @@
-"""The character vocabulary: turns tokens into character ids, of UTF-8 bytes (as in 2018) or Unicode
-characters.
+"""The character vocabulary: token to character ids, of UTF-8 bytes (as in 2018) or Unicode.
 
 Ids in this file start at 0. Only `Characters.encode_batch` shifts them by one and has 0 for a
 masked position, as in the 2018 inference files. A token is laid out as [BOW, characters…, EOW,
@@ -112,8 +111,7 @@ class Characters:
 
     @classmethod
     def load(cls, path: Path) -> "Characters":
-        """Read a character vocabulary from the JSON file `path`; raise `ElmoError` if it is
-        invalid."""
+        """Read a character vocabulary from the JSON file `path`; raise `ElmoError` if invalid."""
         record = read_record(path, _CharactersRecord)
         symbols = record.symbols
         if (record.kind == "unicode") != (symbols is not None):
@@ -134,8 +132,8 @@ class Characters:
 
 
 def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
-    """Raise `ElmoError` unless `sentences` is a list of lists of strings; name the first that is
-    wrong."""
+    """Raise `ElmoError`, which names the fault, unless `sentences` is a list of lists of
+    strings."""
     if isinstance(sentences, str) or not _is_list(sentences):
         raise ElmoError(f"sentences must be a list of token lists, found {_type_name(sentences)}")
     for index, sentence in enumerate(sentences):

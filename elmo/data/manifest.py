@@ -134,8 +134,7 @@ class ShardsManifest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_shards_manifest(folder: Location) -> ShardsManifest:
-    """Read `manifest.json` of a shards folder; raise `ElmoError` if the folder is of another
-    kind."""
+    """Read the manifest of a shards folder; raise `ElmoError` if the folder is of another kind."""
     path = folder.path_of("manifest.json")
     header = folder.read_record("manifest.json", Header)
     if header.kind != "shards":

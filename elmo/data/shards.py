@@ -76,8 +76,7 @@ class Shard:
         return self.dictionary.to_pylist()
 
     def counts(self) -> npt.NDArray[np.int64]:
-        """Return how often each distinct token occurs, as an int64 array in the order of
-        `types`."""
+        """Return how often each distinct token occurs, int64, in the order of `types`."""
         return np.bincount(self.ids, minlength=len(self.dictionary))
 
     def rows(self, start: int, stop: int) -> "Shard":
@@ -101,8 +100,7 @@ class Shard:
 
 
 class Shards:
-    """A folder of shards. Only its manifest says which files belong to it; the folder is not
-    listed."""
+    """A folder of shards. Only its manifest says which files belong to it."""
 
     def __init__(self, folder: Folder) -> None:
         self.location = Location.parse(folder)
@@ -115,8 +113,7 @@ class Shards:
         return self.manifest.tokenizer.tokenization()
 
     def entries(self, split: str | None = None) -> list[ShardEntry]:
-        """Return the manifest entries of one split (default: both), in the order of their
-        sentences."""
+        """Return the manifest entries of a split (default: both), in the order of sentences."""
         if split not in (*SPLITS, None):
             raise ElmoError(f"{self.location}: no split {split!r}; choose train or heldout")
         return [entry for entry in self.manifest.shards if split in (entry.split, None)]
@@ -224,8 +221,7 @@ def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
 def shard_name(split: str, suffix: str | int) -> str:
     """Return the file name of a shard, such as `train-00000.arrow`.
 
-    `suffix` is its number in the folder, or hexadecimal digits and hyphens that identify its
-    source.
+    `suffix` is its number in the folder, or hex digits and hyphens that identify its source.
     """
     return f"{split}-{suffix if isinstance(suffix, str) else f'{suffix:05d}'}.arrow"
 

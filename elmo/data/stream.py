@@ -31,7 +31,7 @@ from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 
 PREFETCH_COUNT = 2  # items computed ahead
-SHARDS_PER_GROUP = 32  # at most, per group; they are open at the same time
+SHARDS_PER_GROUP = 32  # the maximum; a group's shards are open at the same time
 _KEYS_PER_SHARD = np.int64(1) << 32
 Item = TypeVar("Item")
 
@@ -86,8 +86,7 @@ class WindowStream:
 
     The text is read `epochs` times, in blocks of `block_sentences` neighbouring sentences, in an
     order drawn from `seed` (None: the original order, for evaluation). This worker reads the rows
-    numbered `own_rows` (default: all). `encode` turns distinct tokens into character ids (tokens,
-    characters).
+    numbered `own_rows` (default: all). `encode` returns the character ids of distinct tokens.
     """
 
     def __init__(
@@ -132,8 +131,7 @@ class WindowStream:
 
     def windows(self, position: StreamPosition) -> Iterator[WindowAndPosition]:
         """Yield the windows from `position` onwards, each with a function that returns the position
-        after it, from which a resumed training continues. Positions are costly and seldom
-        needed."""
+        after it, from which a resumed training continues; positions are costly."""
         cursor, buffer = _RowCursor(self, position), _BlockBuffer(len(self.own_rows))
         steps_T1 = np.arange(self.window)[:, None]
         while count := cursor.advance():
@@ -180,8 +178,7 @@ class WindowStream:
         )
 
     def _encode_keys(self, keys: Int64s) -> tuple[npt.NDArray[np.int32], Int64s]:
-        """Return the characters and byte lengths of distinct tokens; those of words come from a
-        table."""
+        """Return the characters and byte lengths of distinct tokens, of words from a table."""
         if self._encoded_words is None:
             words = self.vocabulary.words
             self._encoded_words = self.encode(words), byte_lengths(words)
@@ -266,8 +263,7 @@ class _Group(NamedTuple):
     """The shuffled blocks of some shards, laid end to end, and the part that each row reads.
 
     `blocks_M2` has, for each block, the number of its shard and its number there; `ends_M` has its
-    end, in tokens of the group; `bounds` has the start of each row's part, and the end of the last
-    part.
+    end, in tokens of the group; `bounds` has the start of each row's part, and the end of the last.
     """
 
     blocks_M2: Int64s
@@ -276,8 +272,7 @@ class _Group(NamedTuple):
 
 
 class _BlockBuffer:
-    """The current block of each row, all in one array, so that one operation cuts the windows of
-    all rows.
+    """The current block of each row, in one array, so that one operation cuts all rows' windows.
 
     `blocks_5n` has the keys in both directions, the words in both directions, and marks where
     sentences begin. Row k reads the block `block_id_B[k]` (its group and number), which begins at
@@ -299,8 +294,7 @@ class _BlockBuffer:
     def put_block(
         self, row: int, block_id: tuple[int, int], offset: int, block: TokenBlock
     ) -> None:
-        """Store a row's next block, which begins at `offset` in its group, in place of the row's
-        last one."""
+        """Store a row's next block, which begins at `offset` in its group, in place of the last."""
         token_count = len(block.starts_n)
         if token_count > self._width_B[row]:
             self._width_B[row] = 0
@@ -372,8 +366,7 @@ class _RowCursor:
         return group, offset, token_count
 
     def _find_part(self, row: int, group: int) -> tuple[int, int]:
-        """Return the start and end of a row's part of a group; beyond the last group it is
-        empty."""
+        """Return the start and end of a row's part of a group; empty beyond the last group."""
         if group == self.group_count:
             return 0, 0
         start, end = self.stream._get_group(group).bounds[row : row + 2].tolist()
@@ -431,8 +424,7 @@ def byte_lengths(tokens: Sequence[str]) -> Int64s:
 def lay_out_both_directions(
     keys: Int64s, words: Int64s, lengths: Int64s, vocabulary: Vocabulary
 ) -> TokenBlock:
-    """Lay sentences end to end in forward and in backward reading order, with their boundary
-    tokens.
+    """Lay sentences end to end in forward and backward reading order, with their boundaries.
 
     `keys` and `words` are those of all tokens in text order, as in `TokenBlock`; `lengths` are the
     token counts of the sentences, none of them 0.
@@ -459,10 +451,9 @@ def lay_out_both_directions(
 
 def prefetch(items: Iterator[Item]) -> Generator[Item, None, None]:
     """Yield the items of an iterator in order, while a second thread computes the next two. An
-    exception in the iterator is raised here, and an item None ends the iteration.
+    exception in the iterator is raised here; an item that is None ends the iteration.
 
-    If the caller stops early, these two are still computed, because other workers may wait for
-    them.
+    If the caller stops early, these two are still computed: other workers may wait for them.
     """
     thread = ThreadPoolExecutor(1, thread_name_prefix="stream")
     try:

@@ -19,8 +19,7 @@ def read_table(
     record's first line, from 1, and its fields.
 
     `lines` keep their line ends; blank lines between records are skipped. Raises `ElmoError`, in
-    which `source` names the file, for a malformed record, or one with more or fewer fields than the
-    first.
+    which `source` names the file, for a malformed record, or one with fewer or more fields.
     """
     first_line, field_count = 1, 0
     for last_line, fields in _parse_records(lines, delimiter, source):
@@ -48,8 +47,7 @@ def explain_wrong_delimiter(header: Sequence[str]) -> str:
 def _parse_records(
     lines: Iterable[str], delimiter: str, source: object
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the last line and the fields of each record; a blank line has no
-    fields."""
+    """Yield each record's last line number and its fields; a blank line has no fields."""
     if delimiter == "\t":
         for line_number, line in enumerate(lines, 1):
             text = line.rstrip("\r\n")

@@ -1,5 +1,4 @@
-"""Batches of texts: a list, or a column of a table in pandas, Polars, Arrow, NumPy or
-`datasets`."""
+"""Batches of texts: a list, or a column in pandas, Polars, Arrow, NumPy or `datasets`."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
@@ -19,11 +18,9 @@ def is_missing(value: Any) -> bool:
 
 
 def list_texts(batch: Any) -> list[str]:
-    """Return a batch of texts as a list: a single string as a list of one, a table of one column as
-    its texts.
+    """Return a batch of texts as a list; a string is one text, a table has one column of texts.
 
-    Raises `ElmoError` for an item that is not text, such as a missing value; items are counted from
-    0.
+    Raises `ElmoError`, with its index, for an item that is not text, such as a missing value.
     """
     texts = []
     for index, item in enumerate(list_items(batch)):

@@ -95,8 +95,8 @@ NO_TOKENIZER = Tokenization("none")  # for token lists that a program supplied
 class TokenizerKind:
     """A tokenizer that can be chosen; the command line's help and checks follow from this record.
 
-    `make_splitter`, given the pattern, loads it and returns a function from texts to token lists;
-    it needs the libraries `packages`, which the extra `extra` installs and whose versions a model
+    `make_splitter` takes the pattern, and returns a function that splits texts into token lists. It
+    needs the libraries `packages`, which the extra `extra` installs and whose versions a model
     records. If it `splits_at_spaces`, each stretch between white space is tokenized independently,
     so equal stretches are tokenized once; `one_token_pattern` matches stretches that are one token.
     `pattern` is the regular expression of a token, if the tokenizer uses one, and `form` the
@@ -152,8 +152,7 @@ class TextTokenizer:
             self._split_sentences = load_sentence_splitter()[0]
 
     def __call__(self, text: str) -> list[list[str]]:
-        """Return the sentences of a text, each a list of tokens; sentences without tokens are left
-        out."""
+        """Return the sentences of a text, each a list of tokens, except those without tokens."""
         if not isinstance(text, str):
             raise ElmoError(f"a text must be a string, found {text!r:.80}")
         if not is_text(text):
@@ -224,8 +223,7 @@ def installed_tokenization(name: str, sentences: Literal["line", "split"] = "lin
 
 
 def load_sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
-    """Return a function that splits a line into sentences, and the versions of the packages it
-    uses.
+    """Return a function that splits a line into sentences, and the versions of its packages.
 
     The sentences keep their white space: joined, they are the line. A line without a mark that
     could end a sentence stays whole, and a Chinese or Japanese full stop always ends a sentence,

@@ -51,13 +51,12 @@ class Vocabulary:
         return word in self._id_by_word
 
     def ids(self, tokens: Iterable[str]) -> npt.NDArray[np.int32]:
-        """Return the word id of each token as an int32 array; unknown tokens get the id of
-        `<UNK>`."""
+        """Return the word id of each token, int32; unknown tokens get the id of `<UNK>`."""
         get_id, unk = self._id_by_word.get, self.unk
         return np.fromiter((get_id(token, unk) for token in tokens), np.int32)
 
     def save(self, folder: Path) -> None:
-        """Write `words.txt` and, if counts are known, `counts.txt` to `folder`, one entry per
+        """Write `words.txt` and, if counts are known, `counts.txt` to `folder`, an entry per
         line."""
         _write_lines(folder / "words.txt", self.words)
         if self.counts is not None:
@@ -65,8 +64,8 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        """Read a vocabulary from a file of words, one per line, or from `words.txt` in the folder
-        `path`.
+        """Read a vocabulary from `path`, a file of words, one per line, or a folder with
+        `words.txt`.
 
         `counts.txt` beside `words.txt` is read too, if it exists. Raises `ElmoError`, which names
         the line, if one is invalid.

@@ -14,7 +14,7 @@ from elmo.errors import ElmoError, reason_of
 from elmo.io.locks import take_lock
 from elmo.io.records import json_bytes, read_record
 
-_MAX_TRIES = 100  # at locking a new folder before other writers delete it
+_MAX_TRIES = 100  # attempts to lock a new folder before other writers delete it
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def new_file(out: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; on success that file becomes `out`, replacing any
     existing file, and on failure it is deleted.
 
-    The path is in a hidden folder beside `out`. Hidden folders left by killed writers of `out` are
+    The path is in a hidden folder beside `out`. Hidden folders of killed writers of `out` are
     deleted.
     """
     check_output_file(out)
@@ -43,11 +43,9 @@ def new_file_if_absent(out: Path) -> Iterator[Path]:
 
 
 def check_output_file(out: Path, *, pattern: bytes = b"") -> None:
-    """Raise `ElmoError` if an output file exists as a link, a folder, a device, or a file of
-    another kind.
+    """Raise `ElmoError` if an output file is a link, a folder, a device, or another kind of file.
 
-    `pattern` is a regular expression that the first KiB of a file of the right kind matches (empty:
-    any file).
+    `pattern` is a regular expression that the first KiB of such a file matches (empty: any).
     """
     check_output_path(out)
     if out.is_dir():
@@ -183,8 +181,7 @@ def hidden_folder(out: Path) -> Iterator[Path]:
 def sweep_hidden_folders(out: Path) -> None:
     """Delete the hidden folders that killed writers of `out` left: their locks are free."""
     pattern = re.compile(_hidden_pattern(out))
-    # This lists names only, because a folder may have thousands of files, each written through
-    # here.
+    # This lists names only: a folder may have thousands of files, each written through here.
     for name in os.listdir(out.parent) if out.parent.is_dir() else ():
         path = out.parent / name if name[0] == "." and pattern.fullmatch(name) else None
         if path is not None and path.is_dir() and not path.is_symlink():

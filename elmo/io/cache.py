@@ -30,8 +30,8 @@ def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
     this machine's cache.
 
     `sha256` is the SHA-256 that the file must have, in hex; it names the copy and is checked when
-    the copy is made. A process that needs space may delete the copy before you open it; then call
-    this again.
+    the copy is made. A process that needs space may delete it before you open it; then call this
+    again.
     """
     if location.local is not None:
         return location.local / file
@@ -54,8 +54,7 @@ def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
 def _evict_copies(folder: Path, *, kept_name: str) -> None:
     """Delete the least recently used copies while they take too much space, but never `kept_name`.
 
-    The limit is the variable `ELMO_CACHE_GB`, by default half of the free space and the copies
-    together.
+    The limit is the variable `ELMO_CACHE_GB`, by default half of free space plus copies.
     """
     copies = []
     for name in filter(_COPY_NAME.fullmatch, os.listdir(folder)):

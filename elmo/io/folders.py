@@ -28,13 +28,11 @@ def check_output_folder(
     pattern: str = ".*",
     kind: str | None = None,
 ) -> None:
-    """Raise `ElmoError` if an output folder has files of another stage, or files that this project
-    did not write.
+    """Raise `ElmoError` if an output folder has files of another stage or another program.
 
     The folder may be empty, or have all `required` files and otherwise, in subfolders too, only
     hidden files and files that match the regular expression `pattern`. If `kind` is given, its
-    `manifest.json` must state that kind. At a URL nothing is replaced: the first of `required` must
-    not exist.
+    `manifest.json` must state that kind. At a URL, the first of `required` must not exist.
     """
     files = set(out.names()) if out.local is None else _list_files(out.local, required=required)
     if out.local is None and required and required[0] in files:
@@ -52,8 +50,7 @@ def check_output_folder(
 
 
 def _list_files(out: Path, *, required: Sequence[str]) -> set[str]:
-    """Return the files in a folder and its subfolders; raise `ElmoError` if this project did not
-    write it."""
+    """Return the files below a folder; raise `ElmoError` if this project did not write it."""
     check_output_path(out)
     if not out.exists():
         return set()
@@ -89,8 +86,7 @@ def new_folder(
 
     An existing `out` is replaced at the end, on Linux in one step, but refused at the start unless
     `check_output_folder` accepts it with the same arguments. At a URL, where nothing is replaced,
-    all files are uploaded at the end, the first required one last, so that readers see all or
-    nothing.
+    files are uploaded at the end, the first required one last, so readers see all or nothing.
     """
     check_output_folder(out, required=required, pattern=pattern, kind=kind)
     if out.local is None:
@@ -111,9 +107,8 @@ def new_folder(
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Exchange two paths in one step, so that neither is ever missing; return false if the system
-    cannot."""
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # of Linux; not in `os`
+    """Exchange two paths in one step, so that neither is ever missing, or return false."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # only on Linux; not in `os`
     return bool(
         rename
         and not rename(

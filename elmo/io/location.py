@@ -114,8 +114,7 @@ class Location:
         return self.url.rstrip("/").rpartition("/")[2]
 
     def path_of(self, file: str) -> str:
-        """Return the full path or URL of a file in the folder (empty: of the folder), for
-        messages."""
+        """Return the full path or URL of a file (empty: of the folder), for messages."""
         return f"{self.url}/{file}" if file else self.url
 
     def exists(self, file: str) -> bool:
@@ -127,8 +126,7 @@ class Location:
         return False
 
     def names(self) -> list[str]:
-        """Return the sorted names of the files in the folder, without subfolders; none if it is
-        missing."""
+        """Return the sorted names of the files directly in the folder; none if it is missing."""
         if self.local is not None:
             try:
                 with os.scandir(self.local) as entries:
@@ -196,8 +194,7 @@ class Location:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def check_file(self, file: str, *, size: int, sha256: str | None = None) -> None:
-        """Raise `ElmoError` if a file is missing, has another size or, if `sha256` is given, other
-        bytes."""
+        """Raise `ElmoError` if a file is missing, or has another size or, if given, `sha256`."""
         try:
             real_size = self.size(file)
         except FileNotFoundError:
@@ -238,14 +235,13 @@ class Location:
             new_file.write_bytes(data)
 
     def write_json(self, file: str, value: Any) -> None:
-        """Write a value as JSON, like `elmo.io.atomic.write_json`, atomically replacing a file of
-        that name."""
+        """Write a value as JSON, like `elmo.io.atomic.write_json`, atomically replacing the
+        file."""
         self.write(file, json_bytes(value, source=self.path_of(file)))
 
     @contextmanager
     def new_file(self, file: str) -> Iterator[Path]:
-        """Yield the path of a local file to write; on success it atomically replaces `file` in this
-        folder."""
+        """Yield the path of a local file to write; on success it atomically replaces `file`."""
         with self.temporary_file(file) as path:
             yield path
             if self.local is not None:
@@ -370,8 +366,7 @@ class Location:
             yield copy
 
     def remove(self) -> None:
-        """Delete the folder and its content; at a URL JSON files first, because they include the
-        manifests."""
+        """Delete the folder and its content; at a URL JSON files, such as manifests, first."""
         if self.local is not None:
             shutil.rmtree(self.local, ignore_errors=True)
             return
@@ -403,8 +398,7 @@ Folder = str | Path | Location  # as users of the library name one: a path, or a
 def files_below(folder: Path) -> dict[str, os.stat_result]:
     """Return the status of each file in a folder and its subfolders, by its path below it.
 
-    Files that another process deletes or renames meanwhile are left out. A missing folder has no
-    files.
+    Files that another process deletes meanwhile are left out. A missing folder has no files.
     """
 
     def raise_unless_missing(error: OSError) -> None:

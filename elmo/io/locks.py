@@ -33,8 +33,7 @@ def take_lock(descriptor: int, *, wait: bool = True) -> bool | None:
 
 @contextmanager
 def work_folder_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of a work folder; raise `ElmoError` naming the owner if another process holds
-    it.
+    """Hold the lock of a work folder; raise `ElmoError`, which names the owner, if it is taken.
 
     If an error leaves nothing else in the folder, it is deleted.
     """

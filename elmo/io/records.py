@@ -25,8 +25,7 @@ from elmo.errors import (
 Record = TypeVar("Record")
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
-# The name of a file in its manifest's folder: no separator, so it cannot leave that folder, and no
-# leading dot.
+# A file name in a manifest: no separator, so it cannot leave the folder, and no leading dot.
 FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_length=128)]
 _REMEDY = "correct it, restore it or make it again"
 _WORDS_BY_TYPE = {
@@ -69,8 +68,7 @@ JSON_LIMIT = 256 << 20  # bytes of a JSON file; larger ones are neither read nor
 
 
 def check_regular_file(path: Path) -> None:
-    """Raise `ElmoError` unless a path is a regular file; reading a pipe, for example, might never
-    end."""
+    """Raise `ElmoError` unless a path is a regular file; reading a pipe might never end."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -84,8 +82,7 @@ def check_regular_file(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hex; raise `ElmoError` if it is not a regular
-    file."""
+    """Return the SHA-256 of a regular file's bytes, in hex; raise `ElmoError` for others."""
     check_regular_file(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from elmo.errors import ElmoError, reason_of
 
-MAX_REQUESTS = 32  # at the same time
+MAX_REQUESTS = 32  # simultaneous requests
 _CONDITIONAL_STORES: set[str] = set()  # known to refuse to create an existing name
 
 
@@ -64,8 +64,7 @@ class Remote:
     def sizes(self) -> dict[str, int]:
         """Return the size in bytes of each file below the URL, by its path below it.
 
-        Links are left out. Raises `ElmoError` if a folder cannot be listed; a missing one has no
-        files.
+        Links are left out. Raises `ElmoError` if a folder cannot be listed; a missing one is empty.
         """
         with self.connect("") as (fs, path):
             root = fs._strip_protocol(path).rstrip("/")

@@ -156,7 +156,7 @@ def batches_by_length(lengths: Sequence[int], rows: int) -> list[npt.NDArray[np.
 def _token_indices(sentences: list[Ints], table_rows: int) -> npt.NDArray[np.int64]:
     """Return indices (S, T, B) into a table of `table_rows` vectors, the last two for `<S>` and
     `</S>`."""
-    time_steps = max(len(s) for s in sentences) + 2
+    time_steps = max(map(len, sentences)) + 2
     index_STB = np.zeros((2, time_steps, len(sentences)), np.int64)
     for row, sentence in enumerate(sentences):
         indices = np.concatenate([[table_rows - 2], sentence, [table_rows - 1]])
@@ -169,7 +169,7 @@ class _SentenceBatch:
     """A batch of sentences, the longest first."""
 
     def __init__(self, sentences: list[Ints]) -> None:
-        lengths = np.array([len(s) for s in sentences])
+        lengths = np.array(list(map(len, sentences)))
         self.token_count = int(lengths.sum())
         self.order = np.argsort(-lengths, kind="stable")
         self.lengths = lengths[self.order]

@@ -28,7 +28,7 @@ from elmo.io.location import Folder, Location
 from elmo.io.records import FileName, Header, Sha256, digest
 from elmo.settings import ModelShape
 
-FORMAT_VERSION = 2  # of `config.json`
+FORMAT_VERSION = 2  # the version of `config.json`
 CONFIG_FILE, TRAINING_FILE = "config.json", "training.json"
 MODEL_GROUP = "elmo.models"  # the entry points through which packages install models
 _MODEL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")

@@ -52,7 +52,7 @@ class Embedder:
     use one embedder.
 
     `model` is a model folder, the name of an installed model, or a loaded `Model`, which is copied.
-    `device=None` is the GPU if there is one, or the device of a loaded `Model`. `precision` is
+    `device=None` means the device of a loaded `Model`, otherwise the GPU if any. `precision` is
     `float32` or `bfloat16` (matrix products in bfloat16, cell state in float32). The `warm_up`
     sentences are read once; every sentence then starts from the state after them instead of zeros,
     because the 2018 weights were trained without resets and expect some context. After many tokens,
@@ -200,7 +200,8 @@ class Embedder:
             while batch := list(islice(iterator, batch_size)):
                 if {*map(len, batch)} != {1}:
                     raise ElmoError("with a Carry, each text must be a list of one sentence")
-                yield from self.embed([s for (s,) in batch], batch_size, layers=layers, state=state)
+                sentences = [sentence for (sentence,) in batch]
+                yield from self.embed(sentences, batch_size, layers=layers, state=state)
             return
         for group in _group_texts(texts, batch_size):
             sentences = [sentence for text in group for sentence in text]
@@ -234,7 +235,7 @@ class Embedder:
         x_NP = self._with_boundaries(self._encode(types))
         vectors_by_row = [np.empty((len(layer_numbers), 0, self.dim), np.float32)] * len(sentences)
         if state == "reset":
-            batches = batches_by_length([len(s) for s in ids], batch_size)
+            batches = batches_by_length(list(map(len, ids)), batch_size)
             carry = None
         else:
             carry = Carry() if isinstance(state, str) else state
@@ -270,8 +271,7 @@ class Embedder:
         `x_NP` has the vectors of distinct tokens, from `encode_types`; sentences are indices into
         it. A segment is a slice of the sentences and the batches to read them in, arrays of indices
         into the sentences. A GPU sorts the tokens itself and copies a segment while it computes the
-        next one. A segment's arrays may be overwritten once the second segment after it is
-        requested.
+        next one. A segment's arrays may be overwritten when the next but one is requested.
         """
         weight = self.bilm.lstm.weight[0]
         types_NP = torch.from_numpy(x_NP).to(weight.device, weight.dtype)
@@ -307,7 +307,7 @@ class Embedder:
         float32 (tokens, D), end to end.
 
         `x_NP` has the vectors of distinct tokens; sentences are indices into it. A batch's arrays
-        may be overwritten once the second batch after it is requested.
+        may be overwritten when the next but one is requested.
         """
 
         def launch_batches(copies: HostCopies) -> Iterator[tuple[Ints, Callable[[], list[Floats]]]]:

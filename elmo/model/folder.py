@@ -52,7 +52,7 @@ _COUNTS_FILE = "counts.txt"
 TEXT_FILE_PATTERN = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
 MODEL_FILE_PATTERN = rf"config\.json|weights\.safetensors|{TEXT_FILE_PATTERN}"
 ShapeByName = Mapping[str, tuple[int, ...]]
-WeightPrecision = Literal["float32", "float16"]  # of the file
+WeightPrecision = Literal["float32", "float16"]  # the precision of the weights file
 
 
 @dataclass(frozen=True)

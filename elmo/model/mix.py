@@ -22,7 +22,7 @@ from elmo.nn.device import prefers_large_operations, round_up_rows, round_up_tim
 from elmo.settings import Fraction, check_count, check_value
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
-TOKENS_AT_ONCE = 4096  # to read without gradients
+TOKENS_AT_ONCE = 4096  # tokens in one slice, without gradients
 _EPSILON_BY_NORM = {"bilm-tf": 1e-12, "allennlp": 1e-13}
 
 
@@ -47,7 +47,7 @@ class ScalarMix(nn.Module):
         """Mix layers (layers, sentences, tokens, dim) into one tensor (sentences, tokens, dim).
         `mask_BT` is true where there is a token; only `layer_norm` uses it."""
         if len(layers_LBTD) != len(self.weights):
-            raise ElmoError(f"the mix has {len(self.weights)} layers, found {len(layers_LBTD)}")
+            raise ElmoError(f"layers must be {len(self.weights)} to mix, found {len(layers_LBTD)}")
         if self.layer_norm is not None:
             layers_LBTD = _normalise(layers_LBTD, mask_BT, _EPSILON_BY_NORM[self.layer_norm])
         weights_L = (self.weights.softmax(0) * self.gamma).to(layers_LBTD.dtype)
@@ -204,7 +204,8 @@ class Elmo(nn.Module):
         return [torch.cat(layer_slices, 1) for layer_slices in zip(*slice_outputs, strict=True)]
 
     def _encode(self, ids_BTK: Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Return vectors (distinct tokens, then the two boundaries), token indices and the mask."""
+        """Return vectors (of distinct tokens and the two boundaries), token indices and the
+        mask."""
         boundaries_2P = self.bilm.encode(self.marks_2K, precision=precision)
         if ids_BTK.dim() != 3 or ids_BTK.shape[2] != self.characters.max_characters:
             raise ElmoError(

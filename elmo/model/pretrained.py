@@ -18,7 +18,7 @@ from elmo.model.folder import (
 )
 
 CARD_FILE = "README.md"  # the model card
-PROJECT_FILE = "pyproject.toml"  # of a package
+PROJECT_FILE = "pyproject.toml"  # the project file of a package
 
 
 def find_pretrained_folder(name: Folder) -> Folder:

@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 Tensors = Sequence[Tensor | None]
 GraphFunction = Callable[..., tuple[Tensor | None, ...]]
 WARM_UP_CALLS = 2  # plain calls before a shape is captured, since rare shapes are not worth it
-MAX_GRAPHS = 64  # to keep; each holds the memory of its inputs and outputs
+MAX_GRAPHS = 64  # graphs to keep; each holds the memory of its inputs and outputs
 MAX_GRAPH_BYTES = 2 << 30  # of the inputs and outputs of a device's graphs, or
 MAX_MEMORY_SHARE = 1 / 8  # this share of a GPU's memory, if that is more and free
-MAX_COUNTED_SHAPES = 1024  # whose calls are counted
+MAX_COUNTED_SHAPES = 1024  # shapes whose calls are counted
 
 
 class _DeviceGraphs:
@@ -42,7 +42,7 @@ class _DeviceGraphs:
 
 
 _graphs: dict[torch.device, _DeviceGraphs] = {}
-_graphs_lock = threading.Lock()  # of `_graphs`
+_graphs_lock = threading.Lock()  # guards `_graphs`
 
 
 class Lease:

@@ -103,7 +103,7 @@ def device_tensor(array: npt.NDArray[np.generic] | Tensor, device: torch.device)
 def start_copy_to_host(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
     """Start to copy a tensor to the host; return a function that returns it as an array.
 
-    A GPU copies the tensor once it is computed. Only the function waits for the copy, but not for
+    A GPU copies the tensor once it is computed. Only the function waits, for the copy but not for
     later work of the GPU.
     """
     wait_for_copies = HostCopies().start([tensor])

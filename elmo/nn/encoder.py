@@ -22,8 +22,8 @@ from elmo.nn.cell import fuse_on_gpu
 from elmo.nn.device import prefers_large_operations
 from elmo.nn.products import affine
 
-CHUNK_TOKENS = 128  # to convolve at a time, which bounds memory and fits the cache
-GPU_CHUNK_TOKENS = 2048  # on a GPU; this only bounds memory
+CHUNK_TOKENS = 128  # tokens convolved at a time; limits memory and fits the cache
+GPU_CHUNK_TOKENS = 2048  # the same on a GPU; only limits memory
 
 
 class Highway(nn.Module):
@@ -183,7 +183,9 @@ class CharacterEncoder(nn.Module):
         """Return the largest output of each filter (tokens, filters) over the last characters,
         which are fewer than the widest filter reads; −∞ if a filter has no window there."""
         length, max_width = x_NKE.shape[1], max(self.widths)
-        remaining_K = torch.arange(length, 0, -1, device=x_NKE.device)  # from here to the end
+        remaining_K = torch.arange(
+            length, 0, -1, device=x_NKE.device
+        )  # from each position to the end
         is_cut_KF = torch.cat(
             [
                 (remaining_K < width)[:, None].expand(-1, len(bias))

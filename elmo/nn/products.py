@@ -108,7 +108,7 @@ def _is_for_onednn(left: Tensor) -> bool:
 
 
 def _multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return the product of two matrices by oneDNN. It copies the first matrix if that is
+    """Return the product of two matrices by oneDNN. oneDNN copies the first matrix if it is
     transposed, but not the second; so if the first is larger, the transposed product is
     computed."""
     linear = torch.ops.mkldnn._linear_pointwise

@@ -26,7 +26,7 @@ from elmo.nn.products import product
 CHUNK_LOGITS = 1 << 20  # 4 MB, which fit a CPU's cache
 GPU_CHUNK_LOGITS = 1 << 26  # 256 MB, for few large launches
 MIN_CHUNK_PREDICTIONS = 64  # with fewer, reading the word matrix takes most of the time
-PREDICTIONS_AT_ONCE = 1024  # to evaluate
+PREDICTIONS_AT_ONCE = 1024  # predictions evaluated at a time
 
 
 class Softmax(nn.Module):

@@ -56,10 +56,10 @@ from elmo.store.writer import (
     write_part,
 )
 
-PART_TOKENS = 1 << 18  # in a part, about; a killed run loses up to one part per process
-SEGMENT_TOKENS = 32768  # to embed together
+PART_TOKENS = 1 << 18  # about so many per part; a killed run loses up to one part per process
+SEGMENT_TOKENS = 32768  # tokens embedded together
 BATCH_ROWS = 256  # sentences of a segment in a batch
-MAX_PARTS = 1 << 14  # of a store, besides one per shard
+MAX_PARTS = 1 << 14  # parts of a store, in addition to one per shard
 _REPLACEABLE_FILES: dict[str, Any] = {"required": (INNER_FOLDER,), "pattern": STORE_FILES}
 
 

@@ -37,7 +37,7 @@ from elmo.store.reader import Part, VectorBlock
 if TYPE_CHECKING:
     from elmo.store.datasets import SentenceArray
 
-_MAX_OPEN_PARTS = 64  # that are not memory-mapped; each has two open files or connections
+_MAX_OPEN_PARTS = 64  # parts not memory-mapped; each has two open files or connections
 
 
 class _OpenStore(NamedTuple):
@@ -78,7 +78,7 @@ class FeatureStore:
         self.layers = self._select_layers(layers, candidates=self.layout.layers)
         self._is_checked = checked
         self._parts: OrderedDict[int, Part] = OrderedDict()
-        self._lock, self._pid = threading.RLock(), os.getpid()  # of `_parts`
+        self._lock, self._pid = threading.RLock(), os.getpid()  # guards `_parts`
         self._is_closed = False
         if model is not None:
             self.check_model(model)

@@ -23,7 +23,7 @@ from elmo.settings import MAX_LAYERS, Codec, Dtype
 from elmo.store.dtypes import DTYPES
 
 STORE_SCHEMA_VERSION = 4
-TYPE_ID_DTYPE = "<i4"  # of a token's row in the table of distinct tokens
+TYPE_ID_DTYPE = "<i4"  # the type of a row number in the table of distinct tokens
 MAX_STORED_LAYERS = MAX_LAYERS + 1  # with layer 0, the output of the char-CNN
 MAX_DIM = 2**20
 MAX_VALUE_BYTES = 2**31 - 2**20  # because Arrow's offsets have 32 bits
@@ -148,7 +148,7 @@ def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
 
 
 def layout_metadata(layout: Layout) -> dict[str, str]:
-    """Return the layout as the metadata of every file of a store has it: text by key."""
+    """Return the layout as in the metadata of every file of a store: text by key."""
     return {
         "dtype": DTYPES[layout.dtype],
         "dim": str(layout.dim),

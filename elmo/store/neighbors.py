@@ -24,8 +24,8 @@ from elmo.store.reader import VectorBlock
 
 Tokens = tuple[str, ...]
 Candidate = tuple[float, int, int]  # −cosine, the sentence's id, the token's position
-_SAMPLED_SENTENCES = 300  # to estimate the mean cosine of unrelated tokens
-_CONTEXT_TOKENS = 8  # to show on either side of a token
+_SAMPLED_SENTENCES = 300  # estimate the mean cosine of unrelated tokens
+_CONTEXT_TOKENS = 8  # tokens shown on either side of a token
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ def neighbors(
 ) -> list[Neighbor]:
     """Return the k tokens of the store nearest by cosine to `tokens[position]`, nearest first.
 
-    They are from k different sentences, none of them equal to the query and, if given, from one
-    `split` (`train` or `heldout`). With `same_word`, only occurrences of the same word are
+    They are from k different sentences, none of them equal to the query; with `split` (`train` or
+    `heldout`), only from that split. With `same_word`, only occurrences of the same word are
     compared, ignoring case. `layer` is a layer's number or name (default: the mean of the stored
     layers). The whole store is read.
     """

@@ -35,7 +35,7 @@ from elmo.store.manifest import PartEntry
 _MAX_HEADER_BYTES = 4096  # no page header is longer
 _VALUES_PER_COPY = 1 << 15  # torch copies up to this many on one thread
 _BLOCK_TOKENS = 128
-_MAX_DECODED_COLUMNS = 8  # of row groups, cached per part
+_MAX_DECODED_COLUMNS = 8  # decoded columns of row groups cached per part
 
 
 class VectorBlock(NamedTuple):

@@ -84,7 +84,7 @@ class CoreferenceModel(TaskModel):
         scored_predictions = []
         for document in examples:
             spans, scores_MA1, antecedents_MA = self._score_antecedents(document, vectors)
-            score_M, choice_M = (values_M.tolist() for values_M in scores_MA1.softmax(1).max(1))
+            score_M, choice_M = (best_M.tolist() for best_M in scores_MA1.softmax(1).max(1))
             links = [
                 (m, int(antecedents_MA[m, choice - 1]))
                 for m, choice in enumerate(choice_M)

@@ -102,7 +102,7 @@ def list_files(folder: Path) -> list[Path]:
     return sorted(
         file
         for file in files
-        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if not any(name.startswith(".") for name in file.relative_to(folder).parts)
     )
 
 

@@ -1,5 +1,5 @@
-"""Linear models that predict together with a task's network: of hand-crafted features, of ELMo's
-vectors, and of static vectors.
+"""Linear models of hand-crafted features, of ELMo's vectors and of static vectors, which predict
+together with a task's network.
 
 The features of a token are the usual ones of taggers: the word, its shape, prefixes and suffixes,
 the words around it and pairs of them. The features of a text are its words and word pairs, weighted
@@ -41,12 +41,12 @@ TEXT_PRIORS: tuple[Sequence[float], Sequence[float]] = (
     (300.0, 3.0, 30.0, 100.0, 1000.0),
 )
 FOLDS, MAX_CROSS_VALIDATED = 5, 3000
-SHRINKAGE = 10.0  # of the models' weights towards 1
+SHRINKAGE = 10.0  # shrinks the models' weights towards 1
 CORRECTION = 0.75  # share of the excess label frequency that is subtracted
 MAX_VECTOR_VALUES = 1 << 27  # numbers of the vectors to learn from: 0.5 GB
-MAX_WEIGHTS = 1 << 26  # of features: 0.25 GB, and about 15 copies while fitting
-MAX_STEPS = 100  # of L-BFGS at most
-CACHED_EXAMPLES = 1024  # keep their hashed features: dev is scored several times
+MAX_WEIGHTS = 1 << 26  # weights of features: 0.25 GB, and about 15 copies while fitting
+MAX_STEPS = 100  # steps of L-BFGS
+CACHED_EXAMPLES = 1024  # examples with cached hashes, because dev is scored several times
 LETTER, REPEATED_CHARACTER = re.compile(r"[^\W\d_]"), re.compile(r"(.)\1+")
 
 
@@ -159,8 +159,9 @@ class LinearModels(nn.Module):
         feature_priors, vector_priors = TOKEN_PRIORS
         hashes_M, _, _ = self._hash_features(train)
         hash_U, count_U = torch.unique(hashes_M, return_counts=True)
-        frequent_U = count_U.argsort(descending=True, stable=True)[: MAX_WEIGHTS // len(labels)]
-        hash_U, count_U = hash_U[frequent_U.sort().values], count_U[frequent_U.sort().values]
+        by_count_U = count_U.argsort(descending=True, stable=True)
+        kept_U = by_count_U[: MAX_WEIGHTS // len(labels)].sort().values
+        hash_U, count_U = hash_U[kept_U], count_U[kept_U]
         self.hash_U, self.idf_U = hash_U.float(), torch.ones(len(hash_U))
         if not isinstance(train[0], Tagged):
             feature_priors, vector_priors = TEXT_PRIORS
@@ -258,7 +259,7 @@ def _fit_logistic(
     priors: Sequence[float],
     class_weights: Tensor,
 ) -> LinearFit:
-    """Fit a logistic regression with `rows` rows of weights; on one thread, so that its sums are
+    """Fit a logistic regression with `rows` rows of weights, on one thread so that sums are
     reproducible.
 
     `compute_scores` returns the scores (N, K) for weights and bias, `compute_gradient` the gradient

@@ -193,7 +193,7 @@ def build_word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTab
         words, vectors = read_word_vectors(path, task_words, dim=settings.word_dim)
         special_vectors = np.stack([np.zeros_like(vectors[0]), vectors.mean(0)])
         return WordTable([PAD, UNKNOWN, *words], np.concatenate([special_vectors, vectors]))
-    words = sorted(w for w, count in counts.items() if count >= settings.min_count)
+    words = sorted(word for word, count in counts.items() if count >= settings.min_count)
     return WordTable([PAD, UNKNOWN, *words], None)
 
 

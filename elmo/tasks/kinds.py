@@ -16,7 +16,7 @@ from elmo.tasks.formats.fields import ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.settings import TaskSettings, with_changes
 
 FEATURE_HASHES = 1 << 17  # hand-crafted features are hashed to this many values
-KINDS_WITH_FEATURES = ("tagging", "classification", "pairs")  # that can have linear models
+KINDS_WITH_FEATURES = ("tagging", "classification", "pairs")  # kinds that can have linear models
 MakeRecord = Callable[[str, TextSplitter], dict[str, Any]]
 
 
@@ -34,7 +34,7 @@ class TaskKind:
     record can give several examples.
     """
 
-    class_path: str  # of the model, as module:name
+    class_path: str  # the class of the model, as module:name
     readers: Mapping[str, Callable[[ReadRequest], ExampleSet]]
     fields: tuple[str, ...]
     defaults: TaskSettings

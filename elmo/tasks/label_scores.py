@@ -1,5 +1,5 @@
-"""Scores by label: precision, recall, F1 and support, confusions, and calibration. An item that is
-scored is the label of an example, the tag of a token, a span or an argument.
+"""Scores by label: precision, recall, F1 and support, confusions, and calibration. A scored item is
+the label of an example, the tag of a token, a span or an argument.
 """
 
 from collections import Counter, defaultdict

@@ -28,8 +28,8 @@ class BidirectionalRNN(nn.Module):
         super().__init__()
         rnn_class = nn.GRU if gru else nn.LSTM
         widths = [width, *[2 * hidden] * (depth - 1)]
-        self.forwards = nn.ModuleList(rnn_class(w, hidden, batch_first=True) for w in widths)
-        self.backwards = nn.ModuleList(rnn_class(w, hidden, batch_first=True) for w in widths)
+        self.forwards = nn.ModuleList(rnn_class(size, hidden, batch_first=True) for size in widths)
+        self.backwards = nn.ModuleList(rnn_class(size, hidden, batch_first=True) for size in widths)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
     """The content of `task.json`; `digest` is the digest of all other fields.
 
     `labels` and the tags' `scheme` are those of the training file; `bilm` is None without ELMo.
-    `scores` has the dev scores of each seed; `counts` and the digests `data` are of the train and
+    `scores` has the dev scores of each seed; `counts` and the digests `data` describe the train and
     dev examples; `files` has the SHA-256 of the other files. `columns` maps fields to columns of
     the training file. `linear` has the weights of each seed's linear models.
     """

@@ -13,7 +13,7 @@ from elmo.tasks.examples import Span
 
 SCHEMES = ("bio", "iob1", "bioes", "plain")
 _SPAN_TAG = re.compile(r"O|[BIESLUM]-\S+")
-_BIOES_LETTERS = str.maketrans("LUM", "ESI")  # of BILOU and BMES
+_BIOES_LETTERS = str.maketrans("LUM", "ESI")  # converts the letters of BILOU and BMES
 # Letters of other scripts that look like these letters match too.
 _MARK_TAG = re.compile(
     r"[BIESLUM][\W_]\S+|[^\W\d_a-z]-\S+|\S+[\W_][BIESLUM]|[BIESLUM]", re.IGNORECASE

@@ -49,7 +49,7 @@ class SeedTraining:
         `report("epoch", figures)` is called after each epoch; if training resumes, also for the
         earlier epochs.
         """
-        with one_thread():  # as in a process of its own
+        with one_thread():  # as in a separate process
             network = self.make_network(seed=seed)
         progress = fit_task(
             network,
@@ -76,8 +76,8 @@ def train_seeds(
 
     At most `processes` seeds are trained at once, one of them in this process. `report` is called
     in the order of the seeds: with `seed` before each seed and `epoch` after each epoch. The epochs
-    of a seed in another process are reported when that process has ended. If it fails, its seed is
-    trained here, so that its error is raised here.
+    of a seed in another process are reported when that process has ended. If the process fails, its
+    seed is trained here, so that the error is raised here.
     """
     for start in range(0, len(seeds), processes):
         _train_together(training, seeds[start : start + processes], report)

@@ -25,15 +25,14 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     (with the task, for words that occur `min_count` times), `file` (a word2vec or GloVe text,
     `word_file`) or `none`; `characters` is the number of filters of the character CNN. `hidden` is
     the width of the recurrent layers in each direction, `depth` their number. `gradient_norm`
-    bounds the gradients' norm (0: not at all). Training ends after `patience` epochs without a
-    better dev score.
+    bounds the gradients' norm (0: no bound). Training ends after `patience` epochs without a better
+    dev score.
 
     Tagging, classification and pairs: linear models of hand-crafted features, hashed to `features`
     rows of weights, and of ELMo's vectors predict beside the network (0: none). Classification and
-    pairs: `class_weights` is `balanced` if each label weighs as much in the loss as the others,
-    however rare it is.
-    Questions: an answer has at most `answer_tokens` tokens. Coreference: the model tries spans of
-    up to `span_tokens` tokens, keeps `spans_per_token` of them for each token of the document,
+    pairs: `class_weights: balanced` gives each label the same weight in the loss, however rare it
+    is. Questions: an answer has at most `answer_tokens` tokens. Coreference: the model tries spans
+    of up to `span_tokens` tokens, keeps `spans_per_token` of them for each token of the document,
     compares each with up to `antecedents` kept before it, and trains on `sentences` sentences of a
     document at a time.
     """
@@ -68,7 +67,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     spans_per_token: Annotated[float, Meta(gt=0, le=1)] = 0.4
     antecedents: SmallPositiveInt = 50
     class_weights: Literal["none", "balanced"] = "none"
-    sentences: SmallPositiveInt = 50  # of a document, trained on at a time
+    sentences: SmallPositiveInt = 50  # sentences of a document trained on at a time
 
 
 def with_changes(defaults: TaskSettings, changes: dict[str, Any]) -> TaskSettings:

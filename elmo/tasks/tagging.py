@@ -1,7 +1,7 @@
 """Sequence tagging: a biLSTM-CRF, as for named entities in section 4 of the paper; and POS.
 
 [x; ELMo] → dropout → biLSTM → [h; ELMo] → dropout → a score for each tag; a linear-chain CRF over
-them. The likelihood runs over all paths; only decoding heeds what BIOES allows.
+them. The likelihood runs over all paths; only decoding follows the rules of BIOES.
 
 Shapes: B sentences, T tokens, W width of x, D width of other vectors, K tags.
 """
@@ -66,8 +66,8 @@ class TaggingModel(TaskModel):
     def answer(
         self, examples: Sequence[Tagged], vectors: Vectors | None, *, with_scores: bool = True
     ) -> list[tuple[list[str], list[float]]]:
-        """Return the tags of each sentence, as `predict` does, and `with_scores` the probability of
-        each tag: that of all paths that BIOES allows and that have this tag there."""
+        """Return the tags of each sentence, as `predict` does, and, `with_scores`, the probability
+        of each tag: the sum over all paths with this tag that BIOES allows."""
         batch = self.inputs([example.tokens for example in examples], vectors)
         penalties_KK, start_K, end_K = self._bioes_penalties()
         emissions_BTK, transitions_KK = self._emissions(batch).cpu(), self.transitions_KK.cpu()

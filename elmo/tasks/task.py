@@ -77,7 +77,7 @@ from elmo.tasks.vectors import (
     softmax_vectors,
 )
 
-EXAMPLES_AT_ONCE = 512  # to predict
+EXAMPLES_AT_ONCE = 512  # examples predicted at a time
 
 
 class Task:
@@ -228,8 +228,8 @@ def train_task(
     device: str = "cpu",
     report: ReportEpoch = report_nothing,
 ) -> TaskRecord:
-    """Train a task of kind `kind`, a key of `KINDS`, once per seed and write its folder `out`, in
-    place of a task that is there; return its record.
+    """Train a task of kind `kind`, a key of `KINDS`, once per seed; write its folder `out`,
+    replacing any task there, and return its record.
 
     The epoch with the best score on `dev` is kept. `model` is None if `settings.elmo` is `none`.
     `work` holds checkpoints, from which interrupted training resumes, and a store of the sentences'

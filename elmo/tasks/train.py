@@ -153,13 +153,13 @@ def add_linear_models(
     vectors: Vectors | None,
     settings: TaskSettings,
 ) -> tuple[Scores, ModelShares, Scores]:
-    """Attach `linear` to the trained `model`, with the best of `SHARE_CHOICES` if its score on
-    `dev` is significantly higher than with the first, else with the first. Return the scores on
-    dev, the shares, and the scores of the network alone.
+    """Attach `linear` to the trained `model`, with the first of `SHARE_CHOICES` unless another
+    scores significantly higher on `dev`. Return the scores on dev, the shares, and the scores of
+    the network alone.
     """
     tallies: dict[ModelShares, Tally] = {}
     weights_and_sources = zip(linear.model_weights, (True, vectors, linear.static), strict=True)
-    weights = [0.0 if source is None else w for w, source in weights_and_sources]
+    weights = [0.0 if source is None else weight for weight, source in weights_and_sources]
     for network, *linear_shares in SHARE_CHOICES:
         products = (share * weight for share, weight in zip(linear_shares, weights, strict=True))
         linear.shares = shares = ModelShares(network, *products)

@@ -127,7 +127,7 @@ def build_sentence_store(
 
     The store's folder is named after the sentences and the model, so an existing one is reused.
     """
-    key = digest([model_digest(model), [list(s) for s in sentences]])
+    key = digest([model_digest(model), list(map(list, sentences))])
     folder = work / key[:16]
     if not Location(folder / "store").exists(MANIFEST_PATH):
         write_shards(folder / "shards", sentences, shard_sentences=20_000)

@@ -22,7 +22,7 @@ from elmo.io.records import Header, Sha256, check_sha256
 from elmo.model.weights import load_weights, save_weights
 from elmo.train.curves import StepSums
 
-FORMAT_VERSION = 3  # of state.json
+FORMAT_VERSION = 3  # the version of state.json
 
 
 @dataclass

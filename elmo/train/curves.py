@@ -28,7 +28,7 @@ class StepSums:
     """
 
     steps: int = 0
-    nats: float = 0.0  # of both directions
+    nats: float = 0.0  # the sum of both directions
     predictions: int = 0  # in each direction
     norm: float = 0.0
     clipped: int = 0

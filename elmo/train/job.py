@@ -31,9 +31,9 @@ class TrainingJob:
     """A training job: the model, its data and settings, and the folder for its checkpoints and
     curves.
 
-    If the file `stop_flag` exists, training saves a checkpoint and stops. Use a new name each time
-    you start the job. `on_window` is called during an evaluation on held-out text, with the number
-    of tokens read so far and the number to read.
+    If the file `stop_flag` exists, training saves a checkpoint and stops. Use a new file name each
+    time you start the job. `on_window` is called during an evaluation on held-out text, with the
+    number of tokens read so far and the number to read.
     """
 
     bilm: BiLM

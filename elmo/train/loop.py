@@ -151,7 +151,7 @@ class _Training:
         self.curves = Curves(job.folder)  # only the first worker writes them
         self.heldout = job.heldout(workers)
         self.speed = _Speed()
-        self.pending_figures: StepFigures | None = None  # of the last step, not read yet
+        self.pending_figures: StepFigures | None = None  # the last step's, not read yet
 
     def start_or_resume(self) -> tuple[TrainingProgress, LSTMState]:
         """Start anew, or resume from the newest checkpoint, which only the first worker reads."""

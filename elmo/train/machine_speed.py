@@ -13,9 +13,9 @@ import torch
 
 from elmo.settings import PRECISIONS, Precision
 
-MIN_SPEEDUP = 1.25  # to count as faster
+MIN_SPEEDUP = 1.25  # from this factor on, bfloat16 counts as faster
 _ROWS, _WIDTH, _REPEATS = 512, 1024, 25  # the fastest repeat counts
-_PROBE_ROWS = 16  # of a trial product, which shows whether the full one takes too long
+_PROBE_ROWS = 16  # rows of a trial product, which shows whether the full one is too slow
 _MAX_SECONDS = 0.5  # for one full product, and for all of one precision
 
 
@@ -63,6 +63,6 @@ def _time_product(left: torch.Tensor, right: torch.Tensor, device: torch.device)
         torch.mm(left, right)
         torch.cuda.synchronize(device)
         return time.perf_counter() - start
-    start = time.process_time()  # of all threads of this process
+    start = time.process_time()  # counts all threads of this process
     torch.mm(left, right)
     return max(time.process_time() - start, 1e-6) / torch.get_num_threads()

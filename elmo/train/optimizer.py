@@ -25,7 +25,7 @@ from elmo.nn.device import device_tensor
 from elmo.settings import OptimizerSettings
 
 MIN_SHARE = 1e-12  # moves below this share of an unused row's first move count as 0
-WORD_ROWS_AT_ONCE = 1 << 16  # to catch up, which bounds the memory
+WORD_ROWS_AT_ONCE = 1 << 16  # rows caught up at a time; limits memory
 
 
 @dataclass(frozen=True)

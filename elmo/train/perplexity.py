@@ -35,13 +35,13 @@ from elmo.nn.lstm import LSTMState
 from elmo.nn.softmax import Softmax, negative_log_likelihoods, restore_softmax
 
 TOKENS_AT_ONCE = 4096
-MIN_TIME_STEPS = 64  # to read at once, however many rows there are
+MIN_TIME_STEPS = 64  # time steps read at once, however many rows there are
 TYPES_AT_ONCE = 8192  # distinct tokens to encode
-BLOCK_TOKENS = 1 << 18  # of sentences that are sorted by length together
+BLOCK_TOKENS = 1 << 18  # tokens of the sentences sorted by length together
 Item = TypeVar("Item")
 OnWindow = Callable[[int, int], None]  # called with the tokens read so far, and those to read
 MAX_NATS = 700  # exp of more overflows
-MAX_HELDOUT_TOKENS = 200_000  # to measure, which gives an error of 0.6%
+MAX_HELDOUT_TOKENS = 200_000  # tokens measured, which gives an error of 0.6%
 
 
 class NotFinite(ElmoError):

@@ -146,8 +146,8 @@ class Stepper:
     one.
 
     It has no state of its own: a step changes its model, softmax and optimizer. Several workers
-    must start from the same weights. Each prepares its steps on a thread, in the same order, where
-    they exchange the words that a step uses through a CPU process group.
+    must start from the same weights. Each prepares its steps on a thread, in the same order; these
+    threads exchange the words that a step uses, through a CPU process group.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class Stepper:
         return loss, nats_S, dict.fromkeys(WORD_MATRIX, word_rows), leaves
 
     def _gather_words(self, words: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-        """Return the distinct words in the window's rows of each worker, exchanged between CPUs."""
+        """Exchange between CPUs the distinct words of each worker's rows; return them by worker."""
         max_rows = -(-self.settings.rows // self.workers.size)
         padded_words = torch.full((2 * self.settings.window * max_rows,), -1)
         padded_words[: len(words)] = torch.from_numpy(words)

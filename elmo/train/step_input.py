@@ -35,12 +35,12 @@ from elmo.settings import TrainingSettings
 class StepInput(NamedTuple):
     """The input of a step besides the weights, as CPU tensors ready to be copied to the device.
 
-    `predictions` is their number per direction, over all workers. `characters_NK`, `index_STB` and
-    `reset_TB` (None: the state is never reset) are as in `Window`. `targets_SN` has the target
-    words of both directions at `positions_N` (None: all positions). `keys_LB` has a dropout key for
-    each layer and row (None: no dropout). `draws` has the candidates of a sampled softmax, one draw
-    for both directions or one for each, and `used_rows` the rows of the word matrix that any worker
-    uses (None: all rows).
+    `predictions` is the number of predictions per direction, over all workers. `characters_NK`,
+    `index_STB` and `reset_TB` (None: the state is never reset) are as in `Window`. `targets_SN` has
+    the target words of both directions at `positions_N` (None: all positions). `keys_LB` has a
+    dropout key for each layer and row (None: no dropout). `draws` has the candidates of a sampled
+    softmax, one draw for both directions or one for each, and `used_rows` the rows of the word
+    matrix that any worker uses (None: all rows).
     """
 
     predictions: int

@@ -21,7 +21,7 @@ from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say
 from .free_cores import POLL_SECONDS, WaitReport, placeable_workers
 
-MAX_RETRIES = 3  # of an item whose worker died
+MAX_RETRIES = 3  # retries of an item whose worker died
 SIZE_CHECK_SECONDS = 5.0  # between two checks of the size of the cluster
 
 
@@ -36,9 +36,9 @@ def run_actors(
 ) -> Iterator[Any]:
     """Yield what actors `worker_type(*arguments)` return for `items`, as they finish.
 
-    `ray` is the connected module `ray`; `progress` counts the results and has the label for
-    messages; `name_of(item)` is the name of an item in them. Only actors that have started get
-    items, so an actor that can't be placed delays none.
+    `ray` is the connected module `ray`; `progress` counts the results. Messages use the label of
+    `progress`, and `name_of(item)` for an item. Only actors that have started get items, so an
+    actor that can't be placed delays none.
     """
     wait_report, last_check = WaitReport(progress.label, cluster), float("-inf")
     actor_class = _actor_class(ray, worker_type, arguments, cluster)

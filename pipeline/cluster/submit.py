@@ -55,7 +55,7 @@ LOCAL_VARIABLES = (  # variables of one machine or job
     on_cluster.JOB_VARIABLE,
     on_cluster.PROJECT_VARIABLE,
 )
-STOP_SECONDS = 600  # to save a checkpoint; Ray's default is 3
+STOP_SECONDS = 600  # time to save a checkpoint; Ray's default is 3
 _CONNECT_SECONDS = 30.0  # for the cluster to accept a connection
 
 
@@ -240,7 +240,7 @@ def catch_ray_errors(address: str, *, advice: str = "; check --address") -> Iter
 
 
 def list_commands(client: Any, job: str) -> list[str]:
-    """Return Ray's own commands for a job, ready to paste: its log, its end, the list of jobs."""
+    """Return Ray's commands, ready to paste, to show a job's log, to stop it, and to list jobs."""
     ray = "RAY_AUTH_MODE=token ray" if os.environ.get("RAY_AUTH_MODE") == "token" else "ray"
     address = f"--address {hide_credentials(client.get_address())}"
     return [

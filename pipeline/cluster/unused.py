@@ -59,7 +59,7 @@ def find_unused(url: str) -> UnusedFiles:
     record_file = re.compile(
         rf"{storage.UNFINISHED_FOLDER}/[^/]+/{storage.UNFINISHED_RECORDS}/(.+)\.json"
     )
-    unfinished = {
+    unfinished_outputs = {
         (match[1], Location(url).read_record(name, storage.UnfinishedOutput).folder)
         for name in sizes
         if (match := record_file.fullmatch(name))
@@ -67,7 +67,7 @@ def find_unused(url: str) -> UnusedFiles:
     unused = {}
     for name, output in outputs.items():
         folder = name.rpartition("/")[0]
-        if name not in names and (folder, output.folder) not in unfinished:
+        if name not in names and (folder, output.folder) not in unfinished_outputs:
             files = [f"{folder}/{output.folder}/{file}" for file in output.sizes]
             unused[name] = [f"{name}.json", *(file for file in files if file in sizes)]
     return UnusedFiles(unused, pointer_names.count(None))

@@ -235,7 +235,7 @@ def _read_lines(
     for number, text in _read_texts(source, name, column):
         if tokenize is None:
             lines = (line.removesuffix("\r") for line in text.split("\n"))
-            sentences = [[t for t in line.split(" ") if t] for line in lines]
+            sentences = [[token for token in line.split(" ") if token] for line in lines]
         else:
             sentences = tokenize(text)
         if (count := sum(map(len, sentences))) > max_tokens:

@@ -184,7 +184,7 @@ def output_file(
     for source in inputs:
         path = Path(os.path.realpath(str(source)))
         if path.exists() and Path(os.path.realpath(out)).is_relative_to(path):
-            raise ElmoError(f"{out}: is {source} or part of it, which is read; choose another path")
+            raise ElmoError(f"{out}: is the input {source}, or inside it; choose another path")
     return new_file(out) if overwrite else nullcontext(out)
 
 

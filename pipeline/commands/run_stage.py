@@ -101,7 +101,7 @@ def _run_and_record(
         from ..settings.precision import forget_precision
 
         forget_precision(values["work"], stage.name)
-    rounded_figures = {  # to six digits, since people read and compare these numbers
+    rounded_figures = {  # to six digits, because people read and compare these numbers
         key: float(f"{value:.6g}") if isinstance(value, float) else value
         for key, value in figures.items()
     }

@@ -98,7 +98,7 @@ def _write_project(folder: Path, files: Mapping[str, str]) -> str:
         if is_new:
             with suppress(OSError):  # unless it is no longer empty
                 folder.rmdir()
-        if isinstance(error, OSError):  # of a full disk, for example, names no file
+        if isinstance(error, OSError):  # an error about a full disk names no file
             raise ElmoError(f"{folder}: cannot be written ({reason_of(error)})") from None
         raise
     if status.startswith("git and DVC started"):

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-NOTABLE_UNKNOWN_SHARE = 0.05  # from this share of unknown tokens on, perplexities are remarked on
+NOTABLE_UNKNOWN_SHARE = 0.05  # unknown tokens above this share get a remark
 ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
 SIMPLE_BASELINES = {
     "majority": "by the most frequent label",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .params import Params
 
 Say = Callable[[str], None]
-_RECORD_FILE = "precision-{}.json"  # of a stage, in the work folder
+_RECORD_FILE = "precision-{}.json"  # {} is the stage; in the work folder
 
 
 class AutoPrecision(msgspec.Struct, forbid_unknown_fields=True):

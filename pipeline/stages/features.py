@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from elmo.store.manifest import StoreManifest
 
 LARGE_STORE_BYTES = 1_000_000_000  # bytes of vectors above which free space is checked
-MAX_THREADS = 4  # that embed in one process, because they share Python's lock
+MAX_THREADS = 4  # embedding threads per process, because they share Python's lock
 
 STAGE = Stage(
     name="features",

@@ -39,7 +39,7 @@ from ..text.shard_builder import keep_lines
 from ..text.text_hashes import Hashes, hash_strings
 from .tokenize import plan_text, run_tasks
 
-_MAX_SAMPLES = 20  # of the text that one filter leaves out
+_MAX_SAMPLES = 20  # samples of the text that a filter drops
 _MAX_SAMPLE_CHARACTERS = 200
 _FAULTS = {  # patterns of words that show a fault, which no filter leaves out
     # UTF-8 that was read as Latin-1 or Windows-1252, and replacement characters.
@@ -84,10 +84,11 @@ def inspect_text(
 ) -> dict[str, Any]:
     """Read a text twice, as the tokenize stage does, and return a description of it.
 
-    `findings` has, for each reason, the text that its filter alone would leave out: the setting,
-    whether it `is_on` in `params`, the lines, the bytes, and samples, with the earlier text if they
-    repeat one. Filters that are off are tried with usual values, and `scripts` with the script of
-    most documents. Copies are always left out, mojibake and markup never.
+    `findings` describes, for each reason, the text that its filter alone would leave out: the
+    setting, whether it `is_on` in `params`, the numbers of lines and bytes, and samples, each with
+    the earlier text that it repeats, if any. Filters that are off are tried with usual values, and
+    `scripts` with the script of most documents. Copies are always left out, mojibake and markup
+    never.
     """
     is_on = {name: getattr(params, name) != off_value for name, off_value, _ in _FILTERS.values()}
     values = {name: value for name, _, value in _FILTERS.values() if not is_on[name]}

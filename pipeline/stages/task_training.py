@@ -123,7 +123,7 @@ def warn_unknown_labels(
     seen_labels: Sequence[str] = (),
     train: "ExampleSet | None" = None,
 ) -> None:
-    """Warn about labels in the file `path` that training lacks, so they can't be predicted.
+    """Warn about labels in the file `path` that were not trained and can't be predicted.
 
     `example_set` has the file's examples, for a task of this `kind`. Pass either `train`, the
     training examples, or `seen_labels`, those of a trained task.

@@ -246,7 +246,7 @@ def _train(
     bar: Progress,
     mlflow_run: Run,
 ) -> list["Tally"]:
-    """Train one arm unless that is done; return the tally of each seed on the test file."""
+    """Train one arm unless it is trained; return the tally of each seed on the test file."""
     from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
 
     start_count, arm = bar.completed, f"{ARMS[out.name]}, "

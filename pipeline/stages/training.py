@@ -42,7 +42,7 @@ from .stage import Stage
 TextFigures = dict[str, dict[str, float | None]]  # by text and name
 
 _FIGURES_BEFORE_FILE = "before.json"  # in the folder of a run
-_CURVE_KINDS = ("train", "heldout")  # of reports that have a curve, KIND.tsv
+_CURVE_KINDS = ("train", "heldout")  # kinds of reports with a curve, KIND.tsv
 
 
 class PreparedJob(NamedTuple):

@@ -29,9 +29,9 @@ from ..terminal.failures import catch_read_errors
 from ..text.work_folder import work_folder
 from .stage import OUT_ARGUMENT, Argument, Stage
 
-_MARKER_FILES = ("words.txt", "characters.json")  # that mark a folder as this stage's output
+_MARKER_FILES = ("words.txt", "characters.json")  # these mark a folder as this stage's output
 _EXTRA_FILE_PATTERN = r"counts\.txt"
-_TYPES_AT_A_TIME = 4_000_000  # to count characters of
+_TYPES_AT_A_TIME = 4_000_000  # types whose characters are counted at a time
 
 STAGE = Stage(
     name="vocab",

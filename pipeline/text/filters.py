@@ -25,9 +25,9 @@ FILTERS: dict[str, tuple[str, Any, Any]] = {
 class DocumentCounts(NamedTuple):
     """The documents of a piece: the lines, the size and the characters of each.
 
-    `lines` has the first line of each and the line after its last one, numbered in the piece;
-    `sizes` the bytes of each without line ends; and `kinds` its number of characters of each kind
-    (documents, kinds).
+    `lines` has the first line of each and the line after its last one, numbered in the piece,
+    `sizes` the bytes of each without line ends, and `kinds` the numbers of characters (documents,
+    kinds).
     """
 
     lines: Int64s

@@ -26,8 +26,8 @@ from .text_hashes import Hashes
 from .utf8_lines import BLOCK_BYTES
 
 MIN_HELD_OUT_TOKENS = 2000  # with fewer, chance changes a perplexity by several per cent
-_MAX_MEASURED_BYTES = 64_000_000  # of a text, to find a large document in
-_MAX_DOCUMENT_SHARE = 1 / 8  # of a text
+_MAX_MEASURED_BYTES = 64_000_000  # bytes of a text searched for a large document
+_MAX_DOCUMENT_SHARE = 1 / 8  # the largest share of a text in one document
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ _NOT_TEXT_REMEDIES = {
     **dict.fromkeys((".html", ".htm", ".xhtml", ".xml"), MARKUP),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".lz4", ".7z", ".rar"), _PACKED_REMEDY),
 }
-_MAX_NAMED_FILES = 20  # in one message
-_ENTRY_BYTES = 200  # of a file's entry in a manifest, about, without its name and URL
+_MAX_NAMED_FILES = 20  # names of files in one message
+_ENTRY_BYTES = 200  # about so many per manifest entry, without name and URL
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -267,7 +267,7 @@ def _walk_folders(top_folder: Path) -> Iterator[str]:
 
 
 def _check_name(url: str, is_in_folder: bool) -> None:
-    """Refuse a file whose extension is not that of text; in a folder, also an unknown extension."""
+    """Refuse a file whose extension is not one of text; in a folder, also an unknown extension."""
     try:
         url.encode("utf-8")
     except UnicodeEncodeError:

@@ -13,7 +13,7 @@ from .text_hashes import hash_windows
 
 Sketches = npt.NDArray[np.uint16]
 
-SLOTS = 128  # of a sketch; the share of equal slots estimates the similarity, ± 0.03 at 0.8
+SLOTS = 128  # slots of a sketch; the share of equal ones estimates similarity, ± 0.03 at 0.8
 _WINDOW_BYTES = 16  # three or four English words, or five Chinese characters
 _SEED = 2018
 _PAIRS_AT_A_TIME = 1 << 16
@@ -71,7 +71,7 @@ def find_near_duplicates(
         keys = slots.view(np.uint64).ravel()
         if sides is not None:
             keys[sides] = ~keys[sides]
-        order = np.argsort(keys, kind="stable")  # of equal keys in the order of the text
+        order = np.argsort(keys, kind="stable")  # equal keys stay in the order of the text
         positions = np.arange(len(order))
         is_first = np.append(True, np.diff(keys[order]) != 0)[: len(order)]
         first_positions = np.maximum.accumulate(np.where(is_first, positions, 0))

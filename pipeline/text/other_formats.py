@@ -8,8 +8,8 @@ _RECORDS_REMEDY = "rename it to end in .jsonl and name the text field with corpu
 _TABLE_REMEDY = "rename it to end in .tsv or .csv and name the text column with corpus.column"
 MARKUP = "extract its text: trafilatura --input-dir IN --output-dir OUT (Wikipedia: wikiextractor)"
 _PANDOC_REMEDY = "convert it to text: pandoc --to plain"
-_MAX_LINES = 200  # to look at
-_MAX_CHARACTERS = 1 << 14  # to look at
+_MAX_CHECKED_LINES = 200
+_MAX_CHECKED_CHARACTERS = 1 << 14
 
 # The first bytes of a file, its kind, and the remedy.
 _SIGNATURES = (
@@ -81,9 +81,9 @@ def recognize_format(head: bytes) -> tuple[str, str] | None:
             return kind, remedy
     text = head.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
     for beginning, kind, remedy in _BEGINNINGS:
-        if re.match(beginning, text[:_MAX_CHARACTERS], re.IGNORECASE | re.DOTALL):
+        if re.match(beginning, text[:_MAX_CHECKED_CHARACTERS], re.IGNORECASE | re.DOTALL):
             return kind or "HTML or XML", remedy
-    lines = [line for line in text.split("\n")[:_MAX_LINES] if line.strip()]
+    lines = [line for line in text.split("\n")[:_MAX_CHECKED_LINES] if line.strip()]
     for line_pattern, share, kind, remedy in _LINE_PATTERNS:
         pattern = re.compile(line_pattern, re.IGNORECASE if not kind else 0)
         if sum(bool(pattern.match(line[:2000])) for line in lines) > share * max(len(lines), 2):

@@ -27,11 +27,11 @@ from .reader import KeptColumns, ReadOptions, load_reader
 from .spans import FileSpan, text_bytes
 from .utf8_lines import BLOCK_BYTES
 
-MAX_PIECES = 1 << 13  # of a corpus, about
+MAX_PIECES = 1 << 13  # about so many per corpus
 MAX_PIECE_BYTES = 2**31  # because Arrow's offsets have 32 bits
 _MAX_SEPARATE_FILES = 1 << 8  # up to this number, each file has its own piece
 
-LineRanges = tuple[tuple[int, int], ...]  # of lines: the first, and the one after the last
+LineRanges = tuple[tuple[int, int], ...]  # the first line of a range, and the one after its last
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def plan_pieces(
 
     for file, spans in zip(files, in_parallel(divide_file, range(len(files))), strict=True):
         for span in spans:
-            if len(spans) > 1 or sum(s.size for s in open_piece) + span.size > shard_bytes:
+            if len(spans) > 1 or sum(part.size for part in open_piece) + span.size > shard_bytes:
                 close_piece()
             open_piece.append(span)
         if len(spans) > 1 or int(file.sha256[:8], 16) % end_interval == 0:

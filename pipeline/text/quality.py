@@ -16,7 +16,7 @@ from elmo.io.records import Count
 from .characters import SCRIPTS, SYMBOL, find_scripts
 from .text_hashes import Hashes
 
-_SAMPLE_SENTENCES = 2048  # of a piece, at most, to compare with those of other pieces
+_SAMPLE_SENTENCES = 2048  # sentences per piece, at most, compared with other pieces
 
 
 class QualityCounts(Struct):
@@ -38,8 +38,7 @@ class QualityCounts(Struct):
     hashes: bytes = b""
 
     def add_lines(self, text: bytes) -> None:
-        """Count the lines of plain text that end within a sentence: lower-case letters are before
-        and after the line end."""
+        """Count the lines of plain text that end within a sentence, between lower-case letters."""
         lines = pa.array([text], pa.binary()).cast(pa.string())
         self.wrapped += pc.count_substring_regex(lines, r"\p{Ll}[,;]?\r?\n\p{Ll}")[0].as_py()
 

@@ -60,17 +60,17 @@ def list_versions(name: str) -> list[ModelVersion]:
         while pages[-1].token:
             pages.append(client.search_model_versions(query, page_token=pages[-1].token))
         aliases = client.get_registered_model(name).aliases if any(pages) else {}
-    rows = [
+    versions = [
         ModelVersion(
-            int(item.version),
-            item.run_id,
-            sorted(alias for alias, v in aliases.items() if int(v) == int(item.version)),
-            dict(item.tags),
+            int(version.version),
+            version.run_id,
+            sorted(alias for alias, v in aliases.items() if int(v) == int(version.version)),
+            dict(version.tags),
         )
         for page in pages
-        for item in page
+        for version in page
     ]
-    return sorted(rows, key=lambda row: -row.version)
+    return sorted(versions, key=lambda version: -version.version)
 
 
 def decide_champion(name: str, number: int, *, margin: float, tags: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from elmo.errors import ElmoError
 from elmo.io.atomic import hidden_folder
 
-MAX_LOCK_SECONDS = 5.0  # to wait while another process holds the database
+MAX_LOCK_SECONDS = 5.0  # seconds to wait while another process holds the database
 _TABLES = {"alembic_version", "experiments", "runs"}  # in every version of MLflow
 
 

@@ -51,7 +51,7 @@ class Run:
         self.run_id, self._is_resumed = run_id, is_resumed
         self._queued_metrics: list[tuple[str, float, int, int]] = []
         self._queued_calls: list[Callable[[Any], Any]] = []
-        self._known_steps: dict[str, set[int]] = {}  # that MLflow has of each metric
+        self._known_steps: dict[str, set[int]] = {}  # steps that MLflow has, by metric
         self._next_attempt = 0.0
         self._is_unreachable = False
 

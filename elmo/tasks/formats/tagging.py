@@ -126,7 +126,7 @@ def _make_examples(
     request: ReadRequest, sentences: Sequence[_Sentence], counts: Counter[str]
 ) -> ExampleSet:
     """Return the examples; tags of spans are converted to BIOES, other tags unchanged."""
-    first_sentence = next((s for s in sentences if s.tokens), None)
+    first_sentence = next((sentence for sentence in sentences if sentence.tokens), None)
     if request.labelled and first_sentence and all(s.tags == list(s.tokens) for s in sentences):
         remedy = "name their column: --columns tag=2"
         raise line_error(request.path, first_sentence.lines[0], "the tags repeat the words", remedy)
