@@ -7,6 +7,7 @@ which has the defaults.
 
 import math
 import signal
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from numbers import Integral
@@ -57,10 +58,37 @@ def check_value(name: str, value: Any, type_: Any) -> Any:
         raise BadSettings(f"{name} must be {describe_type(type_)}, found {_quote(value)}") from None
 
 
+def is_whole_number(value: object) -> bool:
+    """Tell whether a value is an integer of Python or NumPy; a boolean is none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def check_count(name: str, value: Any) -> None:
     """Raise `BadSettings` unless the argument `name` is a whole number of 1 or more."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+    if not is_whole_number(value) or value < 1:
         raise BadSettings(f"{name} must be a whole number of 1 or more, found {value!r:.80}")
+
+
+def check_iterable(name: str, value: Any) -> Iterator[Any]:
+    """Return an iterator of the argument `name`; raise `BadSettings` unless it is iterable."""
+    try:
+        return iter(value)
+    except TypeError:
+        message = f"{name} must be a list or another iterable, found {value!r:.80}"
+        raise BadSettings(message) from None
+
+
+def to_path(name: str, value: Any) -> Path:
+    """Return the argument `name` as a path; raise `TypeError` unless it is a string or a Path."""
+    if not isinstance(value, str | Path):
+        raise TypeError(f"{name} must be a string or a Path, found {value!r:.80}")
+    return Path(value)
+
+
+def check_instance(name: str, value: object, type_: type) -> None:
+    """Raise `BadSettings` unless the argument `name` is an instance of a class."""
+    if not isinstance(value, type_):
+        raise BadSettings(f"{name} must be a {type_.__name__}, found {value!r:.80}")
 
 
 def check_fields(settings: Any) -> None:

@@ -6,7 +6,13 @@ import msgspec
 from msgspec import Meta
 
 from elmo.errors import BadSettings, suggest_name
-from elmo.settings import BelowOne, NonNegativeFloat, describe_type, field_types
+from elmo.settings import (
+    BelowOne,
+    NonNegativeFloat,
+    check_instance,
+    describe_type,
+    field_types,
+)
 
 SmallPositiveInt = Annotated[int, Meta(ge=1, le=1 << 20)]
 Width = Annotated[int, Meta(ge=1, le=1 << 15)]
@@ -77,10 +83,11 @@ def with_changes(defaults: TaskSettings, changes: dict[str, Any]) -> TaskSetting
     `layers` may also be a single number.
     """
     values = msgspec.to_builtins(defaults)
+    check_instance("settings", changes, dict)
     for name in changes:
         if name not in values:
             names = f"; there are {', '.join(values)}"
-            raise BadSettings(f"no setting {name!r}{suggest_name(name, values) or names}")
+            raise BadSettings(f"no setting {name!r}{suggest_name(str(name), values) or names}")
     if isinstance(changes.get("layers"), int):
         changes = {**changes, "layers": [changes["layers"]]}
     try:
@@ -88,7 +95,7 @@ def with_changes(defaults: TaskSettings, changes: dict[str, Any]) -> TaskSetting
     except msgspec.ValidationError as error:
         name = str(error).partition("`$.")[2].partition("`")[0].partition("[")[0]
         expected = describe_type(field_types(TaskSettings)[name])
-        raise BadSettings(f"{name} must be {expected}, found {changes[name]!r}") from None
+        raise BadSettings(f"{name} must be {expected}, found {changes[name]!r:.80}") from None
     _check_settings(settings)
     return settings
 

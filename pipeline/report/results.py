@@ -1,18 +1,20 @@
 """The results that the report shows, read from the files that the stages wrote."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elmo.errors import Mismatch
+from elmo.data.tables import read_table
+from elmo.errors import ElmoError, Mismatch
 from elmo.io.location import Location
-from elmo.io.records import read_json
+from elmo.io.records import read_json, read_record
+from elmo.io.text_files import numbered_lines
 
 if TYPE_CHECKING:
     from elmo.store import FeatureStore
 
+    from ..stages.register import RegisterRecord
     from .plots import Curve
 
 FIGURE_FILES = ("tokenize-general", "tokenize-domain", "pretrain", "finetune")
@@ -34,7 +36,7 @@ class Results:
     training: JsonObject
     """The model's `training.json`."""
     network: JsonObject
-    registered: JsonObject
+    registered: "RegisterRecord"
     """The file that register wrote."""
     started_from: str
     """The model trained elsewhere from which the project starts; "" if it pretrained its own."""
@@ -93,12 +95,14 @@ def read_results(
     )
 
 
-def _read_registration(path: Path, store: "FeatureStore") -> JsonObject:
-    registration = read_json(path)
+def _read_registration(path: Path, store: "FeatureStore") -> "RegisterRecord":
+    from ..stages.register import RegisterRecord
+
+    registration = read_record(path, RegisterRecord)
     model = store.model
-    if registration["model_digest"] != model:
+    if registration.model_digest != model:
         raise Mismatch(
-            f"{path}: names model {registration['model_digest'][:12]}…, but the store was made by "
+            f"{path}: names model {registration.model_digest[:12]}…, but the store was made by "
             f"{model[:12]}…; run: elmo run register"
         )
     return registration
@@ -122,6 +126,11 @@ def _choose_curves(
 
 
 def _read_columns(path: Path, names: tuple[str, ...]) -> "Curve":
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    return {name: [float(row[name]) for row in rows] for name in names}
+    lines = (f"{line}\n" for _, line in numbered_lines(path))
+    header, *rows = [row for _, row in read_table(lines, delimiter="\t", source=path)] or [[]]
+    try:
+        columns = {name: header.index(name) for name in names}
+        return {name: [float(row[k]) for row in rows] for name, k in columns.items()}
+    except ValueError as error:
+        stage = path.parent.name
+        raise ElmoError(f"{path}: is no curve ({error}); run: elmo run --force {stage}") from None

@@ -49,8 +49,8 @@ def parse_file(path: Path) -> Any:
 
 
 def parse_text(text: str) -> Any:
-    """Parse a text as YAML if it is a number, boolean, list or null; else return the text
-    unchanged.
+    """Parse a text as YAML if it is a number, boolean, null or a list of these; else return the
+    text unchanged.
 
     Numbers are as in files of settings.
     """
@@ -59,9 +59,10 @@ def parse_text(text: str) -> Any:
 
     try:
         value = YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, ValueError):
+    except (YAMLError, ValueError, RecursionError):
         return text
-    return value if isinstance(value, bool | int | float | list | None) else text
+    items = value if isinstance(value, list) else [value]
+    return value if all(isinstance(item, bool | int | float | None) for item in items) else text
 
 
 def check_scalar(name: str, value: Any, type_: Any) -> Any:

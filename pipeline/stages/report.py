@@ -73,7 +73,7 @@ def run(
             tasks=tasks,
             model_name=model_name,
         )
-        digests = {"model": results.registered["model_digest"], "store": results.store.digest}
+        digests = {"model": results.registered.model_digest, "store": results.store.digest}
         sources = {"model": model, "store": store}
         with start_run("report", params, inputs=digests, sources=sources) as mlflow_run:
             required = ("index.html", "curves.png")

@@ -168,6 +168,8 @@ def test_set_reads_values_as_yaml_does(text: str, value: Any) -> None:
         ),
         (["--without-elmo", "--set", "elmo=frozen"], "and --set elmo=frozen: leave out one"),
         (["--model", "model", "--set", "layers=[0, 7]"], "layers must be among 0 to 2, found 7"),
+        (["--model", "model", "--set", "layers=" + "[" * 3000], "layers must be a list or null"),
+        (["--model", "model", "--set", "layers=&a [*a]"], "layers must be a list or null"),
         (["--model", "model", "--set", "dropout"], "--set must be NAME=VALUE, found 'dropout'"),
         (["--model", "model", "--columns", "tag=9"], "ner.conll:1: has 2 columns, so no column 9"),
         (["--model", "model", "--scheme", "bioes"], "ner.conll:3: tag O follows I-PER"),

@@ -130,7 +130,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, figures in METRICS.items():
         write_json(folder / "numbers" / f"{name}.json", figures)
     digest = model_digest(folder / "model")
-    registered = {"uri": "models:/elmo@champion", "version": 7, "model_digest": digest}
+    registered = {"uri": "models:/elmo@champion", "version": 7, "name": "elmo"}
+    registered["model_digest"] = digest
     write_json(folder / "registered.json", registered)
     return folder
 
@@ -305,6 +306,23 @@ def test_a_missing_input_is_one_line_and_nothing_is_written(
         run(given, tmp_path / "out" / "report")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("curves/pretrain/train.tsv", "", "is no curve .*elmo run --force pretrain"),
+        ("curves/finetune/heldout.tsv", "tokens\taverage\nx\t1\n", "is no curve"),
+        ("curves/finetune/heldout.tsv", "tokens\taverage\n1\n", "heldout.tsv:2: 1 fields"),
+        ("registered.json", '{"version": 7}', "missing required field"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(
+    given: Path, tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (given / name).write_text(text)
+    with pytest.raises(ElmoError, match=f"{name}.*{message}|{message}"):
+        run(given, tmp_path / "report")
 
 
 def test_another_models_registration_is_refused(given: Path, tmp_path: Path) -> None:
