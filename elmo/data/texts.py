@@ -1,10 +1,16 @@
 """Batches of texts: a list, or a column in pandas, Polars, Arrow, NumPy or `datasets`."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import islice
 from typing import Any
 
 from elmo.errors import ElmoError
 
+# A list of tokens as Python, JSON or NumPy (without commas) writes it.
+_TOKEN = r"(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\.\.\.)"
+_PRINTED_LIST = re.compile(rf"[\[(]\s*{_TOKEN}(?:[\s,]+{_TOKEN})*[\s,]*[\])]", re.DOTALL)
+CHECKED_TEXTS = 100  # of a column or file, to find out whether its texts are printed lists
 _MISSING_TYPE_NAMES = ("NAType", "NaTType")  # the types of missing values in pandas
 
 
@@ -38,7 +44,20 @@ def list_texts(batch: Any) -> list[str]:
             hint = "; pass token lists to embed" if isinstance(item, list | tuple) else ""
             raise ElmoError(f"text {index}: must be a string, found {item!r:.60}{hint}")
         texts.append(item)
+    check_no_printed_lists(texts, "the texts")
     return texts
+
+
+def check_no_printed_lists(texts: Iterable[str], source: object) -> None:
+    """Raise `ElmoError`, which names `source`, if most of the first texts are lists of tokens that
+    were written as text, such as `['a' 'b']`: those of a table that was saved as CSV."""
+    texts = [text.strip() for text in islice(texts, CHECKED_TEXTS) if text.strip()]
+    lists = [text for text in texts if _PRINTED_LIST.fullmatch(text)]
+    if 2 * len(lists) > len(texts):
+        raise ElmoError(
+            f"{source}: has printed lists of tokens, such as {lists[0]!r:.60}, where texts belong; "
+            "pass the lists themselves, or write the tokens of each with spaces between them"
+        )
 
 
 def list_items(batch: Any) -> list[Any]:

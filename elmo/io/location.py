@@ -30,6 +30,7 @@ from elmo.io.records import (
     read_record,
 )
 from elmo.io.remote import MAX_REQUESTS, Remote
+from elmo.settings import check_instance
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -68,7 +69,9 @@ class Location:
 
     def __init__(self, url: str | Path, options: Mapping[str, Any] | None = None) -> None:
         if not isinstance(url, str | os.PathLike):
-            raise TypeError(f"a folder must be a string or a Path, found {url!r:.80}")
+            url_text = " ".join(repr(url).split())
+            raise TypeError(f"a folder must be a string or a Path, found {url_text:.80}")
+        check_instance("storage_options", options or {}, Mapping)
         if not str(url).strip():
             raise ElmoError(f"the folder's name is empty, found {url!r}; pass one")
         text = str(url).removeprefix("file://")

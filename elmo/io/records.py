@@ -71,7 +71,7 @@ def check_regular_file(path: Path) -> None:
     """Raise `ElmoError` unless a path is a regular file; reading a pipe might never end."""
     try:
         mode = path.stat().st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         link = f"; it is a link to {os.readlink(path)}" if path.is_symlink() else ""
         remedy = link or suggest_path(path) or "; check the name"
         raise NotFound(f"{path}: no such file{remedy}") from None

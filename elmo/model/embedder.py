@@ -37,7 +37,7 @@ from elmo.nn.device import (
     launch_ahead,
 )
 from elmo.nn.packed import pack_if_faster
-from elmo.settings import PRECISIONS, Precision, check_count
+from elmo.settings import PRECISIONS, Precision, check_count, check_iterable, is_whole_number
 
 ENCODE_CHUNK_TOKENS = 4096  # distinct tokens to encode at a time
 GROUP_BATCHES = 4  # batches per call, so that sentences of similar length share one
@@ -82,11 +82,10 @@ class Embedder:
         self.bilm = bilm.eval().requires_grad_(False).to(device, getattr(torch, precision))
         self._reader = self._new_reader()
         self._boundaries_2P: Tensor | None = None
-        if warm_up:
-            carry = Carry()
-            for sentence in warm_up:
-                self.embed([sentence], state=carry)
-            self._reader.start_state = carry.state
+        carry = Carry()
+        for sentence in check_iterable("warm_up", () if warm_up is None else warm_up):
+            self.embed([sentence], state=carry)
+        self._reader.start_state = carry.state
 
     def _new_reader(self) -> BatchReader:
         """Return a reader of batches, with the weights packed if this is faster here."""
@@ -161,7 +160,7 @@ class Embedder:
         tokens gets zeros. With `normalize`, vectors have length 1. For a single string, the result
         is a single vector; with `pooling="none"`, it is a list of arrays (tokens, dim).
         """
-        if pooling not in _POOLINGS:
+        if not isinstance(pooling, str) or pooling not in _POOLINGS:
             raise ElmoError(f"pooling must be one of {', '.join(_POOLINGS)}, found {pooling!r}")
         is_single = isinstance(texts, str)
         vectors = []
@@ -195,15 +194,17 @@ class Embedder:
         """
         check_count("batch_size", batch_size)
         _check_state(state, "reset")
+        iterator = check_iterable("texts", texts)
         if isinstance(state, Carry):
-            iterator = iter(texts)
             while batch := list(islice(iterator, batch_size)):
+                for text in batch:
+                    check_token_lists(text)
                 if {*map(len, batch)} != {1}:
                     raise ElmoError("with a Carry, each text must be a list of one sentence")
                 sentences = [sentence for (sentence,) in batch]
                 yield from self.embed(sentences, batch_size, layers=layers, state=state)
             return
-        for group in _group_texts(texts, batch_size):
+        for group in _group_texts(iterator, batch_size):
             sentences = [sentence for text in group for sentence in text]
             sentence_vectors = iter(self.embed(sentences, batch_size, layers=layers))
             for text in group:
@@ -335,7 +336,7 @@ class Embedder:
         if not isinstance(layers, list | tuple | range | np.ndarray) or not len(layers):
             raise ElmoError(f"layers must be a list of numbers, such as [0, 2]; found {layers!r}")
         for layer in layers:
-            if isinstance(layer, bool | float) or layer not in range(self.layers):
+            if not is_whole_number(layer) or layer not in range(self.layers):
                 raise ElmoError(f"layers must be among 0 to {self.layers - 1}, found {layer}")
         return layers
 

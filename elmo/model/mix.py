@@ -19,7 +19,7 @@ from elmo.io.location import Folder
 from elmo.model.folder import Model, load_model
 from elmo.nn.bilm import token_vectors
 from elmo.nn.device import prefers_large_operations, round_up_rows, round_up_time_steps
-from elmo.settings import Fraction, check_count, check_value
+from elmo.settings import Fraction, check_count, check_instance, check_value
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
 TOKENS_AT_ONCE = 4096  # tokens in one slice, without gradients
@@ -46,9 +46,14 @@ class ScalarMix(nn.Module):
     def forward(self, layers_LBTD: Tensor, mask_BT: Tensor) -> Tensor:
         """Mix layers (layers, sentences, tokens, dim) into one tensor (sentences, tokens, dim).
         `mask_BT` is true where there is a token; only `layer_norm` uses it."""
-        if len(layers_LBTD) != len(self.weights):
-            raise ElmoError(f"layers must be {len(self.weights)} to mix, found {len(layers_LBTD)}")
+        check_instance("layers", layers_LBTD, Tensor)
+        if layers_LBTD.dim() != 4 or len(layers_LBTD) != len(self.weights):
+            raise ElmoError(
+                f"layers must be ({len(self.weights)}, sentences, tokens, dim) to mix, found "
+                f"{tuple(layers_LBTD.shape)}"
+            )
         if self.layer_norm is not None:
+            check_instance("the mask", mask_BT, Tensor)
             layers_LBTD = _normalise(layers_LBTD, mask_BT, _EPSILON_BY_NORM[self.layer_norm])
         weights_L = (self.weights.softmax(0) * self.gamma).to(layers_LBTD.dtype)
         return torch.einsum("l,lbtd->btd", weights_L, layers_LBTD)
@@ -157,6 +162,11 @@ class Elmo(nn.Module):
     def _compute_layers(self, ids_BTK: Tensor) -> tuple[Tensor, Tensor]:
         """Return all layers (L, B, T + 2, D) with the boundaries, and the lengths (B) without
         them."""
+        if ids_BTK.dim() != 3 or ids_BTK.shape[2] != self.characters.max_characters:
+            raise ElmoError(
+                f"ids must be (sentences, tokens, {self.characters.max_characters}), as "
+                f"Elmo.batch_to_ids returns, found {tuple(ids_BTK.shape)}"
+            )
         if len(ids_BTK) == 0:
             shape = self.bilm.shape
             weight = self.bilm.lstm.weight[0]
@@ -207,13 +217,9 @@ class Elmo(nn.Module):
         """Return vectors (of distinct tokens and the two boundaries), token indices and the
         mask."""
         boundaries_2P = self.bilm.encode(self.marks_2K, precision=precision)
-        if ids_BTK.dim() != 3 or ids_BTK.shape[2] != self.characters.max_characters:
-            raise ElmoError(
-                f"ids must be (sentences, tokens, {self.characters.max_characters}), as "
-                f"Elmo.batch_to_ids returns, found {tuple(ids_BTK.shape)}"
-            )
-        size, (low, high) = self.characters.size, ids_BTK.aminmax() if ids_BTK.numel() else (0, 0)
-        if ids_BTK.dtype not in (torch.int32, torch.int64) or low < 0 or high > size:
+        size, is_integer = self.characters.size, ids_BTK.dtype in (torch.int32, torch.int64)
+        low, high = ids_BTK.aminmax() if ids_BTK.numel() and is_integer else (0, 0)
+        if not is_integer or low < 0 or high > size:
             raise ElmoError(f"ids must be integers from 0 to {size}, as batch_to_ids returns")
         mask_BT = ids_BTK[:, :, 0] > 0
         if (mask_BT[:, 1:] & ~mask_BT[:, :-1]).any():

@@ -30,6 +30,7 @@ from elmo.errors import Damaged, ElmoError, Mismatch
 from elmo.io.location import Folder, Location
 from elmo.io.records import digest
 from elmo.model.config import read_config
+from elmo.settings import check_iterable
 from elmo.store.layout import layer_name
 from elmo.store.manifest import PartEntry, StoreCounts, StoreManifest, count_parts, read_manifest
 from elmo.store.reader import Part, VectorBlock
@@ -118,7 +119,8 @@ class FeatureStore:
         sentences."""
         if isinstance(key, slice):
             return [self.vectors(k) for k in range(*key.indices(len(self)))]
-        if isinstance(key, Sequence | np.ndarray) and not isinstance(key, str):
+        is_scalar = isinstance(key, str) or (isinstance(key, np.ndarray) and not key.ndim)
+        if isinstance(key, Sequence | np.ndarray) and not is_scalar:
             return [self.vectors(_to_index(k)) for k in key]
         return self.vectors(_to_index(key))
 
@@ -221,9 +223,10 @@ class FeatureStore:
     ) -> tuple[str, ...]:
         if layers is None:
             return tuple(candidates)
-        if isinstance(layers, str | int | Mapping) or not len(layers):
+        items = () if isinstance(layers, str | Mapping) else check_iterable("layers", layers)
+        names = tuple(item if isinstance(item, str) else layer_name(item) for item in items)
+        if not names:
             raise ElmoError(f"layers must be a list, such as [0, 2]; found {layers!r}")
-        names = tuple(layer if isinstance(layer, str) else layer_name(layer) for layer in layers)
         for name in names:
             if name not in self.layout.layers:
                 raise ElmoError(
@@ -347,8 +350,9 @@ def _to_index(key: object) -> int:
     try:
         return operator.index(key)  # type: ignore[arg-type]
     except TypeError:
+        key_text = " ".join(repr(key).split())
         raise TypeError(
-            f"a store is indexed by numbers, or a slice or list of them, not {key!r:.80}"
+            f"a store is indexed by numbers, or a slice or list of them, not {key_text:.80}"
         ) from None
 
 

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elmo.data.arrays import Floats
+from elmo.data.characters import check_token_lists
 from elmo.data.tokenizer import NOT_TEXT_MESSAGE, is_text, to_nfc
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
-from elmo.settings import check_count
+from elmo.settings import check_count, check_instance, is_whole_number
 from elmo.store import FeatureStore
 from elmo.store.layout import layer_number
 from elmo.store.reader import VectorBlock
@@ -121,8 +122,11 @@ def neighbors(
     compared, ignoring case. `layer` is a layer's number or name (default: the mean of the stored
     layers). The whole store is read.
     """
+    check_instance("store", store, FeatureStore)
+    check_instance("embedder", embedder, Embedder)
     check_count("k", k)
-    if not hasattr(position, "__index__") or not 0 <= position < len(tokens):
+    check_token_lists([tokens])
+    if not is_whole_number(position) or not 0 <= position < len(tokens):
         raise ElmoError(f"position must be from 0 to {len(tokens) - 1}, found {position}")
     store.check_model(embedder.model.digest)
     names = select_compared_layers(store, layer)
@@ -160,6 +164,7 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
     It reads one token of each of up to 300 sentences; the result is NaN if fewer than two have
     tokens. `layer` is a layer's number or name (default: the mean of the stored layers).
     """
+    check_instance("store", store, FeatureStore)
     names = select_compared_layers(store, layer)
     vectors = []
     for k in range(0, len(store), len(store) // _SAMPLED_SENTENCES + 1):

@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from elmo.data.texts import is_missing
+from elmo.data.texts import check_no_printed_lists, is_missing
 from elmo.data.tokenizer import NOT_TEXT_MESSAGE, Tokenization, is_text
 from elmo.errors import ElmoError
 from elmo.io.text_files import COMPRESSIONS
+from elmo.settings import check_instance, to_path
 from elmo.tasks import schemes
 from elmo.tasks.formats.fields import Columns, ExampleSet, ReadRequest, TextSplitter
-from elmo.tasks.kinds import KINDS, MakeRecord
+from elmo.tasks.kinds import KINDS, MakeRecord, find_kind
 
 SKELETON_WORD = "[WORD]"  # replaces words that may not be redistributed, as in OntoNotes
 FORMAT_BY_SUFFIX = {
@@ -58,20 +59,20 @@ def read_examples(
     a model's `Tokenization`, splits raw text. With `labelled=False`, labels may be absent. Raises
     `ElmoError` for a malformed line or a file without examples.
     """
-    path = Path(path)
+    path, task_kind = to_path("path", path), find_kind(kind)
+    check_instance("columns", columns or {}, Mapping)
     if path.is_dir():
         read = partial(read_examples, kind, format=format, columns=columns, scheme=scheme)
         files = list_files(path)
         example_sets = [read(file, tokenizer=tokenizer, labelled=labelled) for file in files]
         return _join_example_sets(path, example_sets)
-    readers = KINDS[kind].readers
+    readers, fields = task_kind.readers, task_kind.fields
     file_format = format or detect_format(path)
     if file_format not in readers:
         raise ElmoError(
             f"{path}: {kind} is read from {', '.join(readers)}, not from {file_format}; write "
             "it as one of these, or pass --format if its extension is wrong"
         )
-    fields = KINDS[kind].fields
     for name in columns or {}:
         if name not in fields:
             raise ElmoError(f"--columns: {kind} has no {name!r}; it has {', '.join(fields)}")
@@ -91,7 +92,7 @@ def read_examples(
         remarks = [f"{name.replace('_', ' ')} {n:,}" for name, n in example_set.counts.items() if n]
         counts = f"; counted: {', '.join(remarks)}" if remarks else ""
         raise ElmoError(f"{path}: holds no examples of {kind}{counts}; name a file that does")
-    _check_tokens(path, example_set)
+    _check_tokens(request, example_set)
     return replace(example_set, columns=dict(columns or {}))
 
 
@@ -129,7 +130,7 @@ def make_examples(
         Path("item"), "jsonl", columns or {}, None, split, labelled=False, items=records
     )
     example_set = KINDS[kind].readers["jsonl"](request)
-    _check_tokens(request.path, example_set)
+    _check_tokens(request, example_set)
     return example_set
 
 
@@ -171,12 +172,14 @@ def _plain_value(value: Any) -> Any:
     return None if is_missing(value) else value
 
 
-def _check_tokens(path: Path, example_set: ExampleSet) -> None:
-    """Raise `ElmoError` for empty tokens, and for a corpus whose words are left out."""
+def _check_tokens(request: ReadRequest, example_set: ExampleSet) -> None:
+    """Raise `ElmoError` for empty tokens, for printed lists as texts, and for a corpus whose words
+    are left out."""
+    check_no_printed_lists(request.split.first_texts, request.path)
     tokens = Counter(token for e in example_set.examples for s in e.sentences for token in s)
     if 2 * tokens[SKELETON_WORD] > tokens.total():
         raise ElmoError(
-            f"{path}: is a skeleton: its words are {SKELETON_WORD}; insert the words of "
+            f"{request.path}: is a skeleton: its words are {SKELETON_WORD}; insert the words of "
             "its corpus with the script that comes with the file"
         )
     for example in example_set.examples:

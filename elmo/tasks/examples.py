@@ -198,10 +198,11 @@ def learnable_examples(examples: Sequence[Example]) -> list[Example]:
 
     The others can only be scored or predicted.
     """
-    return [example for example in examples if all(example.sentences) and _has_gold(example)]
+    return [example for example in examples if all(example.sentences) and has_gold(example)]
 
 
-def _has_gold(example: Example) -> bool:
+def has_gold(example: Example) -> bool:
+    """Tell whether an example has a label, or whatever its kind of task learns."""
     match example:
         case Tagged() | Predicate():
             return example.tags is not None

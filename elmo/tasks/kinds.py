@@ -11,6 +11,15 @@ from importlib import import_module
 from typing import Any
 
 from elmo.errors import BadSettings
+from elmo.tasks.examples import (
+    Classified,
+    Document,
+    Example,
+    Pair,
+    Predicate,
+    Question,
+    Tagged,
+)
 from elmo.tasks.formats import coreference, questions, roles, tagging, texts
 from elmo.tasks.formats.fields import ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.settings import TaskSettings, with_changes
@@ -28,13 +37,14 @@ def _text_record(text: str, split: TextSplitter) -> dict[str, Any]:
 class TaskKind:
     """A kind of task, such as tagging: its model, readers and defaults.
 
-    `readers` has the reader of each file format; `fields` are the fields that `--columns` can map;
-    `defaults` are the default settings. `examples` are unlabelled records: the input example of a
-    served task. `make_record` converts a text to a record. With `has_several_predictions`, one
-    record can give several examples.
+    `example_class` is the class of its examples. `readers` has the reader of each file format;
+    `fields` are the fields that `--columns` can map; `defaults` are the default settings.
+    `examples` are unlabelled records: the input example of a served task. `make_record` converts a
+    text to a record. With `has_several_predictions`, one record can give several examples.
     """
 
     class_path: str  # the class of the model, as module:name
+    example_class: type[Example]
     readers: Mapping[str, Callable[[ReadRequest], ExampleSet]]
     fields: tuple[str, ...]
     defaults: TaskSettings
@@ -51,6 +61,7 @@ class TaskKind:
 KINDS: Mapping[str, TaskKind] = {
     "tagging": TaskKind(
         class_path="elmo.tasks.tagging:TaggingModel",
+        example_class=Tagged,
         readers={
             "conll": tagging.read_conll,
             "conllu": tagging.read_conllu,
@@ -65,6 +76,7 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "classification": TaskKind(
         class_path="elmo.tasks.classification:ClassificationModel",
+        example_class=Classified,
         readers={
             "tsv": texts.read_classified,
             "csv": texts.read_classified,
@@ -77,6 +89,7 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "pairs": TaskKind(
         class_path="elmo.tasks.pairs:PairsModel",
+        example_class=Pair,
         readers={"tsv": texts.read_pairs, "csv": texts.read_pairs, "jsonl": texts.read_pairs},
         fields=("premise", "hypothesis", "label"),
         defaults=TaskSettings(
@@ -92,6 +105,7 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "questions": TaskKind(
         class_path="elmo.tasks.questions:QuestionsModel",
+        example_class=Question,
         readers={"json": questions.read_squad, "jsonl": questions.read_jsonl},
         fields=("id", "context", "question", "answers"),
         defaults=TaskSettings(
@@ -108,6 +122,7 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "roles": TaskKind(
         class_path="elmo.tasks.roles:RolesModel",
+        example_class=Predicate,
         readers={"conll": roles.read_conll, "jsonl": roles.read_jsonl},
         fields=("word", "predicate", "arguments", "tokens", "tags", "predicates"),
         defaults=TaskSettings(
@@ -124,6 +139,7 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "coreference": TaskKind(
         class_path="elmo.tasks.coreference:CoreferenceModel",
+        example_class=Document,
         readers={
             "conll": coreference.read_conll,
             "tsv": coreference.read_gap,
@@ -138,12 +154,17 @@ KINDS: Mapping[str, TaskKind] = {
 }
 
 
+def find_kind(kind: str) -> TaskKind:
+    """Return the record of a kind of task; raise `BadSettings` if there is none of this name."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise BadSettings(f"no kind of task {kind!r}; choose one of {', '.join(KINDS)}")
+    return KINDS[kind]
+
+
 def task_settings(kind: str, changes: dict[str, Any]) -> TaskSettings:
     """Return the settings of a kind of task: its defaults, replaced by `changes` (values by name,
     which may be text)."""
-    if kind not in KINDS:
-        raise BadSettings(f"no kind of task {kind!r}; choose one of {', '.join(KINDS)}")
-    settings = with_changes(KINDS[kind].defaults, changes)
+    settings = with_changes(find_kind(kind).defaults, changes)
     if settings.class_weights != "none" and kind not in ("classification", "pairs"):
         raise BadSettings(f"class_weights: not available for {kind}; leave it out")
     if settings.features and kind not in KINDS_WITH_FEATURES:

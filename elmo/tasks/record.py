@@ -12,12 +12,13 @@ import msgspec
 from msgspec import Meta
 
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import Damaged, ElmoError, NotFound, suggest_name
+from elmo.errors import Damaged, ElmoError, Mismatch, NotFound, suggest_name
 from elmo.io.atomic import write_json
 from elmo.io.records import Count, Header, Sha256, digest, read_json, read_record, sha256
 from elmo.model.folder import MODEL_FILE_PATTERN
 from elmo.settings import MAX_LAYERS
 from elmo.tasks import TASK_FILE
+from elmo.tasks.kinds import KINDS
 from elmo.tasks.settings import TaskSettings
 
 TASK_FORMAT = 3  # the version of the format of task.json
@@ -68,7 +69,7 @@ class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
     scheme: str
     tokenizer: Tokenization
     bilm: BiLMSource | None
-    seeds: list[Count]
+    seeds: Annotated[list[Count], Meta(min_length=1)]
     scores: dict[str, dict[str, float]]
     counts: dict[str, dict[str, Count]]
     data: dict[str, Sha256]
@@ -98,6 +99,8 @@ def read_task_record(folder: Path) -> TaskRecord:
     remedy = "train the task again with this version"
     msgspec.convert(content, Header).check_version(file, "format", TASK_FORMAT, remedy=remedy)
     record = read_record(file, TaskRecord)
+    if record.kind not in KINDS:
+        raise Mismatch(f"{file}: no kind of task {record.kind!r}; upgrade elmo-pipeline")
     if record_digest(content) != record.digest:
         raise Damaged(
             f"{file}: was altered (its digest is {record_digest(content)[:12]}…, but says "

@@ -10,10 +10,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import torch
+from msgspec import Meta
 
 from elmo.data.texts import list_items
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
@@ -31,7 +32,7 @@ from elmo.model.embedder import Embedder
 from elmo.model.folder import link_model
 from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import check_device
-from elmo.settings import ModelShape
+from elmo.settings import ModelShape, Seed, check_instance, check_iterable, check_value, to_path
 from elmo.store import FeatureStore, model_digest
 from elmo.tasks import RESULTS_VERSION, TASK_FILE
 from elmo.tasks.example_files import make_examples
@@ -40,6 +41,7 @@ from elmo.tasks.examples import (
     Predicate,
     Tagged,
     distinct_sentences,
+    has_gold,
     learnable_examples,
 )
 from elmo.tasks.features import LinearModels, ModelShares
@@ -77,6 +79,7 @@ from elmo.tasks.vectors import (
     softmax_vectors,
 )
 
+SeedNumbers = Annotated[list[Seed], Meta(min_length=1, description="a list of whole numbers")]
 EXAMPLES_AT_ONCE = 512  # examples predicted at a time
 
 
@@ -102,7 +105,7 @@ class Task:
         model in the folder computes them.
         """
         check_device(device)
-        folder = Path(folder)
+        folder = to_path("folder", folder)
         record = read_task_record(folder)
         if seed is not None and seed not in record.seeds:
             raise ElmoError(f"{folder}: has no seed {seed}; it has {record.seeds}")
@@ -148,10 +151,10 @@ class Task:
     ) -> Iterator[tuple[Example, tuple[Any, Any]]]:
         """Yield each example with its prediction, as `predict` does, and the prediction's scores,
         which are None if not `with_scores`."""
-        iterator = iter(examples)
+        iterator = check_iterable("examples", examples)
         size = self.record.settings.batch_size
         while chunk := list(islice(iterator, EXAMPLES_AT_ONCE)):
-            check_examples(chunk)
+            check_examples(self.record.kind, chunk)
             answers = predict_all(self.model, chunk, self.vectors, size, with_scores=with_scores)
             pairs = answers if with_scores else [(prediction, None) for prediction in answers]
             yield from zip(chunk, pairs, strict=True)
@@ -209,6 +212,9 @@ class Task:
     def tally(self, example_set: ExampleSet) -> Tally:
         """Predict labelled examples; return the tally of the task's metric."""
         check_same_tags(example_set, self.record.scheme)
+        for example in example_set.examples:
+            if not (has_gold(example) or isinstance(example, Predicate) and example.nested):
+                raise ElmoError(f"{example.source}: has no label to compare with; add it")
         guesses = [guess for _, guess in self.predict(example_set.examples)]
         return self.model.tally(example_set.examples, guesses)
 
@@ -218,11 +224,11 @@ def train_task(
     train: ExampleSet,
     dev: ExampleSet,
     *,
-    out: Path,
+    out: Path | str,
     settings: TaskSettings,
     model: Path | None,
     seeds: Sequence[int] = (0,),
-    work: Path,
+    work: Path | str,
     store: Path | None = None,
     tokenizer: Tokenization = NO_TOKENIZER,
     device: str = "cpu",
@@ -240,8 +246,11 @@ def train_task(
     also reports earlier epochs. On a CPU, a seed uses one thread. If it saves time, seeds are
     trained in parallel, one process per torch thread, with the same result.
     """
+    out, work = to_path("out", out), to_path("work", work)
+    seeds = check_value("seeds", [*check_iterable("seeds", seeds)], SeedNumbers)
+    check_device(device)
     _check_input(settings, model, train, dev)
-    check_examples([*train.examples, *dev.examples])
+    check_examples(kind, [*train.examples, *dev.examples])
     check_output_folder(Location(out), required=(TASK_FILE,), pattern=TASK_FILE_PATTERN)
     check_writable(out)
     training_examples = _labelled_examples(train)
@@ -315,8 +324,10 @@ def _describe_linear(linear: LinearModels, shares: ModelShares, scores: Scores) 
 def _check_input(
     settings: TaskSettings, model: Path | None, train: ExampleSet, dev: ExampleSet
 ) -> None:
+    check_instance("settings", settings, TaskSettings)
     if (model is None) != (settings.elmo == "none"):
         raise ElmoError("pass either a model or the setting elmo: none")
+    check_instance("train", train, ExampleSet)
     check_same_tags(dev, train.scheme)
     if model is not None and settings.layers is not None:
         top_layer = ModelShape.from_dict(read_config(model).model, source=str(model)).layers
@@ -328,6 +339,7 @@ def _check_input(
 def check_same_tags(example_set: ExampleSet, scheme: str) -> None:
     """Raise `ElmoError` if only one of `example_set` and the training file has tags that mark
     spans; `scheme` is that of the training file."""
+    check_instance("examples", example_set, ExampleSet)
     if (example_set.scheme == "plain") == (scheme == "plain"):
         return
     source = (

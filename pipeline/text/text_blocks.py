@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from elmo.data.texts import check_no_printed_lists
 from elmo.errors import ElmoError
 
 from .accounting import Accounting
 from .formats import FORMATS
 from .input_files import InputFile, map_in_threads
-from .reader import KeptColumns, ReadOptions, load_reader
+from .reader import KeptColumns, ReadOptions, Records, load_reader
 from .spans import file_as_span
 
 
@@ -45,17 +46,28 @@ def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
     if input_.bytes:
         reader.check_head(input_, options)
     for block, records in reader.blocks(file_as_span(input_, 0), options, Accounting()):
-        lines = block.decode("utf-8").split("\n")[:-1]
-        if records is None:
-            yield from enumerate(lines, number + 1)
-            number += len(lines)
-            continue
-        starts = np.flatnonzero(np.diff(records.numbers, prepend=-1))
-        for start, end in pairwise([*starts.tolist(), len(lines)]):
-            number += 1
-            yield number, "\n".join(lines[start:end])
+        texts = _split_block(block, records)
+        if number == 0:
+            check_no_printed_lists(texts, path)
+        yield from enumerate(texts, number + 1)
+        number += len(texts)
 
 
 def _has_text(input_: InputFile, options: ReadOptions) -> bool:
-    blocks = load_reader(input_).blocks(file_as_span(input_, 0), options, Accounting())
-    return any(block.strip() for block, _ in blocks)
+    """Tell whether a file has text; raise `ElmoError` if its first texts are printed lists."""
+    for block, records in load_reader(input_).blocks(
+        file_as_span(input_, 0), options, Accounting()
+    ):
+        if block.strip():
+            check_no_printed_lists(_split_block(block, records), input_.url)
+            return True
+    return False
+
+
+def _split_block(block: bytes, records: Records | None) -> list[str]:
+    """Return the texts of a block: its lines, or those of each record joined."""
+    lines = block.decode("utf-8").split("\n")[:-1]
+    if records is None:
+        return lines
+    starts = np.flatnonzero(np.diff(records.numbers, prepend=-1)).tolist()
+    return ["\n".join(lines[start:end]) for start, end in pairwise([*starts, len(lines)])]

@@ -8,6 +8,7 @@ softmax), scaled by `gamma`. With `pooling: mean`, it is the mean over the token
 """
 
 import sys
+from numbers import Real
 from typing import Any
 
 import mlflow
@@ -89,21 +90,24 @@ class ServedEmbedder(PythonModel):
         from elmo.errors import ElmoError
 
         try:
-            return self._embed(model_input, DEFAULT_PARAMS | (params or {}))
+            return self._embed(model_input, _read_params(params))
         except (ElmoError, ValueError, OverflowError) as error:  # a server shows no stack trace
             message = " ".join(str(error).split())
             raise MlflowException(message, error_code=BAD_REQUEST) from None
 
     def _embed(self, model_input: Any, settings: dict[str, Any]) -> list[np.ndarray]:
-        from elmo.data.texts import list_items
+        from elmo.data.texts import check_no_printed_lists, list_items
 
         if settings["pooling"] not in ("none", "mean"):
             raise ValueError(f"pooling must be none or mean, found {settings['pooling']!r}")
-        if settings["gamma"] is None:
-            raise ValueError("gamma must be a number, found null; leave it out")
-        texts = [self._sentences(item) for item in list_items(model_input)]
+        if isinstance(gamma := settings["gamma"], bool) or not isinstance(gamma, Real):
+            raise ValueError(f"gamma must be a number, found {gamma!r:.80}; leave it out")
+        rows = list_items(model_input)
+        items = [_item_of_row(row) if isinstance(row, dict) else row for row in rows]
+        check_no_printed_lists((item for item in items if isinstance(item, str)), "the request")
+        texts = map(self._sentences, items)
         layer_arrays = self.embedder.embed_stream(texts, _BATCH_SENTENCES)
-        layers, gamma = str(settings["layers"]), float(settings["gamma"])
+        layers, gamma = str(settings["layers"]), float(gamma)
         mixes = (_mix_layers(vectors, layers, gamma).astype(np.float32) for vectors in layer_arrays)
         with np.errstate(over="ignore", invalid="ignore"):  # refused below
             outputs = list(mixes)
@@ -114,14 +118,21 @@ class ServedEmbedder(PythonModel):
         return outputs
 
     def _sentences(self, item: Any) -> list[list[str]]:
-        if isinstance(item, dict):
-            item = _item_of_row(item)
         if isinstance(item, str):
             return self.embedder.tokenize(item)
         is_list = isinstance(item, list | tuple | np.ndarray)
         if not is_list or not all(isinstance(token, str) for token in item):
             raise ValueError(f"a sentence must be text or a list of tokens, found {item!r:.80}")
         return [list(item)]
+
+
+def _read_params(params: Any) -> dict[str, Any]:
+    """Return the parameters of a request, with the default value of each that is left out."""
+    names = list(params or ()) if isinstance(params, dict | None) else [params]
+    if unknown_names := [name for name in names if name not in [*DEFAULT_PARAMS]]:
+        valid_names = ", ".join(DEFAULT_PARAMS)
+        raise ValueError(f"params must hold {valid_names}, found {unknown_names[0]!r:.80}")
+    return DEFAULT_PARAMS | (params or {})
 
 
 def _item_of_row(row: dict[str, Any]) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from elmo.data.tables import explain_wrong_delimiter, read_table
+from elmo.data.texts import CHECKED_TEXTS
 from elmo.data.tokenizer import (
     NO_TOKENIZER,
     TextTokenizer,
@@ -60,9 +61,12 @@ class TextSplitter:
 
     def __init__(self, tokenizer: str | Tokenization) -> None:
         self._tokenizer = tokenizer
+        self.first_texts: list[str] = []  # that were split
 
     def __call__(self, text: str) -> Tokens:
         """Return the tokens of a text."""
+        if len(self.first_texts) < CHECKED_TEXTS:
+            self.first_texts.append(text)
         return tuple(self._split_text(text))
 
     @cached_property

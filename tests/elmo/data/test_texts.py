@@ -59,6 +59,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a text that Arrow lacks": (lambda: pyarrow.array(["he", None]), "1: is missing, found None"),
     "a text that Polars lacks": (lambda: polars.Series(["he", None]), "1: is missing, found None"),
+    "printed lists": (lambda: ["['he' 'has']", '["a",\n "gift"]'], "where texts belong"),
     "bytes among texts": (lambda: ["he", b"has"], "1: .*found b'has'"),
 }
 
@@ -129,8 +130,10 @@ def test_what_is_none(what: str, readers: dict[str, Callable[[Any], Any]]) -> No
 
 
 def test_a_file_without_texts_is_refused(readers: dict[str, Callable[[Any], Any]]) -> None:
-    for table in ([1, 2], [b"he"], pandas.DataFrame({"a": TEXTS, "b": TEXTS})):
-        with pytest.raises(ElmoError, match="must hold strings|no column 'text', found a, b"):
+    printed = ["['he' 'has']", "['a', 'gift']", TEXTS[0]]
+    for table in ([1, 2], [b"he"], printed, pandas.DataFrame({"a": TEXTS, "b": TEXTS})):
+        message = "must hold strings|no column 'text', found a, b|where texts belong"
+        with pytest.raises(ElmoError, match=message):
             readers["embed"](table)
     for what, (make, _) in REFUSED.items():
         if what.startswith("a text that"):

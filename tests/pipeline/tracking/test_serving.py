@@ -186,6 +186,22 @@ WRONG: list[tuple[Any, str]] = [
     ({"dataframe_split": {"columns": [0], "data": [["a"]]}}, "found 0"),
     ({"dataframe_records": ["a"]}, "dataframe_records must be a list of records"),
 ]
+PARAMS: list[tuple[Any, str]] = [
+    ({"gamma": [1]}, r"gamma must be a number, found \[1\]"),
+    ({"gamma": True}, "gamma must be a number, found True"),
+    ({"poling": "mean"}, "params must hold layers, gamma, pooling, found 'poling'"),
+    (["mean"], r"params must hold layers, gamma, pooling, found \['mean'\]"),
+]
+
+
+@pytest.mark.parametrize(("params", "says"), PARAMS)
+def test_parameters_that_are_none(
+    served: mlflow.pyfunc.PyFuncModel, params: Any, says: str
+) -> None:
+    with pytest.raises(mlflow.MlflowException, match=says):
+        served.unwrap_python_model().predict(None, ["a"], params)
+
+
 OTHER: list[tuple[Any, str, str | None]] = [
     ('{"inputs": ["a"]}', "content type must be", "text/plain"),
     ('{"inputs": ["a"]}', "content type must be", None),
