@@ -71,7 +71,7 @@ def _check_names(out: str, names: Iterable[str], *, required: Sequence[str], pat
     Hidden files are allowed, because file managers create them.
     """
     for name in sorted(names):
-        is_hidden = any(part.startswith(".") for part in name.split("/"))
+        is_hidden = any(component.startswith(".") for component in name.split("/"))
         if not (is_hidden or name in required or re.fullmatch(pattern, name)):
             raise ElmoError(
                 f"{out}: contains {name}, which no stage wrote; move it or choose another folder"

@@ -189,7 +189,7 @@ def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
     """Load a model folder without its weights; check their shapes, and return their names too."""
     config = read_config(folder)
     shape = ModelShape.from_dict(config.model, source=folder / CONFIG_FILE)
-    _check_pieces(folder, config)
+    _check_files(folder, config)
     characters = Characters.load(folder / "characters.json")
     check_filter_widths(shape, characters, source=str(folder))
     vocabulary = Vocabulary.load(folder)
@@ -214,7 +214,7 @@ def _load_without_weights(folder: Path) -> tuple[Model, list[str]]:
     return model, list(shapes)
 
 
-def _check_pieces(folder: Path, config: ModelConfig) -> None:
+def _check_files(folder: Path, config: ModelConfig) -> None:
     if _COUNTS_FILE not in config.pieces and (folder / _COUNTS_FILE).exists():
         raise ElmoError(f"{folder / _COUNTS_FILE}: does not belong to this model; remove it")
     for name, digest in sorted(config.pieces.items()):

@@ -287,8 +287,8 @@ def _publish_store(location: Location, manifest: StoreManifest) -> StoreManifest
     location.delete_all(
         path for path in location.sizes() if re.fullmatch(STORE_FILES, path) and path not in paths
     )
-    data = encode_manifest(location, manifest)
-    if not location.create(MANIFEST_PATH, data) and location.read(MANIFEST_PATH) != data:
+    encoded = encode_manifest(location, manifest)
+    if not location.create(MANIFEST_PATH, encoded) and location.read(MANIFEST_PATH) != encoded:
         raise ElmoError(
             f"{location}: another process published a different store here in the meantime; choose "
             "a new folder"

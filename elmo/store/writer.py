@@ -225,9 +225,9 @@ def _write_types(
     schema = types_schema(layout, metadata=origin.footer_metadata)
     arrays: list[pa.Array] = [types]
     if "layer_0" in layout.layers:
-        data = pa.py_buffer(np.ascontiguousarray(to_stored_dtype(x_NP, layout.dtype)))
+        buffer = pa.py_buffer(np.ascontiguousarray(to_stored_dtype(x_NP, layout.dtype)))
         value_type = pa.binary(layout.x_bytes)
-        arrays.append(pa.Array.from_buffers(value_type, len(x_NP), [None, data]))
+        arrays.append(pa.Array.from_buffers(value_type, len(x_NP), [None, buffer]))
     with part_writer(path, schema, layout.codec) as writer:
         table = pa.Table.from_arrays(arrays, schema=schema)
         writer.write_table(table, row_group_size=MAX_GROUP_ROWS)
@@ -321,8 +321,8 @@ def _sentence_values(values: npt.NDArray[Any], offsets: Ints) -> pa.Array:
             "store (2 GB); split it"
         )
     byte_offsets = pa.py_buffer((offsets * row_bytes).astype(np.int32))
-    data = pa.py_buffer(np.ascontiguousarray(values))
-    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, byte_offsets, data])
+    buffer = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, byte_offsets, buffer])
 
 
 def part_writer(path: Path, schema: pa.Schema, codec: str) -> pq.ParquetWriter:

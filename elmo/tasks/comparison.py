@@ -79,7 +79,7 @@ def gain_of(tallies: Sequence[Tally], baseline_tallies: Sequence[Tally]) -> dict
     scores = [
         [main_score(tally.scores()) for tally in side] for side in (tallies, baseline_tallies)
     ]
-    gains = [a - b for a, b in zip(*scores, strict=True)]
+    gains = [score - baseline for score, baseline in zip(*scores, strict=True)]
     low, high = interval_over_seeds(gains) or (None, None)
     bootstrap_low, bootstrap_high = paired_bootstrap(tallies, baseline_tallies)
     return {

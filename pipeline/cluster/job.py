@@ -220,7 +220,7 @@ def _file_states(folder: Path) -> dict[str, tuple[float, int]]:
 def _is_hidden(parts: tuple[str, ...]) -> bool:
     if "/".join(parts).startswith((f"{DVC_CACHE}files/", f"{DVC_CACHE}runs/")):
         return parts[-1].startswith(".")
-    return any(part.startswith(".") and part != POINTER_FILE for part in parts)
+    return any(name.startswith(".") and name != POINTER_FILE for name in parts)
 
 
 def _make_workspace(folder: Path, variables: dict[str, str]) -> None:

@@ -78,11 +78,11 @@ def copy_results(url: str, job: str, *, old_lock: bytes) -> list[str]:
     """
     source = Location(f"{url}/{JOBS}/{job}")
     try:
-        data = source.read(DVC_LOCK)
+        new_lock = source.read(DVC_LOCK)
     except FileNotFoundError:
         return []
     stages, lock = parse_lock(old_lock), Path(DVC_LOCK)
-    new_stages = {n: entry for n, entry in parse_lock(data).items() if entry != stages.get(n)}
+    new_stages = {n: entry for n, entry in parse_lock(new_lock).items() if entry != stages.get(n)}
     outs = [out for entry in new_stages.values() for out in list_outs(entry)]
     if not new_stages:
         return []
@@ -91,8 +91,8 @@ def copy_results(url: str, job: str, *, old_lock: bytes) -> list[str]:
     current_lock = lock.read_bytes() if lock.exists() else b""
     if current_lock != old_lock:  # another job or a local run has changed it
         merged_lock = {"schema": "2.0", "stages": parse_lock(current_lock) | new_stages}
-        data = yaml.safe_dump(merged_lock, sort_keys=False, allow_unicode=True).encode()
-    _write_file(lock, data)
+        new_lock = yaml.safe_dump(merged_lock, sort_keys=False, allow_unicode=True).encode()
+    _write_file(lock, new_lock)
     process = subprocess.run(
         [sys.executable, "-m", "dvc", "checkout", *new_stages], capture_output=True, text=True
     )
@@ -148,9 +148,9 @@ def _check_names(stages: Mapping[str, Any], outs: Iterable[Mapping[str, Any]]) -
 def _fetch_output(source: Location, out: Mapping[str, Any]) -> None:
     """Copy an output of a job into DVC's cache, with the files of a folder."""
     digest = str(out.get("md5", ""))
-    data = _fetch_file(source, digest, str(out["path"]))
+    content = _fetch_file(source, digest, str(out["path"]))
     if digest.endswith(".dir"):
-        files = _parse_listing(data, str(out["path"]))
+        files = _parse_listing(content, str(out["path"]))
         storage.check_result_paths(files)
         for path, file_digest in files.items():
             _fetch_file(source, file_digest, f"{out['path']}/{path}")
@@ -162,16 +162,16 @@ def _fetch_file(source: Location, digest: str, path: str) -> bytes:
     if target.is_file():
         return target.read_bytes()
     try:
-        data = source.read(_cache_key(digest))
+        content = source.read(_cache_key(digest))
     except FileNotFoundError:
         try:
-            data = source.read(path)
+            content = source.read(path)
         except FileNotFoundError:
             raise NotFound(f"{source}: has no {path}; submit again to make it") from None
-    if _md5(data) != digest.removesuffix(".dir"):
+    if _md5(content) != digest.removesuffix(".dir"):
         raise Damaged(f"{source}: {path} does not match its {DVC_LOCK}; submit again")
-    _write_file(target, data)
-    return data
+    _write_file(target, content)
+    return content
 
 
 def _parse_listing(listing: bytes, source: str) -> dict[str, str]:
@@ -181,14 +181,14 @@ def _parse_listing(listing: bytes, source: str) -> dict[str, str]:
         raise Damaged(f"{source}: is not a folder of DVC's cache") from None
 
 
-def _write_file(path: Path, data: bytes) -> None:
+def _write_file(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_file(path) as new_path:
-        new_path.write_bytes(data)
+        new_path.write_bytes(content)
 
 
-def _md5(data: bytes) -> str:
-    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 @cache

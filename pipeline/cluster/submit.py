@@ -206,8 +206,8 @@ def connect(address: str | None) -> Any:
     except ModuleNotFoundError as error:
         install_command = "pip install 'elmo-pipeline[cluster]'"
         raise ElmoError(f"{error.name} is missing; run: {install_command}") from None
-    for module in ("modules.dashboard_sdk", "modules.job.sdk"):
-        logging.getLogger(f"ray.dashboard.{module}").setLevel(logging.WARNING)
+    for name in ("modules.dashboard_sdk", "modules.job.sdk"):
+        logging.getLogger(f"ray.dashboard.{name}").setLevel(logging.WARNING)
     with catch_ray_errors(address):
         parts = urlsplit(address)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
@@ -259,14 +259,14 @@ def follow_log(client: Any, job: str) -> int:
     advice = f"; {job} may still be running: {list_commands(client, job)[0]}"
     with catch_ray_errors(client.get_address(), advice=advice):
         asyncio.run(_print_log(client, job))
-        while not (info := client.get_job_info(job)).status.is_terminal():
+        while not (details := client.get_job_info(job)).status.is_terminal():
             time.sleep(1)
-    status = info.status.value
+    status = details.status.value
     if status == "SUCCEEDED":
         return 0
-    if info.driver_exit_code is None and info.message and status == "FAILED":
-        print(f"error: {first_line(RuntimeError(info.message))}", file=sys.stderr)
-    code = info.driver_exit_code or 1
+    if details.driver_exit_code is None and details.message and status == "FAILED":
+        print(f"error: {first_line(RuntimeError(details.message))}", file=sys.stderr)
+    code = details.driver_exit_code or 1
     print(f"{job}: {status}, exit code {code}", file=sys.stderr, flush=True)
     return int(code)
 

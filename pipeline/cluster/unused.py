@@ -49,8 +49,8 @@ def find_unused(url: str) -> UnusedFiles:
     pointers = [
         name for name in sizes if name.startswith(f"{JOBS}/") and name.endswith(f"/{POINTER_FILE}")
     ]
-    for name, data in zip(pointers, in_parallel(Location(url).read, pointers), strict=True):
-        names.add(parse_record(data, storage.Pointer, source=f"{url}/{name}").folder)
+    for name, pointer in zip(pointers, in_parallel(Location(url).read, pointers), strict=True):
+        names.add(parse_record(pointer, storage.Pointer, source=f"{url}/{name}").folder)
     entries = [entry for lock in locks for entry in results.parse_lock(lock).values()]
     outs = {str(out.get("md5", "")) for entry in entries for out in results.list_outs(entry)}
     digests = {digest for digest in outs if digest.endswith(".dir")}
@@ -125,14 +125,14 @@ def _read_git_locks() -> set[bytes]:
     listing = _run_git("cat-file", "--batch-all-objects", "--batch-check", "--unordered")
     rows = [line.split() for line in listing.decode().splitlines()]
     blobs = [name for name, kind, size in rows if kind == "blob" and int(size) < _MAX_LOCK_BYTES]
-    contents = _run_git("cat-file", "--batch", data="\n".join(blobs).encode())
+    contents = _run_git("cat-file", "--batch", stdin="\n".join(blobs).encode())
     locks, start = set(), 0
     for _ in blobs:
         line_end = contents.index(b"\n", start)
-        data_end = line_end + 1 + int(contents[start:line_end].split()[2])
-        if re.match(rb"schema:|stages:", data := contents[line_end + 1 : data_end]):
-            locks.add(data)
-        start = data_end + 1
+        content_end = line_end + 1 + int(contents[start:line_end].split()[2])
+        if re.match(rb"schema:|stages:", content := contents[line_end + 1 : content_end]):
+            locks.add(content)
+        start = content_end + 1
     return locks
 
 
@@ -150,8 +150,8 @@ def _read_pointer(digest: str, projects: Iterable[Path]) -> str | None:
     return None
 
 
-def _run_git(*command: str, data: bytes = b"") -> bytes:
-    process = subprocess.run(["git", *command], input=data, capture_output=True)
+def _run_git(*command: str, stdin: bytes = b"") -> bytes:
+    process = subprocess.run(["git", *command], input=stdin, capture_output=True)
     if process.returncode:
         reason = " ".join(process.stderr.decode(errors="replace").split())[-300:]
         raise ElmoError(f"the commits of this folder can't be read: {reason}")

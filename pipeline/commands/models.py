@@ -207,7 +207,7 @@ def perplexity(
         return
     result = evaluation.perplexity(loaded_model, chain.from_iterable(lines)).to_dict()
     if as_json:
-        finite_result = {name: value if value == value else None for name, value in result.items()}
+        finite_result = {name: score if score == score else None for name, score in result.items()}
         click.echo(json.dumps(finite_result))
         return
     remark = unknown_words_remark(result["unk_rate"]) or f", {result['unk_rate']:.2%} unknown"

@@ -153,7 +153,7 @@ def run(
     }
     digests, *digests_of_texts = ({file.sha256 for file in inputs[name]} for name in (text, *texts))
     domain = None  # leaks between the two are left out of the general text
-    is_other_text = any(digests != other for other in digests_of_texts)
+    is_other_text = any(digests != text_digests for text_digests in digests_of_texts)
     if text == "general" and params.tokenize.heldout and is_other_text:
         domain = inputs["domain"], texts["domain"].column
     return tokenize(

@@ -56,8 +56,8 @@ def count_documents(block: DocumentBlock, first_line: int) -> DocumentCounts:
     starts = np.flatnonzero(np.diff(block.document_numbers, prepend=-1))
     ends = np.append(starts[1:], len(block.document_numbers))
     kinds = find_kinds(block.text.decode("utf-8"))
-    data = np.frombuffer(block.text, np.uint8)
-    cuts = np.cumsum(data & 0xC0 != 0x80)[block.lines[1][ends - 1]]  # in characters, not bytes
+    utf8 = np.frombuffer(block.text, np.uint8)
+    cuts = np.cumsum(utf8 & 0xC0 != 0x80)[block.lines[1][ends - 1]]  # in characters, not bytes
     owners = np.repeat(np.arange(len(cuts)), np.diff(cuts, prepend=0))
     counts = np.bincount(owners * KIND_COUNT + kinds, minlength=len(cuts) * KIND_COUNT)
     sizes = np.add.reduceat(block.lines[1] - block.lines[0], starts)
@@ -68,8 +68,8 @@ def count_documents(block: DocumentBlock, first_line: int) -> DocumentCounts:
 def join_counts(counts: Sequence[DocumentCounts], ids: Sequence[Int64s]) -> DocumentCounts:
     """Join the counts of a piece's blocks; `ids` has the numbers of the documents of each."""
     if not any(map(len, ids)):
-        no_lines = np.zeros((0, 2), np.int64)
-        return DocumentCounts(no_lines, no_lines[:, 0], np.zeros((0, KIND_COUNT), np.int32))
+        empty_lines = np.zeros((0, 2), np.int64)
+        return DocumentCounts(empty_lines, empty_lines[:, 0], np.zeros((0, KIND_COUNT), np.int32))
     starts = np.flatnonzero(np.diff(np.concatenate(ids), prepend=-1))
     lines, sizes, kinds = map(np.concatenate, zip(*counts, strict=True))
     ends = np.append(starts[1:], len(lines)) - 1

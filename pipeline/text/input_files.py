@@ -236,7 +236,7 @@ def _expand_pattern(pattern: str, source_phrase: str) -> list[tuple[str, str, Fi
     files = [
         file
         for file in files
-        if file[1] == pattern or not any(p.startswith(".") for p in Path(file[0]).parts)
+        if file[1] == pattern or not any(name.startswith(".") for name in Path(file[0]).parts)
     ]
     if not files:
         if is_folder:

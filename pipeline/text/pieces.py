@@ -160,7 +160,7 @@ def plan_pieces(
 
     for file, spans in zip(files, in_parallel(divide_file, range(len(files))), strict=True):
         for span in spans:
-            if len(spans) > 1 or sum(part.size for part in open_piece) + span.size > shard_bytes:
+            if len(spans) > 1 or sum(s.size for s in open_piece) + span.size > shard_bytes:
                 close_piece()
             open_piece.append(span)
         if len(spans) > 1 or int(file.sha256[:8], 16) % end_interval == 0:

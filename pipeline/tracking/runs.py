@@ -221,8 +221,8 @@ def _create_run(
         source_type = "local" if location.startswith("file:") else location.partition(":")[0]
         source = json.dumps({"uri": location}, ensure_ascii=False)
         profile = json.dumps({"digest": value})
-        entry = Entry(name, value[:36], source_type, source, profile=profile)
-        datasets.append(DatasetInput(entry, [InputTag("mlflow.data.context", name)]))
+        dataset = Entry(name, value[:36], source_type, source, profile=profile)
+        datasets.append(DatasetInput(dataset, [InputTag("mlflow.data.context", name)]))
     with contextlib.suppress(MlflowException):  # another run has just added the same dataset
         client.log_inputs(run_id, datasets)
     with contextlib.suppress(OSError):  # a server's artifact folder may not be writable here
