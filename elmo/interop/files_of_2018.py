@@ -89,6 +89,8 @@ def import_2018(
         with _open_hdf5(path) as file:
             names: list[str] = []
             file.visit(names.append)
+            if path == weights:
+                _check_no_more_datasets(model_shape, names, path)
             for name, datasets in _datasets(model_shape, set(names)):
                 if path == (embedding or weights if name == "encoder.embedding" else weights):
                     arrays = [_read_array(file, path, *dataset) for dataset in datasets]
@@ -235,6 +237,15 @@ def _datasets(
     return datasets
 
 
+def _check_no_more_datasets(model_shape: ModelShape, names: list[str], path: Path) -> None:
+    """Raise `ElmoError` if a file has layers or filters that options.json does not name."""
+    used_names = [name for _, shapes in _datasets(model_shape, set(names)) for name, _ in shapes]
+    prefixes = ("RNN_", "CNN") if model_shape.input_words is None else ("RNN_",)
+    for name in names:
+        if name.startswith(prefixes) and not any(used.startswith(name) for used in used_names):
+            raise ElmoError(f"{path}: has {name}, which options.json does not name; correct it")
+
+
 def _encoder_datasets(model_shape: ModelShape) -> list[tuple[str, list[NamedShape]]]:
     filters = sum(count for _, count in model_shape.filters)
     embedding_shape = (CHARACTER_COUNT, model_shape.char_dim)
@@ -303,7 +314,7 @@ def _read_array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Flo
         dataset = link and dataset[component]
     if not isinstance(dataset, h5py.Dataset):
         raise ElmoError(f"{path}: has no dataset {name}; options.json requires it")
-    actual_shape = tuple(dataset.shape)
+    actual_shape = tuple(dataset.shape or ())
     if name == "char_embed" and actual_shape == (shape[0] + 1, *shape[1:]):
         raise ElmoError(
             f"{path}: char_embed has 262 rows instead of 261; delete the row for padding"

@@ -11,15 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from elmo.errors import BadSettings
-from elmo.tasks.examples import (
-    Classified,
-    Document,
-    Example,
-    Pair,
-    Predicate,
-    Question,
-    Tagged,
-)
+from elmo.tasks import examples as records
 from elmo.tasks.formats import coreference, questions, roles, tagging, texts
 from elmo.tasks.formats.fields import ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.settings import TaskSettings, with_changes
@@ -44,7 +36,7 @@ class TaskKind:
     """
 
     class_path: str  # the class of the model, as module:name
-    example_class: type[Example]
+    example_class: type[records.Example]
     readers: Mapping[str, Callable[[ReadRequest], ExampleSet]]
     fields: tuple[str, ...]
     defaults: TaskSettings
@@ -61,7 +53,7 @@ class TaskKind:
 KINDS: Mapping[str, TaskKind] = {
     "tagging": TaskKind(
         class_path="elmo.tasks.tagging:TaggingModel",
-        example_class=Tagged,
+        example_class=records.Tagged,
         readers={
             "conll": tagging.read_conll,
             "conllu": tagging.read_conllu,
@@ -76,7 +68,7 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "classification": TaskKind(
         class_path="elmo.tasks.classification:ClassificationModel",
-        example_class=Classified,
+        example_class=records.Classified,
         readers={
             "tsv": texts.read_classified,
             "csv": texts.read_classified,
@@ -89,7 +81,7 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "pairs": TaskKind(
         class_path="elmo.tasks.pairs:PairsModel",
-        example_class=Pair,
+        example_class=records.Pair,
         readers={"tsv": texts.read_pairs, "csv": texts.read_pairs, "jsonl": texts.read_pairs},
         fields=("premise", "hypothesis", "label"),
         defaults=TaskSettings(
@@ -105,7 +97,7 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "questions": TaskKind(
         class_path="elmo.tasks.questions:QuestionsModel",
-        example_class=Question,
+        example_class=records.Question,
         readers={"json": questions.read_squad, "jsonl": questions.read_jsonl},
         fields=("id", "context", "question", "answers"),
         defaults=TaskSettings(
@@ -122,7 +114,7 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "roles": TaskKind(
         class_path="elmo.tasks.roles:RolesModel",
-        example_class=Predicate,
+        example_class=records.Predicate,
         readers={"conll": roles.read_conll, "jsonl": roles.read_jsonl},
         fields=("word", "predicate", "arguments", "tokens", "tags", "predicates"),
         defaults=TaskSettings(
@@ -139,7 +131,7 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "coreference": TaskKind(
         class_path="elmo.tasks.coreference:CoreferenceModel",
-        example_class=Document,
+        example_class=records.Document,
         readers={
             "conll": coreference.read_conll,
             "tsv": coreference.read_gap,

@@ -218,7 +218,7 @@ def _start_git_and_dvc(folder: Path) -> str:
         options = ["--no-scm"] if not has_git else []
         if has_git and not (folder / ".git").exists():
             options = ["--subdir"]
-        _run_checked(folder, sys.executable, "-m", "dvc", "init", "-q", *options)
+        _run_checked(folder, sys.executable, "-m", "dvc", "init", *options)
         # DVC must send no usage data from this project, whoever calls it.
         _run_checked(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
         _run_checked(folder, sys.executable, "-m", "dvc", "config", "-q", *CACHE_LINK_TYPES)
@@ -247,7 +247,9 @@ def _commit_files(folder: Path, files: Iterable[str]) -> str:
 def _run_checked(folder: Path, *command: str) -> None:
     process = _run_command(folder, *command)
     if process.returncode:
-        reason = " ".join(process.stderr.split())[:300] or f"exit code {process.returncode}"
+        lines = process.stderr.splitlines()  # DVC's end with an advertisement
+        reasons = [line for line in lines if line.startswith(("ERROR: ", "fatal: "))] or lines
+        reason = " ".join(" ".join(reasons).split())[:300] or f"exit code {process.returncode}"
         action = " ".join(command[1:]).removeprefix("-m ")
         raise ElmoError(f"{folder}: {action} failed ({reason}); nothing else was written")
 

@@ -147,6 +147,8 @@ MALFORMED = [
     (option("lstm", "dim", ...), r"options\.json: lstm\.dim is missing"),
     (option("lstm", "projection_dim", ...), r"lstm\.projection_dim is missing"),
     (option("lstm", "dim", 2**17), "W_0 has shape"),
+    (option("lstm", "n_layers", 1), "has RNN_0/RNN/MultiRNNCell/Cell1, which options.json does"),
+    (option("char_cnn", "n_highway", 1), "has CNN_high_1, which options.json does not name"),
     (option("lstm", "dim", "6"), "at most 131,072, found '6'"),
     (option("char_cnn", "filters", ...), r"char_cnn\.filters is missing"),
     (option("char_cnn", "n_characters", 300), "n_characters must be 262"),

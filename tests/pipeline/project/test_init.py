@@ -286,3 +286,9 @@ def test_nothing_is_started_within_gits_own_files(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(ElmoError, match="^bare.*: is inside git's own files; choose"):
             init._write_project(folder, {})
     assert sorted(os.walk("bare")) == before
+
+
+def test_the_reason_of_a_failed_command_is_its_error_line(tmp_path: Path) -> None:
+    program = "import sys; sys.exit('hint\\nERROR: no room\\nHaving any troubles?')"
+    with pytest.raises(ElmoError, match=r"failed \(ERROR: no room\); nothing else was written$"):
+        init._run_checked(tmp_path, sys.executable, "-c", program)
