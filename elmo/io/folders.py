@@ -107,7 +107,7 @@ def new_folder(
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Exchange two paths in one step, so that neither is ever missing, or return false."""
+    """Exchange two paths in one step, so that neither is ever missing; return false on failure."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)  # only on Linux; not in `os`
     return bool(
         rename

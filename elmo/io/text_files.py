@@ -86,7 +86,7 @@ class _StreamReader(RawIOBase):
 
 
 def decompress(file: BinaryIO, compression: str | None) -> BinaryIO:
-    """Return the decompressed content of an open file as a file that closes the other;
+    """Return a file that reads the decompressed content of the open `file`, and closes it;
     `compression` is `gzip`, `bz2`, `xz`, `zstd` or None."""
     if compression is None:
         return file

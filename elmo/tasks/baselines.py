@@ -76,8 +76,8 @@ def most_frequent_tagger(
 ) -> Callable[[str], str]:
     """Return a function that gives a word the tag it has most often in `sentences`.
 
-    `sentences` has the tokens and the tags of each. A word that is not in them gets the most
-    frequent tag of all words. Of equally frequent tags, the alphabetically first is chosen.
+    A sentence is its tokens and their tags. An unknown word gets the most frequent tag of all
+    words. Of equally frequent tags, the alphabetically first is chosen.
     """
     tag_counts_by_word: dict[str, Counter[str]] = defaultdict(Counter)
     for tokens, tags in sentences:

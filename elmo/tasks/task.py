@@ -305,7 +305,7 @@ def _labelled_examples(train: ExampleSet) -> list[Example]:
     if examples := learnable_examples(train.examples):
         return examples
     source = train.examples[0].source if train.examples else "train"
-    raise ElmoError(f"{source}: no example has text and a label, so nothing to learn; add one")
+    raise ElmoError(f"{source}: no example has text and a label to learn from; add one")
 
 
 def _describe_linear(linear: LinearModels, shares: ModelShares, scores: Scores) -> LinearShares:

@@ -25,7 +25,7 @@ _IMAGE_ADVICE = "use one image for all"
 
 
 def check_nodes(ray: Any, folders: Sequence[Location]) -> None:
-    """Raise `ElmoError` with all problems of a cluster's nodes, and the nodes that have each.
+    """Raise `ElmoError` that lists each problem of a cluster's nodes, and the nodes that have it.
 
     Each node must see the local ones of `folders` and answer within `ANSWER_SECONDS`. A cluster of
     one node is this machine and is not checked.

@@ -68,7 +68,7 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
 class CorpusText(Struct, frozen=True, forbid_unknown_fields=True):
     """One of the two texts of the corpus: its files, the column that holds it, and its counts.
 
-    `counts` has the number of bytes, and that of files or, for a text made from documentation, of
+    `counts` has the numbers of bytes and files or, for a text made from documentation, of bytes,
     documents and words. `rendered` has the versions that a text made from documentation depends on,
     unless its code is under development. `keep` names the columns to keep.
     """

@@ -289,7 +289,7 @@ def test_a_batch_of_long_texts_is_cut(kind: str, monkeypatch: pytest.MonkeyPatch
 def test_nothing_to_learn_from_is_refused(tmp_path: Path) -> None:
     """No answer is made up: a span of the first token would be learned."""
     unlabelled = [replace(e, answer=None) for e in examples("questions", 4)]  # type: ignore[call-arg]
-    with pytest.raises(ElmoError, match="toy:0: .*nothing to learn"):
+    with pytest.raises(ElmoError, match="toy:0: .*to learn from"):
         taught("questions", ExampleSet(unlabelled, {}), labelled("questions", 4), tmp_path)
 
 
